@@ -25,7 +25,7 @@ from epoch import PYG, Case, rank_epochs, reference_models
 from measuring import SPEED_LOST, Table, alternate, argument_parser, one_thread
 from spmm import graphs, memory_speed, ways
 
-from harness.kernels.recorded import product
+from harness.kernels.recorded import matmul
 from harness.launch.worker_pool import Pool
 from harness.results.statistics import Interval, median_interval, verdict
 from harness.run.provenance import cpu_name
@@ -95,7 +95,7 @@ def weight_gradients() -> Iterator[Measure]:
     """Dense products of tall matrices, T^T G."""
     for rows, width, columns in ((1 << 17, 64, 16), (1 << 16, 32, 8), (1 << 16, 8, 16)):
         T, G = torch.rand(rows, width), torch.rand(rows, columns)
-        every = {OURS: partial(product, T.T, G), "torch": partial(torch.mm, T.T, G)}
+        every = {OURS: partial(matmul, T.T, G), "torch": partial(torch.mm, T.T, G)}
         yield partial(in_turns, f"T^T G, {rows:,} rows of {width} and {columns}", every)
 
 

@@ -11,7 +11,7 @@ trained or sent: hits are counted over all ranks, in the second epoch of such a 
 from measuring import Table, argument_parser
 
 from harness.graph.partition import in_order, parts_of
-from harness.kernels.parts import block
+from harness.kernels.parts import extract_block
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.machine_card import Machine
@@ -67,7 +67,7 @@ def hit_rate(strategy: SampledStrategy, store: MemoryStore) -> float:
     assert isinstance(features, PartitionedFeatures)
     A, layout = seen.graph.A, strategy.layout
     peers = PeerCaches(
-        features.policy, layout, {AxisName.P: 0}, seen, lambda rows: block(A, rows, layout.vertices)
+        features.policy, layout, {AxisName.P: 0}, seen, lambda rows: extract_block(A, rows, layout.vertices)
     )
     needed = hits = 0
     for step in range(2 * strategy.steps):

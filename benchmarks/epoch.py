@@ -27,7 +27,7 @@ import yaml
 from measuring import Gcn, Table, alternate, argument_parser, one_thread, spec_of, trainer_of
 from torch import Tensor
 
-from harness.kernels.csr import on_device, row_of
+from harness.kernels.csr import row_indices, to_device
 from harness.launch.worker_pool import Pool
 from harness.ledger import COMPUTING, MOVING, HostClock, Op, Phase
 from harness.run.trainer import Trainer
@@ -75,10 +75,10 @@ def reference_models(spec: Spec, device: torch.device = CPU) -> dict[str, Gcn]:
 
     blocks = open_dataset(project_root(), spec.dataset)
     everyone = range(blocks.n)
-    A = on_device(blocks.adjacency(everyone, everyone), device)
+    A = to_device(blocks.adjacency(everyone, everyone), device)
     val, col = A.val.float(), A.col.long()
     csr = torch.sparse_csr_tensor(A.rowptr, col, val, size=A.shape)
-    edges = torch.stack([col, row_of(A)])
+    edges = torch.stack([col, row_indices(A)])
     X = blocks.feature_block(everyone, range(blocks.features)).to(device)
     lr = spec.training.lr
     data = X, blocks.labels(everyone).to(device), (blocks.split(everyone) == 1).to(device)

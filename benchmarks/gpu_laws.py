@@ -27,9 +27,9 @@ from harness.comm import collectives
 from harness.comm.collectives import Reduction
 from harness.comm.engine import Engine, most_ranks
 from harness.device import can_run_triton, gpus, uploaded
-from harness.kernels.csr import cast, from_coo, on_device, row_of
-from harness.kernels.random import Purpose, mask
-from harness.kernels.spmm import TRITON, WAYS, inner_products
+from harness.kernels.csr import cast, from_coo, row_indices, to_device
+from harness.kernels.random import Purpose, random_mask
+from harness.kernels.spmm import PRODUCT_KERNELS, TRITON, inner_products
 from harness.launch.worker_pool import Pool
 from harness.registry import load_strategy
 from harness.results.record import read_record
@@ -71,10 +71,10 @@ def sparse_product(dtype: torch.dtype, column: torch.dtype) -> str:
     A = cast(A, dtype)._replace(col=A.col.to(column))
     H = torch.rand(500, 130, generator=generator).to(dtype)
     dense = torch.zeros(501, 500, dtype=torch.float64)
-    dense.index_put_((row_of(A), A.col.long()), A.val.double(), accumulate=True)
-    expected, here = dense @ H.double(), on_device(A, device())
+    dense.index_put_((row_indices(A), A.col.long()), A.val.double(), accumulate=True)
+    expected, here = dense @ H.double(), to_device(A, device())
     errors = {}
-    for name, way in WAYS.items():
+    for name, way in PRODUCT_KERNELS.items():
         if name == TRITON and not can_run_triton():
             continue
         for add_to in (None, torch.ones(501, 130, dtype=dtype, device=device())):
@@ -89,15 +89,15 @@ def inner_product(dtype: torch.dtype) -> str:
     row, col = torch.randint(50, (2, 400), generator=generator)
     A = cast(from_coo(row, col, torch.rand(400, generator=generator), (50, 50)), dtype)
     X = torch.rand(50, 16, generator=generator, dtype=torch.float64).to(dtype)
-    found = inner_products(on_device(A, device()), X.to(device()), X.to(device())).cpu().double()
-    error = float((found - (X[row_of(A)].double() * X[A.col.long()].double()).sum(1)).abs().max())
+    found = inner_products(to_device(A, device()), X.to(device()), X.to(device())).cpu().double()
+    error = float((found - (X[row_indices(A)].double() * X[A.col.long()].double()).sum(1)).abs().max())
     assert error < 1e-3, error
     return f"{error:.0e}"
 
 
 def dropout_mask() -> str:
     masks = [
-        mask(0, Purpose.DROPOUT, x, range(3, 40), 1 << 15)
+        random_mask(0, Purpose.DROPOUT, x, range(3, 40), 1 << 15)
         for x in (torch.arange(999), torch.arange(999).to(device()))
     ]
     assert torch.equal(masks[0], masks[1].cpu()), "other bits than the host's"

@@ -21,11 +21,11 @@ from harness.doctor.calibrate import calibrated, new_card_text
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.files import write_text
-from harness.kernels.csr import Csr, cast, from_coo, on_device, row_of, to_scipy
+from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_device, to_scipy
 from harness.kernels.induced import induced_pair
-from harness.kernels.random import MASK, mask_by_tensors
-from harness.kernels.shuffle import distinct
-from harness.kernels.spmm import WAYS, keep_for_products, spmm
+from harness.kernels.random import MASK, mask_torch
+from harness.kernels.shuffle import sample_distinct
+from harness.kernels.spmm import PRODUCT_KERNELS, cache_for_products, spmm
 from harness.ledger import SAMPLING
 from harness.predict.prediction import predict
 from harness.run.open_run import open_run
@@ -115,7 +115,7 @@ def mask_row(size: Size) -> Row:
     key = 1, 2, 1 << 15
     masks: dict[str, Callable[[], Tensor]] = {
         "one kernel": lambda: MASK(rows, cols.start, cols.stop, *key),
-        "tensor operations": lambda: mask_by_tensors(rows, cols.start, cols.stop, *key),
+        "tensor operations": lambda: mask_torch(rows, cols.start, cols.stop, *key),
     }
     if not torch.equal(*(draw() for draw in masks.values())):
         raise BrokenLawError("a mask by one kernel has other bits than one by tensor operations")
@@ -137,7 +137,7 @@ def ask_products(item: str, size: Size) -> Iterator[Row]:
     kind, type_name, width = item.split()
     dtype, f, speed = getattr(torch, type_name), int(width), copy_speed(size)
     measured = Measurements(device(), {})
-    A = keep_for_products(cast(random_graph(kind, size.scale), dtype), measured.choose)
+    A = cache_for_products(cast(random_graph(kind, size.scale), dtype), measured.choose)
     H = torch.rand(A.cols, f, device=device()).to(dtype)
     ours, *others = medians({"ours": lambda: spmm(A, H), **ways_of(A, H), "PyG": scattered(A, H)}).values()
     indices = A.nnz * (H.itemsize + A.col.itemsize) + A.rowptr.nbytes
@@ -147,19 +147,19 @@ def ask_products(item: str, size: Size) -> Iterator[Row]:
         *(f"{kind} 2^{size.scale}", type_name, f, f"{1e3 * ours:.3f}", f"{2e-9 * A.nnz * f / ours:,.0f}"),
         *(f"{least / speed / ours:.2f}", f"{gathered / speed / ours:.2f}"),
         *(f"{seconds / ours:.2f}" for seconds in others),
-        ", ".join(measured.chosen.values()) or next(iter(WAYS)),
+        ", ".join(measured.chosen.values()) or next(iter(PRODUCT_KERNELS)),
     )
 
 
 def ways_of(A: Csr, H: Tensor) -> dict[str, Callable[[], object]]:
-    return {name: partial(way, A, H, None) for name, way in WAYS.items()}
+    return {name: partial(way, A, H, None) for name, way in PRODUCT_KERNELS.items()}
 
 
 def scattered(A: Csr, H: Tensor) -> Callable[[], object]:
     """PyG's product by a gather and a scatter."""
     from torch_geometric.utils import scatter
 
-    row, col = row_of(A), A.col.long()
+    row, col = row_indices(A), A.col.long()
     return lambda: scatter(H.index_select(0, col) * A.val[:, None], row, dim_size=A.rows)
 
 
@@ -248,8 +248,8 @@ def ask_samples(item: str, size: Size) -> Iterator[Row]:
     from torch_geometric.utils import subgraph
 
     A = random_graph("R-MAT", size.scale)
-    on_host, edges = to_scipy(on_device(A, "cpu")), torch.stack([row_of(A), A.col.long()])
-    S = distinct((0, 0), A.rows, A.rows // int(item.removeprefix("1/")), device())
+    on_host, edges = to_scipy(to_device(A, "cpu")), torch.stack([row_indices(A), A.col.long()])
+    S = sample_distinct((0, 0), A.rows, A.rows // int(item.removeprefix("1/")), device())
     ways: Mapping[str, Callable[[], object]] = {
         "ours": partial(induced_pair, A, S, S, 0, 1.0),
         "PyG": partial(subgraph, S, edges, A.val, relabel_nodes=True, num_nodes=A.rows),

@@ -33,7 +33,7 @@ from gpu_measurements import (
 from measuring import spec_of
 
 from harness.errors import UserError
-from harness.kernels.spmm import WAYS
+from harness.kernels.spmm import PRODUCT_KERNELS
 from harness.run.open_run import open_run
 from harness.spec.root import project_root
 
@@ -144,7 +144,7 @@ PARTS: dict[str, Part] = {
         "How fast is a product, beside its bounds and beside others? Above 1, ours is faster.",
         (
             *("graph", "type", "f", "ms", "GFLOP/s", "of the bytes at least", "of the bytes gathered"),
-            *(f"{name} / ours" for name in (*WAYS, "PyG")),
+            *(f"{name} / ours" for name in (*PRODUCT_KERNELS, "PyG")),
             "chosen",
         ),
         lambda _: [f"{kind} {dtype} {width}" for kind in GRAPHS for dtype in TYPES for width in WIDTHS],

@@ -23,7 +23,7 @@ from torch import Tensor
 from harness.comm.grid import Grid
 from harness.graph.blocks import Blocks
 from harness.kernels import Csr
-from harness.kernels.parts import block
+from harness.kernels.parts import extract_block
 from harness.launch.worker_pool import Pool
 from harness.ledger import Ledger, TensorName
 from harness.run.open_run import open_run
@@ -53,7 +53,7 @@ class Whole:
 
     def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
         assert self._blocks.permutation != "double", "one order is loaded"
-        A = block(self._A, rows, cols)
+        A = extract_block(self._A, rows, cols)
         return Csr(A.rowptr.clone(), A.col.clone(), A.val.clone(), A.cols)
 
     def feature_block(self, rows: range, cols: range) -> Tensor:

@@ -28,11 +28,17 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 from torch_geometric.utils import softmax
 
-from harness.kernels.attention import SLOPE, softmax_back_by_loops, softmax_by_loops, turn_by_loops, turned
-from harness.kernels.csr import Csr, row_of, take, to_scipy
+from harness.kernels.attention import (
+    SLOPE,
+    reorder_entries_numba,
+    softmax_backward_numba,
+    softmax_numba,
+    transpose_with_positions,
+)
+from harness.kernels.csr import Csr, row_indices, take, to_scipy
 from harness.kernels.induced import induced_pair
-from harness.kernels.parts import beside, block, scatter_matrix, select_columns, select_rows
-from harness.kernels.shuffle import distinct
+from harness.kernels.parts import build_scatter_matrix, extract_block, hstack, select_columns, select_rows
+from harness.kernels.shuffle import sample_distinct
 from harness.kernels.spmm import spmm
 
 SCALES, DEGREE, WIDTH = (14, 17, 20), 16, 64
@@ -64,9 +70,9 @@ def main() -> None:
 def pairs(A: Csr) -> dict[str, Pair]:
     """Ours and the competitor's way, by what the two compute and the competitor's name."""
     n, M = A.rows, to_scipy(A)
-    S = distinct((0, 0), n, n >> 3)
+    S = sample_distinct((0, 0), n, n >> 3)
     s, cut = S.numpy(), range(n // 4, n)
-    left, right = block(A, range(n), range(n // 4)), block(A, range(n), cut)
+    left, right = extract_block(A, range(n), range(n // 4)), extract_block(A, range(n), cut)
 
     def scipy_pair() -> tuple[Any, Any]:
         sampled = M[s][:, s]
@@ -77,8 +83,8 @@ def pairs(A: Csr) -> dict[str, Pair]:
         "induced pair, scipy": (lambda: induced_pair(A, S, S, 0, 1.0), scipy_pair),
         "rows, scipy": (lambda: select_rows(A, S), lambda: M[s]),
         "columns, scipy": (lambda: select_columns(A, S), lambda: M[:, s]),
-        "block, scipy": (lambda: block(A, range(n), cut), lambda: M[:, cut.start :]),
-        "beside, scipy": (lambda: beside([left, right]), lambda: sp.hstack(parts, format="csr")),
+        "block, scipy": (lambda: extract_block(A, range(n), cut), lambda: M[:, cut.start :]),
+        "beside, scipy": (lambda: hstack([left, right]), lambda: sp.hstack(parts, format="csr")),
     }
 
 
@@ -112,7 +118,7 @@ def speeds(scale: int) -> list[str]:
     n = 1 << scale
     index = torch.randint(n, (n,), generator=torch.Generator().manual_seed(scale))
     X, Z = torch.ones(n, WIDTH), torch.zeros(n, WIDTH)
-    Y, scatter = torch.empty_like(X), scatter_matrix(index, n, X.dtype)
+    Y, scatter = torch.empty_like(X), build_scatter_matrix(index, n, X.dtype)
     assert torch.equal(spmm(scatter, X), torch.zeros(n, WIDTH).index_add_(0, index, X))
     ways: dict[str, Callable[[], object]] = {
         "copy": lambda: Y.copy_(X),
@@ -137,7 +143,7 @@ def print_attention(rng: np.random.Generator) -> None:
 
 def attention_pairs(A: Csr) -> list[Pair]:
     """Ours and PyG's: the softmax of the scores, and that with the gradients of both ends."""
-    A_T, row, col = turned(A), row_of(A), A.col.long()
+    A_T, row, col = transpose_with_positions(A), row_indices(A), A.col.long()
     d, s = (torch.randn(A.rows, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     da = torch.linspace(-1, 1, A.nnz)
     leaves = d.clone().requires_grad_(), s.clone().requires_grad_()
@@ -147,12 +153,12 @@ def attention_pairs(A: Csr) -> list[Pair]:
         return a
 
     def ours_with_gradients() -> list[Tensor]:
-        a = softmax_by_loops(A, d, s)
-        dl, dd = softmax_back_by_loops(A, d, s, a, da.clone())
-        return [dd, turn_by_loops(A_T, a, dl)[1]]
+        a = softmax_numba(A, d, s)
+        dl, dd = softmax_backward_numba(A, d, s, a, da.clone())
+        return [dd, reorder_entries_numba(A_T, a, dl)[1]]
 
     return [
-        (lambda: [softmax_by_loops(A, d, s)], lambda: [theirs(d, s)]),
+        (lambda: [softmax_numba(A, d, s)], lambda: [theirs(d, s)]),
         (ours_with_gradients, lambda: torch.autograd.grad(theirs(*leaves), leaves, da)),
     ]
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from harness.comm.grid import Grid
 from harness.figures.palette import look_of
 from harness.graph.model import TRAIN, Graph
-from harness.kernels.csr import row_of
+from harness.kernels.csr import row_indices
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger
 from harness.models.weights import Part, Weight, initial_weight
@@ -84,7 +84,7 @@ def losses_of_pyg(training: Training) -> list[float]:
     from torch_geometric.nn import GCNConv
 
     graph = training.graph()
-    row, col = row_of(graph.A), graph.A.col.long()
+    row, col = row_indices(graph.A), graph.A.col.long()
     edges = torch.stack([col, row])[:, row != col]
     sizes = [graph.X.shape[1], *[training.hidden] * (training.layers - 1), graph.classes]
     layers: list[torch.nn.Module] = []

@@ -41,9 +41,9 @@ from torch.nn.functional import dropout, rms_norm
 from harness.comm.grid import Grid
 from harness.graph.model import TRAIN, Graph, StageCounts
 from harness.kernels import Csr, to_scipy
-from harness.kernels.parts import block
+from harness.kernels.parts import extract_block
 from harness.kernels.recorded import Kernels
-from harness.kernels.shuffle import distinct
+from harness.kernels.shuffle import sample_distinct
 from harness.launch.worker_pool import Pool
 from harness.ledger import SAMPLING, AxisName, Ledger
 from harness.models.operators import dropout_mask
@@ -97,12 +97,12 @@ def blocks_against_scipy(A: Csr, size: int, turns: int) -> None:
 def compared(A: Csr, rows: range, cols: range, size: int, turns: int) -> list[str]:
     """Milliseconds of each way on one block, in turns that have one sample each; and ours over scipy's."""
     n, samples = A.rows, list[Tensor]()
-    part = block(A, rows, cols)
+    part = extract_block(A, rows, cols)
     matrix, sampler = to_scipy(part), BlockSampler(part, rows, cols)
     chance = (size - 1) / (n - 1)
 
     def draw() -> None:
-        samples.append(distinct((0, 0, len(samples)), n, size))
+        samples.append(sample_distinct((0, 0, len(samples)), n, size))
 
     def build() -> None:
         sampler.draw(samples[-1], chance)

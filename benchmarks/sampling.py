@@ -20,7 +20,7 @@ from torch import Tensor
 from harness.kernels import Csr
 from harness.kernels.jit import compiled
 from harness.kernels.random import Purpose
-from harness.kernels.shuffle import shuffle
+from harness.kernels.shuffle import random_permutation
 from harness.strategies.sampling.bulk import Algorithm1, BulkGraph
 from harness.strategies.sampling.matrices import Places
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 def drawn_batches(n: int, size: int, count: int) -> list[Tensor]:
     places = range(min(size * count, n))
-    return list(shuffle(0, Purpose.SAMPLE, n).at(places).split(size))
+    return list(random_permutation(0, Purpose.SAMPLE, n).values_at(places).split(size))
 
 
 def compared(A: Csr, batches: list[Tensor], turns: int) -> list[str]:

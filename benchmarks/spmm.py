@@ -28,8 +28,8 @@ from measuring import Table, alternate, argument_parser, in_a_process
 from torch import Tensor
 from torch_geometric.utils import scatter
 
-from harness.kernels.csr import Csr, cast, from_coo, row_of, to_scipy, transpose
-from harness.kernels.spmm import aggregate, by_library, inner_products, multiply, spmm
+from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_scipy, transpose
+from harness.kernels.spmm import aggregate, inner_products, multiply, multiply_library, spmm
 from harness.kernels.tiles import multiply_into
 
 WIDTHS = (1, 3, 5, 8, 16, 32, 41, 47, 64, 100, 128, 256)
@@ -276,9 +276,9 @@ def ways(A: Csr, H: Tensor) -> dict[str, Callable[[], object]]:
     }
     if H.dtype == torch.bfloat16:
         return known
-    M, X, row = to_scipy(A), H.numpy(), row_of(A)
+    M, X, row = to_scipy(A), H.numpy(), row_indices(A)
     return known | {
-        "torch @": lambda: by_library(A, H, None),
+        "torch @": lambda: multiply_library(A, H, None),
         "scipy": lambda: M @ X,
         "PyG edge_index": lambda: scatter(H.index_select(0, A.col) * A.val[:, None], row, dim_size=A.rows),
     }

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from harness.kernels.induced import induced_pair
 from harness.kernels.random import Purpose, integers
-from harness.kernels.shuffle import distinct
+from harness.kernels.shuffle import sample_distinct
 from harness.ledger import AxisName
 from harness.strategies.sampling.composition import Composition, SampledStrategy
 from harness.strategies.sampling.features import LocalFeatures
@@ -35,12 +35,12 @@ class Walks(Sampler):
     def draw(self, step: int, group: int, graph: GraphView) -> Tensor:
         """The vertices of the sample, ascending, each once: a function of the seed, the group and the step."""
         key = (self.seed, group, step)
-        starts = distinct(key, self.vertices, max(1, self.size // 2))
+        starts = sample_distinct(key, self.vertices, max(1, self.size // 2))
         if graph.A.val.is_meta:
             return starts
         starts = starts.to(graph.A.val.device)
         first, last = graph.A.rowptr[starts], graph.A.rowptr[starts + 1]
-        darts = integers(key, Purpose.SAMPLE, range(len(starts)), below=1 << 30).to(starts.device)
+        darts = integers(key, Purpose.SAMPLE, range(len(starts)), high=1 << 30).to(starts.device)
         return graph.A.col[first + darts % (last - first)].long().unique()
 
     def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:

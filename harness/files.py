@@ -357,13 +357,13 @@ def _explained(error: OSError, path: Path, way_out: str, kept: str) -> UserError
         )
     if error.errno in FORBIDDEN:
         return UserError(
-            f"{path} cannot be written: {reason}{_at(error, path)}. Nothing was changed. Make the folder writable, or "
-            f"{way_out}."
+            f"{path} cannot be written: {reason}{_at(error, path)}. Nothing was changed. Make the folder "
+            f"writable, or {way_out}."
         )
     if error.errno in IN_THE_WAY:
         return UserError(
-            f"{path} cannot be written: something of another kind is in the way{_at(error, path)} ({reason}). Move it, "
-            f"or {way_out}."
+            f"{path} cannot be written: something of another kind is in the way{_at(error, path)} ({reason}). "
+            f"Move it, or {way_out}."
         )
     _, more = find_way_out(error) or (RunError, "")
     return RunError(f"{path} could not be written: {reason}. {kept} {more}".rstrip())

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from harness.comm.call import Landed
 from harness.kernels import transpose
-from harness.kernels.parts import beside, filled_columns, without_empty_columns
+from harness.kernels.parts import drop_empty_columns, hstack, nonempty_columns
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.halo import BlockRow, block_row
 from harness.parallel.row_strategy import dense_memory
@@ -100,9 +100,9 @@ class ComposedOperators(RdmOperators):
         chunks, hold = self.strategy.blocks(), ctx.memory.hold_matrix
         own = chunks[ctx.at[ROW]]
         row = {chunk: ctx.blocks.host_block(own, chunk) for chunk in chunks if chunk != own}
-        A_NV = beside([ctx.blocks.host_block(own, own), *map(without_empty_columns, row.values())])
+        A_NV = hstack([ctx.blocks.host_block(own, own), *map(drop_empty_columns, row.values())])
         self.A_NV, self.A_VN = hold(A_NV), hold(transpose(A_NV))
-        K = torch.cat([filled_columns(A) + chunk.start for chunk, A in row.items()])
+        K = torch.cat([nonempty_columns(A) + chunk.start for chunk, A in row.items()])
         self.K = ctx.memory.hold(TensorName.INDEX, K)
 
     def with_replicas(self, x_NF: Tensor, tensor: TensorName) -> Tensor:

@@ -30,8 +30,8 @@ from torch import Tensor
 from harness.comm.axis import paired
 from harness.comm.call import Landed, Pending
 from harness.kernels import Csr, transpose
-from harness.kernels.csr import from_coo, row_of, take
-from harness.kernels.parts import scatter_matrix
+from harness.kernels.csr import from_coo, row_indices, take
+from harness.kernels.parts import build_scatter_matrix
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.halo import Halo
 from harness.parallel.row_strategy import RowOperators, RowStrategy, as_indices, dense_memory, sum_gradients
@@ -77,7 +77,7 @@ class ShareSizes(NamedTuple):
 def share_of(A: Csr, edge_parts: Tensor | None, blocks: Sequence[range], own: int) -> RankShare:
     """The share of a rank. Without a cut in the store, an entry is on the rank of its row or its column, by parity."""
     require_entries(A, "distgnn", "its copies depend on every edge", "choose another strategy")
-    row, col = row_of(A), A.col.long()
+    row, col = row_indices(A), A.col.long()
     owner = torch.repeat_interleave(torch.arange(len(blocks)), torch.tensor(list(map(len, blocks))))
     parts = torch.where((row + col) % 2 == 0, owner[row], owner[col]) if edge_parts is None else edge_parts
     rows, entries = blocks[own], parts == own
@@ -125,12 +125,14 @@ class CopiedRows(RowOperators):
         self.strategy, self.masters, self.late = strategy, len(self.rows), dict[tuple[Direction, int], Late]()
         V, place = torch.cat([as_indices(self.rows, torch.device("cpu")), *K]), torch.empty(A.rows).long()
         place[V] = torch.arange(len(V))
-        A_VV = from_coo(place[row_of(A)[mine]], place[A.col.long()[mine]], A.val[mine], (len(V), len(V)))
+        A_VV = from_coo(place[row_indices(A)[mine]], place[A.col.long()[mine]], A.val[mine], (len(V), len(V)))
         self.A_VV = self.A_T_VV = ctx.memory.hold_matrix(A_VV)
         if strategy.transposes(sizes):
             self.A_T_VV = ctx.memory.hold_matrix(transpose(A_VV))
         leaving, self.V = torch.cat(M) - self.rows.start, V.to(self.device)
-        self.S_NM = ctx.memory.hold_matrix(scatter_matrix(leaving, self.masters, ctx.dtype), TensorName.INDEX)
+        self.S_NM = ctx.memory.hold_matrix(
+            build_scatter_matrix(leaving, self.masters, ctx.dtype), TensorName.INDEX
+        )
         self.halo = Halo(hold(leaving), list(map(len, M)), list(map(len, K)))
         self.bins = [self.bin(M, K, number, hold) for number in range(strategy.delay)]
         for direction, layer, width in strategy.sums() if self.bins else ():

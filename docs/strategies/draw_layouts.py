@@ -24,7 +24,7 @@ from harness.figures.palette import COLOURS, INK, PAPER
 from harness.files import replace_files
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise
-from harness.kernels import row_of
+from harness.kernels import row_indices
 from harness.ledger import AxisName
 from harness.parallel.row_strategy import RowStrategy
 from harness.registry import load_strategy
@@ -164,7 +164,7 @@ def boundary_figure(name: str, ranks: int) -> Figure:
     strategy: RowStrategy = strategy_of(name, {"p": ranks})
     store = MemoryStore(communities(ranks))
     A, counts = store.adjacency(range(store.n), range(store.n)), BlockCounts(store)
-    row, col = row_of(A).numpy(), A.col.numpy()
+    row, col = row_indices(A).numpy(), A.col.numpy()
     figure = Figure(figsize=(5.6, 3.3), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[VERTICES, VERTICES])
     for rank, rows in enumerate(strategy.blocks()):

@@ -83,7 +83,7 @@ HALVES = 8
 
 def _random_halves(count: int) -> Tensor:
     """A one in each of some rows for a random half of so many things."""
-    return integers(1, Purpose.TEST, range(HALVES * count), below=2).view(HALVES, -1).double()
+    return integers(1, Purpose.TEST, range(HALVES * count), high=2).view(HALVES, -1).double()
 
 
 def unbiased_messages(case: Case) -> Finding:
@@ -94,7 +94,7 @@ def unbiased_messages(case: Case) -> Finding:
     of a row of equal numbers, must arrive as it is. The probe has such a row, and a row with one number far off.
     """
     strategy = case.strategy()
-    rows = integers(2, Purpose.TEST, range(12 * 10), below=1 << 20).view(12, 10).double() / (1 << 20) - 0.5
+    rows = integers(2, Purpose.TEST, range(12 * 10), high=1 << 20).view(12, 10).double() / (1 << 20) - 0.5
     rows[0], rows[1, 3] = 0.25, 100.0
     draws = [strategy.received(rows, step) for step in range(STEPS)]
     numbers = torch.stack([each[0] for each in draws if each])

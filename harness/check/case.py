@@ -28,7 +28,7 @@ from harness.graph.model import (
 from harness.graph.normalise import normalise
 from harness.graph.partition import Method, partitioned
 from harness.graph.vertex_data import uniform_label_sets, uniform_labels
-from harness.kernels.random import Purpose, integers, rectangle
+from harness.kernels.random import Purpose, integers, uniform_rectangle
 from harness.ledger import AxisName, TensorName
 from harness.ledger.tape import OutlineEvent, Tape, outline
 from harness.models import Hits
@@ -58,8 +58,8 @@ def check_graph(
     seed: int = 7,
 ) -> Graph:
     """A graph of this many vertices; the numbers of features and classes are prime too."""
-    X = rectangle(seed, Purpose.FEATURES, range(vertices), range(FEATURES), FEATURES) - 0.5
-    draw = integers(seed, Purpose.SPLIT, range(vertices), below=10)
+    X = uniform_rectangle(seed, Purpose.FEATURES, range(vertices), range(FEATURES), FEATURES) - 0.5
+    draw = integers(seed, Purpose.SPLIT, range(vertices), high=10)
     split = torch.where(draw < 5, TRAIN, torch.where(draw < 7, VALID, TEST))
     split[: vertices // 4] = TEST
     labels = uniform_labels(range(vertices), CLASSES, seed)
@@ -78,14 +78,14 @@ def check_graph(
 
 def _edges(vertices: int, seed: int) -> RawGraph:
     """Random edges; every eighth vertex has none."""
-    ends = integers(seed, Purpose.EDGES, range(2 * DEGREE * vertices), below=vertices).view(2, -1)
+    ends = integers(seed, Purpose.EDGES, range(2 * DEGREE * vertices), high=vertices).view(2, -1)
     source, target = ends[:, (ends % 8 != 5).all(dim=0)].numpy()
     return RawGraph(vertices, source, target)
 
 
 def _weights(edges: int, weights: Weighting, seed: int) -> EdgeWeights:
     """Weights far from 1: a tenth of them 0 and, where A is raw, half of the others negative and all of them small."""
-    drawn = rectangle(seed, Purpose.TEST, range(edges), range(1), 1)[:, 0].double().numpy()
+    drawn = uniform_rectangle(seed, Purpose.TEST, range(edges), range(1), 1)[:, 0].double().numpy()
     weight = np.where(drawn < 0.1, 0.0, 3 * drawn)
     return weight if weights == "normalised" else (weight - 1.5 * (weight > 0)) / DEGREE
 
@@ -215,7 +215,7 @@ NEARBY = 1e-6
 
 def direction(number: int, piece: Piece) -> Tensor:
     """A piece of a matrix of random signs, the direction in which the number-th weight is moved."""
-    drawn = rectangle(number, Purpose.TEST, piece.rows, piece.cols, piece.cols.stop)
+    drawn = uniform_rectangle(number, Purpose.TEST, piece.rows, piece.cols, piece.cols.stop)
     return torch.where(drawn < 0.5, -1.0, 1.0).double()
 
 

@@ -11,9 +11,9 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.errors import RunError
-from harness.kernels import cast, on_device, to_scipy, transpose
-from harness.kernels.random import Purpose, mask, rectangle
-from harness.kernels.spmm import aggregate, by_library_in_blocks
+from harness.kernels import cast, to_device, to_scipy, transpose
+from harness.kernels.random import Purpose, random_mask, uniform_rectangle
+from harness.kernels.spmm import aggregate, multiply_library_blocked
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger, TensorName
 
@@ -43,13 +43,13 @@ def wrong_here() -> list[str]:
     device, ranks = engine.device_of(Engine.NCCL, engine.rank()), engine.world_size()
     axis = Grid.build({AxisName.P: ranks}, Ledger(recording=False), device)[AxisName.P]
     A, rows = check_graph(TESTED).A, torch.arange(TESTED)
-    H, G = (rectangle(seed, Purpose.TEST, range(TESTED), range(80), 80) - 0.5 for seed in (0, 1))
+    H, G = (uniform_rectangle(seed, Purpose.TEST, range(TESTED), range(80), 80) - 0.5 for seed in (0, 1))
     wrong = []
     for dtype, allowed in ALLOWED.items():
         mine, A_here = H.to(dtype), cast(A, dtype)
         on_gpu = mine.to(device).requires_grad_()
-        A_on_gpu = on_device(A_here, device)
-        Z = aggregate(A_on_gpu, on_device(transpose(A_here), device), on_gpu)
+        A_on_gpu = to_device(A_here, device)
+        Z = aggregate(A_on_gpu, to_device(transpose(A_here), device), on_gpu)
         Z.backward(G.to(device, dtype))
         summed = on_gpu.detach() * (engine.rank() + 1)
         summed = axis.all_reduce(summed, tensor=TensorName.H)
@@ -57,7 +57,7 @@ def wrong_here() -> list[str]:
         pairs = {
             "sparse product": (Z, dense @ exact),
             "sparse product in blocks": (
-                by_library_in_blocks(A_on_gpu, on_gpu.detach(), None),
+                multiply_library_blocked(A_on_gpu, on_gpu.detach(), None),
                 dense @ exact,
             ),
             "gradient of a sparse product": (on_gpu.grad, dense.T @ G.to(dtype).double()),
@@ -70,7 +70,7 @@ def wrong_here() -> list[str]:
             if not error <= allowed:
                 off = f"{error:.1e} of the largest number from that of float64, allowed are {allowed:.0e}"
                 wrong.append(f"{what} in {str(dtype).removeprefix('torch.')}: {off}")
-    masks = [mask(0, Purpose.DROPOUT, x, range(3, 40), 1 << 15) for x in (rows, rows.to(device))]
+    masks = [random_mask(0, Purpose.DROPOUT, x, range(3, 40), 1 << 15) for x in (rows, rows.to(device))]
     if not torch.equal(masks[0], masks[1].cpu()):
         wrong.append("dropout mask: its bits are not the host's")
     return [f"GPU {engine.rank()}: {words}" for words in wrong]

@@ -19,7 +19,7 @@ from harness.doctor.measurements import Measuring
 from harness.doctor.term_fit import factor_of, fit_terms, held_out_ratios
 from harness.errors import RunError
 from harness.kernels import Csr, cast, from_coo
-from harness.kernels.spmm import keep_for_products, spmm
+from harness.kernels.spmm import cache_for_products, spmm
 from harness.ledger.tape import Product
 from harness.predict.pricing import FULL, MB, NANO, WIDTH, spmm_seconds, spmm_terms
 from harness.sources.rmat import Rmat
@@ -95,7 +95,7 @@ def _measured(measuring: Measuring, scales: Sequence[int], widths: Sequence[int]
 def _time(measuring: Measuring, A: Csr, width: int) -> float:
     """The seconds of a product, in the way that training would choose."""
     H = torch.rand(A.cols, width, device=measuring.device).to(A.val.dtype)
-    kept = keep_for_products(A, Measurements(measuring.device, {}).choose)
+    kept = cache_for_products(A, Measurements(measuring.device, {}).choose)
     return measuring.seconds("sparse", lambda: spmm(kept, H), _product(A, width))
 
 

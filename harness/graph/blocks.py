@@ -8,8 +8,8 @@ from torch import Tensor
 
 from harness.graph.model import LabelTask, Weighting
 from harness.graph.order import Permutation
-from harness.kernels.csr import Csr, row_of, take
-from harness.kernels.parts import block
+from harness.kernels.csr import Csr, row_indices, take
+from harness.kernels.parts import extract_block
 
 AT_ONCE = 1 << 24
 """Nonzeros read at a time, if all rows are equally long."""
@@ -145,7 +145,7 @@ class Averaged:
         if A.val.is_meta:
             return A
         assert self._blocks.permutation != "double", "a double permutation moves loops off the diagonal"
-        row = row_of(A)
+        row = row_indices(A)
         val = take(1 / self._neighbours(rows, order).clamp(min=1).to(A.val.dtype), row)
         val[A.col + cols.start == row + rows.start] = 0
         return A._replace(val=val)
@@ -195,7 +195,7 @@ class SharedBlocks:
         order %= orders
         if order not in self._adjacency:
             self._adjacency[order] = graph.adjacency(range(graph.n), range(graph.n), order)
-        A = block(self._adjacency[order], rows, cols)
+        A = extract_block(self._adjacency[order], rows, cols)
         return A if len(cols) < graph.n else Csr(A.rowptr, A.col.clone(), A.val.clone(), A.cols)
 
     def known(self, key: Hashable) -> Any | None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from harness.kernels.csr import Csr, from_scipy, index_dtype, to_scipy
 from harness.kernels.random import Index, Purpose
-from harness.kernels.shuffle import shuffle
+from harness.kernels.shuffle import random_permutation
 
 Permutation = Literal["none", "single", "double"]
 
@@ -25,10 +25,10 @@ Permutation = Literal["none", "single", "double"]
 class Map(Protocol):
     """A map of vertices, computed or in a table."""
 
-    def at(self, places: Index) -> Tensor:
+    def values_at(self, places: Index) -> Tensor:
         """The original vertices at these positions, int64."""
 
-    def places(self, numbers: Index) -> Tensor:
+    def positions_of(self, numbers: Index) -> Tensor:
         """The positions of these original vertices."""
 
 
@@ -40,10 +40,10 @@ class TableMap:
         self._places = torch.empty(len(order), dtype=index_dtype(len(order)))
         self._places[order] = torch.arange(len(order), dtype=self._places.dtype)
 
-    def at(self, places: Index) -> Tensor:
+    def values_at(self, places: Index) -> Tensor:
         return _some(self._order, places)
 
-    def places(self, numbers: Index) -> Tensor:
+    def positions_of(self, numbers: Index) -> Tensor:
         return _some(self._places, numbers)
 
 
@@ -69,8 +69,8 @@ def maps(permutation: Permutation, n: int, seed: int) -> Orders[Map] | None:
     """The maps of a dataset of n vertices, as functions of the seed; None if all vertices stay."""
     if permutation == "none":
         return None
-    p = shuffle(seed, Purpose.PERMUTATION, n)
-    return Orders(p, p if permutation == "single" else shuffle(seed, Purpose.PERMUTATION, n, 1))
+    p = random_permutation(seed, Purpose.PERMUTATION, n)
+    return Orders(p, p if permutation == "single" else random_permutation(seed, Purpose.PERMUTATION, n, 1))
 
 
 def orders(permutation: Permutation, n: int, seed: int) -> Orders[Tensor]:
@@ -79,8 +79,8 @@ def orders(permutation: Permutation, n: int, seed: int) -> Orders[Tensor]:
     if drawn is None:
         same = torch.arange(n)
         return Orders(same, same)
-    p = drawn.p.at(range(n))
-    return Orders(p, p if drawn.q is drawn.p else drawn.q.at(range(n)))
+    p = drawn.p.values_at(range(n))
+    return Orders(p, p if drawn.q is drawn.p else drawn.q.values_at(range(n)))
 
 
 def permuted(A: Csr, rows: Tensor, cols: Tensor) -> Csr:

@@ -28,9 +28,9 @@ from harness.graph.partitioners import (
     metis_parts,
 )
 from harness.kernels.csr import Csr, index_dtype
-from harness.kernels.parts import block, filled_columns
+from harness.kernels.parts import extract_block, nonempty_columns
 from harness.kernels.random import Purpose
-from harness.kernels.shuffle import shuffle
+from harness.kernels.shuffle import random_permutation
 from harness.ranges import between
 
 AT_ONCE = 1 << 22
@@ -114,10 +114,10 @@ def parts_and_report(
 
 def random_parts(n: int, parts: int, seed: int) -> Tensor:
     """A shuffle of n vertices cut into blocks of ceil(n / parts), as unpartitioned vertices are."""
-    drawn, part = shuffle(seed, Purpose.PARTITION, n), torch.empty(n, dtype=torch.int32)
+    drawn, part = random_permutation(seed, Purpose.PARTITION, n), torch.empty(n, dtype=torch.int32)
     for start in range(0, n, AT_ONCE):
         chunk = range(start, min(start + AT_ONCE, n))
-        part[chunk.start : chunk.stop] = drawn.places(chunk) // -(-n // parts)
+        part[chunk.start : chunk.stop] = drawn.positions_of(chunk) // -(-n // parts)
     return part
 
 
@@ -152,10 +152,10 @@ def memory_of(method: Method, n: int, nonzeros: int, parts: int, *, directed: bo
 def volumes(A: Csr, bounds: tuple[int, ...]) -> list[int]:
     """The number of rows of other parts that each part needs; A is in the order of the partition."""
     assert bounds[0] == 0 and bounds[-1] == A.rows == A.cols, (bounds, A.shape)
-    return [needed(block(A, rows, range(A.cols)), rows) for rows in between(bounds)]
+    return [needed(extract_block(A, rows, range(A.cols)), rows) for rows in between(bounds)]
 
 
 def needed(A: Csr, own: range) -> int:
     """The number of columns outside `own` in which these rows have a nonzero."""
-    filled = filled_columns(A)
+    filled = nonempty_columns(A)
     return int(((filled < own.start) | (filled >= own.stop)).sum())

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.kernels.csr import Csr, row_of
+from harness.kernels.csr import Csr, row_indices
 from harness.kernels.jit import compiled
-from harness.kernels.random import Purpose, shuffled
+from harness.kernels.random import Purpose, random_order
 
 PACKAGES = {
     "metis": "pymetis",
@@ -173,7 +173,7 @@ def hypergraph_parts(A: Csr, parts: int, seed: int) -> Tensor:
     So the seed numbers the vertices instead.
     """
     mtkahypar = library("hypergraph")
-    number = shuffled(seed, Purpose.PARTITION, range(A.rows))
+    number = random_order(seed, Purpose.PARTITION, range(A.rows))
     weights = np.empty(A.rows, dtype=np.int64)
     weights[number] = A.rowptr.diff().numpy()
     start = mtkahypar.initialize(torch.get_num_threads(), False)
@@ -234,13 +234,13 @@ class VertexCut:
 
 def libra_parts(A: Csr, parts: int, seed: int) -> VertexCut:
     """The vertex cut of a graph."""
-    row, col = row_of(A).numpy(), A.col.numpy().astype(np.int64)
+    row, col = row_indices(A).numpy(), A.col.numpy().astype(np.int64)
     apart = row != col
     key = np.minimum(row, col)[apart] * A.rows + np.maximum(row, col)[apart]
     keys, edge_of = np.unique(key, return_inverse=True)
     one, other = np.divmod(keys, max(A.rows, 1))
     degree = np.bincount(one, minlength=A.rows) + np.bincount(other, minlength=A.rows)
-    order = shuffled(seed, Purpose.PARTITION, range(len(keys))).numpy()
+    order = random_order(seed, Purpose.PARTITION, range(len(keys))).numpy()
     copies = np.zeros((A.rows, -(-parts // WORD)), np.uint64)
     part_of = np.empty(len(keys), np.int32)
     _assign_edges(one, other, order, degree, copies, np.zeros(parts, np.int64), part_of)

@@ -11,7 +11,15 @@ from torch import Tensor
 
 from harness.graph.model import TEST, TRAIN, VALID, labelled
 from harness.kernels.jit import compiled
-from harness.kernels.random import Index, Purpose, integers, normal, rectangle, rectangle_index, uniform
+from harness.kernels.random import (
+    Index,
+    Purpose,
+    integers,
+    normal,
+    rectangle_index,
+    uniform,
+    uniform_rectangle,
+)
 from harness.ranges import balanced
 
 CHUNK = 1 << 19
@@ -20,7 +28,7 @@ CHUNK = 1 << 19
 
 def uniform_features(vertices: Index, width: int, seed: int) -> Tensor:
     """Features uniform in [0, 1), float32."""
-    return rectangle(seed, Purpose.FEATURES, vertices, range(width), width, dtype=torch.float32)
+    return uniform_rectangle(seed, Purpose.FEATURES, vertices, range(width), width, dtype=torch.float32)
 
 
 def gaussian_features(
@@ -90,7 +98,7 @@ def uniform_label_sets(sets: range, classes: int, seed: int) -> Tensor:
     """Sets of labels, (len(sets), classes) int8; a set contains each class with an even chance."""
     drawn, step = torch.empty(len(sets), classes, dtype=torch.int8), max(LABELS_AT_ONCE // classes, 1)
     for start in range(0, len(sets), step):
-        chance = rectangle(seed, Purpose.LABELS, sets[start : start + step], range(classes), classes)
+        chance = uniform_rectangle(seed, Purpose.LABELS, sets[start : start + step], range(classes), classes)
         drawn[start : start + step] = chance < 0.5
     return drawn
 

@@ -22,8 +22,8 @@ from torch.nn.functional import leaky_relu
 from torch.utils.flop_counter import register_flop_formula
 
 from harness.device import GPU_KERNELS
-from harness.kernels.csr import Csr, row_of, take, transpose
-from harness.kernels.jit import compiled, over_rows
+from harness.kernels.csr import Csr, row_indices, take, transpose
+from harness.kernels.jit import compiled, run_over_rows
 from harness.kernels.spmm import OPERATORS, inner_products, multiply
 
 SLOPE = 0.2
@@ -42,62 +42,67 @@ OPERATORS.define(
     "attend_columns_back(Tensor colptr, Tensor row, Tensor entry, Tensor a, Tensor dl, Tensor G)"
     " -> (Tensor, Tensor)"
 )
-WEIGH = torch.ops.harness.attend.default
-ROWS_BACK = torch.ops.harness.attend_rows_back.default
-COLUMNS_BACK = torch.ops.harness.attend_columns_back.default
+ATTEND = torch.ops.harness.attend.default
+ATTEND_ROWS_BACKWARD = torch.ops.harness.attend_rows_back.default
+ATTEND_COLUMNS_BACKWARD = torch.ops.harness.attend_columns_back.default
 
 
-def turned(A_NK: Csr) -> Csr:
+def transpose_with_positions(A_NK: Csr) -> Csr:
     """A^T, whose values are the positions of its entries in A."""
     return transpose(A_NK._replace(val=torch.arange(A_NK.nnz, device=A_NK.val.device)))
 
 
-def weigh(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
+def attend(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
     """a (Q, E) and Z (Q, N, F); not differentiable."""
-    outputs: Pair = WEIGH(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF)
+    outputs: Pair = ATTEND(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF)
     return outputs
 
 
-def rows_back(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor, a_QE: Tensor, G_QNF: Tensor) -> Pair:
+def attend_rows_backward(
+    A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor, a_QE: Tensor, G_QNF: Tensor
+) -> Pair:
     """dl (Q, E) and dd (Q, N)."""
-    gradients: Pair = ROWS_BACK(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF, a_QE, G_QNF)
+    gradients: Pair = ATTEND_ROWS_BACKWARD(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF, a_QE, G_QNF)
     return gradients
 
 
-def columns_back(A_KN: Csr, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tensor) -> Pair:
+def attend_columns_backward(A_KN: Csr, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tensor) -> Pair:
     """dT (Q, K, F) and ds (Q, K) of the columns that are rows of A_KN, a `turned` matrix."""
-    gradients: Pair = COLUMNS_BACK(A_KN.rowptr, A_KN.col, A_KN.val, a_QE, dl_QE, G_QNF)
+    gradients: Pair = ATTEND_COLUMNS_BACKWARD(A_KN.rowptr, A_KN.col, A_KN.val, a_QE, dl_QE, G_QNF)
     return gradients
 
 
 # The operators compute one head after another.
 
 
-def _weigh(rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
+def _attend(rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
     A_NK = Csr(rowptr, col, col, T_QKF.shape[1])
-    outputs = _weighed(rowptr, col, d_QN, s_QK, T_QKF)
-    return _filled(outputs, (_weigh_head(A_NK, *each) for each in zip(d_QN, s_QK, T_QKF, strict=True)))
+    outputs = _attend_meta(rowptr, col, d_QN, s_QK, T_QKF)
+    return _fill_heads(outputs, (_attend_head(A_NK, *each) for each in zip(d_QN, s_QK, T_QKF, strict=True)))
 
 
-def _rows_back(
+def _attend_rows_backward(
     rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor, a_QE: Tensor, G_QNF: Tensor
 ) -> Pair:
     A_NK = Csr(rowptr, col, col, T_QKF.shape[1])
     heads = zip(d_QN, s_QK, T_QKF, a_QE, G_QNF, strict=True)
-    return _filled(_row_gradients(rowptr, col, d_QN), (_rows_back_head(A_NK, *each) for each in heads))
-
-
-def _columns_back(
-    colptr: Tensor, row: Tensor, entry: Tensor, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tensor
-) -> Pair:
-    A_KN = Csr(colptr, row, entry, G_QNF.shape[1])
-    outputs = _column_gradients(colptr, row, entry, a_QE, dl_QE, G_QNF)
-    return _filled(
-        outputs, (_columns_back_head(A_KN, *each) for each in zip(a_QE, dl_QE, G_QNF, strict=True))
+    return _fill_heads(
+        _attend_rows_backward_meta(rowptr, col, d_QN),
+        (_attend_rows_backward_head(A_NK, *each) for each in heads),
     )
 
 
-def _filled(outputs: Pair, heads: Iterator[Pair]) -> Pair:
+def _attend_columns_backward(
+    colptr: Tensor, row: Tensor, entry: Tensor, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tensor
+) -> Pair:
+    A_KN = Csr(colptr, row, entry, G_QNF.shape[1])
+    outputs = _attend_columns_backward_meta(colptr, row, entry, a_QE, dl_QE, G_QNF)
+    return _fill_heads(
+        outputs, (_attend_columns_backward_head(A_KN, *each) for each in zip(a_QE, dl_QE, G_QNF, strict=True))
+    )
+
+
+def _fill_heads(outputs: Pair, heads: Iterator[Pair]) -> Pair:
     for number, values in enumerate(heads):
         for output, value in zip(outputs, values, strict=True):
             output[number] = value
@@ -107,50 +112,52 @@ def _filled(outputs: Pair, heads: Iterator[Pair]) -> Pair:
 # One head. Values of A do not count, except in `_columns_back_head`: there they are the positions of its entries.
 
 
-def _weigh_head(A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor) -> Pair:
+def _attend_head(A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor) -> Pair:
     """a = softmax of the scores, row by row; Z = a T."""
-    a_E = (softmax_by_loops if _has_loops(d_N) else softmax_by_tensors)(A_NK, d_N, s_K)
+    a_E = (softmax_numba if _use_numba(d_N) else softmax_torch)(A_NK, d_N, s_K)
     return a_E, multiply(A_NK._replace(val=a_E), T_KF, None)
 
 
-def _rows_back_head(A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor, a_E: Tensor, G_NF: Tensor) -> Pair:
+def _attend_rows_backward_head(
+    A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor, a_E: Tensor, G_NF: Tensor
+) -> Pair:
     """dl = a (da - sum of a da) leaky', where da = G T; and dd, the sums of dl."""
     da_E = inner_products(A_NK, G_NF, T_KF)
-    return (softmax_back_by_loops if _has_loops(d_N) else softmax_back_by_tensors)(A_NK, d_N, s_K, a_E, da_E)
+    return (softmax_backward_numba if _use_numba(d_N) else softmax_backward_torch)(A_NK, d_N, s_K, a_E, da_E)
 
 
-def _columns_back_head(A_KN: Csr, a_E: Tensor, dl_E: Tensor, G_NF: Tensor) -> Pair:
+def _attend_columns_backward_head(A_KN: Csr, a_E: Tensor, dl_E: Tensor, G_NF: Tensor) -> Pair:
     """dT = a^T G, and ds, the sums of dl."""
-    a_turned, ds_K = (turn_by_loops if _has_loops(a_E) else turn_by_tensors)(A_KN, a_E, dl_E)
+    a_turned, ds_K = (reorder_entries_numba if _use_numba(a_E) else reorder_entries_torch)(A_KN, a_E, dl_E)
     return multiply(A_KN._replace(val=a_turned), G_NF, None), ds_K
 
 
 # Scores and their softmax in tensor operations: a dozen passes over the entries.
 
 
-def softmax_by_tensors(A_NK: Csr, d_N: Tensor, s_K: Tensor) -> Tensor:
+def softmax_torch(A_NK: Csr, d_N: Tensor, s_K: Tensor) -> Tensor:
     """The softmax of the scores, row by row."""
-    row_E = row_of(A_NK)
+    row_E = row_indices(A_NK)
     l_E = leaky_relu(take(d_N, row_E) + take(s_K, A_NK.col), SLOPE)
-    exp_E = (l_E - take(_reduced(l_E, A_NK.rowptr, "max"), row_E)).exp()
-    return exp_E / take(_reduced(exp_E, A_NK.rowptr, "sum"), row_E)
+    exp_E = (l_E - take(_segment_reduce(l_E, A_NK.rowptr, "max"), row_E)).exp()
+    return exp_E / take(_segment_reduce(exp_E, A_NK.rowptr, "sum"), row_E)
 
 
-def softmax_back_by_tensors(A_NK: Csr, d_N: Tensor, s_K: Tensor, a_E: Tensor, da_E: Tensor) -> Pair:
+def softmax_backward_torch(A_NK: Csr, d_N: Tensor, s_K: Tensor, a_E: Tensor, da_E: Tensor) -> Pair:
     """dl and dd."""
-    row_E = row_of(A_NK)
-    mean_N = _reduced(a_E * da_E, A_NK.rowptr, "sum")
+    row_E = row_indices(A_NK)
+    mean_N = _segment_reduce(a_E * da_E, A_NK.rowptr, "sum")
     dl_E = a_E * (da_E - take(mean_N, row_E))
     dl_E = torch.where(take(d_N, row_E) + take(s_K, A_NK.col) > 0, dl_E, SLOPE * dl_E)
-    return dl_E, _reduced(dl_E, A_NK.rowptr, "sum")
+    return dl_E, _segment_reduce(dl_E, A_NK.rowptr, "sum")
 
 
-def turn_by_tensors(A_KN: Csr, a_E: Tensor, dl_E: Tensor) -> Pair:
+def reorder_entries_torch(A_KN: Csr, a_E: Tensor, dl_E: Tensor) -> Pair:
     """a in the order of the transpose, and ds."""
-    return take(a_E, A_KN.val), _reduced(take(dl_E, A_KN.val), A_KN.rowptr, "sum")
+    return take(a_E, A_KN.val), _segment_reduce(take(dl_E, A_KN.val), A_KN.rowptr, "sum")
 
 
-def _reduced(x_E: Tensor, rowptr: Tensor, how: str) -> Tensor:
+def _segment_reduce(x_E: Tensor, rowptr: Tensor, how: str) -> Tensor:
     return torch.segment_reduce(x_E, how, offsets=rowptr, unsafe=True)
 
 
@@ -158,33 +165,35 @@ def _reduced(x_E: Tensor, rowptr: Tensor, how: str) -> Tensor:
 # Sums are one chain of additions in the order of the entries, so bits do not depend on the number of threads.
 
 
-def _has_loops(x: Tensor) -> bool:
+def _use_numba(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
 
 
-def softmax_by_loops(A_NK: Csr, d_N: Tensor, s_K: Tensor) -> Tensor:
+def softmax_numba(A_NK: Csr, d_N: Tensor, s_K: Tensor) -> Tensor:
     """The softmax of the scores, row by row."""
     a_E = d_N.new_empty(A_NK.nnz)
     rowptr, col, d, s, a = (x.numpy() for x in (A_NK.rowptr, A_NK.col, d_N, s_K, a_E))
-    over_rows(score_rows, score_shares, A_NK.rowptr, rowptr, col, d, s, a)
+    run_over_rows(score_rows, score_rows_parallel, A_NK.rowptr, rowptr, col, d, s, a)
     a_E.exp_()
-    over_rows(normalise_rows, normalise_shares, A_NK.rowptr, rowptr, a)
+    run_over_rows(normalise_rows, normalise_rows_parallel, A_NK.rowptr, rowptr, a)
     return a_E
 
 
-def softmax_back_by_loops(A_NK: Csr, d_N: Tensor, s_K: Tensor, a_E: Tensor, da_E: Tensor) -> Pair:
+def softmax_backward_numba(A_NK: Csr, d_N: Tensor, s_K: Tensor, a_E: Tensor, da_E: Tensor) -> Pair:
     """dl, in da, and dd."""
     dd_N, ends = torch.empty_like(d_N), (d_N.numpy(), s_K.numpy())
     rowptr, col, a, da, dd = (x.numpy() for x in (A_NK.rowptr, A_NK.col, a_E, da_E, dd_N))
-    over_rows(softmax_back_rows, softmax_back_shares, A_NK.rowptr, rowptr, col, ends, a, da, dd)
+    run_over_rows(
+        softmax_backward_rows, softmax_backward_rows_parallel, A_NK.rowptr, rowptr, col, ends, a, da, dd
+    )
     return da_E, dd_N
 
 
-def turn_by_loops(A_KN: Csr, a_E: Tensor, dl_E: Tensor) -> Pair:
+def reorder_entries_numba(A_KN: Csr, a_E: Tensor, dl_E: Tensor) -> Pair:
     """a in the order of the transpose, and ds."""
     turned_E, ds_K = a_E.new_empty(A_KN.nnz), a_E.new_empty(A_KN.rows)
     arrays = (x.numpy() for x in (A_KN.rowptr, A_KN.val, a_E, dl_E, turned_E, ds_K))
-    over_rows(turn_rows, turn_shares, A_KN.rowptr, *arrays)
+    run_over_rows(reorder_rows, reorder_rows_parallel, A_KN.rowptr, *arrays)
     return turned_E, ds_K
 
 
@@ -213,7 +222,7 @@ def normalise_rows(rowptr: Any, a: Any, rows: Any) -> None:
 
 
 @compiled(nogil=True)
-def softmax_back_rows(rowptr: Any, col: Any, ends: Any, a: Any, da: Any, dd: Any, rows: Any) -> None:
+def softmax_backward_rows(rowptr: Any, col: Any, ends: Any, a: Any, da: Any, dd: Any, rows: Any) -> None:
     """Writes dl over da, and dd; `ends` are d and s."""
     d, s = ends
     for i in range(U(rows[0]), U(rows[1])):
@@ -229,7 +238,7 @@ def softmax_back_rows(rowptr: Any, col: Any, ends: Any, a: Any, da: Any, dd: Any
 
 
 @compiled(nogil=True)
-def turn_rows(rowptr: Any, entry: Any, a: Any, dl: Any, turned: Any, ds: Any, rows: Any) -> None:
+def reorder_rows(rowptr: Any, entry: Any, a: Any, dl: Any, turned: Any, ds: Any, rows: Any) -> None:
     """Writes a in another order of the entries, and the sums of dl in that order."""
     for i in range(U(rows[0]), U(rows[1])):
         total = a.dtype.type(0)
@@ -240,45 +249,49 @@ def turn_rows(rowptr: Any, entry: Any, a: Any, dl: Any, turned: Any, ds: Any, ro
 
 
 @compiled(parallel=True)
-def score_shares(rowptr: Any, col: Any, d: Any, s: Any, out: Any, bounds: Any) -> None:
+def score_rows_parallel(rowptr: Any, col: Any, d: Any, s: Any, out: Any, bounds: Any) -> None:
     """`score_rows`, a share of the rows by each thread."""
     for share in prange(bounds.size - 1):
         score_rows(rowptr, col, d, s, out, (bounds[share], bounds[share + 1]))
 
 
 @compiled(parallel=True)
-def normalise_shares(rowptr: Any, a: Any, bounds: Any) -> None:
+def normalise_rows_parallel(rowptr: Any, a: Any, bounds: Any) -> None:
     """`normalise_rows`, a share of the rows by each thread."""
     for share in prange(bounds.size - 1):
         normalise_rows(rowptr, a, (bounds[share], bounds[share + 1]))
 
 
 @compiled(parallel=True)
-def softmax_back_shares(rowptr: Any, col: Any, ends: Any, a: Any, da: Any, dd: Any, bounds: Any) -> None:
+def softmax_backward_rows_parallel(
+    rowptr: Any, col: Any, ends: Any, a: Any, da: Any, dd: Any, bounds: Any
+) -> None:
     """`softmax_back_rows`, a share of the rows by each thread."""
     for share in prange(bounds.size - 1):
-        softmax_back_rows(rowptr, col, ends, a, da, dd, (bounds[share], bounds[share + 1]))
+        softmax_backward_rows(rowptr, col, ends, a, da, dd, (bounds[share], bounds[share + 1]))
 
 
 @compiled(parallel=True)
-def turn_shares(rowptr: Any, entry: Any, a: Any, dl: Any, turned: Any, ds: Any, bounds: Any) -> None:
+def reorder_rows_parallel(
+    rowptr: Any, entry: Any, a: Any, dl: Any, turned: Any, ds: Any, bounds: Any
+) -> None:
     """`turn_rows`, a share of the rows by each thread."""
     for share in prange(bounds.size - 1):
-        turn_rows(rowptr, entry, a, dl, turned, ds, (bounds[share], bounds[share + 1]))
+        reorder_rows(rowptr, entry, a, dl, turned, ds, (bounds[share], bounds[share + 1]))
 
 
 # The shapes of the operators' results.
 
 
-def _weighed(_rowptr: Tensor, col: Tensor, d_QN: Tensor, _s_QK: Tensor, T_QKF: Tensor) -> Pair:
+def _attend_meta(_rowptr: Tensor, col: Tensor, d_QN: Tensor, _s_QK: Tensor, T_QKF: Tensor) -> Pair:
     return d_QN.new_empty((len(d_QN), len(col))), T_QKF.new_empty((*d_QN.shape, T_QKF.shape[2]))
 
 
-def _row_gradients(_rowptr: Tensor, col: Tensor, d_QN: Tensor, *_rest: Tensor) -> Pair:
+def _attend_rows_backward_meta(_rowptr: Tensor, col: Tensor, d_QN: Tensor, *_rest: Tensor) -> Pair:
     return d_QN.new_empty((len(d_QN), len(col))), d_QN.new_empty(d_QN.shape)
 
 
-def _column_gradients(
+def _attend_columns_backward_meta(
     colptr: Tensor, _row: Tensor, _entry: Tensor, a_QE: Tensor, _dl_QE: Tensor, G_QNF: Tensor
 ) -> Pair:
     heads, _, features = G_QNF.shape
@@ -287,16 +300,18 @@ def _column_gradients(
 
 
 for _name, _compute, _shape in (
-    ("attend", _weigh, _weighed),
-    ("attend_rows_back", _rows_back, _row_gradients),
-    ("attend_columns_back", _columns_back, _column_gradients),
+    ("attend", _attend, _attend_meta),
+    ("attend_rows_back", _attend_rows_backward, _attend_rows_backward_meta),
+    ("attend_columns_back", _attend_columns_backward, _attend_columns_backward_meta),
 ):
     OPERATORS.impl(_name, _shape, "Meta")
     OPERATORS.impl(_name, _compute, "CPU")
     OPERATORS.impl(_name, _compute, GPU_KERNELS)
 
 
-@register_flop_formula([each.overloadpacket for each in (WEIGH, ROWS_BACK, COLUMNS_BACK)], get_raw=True)
+@register_flop_formula(
+    [each.overloadpacket for each in (ATTEND, ATTEND_ROWS_BACKWARD, ATTEND_COLUMNS_BACKWARD)], get_raw=True
+)
 def attention_flops(*operands: Any, **_options: Any) -> int:
     """A multiplication and an addition for each entry and feature of each head, in all three."""
     _pointers, index, *_rest, x_QXF = operands

@@ -50,7 +50,7 @@ def from_coo(
     rows, cols = shape
     assert rows * cols < 1 << 63
     if on_gpu(val):
-        return _from_coo_by_tensors(row, col, val, shape, sum_duplicates=sum_duplicates)
+        return _from_coo_torch(row, col, val, shape, sum_duplicates=sum_duplicates)
     _check_range(row, rows)
     _check_range(col, cols)
     order = torch.argsort(row.long() * cols + col, stable=True)
@@ -59,7 +59,7 @@ def from_coo(
     return _sum_duplicates(A) if sum_duplicates else A
 
 
-def _from_coo_by_tensors(
+def _from_coo_torch(
     row: Tensor, col: Tensor, val: Tensor, shape: tuple[int, int], *, sum_duplicates: bool
 ) -> Csr:
     """`from_coo` on any device, without a look at the range of the indices, for which the host would wait.
@@ -77,10 +77,10 @@ def _from_coo_by_tensors(
     return Csr(starts, (keys % max(cols, 1)).to(index_dtype(cols)), val, cols)
 
 
-def relabelled(A: Csr, col: Tensor, cols: int) -> Csr:
+def relabel_columns(A: Csr, col: Tensor, cols: int) -> Csr:
     """A with other numbers for its columns, which ascend again in every row; equal ones stay in order."""
     assert A.rows * cols < 1 << 63
-    order = torch.argsort(row_of(A) * cols + col, stable=True)
+    order = torch.argsort(row_indices(A) * cols + col, stable=True)
     return Csr(A.rowptr, take(col, order).to(index_dtype(cols)), take(A.val, order), cols)
 
 
@@ -90,18 +90,18 @@ def transpose(A: Csr) -> Csr:
         rowptr, col = A.rowptr.new_empty(A.cols + 1), A.col.new_empty(A.nnz, dtype=index_dtype(A.rows))
         return Csr(rowptr, col, A.val, A.rows)
     if on_gpu(A.val):
-        return transpose_by_tensors(A)
-    M = _scipy(_as_integers(A.val), A.col, A.rowptr, A.shape).tocsc()
+        return transpose_torch(A)
+    M = _make_scipy_csr(_view_as_integers(A.val), A.col, A.rowptr, A.shape).tocsc()
     val = torch.from_numpy(M.data).view(A.val.dtype)
-    return Csr(_tensor(M.indptr, torch.int64), _tensor(M.indices, index_dtype(A.rows)), val, A.rows)
+    return Csr(_to_tensor(M.indptr, torch.int64), _to_tensor(M.indices, index_dtype(A.rows)), val, A.rows)
 
 
-def transpose_by_tensors(A: Csr) -> Csr:
+def transpose_torch(A: Csr) -> Csr:
     """`transpose` on any device."""
     col, order = torch.sort(A.col, stable=True)
     rowptr = torch.searchsorted(col, torch.arange(A.cols + 1, device=col.device, dtype=col.dtype))
     del col  # a GPU has little memory
-    return Csr(rowptr, take(row_of(A, index_dtype(A.rows)), order), take(A.val, order), A.rows)
+    return Csr(rowptr, take(row_indices(A, index_dtype(A.rows)), order), take(A.val, order), A.rows)
 
 
 def cast(A: Csr, dtype: torch.dtype) -> Csr:
@@ -109,21 +109,21 @@ def cast(A: Csr, dtype: torch.dtype) -> Csr:
     return A._replace(val=A.val.to(dtype))
 
 
-def on_device(A: Csr, device: torch.device | str) -> Csr:
+def to_device(A: Csr, device: torch.device | str) -> Csr:
     """The same matrix on a device; shapes alone have no device, and stay as they are."""
     if A.val.is_meta:
         return A
     return Csr(A.rowptr.to(device), A.col.to(device), A.val.to(device), A.cols)
 
 
-def streamed(A: Csr, device: torch.device) -> Csr:
+def upload_csr(A: Csr, device: torch.device) -> Csr:
     """A matrix that the host keeps, on a device for one step: the host does not wait until it is there."""
     return Csr(
         noted_upload(A.rowptr, device), noted_upload(A.col, device), noted_upload(A.val, device), A.cols
     )
 
 
-def row_of(A: Csr, dtype: torch.dtype = torch.int64) -> Tensor:
+def row_indices(A: Csr, dtype: torch.dtype = torch.int64) -> Tensor:
     """The row of every entry."""
     counts = A.rowptr.diff()
     rows = torch.arange(A.rows, device=counts.device, dtype=dtype)
@@ -135,15 +135,15 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(0, index)
 
 
-def arrays(A: Csr) -> tuple[Any, Any, Any]:
+def to_numpy(A: Csr) -> tuple[Any, Any, Any]:
     """Row pointers, columns and values as arrays on the same memory, bf16 as the integers of its bits."""
-    return A.rowptr.numpy(), A.col.numpy(), _as_integers(A.val).numpy()
+    return A.rowptr.numpy(), A.col.numpy(), _view_as_integers(A.val).numpy()
 
 
 def to_scipy(A: Csr) -> Any:
     """A scipy `csr_array`, on the same memory if possible. bf16 becomes float32."""
     val = A.val.float() if A.val.dtype == torch.bfloat16 else A.val
-    return _scipy(val, A.col, A.rowptr, A.shape)
+    return _make_scipy_csr(val, A.col, A.rowptr, A.shape)
 
 
 def from_scipy(M: Any, dtype: torch.dtype | None = None) -> Csr:
@@ -151,8 +151,10 @@ def from_scipy(M: Any, dtype: torch.dtype | None = None) -> Csr:
     M = M.tocsr()
     if not M.has_sorted_indices:
         M = M.sorted_indices()
-    val = _tensor(M.data, dtype)
-    return Csr(_tensor(M.indptr, torch.int64), _tensor(M.indices, index_dtype(M.shape[1])), val, M.shape[1])
+    val = _to_tensor(M.data, dtype)
+    return Csr(
+        _to_tensor(M.indptr, torch.int64), _to_tensor(M.indices, index_dtype(M.shape[1])), val, M.shape[1]
+    )
 
 
 # A packed matrix is one buffer of bytes, so that it travels in one call and arrives ready to be multiplied.
@@ -164,7 +166,7 @@ def from_scipy(M: Any, dtype: torch.dtype | None = None) -> Csr:
 COLUMN = torch.int32
 
 
-class Form(NamedTuple):
+class PackedFormat(NamedTuple):
     """The shape, number of nonzeros and type of a packed matrix, which a reader of its bytes needs."""
 
     rows: int
@@ -173,13 +175,15 @@ class Form(NamedTuple):
     dtype: torch.dtype
 
     @property
-    def pointer(self) -> torch.dtype:
+    def pointer_dtype(self) -> torch.dtype:
         """The narrowest type that holds every row pointer."""
         return index_dtype(self.nnz)
 
     @property
-    def bytes(self) -> int:
-        return self.pointer.itemsize * (self.rows + 1) + (self.dtype.itemsize + COLUMN.itemsize) * self.nnz
+    def nbytes(self) -> int:
+        return (
+            self.pointer_dtype.itemsize * (self.rows + 1) + (self.dtype.itemsize + COLUMN.itemsize) * self.nnz
+        )
 
     @property
     def words(self) -> int:
@@ -187,26 +191,26 @@ class Form(NamedTuple):
         return self.rows + 1 + 2 * self.nnz
 
 
-def form_of(A: Csr) -> Form:
+def get_packed_format(A: Csr) -> PackedFormat:
     """The form of a matrix; a matrix wider than 2^31 cannot be packed."""
     assert A.col.dtype == COLUMN, A.cols
-    return Form(A.rows, A.cols, A.nnz, A.val.dtype)
+    return PackedFormat(A.rows, A.cols, A.nnz, A.val.dtype)
 
 
 def pack(A: Csr) -> Tensor:
     """The bytes of a matrix."""
-    form = form_of(A)
-    buffer = A.val.new_empty(form.bytes, dtype=torch.uint8)
+    form = get_packed_format(A)
+    buffer = A.val.new_empty(form.nbytes, dtype=torch.uint8)
     packed = unpack(buffer, form)
     for place, part in ((packed.rowptr, A.rowptr), (packed.col, A.col), (packed.val, A.val)):
         place.copy_(part)
     return buffer
 
 
-def unpack(buffer: Tensor, form: Form) -> Csr:
+def unpack(buffer: Tensor, form: PackedFormat) -> Csr:
     """The matrix whose bytes are in the buffer."""
     parts = {
-        "rowptr": (form.pointer, form.rows + 1),
+        "rowptr": (form.pointer_dtype, form.rows + 1),
         "col": (COLUMN, form.nnz),
         "val": (form.dtype, form.nnz),
     }
@@ -230,18 +234,18 @@ def _sum_duplicates(A: Csr) -> Csr:
     return from_scipy(M, A.val.dtype)
 
 
-def _scipy(val: Tensor, col: Tensor, rowptr: Tensor, shape: tuple[int, int]) -> Any:
+def _make_scipy_csr(val: Tensor, col: Tensor, rowptr: Tensor, shape: tuple[int, int]) -> Any:
     from scipy.sparse import csr_array
 
     return csr_array((val.numpy(), col.numpy(), rowptr.numpy()), shape=shape)
 
 
-def _as_integers(val: Tensor) -> Tensor:
+def _view_as_integers(val: Tensor) -> Tensor:
     """The same bits under a type that numpy and scipy can move: they have no bf16."""
     return val.view(torch.int16) if val.dtype == torch.bfloat16 else val
 
 
-def _tensor(array: Any, dtype: torch.dtype | None) -> Tensor:
+def _to_tensor(array: Any, dtype: torch.dtype | None) -> Tensor:
     """The array as a tensor of this type, on the array's memory if writable and of this type already."""
     array = array if array.flags.writeable else np.array(array)
     return torch.from_numpy(array).to(dtype)

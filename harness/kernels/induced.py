@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from harness.device import on_gpu
-from harness.kernels.csr import Csr, arrays, index_dtype, row_of, take, transpose_by_tensors
+from harness.kernels.csr import Csr, index_dtype, row_indices, take, to_numpy, transpose_torch
 from harness.kernels.jit import compiled
-from harness.kernels.parts import ONE, U, columns_by_tensors, rows_by_tensors, select_both
+from harness.kernels.parts import ONE, U, select_columns_torch, select_rows_torch, select_submatrix
 
 
 def induced_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: float) -> tuple[Csr, Csr]:
@@ -23,49 +23,49 @@ def induced_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: floa
     Rows and columns ascend. The diagonal of the whole is at column i + `diagonal` of row i.
     """
     if A.val.is_meta:
-        return _shapes(A, rows, cols, diagonal)
+        return _expected_pair(A, rows, cols, diagonal)
     if on_gpu(A.val):
-        return by_tensors(A, rows, cols, diagonal, chance)
-    S = select_both(A, rows, cols, (diagonal, 1 / chance))
+        return induced_pair_torch(A, rows, cols, diagonal, chance)
+    S = select_submatrix(A, rows, cols, (diagonal, 1 / chance))
     S_T = Csr(
         torch.empty(len(cols) + 1, dtype=torch.int64),
         torch.empty(S.nnz, dtype=index_dtype(len(rows))),
         torch.empty_like(S.val),
         len(rows),
     )
-    turn(arrays(S), arrays(S_T))
+    write_transpose(to_numpy(S), to_numpy(S_T))
     return S, S_T
 
 
-def by_tensors(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: float) -> tuple[Csr, Csr]:
+def induced_pair_torch(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: float) -> tuple[Csr, Csr]:
     """`induced_pair` on any device."""
-    S = columns_by_tensors(rows_by_tensors(A, rows), cols, ascending=True)
-    on_diagonal = take(rows, row_of(S)) + diagonal == take(cols, S.col)
+    S = select_columns_torch(select_rows_torch(A, rows), cols, ascending=True)
+    on_diagonal = take(rows, row_indices(S)) + diagonal == take(cols, S.col)
     S = S._replace(val=torch.where(on_diagonal, S.val, S.val * (1 / chance)))
-    return S, transpose_by_tensors(S)
+    return S, transpose_torch(S)
 
 
-def _shapes(A: Csr, rows: Tensor, cols: Tensor, diagonal: int) -> tuple[Csr, Csr]:
+def _expected_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int) -> tuple[Csr, Csr]:
     """The expected shapes, with a loop at every vertex and all other nonzeros spread evenly."""
     loops = max(min(A.rows, A.cols - diagonal) - max(0, -diagonal), 0)
-    drawn = _common(rows + diagonal, cols)
+    drawn = _count_common(rows + diagonal, cols)
     off, places = max(A.nnz - loops, 0), A.rows * A.cols - loops
     nnz = drawn + (round(off * (len(rows) * len(cols) - drawn) / places) if places else 0)
-    return _empty(A, len(rows), len(cols), nnz), _empty(A, len(cols), len(rows), nnz)
+    return _empty_csr(A, len(rows), len(cols), nnz), _empty_csr(A, len(cols), len(rows), nnz)
 
 
-def _common(x: Tensor, y: Tensor) -> int:
+def _count_common(x: Tensor, y: Tensor) -> int:
     """The count of the numbers of x that y holds, too; y ascends."""
     return int((torch.searchsorted(y, x, right=True) - torch.searchsorted(y, x)).sum())
 
 
-def _empty(A: Csr, rows: int, cols: int, nnz: int) -> Csr:
+def _empty_csr(A: Csr, rows: int, cols: int, nnz: int) -> Csr:
     col = A.col.new_empty(nnz, dtype=index_dtype(cols))
     return Csr(A.rowptr.new_empty(rows + 1), col, A.val.new_empty(nnz), cols)
 
 
 @compiled(nogil=True)
-def turn(S: tuple[Any, Any, Any], S_T: tuple[Any, Any, Any]) -> None:
+def write_transpose(S: tuple[Any, Any, Any], S_T: tuple[Any, Any, Any]) -> None:
     """Writes the transpose of S to S_T."""
     rowptr, col, val = S
     colptr, out_row, out_val = S_T

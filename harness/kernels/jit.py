@@ -31,7 +31,7 @@ def compiled(**options: Any) -> Callable[[F], F]:
     return compile_later
 
 
-def start() -> None:
+def warm_up_compiler() -> None:
     """Fills the compiler's tables, which takes a third of a second. Processes that are forked afterwards have them."""
     from numba.core.registry import cpu_target
 
@@ -42,18 +42,18 @@ def start() -> None:
 # Threads: each computes a share of the rows of a sparse matrix.
 
 
-def over_rows(rows: Any, shares: Any, rowptr: Tensor, *operands: Any) -> None:
+def run_over_rows(rows: Any, shares: Any, rowptr: Tensor, *operands: Any) -> None:
     """Calls rows(*operands, (first, end)) for all rows; or, for several threads, shares(*operands, bounds)."""
     threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if threads == 1:
         rows(*operands, (0, len(rowptr) - 1))
     else:
         numba.set_num_threads(threads)
-        shares(*operands, share_bounds(rowptr.numpy(), threads))
+        shares(*operands, balance_rows(rowptr.numpy(), threads))
 
 
 @compiled()
-def share_bounds(rowptr: Any, shares: int) -> Any:
+def balance_rows(rowptr: Any, shares: int) -> Any:
     """The first row of every share, and the end: shares have about equal sums of rows and entries."""
     rows = rowptr.size - 1
     bounds = np.empty(shares + 1, np.int64)
@@ -77,7 +77,7 @@ TO_READ, KEEP, DATA = 0, 3, 1
 BYTES, I32 = ir.IntType(8).as_pointer(), ir.IntType(32)
 
 
-def prefetch_line(builder: Any, place: Any) -> None:
+def emit_prefetch(builder: Any, place: Any) -> None:
     """Emits the prefetch of the cache line at a pointer; no pointer faults."""
     kind = ir.FunctionType(ir.VoidType(), [BYTES, I32, I32, I32])
     instruction = builder.module.declare_intrinsic("llvm.prefetch", (BYTES,), kind)
@@ -88,7 +88,7 @@ def _prefetch(_typing: Any, address: Any) -> Any:
     """Prefetches the cache line at an address."""
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        prefetch_line(builder, builder.inttoptr(arguments[0], BYTES))
+        emit_prefetch(builder, builder.inttoptr(arguments[0], BYTES))
         return context.get_dummy_value()
 
     return types.void(address), emit
@@ -97,7 +97,7 @@ def _prefetch(_typing: Any, address: Any) -> Any:
 prefetch: Any = intrinsic(_prefetch)
 
 
-def _upper_half(_typing: Any, _x: Any, _y: Any) -> Any:
+def _multiply_high(_typing: Any, _x: Any, _y: Any) -> Any:
     """Bits 64 to 127 of the unsigned product x y: for a random x, a random number below y."""
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -108,11 +108,11 @@ def _upper_half(_typing: Any, _x: Any, _y: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), emit
 
 
-upper_half: Any = intrinsic(_upper_half)
+multiply_high: Any = intrinsic(_multiply_high)
 """(x y) >> 64."""
 
 
-def _ones_in(_typing: Any, _word: Any) -> Any:
+def _popcount(_typing: Any, _word: Any) -> Any:
     """The number of ones in a word of 64 bits."""
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -121,4 +121,4 @@ def _ones_in(_typing: Any, _word: Any) -> Any:
     return types.uint64(types.uint64), emit
 
 
-ones_in: Any = intrinsic(_ones_in)
+popcount: Any = intrinsic(_popcount)

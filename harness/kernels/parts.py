@@ -17,16 +17,16 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from harness.device import on_gpu
-from harness.kernels.csr import Csr, arrays, from_coo, index_dtype, row_of, take
-from harness.kernels.jit import compiled, ones_in, prefetch
+from harness.kernels.csr import Csr, from_coo, index_dtype, row_indices, take, to_numpy
+from harness.kernels.jit import compiled, popcount, prefetch
 
 
-def block(A: Csr, rows: range, cols: range) -> Csr:
+def extract_block(A: Csr, rows: range, cols: range) -> Csr:
     """A[rows, cols] with local indices. Whole rows are views of A."""
     assert rows.step == cols.step == 1
     rows = range(min(rows.start, A.rows), min(max(rows.stop, rows.start), A.rows))
     if len(cols) < A.cols and not on_gpu(A.val):
-        return assemble([Placed(A, rows, cols, 0, 0)], (len(rows), len(cols)))
+        return assemble([Placement(A, rows, cols, 0, 0)], (len(rows), len(cols)))
     rowptr = A.rowptr[rows.start : rows.stop + 1]
     ends = rowptr[:: max(len(rows), 1)].tolist()  # the host waits for a GPU once
     first, last = ends[0], ends[-1]
@@ -44,15 +44,15 @@ def block(A: Csr, rows: range, cols: range) -> Csr:
 def select_rows(A: Csr, rows: Tensor) -> Csr:
     """A[rows] = Q A, where Q has a single 1 in each row. Rows may repeat, in any order."""
     if on_gpu(A.val):
-        return rows_by_tensors(A, rows)
+        return select_rows_torch(A, rows)
     rowptr = torch.empty(len(rows) + 1, dtype=torch.int64)
-    nnz = point_to_rows(A.rowptr.numpy(), rows.numpy(), rowptr.numpy())
+    nnz = fill_rowptr(A.rowptr.numpy(), rows.numpy(), rowptr.numpy())
     B = Csr(rowptr, A.col.new_empty(nnz), A.val.new_empty(nnz), A.cols)
-    copy_rows(arrays(A), rows.numpy(), arrays(B))
+    copy_rows(to_numpy(A), rows.numpy(), to_numpy(B))
     return B
 
 
-def rows_by_tensors(A: Csr, rows: Tensor) -> Csr:
+def select_rows_torch(A: Csr, rows: Tensor) -> Csr:
     """`select_rows` on any device."""
     first, last = take(A.rowptr, rows), take(A.rowptr, rows + 1)
     counts = last - first
@@ -62,7 +62,7 @@ def rows_by_tensors(A: Csr, rows: Tensor) -> Csr:
     return Csr(rowptr, take(A.col, entry), take(A.val, entry), A.cols)
 
 
-def below(pieces: Sequence[Csr]) -> Csr:
+def vstack(pieces: Sequence[Csr]) -> Csr:
     """One matrix of several with the same columns, from top to bottom."""
     starts = accumulate((piece.nnz for piece in pieces), initial=0)
     ends = [piece.rowptr[1:] + start for piece, start in zip(pieces, starts, strict=False)]
@@ -73,25 +73,29 @@ def below(pieces: Sequence[Csr]) -> Csr:
 def select_columns(A: Csr, cols: Tensor) -> Csr:
     """A[:, cols]. Columns may not repeat; ascending columns save a sort."""
     if on_gpu(A.val) or not bool((cols.diff() > 0).all()):
-        return columns_by_tensors(A, cols)
-    return select_both(A, torch.arange(A.rows), cols)
+        return select_columns_torch(A, cols)
+    return select_submatrix(A, torch.arange(A.rows), cols)
 
 
-def select_both(A: Csr, rows: Tensor, cols: Tensor, off_diagonal: tuple[int, float] | None = None) -> Csr:
+def select_submatrix(
+    A: Csr, rows: Tensor, cols: Tensor, off_diagonal: tuple[int, float] | None = None
+) -> Csr:
     """A[rows][:, cols] on the CPU, columns ascending.
 
     `off_diagonal` is (d, x): entries (i, j) of A with j other than i + d are multiplied by x.
     """
     assert off_diagonal is None or A.val.dtype != torch.bfloat16, "bf16 is moved as integers"
     rowptr = torch.empty(len(rows) + 1, dtype=torch.int64)
-    most = point_to_rows(A.rowptr.numpy(), rows.numpy(), rowptr.numpy())
+    most = fill_rowptr(A.rowptr.numpy(), rows.numpy(), rowptr.numpy())
     kept = Csr(rowptr, A.col.new_empty(most + 1), A.val.new_empty(most + 1), len(cols))
-    nnz = keep_entries(arrays(A), rows.numpy(), bitmap(cols.numpy(), A.cols), off_diagonal, arrays(kept))
+    nnz = copy_selected_entries(
+        to_numpy(A), rows.numpy(), build_bitmap(cols.numpy(), A.cols), off_diagonal, to_numpy(kept)
+    )
     col = kept.col[:nnz].to(index_dtype(len(cols)), copy=True)
     return kept._replace(col=col, val=kept.val[:nnz].clone())
 
 
-def columns_by_tensors(A: Csr, cols: Tensor, *, ascending: bool = False) -> Csr:
+def select_columns_torch(A: Csr, cols: Tensor, *, ascending: bool = False) -> Csr:
     """`select_columns` on any device, for columns in any order; `ascending` spares a look at them."""
     width = len(cols)
     place = torch.full((A.cols,), -1, dtype=index_dtype(width), device=cols.device)
@@ -105,10 +109,10 @@ def columns_by_tensors(A: Csr, cols: Tensor, *, ascending: bool = False) -> Csr:
     assert bool((take(place, cols) == torch.arange(width, device=cols.device)).all()), (
         "a column is there twice"
     )
-    return from_coo(take(row_of(A), kept), col, val, (A.rows, width))
+    return from_coo(take(row_indices(A), kept), col, val, (A.rows, width))
 
 
-def drawn_rows(A: Csr, rows: Tensor, scale: float) -> Csr:
+def sample_rows(A: Csr, rows: Tensor, scale: float) -> Csr:
     """A[rows] times a number. Rows drawn at random have an expected shape, for shapes alone."""
     if not A.val.is_meta:
         drawn = select_rows(A, rows)
@@ -117,27 +121,27 @@ def drawn_rows(A: Csr, rows: Tensor, scale: float) -> Csr:
     return Csr(A.rowptr.new_empty(len(rows) + 1), A.col.new_empty(nnz), A.val.new_empty(nnz), A.cols)
 
 
-def filled_columns(A: Csr, besides: Tensor | None = None) -> Tensor:
+def nonempty_columns(A: Csr, exclude: Tensor | None = None) -> Tensor:
     """The columns that hold a nonzero, ascending, int64; if A is more than a shape, without those of `besides`."""
     if A.col.is_meta:
-        return A.col.new_empty(expected(A.cols, A.nnz), dtype=torch.int64)
+        return A.col.new_empty(expected_distinct(A.cols, A.nnz), dtype=torch.int64)
     holds = torch.zeros(A.cols, dtype=torch.bool, device=A.col.device)
     holds.index_fill_(0, A.col.long(), True)
-    if besides is not None:
-        holds.index_fill_(0, besides, False)
+    if exclude is not None:
+        holds.index_fill_(0, exclude, False)
     return holds.nonzero()[:, 0]
 
 
-def filled_rows(A: Csr) -> Tensor:
+def nonempty_rows(A: Csr) -> Tensor:
     """The rows that hold a nonzero, ascending, int64."""
     if A.rowptr.is_meta:
-        return A.rowptr.new_empty(expected(A.rows, A.nnz))
+        return A.rowptr.new_empty(expected_distinct(A.rows, A.nnz))
     return A.rowptr.diff().nonzero()[:, 0]
 
 
-def without_empty_columns(A: Csr) -> Csr:
+def drop_empty_columns(A: Csr) -> Csr:
     """The filled columns of A, numbered from 0 on."""
-    filled = filled_columns(A)
+    filled = nonempty_columns(A)
     dtype = index_dtype(len(filled))
     if A.col.is_meta:
         return A._replace(col=A.col.new_empty(A.nnz, dtype=dtype), cols=len(filled))
@@ -146,13 +150,13 @@ def without_empty_columns(A: Csr) -> Csr:
     return A._replace(col=place[A.col.long()], cols=len(filled))
 
 
-def filled_columns_of_each(A: Csr, heights: Sequence[int]) -> tuple[Tensor, list[int]]:
+def nonempty_columns_by_block(A: Csr, heights: Sequence[int]) -> tuple[Tensor, list[int]]:
     """The filled columns of each block of rows, one list after the other, and the length of each list.
 
     The blocks stand one below the other in A, and `heights` are their numbers of rows.
     """
     if A.col.is_meta:  # which has one block
-        filled = filled_columns(A)
+        filled = nonempty_columns(A)
         return filled, [len(filled)]
     entries = A.rowptr[torch.tensor([0, *heights]).cumsum(0)].diff()
     block_of_entry = torch.repeat_interleave(torch.arange(len(heights)), entries, output_size=A.nnz)
@@ -161,7 +165,7 @@ def filled_columns_of_each(A: Csr, heights: Sequence[int]) -> tuple[Tensor, list
     return holds.nonzero()[:, 1], holds.sum(1).tolist()
 
 
-def filled_columns_in(A: Csr, parts: Sequence[range]) -> tuple[Csr, list[int]]:
+def compact_columns(A: Csr, parts: Sequence[range]) -> tuple[Csr, list[int]]:
     """The filled columns of A in these ascending ranges, numbered from 0 on, and how many are in each range."""
     holds, inside = (torch.zeros(A.cols, dtype=torch.bool) for _ in range(2))
     for part in parts:
@@ -176,37 +180,37 @@ def filled_columns_in(A: Csr, parts: Sequence[range]) -> tuple[Csr, list[int]]:
     return Csr(take(pad(kept.cumsum(0), (1, 0)), A.rowptr), col, A.val[kept], width), counts
 
 
-def expected(places: int, thrown: int) -> int:
+def expected_distinct(places: int, thrown: int) -> int:
     """The expected number of places that are hit at least once."""
     if places <= 1:
         return min(places, thrown)
     return min(round(-places * expm1(thrown * log1p(-1 / places))), thrown)
 
 
-def apart(A: Csr, offset: int = 0) -> tuple[Csr, Tensor]:
+def split_diagonal(A: Csr, offset: int = 0) -> tuple[Csr, Tensor]:
     """A without its entries at (i, i + offset); and these entries, summed for each row that the diagonal passes.
 
     Shapes alone lose one entry for each of these rows.
     """
-    rows = _rows_passed(A, offset)
+    rows = _diagonal_rows(A, offset)
     values = A.val.new_zeros(len(rows))
     if A.val.is_meta:
         nnz = max(A.nnz - len(rows), 0)
         return A._replace(col=A.col.new_empty(nnz), val=A.val.new_empty(nnz)), values
-    row = row_of(A)
+    row = row_indices(A)
     on = row + offset == A.col
     values.index_add_(0, row[on] - rows.start, A.val[on])
     before = torch.nn.functional.pad(on.cumsum(0), (1, 0))
     return Csr(A.rowptr - before[A.rowptr], A.col[~on], A.val[~on], A.cols), values
 
 
-def _rows_passed(A: Csr, offset: int) -> range:
+def _diagonal_rows(A: Csr, offset: int) -> range:
     """The rows that the diagonal (i, i + offset) passes."""
     first = min(max(0, -offset), A.rows)
     return range(first, max(first, min(A.rows, A.cols - offset)))
 
 
-class Placed(NamedTuple):
+class Placement(NamedTuple):
     """A rectangle of a matrix, and the place of its first row and column in the result."""
 
     source: Csr
@@ -216,7 +220,7 @@ class Placed(NamedTuple):
     left: int
 
 
-class Scales(NamedTuple):
+class EntryScales(NamedTuple):
     """Values of entries that replace those of the source: the product of a row's and a column's scale, in a type."""
 
     rows: Tensor
@@ -224,12 +228,12 @@ class Scales(NamedTuple):
     dtype: torch.dtype
 
 
-def assemble(parts: Sequence[Placed], shape: tuple[int, int], scales: Scales | None = None) -> Csr:
+def assemble(parts: Sequence[Placement], shape: tuple[int, int], scales: EntryScales | None = None) -> Csr:
     """A matrix of this shape. Parts that share rows come from left to right; the rest of the matrix is empty."""
     rows, cols = shape
     lengths = torch.zeros(rows, dtype=torch.int64)
     for part in parts:
-        rowptr, col, _ = arrays(part.source)
+        rowptr, col, _ = to_numpy(part.source)
         count_entries(rowptr, col, _window(part), lengths[part.top :].numpy())
     starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     entries = int(starts[-1])
@@ -238,31 +242,37 @@ def assemble(parts: Sequence[Placed], shape: tuple[int, int], scales: Scales | N
     free = starts[:-1].clone()
     for part in parts:
         left, rows_free = part.left, free[part.top :].numpy()
-        place_entries(
-            arrays(part.source), _window(part), left, rows_free, A.col.numpy(), arrays(A)[2], scales is None
+        copy_window(
+            to_numpy(part.source),
+            _window(part),
+            left,
+            rows_free,
+            A.col.numpy(),
+            to_numpy(A)[2],
+            scales is None,
         )
     if scales:
         scale_entries(starts.numpy(), A.col.numpy(), scales.rows.numpy(), scales.cols.numpy(), A.val.numpy())
     return A
 
 
-def beside(pieces: Sequence[Csr]) -> Csr:
+def hstack(pieces: Sequence[Csr]) -> Csr:
     """One matrix of several with the same rows, from left to right."""
     if pieces[0].val.is_meta:
-        return _shape_beside(pieces)
+        return _hstack_meta(pieces)
     lefts = accumulate((piece.cols for piece in pieces), initial=0)
     parts = [
-        Placed(piece, range(piece.rows), range(piece.cols), 0, left)
+        Placement(piece, range(piece.rows), range(piece.cols), 0, left)
         for piece, left in zip(pieces, lefts, strict=False)
     ]
     return assemble(parts, (pieces[0].rows, sum(piece.cols for piece in pieces)))
 
 
-def _window(part: Placed) -> tuple[int, int, int, int]:
+def _window(part: Placement) -> tuple[int, int, int, int]:
     return part.rows.start, part.rows.stop, part.cols.start, part.cols.start + len(part.cols)
 
 
-def _shape_beside(pieces: Sequence[Csr]) -> Csr:
+def _hstack_meta(pieces: Sequence[Csr]) -> Csr:
     rowptr, col, val, _ = pieces[0]
     nnz, width = sum(piece.nnz for piece in pieces), sum(piece.cols for piece in pieces)
     return Csr(rowptr, col.new_empty(nnz, dtype=index_dtype(width)), val.new_empty(nnz), width)
@@ -280,7 +290,7 @@ AHEAD = U(8)
 
 
 @compiled(nogil=True)
-def point_to_rows(rowptr: Any, rows: Any, out_rowptr: Any) -> int:
+def fill_rowptr(rowptr: Any, rows: Any, out_rowptr: Any) -> int:
     """Writes the row pointers of the selected rows, and returns the number of their entries."""
     at = out_rowptr[U(0)] = 0
     for i in range(U(rows.size)):
@@ -297,7 +307,7 @@ def copy_rows(A: tuple[Any, Any, Any], rows: Any, B: tuple[Any, Any, Any]) -> No
     """Copies the entries of the selected rows."""
     rowptr, col, val = A
     _, out_col, out_val = B
-    places, at = _places(rowptr, col, val), U(0)
+    places, at = _get_addresses(rowptr, col, val), U(0)
     for i in range(U(rows.size)):
         _prefetch_row(rowptr, rows, i, places)
         row = U(rows[i])
@@ -310,7 +320,7 @@ def copy_rows(A: tuple[Any, Any, Any], rows: Any, B: tuple[Any, Any, Any]) -> No
 
 
 @compiled(nogil=True)
-def bitmap(cols: Any, width: int) -> tuple[Any, Any]:
+def build_bitmap(cols: Any, width: int) -> tuple[Any, Any]:
     """A set of ascending columns: a bit for each column of the matrix, and the columns before each word of 64 bits."""
     words = U(width) >> SIX
     bits, before = np.zeros(words + ONE, dtype=np.uint64), np.empty(words + ONE, dtype=np.int64)
@@ -322,12 +332,12 @@ def bitmap(cols: Any, width: int) -> tuple[Any, Any]:
     total = U(0)
     for w in range(words + ONE):
         before[w] = total
-        total += ones_in(bits[w])
+        total += popcount(bits[w])
     return bits, before
 
 
 @compiled(nogil=True)
-def keep_entries(
+def copy_selected_entries(
     A: tuple[Any, Any, Any], rows: Any, sample: tuple[Any, Any], off_diagonal: Any, S: tuple[Any, Any, Any]
 ) -> int:
     """Writes the entries of selected rows and columns; returns their number. S has room for all entries and one more.
@@ -337,7 +347,7 @@ def keep_entries(
     rowptr, col, val = A
     bits, before = sample
     out_rowptr, out_col, out_val = S
-    places = _places(rowptr, col, val)
+    places = _get_addresses(rowptr, col, val)
     at = out_rowptr[U(0)] = U(0)
     for i in range(U(rows.size)):
         _prefetch_row(rowptr, rows, i, places)
@@ -352,13 +362,13 @@ def keep_entries(
                 shift, scale = off_diagonal
                 if rows[i] + shift != out_col[e]:
                     out_val[e] *= scale
-            out_col[e] = U(before[j >> SIX]) + ones_in(bits[j >> SIX] & ((ONE << (j & LOW)) - ONE))
+            out_col[e] = U(before[j >> SIX]) + popcount(bits[j >> SIX] & ((ONE << (j & LOW)) - ONE))
         out_rowptr[i + ONE] = at
     return int(at)
 
 
 @compiled(forceinline=True)
-def _places(rowptr: Any, col: Any, val: Any) -> Any:
+def _get_addresses(rowptr: Any, col: Any, val: Any) -> Any:
     """The address of each array and the size of its numbers, for a loop: numba counts references whenever it is asked
     for the address of an array, which takes longer than the copy of a row."""
     pointers, cols, vals = U(rowptr.ctypes.data), U(col.ctypes.data), U(val.ctypes.data)
@@ -395,7 +405,7 @@ def count_entries(rowptr: Any, col: Any, window: tuple[int, int, int, int], leng
 
 
 @compiled()
-def place_entries(
+def copy_window(
     A: tuple[Any, Any, Any],
     window: tuple[int, int, int, int],
     shift: int,
@@ -428,7 +438,7 @@ def scale_entries(rowptr: Any, col: Any, row_scale: Any, col_scale: Any, val: An
             val[e] = row_scale[i] * col_scale[U(col[e])]
 
 
-def scatter_matrix(index_M: Tensor, rows: int, dtype: torch.dtype) -> Csr:
+def build_scatter_matrix(index_M: Tensor, rows: int, dtype: torch.dtype) -> Csr:
     """The matrix that adds gathered rows back to their origins: a one at (index[m], m).
 
     A product with the matrix sums rows target by target, in order. Adding by index would be ten times slower on a CPU

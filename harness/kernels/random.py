@@ -29,7 +29,7 @@ MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
 
 
-COMPILED_FROM = 1 << 18
+NUMBA_THRESHOLD = 1 << 18
 """The number of draws from which the compiled loop is used: for fewer, its compilation costs more than it saves."""
 
 
@@ -49,7 +49,7 @@ class Purpose(StrEnum):
     TEST = "test"
 
 
-KEPT = {torch.float64: 53, torch.float32: 24}
+UNIFORM_BITS = {torch.float64: 53, torch.float32: 24}
 """The bits of a uniform number: as many as its type holds exactly."""
 
 Index = Tensor | range
@@ -64,53 +64,53 @@ LANES, LANE_BITS = 4, 16
 """The lanes that 64 bits are cut into for masks, and the bits of a lane."""
 
 
-def bits(seed: Seed, purpose: Purpose, index: Index) -> Tensor:
+def random_bits(seed: Seed, purpose: Purpose, index: Index) -> Tensor:
     """64 random bits for each index, as int64."""
-    first, second = key_of(seed, purpose)
+    first, second = derive_key(seed, purpose)
     if isinstance(index, range):
         index = torch.arange(index.start, index.stop, index.step)
-    if type(index) is Tensor and index.device.type == "cpu" and index.numel() >= COMPILED_FROM:
-        return torch.from_numpy(bits_of(index.numpy(), first, second))
-    return bits_by_tensors(index, first, second)
+    if type(index) is Tensor and index.device.type == "cpu" and index.numel() >= NUMBA_THRESHOLD:
+        return torch.from_numpy(random_bits_numba(index.numpy(), first, second))
+    return random_bits_torch(index, first, second)
 
 
-def key_of(seed: Seed, purpose: Purpose) -> tuple[int, int]:
+def derive_key(seed: Seed, purpose: Purpose) -> tuple[int, int]:
     """The key of a seed and a purpose: the two words of 64 bits under which an index is hashed."""
     digest = blake2b(f"{seed} {purpose}".encode(), digest_size=16).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
-def signed_key(seed: Seed, purpose: Purpose) -> tuple[int, int]:
+def derive_signed_key(seed: Seed, purpose: Purpose) -> tuple[int, int]:
     """The key as two numbers of int64 with the same bits."""
-    first, second = key_of(seed, purpose)
-    return int(signed(first)), int(signed(second))
+    first, second = derive_key(seed, purpose)
+    return int(to_signed(first)), int(to_signed(second))
 
 
-def bits_by_tensors(index: Tensor, first: int | Tensor, second: int | Tensor) -> Tensor:
+def random_bits_torch(index: Tensor, first: int | Tensor, second: int | Tensor) -> Tensor:
     """`bits` with tensor operations, under one key or a key for each index.
 
     The product of int64 wraps like an unsigned product.
     """
-    return mixed(mixed(index * signed(GOLDEN) + signed(first)) + signed(second))
+    return mix(mix(index * to_signed(GOLDEN) + to_signed(first)) + to_signed(second))
 
 
 def uniform(seed: Seed, purpose: Purpose, index: Index, dtype: torch.dtype = torch.float64) -> Tensor:
     """Uniform numbers in [0, 1), with the 53 bits of a float64 or the 24 bits of a float32."""
-    kept = KEPT[dtype]
-    return shift_right(bits(seed, purpose, index), 64 - kept).to(dtype) * 0.5**kept
+    kept = UNIFORM_BITS[dtype]
+    return shift_right(random_bits(seed, purpose, index), 64 - kept).to(dtype) * 0.5**kept
 
 
-def integers(seed: Seed, purpose: Purpose, index: Index, below: int) -> Tensor:
+def integers(seed: Seed, purpose: Purpose, index: Index, high: int) -> Tensor:
     """Integers in 0 .. below - 1, as int64; the probabilities of values differ by at most below / 2^53."""
-    assert 0 < below < 1 << 40
-    return (uniform(seed, purpose, index) * below).long()
+    assert 0 < high < 1 << 40
+    return (uniform(seed, purpose, index) * high).long()
 
 
 def normal(seed: Seed, purpose: Purpose, index: Index, dtype: torch.dtype = torch.float64) -> Tensor:
     """Normal numbers by the inverse of the distribution function at the midpoints of 2^52 intervals."""
     from scipy.special import ndtri
 
-    midpoints = (shift_right(bits(seed, purpose, index), 12).to(torch.float64) + 0.5) * 0.5**52
+    midpoints = (shift_right(random_bits(seed, purpose, index), 12).to(torch.float64) + 0.5) * 0.5**52
     return torch.from_numpy(ndtri(midpoints.numpy())).to(dtype)
 
 
@@ -123,7 +123,7 @@ def rectangle_index(rows: Index, cols: range, total_cols: int, start: int = 0) -
     return start + rows[:, None] * total_cols + torch.arange(cols.start, cols.stop)
 
 
-def rectangle(
+def uniform_rectangle(
     seed: int,
     purpose: Purpose,
     rows: Index,
@@ -139,38 +139,38 @@ def rectangle(
         if rows.step == 1 and cols == range(total_cols):  # numbered without a gap: as one row
             start, rows, cols = start + rows.start * total_cols, range(1), range(len(rows) * total_cols)
         rows = torch.arange(rows.start, rows.stop, rows.step)
-    if type(rows) is Tensor and rows.device.type == "cpu" and len(rows) * len(cols) >= COMPILED_FROM:
+    if type(rows) is Tensor and rows.device.type == "cpu" and len(rows) * len(cols) >= NUMBA_THRESHOLD:
         drawn = torch.empty(len(rows), len(cols), dtype=dtype)
         corner = rows.numpy(), total_cols, start + cols.start
-        fill_uniform(corner, KEPT[dtype], key_of(seed, purpose), drawn.numpy())
+        fill_uniform(corner, UNIFORM_BITS[dtype], derive_key(seed, purpose), drawn.numpy())
         return drawn.view(shape)
     return uniform(seed, purpose, rectangle_index(rows, cols, total_cols, start), dtype).view(shape)
 
 
-def mask(seed: Seed | Tensor, purpose: Purpose, rows: Tensor, cols: range, below: int) -> Tensor:
+def random_mask(seed: Seed | Tensor, purpose: Purpose, rows: Tensor, cols: range, threshold: int) -> Tensor:
     """A rectangle of truth values, each true in `below` of 2^16 cases, on the device of the rows.
 
     Four columns share 64 bits. The matrix may have up to 2^22 columns. The rectangle is one operator, so a replay
     counts one kernel, as a GPU starts. On a GPU, the key may be given in a tensor in place of the seed (`signed_key`).
     """
-    assert cols.step == 1 and cols.stop <= 1 << 22 and 0 < below <= 1 << LANE_BITS
+    assert cols.step == 1 and cols.stop <= 1 << 22 and 0 < threshold <= 1 << LANE_BITS
     if isinstance(seed, Tensor):
         first_1, second_1 = seed.split(1)
-        return mask_on_gpu(rows, cols.start, cols.stop, first_1, second_1, below)
-    first, second = signed_key(seed, purpose)
-    drawn: Tensor = MASK(rows, cols.start, cols.stop, first, second, below)
+        return mask_gpu(rows, cols.start, cols.stop, first_1, second_1, threshold)
+    first, second = derive_signed_key(seed, purpose)
+    drawn: Tensor = MASK(rows, cols.start, cols.stop, first, second, threshold)
     return drawn
 
 
-def shuffled(seed: Seed, purpose: Purpose, index: range) -> Tensor:
+def random_order(seed: Seed, purpose: Purpose, index: range) -> Tensor:
     """0 .. len(index) - 1 in the order of the random bits of these indices."""
-    return torch.argsort(bits(seed, purpose, index), stable=True)
+    return torch.argsort(random_bits(seed, purpose, index), stable=True)
 
 
-def mixed(z: Tensor) -> Tensor:
+def mix(z: Tensor) -> Tensor:
     """The splitmix64 finaliser: each input bit affects each output bit."""
-    z = (z ^ shift_right(z, 30)) * signed(MIX_1)
-    z = (z ^ shift_right(z, 27)) * signed(MIX_2)
+    z = (z ^ shift_right(z, 30)) * to_signed(MIX_1)
+    z = (z ^ shift_right(z, 27)) * to_signed(MIX_2)
     return z ^ shift_right(z, 31)
 
 
@@ -179,12 +179,12 @@ def shift_right(z: Tensor, by: int) -> Tensor:
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 
-def signed(word: int | Tensor) -> int | Tensor:
+def to_signed(word: int | Tensor) -> int | Tensor:
     """The int64 with the same 64 bits; a tensor has int64 already."""
     return word - (1 << 64) if isinstance(word, int) and word >> 63 > 0 else word
 
 
-def upper_half(x: Tensor, y: Tensor) -> Tensor:
+def multiply_high(x: Tensor, y: Tensor) -> Tensor:
     """Bits 64 to 127 of the unsigned product x y, from four products of halves: the twin of `jit.upper_half`."""
     high_x, low_x, high_y, low_y = shift_right(x, 32), x & LOW_HALF, shift_right(y, 32), y & LOW_HALF
     middle = high_x * low_y + shift_right(low_x * low_y, 32)
@@ -194,18 +194,18 @@ def upper_half(x: Tensor, y: Tensor) -> Tensor:
 # The ways to draw a mask. All draw whole words and leave out the columns before `start` and from `stop` on.
 
 
-def mask_on_host(rows: Tensor, start: int, stop: int, first: int, second: int, below: int) -> Tensor:
+def mask_cpu(rows: Tensor, start: int, stop: int, first: int, second: int, below: int) -> Tensor:
     """The mask on a CPU: a large one by a compiled loop."""
-    if len(rows) * (stop - start) < COMPILED_FROM:
-        return mask_by_tensors(rows, start, stop, first, second, below)
+    if len(rows) * (stop - start) < NUMBA_THRESHOLD:
+        return mask_torch(rows, start, stop, first, second, below)
     first, second = first % (1 << 64), second % (1 << 64)
-    return torch.from_numpy(mask_of(rows.numpy(), start, stop, first, second, below))
+    return torch.from_numpy(mask_numba(rows.numpy(), start, stop, first, second, below))
 
 
-def mask_by_tensors(rows: Tensor, start: int, stop: int, first: int, second: int, below: int) -> Tensor:
+def mask_torch(rows: Tensor, start: int, stop: int, first: int, second: int, below: int) -> Tensor:
     """The mask by tensor operations, on any device."""
     blocks = torch.arange(start // LANES, -(-stop // LANES), device=rows.device)
-    words = bits_by_tensors(rows[:, None] * (1 << 20) + blocks, first, second)
+    words = random_bits_torch(rows[:, None] * (1 << 20) + blocks, first, second)
     # On a little-endian machine the lanes lie in memory from the lowest bits on, as numbers with a sign to be turned.
     half = 1 << (LANE_BITS - 1)
     drawn = words.contiguous().view(torch.int16).bitwise_xor_(-half)
@@ -213,16 +213,16 @@ def mask_by_tensors(rows: Tensor, start: int, stop: int, first: int, second: int
     return drawn[:, skipped : skipped + stop - start].le(below - half - 1)
 
 
-def mask_on_gpu(
+def mask_gpu(
     rows: Tensor, start: int, stop: int, first: int | Tensor, second: int | Tensor, below: int
 ) -> Tensor:
     """The mask in one pass: a GPU's kernel makes eight truth values of a byte at a time, as one whole number."""
-    bytes_of_row = torch.arange(start // TRUTHS, -(-stop // TRUTHS), device=rows.device)
+    bytes_of_row = torch.arange(start // BOOLS_PER_WORD, -(-stop // BOOLS_PER_WORD), device=rows.device)
     if isinstance(first, Tensor):
-        drawn = _mask_kernel_of_key()(rows[:, None], bytes_of_row, first, second, below=below)
+        drawn = _mask_kernel_with_device_key()(rows[:, None], bytes_of_row, first, second, below=below)
     else:
         drawn = _mask_kernel()(rows[:, None], bytes_of_row, first=first, second=second, below=below)
-    skipped = start % TRUTHS
+    skipped = start % BOOLS_PER_WORD
     return drawn.view(torch.bool)[:, skipped : skipped + stop - start]
 
 
@@ -232,12 +232,12 @@ def _mask_kernel() -> Callable[..., Tensor]:
 
 
 @cache
-def _mask_kernel_of_key() -> Callable[..., Tensor]:
+def _mask_kernel_with_device_key() -> Callable[..., Tensor]:
     """The same kernel, which reads its key from the device."""
     return elementwise_kernel(MASK_SOURCE, below=0)
 
 
-TRUTHS = 8
+BOOLS_PER_WORD = 8
 """The truth values, a byte each, in a number of 64 bits."""
 MASK_SOURCE = f"""
 template <typename T> T eight_truths(T row, T column, T first, T second, T below) {{
@@ -260,18 +260,21 @@ template <typename T> T eight_truths(T row, T column, T first, T second, T below
 """The C++ of eight neighbouring truth values: `bits_by_tensors` of two blocks of four lanes, and the comparisons."""
 
 
-def _mask_of_shapes(rows: Tensor, start: int, stop: int, *_key: int) -> Tensor:
+def _mask_meta(rows: Tensor, start: int, stop: int, *_key: int) -> Tensor:
     """The memory that a GPU's mask takes, in which whole numbers of eight values lie."""
-    skipped, whole = start % TRUTHS, TRUTHS * (-(-stop // TRUTHS) - start // TRUTHS)
+    skipped, whole = (
+        start % BOOLS_PER_WORD,
+        BOOLS_PER_WORD * (-(-stop // BOOLS_PER_WORD) - start // BOOLS_PER_WORD),
+    )
     drawn = rows.new_empty((len(rows), whole), dtype=torch.bool)
     return drawn[:, skipped : skipped + stop - start]
 
 
 OPERATORS = Library("harness", "FRAGMENT")
 OPERATORS.define("mask(Tensor rows, int start, int stop, int first, int second, int below) -> Tensor")
-OPERATORS.impl("mask", mask_on_host, "CPU")
-OPERATORS.impl("mask", mask_on_gpu, GPU_KERNELS)
-OPERATORS.impl("mask", _mask_of_shapes, "Meta")
+OPERATORS.impl("mask", mask_cpu, "CPU")
+OPERATORS.impl("mask", mask_gpu, GPU_KERNELS)
+OPERATORS.impl("mask", _mask_meta, "Meta")
 MASK = torch.ops.harness.mask.default
 
 
@@ -282,16 +285,16 @@ S20, LANE = np.uint64(20), np.uint64(0xFFFF)
 S27, S30, S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 
-def bits_of(index: Any, first: int, second: int) -> Any:
+def random_bits_numba(index: Any, first: int, second: int) -> Any:
     """64 random bits for each element of an int64 array, as int64 in an array of its shape."""
     flat = np.ascontiguousarray(index).reshape(-1).view(np.uint64)
-    return _bits(flat, np.uint64(first), np.uint64(second)).view(np.int64).reshape(index.shape)
+    return _hash_indices(flat, np.uint64(first), np.uint64(second)).view(np.int64).reshape(index.shape)
 
 
-def mask_of(rows: Any, start: int, stop: int, first: int, second: int, below: int) -> Any:
+def mask_numba(rows: Any, start: int, stop: int, first: int, second: int, below: int) -> Any:
     """The truth values of `random.mask`."""
     rows = np.ascontiguousarray(rows).view(np.uint64)
-    return _mask(rows, start, stop, np.uint64(first), np.uint64(second), np.uint64(below))
+    return _fill_mask(rows, start, stop, np.uint64(first), np.uint64(second), np.uint64(below))
 
 
 def fill_uniform(corner: tuple[Any, int, int], kept: int, key: tuple[int, int], out: Any) -> None:
@@ -307,13 +310,13 @@ def fill_uniform(corner: tuple[Any, int, int], kept: int, key: tuple[int, int], 
 
 
 @compiled(nogil=True)
-def bits_at(index: Any, first: Any, second: Any) -> Any:
+def hash_index(index: Any, first: Any, second: Any) -> Any:
     """The random bits of one index; all arguments are unsigned."""
-    return mixed_word(mixed_word(index * G + first) + second)
+    return mix_word(mix_word(index * G + first) + second)
 
 
 @compiled(nogil=True)
-def mixed_word(z: Any) -> Any:
+def mix_word(z: Any) -> Any:
     """The splitmix64 finaliser of one word."""
     z = (z ^ (z >> S30)) * M1
     z = (z ^ (z >> S27)) * M2
@@ -321,10 +324,10 @@ def mixed_word(z: Any) -> Any:
 
 
 @compiled(nogil=True)
-def _bits(index: Any, first: Any, second: Any) -> Any:
+def _hash_indices(index: Any, first: Any, second: Any) -> Any:
     out = np.empty_like(index)
     for i in range(index.size):
-        out[i] = bits_at(index[i], first, second)
+        out[i] = hash_index(index[i], first, second)
     return out
 
 
@@ -338,16 +341,16 @@ def _fill_uniform(
         index = start + rows[i] * total_cols
         row = out[i]
         for k in range(np.uint64(row.size)):
-            row[k] = type(unit)(np.int64(bits_at(index + k, first, second) >> shift)) * unit
+            row[k] = type(unit)(np.int64(hash_index(index + k, first, second) >> shift)) * unit
 
 
 @compiled(nogil=True)
-def _mask(rows: Any, start: int, stop: int, first: Any, second: Any, below: Any) -> Any:
+def _fill_mask(rows: Any, start: int, stop: int, first: Any, second: Any, below: Any) -> Any:
     out = np.empty((rows.size, stop - start), dtype=np.bool_)
     for i in range(rows.size):
         row = rows[i] << S20
         for block in range(start // 4, (stop + 3) // 4):
-            word = bits_at(row + np.uint64(block), first, second)
+            word = hash_index(row + np.uint64(block), first, second)
             for lane in range(max(start - 4 * block, 0), min(stop - 4 * block, 4)):
                 out[i, 4 * block + lane - start] = ((word >> np.uint64(16 * lane)) & LANE) < below
     return out

@@ -12,38 +12,38 @@ from harness.kernels.csr import Csr
 from harness.kernels.spmm import aggregate, spmm
 from harness.ledger import Ledger, Op, TensorName, follow
 
-WARM, TURNS = 2, 7
+WARMUP_CALLS, TIMED_CALLS = 2, 7
 """Calls of each way that are not timed, and calls that are."""
 
 
-def autotune(ways: Mapping[str, Callable[[], object]], device: torch.device) -> str:
+def autotune(candidates: Mapping[str, Callable[[], object]], device: torch.device) -> str:
     """The name of the fastest of several ways to compute the same, measured on the shapes of the run.
 
     Ways take turns; the least median time wins. On shapes alone the first way is chosen.
     """
-    if device.type == "meta" or len(ways) == 1:
-        return next(iter(ways))
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(-WARM, TURNS):
-        for name, way in ways.items():
+    if device.type == "meta" or len(candidates) == 1:
+        return next(iter(candidates))
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for turn in range(-WARMUP_CALLS, TIMED_CALLS):
+        for name, way in candidates.items():
             begun = perf_counter()
             way()
             settle(device)
             if turn >= 0:
                 seconds[name].append(perf_counter() - begun)
-    return min(ways, key=lambda name: median(seconds[name]))
+    return min(candidates, key=lambda name: median(seconds[name]))
 
 
-def product(X: Tensor, Y: Tensor) -> Tensor:
+def matmul(X: Tensor, Y: Tensor) -> Tensor:
     """X Y, dense.
 
     T^T G of tall matrices is multiplied as (G^T T)^T if it has more rows than columns: MKL multiplies into few columns
     at a fourth of its speed (benchmarks/bench.py).
     """
-    return torch.mm(Y.T, X.T).T.contiguous() if _is_upright(X, Y) else torch.mm(X, Y)
+    return torch.mm(Y.T, X.T).T.contiguous() if _is_tall_product(X, Y) else torch.mm(X, Y)
 
 
-def _is_upright(X: Tensor, Y: Tensor) -> bool:
+def _is_tall_product(X: Tensor, Y: Tensor) -> bool:
     """True for a product of tall matrices, the first one transposed, with more rows than columns."""
     turned = X.stride(0) == 1 and X.shape[1] > X.shape[0]
     return turned and X.shape[0] > Y.shape[1]
@@ -68,9 +68,9 @@ class Kernels:
     ) -> Tensor:
         """X Y, dense; or add_to += X Y in place, inside an autograd function."""
         if add_to is None:
-            return self.run(Op.GEMM, makes, product, X, Y)
+            return self.run(Op.GEMM, makes, matmul, X, Y)
         with self.ledger.op(Op.GEMM, tensor=makes):
-            return add_to.add_(product(X, Y)) if _is_upright(X, Y) else add_to.addmm_(X, Y)
+            return add_to.add_(matmul(X, Y)) if _is_tall_product(X, Y) else add_to.addmm_(X, Y)
 
     def aggregate(self, A: Csr, A_T: Csr, H: Tensor, makes: TensorName | None = None) -> Tensor:
         """A H, differentiable in H: its backward multiplies by the given transpose."""

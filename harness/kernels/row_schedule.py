@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from harness.kernels.csr import index_dtype
 
-TURN = 4
+ENTRIES_PER_ITERATION = 4
 """The entries of a row that one turn of the kernel's loop adds."""
 PIECE = 512
 """The most entries of a row that are added without a break: whole turns."""
@@ -44,9 +44,11 @@ class RowSchedule:
 
 def schedule_rows(rowptr: Tensor, piece: int = PIECE) -> RowSchedule:
     """Return the schedule of a matrix with these row pointers. The host waits once, for three counts."""
-    assert piece % TURN == 0, piece
+    assert piece % ENTRIES_PER_ITERATION == 0, piece
     lengths = rowptr.diff()
-    turns, order = torch.sort((lengths + (TURN - 1)) // TURN, stable=True, descending=True)
+    turns, order = torch.sort(
+        (lengths + (ENTRIES_PER_ITERATION - 1)) // ENTRIES_PER_ITERATION, stable=True, descending=True
+    )
     pieces = (lengths + (piece - 1)) // piece
     is_long = lengths > piece
     counts = torch.stack((is_long.sum(), (turns > 0).sum(), torch.where(is_long, pieces, 0).sum()))

@@ -22,11 +22,11 @@ from harness.kernels.random import (
     Index,
     Purpose,
     Seed,
-    bits,
-    mixed,
-    mixed_word,
+    mix,
+    mix_word,
+    random_bits,
     shift_right,
-    signed,
+    to_signed,
 )
 
 ROUNDS, ROUNDS_OF_FEW = 4, 16
@@ -37,20 +37,20 @@ HIGH = 32
 """The bits of a random number that are used: the upper half."""
 
 
-class Shuffle(NamedTuple):
+class RandomPermutation(NamedTuple):
     """One of the permutations of a seed."""
 
     n: int
     keys: Tensor
     """The key of each round, int64."""
 
-    def at(self, places: Index) -> Tensor:
+    def values_at(self, places: Index) -> Tensor:
         """The numbers at these places of the permutation."""
-        return self._through(places, back=False)
+        return self._permute(places, back=False)
 
-    def places(self, numbers: Index) -> Tensor:
+    def positions_of(self, numbers: Index) -> Tensor:
         """The places of these numbers: the inverse of `at`."""
-        return self._through(numbers, back=True)
+        return self._permute(numbers, back=True)
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -58,57 +58,57 @@ class Shuffle(NamedTuple):
         height = max(isqrt(max(self.n, 1) - 1) + 1, 1)
         return height, max(-(-self.n // height), 1)
 
-    def _through(self, index: Index, *, back: bool) -> Tensor:
+    def _permute(self, index: Index, *, back: bool) -> Tensor:
         if isinstance(index, range):
             index = torch.arange(index.start, index.stop, index.step)
-        return (by_loop if index.device.type == "cpu" else by_tensors)(self, index, back=back)
+        return (permute_numba if index.device.type == "cpu" else permute_torch)(self, index, back=back)
 
 
-def shuffle(seed: Seed, purpose: Purpose, n: int, number: int = 0) -> Shuffle:
+def random_permutation(seed: Seed, purpose: Purpose, n: int, number: int = 0) -> RandomPermutation:
     """The permutation of 0 .. n - 1 with this number."""
     assert 0 <= n < LARGEST, n
     rounds = ROUNDS_OF_FEW if n < FEW else ROUNDS
-    return Shuffle(n, bits(seed, purpose, range(rounds * number, rounds * (number + 1))))
+    return RandomPermutation(n, random_bits(seed, purpose, range(rounds * number, rounds * (number + 1))))
 
 
-def distinct(seed: Seed, below: int, size: int, device: torch.device | None = None) -> Tensor:
+def sample_distinct(seed: Seed, high: int, size: int, device: torch.device | None = None) -> Tensor:
     """`size` of the numbers 0 .. below - 1, ascending; each set is as likely as any other.
 
     The work depends on the size alone. Samples need the right chance of every pair, so a draw takes all rounds.
     """
-    assert 0 <= size <= below < LARGEST, (size, below)
-    permutation = Shuffle(below, bits(seed, Purpose.SAMPLE, range(ROUNDS_OF_FEW)))
-    return permutation.at(torch.arange(size, device=device)).sort().values
+    assert 0 <= size <= high < LARGEST, (size, high)
+    permutation = RandomPermutation(high, random_bits(seed, Purpose.SAMPLE, range(ROUNDS_OF_FEW)))
+    return permutation.values_at(torch.arange(size, device=device)).sort().values
 
 
-def by_loop(permutation: Shuffle, index: Tensor, *, back: bool) -> Tensor:
+def permute_numba(permutation: RandomPermutation, index: Tensor, *, back: bool) -> Tensor:
     """The permuted numbers by a compiled loop."""
     n, keys = permutation
-    return torch.from_numpy(walked(index.numpy(), n, permutation.sides, keys.numpy(), back))
+    return torch.from_numpy(permute_array(index.numpy(), n, permutation.sides, keys.numpy(), back))
 
 
-def by_tensors(permutation: Shuffle, index: Tensor, *, back: bool) -> Tensor:
+def permute_torch(permutation: RandomPermutation, index: Tensor, *, back: bool) -> Tensor:
     """The permuted numbers by tensor operations, repeated until all results are below n."""
     (n, keys), sides = permutation, permutation.sides
-    result = _once(index, sides, keys, back)
+    result = _permute_once(index, sides, keys, back)
     while len(outside := (result >= n).nonzero(as_tuple=True)[0]):
-        result[outside] = _once(result[outside], sides, keys, back)
+        result[outside] = _permute_once(result[outside], sides, keys, back)
     return result
 
 
-def _once(index: Tensor, sides: tuple[int, int], keys: Tensor, back: bool) -> Tensor:
+def _permute_once(index: Tensor, sides: tuple[int, int], keys: Tensor, back: bool) -> Tensor:
     """One pass through all rounds, forward or back."""
     ends = [index // sides[1], index % sides[1]]
     for number in reversed(range(len(keys))) if back else range(len(keys)):
         moved, other = number % 2, 1 - number % 2
-        step = _below(ends[other], int(keys[number]), sides[moved])
+        step = _random_below(ends[other], int(keys[number]), sides[moved])
         ends[moved] = (ends[moved] + (-step if back else step)) % sides[moved]
     return ends[0] * sides[1] + ends[1]
 
 
-def _below(x: Tensor, key: int, bound: int) -> Tensor:
+def _random_below(x: Tensor, key: int, bound: int) -> Tensor:
     """A random number for each x."""
-    return (shift_right(mixed(x * signed(GOLDEN) + key), HIGH) * bound) >> HIGH
+    return (shift_right(mix(x * to_signed(GOLDEN) + key), HIGH) * bound) >> HIGH
 
 
 # The compiled form of `by_tensors`: many numbers at once; results of n or more pass again.
@@ -117,7 +117,7 @@ HIGH_BITS = np.uint64(32)
 AT_ONCE = 1024
 
 
-def walked(index: Any, n: int, sides: tuple[int, int], keys: Any, back: bool) -> Any:
+def permute_array(index: Any, n: int, sides: tuple[int, int], keys: Any, back: bool) -> Any:
     """The permuted numbers, int64, in an array of the index's shape."""
     flat = np.ascontiguousarray(index).reshape(-1).view(np.uint64)
     height, width = np.uint64(sides[0]), np.uint64(sides[1])
@@ -143,29 +143,29 @@ def _walk_once(index: Any, found: Any, height: Any, width: Any, keys: Any, back:
     cols = index - rows * width
     if back:
         for last in range(keys.size, 0, -2):
-            _take_back(cols, rows, keys[last - 1], width)
-            _take_back(rows, cols, keys[last - 2], height)
+            _shift_back(cols, rows, keys[last - 1], width)
+            _shift_back(rows, cols, keys[last - 2], height)
     else:
         for number in range(0, keys.size, 2):
-            _move(rows, cols, keys[number], height)
-            _move(cols, rows, keys[number + 1], width)
+            _shift_forward(rows, cols, keys[number], height)
+            _shift_forward(cols, rows, keys[number + 1], width)
     found[:] = rows * width + cols
 
 
 @compiled(nogil=True)
-def _move(ends: Any, others: Any, key: Any, bound: Any) -> None:
+def _shift_forward(ends: Any, others: Any, key: Any, bound: Any) -> None:
     for i in range(ends.size):
-        moved = ends[i] + _drawn_below(others[i], key, bound)
+        moved = ends[i] + _random_word_below(others[i], key, bound)
         ends[i] = moved - bound if moved >= bound else moved
 
 
 @compiled(nogil=True)
-def _take_back(ends: Any, others: Any, key: Any, bound: Any) -> None:
+def _shift_back(ends: Any, others: Any, key: Any, bound: Any) -> None:
     for i in range(ends.size):
-        step = _drawn_below(others[i], key, bound)
+        step = _random_word_below(others[i], key, bound)
         ends[i] = ends[i] - step if ends[i] >= step else ends[i] + (bound - step)
 
 
 @compiled(nogil=True, forceinline=True)
-def _drawn_below(x: Any, key: Any, bound: Any) -> Any:
-    return ((mixed_word(x * G + key) >> HIGH_BITS) * bound) >> HIGH_BITS
+def _random_word_below(x: Any, key: Any, bound: Any) -> Any:
+    return ((mix_word(x * G + key) >> HIGH_BITS) * bound) >> HIGH_BITS

@@ -30,66 +30,70 @@ def multiply(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
         return H.new_zeros((A.rows, H.shape[1])) if add_to is None else add_to
     if add_to is not None and not add_to.is_contiguous():
         return add_to.add_(multiply(A, H, None))
-    return (_way_on_gpu(A, H) if on_gpu(H) else by_tiles)(A, H.contiguous(), add_to)
+    return (_select_gpu_kernel(A, H) if on_gpu(H) else multiply_tiled)(A, H.contiguous(), add_to)
 
 
-def by_library(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+def multiply_library(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
     """The library behind torch: cuSPARSE, or MKL."""
-    return _sparse(A) @ H if add_to is None else torch.addmm(add_to, _sparse(A), H, out=add_to)
+    return (
+        _get_sparse_tensor(A) @ H
+        if add_to is None
+        else torch.addmm(add_to, _get_sparse_tensor(A), H, out=add_to)
+    )
 
 
-def by_library_in_blocks(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+def multiply_library_blocked(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
     """The library on some columns after the other: less of H is in use at a time, and may stay in a cache."""
-    Z, matrix = H.new_empty((A.rows, H.shape[1])) if add_to is None else add_to, _sparse(A)
+    Z, matrix = H.new_empty((A.rows, H.shape[1])) if add_to is None else add_to, _get_sparse_tensor(A)
     for start in range(0, H.shape[1], BLOCK):
         some = slice(start, start + BLOCK)
         torch.addmm(Z[:, some], matrix, H[:, some], beta=int(add_to is not None), out=Z[:, some])
     return Z
 
 
-def by_triton(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+def multiply_triton(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
     """Our kernels for a GPU, `harness.kernels.triton_spmm`, which give the same bits in every run."""
     from harness.kernels.triton_spmm import multiply_into
 
     Z = H.new_empty((A.rows, H.shape[1])) if add_to is None else add_to
-    multiply_into(A, H.contiguous(), Z, _schedule(A), add=add_to is not None)
+    multiply_into(A, H.contiguous(), Z, _get_schedule(A), add=add_to is not None)
     return Z
 
 
 BLOCK = 64
 """The columns of a block."""
-Way = Callable[[Csr, Tensor, Tensor | None], Tensor]
-Choose = Callable[[str, Mapping[str, Callable[[], object]]], str]
+ProductKernel = Callable[[Csr, Tensor, Tensor | None], Tensor]
+ChooseKernel = Callable[[str, Mapping[str, Callable[[], object]]], str]
 """Names the fastest of several ways to compute the same, and keeps the answer under a name."""
 LIBRARY, TRITON = "library", "triton"
-WAYS: dict[str, Way] = {
-    LIBRARY: by_library,
-    f"library, {BLOCK} columns at a time": by_library_in_blocks,
-    TRITON: by_triton,
+PRODUCT_KERNELS: dict[str, ProductKernel] = {
+    LIBRARY: multiply_library,
+    f"library, {BLOCK} columns at a time": multiply_library_blocked,
+    TRITON: multiply_triton,
 }
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-10, torch.bfloat16: 2**-7}
 """By type, the largest difference between two ways, as a share of the largest number."""
 
 
-def _way_on_gpu(A: Csr, H: Tensor) -> Way:
+def _select_gpu_kernel(A: Csr, H: Tensor) -> ProductKernel:
     """The way that was measured to be the fastest for a kept matrix and this width; the library for any other.
 
     If torch was asked for deterministic algorithms, the way that has one order of additions, where it works.
     """
-    kept, deterministic = KEPT.get(A.rowptr), torch.are_deterministic_algorithms_enabled()
+    kept, deterministic = CACHED_PRODUCTS.get(A.rowptr), torch.are_deterministic_algorithms_enabled()
     if not deterministic and (kept is None or kept.choose is None):
-        return by_library
-    chosen = kept.ways if kept else {}
+        return multiply_library
+    chosen = kept.kernels if kept else {}
     product = H.shape[1], deterministic
     if product not in chosen:
-        chosen[product] = _choose_way(A, H, None if deterministic or not kept else kept.choose)
-    return WAYS[chosen[product]]
+        chosen[product] = _choose_kernel(A, H, None if deterministic or not kept else kept.choose)
+    return PRODUCT_KERNELS[chosen[product]]
 
 
-def _choose_way(A: Csr, H: Tensor, choose: Choose | None) -> str:
+def _choose_kernel(A: Csr, H: Tensor, choose: ChooseKernel | None) -> str:
     """The name of the fastest way to A H that works here; without `choose`, of the deterministic way."""
     H = H.contiguous()
-    ways = _working_ways(A, H)
+    ways = _usable_kernels(A, H)
     if choose is None:
         if TRITON not in ways:
             warnings.warn(f"The library's sparse product {NO_FIXED_ORDER}.", stacklevel=2)
@@ -101,26 +105,28 @@ def _choose_way(A: Csr, H: Tensor, choose: Choose | None) -> str:
     return name if name in ways else LIBRARY  # the choice of an earlier run may not work here
 
 
-def _working_ways(A: Csr, H: Tensor) -> dict[str, Way]:
+def _usable_kernels(A: Csr, H: Tensor) -> dict[str, ProductKernel]:
     """The library, and the other ways that run on this device and agree with the library on this product."""
-    ways: dict[str, Way] = {LIBRARY: by_library}
-    for name, way in WAYS.items():
-        is_same = name == LIBRARY or (way is by_library_in_blocks and H.shape[1] <= BLOCK)
-        if is_same or (way is by_triton and not can_run_triton()):
+    ways: dict[str, ProductKernel] = {LIBRARY: multiply_library}
+    for name, way in PRODUCT_KERNELS.items():
+        is_same = name == LIBRARY or (way is multiply_library_blocked and H.shape[1] <= BLOCK)
+        if is_same or (way is multiply_triton and not can_run_triton()):
             continue
-        if fault := _fault(way, A, H):
+        if fault := _check_kernel(way, A, H):
             warnings.warn(f"Sparse products by {name!r} are left out on this GPU: {fault}", stacklevel=2)
         else:
             ways[name] = way
     return ways
 
 
-def _fault(way: Way, A: Csr, H: Tensor) -> str | None:
+def _check_kernel(way: ProductKernel, A: Csr, H: Tensor) -> str | None:
     """What is wrong with A H by this way, against the library; None if it is right. Holds one result at a time."""
     try:
         Z = way(A, H, None)
         largest = torch.linalg.vector_norm(Z, torch.inf)
-        difference = torch.linalg.vector_norm(torch.addmm(Z, _sparse(A), H, beta=-1, out=Z), torch.inf)
+        difference = torch.linalg.vector_norm(
+            torch.addmm(Z, _get_sparse_tensor(A), H, beta=-1, out=Z), torch.inf
+        )
         of_result, beside_library = torch.stack((largest, difference)).tolist()
     except Exception as error:  # a compiler, a driver and an allocator have errors of many types
         return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
@@ -129,7 +135,7 @@ def _fault(way: Way, A: Csr, H: Tensor) -> str | None:
     return f"it differs from the library by {beside_library:.1e} in numbers up to {of_result:.1e}"
 
 
-def by_tiles(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+def multiply_tiled(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
     """The compiled loops of `harness.kernels.tiles`, for a CPU."""
     from harness.kernels.tiles import multiply_into
 
@@ -141,7 +147,7 @@ def by_tiles(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
 def inner_products(A: Csr, X: Tensor, Y: Tensor) -> Tensor:
     """x_i y_j for every entry (i, j) of A; the entry's value does not count."""
     if on_gpu(X):
-        places = _sparse(A._replace(val=X.new_zeros(A.col.shape)))
+        places = _get_sparse_tensor(A._replace(val=X.new_zeros(A.col.shape)))
         products: Tensor = torch.sparse.sampled_addmm(places, X, Y.contiguous().T, beta=0).values()
         return products
     from harness.kernels.tiles import inner_products_into
@@ -153,23 +159,23 @@ def inner_products(A: Csr, X: Tensor, Y: Tensor) -> Tensor:
     return products.to(X.dtype)
 
 
-def _sparse(A: Csr) -> Tensor:
+def _get_sparse_tensor(A: Csr) -> Tensor:
     """A as torch's sparse CSR tensor, of which nothing is made twice for a matrix that is kept."""
-    kept = KEPT.get(A.rowptr)
+    kept = CACHED_PRODUCTS.get(A.rowptr)
     if kept is None or kept.col is not A.col:
-        return _sparse_tensor(A, _pointers(A))
+        return _make_sparse_tensor(A, _row_pointers(A))
     if kept.pointers is None:
-        kept.pointers = _pointers(A)
+        kept.pointers = _row_pointers(A)
     if kept.val is not A.val:  # the coefficients of attention, on the columns of a matrix that is kept
-        return _sparse_tensor(A, kept.pointers)
+        return _make_sparse_tensor(A, kept.pointers)
     if kept.tensor is None:
-        kept.tensor = _sparse_tensor(A, kept.pointers)
+        kept.tensor = _make_sparse_tensor(A, kept.pointers)
     return kept.tensor
 
 
-def _schedule(A: Csr) -> RowSchedule:
+def _get_schedule(A: Csr) -> RowSchedule:
     """The schedule of the rows of A, which is not made twice for a matrix that is kept."""
-    kept = KEPT.get(A.rowptr)
+    kept = CACHED_PRODUCTS.get(A.rowptr)
     if kept is None:
         return schedule_rows(A.rowptr)
     if kept.schedule is None:
@@ -177,45 +183,45 @@ def _schedule(A: Csr) -> RowSchedule:
     return kept.schedule
 
 
-def _pointers(A: Csr) -> Tensor:
+def _row_pointers(A: Csr) -> Tensor:
     """The row pointers of A in the type of its columns: the library takes indices of one type."""
-    return A.rowptr.to(_columns(A).dtype)
+    return A.rowptr.to(_column_indices(A).dtype)
 
 
-def _columns(A: Csr) -> Tensor:
+def _column_indices(A: Csr) -> Tensor:
     return A.col if A.nnz <= torch.iinfo(A.col.dtype).max else A.col.long()
 
 
-def _sparse_tensor(A: Csr, pointers: Tensor) -> Tensor:
+def _make_sparse_tensor(A: Csr, pointers: Tensor) -> Tensor:
     """A sparse tensor on the memory of A; nothing is left to check."""
     _silence_beta_warning()
-    return torch.sparse_csr_tensor(pointers, _columns(A), A.val, A.shape, check_invariants=False)
+    return torch.sparse_csr_tensor(pointers, _column_indices(A), A.val, A.shape, check_invariants=False)
 
 
 @dataclass
-class Kept:
+class CachedProduct:
     """What is made of a matrix that is multiplied in every step: of its indices, then of all."""
 
     col: Tensor
     val: Tensor
-    choose: Choose | None = None
+    choose: ChooseKernel | None = None
     pointers: Tensor | None = None
     tensor: Tensor | None = None
     schedule: RowSchedule | None = None
-    ways: dict[tuple[int, bool], str] = field(default_factory=dict)
+    kernels: dict[tuple[int, bool], str] = field(default_factory=dict)
     """The way on a GPU, by the width of a product and whether it is deterministic."""
 
 
-KEPT: MutableMapping[Tensor, Kept] = WeakIdKeyDictionary()
+CACHED_PRODUCTS: MutableMapping[Tensor, CachedProduct] = WeakIdKeyDictionary()
 """By the row pointers of a matrix, with which the entry ends."""
 
 
-def keep_for_products(A: Csr, choose: Choose | None = None) -> Csr:
+def cache_for_products(A: Csr, choose: ChooseKernel | None = None) -> Csr:
     """Says that A will be multiplied many times: what a library needs of it is then made once.
 
     `choose` chooses among the ways of a GPU, in the first product of a width.
     """
-    KEPT[A.rowptr] = Kept(A.col, A.val, choose)
+    CACHED_PRODUCTS[A.rowptr] = CachedProduct(A.col, A.val, choose)
     return A
 
 
@@ -267,7 +273,7 @@ class SparseProduct(torch.autograd.Function):
         return spmm(ctx.A_T_KN, dZ_NF) if ctx.needs_input_grad[0] else None, None, None
 
 
-def _implement(device: str, way: Way) -> None:
+def _implement(device: str, way: ProductKernel) -> None:
     def product(rowptr: Tensor, col: Tensor, val: Tensor, cols: int, H_KF: Tensor) -> Tensor:
         return way(Csr(rowptr, col, val, cols), H_KF, None)
 
@@ -278,11 +284,11 @@ def _implement(device: str, way: Way) -> None:
     OPERATORS.impl("spmm_add_", product_add, device)
 
 
-def _shape(A_NK: Csr, H_KF: Tensor, add_to: Tensor | None) -> Tensor:
+def _multiply_meta(A_NK: Csr, H_KF: Tensor, add_to: Tensor | None) -> Tensor:
     return H_KF.new_empty((A_NK.rows, H_KF.shape[1])) if add_to is None else add_to
 
 
-_implement("Meta", _shape)
+_implement("Meta", _multiply_meta)
 _implement("CPU", multiply)
 _implement(GPU_KERNELS, multiply)
 

@@ -25,11 +25,11 @@ class StepNumbers:
         self._tensors: dict[tuple[int, Compute], Tensor] = {}
         self._replays = 0
 
-    def take(self, step: int, compute: Compute) -> Sequence[int] | Sequence[float] | Tensor:
+    def get(self, step: int, compute: Compute) -> Sequence[int] | Sequence[float] | Tensor:
         """Return `compute(step)`, or its tensor in a step that is captured."""
-        return self.on_device(step, compute) if self.capturing else compute(step)
+        return self.get_tensor(step, compute) if self.capturing else compute(step)
 
-    def on_device(self, step: int, compute: Compute) -> Tensor:
+    def get_tensor(self, step: int, compute: Compute) -> Tensor:
         """Return a tensor that holds `compute(step)` in the first replay, and the next numbers in each later one."""
         if (step, compute) not in self._tensors:
             numbers = compute(step)
@@ -37,7 +37,7 @@ class StepNumbers:
             self._tensors[step, compute] = torch.empty(len(numbers), dtype=dtype, device=self._device)
         return self._tensors[step, compute]
 
-    def renew(self) -> None:
+    def advance(self) -> None:
         """Copy the numbers of the next replay to the device."""
         for (first, compute), tensor in self._tensors.items():
             numbers = torch.tensor(compute(first + self._replays), dtype=tensor.dtype)

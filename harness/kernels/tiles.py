@@ -28,7 +28,7 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from harness.kernels.csr import Csr
-from harness.kernels.jit import compiled, over_rows, prefetch_line
+from harness.kernels.jit import compiled, emit_prefetch, run_over_rows
 
 WIDE = llvmlite.binding.get_host_cpu_features().get("avx512f", False)
 VECTOR_BYTES, MOST_VECTORS = (64, 16) if WIDE else (32, 8)
@@ -69,14 +69,14 @@ def multiply_into(A: Csr, H: Tensor, Z: Tensor, *, add: bool) -> None:
     """Z = A H, or Z += A H. All operands are contiguous and on the CPU; A has entries and H has columns."""
     assert A.val.dtype == H.dtype == Z.dtype
     assert H.shape[0] == A.cols and Z.shape == (A.rows, H.shape[1])
-    _run(multiply_rows, multiply_shares, A, (A.val, H, Z), add)
+    _run(multiply_rows, multiply_rows_parallel, A, (A.val, H, Z), add)
 
 
 def inner_products_into(A: Csr, X: Tensor, Y: Tensor, products: Tensor) -> None:
     """products = x_i y_j for every entry (i, j), in the type of the sums. `multiply_into` has the conditions."""
     assert (len(X), len(Y), X.shape[1]) == (A.rows, A.cols, Y.shape[1])
     assert X.dtype == Y.dtype and products.shape == A.col.shape
-    _run(dot_rows, dot_shares, A, (X, Y, products), False)
+    _run(dot_rows, dot_rows_parallel, A, (X, Y, products), False)
 
 
 def _run(rows: Any, shares: Any, A: Csr, dense: tuple[Tensor, Tensor, Tensor], add: bool) -> None:
@@ -89,12 +89,12 @@ def _run(rows: Any, shares: Any, A: Csr, dense: tuple[Tensor, Tensor, Tensor], a
     addresses = tuple(map(Tensor.data_ptr, operands))
     lines = -(-width * dtype.itemsize // LINE_BYTES)
     sizes = A.nnz, width, max(LINES_AHEAD // lines, 1) if asked.nbytes >= FAR_BYTES else 0, int(add)
-    for start, tail, lanes, vectors in strips(width, dtype):
-        over_rows(rows, shares, A.rowptr, kinds, lanes, vectors, addresses, sizes, (start, tail))
+    for start, tail, lanes, vectors in tile_columns(width, dtype):
+        run_over_rows(rows, shares, A.rowptr, kinds, lanes, vectors, addresses, sizes, (start, tail))
 
 
 @cache
-def strips(width: int, dtype: torch.dtype) -> list[TileColumns]:
+def tile_columns(width: int, dtype: torch.dtype) -> list[TileColumns]:
     """The tiles that cover a row: equally wide but for one vector; the fewest."""
     lanes = min(VECTOR_BYTES // max(dtype.itemsize, 4), 1 << width.bit_length() - 1)
     vectors = -(-width // lanes)
@@ -114,7 +114,7 @@ I16, I32, I64, F32, F64 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.Flo
 LLVM = {types.int16: I16, types.int32: I32, types.int64: I64, types.float32: F32, types.float64: F64}
 
 
-class LoopMark(ir.values.MDValue):  # type: ignore[misc]
+class LoopMetadata(ir.values.MDValue):  # type: ignore[misc]
     """A loop's own mark with options. LLVM wants a distinct node that begins with itself, which llvmlite lacks."""
 
     def __init__(self, module: Any, options: list[Any]) -> None:
@@ -130,7 +130,9 @@ class LoopMark(ir.values.MDValue):  # type: ignore[misc]
         buf += ("distinct !{ ", nodes, " }\n")
 
 
-def loop(builder: Any, first: Any, end: Any, carried: Emitted, body: Body, *, tight: bool = False) -> Emitted:
+def emit_loop(
+    builder: Any, first: Any, end: Any, carried: Emitted, body: Body, *, tight: bool = False
+) -> Emitted:
     """for i in first .. end - 1: carried = body(i, carried). Not unrolled: most rows are too short to gain from it.
 
     A tight loop is few instructions, which should begin a cache line.
@@ -148,12 +150,14 @@ def loop(builder: Any, first: Any, end: Any, carried: Emitted, body: Body, *, ti
         state.add_incoming(value, before)
         state.add_incoming(result, builder.block)
     options = [["llvm.loop.unroll.disable"], *([["llvm.loop.align", LINE_BYTES]] if tight else [])]
-    builder.branch(head).set_metadata("llvm.loop", LoopMark(module, options))
+    builder.branch(head).set_metadata("llvm.loop", LoopMetadata(module, options))
     builder.position_at_end(after)
     return states[1:]
 
 
-def either(builder: Any, condition: Any, one: Callable[[], Emitted], other: Callable[[], Emitted]) -> Emitted:
+def emit_if_else(
+    builder: Any, condition: Any, one: Callable[[], Emitted], other: Callable[[], Emitted]
+) -> Emitted:
     """one() if the condition holds, other() if not."""
     with builder.if_else(condition) as (holds, fails):
         with holds:
@@ -239,23 +243,25 @@ class Tile:
         )
         self.vectors = Vectors(builder, LLVM[number], self.lanes)
         kinds = [LLVM[kind] for kind in (pointer, column, number, number, number)]
-        self.rowptr, self.col, *self.operands = map(self._pointer, addresses, kinds)
+        self.rowptr, self.col, *self.operands = map(self._to_pointer, addresses, kinds)
         self.entries, width, self.ahead, self.add = sizes
         self.width = I64(1) if self.lanes == 1 else width
         self.columns = [*(I64(self.lanes * vector) for vector in range(self.count - 1)), tail]
 
-    def each_row(self, body: Callable[[Any, Any, Any], None]) -> None:
+    def for_each_row(self, body: Callable[[Any, Any, Any], None]) -> None:
         """Calls body(i, first, end) for every row, whose entries are first .. end - 1."""
 
         def step(row: Any, ends: Emitted) -> Emitted:
-            (first,), end = ends, self._whole(self.rowptr, self.builder.add(row, I64(1)))
+            (first,), end = ends, self._load_index(self.rowptr, self.builder.add(row, I64(1)))
             body(row, first, end)
             return [end]
 
         begin, end = self.rows
-        loop(self.builder, begin, end, [self._whole(self.rowptr, begin)], step, tight=self.count == 1)
+        emit_loop(
+            self.builder, begin, end, [self._load_index(self.rowptr, begin)], step, tight=self.count == 1
+        )
 
-    def each_entry(self, first: Any, end: Any, carried: Emitted, body: Body) -> Emitted:
+    def for_each_entry(self, first: Any, end: Any, carried: Emitted, body: Body) -> Emitted:
         """carried = body(e, carried) for entries first .. end - 1, with prefetching and without."""
 
         def ahead(entry: Any, carried: Emitted) -> Emitted:
@@ -265,37 +271,40 @@ class Tile:
         far = self.builder.icmp_unsigned(">", self.ahead, I64(0))
 
         def over_entries(body: Body) -> Emitted:
-            return loop(self.builder, first, end, carried, body, tight=self.count == 1)
+            return emit_loop(self.builder, first, end, carried, body, tight=self.count == 1)
 
-        return either(self.builder, far, lambda: over_entries(ahead), lambda: over_entries(body))
+        return emit_if_else(self.builder, far, lambda: over_entries(ahead), lambda: over_entries(body))
 
-    def asked(self, entry: Any) -> Emitted:
+    def operand_addresses(self, entry: Any) -> Emitted:
         """The places of the tile's vectors in the row that an entry asks for."""
-        return self.places(self.operands[1], self._whole(self.col, entry))
+        return self.vector_addresses(self.operands[1], self._load_index(self.col, entry))
 
-    def places(self, operand: Any, row: Any) -> Emitted:
+    def vector_addresses(self, operand: Any, row: Any) -> Emitted:
         """The places of the tile's vectors in this row of a dense operand."""
-        first = self._first(operand, row)
+        first = self._row_address(operand, row)
         return [self.builder.gep(first, [column]) for column in self.columns]
 
-    def _first(self, operand: Any, row: Any) -> Any:
+    def _row_address(self, operand: Any, row: Any) -> Any:
         return self.builder.gep(operand, [self.builder.add(self.builder.mul(row, self.width), self.start)])
 
     def _prefetch(self, entry: Any) -> None:
         """Prefetches the tile in the row that a later entry asks for: all lines, wherever in a line the row begins."""
         later, last = self.builder.add(entry, self.ahead), self.builder.sub(self.entries, I64(1))
         later = self.builder.select(self.builder.icmp_unsigned("<", later, last), later, last)
-        first, size = self._first(self.operands[1], self._whole(self.col, later)), self.vectors.bytes
+        first, size = (
+            self._row_address(self.operands[1], self._load_index(self.col, later)),
+            self.vectors.bytes,
+        )
         for column in range(0, self.count * self.lanes, LINE_BYTES // size):
-            prefetch_line(self.builder, self.builder.gep(first, [I64(column)]))
-        prefetch_line(
+            emit_prefetch(self.builder, self.builder.gep(first, [I64(column)]))
+        emit_prefetch(
             self.builder, self.builder.gep(first, [self.builder.add(self.columns[-1], I64(self.lanes - 1))])
         )
 
-    def _pointer(self, address: Any, kind: Any) -> Any:
+    def _to_pointer(self, address: Any, kind: Any) -> Any:
         return self.builder.inttoptr(address, kind.as_pointer())
 
-    def _whole(self, array: Any, place: Any) -> Any:
+    def _load_index(self, array: Any, place: Any) -> Any:
         """A whole number of 64 bits, which is never negative."""
         return self.builder.zext(self.builder.load(self.builder.gep(array, [place])), I64)
 
@@ -311,20 +320,20 @@ def _multiply(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, r
 
         def entry(e: Any, sums: Emitted) -> Emitted:
             a = vectors.read_one(builder.gep(val, [e]))
-            h = map(vectors.read, tile.asked(e))
+            h = map(vectors.read, tile.operand_addresses(e))
             return [vectors.add_product(total, a, x, fused=fused) for total, x in zip(sums, h, strict=True)]
 
         def row(i: Any, first: Any, end: Any) -> None:
             filled = builder.icmp_unsigned("<", first, end)  # most rows of a small block are empty
             with builder.if_then(builder.or_(filled, builder.not_(adds))):
-                places = tile.places(Z, i)
-                sums = either(
+                places = tile.vector_addresses(Z, i)
+                sums = emit_if_else(
                     builder, adds, lambda: [*map(vectors.read, places)], lambda: [vectors.zero] * tile.count
                 )
-                for place, total in zip(places, tile.each_entry(first, end, sums, entry), strict=True):
+                for place, total in zip(places, tile.for_each_entry(first, end, sums, entry), strict=True):
                     vectors.write(total, place)
 
-        tile.each_row(row)
+        tile.for_each_row(row)
         return context.get_dummy_value()
 
     return types.void(code, addresses, sizes, strip, rows), emit
@@ -343,10 +352,10 @@ def _dot(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, rows: 
         later = builder.icmp_unsigned(">", tile.start, I64(0))
 
         def row(i: Any, first: Any, end: Any) -> None:
-            x = [*map(vectors.read, tile.places(X, i))]
+            x = [*map(vectors.read, tile.vector_addresses(X, i))]
 
             def entry(e: Any, _: Emitted) -> Emitted:
-                y = [*map(vectors.read, tile.asked(e))]
+                y = [*map(vectors.read, tile.operand_addresses(e))]
                 total = builder.select(own, builder.fmul(x[-1], y[-1]), vectors.zero)
                 for each, other in zip(x[:-1], y[:-1], strict=True):
                     total = vectors.add_product(total, each, other, fused=True)
@@ -355,9 +364,9 @@ def _dot(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, rows: 
                 builder.store(builder.fadd(before, vectors.fold(total)), place)
                 return []
 
-            tile.each_entry(first, end, [], entry)
+            tile.for_each_entry(first, end, [], entry)
 
-        tile.each_row(row)
+        tile.for_each_row(row)
         return context.get_dummy_value()
 
     return types.void(code, addresses, sizes, strip, rows), emit
@@ -388,7 +397,7 @@ def multiply_rows(
 
 
 @compiled(parallel=True)
-def multiply_shares(
+def multiply_rows_parallel(
     kinds: Any,
     lanes: Numbers,
     vectors: Numbers,
@@ -418,7 +427,7 @@ def dot_rows(
 
 
 @compiled(parallel=True)
-def dot_shares(
+def dot_rows_parallel(
     kinds: Any,
     lanes: Numbers,
     vectors: Numbers,

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from harness.kernels.csr import Csr
-from harness.kernels.row_schedule import TURN, RowSchedule
+from harness.kernels.row_schedule import ENTRIES_PER_ITERATION, RowSchedule
 
 WARPS = 4
 THREADS = 32 * WARPS
@@ -28,7 +28,7 @@ SUMS = {torch.float32: torch.float32, torch.float64: torch.float64, torch.bfloat
 """The type in which numbers are summed."""
 TRITON = {torch.float32: tl.float32, torch.float64: tl.float64}
 
-assert TURN == 4, "a turn of the loop below adds four entries"
+assert ENTRIES_PER_ITERATION == 4, "a turn of the loop below adds four entries"
 
 
 class TileShape(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from harness.kernels.random import LANE_BITS, Purpose, mask, signed_key
+from harness.kernels.random import LANE_BITS, Purpose, derive_signed_key, random_mask
 from harness.models.weights import Part
 
 
@@ -109,12 +109,12 @@ def dropout_mask(
     The rate is rounded to a multiple of 2^-16, and so is the scale: the expectation is exact.
     """
     kept = round((1 - rate) * (1 << LANE_BITS))
-    return mask(seed, Purpose.DROPOUT, vertices, features, kept), (1 << LANE_BITS) / kept
+    return random_mask(seed, Purpose.DROPOUT, vertices, features, kept), (1 << LANE_BITS) / kept
 
 
 def dropout_key(seed: tuple[int, int, int, int]) -> tuple[int, int]:
     """The key of a mask as two numbers of int64, which `dropout_mask` takes in a tensor on the device."""
-    return signed_key(seed, Purpose.DROPOUT)
+    return derive_signed_key(seed, Purpose.DROPOUT)
 
 
 def dropped(H: Tensor, kept: Tensor, scale: float) -> Tensor:

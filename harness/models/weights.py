@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.kernels.random import Purpose, rectangle
+from harness.kernels.random import Purpose, uniform_rectangle
 
 ROOM = 1 << 40  # elements set aside for one matrix
 
@@ -78,4 +78,4 @@ def initial_weight(seed: int, number: int, weight: Weight, rows: range, cols: ra
         return torch.ones(len(rows), len(cols), dtype=torch.float64)
     f_in, f_out = weight.shape
     bound = sqrt(6 / (f_in + f_out))
-    return (2 * rectangle(seed, Purpose.WEIGHTS, rows, cols, f_out, start=number * ROOM) - 1) * bound
+    return (2 * uniform_rectangle(seed, Purpose.WEIGHTS, rows, cols, f_out, start=number * ROOM) - 1) * bound

@@ -19,7 +19,7 @@ from torch.autograd import Function
 
 from harness.comm.axis import Axis
 from harness.kernels import Csr
-from harness.kernels.recorded import Kernels, product
+from harness.kernels.recorded import Kernels, matmul
 from harness.ledger import Op, TensorName, apply
 from harness.parallel.gradients import Gradients
 from harness.ranges import common, split, within
@@ -153,7 +153,7 @@ def _with_loops(kernels: Kernels, stripe: Stripe, H: Tensor, part: Tensor, makes
 
 
 def _straight(T_NF: Tensor, G_NH: Tensor) -> Tensor:
-    return product(T_NF.T, G_NH)
+    return matmul(T_NF.T, G_NH)
 
 
 def _flipped(T_NF: Tensor, G_NH: Tensor) -> Tensor:

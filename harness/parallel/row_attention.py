@@ -12,7 +12,12 @@ from torch import Tensor
 from torch.autograd import Function
 
 from harness.kernels import Csr
-from harness.kernels.attention import columns_back, rows_back, turned, weigh
+from harness.kernels.attention import (
+    attend,
+    attend_columns_backward,
+    attend_rows_backward,
+    transpose_with_positions,
+)
 from harness.ledger import Ledger, Op, TensorName, apply
 from harness.models.gat import by_head, merged, scores, scores_back
 from harness.parallel.row_strategy import LayerOperators
@@ -28,7 +33,7 @@ class Edges(NamedTuple):
 
 def edges_of(A_NV: Csr, keep: Callable[[Csr], Csr]) -> Edges:
     """Reads the edges of a matrix on the host; `keep` brings each matrix to the device of the run."""
-    return Edges(keep(A_NV), keep(turned(A_NV)))
+    return Edges(keep(A_NV), keep(transpose_with_positions(A_NV)))
 
 
 def attention(ops: LayerOperators, layer: int, edges: Edges, T_VH: Tensor, a_2H: Tensor) -> Tensor:
@@ -53,7 +58,7 @@ class Attend(Function):
         with ledger.op(Op.GEMM, tensor=TensorName.SCORES):
             d_QN, s_QV = scores(T_QVF[:, : edges.A_NV.rows], a_2H[0]), scores(T_QVF, a_2H[1])
         with ledger.op(Op.SPMM, tensor=TensorName.Z):
-            a_QE, Z_QNF = weigh(edges.A_NV, d_QN, s_QV, T_QVF)
+            a_QE, Z_QNF = attend(edges.A_NV, d_QN, s_QV, T_QVF)
         saved.save_for_backward(T_QVF, a_2H, d_QN, s_QV, a_QE)
         return Z_QNF
 
@@ -62,9 +67,9 @@ class Attend(Function):
         (G_QNF,), (A_NV, A_VN), ledger = gradients, saved.edges, saved.ledger
         T_QVF, a_2H, d_QN, s_QV, a_QE = saved.saved_tensors
         with ledger.op(Op.SPMM, tensor=TensorName.SCORES):
-            dl_QE, dd_QN = rows_back(A_NV, d_QN, s_QV, T_QVF, a_QE, G_QNF)
+            dl_QE, dd_QN = attend_rows_backward(A_NV, d_QN, s_QV, T_QVF, a_QE, G_QNF)
         with ledger.op(Op.SPMM, tensor=TensorName.DT):
-            dT_QVF, ds_QV = columns_back(A_VN, a_QE, dl_QE, G_QNF)
+            dT_QVF, ds_QV = attend_columns_backward(A_VN, a_QE, dl_QE, G_QNF)
         da = []
         with ledger.op(Op.GEMM, tensor=TensorName.SCORES):
             for end, dscores_QX in enumerate((dd_QN, ds_QV)):

@@ -208,7 +208,7 @@ class LayerOperators:
         assert self.step is not None
         at: tuple[int, int, int, int] | Tensor = (self.seed, self.step, self.group, layer)
         if self.numbers.capturing:
-            at = self.numbers.on_device(
+            at = self.numbers.get_tensor(
                 self.step, lambda step: dropout_key((self.seed, step, self.group, layer))
             )
         return dropout_mask(at, self.rows_of(layer), self.features(layer, H_NH), self.model.dropout)

@@ -12,7 +12,7 @@ from torch import Tensor
 from harness.device import uploaded
 from harness.kernels import Csr
 from harness.kernels.induced import induced_pair
-from harness.kernels.shuffle import distinct
+from harness.kernels.shuffle import sample_distinct
 from harness.strategy import MiniBatch
 
 
@@ -26,7 +26,7 @@ class Uniform:
 
     def draw(self, step: int, group: int) -> Tensor:
         """The sample of a step, ascending."""
-        return distinct((self.seed, group, step), self.vertices, self.size)
+        return sample_distinct((self.seed, group, step), self.vertices, self.size)
 
     @property
     def chance(self) -> float:

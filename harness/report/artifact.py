@@ -59,8 +59,8 @@ def _member(run_id: str) -> str:
         return legal_name(run_id)
     except ValueError as error:
         raise UserError(
-            f"The tables have a run with the id {shown(run_id)}: {error}. Find its record by `harness runs list`, move "
-            "its folder away, and collect again."
+            f"The tables have a run with the id {shown(run_id)}: {error}. Find its record by "
+            "`harness runs list`, move its folder away, and collect again."
         ) from None
 
 

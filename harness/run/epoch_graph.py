@@ -46,7 +46,7 @@ class EpochGraph:
 
     def replay(self) -> list[Tensor]:
         """Run the next epoch and return the losses of its steps."""
-        self._numbers.renew()
+        self._numbers.advance()
         self._graph.replay()
         return self._losses
 

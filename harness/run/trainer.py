@@ -227,7 +227,7 @@ class FoldedAdam(Adam):
 
     def update(self, number: int, W: Tensor, dW: Tensor) -> None:
         mean, square = self.advance(number, dW)
-        factor, term = self.numbers.take(self.steps[number], self.folded)
+        factor, term = self.numbers.get(self.steps[number], self.folded)
         W.addcdiv_(mean, square.sqrt().mul_(factor).add_(term), value=-1)
 
     def folded(self, step: int) -> tuple[float, float]:

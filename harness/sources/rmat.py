@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.kernels.jit import compiled
-from harness.kernels.random import COMPILED_FROM, Purpose, bits_at, key_of, shuffled, uniform
+from harness.kernels.random import NUMBA_THRESHOLD, Purpose, derive_key, hash_index, random_order, uniform
 from harness.sources.source import Source
 from harness.validation import DEGREE
 
@@ -48,7 +48,7 @@ class Rmat:
 
     def edges(self, draws: range) -> tuple[Tensor, Tensor]:
         """Source and target of these draws, loops and duplicates included."""
-        few = len(draws) * self.scale < COMPILED_FROM
+        few = len(draws) * self.scale < NUMBA_THRESHOLD
         return self.edges_by_tensors(draws) if few else self.edges_by_loop(draws)
 
     def edges_by_tensors(self, draws: range) -> tuple[Tensor, Tensor]:
@@ -69,13 +69,13 @@ class Rmat:
         """The same edges by a compiled loop, ten times as fast."""
         ends = np.empty(len(draws), np.int64), np.empty(len(draws), np.int64)
         chances = self.a, self.a + self.b, self.a + self.b + self.c
-        descend(draws, self._names.numpy(), key_of(self.seed, Purpose.EDGES), chances, ends)
+        descend(draws, self._names.numpy(), derive_key(self.seed, Purpose.EDGES), chances, ends)
         return torch.from_numpy(ends[0]), torch.from_numpy(ends[1])
 
     @cached_property
     def _names(self) -> Tensor:
         after = self.draws * self.scale
-        return shuffled(self.seed, Purpose.EDGES, range(after, after + self.n)).to(torch.int32)
+        return random_order(self.seed, Purpose.EDGES, range(after, after + self.n)).to(torch.int32)
 
 
 class RmatSource(Source):
@@ -149,7 +149,7 @@ def _choose(
     """Appends one bit to every source and target."""
     a, ab, abc = bounds
     for k in range(s.size):
-        v = bits_at(index + np.uint64(k) * stride, keys[0], keys[1]) >> KEPT
+        v = hash_index(index + np.uint64(k) * stride, keys[0], keys[1]) >> KEPT
         right = abc if v >= ab else a
         s[k] = (s[k] << ONE) | np.uint64(v >= ab)
         t[k] = (t[k] << ONE) | np.uint64(v >= right)

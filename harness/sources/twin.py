@@ -26,7 +26,7 @@ from torch import Tensor
 from harness.errors import UserError
 from harness.graph.model import Ints
 from harness.kernels.jit import compiled
-from harness.kernels.random import MIX_1, Purpose, bits_at, key_of
+from harness.kernels.random import MIX_1, Purpose, derive_key, hash_index
 from harness.sources.source import Generator, Size, Source
 from harness.validation import VERTICES
 
@@ -219,7 +219,7 @@ def _bits(count: int) -> int:
 
 
 def _keys(seed: int) -> tuple[np.uint64, np.uint64]:
-    first, second = key_of(seed, Purpose.EDGES)
+    first, second = derive_key(seed, Purpose.EDGES)
     return np.uint64(first), np.uint64(second)
 
 
@@ -244,9 +244,12 @@ def draw_ranks(
     size, within = cluster
     for k in range(source.size):
         index = np.uint64(NUMBERS) * np.uint64(first + k)
-        start = rank_of(bits_at(index, keys[0], keys[1]), n)
-        u = bits_at(index + np.uint64(2), keys[0], keys[1])
-        if within > 0 and np.float64(bits_at(index + np.uint64(1), keys[0], keys[1]) >> KEPT) * UNIT < within:
+        start = rank_of(hash_index(index, keys[0], keys[1]), n)
+        u = hash_index(index + np.uint64(2), keys[0], keys[1])
+        if (
+            within > 0
+            and np.float64(hash_index(index + np.uint64(1), keys[0], keys[1]) >> KEPT) * UNIT < within
+        ):
             corner = start - start % size
             end = corner + int(np.float64(u >> KEPT) * UNIT * min(size, n - corner))
         else:

@@ -274,7 +274,7 @@ def _settle_weighted(
     except UnevenError as uneven:
         row, col, one, other = uneven.args
         target, source = (
-            int(maps.at(torch.tensor([place]))[0]) if maps else place
+            int(maps.values_at(torch.tensor([place]))[0]) if maps else place
             for place, maps in zip(
                 (task.ranges[i].start + row, task.ranges[j].start + col),
                 (task.order.maps.rows(order), task.order.maps.cols(order))

@@ -115,7 +115,7 @@ def _places(source: Ints, target: Ints, to: Blocking, *, both: bool) -> tuple[En
 
 
 def _moved(vertices: Ints, by: Map | None) -> Ints:
-    return vertices if by is None else by.places(torch.from_numpy(vertices)).numpy()
+    return vertices if by is None else by.positions_of(torch.from_numpy(vertices)).numpy()
 
 
 class Settled(NamedTuple):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from harness.graph.blocks import Blocks, stripes
 from harness.graph.order import orders
-from harness.kernels.csr import row_of
+from harness.kernels.csr import row_indices
 from harness.progress import OnStep, silent
 from harness.ranges import between
 from harness.spec.dataset import DatasetChoice
@@ -146,7 +146,7 @@ def balance(blocks: Blocks, shards: int, seed: int = 0, on_step: OnStep = silent
     loops = torch.zeros(shards * shards, dtype=torch.int64)
     for rows, A in stripes(blocks, range(blocks.n)):
         on_step(rows.start, blocks.n, "counting entries, vertex by vertex")
-        row, col = row_of(A) + rows.start, A.col.long()
+        row, col = row_indices(A) + rows.start, A.col.long()
         for kind, at in by_order.items():
             counts[kind] += torch.bincount(at.rows[row] * shards + at.cols[col], minlength=shards**2)
         at = by_order["single"]

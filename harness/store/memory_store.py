@@ -10,7 +10,7 @@ from harness.graph.model import Graph
 from harness.graph.order import Orders, Permutation, orders, permuted
 from harness.graph.partition import Partition
 from harness.kernels.csr import Csr
-from harness.kernels.parts import block
+from harness.kernels.parts import extract_block
 
 
 class MemoryStore:
@@ -52,7 +52,7 @@ class MemoryStore:
 
     def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
         assert_within(self.n, rows, cols)
-        A = block(self._A[order if self.permutation == "double" else 0], rows, cols)
+        A = extract_block(self._A[order if self.permutation == "double" else 0], rows, cols)
         return A._replace(rowptr=A.rowptr.clone(), col=A.col.clone(), val=A.val.clone())
 
     def edge_parts(self, rows: range) -> Tensor | None:

@@ -16,8 +16,8 @@ from harness.files import mapped_array, sha256_of
 from harness.graph.blocks import assert_within
 from harness.graph.normalise import scale_of
 from harness.graph.order import Orders, orders
-from harness.kernels.csr import Csr, row_of, take, transpose
-from harness.kernels.parts import Placed, Scales, assemble
+from harness.kernels.csr import Csr, row_indices, take, transpose
+from harness.kernels.parts import EntryScales, Placement, assemble
 from harness.progress import OnStep, silent, steps
 from harness.store.manifest import read_manifest
 
@@ -63,11 +63,11 @@ class Store:
         for i, r in self._pieces(rows):
             for j, c in self._pieces(cols):
                 top, left = i * self._side + r.start - rows.start, j * self._side + c.start - cols.start
-                parts.append(Placed(self._block(order, i, j), r, c, top, left))
+                parts.append(Placement(self._block(order, i, j), r, c, top, left))
         if self.weights:
             A = assemble(parts, (len(rows), len(cols)))
             return A._replace(val=self._weighted(A, rows, cols, order).to(self._dtype))
-        scales = Scales(self._scale(rows, order), self._scale(cols, 1 - order), self._dtype)
+        scales = EntryScales(self._scale(rows, order), self._scale(cols, 1 - order), self._dtype)
         return assemble(parts, (len(rows), len(cols)), scales)
 
     def _weighted(self, A: Csr, rows: range, cols: range, order: int) -> Tensor:
@@ -77,7 +77,7 @@ class Store:
         row_scale, col_scale = (
             scale_of(self._vector("strengths", part, of)) for part, of in ((rows, order), (cols, 1 - order))
         )
-        return A.val * (take(row_scale, row_of(A)) * take(col_scale, A.col))
+        return A.val * (take(row_scale, row_indices(A)) * take(col_scale, A.col))
 
     def edge_parts(self, rows: range) -> Tensor | None:
         """The parts are kept in the graph's own order: row by row, and by columns within a row."""
@@ -88,7 +88,7 @@ class Store:
         degrees = torch.empty(self.n, dtype=torch.int64)
         degrees[order] = self.degrees(range(self.n)).long()
         A, own = self.adjacency(rows, range(self.n)), order[rows.start : rows.stop]
-        row = row_of(A)
+        row = row_indices(A)
         by_column = torch.argsort(row * self.n + order[A.col.long()])  # within each row
         place = torch.arange(A.nnz) - A.rowptr[row] + (degrees.cumsum(0) - degrees)[own][row]
         parts = torch.empty(A.nnz, dtype=torch.int32)

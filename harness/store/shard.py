@@ -143,7 +143,7 @@ def _in_own_order(task: Task, moved: Tensor) -> Tensor:
         return moved
     numbers = torch.empty_like(moved)
     for some in _runs(task):
-        numbers[maps.rows(0).at(some)] = moved[some.start : some.stop]
+        numbers[maps.rows(0).values_at(some)] = moved[some.start : some.stop]
     return numbers
 
 
@@ -154,7 +154,7 @@ def _put_moved(task: Task, name: str, whole: Tensor, order: int) -> None:
     maps = task.order.maps
     with task.work.rows(name, tuple(whole.shape), whole.numpy().dtype) as write:
         for some in _runs(task):
-            moved = whole[maps.rows(order).at(some)] if maps else whole[some.start : some.stop]
+            moved = whole[maps.rows(order).values_at(some)] if maps else whole[some.start : some.stop]
             write(moved.numpy())
 
 
@@ -177,7 +177,7 @@ def _put_rows(task: Task, i: int, y: Tensor) -> None:
         ]
         for start in range(rows.start, rows.stop, step):
             stop = min(start + step, rows.stop)
-            some = range(start, stop) if maps is None else maps.q.at(range(start, stop))
+            some = range(start, stop) if maps is None else maps.q.values_at(range(start, stop))
             X_NF = task.contents.features(some, y).numpy()
             for put, cols in zip(write, cuts, strict=True):
                 put(X_NF[:, cols.start : cols.stop])

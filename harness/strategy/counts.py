@@ -8,7 +8,7 @@ from torch import Tensor
 from harness.graph.blocks import Blocks, Rectangle, rectangle_of
 from harness.graph.model import SPLITS, TRAIN, LabelTask, labelled
 from harness.kernels import Csr
-from harness.kernels.parts import filled_columns, filled_rows
+from harness.kernels.parts import nonempty_columns, nonempty_rows
 from harness.spec.spec import Protocol as ProtocolChoice
 
 
@@ -93,7 +93,9 @@ class BlockCounts:
     def filled(self, rows: range, cols: range, *, transposed: bool = False) -> int:
         where = rectangle_of(self._blocks, rows, cols, 0, transposed=transposed)
         if where not in self._filled:
-            self._filled[where] = len((filled_rows if where.turned else filled_columns)(self._read(where)))
+            self._filled[where] = len(
+                (nonempty_rows if where.turned else nonempty_columns)(self._read(where))
+            )
         return self._filled[where]
 
     def whole(self) -> Csr:

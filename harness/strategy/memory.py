@@ -7,14 +7,14 @@ from torch import Tensor
 
 from harness.device import is_gpu, uploaded
 from harness.kernels import Csr
-from harness.kernels.spmm import Choose, keep_for_products
+from harness.kernels.spmm import ChooseKernel, cache_for_products
 from harness.ledger import TensorName
 
 
 class DeviceMemory:
     """One rank's memory on its device, in the precision of the run. `persistent_bytes` adds up all that is held."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype, choose: Choose | None = None) -> None:
+    def __init__(self, device: torch.device, dtype: torch.dtype, choose: ChooseKernel | None = None) -> None:
         """`choose` chooses among the ways to multiply by a matrix that is held."""
         self.device, self.dtype, self._choose = device, dtype, choose
         self._held: list[tuple[TensorName, Tensor]] = []
@@ -28,7 +28,7 @@ class DeviceMemory:
     def hold_matrix(self, A: Csr, name: TensorName = TensorName.A) -> Csr:
         """Holds a matrix from now on."""
         A = self._rounded(A)
-        return keep_for_products(
+        return cache_for_products(
             Csr(self.hold(name, A.rowptr), self.hold(name, A.col), self.hold(name, A.val), A.cols),
             self._choose,
         )

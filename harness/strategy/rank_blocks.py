@@ -14,13 +14,13 @@ from harness.errors import UserError
 from harness.graph.blocks import Blocks, Rectangle, feature_rows, rectangle_of
 from harness.graph.model import SPLITS, TRAIN
 from harness.kernels import Csr, cast, transpose
-from harness.kernels.csr import Form, form_of, pack
+from harness.kernels.csr import PackedFormat, get_packed_format, pack
 from harness.kernels.parts import (
-    apart,
-    beside,
-    filled_columns_in,
-    filled_columns_of_each,
-    without_empty_columns,
+    compact_columns,
+    drop_empty_columns,
+    hstack,
+    nonempty_columns_by_block,
+    split_diagonal,
 )
 from harness.ledger import TensorName
 from harness.spec.spec import Spec
@@ -63,20 +63,20 @@ class RankBlocks:
         """`adjacency` without its loops; and the loops, one for each vertex that is both a row and a column."""
         where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
         if where not in self._loopless:
-            A, loops = apart(self._read(where), rows.start - cols.start)
+            A, loops = split_diagonal(self._read(where), rows.start - cols.start)
             loops = self._memory.hold(TensorName.A, loops.to(self._memory.dtype))
             self._loopless[where] = self._memory.hold_matrix(A), loops
         return self._loopless[where]
 
-    def packed(self, rows: range, cols: range, *, transposed: bool = False) -> tuple[Tensor, Form]:
+    def packed(self, rows: range, cols: range, *, transposed: bool = False) -> tuple[Tensor, PackedFormat]:
         """A[rows, cols] or A^T[rows, cols] as bytes that can be sent, and their form, which a receiver needs."""
         A = self.host_block(rows, cols, transposed=transposed)
-        return self._memory.hold(TensorName.A, pack(A)), form_of(A)
+        return self._memory.hold(TensorName.A, pack(A)), get_packed_format(A)
 
-    def form(self, rows: range, cols: range, *, transposed: bool = False) -> Form:
+    def form(self, rows: range, cols: range, *, transposed: bool = False) -> PackedFormat:
         """The form of a packed block that another rank sends."""
         nonzeros = self.counts.nonzeros(rows, cols, transposed=transposed)
-        return Form(len(rows), len(cols), nonzeros, self._memory.dtype)
+        return PackedFormat(len(rows), len(cols), nonzeros, self._memory.dtype)
 
     def needed(
         self, others: Sequence[range], cols: range, *, transposed: bool = False
@@ -88,7 +88,7 @@ class RankBlocks:
         needed, counts = list[Tensor](), list[int]()
         for strip in self._strips(others):
             A = self._block(range(strip[0].start, strip[-1].stop), cols, transposed)
-            columns, numbers = filled_columns_of_each(A, [len(rows) for rows in strip])
+            columns, numbers = nonempty_columns_by_block(A, [len(rows) for rows in strip])
             needed.append(columns)
             counts += numbers
         nothing = torch.empty(0, dtype=torch.int64)
@@ -137,12 +137,12 @@ class RankBlocks:
         The blocks ascend.
         """
         if self._only_shapes:  # their nonzeros are rounded block by block
-            pieces = [without_empty_columns(self._block(rows, cols, transposed)) for cols in blocks]
-            A = beside(pieces or [self._block(rows, range(0), transposed)])
+            pieces = [drop_empty_columns(self._block(rows, cols, transposed)) for cols in blocks]
+            A = hstack(pieces or [self._block(rows, range(0), transposed)])
             return cast(A, self._memory.dtype), [piece.cols for piece in pieces]
         start, stop = (blocks[0].start, blocks[-1].stop) if blocks else (0, 0)
         A = self._block(rows, range(start, stop), transposed)
-        A, counts = filled_columns_in(A, [range(each.start - start, each.stop - start) for each in blocks])
+        A, counts = compact_columns(A, [range(each.start - start, each.stop - start) for each in blocks])
         return cast(A, self._memory.dtype), counts
 
     def sampling_matrix(self, rows: range, cols: range) -> Csr:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from harness.comm.axis import Axis
 from harness.comm.call import Call, Pending
-from harness.kernels.csr import Form
+from harness.kernels.csr import PackedFormat
 from harness.ledger import Op, TensorName
 from harness.ranges import balanced, common, part, within
 from harness.strategies.cagnet.terms import COL, ROW
@@ -144,7 +144,7 @@ class Travelling(NamedTuple):
     """The block of A or of A^T in one stage of a product."""
 
     stage: Stage
-    form: Form
+    form: PackedFormat
     bytes: Tensor | None
     """The packed block, on the rank that holds it."""
 
@@ -215,7 +215,7 @@ class SummaBlocks:
     def _block_of_A(self, A: Travelling) -> Call[Tensor]:
         """Broadcasts the packed block of A of a stage along this grid row."""
         own = self.no_bytes if A.bytes is None else A.bytes
-        shape, words = (A.form.bytes,), A.form.words
+        shape, words = (A.form.nbytes,), A.form.words
         return self.row_group.broadcast.call(
             own, root=A.stage.col, shape=shape, words=words, tensor=TensorName.A
         )
@@ -239,7 +239,7 @@ class SummaBlocks:
 
     def _all_of_A(self, A_NK: Sequence[Travelling]) -> Iterator[Tensor]:
         own = [A.bytes for A in A_NK if A.bytes is not None]
-        sizes, words = [A.form.bytes for A in A_NK], [A.form.words for A in A_NK]
+        sizes, words = [A.form.nbytes for A in A_NK], [A.form.words for A in A_NK]
         with self.ledger.op(Op.COPY, tensor=TensorName.A):
             mine = own[0] if len(own) == 1 else torch.cat([self.no_bytes, *own])
         everything = self.row_group.all_gather(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from harness.kernels.csr import Csr
 from harness.kernels.jit import compiled
-from harness.kernels.parts import block
+from harness.kernels.parts import extract_block
 from harness.strategy import Context
 
 # The vertices in the order of a breadth-first search of every component.
@@ -84,7 +84,7 @@ def cut_into_bins(ctx: Context, rows: range, size: int, *, priority: bool, at_on
         return BinList((), ())
     A = ctx.blocks.host_block(rows, range(ctx.facts.vertices))
     if not A.col.is_meta:
-        inside = block(A, range(len(rows)), rows)
+        inside = extract_block(A, range(len(rows)), rows)
         remote = inside.rowptr.diff() < A.rowptr.diff()
         if priority:
             order = breadth_first(inside)

@@ -13,9 +13,14 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from harness.kernels import Csr, streamed, transpose
-from harness.kernels.attention import columns_back, rows_back, turned, weigh
-from harness.kernels.parts import beside
+from harness.kernels import Csr, transpose, upload_csr
+from harness.kernels.attention import (
+    attend,
+    attend_columns_backward,
+    attend_rows_backward,
+    transpose_with_positions,
+)
+from harness.kernels.parts import hstack
 from harness.kernels.recorded import Kernels
 from harness.ledger import Op, TensorName
 from harness.models.gat import by_head, merged, merged_back, scores, scores_back, side_by_side
@@ -31,7 +36,7 @@ MoveMatrix = Callable[[Csr], Csr]
 def ways_of_matrices(ctx: Context, *, outside: bool) -> tuple[MoveMatrix, MoveMatrix]:
     """How the matrix of a bin is held, outside of the device's memory or in it; and how the device comes to have it."""
     if outside:
-        return ctx.memory.kept_on_host, partial(streamed, device=ctx.device)
+        return ctx.memory.kept_on_host, partial(upload_csr, device=ctx.device)
     return ctx.memory.hold_matrix, lambda A: A
 
 
@@ -287,11 +292,11 @@ def attentions(
     """The maker of all layers; `outside` as for convolutions, with the weights of edges in place of T."""
     keep, bring = ways_of_matrices(ctx, outside=outside)
     A_NN, parts = ctx.blocks.host_block(vertices, vertices), plan.bin_list.parts
-    A_NV = beside([A_NN, A_NK])
+    A_NV = hstack([A_NN, A_NK])
     A_BV = [keep(rows_of_bin(A_NV, rows)) for rows in parts]
     A_LV = rows_of_bin(A_NV, torch.cat([torch.arange(0), *parts]))
     rows, edges = _consecutive(A.rows for A in A_BV), _consecutive(A.nnz for A in A_BV)
-    A_VL, model = ctx.memory.hold_matrix(turned(A_LV)), ctx.spec.model
+    A_VL, model = ctx.memory.hold_matrix(transpose_with_positions(A_LV)), ctx.spec.model
     entries = edges[-1].stop if edges else 0
     on_host = [ctx.memory.buffer_on_host(model.heads, entries) if outside else None for _ in widths]
     heads, layers = model.heads, model.layers
@@ -346,7 +351,7 @@ class BinAttention:
         def compute(receive: Receive) -> Tensor:
             receive()
             with self.op(Op.SPMM, tensor=TensorName.Z):
-                a_QB, Z_QBF = weigh(A_BV, d_QB, self.s_QV, self.T_QVF)
+                a_QB, Z_QBF = attend(A_BV, d_QB, self.s_QV, self.T_QVF)
             with self.op(Op.COPY, tensor=TensorName.Z):
                 for a_E, a_B in zip(self.a_QE, a_QB, strict=True):
                     a_E[self.rank.edges[number]].copy_(a_B, non_blocking=True)
@@ -374,7 +379,7 @@ class BinAttention:
                 self.G_QLF[:, self.rank.rows[number]] = G_QBF
             with self.op(Op.SPMM, tensor=TensorName.SCORES):
                 a_QB = self.a_QE[:, edges]
-                dl_QB, dd_QB = rows_back(A_BV, d_QB, self.s_QV, self.T_QVF, a_QB, G_QBF)
+                dl_QB, dd_QB = attend_rows_backward(A_BV, d_QB, self.s_QV, self.T_QVF, a_QB, G_QBF)
             with self.op(Op.COPY, tensor=TensorName.SCORES):
                 self.dl_QE[:, edges] = dl_QB
                 self.dd_QN.index_copy_(1, rows, dd_QB)
@@ -419,7 +424,7 @@ class BinAttention:
         """dT of rows, from the edges of all bins that use them."""
         A_XL = rows_between(self.rank.A_VL, at, entries)
         with self.op(Op.SPMM, tensor=TensorName.DT):
-            dT_QXF, ds_QX = columns_back(A_XL, self.a_QE, self.dl_QE, self.G_QLF)
+            dT_QXF, ds_QX = attend_columns_backward(A_XL, self.a_QE, self.dl_QE, self.G_QLF)
         self._add_scores(dT_QXF, 1, ds_QX, at)
         return dT_QXF
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from harness.comm.axis import Axis
 from harness.kernels import Csr, transpose
-from harness.kernels.csr import from_coo, row_of, take
-from harness.kernels.parts import beside, filled_columns, select_rows, without_empty_columns
+from harness.kernels.csr import from_coo, row_indices, take
+from harness.kernels.parts import drop_empty_columns, hstack, nonempty_columns, select_rows
 from harness.ledger import AxisName, Direction, TensorName
 from harness.parallel.row_requests import ask
 from harness.strategies.g3.bins import BinList, cut_into_bins
@@ -155,7 +155,7 @@ def halo_lists(
 
 def _needed(ctx: Context, rows: range, owner: range) -> Tensor:
     """The vertices of an owner at which these rows have nonzeros."""
-    columns = filled_columns(ctx.blocks.host_block(rows, owner))
+    columns = nonempty_columns(ctx.blocks.host_block(rows, owner))
     return torch.arange(len(columns)) * len(owner) // max(len(columns), 1) if columns.is_meta else columns
 
 
@@ -218,7 +218,7 @@ def _turns_by_graph(
     A, last = ctx.blocks.host_block(rows, owner), len(bin_list.parts) - 1
     if A.col.is_meta:
         return torch.full((len(needed),), last)
-    row, col = take(bin_list.bin_and_turn[:, 0], row_of(A)), A.col.long()
+    row, col = take(bin_list.bin_and_turn[:, 0], row_indices(A)), A.col.long()
     first = torch.full((len(owner),), last).scatter_reduce(0, col, row, "amin")
     return torch.tensor([last - int(take(first, needed[number]).min()) for number in sorted(needed)])
 
@@ -229,8 +229,8 @@ def _turns_by_graph(
 def _columns_of(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping[Address, Tensor]) -> Csr:
     """A_NK: A at the vertices of others, without empty columns, in the order of the messages."""
     owners = sorted({peer for peer, _ in needed})
-    pieces = [without_empty_columns(ctx.blocks.host_block(blocks[own], blocks[peer])) for peer in owners]
-    A = beside(pieces or [ctx.blocks.host_block(blocks[own], range(0))])
+    pieces = [drop_empty_columns(ctx.blocks.host_block(blocks[own], blocks[peer])) for peer in owners]
+    A = hstack(pieces or [ctx.blocks.host_block(blocks[own], range(0))])
     if A.col.is_meta:
         return A
     place, start = torch.empty(A.cols, dtype=torch.int64), 0
@@ -238,7 +238,7 @@ def _columns_of(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping
         listed = torch.cat([vertices for (peer, _), vertices in needed.items() if peer == owner])
         place[start : start + len(listed)] = start + torch.argsort(listed)
         start += len(listed)
-    return from_coo(row_of(A), take(place, A.col), A.val, A.shape)
+    return from_coo(row_indices(A), take(place, A.col), A.val, A.shape)
 
 
 def _messages(

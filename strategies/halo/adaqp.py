@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 
 from harness.comm.call import Landed, Pending
 from harness.kernels.csr import take
-from harness.kernels.random import Purpose, shuffled, uniform
+from harness.kernels.random import Purpose, random_order, uniform
 from harness.ledger import Direction, Op, TensorName
 from harness.parallel.halo import Halo, places_in_all
 from harness.strategies.halo.partition_parallel import (
@@ -206,7 +206,7 @@ class AdaQP(PartitionParallel):
 
     def assigned(self, pair: tuple[int, int], rows: int) -> list[Tensor]:
         """For every bit width, the places of its messages among those from the second to the first of a pair."""
-        drawn = shuffled((self.spec.seed, *pair), Purpose.SAMPLE, range(rows))
+        drawn = random_order((self.spec.seed, *pair), Purpose.SAMPLE, range(rows))
         return [drawn[first :: len(self.widths)].sort().values for first in range(len(self.widths))]
 
     def operators(self, ctx: Context) -> QuantisedOperators:

@@ -18,8 +18,8 @@ from torch import Tensor
 from harness.device import uploaded
 from harness.kernels import Csr, transpose
 from harness.kernels.csr import take
-from harness.kernels.parts import drawn_rows, scatter_matrix
-from harness.kernels.random import Purpose, bits, uniform
+from harness.kernels.parts import build_scatter_matrix, sample_rows
+from harness.kernels.random import Purpose, random_bits, uniform
 from harness.parallel.halo import Boundary, Halo, places_in_all
 from harness.strategies.halo.partition_parallel import (
     Exchange,
@@ -52,7 +52,7 @@ def size_of_sample(seed: int, step: int, pair: Pair, boundary: int, rate: float)
 def sample(seed: int, step: int, pair: Pair, boundary: int, rate: float) -> Tensor:
     """The numbers of the drawn rows, ascending."""
     size = size_of_sample(seed, step, pair, boundary, rate)
-    drawn = bits((seed, step, *pair), Purpose.SAMPLE, range(boundary))
+    drawn = random_bits((seed, step, *pair), Purpose.SAMPLE, range(boundary))
     return torch.argsort(drawn, stable=True)[:size].sort().values
 
 
@@ -143,7 +143,7 @@ class BoundarySampler:
         """The part with the drawn rows of the boundary alone; its matrices are not held."""
         graph, ctx = self.graph, self.graph.ctx
         A_KN, halo = self.drawn(step)
-        S_NM = scatter_matrix(halo.leaving, len(graph.rows), ctx.dtype)
+        S_NM = build_scatter_matrix(halo.leaving, len(graph.rows), ctx.dtype)
         return LayerPart(graph.matrices(transpose(A_KN), A_KN, ctx.memory.to_device), halo, S_NM)
 
     def drawn(self, step: int) -> tuple[Csr, Halo]:
@@ -152,6 +152,6 @@ class BoundarySampler:
         sent = [self.strategy.sample(step, other, own, b) for other, b in enumerate(halo.send)]
         received = [self.strategy.sample(step, own, owner, b) for owner, b in enumerate(halo.receive)]
         scale = 1 / (self.strategy.params.p or 1)
-        A_KN = drawn_rows(self.graph.A_KN, places_in_all(received, halo.receive), scale)
+        A_KN = sample_rows(self.graph.A_KN, places_in_all(received, halo.receive), scale)
         leaving = take(halo.leaving, uploaded(places_in_all(sent, halo.send), halo.leaving.device))
         return A_KN, Halo(leaving, [len(each) for each in sent], [len(each) for each in received])

@@ -22,7 +22,14 @@ from harness.errors import UserError
 from harness.kernels import Csr, transpose
 from harness.kernels.csr import take
 from harness.kernels.jit import compiled
-from harness.kernels.parts import beside, block, filled_columns, scatter_matrix, select_columns, select_rows
+from harness.kernels.parts import (
+    build_scatter_matrix,
+    extract_block,
+    hstack,
+    nonempty_columns,
+    select_columns,
+    select_rows,
+)
 from harness.ledger import TensorName
 from harness.models import Part as WeightPart
 from harness.parallel.halo import Boundary, Halo
@@ -87,7 +94,7 @@ def heights(A: Csr, own: range, prices: Prices, room: int) -> Tensor:
 
 def boundary(A: Csr, own: range) -> Tensor:
     """The vertices outside a block at which its rows have entries, ascending."""
-    cols = filled_columns(block(A, own, range(A.cols)))
+    cols = nonempty_columns(extract_block(A, own, range(A.cols)))
     return cols[(cols < own.start) | (cols >= own.stop)]
 
 
@@ -305,7 +312,7 @@ class HybridGraph:
             select_columns(A, cols) for cols in (self.vertices_at(layer), self.choice.fetched[layer])
         )
         if self.ctx.spec.model.kind == "gat":
-            return edges_of(beside([A_NN, A_NK]), keep)
+            return edges_of(hstack([A_NN, A_NK]), keep)
         return PartMatrices(keep(A_NN), keep(transpose(A_NN)), keep(A_NK), keep(transpose(A_NK)))
 
     def halo(self, layer: int) -> tuple[Halo, Csr]:
@@ -313,7 +320,7 @@ class HybridGraph:
         sent = leaving(self.choices, layer, self.own)
         indices = self.ctx.memory.hold(TensorName.INDEX, torch.cat(sent))
         halo = Halo(indices, list(map(len, sent)), arriving(self.choice, layer, self.blocks))
-        S_NM = scatter_matrix(halo.leaving, len(self.vertices_at(layer)), self.ctx.dtype)
+        S_NM = build_scatter_matrix(halo.leaving, len(self.vertices_at(layer)), self.ctx.dtype)
         return halo, self.ctx.memory.hold_matrix(S_NM, TensorName.INDEX)
 
     def is_exchanged(self, layer: int) -> bool:

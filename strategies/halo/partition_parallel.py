@@ -27,7 +27,7 @@ from torch.autograd import Function
 
 from harness.comm.call import Call, Landed, Pending
 from harness.kernels import Csr, transpose
-from harness.kernels.parts import beside, scatter_matrix
+from harness.kernels.parts import build_scatter_matrix, hstack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
 from harness.models import Part as WeightPart
 from harness.parallel.halo import Boundary, Halo, halo_of
@@ -75,7 +75,7 @@ class LocalGraph:
     def matrices(self, A_NK: Csr, A_KN: Csr, keep: Callable[[Csr], Csr]) -> PartMatrices | Edges:
         """A layer's matrices, given the boundary's columns; `keep` moves a matrix to the device."""
         if self.ctx.spec.model.kind == "gat":
-            return edges_of(beside([self.A_NN, A_NK]), keep)
+            return edges_of(hstack([self.A_NN, A_NK]), keep)
         adjacency, rows = self.ctx.blocks.adjacency, self.rows
         own = adjacency(rows, rows), adjacency(rows, rows, transposed=True)
         return PartMatrices(*own, keep(A_NK), keep(A_KN))
@@ -83,7 +83,7 @@ class LocalGraph:
     def layers(self) -> list[LayerPart]:
         """Every layer with the whole boundary."""
         ctx = self.ctx
-        S_NM = scatter_matrix(self.halo.leaving, len(self.rows), ctx.dtype)
+        S_NM = build_scatter_matrix(self.halo.leaving, len(self.rows), ctx.dtype)
         matrices = self.matrices(self.A_NK, self.A_KN, ctx.memory.hold_matrix)
         part = LayerPart(matrices, self.halo, ctx.memory.hold_matrix(S_NM, TensorName.INDEX))
         return [part] * ctx.spec.model.layers

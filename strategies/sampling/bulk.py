@@ -23,7 +23,7 @@ from torch import Tensor
 
 from harness.device import on_gpu
 from harness.kernels import Csr, index_dtype
-from harness.kernels.parts import expected, select_rows
+from harness.kernels.parts import expected_distinct, select_rows
 from harness.ledger import Ledger, Phase, TensorName
 from harness.strategies.sampling.graph_placement import WholeGraph
 from harness.strategies.sampling.matrices import (
@@ -176,12 +176,12 @@ class Algorithm1:
         for size in self.sizes:
             rows, entries = len(vertices[0]), len(vertices[0]) * A.nnz // max(A.rows, 1)
             if self.layer_wise:
-                candidates = expected(A.cols, entries)
+                candidates = expected_distinct(A.cols, entries)
                 drawn = min(size, candidates)
                 nnz = entries * drawn // max(candidates, 1)
             else:
                 nnz = min(rows * size, entries)
-                drawn = expected(A.cols, nnz)
+                drawn = expected_distinct(A.cols, nnz)
             inputs = rows + round(drawn * (1 - rows / max(A.rows, 1)))
             col = A.col.new_empty(nnz, dtype=index_dtype(inputs))
             matrices.insert(0, Csr(A.rowptr.new_empty(rows + 1), col, A.val.new_empty(nnz), inputs))

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.kernels import Csr, row_of
+from harness.kernels import Csr, row_indices
 from harness.kernels.jit import compiled
 from harness.parallel.row_requests import inside
 from harness.strategies.sampling.features import Cache, CachePolicy, Holdings, Keeper, Lookup, ReadRows
@@ -259,5 +259,5 @@ def popularity(read: ReadRows, blocks: Sequence[range], vertices: int) -> Tensor
 
 def edges(A: Csr, rows: range) -> tuple[Tensor, Tensor]:
     """The row and the column of every entry in these rows of a graph, without loops."""
-    u, v = row_of(A) + rows.start, A.col.long()
+    u, v = row_indices(A) + rows.start, A.col.long()
     return u[u != v], v[u != v]

@@ -17,9 +17,9 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.kernels import Csr
-from harness.kernels.attention import weigh
-from harness.kernels.csr import on_device, row_of, take
-from harness.kernels.parts import beside
+from harness.kernels.attention import attend
+from harness.kernels.csr import row_indices, take, to_device
+from harness.kernels.parts import hstack
 from harness.ledger import TensorName
 from harness.models.gat import by_head, scores, side_by_side
 from harness.parallel.halo import block_row
@@ -133,15 +133,15 @@ class HaloStore(LocalStore):
         """Z over the entries of both blocks, which stand beside each other."""
         T_KH = self.row.halo.exchange(self.over, self.ctx.kernels, side_by_side(T_QNF), TensorName.T).now()
         T_QVF = torch.cat([T_QNF, by_head(T_KH, len(T_QNF))], dim=1)
-        A_NV = on_device(beside([on_device(each, "cpu") for each in (A, self.row.A_NK)]), T_QNF.device)
-        return weigh(A_NV, scores(T_QNF, a_2H[0]), scores(T_QVF, a_2H[1]), T_QVF)[1]
+        A_NV = to_device(hstack([to_device(each, "cpu") for each in (A, self.row.A_NK)]), T_QNF.device)
+        return attend(A_NV, scores(T_QNF, a_2H[0]), scores(T_QVF, a_2H[1]), T_QVF)[1]
 
 
 def _normalised(A_SS: Csr, kind: str) -> Csr:
     """The subgraph weighted by d_i^-1/2 d_j^-1/2, loops included; or, for SAGE, by the mean over the neighbours."""
     if A_SS.val.is_meta:
         return A_SS
-    degree, row = A_SS.rowptr.diff(), row_of(A_SS)
+    degree, row = A_SS.rowptr.diff(), row_indices(A_SS)
     if kind == "sage":
         neighbours = (row != A_SS.col).to(A_SS.val.dtype)
         return A_SS._replace(val=neighbours / take((degree - 1).clamp(min=1), row))

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.kernels.jit import compiled, prefetch, upper_half
-from harness.kernels.random import bits_at
+from harness.kernels.jit import compiled, multiply_high, prefetch
+from harness.kernels.random import hash_index
 
 HALF, NEIGHBOURS, DARTS = np.uint64(32), np.uint64(12), np.uint64(16)
 """Half a word, and the bits of a counter for the number of a draw in its row, by either sampler."""
@@ -70,7 +70,7 @@ def choose_by_floyd(chosen: Any, drawn: int, of: int, counter: Any, first: Any, 
         return
     for k in range(drawn):
         last = of - drawn + k
-        word = bits_at(counter + np.uint64(k), first, second) >> HALF
+        word = hash_index(counter + np.uint64(k), first, second) >> HALF
         drawn_now = np.int64((word * np.uint64(last + 1)) >> HALF)
         taken = False
         for j in range(k):
@@ -148,7 +148,7 @@ def choose(chosen: Any, drawn: int, of: int, counter: Any, first: Any, second: A
             chosen[k] = k
         return
     for k in range(drawn):
-        dart = np.int64(upper_half(bits_at(counter + np.uint64(k), first, second), np.uint64(of - k)))
+        dart = np.int64(multiply_high(hash_index(counter + np.uint64(k), first, second), np.uint64(of - k)))
         place = 0
         while place < k and chosen[place] <= dart:
             place += 1
@@ -186,7 +186,7 @@ def throw(mass: Any, darts: int, replacement: bool, first: Any, second: Any, tim
     """Throws darts at one row; a tree of the sums of masses lets an entry leave in logarithmic time."""
     sums, left = _tree(mass), mass.sum()
     for dart in range(darts):
-        below: Any = np.int64(upper_half(bits_at(np.uint64(dart), first, second), np.uint64(left)))
+        below: Any = np.int64(multiply_high(hash_index(np.uint64(dart), first, second), np.uint64(left)))
         place = _find(sums, below)
         times[place] += 1
         if not replacement:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from harness.device import uploaded
 from harness.kernels import Csr, cast, transpose
-from harness.kernels.attention import turned
+from harness.kernels.attention import transpose_with_positions
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.models import Hits
@@ -240,7 +240,7 @@ class Feed:
         for name, tensor in self.sampler.held():
             ctx.memory.hold(name, tensor)
         self.store = composed.features.on(rank, X, loss)
-        self.reverse = turned if ctx.spec.model.kind == "gat" else transpose
+        self.reverse = transpose_with_positions if ctx.spec.model.kind == "gat" else transpose
         self.steps, self.prefetch = strategy.steps, composed.prefetch
         self._begun: dict[int, tuple[Drawn, Arriving]] = {}
         ahead = composed.prefetch and isinstance(self.graph, WholeGraph)

@@ -24,8 +24,8 @@ from torch import Tensor
 from harness.comm.call import Landed, Pending
 from harness.device import uploaded
 from harness.kernels import Csr
-from harness.kernels.attention import softmax_by_tensors, weigh
-from harness.kernels.parts import block
+from harness.kernels.attention import attend, softmax_torch
+from harness.kernels.parts import extract_block
 from harness.ledger import Op, Phase, TensorName
 from harness.models.gat import by_head, scores, side_by_side
 from harness.parallel.label_loss import LabelLoss
@@ -253,7 +253,7 @@ class LocalStore(FeatureStore):
         return self.ctx.kernels.spmm(A, H_NF, TensorName.T)
 
     def attend(self, A: Csr, T_QNF: Tensor, a_2H: Tensor) -> Tensor:
-        return weigh(A, scores(T_QNF, a_2H[0]), scores(T_QNF, a_2H[1]), T_QNF)[1]
+        return attend(A, scores(T_QNF, a_2H[0]), scores(T_QNF, a_2H[1]), T_QNF)[1]
 
     def _positions(self, vertices: Tensor) -> Tensor:
         return uploaded(vertices - self.start, self.ctx.device)
@@ -272,7 +272,9 @@ class PartitionedFeatures(FeaturePlacement):
         """Adds the requests for all rows that are neither in the rank's block nor in its cache, and these rows."""
         layout, at, steps, foresight = tally.layout, tally.at, tally.steps, tally.foresight
         own, member, A = layout.rows(at), layout.member(at), foresight.graph.A
-        peers = PeerCaches(self.policy, layout, at, foresight, lambda rows: block(A, rows, layout.vertices))
+        peers = PeerCaches(
+            self.policy, layout, at, foresight, lambda rows: extract_block(A, rows, layout.vertices)
+        )
         learns = any(cache.learns for cache in peers.caches)
         for step in range(0 if learns else steps.start, steps.stop):
             requested = peers.requests(step)
@@ -338,20 +340,20 @@ class FetchingStore(FeatureStore):
         T_NF, rows = torch.zeros_like(H_NF), self._rows_of(A)
         for q in self._stages():
             H_KF = self._block_of(q, H_NF, TensorName.H)
-            self.ctx.kernels.spmm(block(A, rows, self.blocks[q]), H_KF, TensorName.T, add_to=T_NF)
+            self.ctx.kernels.spmm(extract_block(A, rows, self.blocks[q]), H_KF, TensorName.T, add_to=T_NF)
         return self.copies.all_reduce(T_NF, tensor=TensorName.T) if self.copies else T_NF
 
     def attend(self, A: Csr, T_QNF: Tensor, a_2H: Tensor) -> Tensor:
         """Z by the same broadcasts of T, once the scores of all vertices have given the weights of all entries."""
         s_NQ = scores(T_QNF, a_2H[1]).T.contiguous()
         s_VQ = torch.cat([self._block_of(q, s_NQ, TensorName.SCORES) for q in range(self.over.size)])
-        A_NV = block(A, self._rows_of(A), range(len(s_VQ)))
+        A_NV = extract_block(A, self._rows_of(A), range(len(s_VQ)))
         d_QN, T_NH, Z_QNF = scores(T_QNF, a_2H[0]), side_by_side(T_QNF), torch.zeros_like(T_QNF)
-        a_QE = [softmax_by_tensors(A_NV, d_N, s_V) for d_N, s_V in zip(d_QN, s_VQ.T, strict=True)]
+        a_QE = [softmax_torch(A_NV, d_N, s_V) for d_N, s_V in zip(d_QN, s_VQ.T, strict=True)]
         places = A_NV._replace(val=torch.arange(A_NV.nnz, device=A_NV.val.device))
         for q in self._stages():
             T_QKF = by_head(self._block_of(q, T_NH, TensorName.T), len(a_QE))
-            A_NK = block(places, range(A_NV.rows), self.blocks[q])
+            A_NK = extract_block(places, range(A_NV.rows), self.blocks[q])
             for a_E, T_KF, Z_NF in zip(a_QE, T_QKF, Z_QNF, strict=True):
                 self.ctx.kernels.spmm(A_NK._replace(val=a_E[A_NK.val]), T_KF, TensorName.Z, add_to=Z_NF)
         return self.copies.all_reduce(Z_QNF, tensor=TensorName.Z) if self.copies else Z_QNF

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from harness.device import uploaded
-from harness.kernels import Csr, from_coo, row_of
-from harness.kernels.parts import below, expected, select_rows
+from harness.kernels import Csr, from_coo, row_indices
+from harness.kernels.parts import expected_distinct, select_rows, vstack
 from harness.ledger import AxisName, Op, Phase, TensorName
 from harness.parallel.row_requests import (
     ask,
@@ -62,7 +62,7 @@ class PartitionedGraph15D(PartitionedGraph):
     def bulk_counts(self, layout: BlockLayout, A: Csr, batches: int, frontier: int) -> tuple[int, int, int]:
         """A grid row draws the batches of all its ranks, and each rank fetches its share of the rows."""
         together = batches * layout.copies
-        rows = expected(A.rows, together * frontier) // layout.copies
+        rows = expected_distinct(A.rows, together * frontier) // layout.copies
         return together, rows, A.nnz * rows // max(A.rows, 1)
 
 
@@ -162,10 +162,10 @@ class BlockRowGraph15D(BulkGraph):
             return own
 
         def foreseen() -> Csr:
-            return below([sum_masses(self._share(R, stack, member), stack) for member in range(members)])
+            return vstack([sum_masses(self._share(R, stack, member), stack) for member in range(members)])
 
         shares = self._gathered(own, [own.rows] * members, TensorName.CHANCE, foreseen)
-        row = row_of(shares) % max(own.rows, 1)
+        row = row_indices(shares) % max(own.rows, 1)
         return from_coo(row, shares.col.long(), shares.val, own.shape, sum_duplicates=True)
 
     def assemble(self, A: Csr, stack: BatchStack) -> Csr:

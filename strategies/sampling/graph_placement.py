@@ -19,7 +19,7 @@ from torch import Tensor
 
 from harness.comm.axis import Axis
 from harness.kernels import Csr
-from harness.kernels.parts import below, block, select_rows
+from harness.kernels.parts import extract_block, select_rows, vstack
 from harness.ledger import AxisName, Direction, Ledger, Op, TensorName
 from harness.parallel.halo import Boundary
 from harness.parallel.row_requests import ask, by_owner, inside, inverse, rows_from_owners
@@ -119,7 +119,9 @@ class Foresight:
 
     def reader(self, read: Callable[[range], Csr]) -> Callable[[range], Csr]:
         """Returns a function that reads rows of A: views of the whole graph in a replay, `read` itself in a run."""
-        return (lambda rows: block(self.graph.A, rows, range(self.graph.A.cols))) if self._read else read
+        return (
+            (lambda rows: extract_block(self.graph.A, rows, range(self.graph.A.cols))) if self._read else read
+        )
 
     @cached_property
     def prepared(self) -> Sampler:
@@ -291,6 +293,6 @@ class BlockRowGraph:
 
         requests = ask(self.over, self.blocks, named.to(self.over.device), counts, foreseen_requests)
         by_group = requests.coming.split(requests.asked)
-        leaving = below([draw_for(group, rows) for group, rows in enumerate(by_group)])
+        leaving = vstack([draw_for(group, rows) for group, rows in enumerate(by_group)])
         own = draw_for(self.over.index, named.split(counts)[self.over.index] - self.start)
         return select_rows(rows_from_owners(requests, leaving, own, foreseen_sample), inverse(order))

@@ -23,10 +23,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from harness.device import on_gpu, uploaded
-from harness.kernels import from_coo, row_of
-from harness.kernels.csr import Csr, index_dtype, relabelled
-from harness.kernels.parts import block
-from harness.kernels.random import Purpose, Seed, key_of, signed
+from harness.kernels import from_coo, row_indices
+from harness.kernels.csr import Csr, index_dtype, relabel_columns
+from harness.kernels.parts import extract_block
+from harness.kernels.random import Purpose, Seed, derive_key, to_signed
 from harness.strategies.sampling import compiled, vectorised
 from harness.strategies.sampling.sampler import arrays, unfilled
 
@@ -75,12 +75,12 @@ def one_batch(vertices: range, device: torch.device | None = None) -> BatchStack
 
 def matrix_of_batch(A: Csr, rows: BatchStack, cols: BatchStack, batch: int) -> Csr:
     """The matrix of one batch, cut out of a stacked matrix whose columns are places."""
-    return block(A, rows.span(batch), range(A.cols))._replace(cols=len(cols.span(batch)))
+    return extract_block(A, rows.span(batch), range(A.cols))._replace(cols=len(cols.span(batch)))
 
 
 def keys_of(seeds: Sequence[Seed]) -> Tensor:
     """The keys of some batches, one row each."""
-    keys = [[signed(word) for word in key_of(seed, Purpose.SAMPLE)] for seed in seeds]
+    keys = [[to_signed(word) for word in derive_key(seed, Purpose.SAMPLE)] for seed in seeds]
     return torch.tensor(keys, dtype=torch.int64).view(len(seeds), 2)
 
 
@@ -151,7 +151,7 @@ def renumber(S: Csr, stack: BatchStack, places: Places) -> tuple[Csr, BatchStack
         batch_E = vectorised.batch_of_entries(S, rows)
         joined_vertices, starts, place_E = vectorised.join(rows, batch_E, S.col, S.cols)
         inputs = BatchStack(joined_vertices, starts)
-        return relabelled(S, place_E, _widest(inputs)), inputs
+        return relabel_columns(S, place_E, _widest(inputs)), inputs
     vertices, starts = torch.empty(S.rows + S.nnz, dtype=torch.int64), torch.zeros_like(stack.starts)
     col, val = torch.empty(S.nnz, dtype=index_dtype(S.rows + S.nnz)), torch.empty_like(S.val)
     compiled.renumber_columns(
@@ -184,7 +184,7 @@ def joined(stack: BatchStack, chosen: Csr, places: Places) -> BatchStack:
     """The vertices of every batch, and then the new vertices in its row of `chosen`."""
     if on_gpu(chosen.val):
         joined_vertices, starts, _ = vectorised.join(
-            _on_device(stack), row_of(chosen), chosen.col, chosen.cols
+            _on_device(stack), row_indices(chosen), chosen.col, chosen.cols
         )
         return BatchStack(joined_vertices, starts)
     vertices = torch.empty(len(stack.vertices) + chosen.nnz, dtype=torch.int64)

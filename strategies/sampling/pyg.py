@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from harness.kernels import Csr, from_coo, on_device, row_of
-from harness.kernels.parts import apart, block
-from harness.kernels.random import Purpose, key_of
+from harness.kernels import Csr, from_coo, row_indices, to_device
+from harness.kernels.parts import extract_block, split_diagonal
+from harness.kernels.random import Purpose, derive_key
 from harness.ledger import AxisName
 from harness.strategies.sampling.composition import Composition, SampledStrategy
 from harness.strategies.sampling.features import LocalFeatures
@@ -70,8 +70,8 @@ class Loader(Sampler):
         from torch_geometric.data import Data
         from torch_geometric.loader import NeighborLoader
 
-        A, loops = apart(on_device(graph.A, "cpu"), 0)
-        edges = torch.stack([A.col.long(), row_of(A)])
+        A, loops = split_diagonal(to_device(graph.A, "cpu"), 0)
+        edges = torch.stack([A.col.long(), row_indices(A)])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Using 'NeighborSampler' without a 'pyg-lib'")
             loader = NeighborLoader(Data(edge_index=edges, num_nodes=A.rows), self.plain.hops())
@@ -83,7 +83,7 @@ class Loader(Sampler):
         assert self.loops is not None
         layers, B = self.plain.layers, self.plain.targets(step, group, targets)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key_of((self.plain.seed, group, step), Purpose.SAMPLE)[0] >> 1)
+            torch.manual_seed(derive_key((self.plain.seed, group, step), Purpose.SAMPLE)[0] >> 1)
             drawn = self.loader(B)
         S, (col, row) = drawn.n_id, drawn.edge_index
         degree = self.A.rowptr.diff().to(self.A.val.dtype)
@@ -95,5 +95,5 @@ class Loader(Sampler):
             torch.cat([val, self.loops[S]]),
             (len(S), len(S)),
         )
-        A_BS = block(A_SS, range(len(B)), range(len(S)))
+        A_BS = extract_block(A_SS, range(len(B)), range(len(S)))
         return MiniBatch([S] * layers + [B], [A_SS] * (layers - 1) + [A_BS])

@@ -18,12 +18,12 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.device import on_gpu, uploaded
-from harness.kernels import Csr, on_device, row_of
-from harness.kernels.csr import relabelled
+from harness.kernels import Csr, row_indices, to_device
+from harness.kernels.csr import relabel_columns
 from harness.kernels.induced import induced_pair
-from harness.kernels.parts import filled_columns
-from harness.kernels.random import Purpose, Seed, key_of, shuffled, uniform
-from harness.kernels.shuffle import shuffle
+from harness.kernels.parts import nonempty_columns
+from harness.kernels.random import Purpose, Seed, derive_key, random_order, uniform
+from harness.kernels.shuffle import random_permutation
 from harness.ledger import TensorName
 from harness.ranges import balanced
 from harness.strategies.sampling import vectorised
@@ -164,7 +164,7 @@ class Neighbours(Sampler):
         if targets.is_meta:
             return candidates[share.start : share.stop]
         seed = (self.seed, epoch, group) if self.own else (self.seed, epoch)
-        order = shuffled(seed, Purpose.SAMPLE, range(len(candidates)))
+        order = random_order(seed, Purpose.SAMPLE, range(len(candidates)))
         return candidates[order[share.start : share.stop]]
 
     def targets_of(self, group: int, targets: Tensor) -> Tensor:
@@ -190,14 +190,14 @@ def renumbered(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:
 
     The columns of the renumbered matrix are positions in the frontier.
     """
-    beyond = filled_columns(A, rows)
+    beyond = nonempty_columns(A, rows)
     if A.val.is_meta:
         frontier = beyond.new_empty(min(len(rows) + len(beyond), A.cols))
         return frontier, A._replace(cols=len(frontier))
     frontier = torch.cat([rows, beyond])
     ascending, order = frontier.sort()
     col = order[torch.searchsorted(ascending, A.col.long())]
-    return frontier, relabelled(A, col, len(frontier))
+    return frontier, relabel_columns(A, col, len(frontier))
 
 
 def beside_entries(x: Tensor, A: Csr) -> Tensor:
@@ -223,7 +223,7 @@ def sampled_neighbours(
     most = fanout + loops
     if A.val.is_meta:  # as if all rows of A were of equal length
         return unfilled(A, len(rows), len(rows) * min(most, -(-A.nnz // max(A.rows, 1))))
-    key = key_of(seed, Purpose.SAMPLE)
+    key = derive_key(seed, Purpose.SAMPLE)
     if on_gpu(A.val):
         spans = vectorised.spans_of(A, rows, vertices if loops else None)
         return vectorised.draw_entries(
@@ -285,7 +285,7 @@ class NodesByImportance(Sampler):
 
     def on(self, graph: GraphView) -> Self:
         A = graph.A
-        q = column_shares(on_device(A, "cpu"))
+        q = column_shares(to_device(A, "cpu"))
         p = self._at_least_once(q)
         q_there, cumulative, p_there = (beside_entries(x, A) for x in (q, q.cumsum(0), p))
         return replace(self, shares=Shares(q_there, cumulative, p_there, float(p.mean())))
@@ -310,7 +310,7 @@ class NodesByImportance(Sampler):
         *_, p, mean = self._known
         A_S = induced_on(A, S)
         if not A.val.is_meta:
-            row, col = row_of(A_S), A_S.col.long()
+            row, col = row_indices(A_S), A_S.col.long()
             chance = torch.where(row == col, 1.0, self.both(S[row], S[col]) / p[S[row]])
             A_S = A_S._replace(val=A_S.val / chance.to(A_S.val.dtype))
         return MiniBatch([S] * (self.layers + 1), [A_S] * self.layers, mean / p[S])
@@ -376,4 +376,4 @@ class Deal:
         dealt = range(min(number * self.size, self.targets), min((number + 1) * self.size, self.targets))
         if targets.is_meta or not dealt:
             return targets[dealt.start : dealt.stop]
-        return targets[shuffle(self.seed, Purpose.SAMPLE, self.targets, epoch).at(dealt)]
+        return targets[random_permutation(self.seed, Purpose.SAMPLE, self.targets, epoch).values_at(dealt)]

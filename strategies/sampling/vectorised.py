@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.kernels import Csr, row_of
-from harness.kernels.csr import index_dtype, relabelled, take
-from harness.kernels.random import bits_by_tensors, shift_right, upper_half
+from harness.kernels import Csr, row_indices
+from harness.kernels.csr import index_dtype, relabel_columns, take
+from harness.kernels.random import multiply_high, random_bits_torch, shift_right
 
 NEIGHBOUR_BITS, DART_BITS, HALF = 12, 16, 32
 """The bits of a counter for the number of a draw in its row, by either sampler; and half a word."""
@@ -94,7 +94,7 @@ def choose_by_floyd(counter_L: Tensor, of_L: Tensor, draws: int, key: tuple[int,
     """`draws` of the numbers 0 .. of - 1 for each row, ascending, (S, L): Floyd's algorithm in all rows at once."""
     number_S1 = torch.arange(draws, device=of_L.device)[:, None]
     last_SL = of_L - draws + number_S1
-    word_SL = shift_right(bits_by_tensors((counter_L << NEIGHBOUR_BITS) + number_S1, *key), HALF)
+    word_SL = shift_right(random_bits_torch((counter_L << NEIGHBOUR_BITS) + number_S1, *key), HALF)
     chosen_SL = shift_right(word_SL * (last_SL + 1), HALF)
     for k in range(1, draws):
         is_taken = (chosen_SL[:k] == chosen_SL[k]).any(0)
@@ -110,8 +110,8 @@ def choose_by_darts(counter_L: Tensor, of_L: Tensor, draws: int, key_L2: Tensor)
     most the dart.
     """
     number_S1 = torch.arange(draws, device=of_L.device)[:, None]
-    word_SL = bits_by_tensors((counter_L << DART_BITS) + number_S1, *key_L2.T)
-    dart_SL = upper_half(word_SL, of_L - number_S1)
+    word_SL = random_bits_torch((counter_L << DART_BITS) + number_S1, *key_L2.T)
+    dart_SL = multiply_high(word_SL, of_L - number_S1)
     chosen = dart_SL[:1]
     for k in range(1, draws):
         below_L = (chosen - number_S1[:k] <= dart_SL[k]).sum(0)
@@ -123,7 +123,7 @@ def draw_by_mass(P: Csr, darts: int, key_R2: Tensor, *, replacement: bool) -> Cs
     """The entries of P that darts take, row by row, and the weights of their columns (`matrices.draw_masses`)."""
     start_R, stop_R = P.rowptr[:-1], P.rowptr[1:]
     row_E, sums = (
-        row_of(P),
+        row_indices(P),
         pad(P.val.cumsum(0), (1, 0)),
     )  # a sum over several rows may wrap: differences are right
     base_R, total_R = take(sums, start_R), take(sums, stop_R) - take(sums, start_R)
@@ -134,7 +134,7 @@ def draw_by_mass(P: Csr, darts: int, key_R2: Tensor, *, replacement: bool) -> Cs
     together = max(P.nnz // max(P.rows, 1), 1) if replacement else darts
     for first in range(0, darts if P.nnz else 0, together):  # with no more darts in memory than entries
         number_S1 = torch.arange(first, min(first + together, darts), device=row_E.device)[:, None]
-        word_SR = bits_by_tensors(number_S1.expand(-1, P.rows), *key_R2.T)
+        word_SR = random_bits_torch(number_S1.expand(-1, P.rows), *key_R2.T)
         place_SR = throw(P, word_SR, base_R, total_R, sums)
         times_E.index_add_(0, place_SR.flatten(), is_thrown.expand_as(place_SR).flatten())
     taken = times_E.nonzero()[:, 0]
@@ -146,7 +146,7 @@ def draw_by_mass(P: Csr, darts: int, key_R2: Tensor, *, replacement: bool) -> Cs
 
 def _with_replacement(P: Csr, word_SR: Tensor, base_R: Tensor, total_R: Tensor, sums: Tensor) -> Tensor:
     """The entry of every dart, where an entry that was taken stays."""
-    return _entry_at(P, upper_half(word_SR, total_R), base_R, sums)
+    return _entry_at(P, multiply_high(word_SR, total_R), base_R, sums)
 
 
 def _entry_at(P: Csr, below: Tensor, base_R: Tensor, sums: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ def _without_replacement(P: Csr, word_SR: Tensor, base_R: Tensor, total_R: Tenso
         ascending = places.sort(0).values
         mass = take(P.val, ascending.flatten()).view_as(ascending)
         begins = take(sums, ascending.flatten()).view_as(ascending) - base_R - (mass.cumsum(0) - mass)
-        dart_R = upper_half(word_R, left_R)
+        dart_R = multiply_high(word_R, left_R)
         dart_R = dart_R + (mass * (begins <= dart_R)).sum(0)
         place_1R = _entry_at(P, dart_R[None], base_R, sums)
         places, left_R = torch.cat([places, place_1R]), left_R - take(P.val, place_1R[0])
@@ -229,14 +229,14 @@ def _first_equal(keys: Tensor) -> Tensor:
 
 def batch_of_entries(A: Csr, stack: Stack) -> Tensor:
     """The batch of every entry of a stacked matrix."""
-    return take(stack.batch, row_of(A))
+    return take(stack.batch, row_indices(A))
 
 
 def extract(R: Csr, batch_E: Tensor, inputs: Stack, chosen: Csr, widest: int) -> Csr:
     """The entries of R in the chosen columns of their batch, times the weights, by places in the batch's inputs."""
     if not chosen.nnz:
         return Csr(torch.zeros_like(R.rowptr), R.col[:0].to(index_dtype(widest)), R.val[:0], widest)
-    key_C = row_of(chosen) * R.cols + chosen.col
+    key_C = row_indices(chosen) * R.cols + chosen.col
     kept, at = _found(key_C, batch_E * R.cols + R.col)
     key_I, order = torch.sort(inputs.batch * R.cols + inputs.vertices, stable=True)
     place = take(order, torch.searchsorted(key_I, take(key_C, at)))
@@ -244,7 +244,7 @@ def extract(R: Csr, batch_E: Tensor, inputs: Stack, chosen: Csr, widest: int) ->
     val = (take(R.val, kept) * take(chosen.val, at)).to(R.val.dtype)
     A = Csr(torch.searchsorted(kept, R.rowptr), take(R.col, kept), val, R.cols)
     del at, kept  # a GPU has little memory
-    return relabelled(A, place, widest)
+    return relabel_columns(A, place, widest)
 
 
 def _found(ascending: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

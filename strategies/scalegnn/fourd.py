@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.comm.axis import Axis
 from harness.device import noted_upload
-from harness.kernels import Csr, on_device
+from harness.kernels import Csr, to_device
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Op, Phase, TensorName
 from harness.models import Hits
@@ -108,7 +108,7 @@ class Samples:
 
     def _on_device(self, pair: tuple[Csr, Csr]) -> tuple[Csr, Csr]:
         A, A_T = pair
-        return on_device(A, self.device), on_device(A_T, self.device)
+        return to_device(A, self.device), to_device(A_T, self.device)
 
     def _places(self, S: Tensor, block: range) -> Tensor:
         """The sampled vertices of a block, numbered in the block."""

@@ -10,10 +10,10 @@ import torch
 from harness.check.case import check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine
-from harness.kernels import cast, on_device, transpose
+from harness.kernels import cast, to_device, transpose
 from harness.kernels.csr import Csr
-from harness.kernels.random import MASK, mask_by_tensors
-from harness.kernels.spmm import BLOCK, WAYS, aggregate, by_library, keep_for_products, spmm
+from harness.kernels.random import MASK, mask_torch
+from harness.kernels.spmm import BLOCK, PRODUCT_KERNELS, aggregate, cache_for_products, multiply_library, spmm
 from harness.ranges import balanced
 from harness.strategies.sampling.bulk import Algorithm1, Bulk
 from harness.strategies.sampling.clusters import JoinedClusters
@@ -40,7 +40,7 @@ SAMPLERS: dict[str, Sampler] = {
 
 def drawn(name: str, dtype: torch.dtype, device: torch.device) -> list[list[torch.Tensor]]:
     """The mini-batches of five steps, of a graph on a device: vertices, matrices and the factors of vertices."""
-    graph = WholeGraph(on_device(cast(check_graph(N).A, dtype), device), groups=[0])
+    graph = WholeGraph(to_device(cast(check_graph(N).A, dtype), device), groups=[0])
     sampler = SAMPLERS[name].on(graph)
     batches = (sampler.mini_batch(step, 0, graph, TARGETS) for step in range(5))
     return [parts(batch) for batch in batches]
@@ -81,7 +81,7 @@ def masks_alike() -> None:
     rows = torch.tensor([0, 5, 7, 111_059_955, 1 << 40])
     for cols in MASKS:
         for below in (1, 20_000, 1 << 16):
-            expected = mask_by_tensors(rows, cols.start, cols.stop, -3, 1 << 62, below)
+            expected = mask_torch(rows, cols.start, cols.stop, -3, 1 << 62, below)
             on_device = rows.to(device)
             fake_cuda.waits.clear()
             torch.cuda.reset_peak_memory_stats()
@@ -100,7 +100,7 @@ def test_a_gpu_draws_a_mask_in_one_pass(on_gpus: Callable[..., list[Any]]) -> No
 def bytes_of_products() -> list[int]:
     """The bytes beside the result that the first products and later ones take, forward and backward."""
     device = engine.device_of(Engine.NCCL, 0)
-    A = keep_for_products(on_device(check_graph(N).A, device))
+    A = cache_for_products(to_device(check_graph(N).A, device))
     H = torch.ones(N, 4, dtype=A.val.dtype, device=device, requires_grad=True)
 
     def taken(product: Callable[[], torch.Tensor]) -> int:
@@ -119,7 +119,7 @@ def chosen_ways() -> tuple[dict[str, str], list[bool]]:
     graph = cast(check_graph(N).A, torch.float64)
     measured = Measurements(device, {})
     A, A_T = (
-        keep_for_products(on_device(each, device), measured.choose) for each in (graph, transpose(graph))
+        cache_for_products(to_device(each, device), measured.choose) for each in (graph, transpose(graph))
     )
     equal = []
     for width in (BLOCK, BLOCK + 1, 3 * BLOCK):
@@ -133,7 +133,7 @@ def chosen_ways() -> tuple[dict[str, str], list[bool]]:
         expected = (spmm(graph, host), spmm(transpose(graph), host), host + spmm(graph, host))
         equal += [torch.allclose(a.cpu(), b) for a, b in zip(results, expected, strict=True)]
     again = Measurements(device, dict.fromkeys(measured.chosen, "library"))
-    kept = keep_for_products(A, again.choose)
+    kept = cache_for_products(A, again.choose)
     spmm(kept, torch.rand(N, BLOCK + 1, dtype=torch.float64, device=device))
     assert set(again.chosen.values()) == {"library"}, "an earlier choice stays"
     return measured.chosen, equal
@@ -142,23 +142,23 @@ def chosen_ways() -> tuple[dict[str, str], list[bool]]:
 def choices_of_three_ways() -> dict[str, str]:
     """The choices where a third way does nothing after its first result, and a fourth one raises."""
     device = engine.device_of(Engine.NCCL, 0)
-    A = on_device(cast(check_graph(N).A, torch.float64), device)
+    A = to_device(cast(check_graph(N).A, torch.float64), device)
     measured = Measurements(device, {})
     results: dict[int, torch.Tensor] = {}
 
     def third(A: Csr, H: torch.Tensor, add_to: torch.Tensor | None) -> torch.Tensor:
         if H.shape[1] in results:
             return results[H.shape[1]]
-        results[H.shape[1]] = by_library(A, H, add_to)
+        results[H.shape[1]] = multiply_library(A, H, add_to)
         return results[H.shape[1]].clone()
 
     def fourth(A: Csr, H: torch.Tensor, add_to: torch.Tensor | None) -> torch.Tensor:
         raise RuntimeError("no compiler")
 
-    keep_for_products(A, measured.choose)
+    cache_for_products(A, measured.choose)
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"):
-        patch.setitem(WAYS, "third", third)
-        patch.setitem(WAYS, "fourth", fourth)
+        patch.setitem(PRODUCT_KERNELS, "third", third)
+        patch.setitem(PRODUCT_KERNELS, "fourth", fourth)
         for width in (4, 3 * BLOCK):
             spmm(A, torch.ones(N, width, dtype=torch.float64, device=device))
     return measured.chosen
@@ -175,7 +175,7 @@ def test_a_wide_product_takes_the_faster_way(on_gpus: Callable[..., list[Any]]) 
     assert nnz == transposed and all(equal) and len(equal) == 9
     widths = (BLOCK + 1, 3 * BLOCK)
     assert set(chosen) == {f"product of {N} x {N} with {nnz} entries by {width} columns" for width in widths}
-    assert set(chosen.values()) <= set(WAYS)
+    assert set(chosen.values()) <= set(PRODUCT_KERNELS)
 
 
 def test_row_pointers_are_made_narrow_once(on_gpus: Callable[..., list[Any]]) -> None:

@@ -18,7 +18,7 @@ from harness.check.kit import COSTLY, ON_GPUS
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.kernels.spmm import KEPT
+from harness.kernels.spmm import CACHED_PRODUCTS
 from harness.ledger import AxisName, Ledger, clock_for
 from harness.parallel import prefetch
 from harness.registry import load_strategy, registered
@@ -218,7 +218,7 @@ def peaks_of_an_epoch(case: Case) -> tuple[int, int]:
 
 def kept_pointers() -> int:
     """The bytes of the row pointers that held matrices keep for products, those of earlier cases too."""
-    return sum(each.pointers.nbytes for each in KEPT.values() if each.pointers is not None)
+    return sum(each.pointers.nbytes for each in CACHED_PRODUCTS.values() if each.pointers is not None)
 
 
 def case_of(

@@ -154,8 +154,8 @@ def with_a_bad_kernel() -> list[str]:
     """The findings on two GPUs, of which one multiplies wrongly and draws a mask of zeros."""
     with pytest.MonkeyPatch.context() as patch:
         if engine.rank():
-            by_library = spmm.by_library
-            patch.setattr(spmm, "by_library", lambda A, H, add_to: 1.01 * by_library(A, H, add_to))
+            by_library = spmm.multiply_library
+            patch.setattr(spmm, "multiply_library", lambda A, H, add_to: 1.01 * by_library(A, H, add_to))
             patch.setattr(random, "_mask_kernel", lambda: lambda rows, cols, **_: 0 * (rows + cols))
         return wrong_here()
 

@@ -17,7 +17,7 @@ from harness.graph.order import permuted
 from harness.graph.partition import in_order, parts_of, random_parts, volumes
 from harness.graph.partitioners import EPSILON, libra_parts, neighbours, nets
 from harness.kernels.csr import from_coo, to_scipy
-from harness.kernels.random import Purpose, shuffled
+from harness.kernels.random import Purpose, random_order
 from harness.sources.sbm import Sbm
 from harness.sources.source import generate
 
@@ -145,7 +145,7 @@ def by_the_rules(A, parts, seed):
     edges = sorted((int(u), int(v)) for u, v in zip(M.row, M.col, strict=True) if u < v)
     degree = np.bincount(M.row, minlength=A.rows)
     load, copies, part_of = [0] * parts, [set() for _ in range(A.rows)], {}
-    for number in shuffled(seed, Purpose.PARTITION, range(len(edges))).tolist():
+    for number in random_order(seed, Purpose.PARTITION, range(len(edges))).tolist():
         u, v = edges[number]
         fewer = u if degree[u] < degree[v] else v
         candidates = copies[u] & copies[v] or (

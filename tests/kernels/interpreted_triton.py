@@ -22,12 +22,12 @@ WIDTHS = (1, 1, 3, 16, 16, 17, 64, 64, 130, 128, 256)
 
 def short_numbers(seed: int, *shape: int) -> torch.Tensor:
     size = torch.Size(shape).numel()
-    return ((integers(seed, Purpose.TEST, range(size), below=8192) - 4096) / 4096).reshape(shape)
+    return ((integers(seed, Purpose.TEST, range(size), high=8192) - 4096) / 4096).reshape(shape)
 
 
 def matrix(dtype: torch.dtype, lengths: tuple[int, ...] = LENGTHS, cols: int = COLS) -> Csr:
     row = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths, dtype=torch.int64))
-    col = integers(1, Purpose.EDGES, range(len(row)), below=cols)
+    col = integers(1, Purpose.EDGES, range(len(row)), high=cols)
     return cast(from_coo(row, col, short_numbers(2, len(row)), (len(lengths), cols)), dtype)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.kernels import Csr, to_scipy
 from harness.kernels.csr import index_dtype
-from harness.kernels.parts import Placed, assemble, beside, block
+from harness.kernels.parts import Placement, assemble, extract_block, hstack
 
 
 def dense(A: Csr) -> torch.Tensor:
@@ -27,7 +27,7 @@ cuts = st.sets(st.integers(0, 12))
 @given(A=..., down=cuts, across=cuts)
 def test_cut_and_put_together(A: Csr, down: set[int], across: set[int]) -> None:
     places = [(rows, cols) for rows in cut(A.rows, down) for cols in cut(A.cols, across)]
-    again = assemble([Placed(A, rows, cols, rows.start, cols.start) for rows, cols in places], A.shape)
+    again = assemble([Placement(A, rows, cols, rows.start, cols.start) for rows, cols in places], A.shape)
     assert again.cols == A.cols
     for mine, theirs in zip(again[:3], A[:3], strict=True):
         assert mine.dtype == theirs.dtype
@@ -36,7 +36,7 @@ def test_cut_and_put_together(A: Csr, down: set[int], across: set[int]) -> None:
 
 @given(A=..., across=cuts)
 def test_stripes_beside_each_other(A: Csr, across: set[int]) -> None:
-    again = beside([block(A, range(A.rows), cols) for cols in cut(A.cols, across)])
+    again = hstack([extract_block(A, range(A.rows), cols) for cols in cut(A.cols, across)])
     assert again.cols == A.cols
     assert all(map(torch.equal, again[:3], A[:3]))
 
@@ -46,7 +46,7 @@ def test_a_window_anywhere_in_a_larger_matrix(A: Csr, data: st.DataObject) -> No
     top, left = data.draw(st.integers(0, 5)), data.draw(st.integers(0, 5))
     low, high = sorted(data.draw(st.tuples(st.integers(0, A.rows), st.integers(0, A.rows))))
     start, stop = sorted(data.draw(st.tuples(st.integers(0, A.cols), st.integers(0, A.cols))))
-    window = Placed(A, range(low, high), range(start, stop), top, left)
+    window = Placement(A, range(low, high), range(start, stop), top, left)
     wide = assemble([window], (A.rows + 5, A.cols + 5))
     expected = torch.zeros(wide.shape, dtype=A.val.dtype)
     expected[top : top + high - low, left : left + stop - start] = dense(A)[low:high, start:stop]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from harness.kernels.random import Purpose, uniform
-from harness.kernels.recorded import TURNS, WARM, autotune, product
+from harness.kernels.recorded import TIMED_CALLS, WARMUP_CALLS, autotune, matmul
 
 
 def test_the_one_that_waits_loses() -> None:
@@ -21,7 +21,7 @@ def test_the_one_that_waits_loses() -> None:
         calls["quick"] += 1
 
     assert autotune({"slow": slow, "quick": quick}, torch.device("cpu")) == "quick"
-    assert set(calls.values()) == {WARM + TURNS}
+    assert set(calls.values()) == {WARMUP_CALLS + TIMED_CALLS}
 
 
 def test_shapes_are_not_measured() -> None:
@@ -35,6 +35,6 @@ SHAPES = [(50, 7, 3), (50, 3, 7), (50, 4, 4), (3, 7, 2), (0, 3, 2), (5, 0, 2)]
 def test_a_product_of_tall_matrices_is_whole_and_in_order(rows: int, width: int, columns: int) -> None:
     T = uniform(0, Purpose.TEST, range(rows * width)).view(rows, width)
     G = uniform(1, Purpose.TEST, range(rows * columns)).view(rows, columns)
-    result = product(T.T, G)
+    result = matmul(T.T, G)
     assert result.is_contiguous()
     assert np.allclose(result, T.numpy().T @ G.numpy(), rtol=1e-14, atol=1e-14)

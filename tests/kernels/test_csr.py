@@ -13,11 +13,11 @@ from harness.kernels.csr import (
     from_coo,
     from_scipy,
     index_dtype,
-    row_of,
+    row_indices,
     to_scipy,
     transpose,
 )
-from harness.kernels.parts import block
+from harness.kernels.parts import extract_block
 
 
 def dense(A: Csr) -> np.ndarray:
@@ -30,7 +30,7 @@ def dense(A: Csr) -> np.ndarray:
 
 def well_formed(A: Csr) -> bool:
     """Types, lengths, and rows that ascend."""
-    ascending = torch.diff(row_of(A) * A.cols + A.col) >= 0
+    ascending = torch.diff(row_indices(A) * A.cols + A.col) >= 0
     return (
         (A.rowptr.dtype, A.col.dtype) == (torch.int64, torch.int32)
         and A.rowptr[0] == 0
@@ -68,7 +68,7 @@ def test_equal_pairs_keep_their_order():
 def test_narrow_indices_do_not_overflow():
     row, col = torch.tensor([40_000, 3], dtype=torch.int32), torch.tensor([70_000, 69_999], dtype=torch.int32)
     A = from_coo(row, col, torch.tensor([1.0, 2.0]), (70_001, 70_001))
-    assert row_of(A).tolist() == [3, 40_000]
+    assert row_indices(A).tolist() == [3, 40_000]
     assert A.col.tolist() == [69_999, 70_000]
 
 
@@ -94,8 +94,8 @@ def test_a_block_is_a_rectangle_with_its_own_indices(A, data):
         return range(low, data.draw(st.integers(low, size)))
 
     rows, cols = part(A.rows), part(A.cols)
-    B = block(A, rows, cols)
-    assert block(A, rows, range(cols.stop, cols.start)).shape == (len(rows), 0)
+    B = extract_block(A, rows, cols)
+    assert extract_block(A, rows, range(cols.stop, cols.start)).shape == (len(rows), 0)
     assert B.shape == (len(rows), len(cols))
     assert well_formed(B)
     assert np.array_equal(dense(B), dense(A)[rows.start : rows.stop, cols.start : cols.stop])
@@ -103,7 +103,7 @@ def test_a_block_is_a_rectangle_with_its_own_indices(A, data):
 
 def test_whole_rows_are_a_view():
     A = from_coo(torch.arange(6), torch.arange(6), torch.ones(6), (6, 6))
-    assert block(A, range(2, 5), range(6)).val.data_ptr() == A.val[2:].data_ptr()
+    assert extract_block(A, range(2, 5), range(6)).val.data_ptr() == A.val[2:].data_ptr()
 
 
 @given(st.from_type(Csr), st.sampled_from(["csr", "csc", "coo"]))
@@ -139,4 +139,4 @@ def test_wide_matrices_have_wide_columns():
     assert index_dtype(2**31) == torch.int64
     A = from_coo(torch.tensor([0, 1]), torch.tensor([2**33, 5]), torch.ones(2), (2, 2**33 + 1))
     assert A.col.tolist() == [2**33, 5]
-    assert block(A, range(2), range(2**33, 2**33 + 1)).col.dtype == torch.int32
+    assert extract_block(A, range(2), range(2**33, 2**33 + 1)).col.dtype == torch.int32

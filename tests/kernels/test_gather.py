@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
-from harness.kernels.parts import scatter_matrix
+from harness.kernels.parts import build_scatter_matrix
 from harness.kernels.spmm import spmm
 
 
@@ -15,12 +15,12 @@ def test_the_product_is_the_gradient_of_indexing(rows, features, index):
     X = torch.zeros(rows, features, dtype=torch.float64, requires_grad=True)
     dY = torch.arange(len(index) * features, dtype=torch.float64).reshape(len(index), features)
     X[index].backward(dY)
-    scatter = scatter_matrix(index, rows, X.dtype)
+    scatter = build_scatter_matrix(index, rows, X.dtype)
     assert scatter.shape == (rows, len(index))
     assert torch.equal(spmm(scatter, dY), X.grad)
 
 
 def test_shapes_are_enough():
     with FakeTensorMode():
-        scatter = scatter_matrix(torch.zeros(50, dtype=torch.int64), 1000, torch.float32)
+        scatter = build_scatter_matrix(torch.zeros(50, dtype=torch.int64), 1000, torch.float32)
         assert spmm(scatter, torch.empty(50, 8)).shape == (1000, 8)

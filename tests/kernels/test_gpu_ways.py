@@ -12,7 +12,15 @@ import torch
 from harness.device import NO_FIXED_ORDER, prefer_determinism
 from harness.kernels import spmm
 from harness.kernels.csr import Csr, from_coo
-from harness.kernels.spmm import BLOCK, KEPT, LIBRARY, TRITON, WAYS, by_library, keep_for_products
+from harness.kernels.spmm import (
+    BLOCK,
+    CACHED_PRODUCTS,
+    LIBRARY,
+    PRODUCT_KERNELS,
+    TRITON,
+    cache_for_products,
+    multiply_library,
+)
 from harness.strategy.context import Measurements
 
 IN_BLOCKS = f"library, {BLOCK} columns at a time"
@@ -25,7 +33,7 @@ def matrix() -> Csr:
 
 def multiply(A: Csr, width: int) -> torch.Tensor:
     H = torch.arange(3.0 * width).reshape(3, width)
-    return spmm._way_on_gpu(A, H)(A, H, None)
+    return spmm._select_gpu_kernel(A, H)(A, H, None)
 
 
 class Chooser:
@@ -47,7 +55,7 @@ def without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def right(A: Csr, H: torch.Tensor, add_to: torch.Tensor | None) -> torch.Tensor:
-    return by_library(A, H, add_to)
+    return multiply_library(A, H, add_to)
 
 
 def raises(_A: Csr, _H: torch.Tensor, _add_to: torch.Tensor | None) -> torch.Tensor:
@@ -58,7 +66,7 @@ def altered(change: Callable[[torch.Tensor], object]) -> Product:
     """A way whose results are altered."""
 
     def way(A: Csr, H: torch.Tensor, add_to: torch.Tensor | None) -> torch.Tensor:
-        Z = by_library(A, H, add_to)
+        Z = multiply_library(A, H, add_to)
         change(Z)
         return Z
 
@@ -66,26 +74,26 @@ def altered(change: Callable[[torch.Tensor], object]) -> Product:
 
 
 def test_right_ways_are_measured_and_the_choice_is_kept(monkeypatch):
-    monkeypatch.setitem(WAYS, "third", right)
+    monkeypatch.setitem(PRODUCT_KERNELS, "third", right)
     choose = Chooser()
-    A = keep_for_products(matrix(), choose)
+    A = cache_for_products(matrix(), choose)
     for _ in range(2):
         for width in (4, BLOCK + 1):
-            expected = by_library(A, torch.arange(3.0 * width).reshape(3, width), None)
+            expected = multiply_library(A, torch.arange(3.0 * width).reshape(3, width), None)
             assert torch.equal(multiply(A, width), expected)
     what = "product of 3 x 3 with 3 entries by {} columns"
     assert choose.offered == {
         what.format(4): [LIBRARY, "third"],
         what.format(BLOCK + 1): [LIBRARY, IN_BLOCKS, "third"],
     }
-    assert set(KEPT[A.rowptr].ways.values()) == {"third"}
+    assert set(CACHED_PRODUCTS[A.rowptr].kernels.values()) == {"third"}
 
 
 def test_other_matrices_use_the_library(monkeypatch):
-    monkeypatch.setitem(WAYS, "third", raises)
+    monkeypatch.setitem(PRODUCT_KERNELS, "third", raises)
     A = matrix()
-    assert spmm._way_on_gpu(A, torch.ones(3, 4)) is by_library
-    assert spmm._way_on_gpu(keep_for_products(A), torch.ones(3, 4)) is by_library
+    assert spmm._select_gpu_kernel(A, torch.ones(3, 4)) is multiply_library
+    assert spmm._select_gpu_kernel(cache_for_products(A), torch.ones(3, 4)) is multiply_library
 
 
 @pytest.mark.parametrize(
@@ -99,9 +107,9 @@ def test_other_matrices_use_the_library(monkeypatch):
     ids=["raises", "other number", "nan", "inf"],
 )
 def test_wrong_ways_are_left_out_with_a_warning(monkeypatch, way, reason):
-    monkeypatch.setitem(WAYS, "third", way)
+    monkeypatch.setitem(PRODUCT_KERNELS, "third", way)
     choose = Chooser()
-    A = keep_for_products(matrix(), choose)
+    A = cache_for_products(matrix(), choose)
     with pytest.warns(UserWarning, match=f"by 'third' are left out on this GPU: .*{reason}"):
         multiply(A, 4)
     assert choose.offered == {}, "the library alone need not be measured"
@@ -109,26 +117,26 @@ def test_wrong_ways_are_left_out_with_a_warning(monkeypatch, way, reason):
 
 
 def test_choices_of_an_earlier_run_are_taken_unless_they_do_not_work_here(monkeypatch):
-    monkeypatch.setitem(WAYS, "third", right)
+    monkeypatch.setitem(PRODUCT_KERNELS, "third", right)
     what = "product of 3 x 3 with 3 entries by 4 columns"
     for name, taken in ((LIBRARY, LIBRARY), ("third", "third"), (TRITON, LIBRARY), ("of old", LIBRARY)):
         measured = Measurements(torch.device("cpu"), {what: name})
-        A = keep_for_products(matrix(), measured.choose)
+        A = cache_for_products(matrix(), measured.choose)
         multiply(A, 4)
-        assert KEPT[A.rowptr].ways == {(4, False): taken}
+        assert CACHED_PRODUCTS[A.rowptr].kernels == {(4, False): taken}
         assert measured.chosen == {what: name}
 
 
 def test_deterministic_products_take_the_way_that_has_one_order(monkeypatch):
     """For matrices that are not kept too; a choice by time is kept beside it."""
-    monkeypatch.setitem(WAYS, TRITON, right)
-    monkeypatch.setitem(WAYS, "third", right)
-    A = keep_for_products(matrix(), Chooser())
+    monkeypatch.setitem(PRODUCT_KERNELS, TRITON, right)
+    monkeypatch.setitem(PRODUCT_KERNELS, "third", right)
+    A = cache_for_products(matrix(), Chooser())
     with prefer_determinism() as without:
         for each in (A, matrix()):
-            assert spmm._way_on_gpu(each, torch.ones(3, 4)) is WAYS[TRITON]
+            assert spmm._select_gpu_kernel(each, torch.ones(3, 4)) is PRODUCT_KERNELS[TRITON]
     assert not without
-    assert spmm._way_on_gpu(A, torch.ones(3, 4)) is WAYS["third"]
+    assert spmm._select_gpu_kernel(A, torch.ones(3, 4)) is PRODUCT_KERNELS["third"]
 
 
 def test_deterministic_products_by_the_library_are_named():

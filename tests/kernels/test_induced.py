@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from harness.check.case import check_graph
 from harness.kernels import Csr, to_scipy
-from harness.kernels.induced import by_tensors, induced_pair
-from harness.kernels.parts import block
-from harness.kernels.shuffle import distinct
+from harness.kernels.induced import induced_pair, induced_pair_torch
+from harness.kernels.parts import extract_block
+from harness.kernels.shuffle import sample_distinct
 from harness.ranges import part
 
 N = 97
@@ -24,15 +24,15 @@ def scipy_part(A: Csr, rows: torch.Tensor, cols: torch.Tensor, diagonal: int, ch
     return np.where(rows.numpy()[:, None] + diagonal == cols.numpy()[None, :], dense, dense / chance)
 
 
-@pytest.mark.parametrize("way", [induced_pair, by_tensors])
+@pytest.mark.parametrize("way", [induced_pair, induced_pair_torch])
 @given(st.integers(0, N), st.integers(1, 4), st.integers(1, 4), st.data())
 def test_blocks_of_a_sample_are_scipys(way, size: int, r: int, s: int, data: st.DataObject) -> None:
     """Of any blocks of rows and of columns, empty ones too."""
     A = check_graph(N).A
     rows, cols = part(N, r, data.draw(st.integers(0, r - 1))), part(N, s, data.draw(st.integers(0, s - 1)))
-    mine, diagonal = block(A, rows, cols), rows.start - cols.start
+    mine, diagonal = extract_block(A, rows, cols), rows.start - cols.start
     for tag in (1, 2, 7):
-        S = distinct((tag, size), N, size)
+        S = sample_distinct((tag, size), N, size)
         S_r = S[(rows.start <= S) & (rows.stop > S)] - rows.start
         S_c = S[(cols.start <= S) & (cols.stop > S)] - cols.start
         found, turned = way(mine, S_r, S_c, diagonal, 0.25)
@@ -45,7 +45,7 @@ def test_blocks_of_a_sample_are_scipys(way, size: int, r: int, s: int, data: st.
                 assert (matrix.col[matrix.rowptr[row] : matrix.rowptr[row + 1]].diff() > 0).all()
 
 
-@pytest.mark.parametrize("way", [induced_pair, by_tensors])
+@pytest.mark.parametrize("way", [induced_pair, induced_pair_torch])
 @pytest.mark.parametrize("column", [torch.int32, torch.int64])
 @pytest.mark.parametrize("cols", [63, 64, 65, 128])
 def test_samples_at_the_ends_of_words(way, column: torch.dtype, cols: int) -> None:
@@ -84,7 +84,7 @@ def test_the_mean_of_sampled_products_is_the_product() -> None:
     for scale, unbiased in ((chance, True), (1.0, False)):
         total, squares, times = (torch.zeros(N, dtype=torch.float64) for _ in range(3))
         for tag in range(1, draws + 1):
-            S = distinct((5, tag), N, size)
+            S = sample_distinct((5, tag), N, size)
             A_S, _ = induced_pair(A, S, S, 0, scale)
             y = torch.from_numpy(to_scipy(A_S) @ x[S].numpy())
             total[S] += y
@@ -100,11 +100,11 @@ def test_the_mean_of_sampled_products_is_the_product() -> None:
 def test_expected_sizes_are_the_mean_of_drawn_ones() -> None:
     A, size = check_graph(N).A, 40
     rows, cols = range(0, 60), range(30, N)
-    mine = block(A, rows, cols)
+    mine = extract_block(A, rows, cols)
     shape = Csr(*(array.to("meta") for array in mine[:3]), mine.cols)
     drawn, expected = [], []
     for tag in range(1, 400):
-        S = distinct((1, tag), N, size)
+        S = sample_distinct((1, tag), N, size)
         S_r, S_c = (S[(each.start <= S) & (each.stop > S)] - each.start for each in (rows, cols))
         run = partial(induced_pair, rows=S_r, cols=S_c, diagonal=-30, chance=0.4)
         drawn.append(run(mine)[0].nnz)

@@ -14,10 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.kernels import tiles
-from harness.kernels.csr import Csr, cast, from_coo, row_of, to_scipy
-from harness.kernels.jit import share_bounds
+from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_scipy
+from harness.kernels.jit import balance_rows
 from harness.kernels.random import Purpose, integers, uniform
-from harness.kernels.spmm import by_library, by_library_in_blocks, by_tiles, inner_products, multiply
+from harness.kernels.spmm import (
+    inner_products,
+    multiply,
+    multiply_library,
+    multiply_library_blocked,
+    multiply_tiled,
+)
 from tests.python_path import CHECKOUT, with_python_path
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
@@ -47,7 +53,7 @@ def one_chain(A: Csr, H: torch.Tensor, Z: torch.Tensor | None) -> torch.Tensor:
     """A H, each element as one chain of additions in the order of the entries, bf16 rounded at the end."""
     wide = torch.promote_types(H.dtype, torch.float32)
     sums = torch.zeros(A.rows, H.shape[1], dtype=wide) if Z is None else Z.to(wide)
-    for row, col, val in zip(row_of(A), A.col.long(), A.val.to(wide), strict=True):
+    for row, col, val in zip(row_indices(A), A.col.long(), A.val.to(wide), strict=True):
         sums[row] = sums[row] + val * H[col].to(wide)
     return sums.to(H.dtype)
 
@@ -66,12 +72,12 @@ def test_an_element_is_one_chain_of_additions(dtype, add):
         assert result is Z or not add
 
 
-@pytest.mark.parametrize("way", [by_tiles, by_library, by_library_in_blocks])
+@pytest.mark.parametrize("way", [multiply_tiled, multiply_library, multiply_library_blocked])
 @given(A=st.from_type(Csr), features=st.integers(1, 9), add=st.booleans(), wide=st.booleans())
 def test_values(way, A, features, add, wide):
     if A.nnz == 0:  # `multiply` answers itself
         return
-    features *= 1 if way is not by_library_in_blocks else 16  # up to three blocks
+    features *= 1 if way is not multiply_library_blocked else 16  # up to three blocks
     A = A._replace(col=A.col.long() if wide else A.col)
     H, Z = (whole_numbers(size, features, torch.float64) for size in (A.cols, A.rows))
     expected = to_scipy(A) @ H.numpy() + (Z.numpy() if add else 0)
@@ -83,9 +89,9 @@ def test_values(way, A, features, add, wide):
 def test_prefetching_changes_nothing(dtype, features, monkeypatch):
     A = cast(power_law(300, 2_000), dtype)
     H = short_numbers(2, 300, features).to(dtype)
-    near = by_tiles(A, H, None)
+    near = multiply_tiled(A, H, None)
     monkeypatch.setattr(tiles, "FAR_BYTES", 0)
-    assert torch.equal(by_tiles(A, H, None), near)
+    assert torch.equal(multiply_tiled(A, H, None), near)
 
 
 @pytest.mark.parametrize(("dtype", "features"), [(torch.float32, FULL + 1), (torch.bfloat16, 16)], ids=str)
@@ -152,7 +158,7 @@ def test_a_vector_costs_one_fused_multiply_add(features, vectors):
 
 @given(st.from_type(Csr), st.integers(1, 9))
 def test_shares_are_all_rows_once_and_balanced(A, shares):
-    bounds = share_bounds(A.rowptr.numpy(), shares)
+    bounds = balance_rows(A.rowptr.numpy(), shares)
     assert bounds.tolist() == sorted(bounds)
     assert (bounds[0], bounds[-1]) == (0, A.rows)
     work = np.diff(A.rowptr.numpy()[bounds] + bounds)
@@ -206,7 +212,7 @@ def test_inner_products(dtype, threads, two_threads):
             uniform(seed, Purpose.TEST, range(N * width)).reshape(width, N).T.to(dtype) for seed in (1, 2)
         )
         Y[3, 0] = float("inf")
-        expected = (X.double()[row_of(A)] * Y.double()[A.col.long()]).sum(1)
+        expected = (X.double()[row_indices(A)] * Y.double()[A.col.long()]).sum(1)
         torch.testing.assert_close(inner_products(A, X, Y), expected.to(dtype))
 
 

@@ -5,19 +5,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.kernels.csr import Csr, cast, form_of, pack, unpack
-from harness.kernels.spmm import by_library, by_tiles
+from harness.kernels.csr import Csr, cast, get_packed_format, pack, unpack
+from harness.kernels.spmm import multiply_library, multiply_tiled
 from harness.strategy import packed_bytes
 
 
 @given(A=..., dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
 def test_what_comes_out_is_what_went_in(A: Csr, dtype: torch.dtype) -> None:
     A = cast(A, dtype)
-    form, buffer = form_of(A), pack(A)
+    form, buffer = get_packed_format(A), pack(A)
     B = unpack(buffer.clone(), form)
-    assert (buffer.dtype, buffer.numel()) == (torch.uint8, form.bytes)
-    assert form.bytes == sum(part.nbytes for part in B[:3])
-    assert form.bytes == (A.rows + 1) * 4 + A.nnz * (4 + dtype.itemsize)
+    assert (buffer.dtype, buffer.numel()) == (torch.uint8, form.nbytes)
+    assert form.nbytes == sum(part.nbytes for part in B[:3])
+    assert form.nbytes == (A.rows + 1) * 4 + A.nnz * (4 + dtype.itemsize)
     assert form.words == sum(part.numel() for part in A[:3])
     assert B.shape == A.shape
     for mine, theirs, kind in zip(B[:3], A[:3], (torch.int32, torch.int32, dtype), strict=True):
@@ -29,7 +29,7 @@ def test_shapes_are_packed_without_numbers() -> None:
     A = Csr(torch.empty(5, dtype=torch.int64), torch.empty(7, dtype=torch.int32), torch.empty(7), 9)
     shapes = Csr(*(part.to("meta") for part in A[:3]), 9)
     assert pack(shapes).shape == pack(A).shape
-    assert unpack(pack(shapes), form_of(shapes)).shape == (4, 9)
+    assert unpack(pack(shapes), get_packed_format(shapes)).shape == (4, 9)
 
 
 @pytest.mark.parametrize(("nnz", "pointer"), [(2**31 - 1, torch.int32), (2**31, torch.int64)])
@@ -43,17 +43,17 @@ def test_pointers_widen_where_32_bits_cannot_count_the_nonzeros(
         for size, dtype in ((8, torch.int64), (nnz, torch.int32), (nnz, getattr(torch, precision)))
     )
     A = Csr(rowptr, col, val, 9)
-    B = unpack(pack(A), form_of(A))
+    B = unpack(pack(A), get_packed_format(A))
     assert (B.rowptr.dtype, B.col.dtype, B.val.dtype) == (pointer, torch.int32, val.dtype)
     assert (B.shape, B.nnz) == ((7, 9), nnz)
-    assert pack(A).numel() == packed_bytes(7, nnz, precision) == form_of(A).bytes
+    assert pack(A).numel() == packed_bytes(7, nnz, precision) == get_packed_format(A).nbytes
 
 
 @given(A=...)
 def test_narrow_pointers_multiply_as_wide_ones_do(A: Csr) -> None:
     H = torch.linspace(-1, 1, A.cols * 24, dtype=A.val.dtype).view(A.cols, 24)
-    B = unpack(pack(A), form_of(A))
-    for way in (by_library, by_tiles):
+    B = unpack(pack(A), get_packed_format(A))
+    for way in (multiply_library, multiply_tiled):
         assert torch.equal(way(B, H, None), way(A, H, None))
 
 

@@ -8,19 +8,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.kernels.csr import Csr, from_coo, row_of, to_scipy
+from harness.kernels.csr import Csr, from_coo, row_indices, to_scipy
 from harness.kernels.parts import (
-    apart,
-    below,
-    block,
-    columns_by_tensors,
-    drawn_rows,
-    filled_columns,
-    filled_rows,
-    rows_by_tensors,
+    drop_empty_columns,
+    extract_block,
+    nonempty_columns,
+    nonempty_rows,
+    sample_rows,
     select_columns,
+    select_columns_torch,
     select_rows,
-    without_empty_columns,
+    select_rows_torch,
+    split_diagonal,
+    vstack,
 )
 
 
@@ -29,7 +29,7 @@ def dense(A: Csr) -> torch.Tensor:
 
 
 def ascending(A: Csr) -> bool:
-    return bool((torch.diff(row_of(A) * A.cols + A.col) >= 0).all())
+    return bool((torch.diff(row_indices(A) * A.cols + A.col) >= 0).all())
 
 
 @given(st.from_type(Csr), st.lists(st.integers(0, 12), max_size=20))
@@ -49,8 +49,8 @@ def test_tensor_operations_select_the_same(A, data):
     cols = some_of(data, A.cols, in_order=True)
     rows = some_of(data, A.rows, in_order=False).repeat(2)
     for ours, tensors in (
-        (select_rows(A, rows), rows_by_tensors(A, rows)),
-        (select_columns(A, cols), columns_by_tensors(A, cols)),
+        (select_rows(A, rows), select_rows_torch(A, rows)),
+        (select_columns(A, cols), select_columns_torch(A, cols)),
     ):
         assert ours.cols == tensors.cols
         assert all(map(torch.equal, ours[:3], tensors[:3]))
@@ -59,8 +59,8 @@ def test_tensor_operations_select_the_same(A, data):
 @given(st.from_type(Csr), st.lists(st.integers(0, 13), max_size=4))
 def test_pieces_below_one_another_are_the_matrix(A, cuts):
     edges = [0, *sorted(min(cut, A.rows) for cut in cuts), A.rows]
-    pieces = [block(A, range(first, last), range(A.cols)) for first, last in pairwise(edges)]
-    B = below(pieces)
+    pieces = [extract_block(A, range(first, last), range(A.cols)) for first, last in pairwise(edges)]
+    B = vstack(pieces)
     assert B.shape == A.shape
     assert all(map(torch.equal, B[:3], A[:3]))
 
@@ -88,9 +88,9 @@ def test_drawn_rows_are_those_of_the_dense_matrix() -> None:
     dense = torch.arange(35.0).view(7, 5) * (torch.arange(35).view(7, 5) % 3 == 0)
     row, col = dense.nonzero().T
     A, rows = from_coo(row, col, dense[row, col], (7, 5)), torch.tensor([1, 4, 6])
-    drawn = torch.from_numpy(to_scipy(drawn_rows(A, rows, 0.5)).toarray())
+    drawn = torch.from_numpy(to_scipy(sample_rows(A, rows, 0.5)).toarray())
     assert torch.equal(drawn, dense[rows] / 2)
-    shapes = drawn_rows(_on_nothing(A), rows, 0.5)
+    shapes = sample_rows(_on_nothing(A), rows, 0.5)
     assert shapes.shape == (3, 5)
     assert shapes.nnz == round(A.nnz * 3 / 7)
 
@@ -107,14 +107,14 @@ def structure(A: Csr) -> torch.Tensor:
 @given(A=...)
 def test_filled_rows_and_columns_are_those_with_an_entry(A: Csr) -> None:
     there = structure(A) != 0
-    assert filled_columns(A).tolist() == there.any(dim=0).nonzero()[:, 0].tolist()
-    assert filled_rows(A).tolist() == there.any(dim=1).nonzero()[:, 0].tolist()
+    assert nonempty_columns(A).tolist() == there.any(dim=0).nonzero()[:, 0].tolist()
+    assert nonempty_rows(A).tolist() == there.any(dim=1).nonzero()[:, 0].tolist()
 
 
 @given(A=...)
 def test_the_filled_columns_are_all_that_is_left(A: Csr) -> None:
-    B = without_empty_columns(A)
-    assert torch.equal(dense(B), dense(A)[:, filled_columns(A)])
+    B = drop_empty_columns(A)
+    assert torch.equal(dense(B), dense(A)[:, nonempty_columns(A)])
 
 
 @pytest.mark.parametrize(
@@ -135,15 +135,15 @@ def test_of_shapes_as_many_columns_are_filled_as_by_random_entries(
         row = torch.randint(rows, (nonzeros,), generator=source)
         col = torch.randint(cols, (nonzeros,), generator=source)
         drawn.append(from_coo(row, col, torch.ones(nonzeros), (rows, cols)))
-    for count in (filled_columns, filled_rows):
+    for count in (nonempty_columns, nonempty_rows):
         mean = sum(len(count(A)) for A in drawn) / len(drawn)
         assert len(count(shapes)) == pytest.approx(mean, rel=0.03, abs=0.6)
-    assert without_empty_columns(shapes).cols == len(filled_columns(shapes))
+    assert drop_empty_columns(shapes).cols == len(nonempty_columns(shapes))
 
 
 @given(A=..., offset=st.integers(-12, 12))
 def test_both_together_are_the_matrix(A: Csr, offset: int) -> None:
-    whole, (without, values) = dense(A), apart(A, offset)
+    whole, (without, values) = dense(A), split_diagonal(A, offset)
     rest = dense(without)
     row, col = torch.arange(A.rows)[:, None], torch.arange(A.cols)[None]
     on = row + offset == col
@@ -156,6 +156,6 @@ def test_of_shapes_one_entry_is_missing_wherever_the_diagonal_passes(offset: int
     row, col = torch.arange(6).repeat_interleave(8), torch.arange(8).repeat(6)
     A = from_coo(row, col, torch.rand(48), (6, 8))
     shapes = Csr(A.rowptr.to("meta"), A.col.to("meta"), A.val.to("meta"), A.cols)
-    (expected, loops), (rest, values) = apart(A, offset), apart(shapes, offset)
+    (expected, loops), (rest, values) = split_diagonal(A, offset), split_diagonal(shapes, offset)
     assert rest.nnz == expected.nnz
     assert values.shape == loops.shape

@@ -11,17 +11,17 @@ from scipy import stats
 from torch._subclasses import FakeTensorMode
 
 from harness.kernels.random import (
-    COMPILED_FROM,
+    NUMBA_THRESHOLD,
     Purpose,
-    bits,
-    bits_of,
     integers,
-    mask,
     normal,
-    rectangle,
+    random_bits,
+    random_bits_numba,
+    random_mask,
+    random_order,
     rectangle_index,
-    shuffled,
     uniform,
+    uniform_rectangle,
 )
 
 LIKELY = 1e-6  # a sound generator fails a test at this level once in a million seeds, and ours are fixed
@@ -47,33 +47,33 @@ indices = st.integers(-(2**63), 2**63 - 1)
 @given(st.integers(), st.sampled_from(Purpose), st.lists(indices, max_size=9))
 def test_the_definition(seed, purpose, index):
     expected = [bits_by_python(seed, purpose, i) for i in index]
-    assert bits(seed, purpose, torch.tensor(index, dtype=torch.int64)).tolist() == expected
+    assert random_bits(seed, purpose, torch.tensor(index, dtype=torch.int64)).tolist() == expected
 
 
 @given(st.lists(indices, max_size=9), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 def test_the_compiled_twin_is_equal_bit_for_bit(index, first, second):
-    from harness.kernels.random import bits_by_tensors
+    from harness.kernels.random import random_bits_torch
 
     index = torch.tensor(index, dtype=torch.int64)
-    compiled = torch.from_numpy(bits_of(index.numpy(), first, second))
-    assert torch.equal(compiled, bits_by_tensors(index, first, second))
+    compiled = torch.from_numpy(random_bits_numba(index.numpy(), first, second))
+    assert torch.equal(compiled, random_bits_torch(index, first, second))
 
 
 def test_large_draws_equal_small_ones():
     """The size at which the compiled loop takes over is not seen in the numbers, nor are shape and strides."""
-    n = COMPILED_FROM
-    whole = bits(3, Purpose.TEST, range(5, 5 + n))
-    pieces = [bits(3, Purpose.TEST, range(start, start + n // 4)) for start in range(5, 5 + n, n // 4)]
+    n = NUMBA_THRESHOLD
+    whole = random_bits(3, Purpose.TEST, range(5, 5 + n))
+    pieces = [random_bits(3, Purpose.TEST, range(start, start + n // 4)) for start in range(5, 5 + n, n // 4)]
     assert torch.equal(whole, torch.cat(pieces))
     strided = torch.arange(5, 5 + n).reshape(2, -1).T
-    assert torch.equal(bits(3, Purpose.TEST, strided), whole.reshape(2, -1).T)
-    assert torch.equal(bits(3, Purpose.TEST, range(5, 5 + n, 7)), whole[::7])
+    assert torch.equal(random_bits(3, Purpose.TEST, strided), whole.reshape(2, -1).T)
+    assert torch.equal(random_bits(3, Purpose.TEST, range(5, 5 + n, 7)), whole[::7])
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 5), st.integers(0, 5))
 def test_a_rectangle_is_a_piece_of_the_matrix(first_row, rows, first_col, cols):
     whole = uniform(1, Purpose.WEIGHTS, range(100, 100 + 20 * 10)).reshape(20, 10)
-    piece = rectangle(
+    piece = uniform_rectangle(
         1,
         Purpose.WEIGHTS,
         range(first_row, first_row + rows),
@@ -89,8 +89,8 @@ def test_a_rectangle_is_a_piece_of_the_matrix(first_row, rows, first_col, cols):
 @pytest.mark.parametrize("rows", [range(2, 9), range(1, 15, 3), torch.tensor([7, 0, 7, 19])], ids=str)
 def test_the_compiled_rectangle_is_that_of_tensors(rows, cols, dtype, monkeypatch) -> None:
     whole = uniform(1, Purpose.WEIGHTS, range(100, 100 + 20 * 10), dtype).reshape(20, 10)
-    monkeypatch.setattr("harness.kernels.random.COMPILED_FROM", 1)
-    piece = rectangle(1, Purpose.WEIGHTS, rows, cols, 10, start=100, dtype=dtype)
+    monkeypatch.setattr("harness.kernels.random.NUMBA_THRESHOLD", 1)
+    piece = uniform_rectangle(1, Purpose.WEIGHTS, rows, cols, 10, start=100, dtype=dtype)
     kept = rows if isinstance(rows, torch.Tensor) else torch.tensor(rows)
     assert torch.equal(piece, whole[kept][:, cols.start : cols.stop])
 
@@ -128,7 +128,7 @@ def test_integers_are_equally_likely(below):
 
 
 def test_every_byte_is_equally_likely():
-    drawn = bits(4, Purpose.TEST, range(MANY)).numpy().view(np.uint8).reshape(MANY, 8)
+    drawn = random_bits(4, Purpose.TEST, range(MANY)).numpy().view(np.uint8).reshape(MANY, 8)
     for byte in drawn.T:
         assert stats.chisquare(np.bincount(byte, minlength=256)).pvalue > LIKELY
 
@@ -136,34 +136,34 @@ def test_every_byte_is_equally_likely():
 @pytest.mark.parametrize(
     "other",
     [
-        lambda i: bits(4, Purpose.TEST, i + 1),
-        lambda i: bits(4, Purpose.TEST, i + 1024),
-        lambda i: bits(5, Purpose.TEST, i),
-        lambda i: bits(4, Purpose.EDGES, i),
+        lambda i: random_bits(4, Purpose.TEST, i + 1),
+        lambda i: random_bits(4, Purpose.TEST, i + 1024),
+        lambda i: random_bits(5, Purpose.TEST, i),
+        lambda i: random_bits(4, Purpose.EDGES, i),
     ],
     ids=["next index", "next row", "next seed", "other purpose"],
 )
 def test_neighbours_have_nothing_to_do_with_each_other(other):
     """Of 64 bits half differ, and each of them does in half of the cases."""
     index = torch.arange(MANY)
-    differ = (bits(4, Purpose.TEST, index) ^ other(index)).numpy().view(np.uint8).reshape(MANY, 8)
+    differ = (random_bits(4, Purpose.TEST, index) ^ other(index)).numpy().view(np.uint8).reshape(MANY, 8)
     per_bit = np.unpackbits(differ, axis=1).mean(axis=0)
     assert abs(per_bit - 0.5).max() < 5 * 0.5 / MANY**0.5
     assert stats.binomtest(int(per_bit.sum() * MANY + 0.5), MANY * 64).pvalue > LIKELY
 
 
 def test_shuffled():
-    p = shuffled(1, Purpose.PERMUTATION, range(1000))
+    p = random_order(1, Purpose.PERMUTATION, range(1000))
     assert torch.equal(p.sort().values, torch.arange(1000))
-    assert not torch.equal(p, shuffled(2, Purpose.PERMUTATION, range(1000)))
+    assert not torch.equal(p, random_order(2, Purpose.PERMUTATION, range(1000)))
     assert abs(stats.spearmanr(p.numpy(), np.arange(1000)).statistic) < 5 / 1000**0.5
-    assert shuffled(1, Purpose.PERMUTATION, range(0)).shape == (0,)
+    assert random_order(1, Purpose.PERMUTATION, range(0)).shape == (0,)
 
 
 def test_shapes_are_enough():
     with FakeTensorMode():
-        assert uniform(1, Purpose.DROPOUT, range(COMPILED_FROM)).shape == (COMPILED_FROM,)
-        assert rectangle(1, Purpose.DROPOUT, range(3), range(4), 9).shape == (3, 4)
+        assert uniform(1, Purpose.DROPOUT, range(NUMBA_THRESHOLD)).shape == (NUMBA_THRESHOLD,)
+        assert uniform_rectangle(1, Purpose.DROPOUT, range(3), range(4), 9).shape == (3, 4)
 
 
 def test_matrices_beyond_the_numbers_are_refused():
@@ -175,10 +175,10 @@ def test_matrices_beyond_the_numbers_are_refused():
 @pytest.mark.parametrize("cols", [range(0), range(1), range(3, 9), range(5, 8), range(4, 12)], ids=str)
 def test_a_mask_is_a_rectangle_of_one_mask(cols: range, compiled_from: int, monkeypatch) -> None:
     """By Python's integers: column c of row r is lane c mod 4 of the bits at 2^20 r + c // 4."""
-    monkeypatch.setattr("harness.kernels.random.COMPILED_FROM", compiled_from)
+    monkeypatch.setattr("harness.kernels.random.NUMBA_THRESHOLD", compiled_from)
     rows = torch.tensor([0, 5, 111_059_955])
-    drawn = mask((3, 1), Purpose.DROPOUT, rows, cols, below=20_000)
+    drawn = random_mask((3, 1), Purpose.DROPOUT, rows, cols, threshold=20_000)
     for i, row in enumerate(rows.tolist()):
         for j, col in enumerate(cols):
-            (word,) = bits((3, 1), Purpose.DROPOUT, torch.tensor([(row << 20) + col // 4])).tolist()
+            (word,) = random_bits((3, 1), Purpose.DROPOUT, torch.tensor([(row << 20) + col // 4])).tolist()
             assert bool(drawn[i, j]) == ((word >> 16 * (col % 4)) % (1 << 16) < 20_000)

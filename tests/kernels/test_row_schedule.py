@@ -6,17 +6,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.kernels.row_schedule import TURN, schedule_rows
+from harness.kernels.row_schedule import ENTRIES_PER_ITERATION, schedule_rows
 
 
 @given(
     st.lists(st.integers(0, 40), max_size=25), st.integers(1, 4), st.sampled_from([torch.int32, torch.int64])
 )
 def test_schedule_is_that_of_a_loop_over_rows(lengths, turns, dtype):
-    piece = turns * TURN
+    piece = turns * ENTRIES_PER_ITERATION
     rowptr = torch.tensor([0, *np.cumsum(lengths)], dtype=dtype)
     schedule = schedule_rows(rowptr, piece)
-    by_work = sorted(range(len(lengths)), key=lambda row: -(-lengths[row] // TURN), reverse=True)
+    by_work = sorted(
+        range(len(lengths)), key=lambda row: -(-lengths[row] // ENTRIES_PER_ITERATION), reverse=True
+    )
     pieces = [(row, k) for row in by_work for k in range(-(-lengths[row] // piece)) if lengths[row] > piece]
     long = [row for row in by_work if lengths[row] > piece]
     before = [sum(owner in long[:number] for owner, _ in pieces) for number in range(len(long) + 1)]
@@ -27,7 +29,7 @@ def test_schedule_is_that_of_a_loop_over_rows(lengths, turns, dtype):
     assert schedule.first_piece.tolist() == before
 
 
-@pytest.mark.parametrize("piece", [TURN, 2 * TURN, 512])
+@pytest.mark.parametrize("piece", [ENTRIES_PER_ITERATION, 2 * ENTRIES_PER_ITERATION, 512])
 def test_long_rows_come_first(piece):
     lengths = torch.tensor([3, piece + 1, piece, 0, piece - 1, 5 * piece])
     rowptr = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))

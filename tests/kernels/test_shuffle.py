@@ -13,8 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.kernels.random import GOLDEN, MIX_1, MIX_2, Purpose, bits
-from harness.kernels.shuffle import FEW, ROUNDS, ROUNDS_OF_FEW, by_loop, by_tensors, distinct, shuffle
+from harness.kernels.random import GOLDEN, MIX_1, MIX_2, Purpose, random_bits
+from harness.kernels.shuffle import (
+    FEW,
+    ROUNDS,
+    ROUNDS_OF_FEW,
+    permute_numba,
+    permute_torch,
+    random_permutation,
+    sample_distinct,
+)
 
 LIKELY = 1e-6
 SIZES = [0, 1, 2, 3, 4, 5, 10, 53, 257, 1000, 65536, 65537]
@@ -24,10 +32,10 @@ WORD = (1 << 64) - 1
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("seed", range(3))
 def test_everybody_stands_somewhere_and_can_be_found(n, seed):
-    found = shuffle(seed, Purpose.TEST, n)
-    who = found.at(range(n))
+    found = random_permutation(seed, Purpose.TEST, n)
+    who = found.values_at(range(n))
     assert who.sort().values.tolist() == list(range(n))
-    assert found.places(who).tolist() == list(range(n))
+    assert found.positions_of(who).tolist() == list(range(n))
 
 
 @pytest.mark.parametrize(
@@ -36,12 +44,12 @@ def test_everybody_stands_somewhere_and_can_be_found(n, seed):
 @pytest.mark.parametrize("back", [False, True])
 def test_loops_and_tensors_are_equal(n, back):
     index = torch.arange(max(n - 2999, 0), n)
-    found = shuffle(5, Purpose.TEST, n, 1)
+    found = random_permutation(5, Purpose.TEST, n, 1)
     height = isqrt(n - 1) + 1
     sides = height, -(-n // height)
     assert height * sides[1] >= n
     assert found.sides == sides
-    assert by_loop(found, index, back=back).equal(by_tensors(found, index, back=back))
+    assert permute_numba(found, index, back=back).equal(permute_torch(found, index, back=back))
 
 
 def mixed(z):
@@ -67,14 +75,19 @@ def by_hand(x, n, keys):
 
 @pytest.mark.parametrize("n", [7, 53, 10**9 + 7])
 def test_it_is_what_integers_say(n):
-    keys = [key & WORD for key in bits(3, Purpose.TEST, range(ROUNDS_OF_FEW if n < FEW else ROUNDS)).tolist()]
+    keys = [
+        key & WORD
+        for key in random_bits(3, Purpose.TEST, range(ROUNDS_OF_FEW if n < FEW else ROUNDS)).tolist()
+    ]
     index = range(min(n, 50))
-    assert shuffle(3, Purpose.TEST, n).at(index).tolist() == [by_hand(x, n, keys) for x in index]
+    assert random_permutation(3, Purpose.TEST, n).values_at(index).tolist() == [
+        by_hand(x, n, keys) for x in index
+    ]
 
 
 def test_another_seed_purpose_or_number_is_another_permutation():
     found = {
-        tuple(shuffle(seed, purpose, 100, number).at(range(100)).tolist())
+        tuple(random_permutation(seed, purpose, 100, number).values_at(range(100)).tolist())
         for seed in (0, 1)
         for purpose in (Purpose.TEST, Purpose.EDGES)
         for number in (0, 1)
@@ -86,7 +99,10 @@ def test_another_seed_purpose_or_number_is_another_permutation():
 def test_two_neighbours_may_land_anywhere(n):
     """Over many seeds the places of 0 and of 1 are uniform, and all pairs of them equally likely."""
     pairs = np.array(
-        [shuffle(seed, Purpose.TEST, n).places(torch.tensor([0, 1])).tolist() for seed in range(2000)]
+        [
+            random_permutation(seed, Purpose.TEST, n).positions_of(torch.tensor([0, 1])).tolist()
+            for seed in range(2000)
+        ]
     )
     for place in pairs.T:
         assert stats.chisquare(np.bincount(place, minlength=n)).pvalue > LIKELY
@@ -98,7 +114,7 @@ def test_two_neighbours_may_land_anywhere(n):
 def test_what_lies_together_is_spread_as_by_chance(stride):
     """Neighbours at any distance, of a lattice for instance, meet in one of 64 blocks as often as strangers do."""
     n, blocks = 1_100_003, 64
-    found = shuffle(8, Purpose.TEST, n).places(range(n)) * blocks // n
+    found = random_permutation(8, Purpose.TEST, n).positions_of(range(n)) * blocks // n
     together = int((found[stride:] == found[:-stride]).sum())
     assert stats.binomtest(together, n - stride, 1 / blocks).pvalue > LIKELY
     sample = found[: 20_000 * stride : stride][:20_000]
@@ -109,7 +125,7 @@ def test_what_lies_together_is_spread_as_by_chance(stride):
 @given(st.integers(0, 3000), st.data())
 def test_so_many_different_numbers_of_the_range(below: int, data: st.DataObject) -> None:
     size = data.draw(st.integers(0, below))
-    drawn = distinct((1, size), below, size)
+    drawn = sample_distinct((1, size), below, size)
     assert len(drawn) == size
     assert all(0 <= a < b < below for a, b in pairwise(drawn.tolist())) or size < 2
     assert drawn.dtype == torch.int64
@@ -120,14 +136,16 @@ def test_every_set_is_as_likely(below: int, size: int) -> None:
     """So is every vertex, with chance B / N, and every pair, with chance B (B - 1) / N (N - 1) (SGN-005, SGN-006)."""
     sets = dict.fromkeys(combinations(range(below), size), 0)
     for seed in range(6000):
-        sets[tuple(distinct((seed, 0, 3), below, size).tolist())] += 1
+        sets[tuple(sample_distinct((seed, 0, 3), below, size).tolist())] += 1
     assert stats.chisquare(list(sets.values())).pvalue > LIKELY
 
 
 def test_inclusion_in_a_large_range() -> None:
     """Every hundredth of the range has its share; samples of other groups and steps overlap as chance has it."""
     below, size = 100_003, 2_000
-    first, *others = [distinct((0, group, step), below, size) for group in range(5) for step in range(20)]
+    first, *others = [
+        sample_distinct((0, group, step), below, size) for group in range(5) for step in range(20)
+    ]
     counts = np.histogram(torch.cat([first, *others]).numpy(), bins=100, range=(0, below))[0]
     assert stats.chisquare(counts).pvalue > LIKELY
     common = [int(torch.isin(first, other).sum()) for other in others]
@@ -138,6 +156,8 @@ def test_inclusion_in_a_large_range() -> None:
 def test_no_group_repeats_what_another_has_drawn() -> None:
     """A seed that is added to the step would: group 1 at step t would have the sample of group 0 at step t + 1."""
     drawn = [
-        tuple(distinct((7, group, step), 1000, 50).tolist()) for group in range(10) for step in range(10)
+        tuple(sample_distinct((7, group, step), 1000, 50).tolist())
+        for group in range(10)
+        for step in range(10)
     ]
     assert len(set(drawn)) == len(drawn)

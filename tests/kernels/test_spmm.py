@@ -10,7 +10,7 @@ from torch.library import opcheck
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.kernels.csr import Csr, from_coo, to_scipy, transpose
-from harness.kernels.spmm import KEPT, aggregate, by_library, keep_for_products, spmm
+from harness.kernels.spmm import CACHED_PRODUCTS, aggregate, cache_for_products, multiply_library, spmm
 
 DIRECTED = from_coo(
     torch.tensor([0, 0, 2, 3, 3]),
@@ -123,20 +123,20 @@ def test_flops_forward_and_backward_and_added():
 
 def test_a_library_s_tensor_of_a_kept_matrix_is_made_once_and_freed_with_it() -> None:
     """It sees values that change in place; other values on the same columns share the row pointers."""
-    entries, H = len(KEPT), torch.ones(5, 2, dtype=torch.float64)
-    A = keep_for_products(Csr(*(part.clone() for part in DIRECTED[:3]), DIRECTED.cols))
-    whole = by_library(A, H, None)
-    kept, tensor = KEPT[A.rowptr], KEPT[A.rowptr].tensor
-    assert by_library(A, H, None).equal(whole)
+    entries, H = len(CACHED_PRODUCTS), torch.ones(5, 2, dtype=torch.float64)
+    A = cache_for_products(Csr(*(part.clone() for part in DIRECTED[:3]), DIRECTED.cols))
+    whole = multiply_library(A, H, None)
+    kept, tensor = CACHED_PRODUCTS[A.rowptr], CACHED_PRODUCTS[A.rowptr].tensor
+    assert multiply_library(A, H, None).equal(whole)
     A.val.mul_(2)
-    assert by_library(A, H, None).equal(2 * whole)
-    assert by_library(A._replace(val=A.val * 3), H, None).equal(6 * whole)
+    assert multiply_library(A, H, None).equal(2 * whole)
+    assert multiply_library(A._replace(val=A.val * 3), H, None).equal(6 * whole)
     fewer = A._replace(rowptr=torch.tensor([0, 0, 2, 3, 5]))
-    assert by_library(fewer, H, None).equal(dense(fewer) @ H)
+    assert multiply_library(fewer, H, None).equal(dense(fewer) @ H)
     turned = A._replace(col=4 - A.col)
-    assert by_library(turned, H, None).equal(dense(turned) @ H)
-    assert KEPT[A.rowptr] is kept
+    assert multiply_library(turned, H, None).equal(dense(turned) @ H)
+    assert CACHED_PRODUCTS[A.rowptr] is kept
     assert kept.tensor is tensor
-    assert len(KEPT) == entries + 1
+    assert len(CACHED_PRODUCTS) == entries + 1
     del A, turned
-    assert len(KEPT) == entries
+    assert len(CACHED_PRODUCTS) == entries

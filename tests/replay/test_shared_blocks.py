@@ -10,12 +10,12 @@ from harness.graph.blocks import Blocks, SharedBlocks
 from harness.graph.model import Graph
 from harness.kernels.csr import Csr, from_coo, to_scipy
 from harness.kernels.parts import (
-    beside,
-    block,
-    filled_columns,
-    filled_columns_in,
-    filled_columns_of_each,
-    without_empty_columns,
+    compact_columns,
+    drop_empty_columns,
+    extract_block,
+    hstack,
+    nonempty_columns,
+    nonempty_columns_by_block,
 )
 from harness.predict.prediction import RankEpoch, predict, priced
 from harness.registry import load_strategy
@@ -49,10 +49,10 @@ def matrix(entries: int, seed: int) -> Csr:
 @pytest.mark.parametrize("cut", CUTS)
 def test_columns_of_several_blocks_are_those_of_each_block(entries: int, cut: Sequence[range]) -> None:
     A = matrix(entries, len(cut))
-    pieces = [without_empty_columns(block(A, range(10), cols)) for cols in cut or [range(0)]]
-    joined, counts = filled_columns_in(A, cut)
+    pieces = [drop_empty_columns(extract_block(A, range(10), cols)) for cols in cut or [range(0)]]
+    joined, counts = compact_columns(A, cut)
     assert counts == ([piece.cols for piece in pieces] if cut else [])
-    expected = beside(pieces)
+    expected = hstack(pieces)
     assert (joined.col.dtype, joined.rowptr.dtype) == (expected.col.dtype, expected.rowptr.dtype)
     assert joined.shape == expected.shape
     assert (to_scipy(joined) != to_scipy(expected)).nnz == 0
@@ -64,9 +64,9 @@ def test_columns_of_blocks_of_rows_are_those_of_each_block(entries: int, heights
     A, first = matrix(entries, len(heights)), 0
     expected = list[torch.Tensor]()
     for height in heights:
-        expected.append(filled_columns(block(A, range(first, first + height), range(10))))
+        expected.append(nonempty_columns(extract_block(A, range(first, first + height), range(10))))
         first += height
-    columns, counts = filled_columns_of_each(A, heights)
+    columns, counts = nonempty_columns_by_block(A, heights)
     assert counts == list(map(len, expected))
     assert columns.tolist() == torch.cat(expected).tolist()
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
-from harness.kernels.parts import block
+from harness.kernels.parts import extract_block
 from harness.ranges import split
 from harness.strategies.sampling.caches import (
     EvictingCache,
@@ -86,7 +86,7 @@ def test_the_best_are_kept_and_nobody_keeps_its_own() -> None:
 
 
 def stripes(A: Csr):
-    return lambda rows: block(A, rows, range(A.cols))
+    return lambda rows: extract_block(A, rows, range(A.cols))
 
 
 @pytest.mark.parametrize("parts", [1, 3, 80])

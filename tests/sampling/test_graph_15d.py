@@ -8,7 +8,7 @@ import torch
 
 from harness.check.case import check_graph
 from harness.comm.grid import Grid
-from harness.kernels.parts import block
+from harness.kernels.parts import extract_block
 from harness.ledger import AxisName, Key, Ledger, Op, Phase, TensorName
 from harness.ranges import between, split
 from harness.strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
@@ -44,7 +44,7 @@ def sample_rank(shape: tuple[int, int], bulk: Algorithm1, uneven: bool) -> tuple
     blocks = between([0, *range(1, shape[0]), N]) if uneven else split(N, shape[0])
     ctx: Any = SimpleNamespace(grid=grid)
     rank = Rank(ctx, BlockLayout(grid.shape, blocks, ROW, COL), grid.rank, ctx)
-    graph = BlockRowGraph15D(block(A, blocks[row], range(N)), rank)
+    graph = BlockRowGraph15D(extract_block(A, blocks[row], range(N)), rank)
     batches = batches_of(row)
     ledger.start()
     with ledger.phase(Phase.SAMPLE):

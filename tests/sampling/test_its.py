@@ -15,7 +15,7 @@ from scipy import stats
 
 from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
-from harness.kernels.random import Purpose, bits
+from harness.kernels.random import Purpose, random_bits
 from harness.strategies.sampling.matrices import draw_masses, draw_rows, keys_of, one_batch, stacked
 
 LIKELY = 1e-6
@@ -26,7 +26,7 @@ def darts(seed: tuple[int, ...], row: int) -> Iterator[int]:
     """The random numbers of a row, in [0, 2^64)."""
     number = 0
     while True:
-        yield bits(seed, Purpose.SAMPLE, torch.tensor([(row << 16) + number])).item() % 2**64
+        yield random_bits(seed, Purpose.SAMPLE, torch.tensor([(row << 16) + number])).item() % 2**64
         number += 1
 
 

@@ -14,7 +14,7 @@ from scipy import stats
 from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import select_rows
-from harness.kernels.random import Purpose, bits
+from harness.kernels.random import Purpose, random_bits
 from harness.strategies.sampling.sampler import sampled_neighbours
 
 LIKELY = 1e-6
@@ -25,7 +25,7 @@ def floyd(seed: tuple[int, ...], vertex: int, of: int, drawn: int) -> set[int]:
     chosen: set[int] = set()
     for k in range(drawn):
         last = of - drawn + k
-        (word,) = bits(seed, Purpose.SAMPLE, torch.tensor([(vertex << 12) + k])).tolist()
+        (word,) = random_bits(seed, Purpose.SAMPLE, torch.tensor([(vertex << 12) + k])).tolist()
         pick = ((word % 2**64) >> 32) * (last + 1) >> 32
         chosen.add(last if pick in chosen else pick)
     return chosen

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, transpose
-from harness.kernels.csr import transpose_by_tensors
+from harness.kernels.csr import transpose_torch
 from harness.kernels.parts import select_rows
 from harness.strategies.sampling.matrices import (
     Places,
@@ -113,7 +113,7 @@ def test_a_frontier_and_its_transpose(size: int, fanout: int) -> None:
         again, B = renumbered(sample, rows)
     assert frontier.tolist() == again.tolist()
     assert same(B, A)
-    assert same(transpose_by_tensors(A), transpose(A))
+    assert same(transpose_torch(A), transpose(A))
 
 
 def test_sums_of_entries() -> None:

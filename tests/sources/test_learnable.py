@@ -6,7 +6,7 @@ import torch
 from harness.graph.model import TEST, TRAIN
 from harness.graph.normalise import normalise
 from harness.graph.vertex_data import gaussian_features, random_split
-from harness.kernels.csr import row_of
+from harness.kernels.csr import row_indices
 from harness.sources.sbm import Sbm
 from harness.sources.source import generate
 
@@ -19,7 +19,7 @@ def accuracy(homophily, seed, epochs, use_graph=True):
     X = gaussian_features(y, range(2000), 8, 32, 1.0, seed)
     split = random_split(y, 0, 0.1, 0.1, seed)
     matrix = torch.sparse_coo_tensor(
-        torch.stack([row_of(A), A.col.long()]), A.val.float(), A.shape, check_invariants=True
+        torch.stack([row_indices(A), A.col.long()]), A.val.float(), A.shape, check_invariants=True
     )
     generator = torch.Generator().manual_seed(seed)
     weights = [

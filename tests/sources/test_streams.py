@@ -10,7 +10,7 @@ from scipy import sparse
 from scipy.io import mmread, mmwrite
 
 from harness.errors import UserError
-from harness.kernels.random import COMPILED_FROM
+from harness.kernels.random import NUMBA_THRESHOLD
 from harness.sources import Rest
 from harness.sources.archive import FileIn
 from harness.sources.edge_list import EdgeList
@@ -147,6 +147,6 @@ def test_arrays(tmp_path):
 
 def test_the_compiled_descent_draws_what_tensors_draw():
     rmat = Rmat(11, 300, seed=5, a=0.45, b=0.25, c=0.15)
-    draws = range(17, 17 + COMPILED_FROM // rmat.scale + 1)
+    draws = range(17, 17 + NUMBA_THRESHOLD // rmat.scale + 1)
     for mine, theirs in zip(rmat.edges_by_loop(draws), rmat.edges_by_tensors(draws), strict=True):
         assert mine.tolist() == theirs.tolist()

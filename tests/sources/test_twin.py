@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.kernels.random import GOLDEN, MIX_1, MIX_2, Purpose, key_of
+from harness.kernels.random import GOLDEN, MIX_1, MIX_2, Purpose, derive_key
 from harness.sources.source import drawn
 from harness.sources.twin import CLUSTER, COUNTED, WITHIN, Roads, Twin, most_edges, name_of
 
@@ -46,7 +46,7 @@ def name(rank, n, keys):
 
 
 def edge(k, twin):
-    keys = key_of(twin.seed, Purpose.EDGES)
+    keys = derive_key(twin.seed, Purpose.EDGES)
     u = unit(bits(4 * k, keys))
     start, v = int(u * u * twin.n), unit(bits(4 * k + 2, keys))
     end = int(v * v * twin.n)
@@ -76,7 +76,7 @@ def test_any_chunks_give_the_same_edges(twin):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 64, 1000, 4097])
 def test_names_are_a_permutation_that_hides_ranks(n):
-    keys = tuple(np.uint64(key) for key in key_of(5, Purpose.EDGES))
+    keys = tuple(np.uint64(key) for key in derive_key(5, Purpose.EDGES))
     names = [name_of(rank, n, max((n - 1).bit_length(), 2), keys) for rank in range(n)]
     assert sorted(names) == list(range(n))
     if n > 100:
@@ -96,7 +96,7 @@ def test_degrees_fall_with_the_root_of_the_rank():
 
 def test_in_clusters_edges_stay_among_few():
     n, edges = 64 * 500, 100_000
-    keys = tuple(np.uint64(key) for key in key_of(4, Purpose.EDGES))
+    keys = tuple(np.uint64(key) for key in derive_key(4, Purpose.EDGES))
     names = np.array([name_of(rank, n, max((n - 1).bit_length(), 2), keys) for rank in range(n)])
     cluster = np.empty(n, np.int64)
     cluster[names] = np.arange(n) // CLUSTER

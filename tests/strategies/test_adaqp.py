@@ -11,7 +11,7 @@ from harness.check.case import Case, RankResult, train_rank
 from harness.check.laws import ScipyCounts
 from harness.check.reference import dense_matrix
 from harness.graph.model import TRAIN, labelled
-from harness.kernels.random import Purpose, rectangle
+from harness.kernels.random import Purpose, uniform_rectangle
 from harness.ledger import TensorName
 from harness.models.weights import initial_weight
 from harness.spec.spec import Spec
@@ -39,7 +39,7 @@ def case_of(name: str = "adaqp", **params: object) -> Case:
 def test_a_number_arrives_within_a_step_and_a_row_of_equal_numbers_as_it_is(
     bits: int, width: int, dtype: torch.dtype
 ) -> None:
-    x = rectangle(3, Purpose.TEST, range(20), range(width), width).to(dtype) * 8 - 4
+    x = uniform_rectangle(3, Purpose.TEST, range(20), range(width), width).to(dtype) * 8 - 4
     x[0] = 1.5
     message = quantised(x, bits, (7,))
     arrived = dequantised(message, bits, width, dtype)
@@ -62,7 +62,7 @@ def test_no_rows_are_no_bytes() -> None:
 
 def test_the_variance_falls_by_the_square_of_the_steps() -> None:
     """As 1 / (2^b - 1)^2: from 2 bits to 4 by 25, from 4 to 8 by 289."""
-    x = rectangle(3, Purpose.TEST, range(200), range(64), 64)
+    x = uniform_rectangle(3, Purpose.TEST, range(200), range(64), 64)
     errors = [
         float((dequantised(quantised(x, bits, (bits,)), bits, 64, torch.float64) - x).square().mean())
         for bits in (2, 4, 8)

@@ -62,7 +62,7 @@ class Communities(Case):
     def graph(self) -> Graph:
         graph, vertices = super().graph(), torch.arange(self.vertices)
         labels = vertices % graph.classes
-        ends = integers(1, Purpose.TEST, range(60 * self.vertices), below=self.vertices).view(2, -1)
+        ends = integers(1, Purpose.TEST, range(60 * self.vertices), high=self.vertices).view(2, -1)
         alike = labels[ends[0]] == labels[ends[1]]
         seldom = torch.arange(len(alike)) % 28 == 0
         source, target = ends[:, alike | seldom].numpy()
