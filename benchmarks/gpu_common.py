@@ -10,7 +10,7 @@ import torch
 from measuring import spec_of, trainer_of
 
 from harness.comm.engine import Engine, device_of
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 from harness.run.trainer import Trainer
 
 Row = Sequence[object]
@@ -66,7 +66,7 @@ def device() -> torch.device:
 @cache
 def strategies(*first: str) -> tuple[str, ...]:
     """The names of all strategies, some of them first."""
-    return (*first, *sorted({entry.name for entry in registered()} - set(first)))
+    return (*first, *sorted({entry.name for entry in registered_strategies()} - set(first)))
 
 
 def full_graph_strategies(_size: Size) -> list[str]:

@@ -26,7 +26,7 @@ from harness.check.kit import ON_GPUS
 from harness.comm import collectives
 from harness.comm.collectives import Reduction
 from harness.comm.engine import Engine, most_ranks
-from harness.device import can_run_triton, gpus, uploaded
+from harness.device import can_run_triton, gpu_count, upload
 from harness.kernels.csr import cast, from_coo, row_indices, to_device
 from harness.kernels.random import Purpose, random_mask
 from harness.kernels.spmm import PRODUCT_KERNELS, TRITON, inner_products
@@ -105,7 +105,7 @@ def dropout_mask() -> str:
 
 
 def pinned_upload() -> str:
-    assert float(uploaded(torch.ones(3), device()).sum()) == 3
+    assert float(upload(torch.ones(3), device()).sum()) == 3
     return "arrives"
 
 
@@ -240,7 +240,7 @@ def rules() -> dict[str, Any]:
 
 
 def rule_names(_size: Size) -> list[str]:
-    needs_two = {"add_two_gpus"} if gpus() < 2 else set()
+    needs_two = {"add_two_gpus"} if gpu_count() < 2 else set()
     return [broken.__name__ for broken in rules()["REFUSED"] if broken.__name__ not in needs_two] + [
         *rules()["ACTIONS"]
     ]

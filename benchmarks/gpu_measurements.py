@@ -34,7 +34,7 @@ from harness.spec.machine_card import MachineCard
 from harness.spec.root import project_root
 from harness.strategy import Ready
 from harness.strategy.context import Measurements
-from harness.validation import validated
+from harness.validation import validate
 
 TURNS, WARM = 10, 3
 EPOCH_SECONDS = 3.0
@@ -211,7 +211,7 @@ def predicted_seconds(name: str, size: Size) -> float | None:
     path = size.folder / CARD
     if not path.exists():
         return None
-    card = validated(MachineCard, {"name": "gpu", **read_yaml(path, str(path))}, str(path))
+    card = validate(MachineCard, {"name": "gpu", **read_yaml(path, str(path))}, str(path))
     strategy, blocks = open_run(project_root(), spec_of(asked_of(name, size)))
     return predict(Ready(strategy, blocks), card).seconds.value
 

@@ -27,7 +27,7 @@ from harness.kernels.csr import row_indices
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger
 from harness.models.weights import Part, Weight, initial_weight
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec, grid_text
 from harness.store.compose import compose
@@ -103,7 +103,9 @@ def losses_of_pyg(training: Training) -> list[float]:
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    own = sorted(point.name for point in registered() if point.value.startswith("harness.strategies."))
+    own = sorted(
+        point.name for point in registered_strategies() if point.value.startswith("harness.strategies.")
+    )
     parser.add_argument("path", type=Path, metavar="FOLDER|FILE.npz")
     parser.add_argument("--name", help="of the dataset (default: cora, or the file's)")
     parser.add_argument("--strategies", nargs="+", default=own, metavar="NAME")

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.comm import collectives
-from harness.device import gpu
+from harness.device import use_gpu
 
 ALL_GATHER_SINGLE = collectives._all_gather_single
 
@@ -26,7 +26,7 @@ def on_one_gpu(function: Callable[..., Any], *arguments: Any) -> Any:
     with (
         patch.object(collectives, "dist", through),
         patch.object(collectives, "_all_gather_single", through.all_gather_single),
-        patch("harness.comm.engine.device_of", lambda _engine, _local_rank: gpu(0)),
+        patch("harness.comm.engine.device_of", lambda _engine, _local_rank: use_gpu(0)),
     ):
         return function(*arguments)
 

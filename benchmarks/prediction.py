@@ -58,7 +58,7 @@ from harness.parallel.roles import roles_of, share_of
 from harness.parallel.rotating_layout import FIRST
 from harness.predict.prediction import RankEpoch, SecondsBetween, peak_bytes, priced, replayed_ranks
 from harness.predict.pricing import MICRO, NANO, spmm_terms
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 from harness.replay import Replayed
 from harness.run.open_run import open_run
 from harness.run.rank import record_tape
@@ -101,7 +101,7 @@ class Timed(NamedTuple):
 def requests(dataset: str, ranks: int, machine: str, only: Sequence[str]) -> list[dict[str, Any]]:
     """Every strategy, or some, on every grid of so many ranks that admits the graph."""
     found = []
-    for name in only or [point.name for point in registered() if point.name not in LEFT_OUT]:
+    for name in only or [point.name for point in registered_strategies() if point.name not in LEFT_OUT]:
         strategy = load_strategy(name)
         for grid in strategy.grids(ranks):
             request = {

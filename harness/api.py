@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from harness.errors import UserError
-from harness.progress import OnStep, silent, steps
+from harness.progress import OnStep, ignore_step, report_steps
 from harness.spec.root import project_root, results_folder
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run(
     spec = _spec(home, strategy, dataset, {"ranks": ranks, "grid": grid}, settings)
     runs = results_folder(home) / "runs"
     if fresh or not settled(runs / spec.run_id):
-        launch(spec, home, runs, silent)
+        launch(spec, home, runs, ignore_step)
     done = read_record(runs / spec.run_id)
     if done.record["status"] == "refused":
         raise UserError(done.record["error"]["message"])
@@ -132,12 +132,12 @@ def advise(
     from harness.predict.advice import promises
     from harness.spec.dataset import DatasetChoice
     from harness.spec.machine_card import load_machine_card
-    from harness.validation import validated
+    from harness.validation import validate
 
     home = _home(root)
     know = _know(home)
     request = nested({"dataset.name": dataset, "ranks": ranks, "machine": machine, **(settings or {})})
-    facts = know(validated(DatasetChoice, {"name": dataset}, WHERE)).facts
+    facts = know(validate(DatasetChoice, {"name": dataset}, WHERE)).facts
     found = candidates(home, request, know, facts, Wish(promises(accuracy)))
     return ranked(found, load_machine_card(home, machine))
 
@@ -149,7 +149,7 @@ class Wish(NamedTuple):
     partition: str | None = None
     """The partition for every strategy that takes one."""
     where: str = WHERE
-    on_step: OnStep = silent
+    on_step: OnStep = ignore_step
 
 
 def candidates(
@@ -157,10 +157,12 @@ def candidates(
 ) -> "Iterator[Candidate]":
     """Every strategy that promises enough, on the grids that admit the request."""
     from harness.experiment.defaults import on_all_grids
-    from harness.registry import load_strategy, registered
+    from harness.registry import load_strategy, registered_strategies
 
-    points = [point for point in registered() if load_strategy(point.name).promise in wish.promises]
-    for point in steps(points, lambda point: f"predicting {point.name}", wish.on_step):
+    points = [
+        point for point in registered_strategies() if load_strategy(point.name).promise in wish.promises
+    ]
+    for point in report_steps(points, lambda point: f"predicting {point.name}", wish.on_step):
         kind, asked = load_strategy(point.name), dict(request)
         if kind.mini_batches:
             asked["training"] = {"batch": min(BATCH, facts.vertices), **asked.get("training", {})}

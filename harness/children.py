@@ -26,7 +26,7 @@ def die_with_parent(parent: int, ending: signal.Signals = signal.SIGKILL) -> Cal
 
 
 @contextmanager
-def guarded_group(group: int) -> Iterator[None]:
+def kill_group_on_exit(group: int) -> Iterator[None]:
     """Ends a process group at the end of the block, and also if this process is killed meanwhile.
 
     The kernel sends the signal of `die_with_parent` to children alone. A small shell waits for the end of this process,

@@ -27,11 +27,11 @@ def is_gpu(device: torch.device) -> bool:
     return device.type == GPU
 
 
-def on_gpu(x: Tensor) -> bool:
+def is_on_gpu(x: Tensor) -> bool:
     return x.is_cuda
 
 
-def gpus() -> int:
+def gpu_count() -> int:
     """The number of GPUs that this process sees."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
@@ -43,12 +43,14 @@ def gpu_build() -> str | None:
     return f"ROCm {torch.version.hip}" if torch.version.hip else None
 
 
-def out_of_reach() -> list[tuple[int, int]]:
+def pairs_without_peer_access() -> list[tuple[int, int]]:
     """The pairs of GPUs of which the first cannot read the memory of the second."""
-    return [pair for pair in combinations(range(gpus()), 2) if not torch.cuda.can_device_access_peer(*pair)]
+    return [
+        pair for pair in combinations(range(gpu_count()), 2) if not torch.cuda.can_device_access_peer(*pair)
+    ]
 
 
-def gpu(index: int) -> torch.device:
+def use_gpu(index: int) -> torch.device:
     """A GPU, which becomes the current one of this process."""
     device = torch.device(GPU, index)
     torch.cuda.set_device(device)
@@ -57,7 +59,7 @@ def gpu(index: int) -> torch.device:
 
 def gpu_name() -> str | None:
     """The name of the current GPU, if there is one."""
-    return torch.cuda.get_device_name() if gpus() else None
+    return torch.cuda.get_device_name() if gpu_count() else None
 
 
 def gpu_identity(device: torch.device) -> str:
@@ -65,7 +67,7 @@ def gpu_identity(device: torch.device) -> str:
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
-class GpuFacts(NamedTuple):
+class GpuProperties(NamedTuple):
     """What the driver says of a GPU."""
 
     name: str
@@ -75,23 +77,23 @@ class GpuFacts(NamedTuple):
     """The bytes of the cache that all of its processors share (L2); 0 if this torch does not know."""
 
 
-def gpu_facts(device: torch.device) -> GpuFacts:
+def gpu_properties(device: torch.device) -> GpuProperties:
     properties = torch.cuda.get_device_properties(device)
-    return GpuFacts(properties.name, properties.total_memory, getattr(properties, "L2_cache_size", 0))
+    return GpuProperties(properties.name, properties.total_memory, getattr(properties, "L2_cache_size", 0))
 
 
-def free_bytes(device: torch.device) -> int:
+def free_memory(device: torch.device) -> int:
     """The free memory of a GPU, in bytes."""
     return int(torch.cuda.mem_get_info(device)[0])
 
 
-def settle(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Waits until a GPU has done everything; the host always has."""
     if is_gpu(device):
         torch.cuda.synchronize(device)
 
 
-def utilisation(device: torch.device) -> float:
+def gpu_utilisation(device: torch.device) -> float:
     """The percentage that a GPU's driver tells; an error of the driver's own if it does not."""
     return float(torch.cuda.utilization(device))
 
@@ -102,29 +104,29 @@ def utilisation(device: torch.device) -> float:
 # A replay has no device, so an operator of its own stands for a copy between host and device.
 OPERATORS = Library("harness", "FRAGMENT")
 OPERATORS.define("cross(Tensor x) -> Tensor")
-CROSS = torch.ops.harness.cross.default
+HOST_DEVICE_COPY = torch.ops.harness.cross.default
 for _kind in ("CPU", "Meta"):
     OPERATORS.impl("cross", partial(torch.empty_like, device="meta"), _kind)
 
 
-def uploaded(x: Tensor, device: torch.device) -> Tensor:
+def upload(x: Tensor, device: torch.device) -> Tensor:
     """A tensor of the host on a device. It goes through pinned memory, from which a GPU copies by itself."""
     if is_gpu(device) and x.is_cpu:
         return x.pin_memory().to(device, non_blocking=True)
     return x.to(device)
 
 
-def noted_upload(x: Tensor, device: torch.device) -> Tensor:
+def record_upload(x: Tensor, device: torch.device) -> Tensor:
     """`uploaded`, for a tensor that the host keeps. A replay, which has no device, notes the copy."""
-    return CROSS(x) if device.type == "meta" else uploaded(x, device)
+    return HOST_DEVICE_COPY(x) if device.type == "meta" else upload(x, device)
 
 
-def peak_bytes(device: torch.device) -> int:
+def peak_memory(device: torch.device) -> int:
     """The most bytes of a GPU that this process held; 0 on the host."""
     return torch.cuda.max_memory_allocated(device) if is_gpu(device) else 0
 
 
-def forget_memory(device: torch.device) -> None:
+def reset_memory(device: torch.device) -> None:
     """Gives the unused memory of a GPU back, and begins its peak anew."""
     if is_gpu(device):
         torch.cuda.empty_cache()
@@ -209,10 +211,10 @@ class GpuClock:
         event.record()
         return event
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         torch.cuda.synchronize()
 
-    def between(self, earlier: torch.cuda.Event, later: torch.cuda.Event) -> float:
+    def elapsed(self, earlier: torch.cuda.Event, later: torch.cuda.Event) -> float:
         return float(earlier.elapsed_time(later)) / 1e3
 
 
@@ -268,11 +270,11 @@ class SideStream:
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)
 
-    def follow(self) -> None:
+    def wait_for_current_stream(self) -> None:
         """What this stream does from now on waits for everything that was issued to the other so far."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
-    def join(self) -> None:
+    def block_current_stream(self) -> None:
         """What the other stream does from now on waits for everything that was issued to this one."""
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
@@ -281,6 +283,6 @@ class SideStream:
         with torch.cuda.stream(self._stream):
             return make(), self._stream.record_event()
 
-    def await_event(self, made: torch.cuda.Event) -> None:
+    def block_current_stream_until(self, made: torch.cuda.Event) -> None:
         """What the other stream does from now on waits for an event of this one."""
         torch.cuda.current_stream(self._device).wait_event(made)

@@ -16,7 +16,7 @@ from typing import Any, Never
 import yaml
 
 from harness.errors import UserError
-from harness.validation import clipped
+from harness.validation import clip_line
 
 LONGEST = {"YAML": 1 << 20, "JSON": 1 << 28}
 """The most bytes of a file; YAML is slow to read, and nobody writes a megabyte of YAML."""
@@ -30,7 +30,7 @@ DECIMAL = re.compile(r"[-+]?(0|[1-9][\d_]*|(?=\.\d))(\.[\d_]*)?([eE][-+]?\d+)?")
 """A number that every reader reads alike: YAML 1.1 reads 010 as 8 and 1:30 as 90."""
 
 
-class _UnreadError(Exception):
+class _InvalidDocumentError(Exception):
     """The reason why a text is refused."""
 
 
@@ -42,7 +42,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.depth += 1
         if self.depth > DEEPEST:
-            raise _UnreadError(f"it is nested more than {DEEPEST} levels deep")
+            raise _InvalidDocumentError(f"it is nested more than {DEEPEST} levels deep")
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -56,25 +56,25 @@ _Loader.yaml_implicit_resolvers = {
 
 def read_yaml(path: Path, where: str, *, may_be_empty: bool = False) -> dict[str, Any]:
     """The mapping in a YAML file, which errors call `where`."""
-    data = _read(path, where, "YAML", _parsed_yaml)
-    return {} if may_be_empty and data in (None, {}) else _mapping(data, where)
+    data = _read(path, where, "YAML", _parse_yaml)
+    return {} if may_be_empty and data in (None, {}) else _check_mapping(data, where)
 
 
 def read_json(path: Path, where: str) -> dict[str, Any]:
     """The mapping in a JSON file, which errors call `where`."""
-    return _mapping(_read(path, where, "JSON", _parsed_json), where)
+    return _check_mapping(_read(path, where, "JSON", _parse_json), where)
 
 
 def parse_json(data: bytes, where: str) -> dict[str, Any]:
     """The mapping in the text of a JSON file, which errors call `where`."""
-    return _mapping(_parsed(data, where, "JSON", _parsed_json), where)
+    return _check_mapping(_parse(data, where, "JSON", _parse_json), where)
 
 
-def yaml_value(text: str, where: str) -> Any:
+def parse_yaml_value(text: str, where: str) -> Any:
     """The value of a short YAML text, as that of an option."""
     try:
-        return _parsed_yaml(text)
-    except _UnreadError as reason:
+        return _parse_yaml(text)
+    except _InvalidDocumentError as reason:
         raise UserError(f"{where} is not understood: {reason}.") from None
 
 
@@ -87,64 +87,64 @@ def _read(path: Path, where: str, language: str, parse: Callable[[str], Any]) ->
         raise UserError(f"{where} cannot be read: {reason}.") from None
     if len(data) > LONGEST[language]:
         raise UserError(f"{where} has more than {LONGEST[language]:,} bytes, which is no file of this kind.")
-    return _parsed(data, where, language, parse)
+    return _parse(data, where, language, parse)
 
 
-def _parsed(data: bytes, where: str, language: str, parse: Callable[[str], Any]) -> Any:
+def _parse(data: bytes, where: str, language: str, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not text in UTF-8: byte {error.start + 1:,} belongs to none.") from None
-    except _UnreadError as reason:
+    except _InvalidDocumentError as reason:
         raise UserError(f"{where} cannot be read as {language}: {reason}.") from None
 
 
-def _mapping(data: Any, where: str) -> dict[str, Any]:
+def _check_mapping(data: Any, where: str) -> dict[str, Any]:
     if not isinstance(data, dict) or not data:
         kind = "a list" if isinstance(data, list) else "a single value" if data else "nothing"
         raise UserError(f"{where} must be a mapping of keys to values, and it holds {kind}.")
     return data
 
 
-def _parsed_yaml(text: str) -> Any:
-    return _copied(_parsed_once(text))
+def _parse_yaml(text: str) -> Any:
+    return _copy(_parse_yaml_cached(text))
 
 
-def _copied(data: Any) -> Any:
+def _copy(data: Any) -> Any:
     if isinstance(data, dict):
-        return {key: _copied(value) for key, value in data.items()}
-    return [_copied(value) for value in data] if isinstance(data, list) else data
+        return {key: _copy(value) for key, value in data.items()}
+    return [_copy(value) for value in data] if isinstance(data, list) else data
 
 
 @lru_cache(maxsize=32)
-def _parsed_once(text: str) -> Any:
+def _parse_yaml_cached(text: str) -> Any:
     """The value of a YAML text: a card that every run of a plan names is parsed once."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return None
-        _weigh(node, {})
-        return _sound(loader.construct_document(node))
+        _count_values(node, {})
+        return _check_values(loader.construct_document(node))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         reason = ", ".join(part for part in (error.context, error.problem) if part)
-        raise _UnreadError(f"{clipped(reason, 120)}{place}") from None
+        raise _InvalidDocumentError(f"{clip_line(reason, 120)}{place}") from None
     except (yaml.YAMLError, ValueError, LookupError) as error:
-        raise _UnreadError(clipped(str(error), 120)) from None
+        raise _InvalidDocumentError(clip_line(str(error), 120)) from None
 
 
-def _weigh(node: Any, weights: dict[int, int]) -> int:
+def _count_values(node: Any, weights: dict[int, int]) -> int:
     """The number of values of a node, its aliases written out; ambiguous or repeated keys are refused."""
     line = f"line {node.start_mark.line + 1}"
     if id(node) in weights:
         if not weights[id(node)]:
-            raise _UnreadError(f"{line}: an alias stands for what it is part of")
+            raise _InvalidDocumentError(f"{line}: an alias stands for what it is part of")
         return weights[id(node)]
     weights[id(node)] = 0
     if node.tag.removeprefix(PREFIX) not in TAGS:
-        raise _UnreadError(f"{line}: the tag {clipped(node.tag, 40)} is not accepted")
+        raise _InvalidDocumentError(f"{line}: the tag {clip_line(node.tag, 40)} is not accepted")
     if isinstance(node, yaml.ScalarNode):
         _check_number(node, line)
         inner = []
@@ -153,9 +153,9 @@ def _weigh(node: Any, weights: dict[int, int]) -> int:
         inner = [part for pair in node.value for part in pair]
     else:
         inner = node.value
-    weight = 1 + sum(_weigh(part, weights) for part in inner)
+    weight = 1 + sum(_count_values(part, weights) for part in inner)
     if weight > MOST:
-        raise _UnreadError(f"{line}: its aliases stand for more than {MOST:,} values")
+        raise _InvalidDocumentError(f"{line}: its aliases stand for more than {MOST:,} values")
     weights[id(node)] = weight
     return weight
 
@@ -163,8 +163,8 @@ def _weigh(node: Any, weights: dict[int, int]) -> int:
 def _check_number(node: Any, line: str) -> None:
     is_number = node.style is None and node.tag in (f"{PREFIX}int", f"{PREFIX}float")
     if is_number and not DECIMAL.fullmatch(node.value):
-        raise _UnreadError(
-            f"{line}: {clipped(node.value, 40)} is no finite decimal number; write one, or text in quotes"
+        raise _InvalidDocumentError(
+            f"{line}: {clip_line(node.value, 40)} is no finite decimal number; write one, or text in quotes"
         )
 
 
@@ -173,46 +173,46 @@ def _check_keys(node: Any) -> None:
     for key, _ in node.value:
         line = f"line {key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode) or key.tag not in (f"{PREFIX}str", f"{PREFIX}merge"):
-            raise _UnreadError(f"{line}: a key is no text; put it in quotes")
+            raise _InvalidDocumentError(f"{line}: a key is no text; put it in quotes")
         if key.value in seen:
-            raise _UnreadError(f"{line}: the key {clipped(key.value, 40)} occurs twice")
+            raise _InvalidDocumentError(f"{line}: the key {clip_line(key.value, 40)} occurs twice")
         seen.add(key.value)
 
 
-def _parsed_json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         mapping = dict(pairs)
         if len(mapping) < len(pairs):
             twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-            raise _UnreadError(f"the key {clipped(twice, 40)} occurs twice in one mapping")
+            raise _InvalidDocumentError(f"the key {clip_line(twice, 40)} occurs twice in one mapping")
         return mapping
 
     def endless(word: str) -> Never:
-        raise _UnreadError(f"{word} is no finite number")
+        raise _InvalidDocumentError(f"{word} is no finite number")
 
     try:
-        return _sound(json.loads(text, object_pairs_hook=unique, parse_constant=endless))
+        return _check_values(json.loads(text, object_pairs_hook=unique, parse_constant=endless))
     except RecursionError:
-        raise _UnreadError(f"it is nested more than {DEEPEST} levels deep") from None
+        raise _InvalidDocumentError(f"it is nested more than {DEEPEST} levels deep") from None
     except ValueError as error:
-        raise _UnreadError(clipped(str(error), 120)) from None
+        raise _InvalidDocumentError(clip_line(str(error), 120)) from None
 
 
-def _sound(data: Any, depth: int = 0) -> Any:
+def _check_values(data: Any, depth: int = 0) -> Any:
     """The same data; an error for text that cannot be written again, or for a number that is not finite."""
     if depth > DEEPEST:
-        raise _UnreadError(f"it is nested more than {DEEPEST} levels deep")
+        raise _InvalidDocumentError(f"it is nested more than {DEEPEST} levels deep")
     if isinstance(data, dict):
         for key, value in data.items():
-            _sound(key, depth)
-            _sound(value, depth + 1)
+            _check_values(key, depth)
+            _check_values(value, depth + 1)
     elif isinstance(data, list):
         for value in data:
-            _sound(value, depth + 1)
+            _check_values(value, depth + 1)
     elif isinstance(data, float) and not math.isfinite(data):
-        raise _UnreadError("it holds a number beyond those that a computer counts with")
+        raise _InvalidDocumentError("it holds a number beyond those that a computer counts with")
     elif isinstance(data, str) and ("\0" in data or not _is_unicode(data)):
-        raise _UnreadError("it holds text with a NUL or half a character")
+        raise _InvalidDocumentError("it holds text with a NUL or half a character")
     return data
 
 

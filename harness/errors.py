@@ -22,18 +22,18 @@ EXTRAS = {
 """The packages that not everybody needs, by the extra of pyproject.toml that installs them."""
 
 
-def missing_package(error: ModuleNotFoundError) -> UserError | None:
+def missing_package_error(error: ModuleNotFoundError) -> UserError | None:
     """The error for a package of an extra that is not installed, with the way out; None for any other module."""
     package = (error.name or "").partition(".")[0]
     for extra, packages in EXTRAS.items():
         if package in packages:
             return UserError(
-                f"This needs the package {package}, which is not installed. Install it: {install_extra(extra)}"
+                f"This needs the package {package}, which is not installed. Install it: {install_command(extra)}"
             )
     return None
 
 
-def install_extra(extra: str) -> str:
+def install_command(extra: str) -> str:
     """The command that installs the packages of an extra."""
     return f"pip install 'parallel-gnn-harness[{extra}]'"
 

@@ -48,16 +48,16 @@ def replace_files(files: Mapping[Path, bytes], way_out: str = RESULTS) -> None:
     killed are removed from the folders.
     """
     for folder in {path.parent for path in files}:
-        sweep(folder)
-    changed = {path: data for path, data in files.items() if not _holds(path, data)}
-    partial = {path: sibling(path) for path in changed}
+        remove_leftovers(folder)
+    changed = {path: data for path, data in files.items() if not _has_content(path, data)}
+    partial = {path: temporary_path(path) for path in changed}
     try:
         for path, data in changed.items():
-            with refusals(path, way_out):
+            with explain_os_errors(path, way_out):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_synced(partial[path], data)
         for path in changed:
-            with refusals(path, way_out):
+            with explain_os_errors(path, way_out):
                 partial[path].replace(path)
         for folder in {path.parent for path in changed}:
             sync_folder(folder)
@@ -68,30 +68,32 @@ def replace_files(files: Mapping[Path, bytes], way_out: str = RESULTS) -> None:
 
 
 @contextmanager
-def whole_folder(folder: Path, last: str, way_out: str = RESULTS, *, replace: bool = False) -> Iterator[Path]:
+def atomic_folder(
+    folder: Path, last: str, way_out: str = RESULTS, *, replace: bool = False
+) -> Iterator[Path]:
     """Yields a hidden folder to fill and names it `folder` at the end of the block; an error leaves nothing.
 
     `last` is the file that is written last: a folder that holds it is whole.
     """
-    partial = sibling(folder)
-    with refusals(folder, way_out):
-        sweep(folder.parent)
+    partial = temporary_path(folder)
+    with explain_os_errors(folder, way_out):
+        remove_leftovers(folder.parent)
         try:
             partial.mkdir(parents=True)
             yield partial
-            put_folder(partial, folder, last, replace=replace)
+            publish_folder(partial, folder, last, replace=replace)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def put_folder(partial: Path, folder: Path, last: str, *, replace: bool) -> None:
+def publish_folder(partial: Path, folder: Path, last: str, *, replace: bool) -> None:
     """Names a whole folder `folder`. If another writer was first, the folder of that writer stays.
 
     With `replace`, an older folder steps aside, and comes back if the new one cannot take its place.
     """
     assert (partial / last).is_file(), f"{partial} has no {last}"
     sync_folder(partial)
-    aside = sibling(folder)
+    aside = temporary_path(folder)
     if replace:
         with suppress(FileNotFoundError):
             folder.rename(aside)
@@ -110,7 +112,7 @@ def put_folder(partial: Path, folder: Path, last: str, *, replace: bool) -> None
 
 def remove_folder(folder: Path) -> None:
     """Removes a folder, if there is one. Its name is free at once, and no reader meets half a folder."""
-    aside = sibling(folder)
+    aside = temporary_path(folder)
     with suppress(FileNotFoundError):
         folder.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)  # `sweep` removes what resists
@@ -166,7 +168,7 @@ def read_regular_file(path: Path, most: int) -> bytes:
     return data
 
 
-def text_at_end(path: Path, most: int) -> str:
+def read_tail(path: Path, most: int) -> str:
     """The last `most` bytes of a file as text; empty without the file. A log may be larger than the memory."""
     try:
         with path.open("rb") as file:
@@ -176,24 +178,24 @@ def text_at_end(path: Path, most: int) -> str:
         return ""
 
 
-def text_at_begin(path: Path, most: int) -> str:
+def read_head(path: Path, most: int) -> str:
     """The first `most` bytes of a file as text."""
     with path.open("rb") as file:
         return file.read(most).decode(errors="replace")
 
 
-def sha256_of(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """The checksum of a file, read block by block."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def whole_folders(under: Path) -> list[Path]:
+def complete_folders(under: Path) -> list[Path]:
     """The whole folders in a folder, in order; hidden folders are unfinished."""
     return sorted(path for path in under.glob("[!.]*") if path.is_dir())
 
 
-def sibling(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """A new hidden name in the same folder: a rename from this name to `path` stays on one file system."""
     return path.with_name(f".{path.name}.{owner_tag()}.{uuid4().hex[:8]}.part")
 
@@ -212,7 +214,7 @@ FORGOTTEN = 30 * 24 * 3600.0
 
 def owner_tag() -> str:
     """The name of this process in the names of its unfinished files, by which `sweep` sees whether it lives."""
-    return f"{platform.node()}-{_realm()}-{os.getpid()}-{_start_of(os.getpid()) or 0}"
+    return f"{platform.node()}-{_pid_namespace()}-{os.getpid()}-{_process_start(os.getpid()) or 0}"
 
 
 def scratch_names(prefix: str) -> re.Pattern[str]:
@@ -225,16 +227,16 @@ SCRATCH = "launch-"
 SCRATCH_NAMES = scratch_names(SCRATCH)
 
 
-def sweep(folder: Path, names: re.Pattern[str] | None = None) -> None:
+def remove_leftovers(folder: Path, names: re.Pattern[str] | None = None) -> None:
     """Removes the unfinished files and folders that dead processes left in a folder, and nothing else."""
-    for path in leftovers(folder, names):
-        if abandoned(path):
+    for path in list_leftovers(folder, names):
+        if is_abandoned(path):
             shutil.rmtree(path, ignore_errors=True)
             with suppress(OSError):
                 path.unlink()
 
 
-def leftovers(folder: Path, names: re.Pattern[str] | None = None) -> list[Path]:
+def list_leftovers(folder: Path, names: re.Pattern[str] | None = None) -> list[Path]:
     """The unfinished files and folders in a folder, whether or not their processes live."""
     patterns = (names,) if names else (UNFINISHED, SCRATCH_NAMES)
     try:
@@ -243,7 +245,7 @@ def leftovers(folder: Path, names: re.Pattern[str] | None = None) -> list[Path]:
         return []
 
 
-def abandoned(path: Path) -> bool:
+def is_abandoned(path: Path) -> bool:
     """True if the process that made an unfinished file is dead.
 
     Whether a process of another machine, container or boot lives cannot be seen from here: its file counts as abandoned
@@ -252,7 +254,7 @@ def abandoned(path: Path) -> bool:
     owner = re.search(rf"(?:^|[.-]){OWNER}\.", path.name)
     if owner is None:
         return False
-    if owner["realm"] != _realm():
+    if owner["realm"] != _pid_namespace():
         return _last_change(path) < time.time() - FORGOTTEN
     try:
         os.kill(int(owner["pid"]), 0)
@@ -260,11 +262,11 @@ def abandoned(path: Path) -> bool:
         return True
     except PermissionError:
         pass  # the process of another user, whose start may be hidden
-    start = _start_of(int(owner["pid"]))
+    start = _process_start(int(owner["pid"]))
     return start is not None and start != int(owner["start"])
 
 
-def _realm() -> str:
+def _pid_namespace() -> str:
     """A short name of this boot of this machine and of this PID namespace, in which process ids have their meaning."""
     words = [platform.node()]
     with suppress(OSError):
@@ -274,7 +276,7 @@ def _realm() -> str:
     return hashlib.sha256(" ".join(words).encode()).hexdigest()[:8]
 
 
-def _start_of(pid: int) -> int | None:
+def _process_start(pid: int) -> int | None:
     """The time at which a process started, in ticks of the kernel; None if it cannot be read."""
     try:  # the second field is the name of the program, which may hold anything
         return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
@@ -310,7 +312,7 @@ def is_plain_file(path: Path) -> bool:
         return False
 
 
-def private_folder(folder: Path) -> Path:
+def make_private_folder(folder: Path) -> Path:
     """Return `folder`, made if need be: this user's own, not a link, and writable by nobody else.
 
     If it cannot be so, because another user was first, return a new folder with a random name beside it.
@@ -323,15 +325,15 @@ def private_folder(folder: Path) -> Path:
 
 
 @contextmanager
-def refusals(path: Path, way_out: str = RESULTS, kept: str = KEPT) -> Iterator[None]:
+def explain_os_errors(path: Path, way_out: str = RESULTS, kept: str = KEPT) -> Iterator[None]:
     """Explains errors of the operating system while `path` is written, and what is left of the file."""
     try:
         yield
     except OSError as error:
-        raise _explained(error, path, way_out, kept) from error
+        raise _explain(error, path, way_out, kept) from error
 
 
-def check_room(folder: Path, needs: int) -> None:
+def check_free_space(folder: Path, needs: int) -> None:
     """Refuses to begin a folder that will not fit on the disk. The folder need not exist yet."""
     place = next(parent for parent in folder.absolute().parents if parent.is_dir())
     free = shutil.disk_usage(place).free
@@ -341,14 +343,14 @@ def check_room(folder: Path, needs: int) -> None:
         )
 
 
-def _holds(path: Path, data: bytes) -> bool:
+def _has_content(path: Path, data: bytes) -> bool:
     try:
         return path.stat().st_size == len(data) and path.read_bytes() == data
     except OSError:
         return False
 
 
-def _explained(error: OSError, path: Path, way_out: str, kept: str) -> UserError | RunError:
+def _explain(error: OSError, path: Path, way_out: str, kept: str) -> UserError | RunError:
     reason = error.strerror or str(error)
     if error.errno in FULL:
         return RunError(
@@ -357,19 +359,19 @@ def _explained(error: OSError, path: Path, way_out: str, kept: str) -> UserError
         )
     if error.errno in FORBIDDEN:
         return UserError(
-            f"{path} cannot be written: {reason}{_at(error, path)}. Nothing was changed. Make the folder "
+            f"{path} cannot be written: {reason}{_error_place(error, path)}. Nothing was changed. Make the folder "
             f"writable, or {way_out}."
         )
     if error.errno in IN_THE_WAY:
         return UserError(
-            f"{path} cannot be written: something of another kind is in the way{_at(error, path)} ({reason}). "
+            f"{path} cannot be written: something of another kind is in the way{_error_place(error, path)} ({reason}). "
             f"Move it, or {way_out}."
         )
     _, more = find_way_out(error) or (RunError, "")
     return RunError(f"{path} could not be written: {reason}. {kept} {more}".rstrip())
 
 
-def _at(error: OSError, path: Path) -> str:
+def _error_place(error: OSError, path: Path) -> str:
     """The place of an error, unless it is `path` itself."""
     return f" at {error.filename}" if error.filename not in (None, str(path)) else ""
 
@@ -381,7 +383,7 @@ def _space_left(path: Path) -> str:
     return f" ({shutil.disk_usage(place).free / 2**20:.0f} MiB are free there)"
 
 
-def mapped_array(path: Path, mode: Literal["r", "c"]) -> "NDArray[Any]":
+def map_array(path: Path, mode: Literal["r", "c"]) -> "NDArray[Any]":
     """The array in an .npy file, mapped into memory: read-only, or writable in memory alone ("c").
 
     Python 3.11 parses the header wrongly if two threads parse at once ("AST constructor recursion depth mismatch"), so

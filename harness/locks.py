@@ -25,10 +25,10 @@ MOUNTS = Path("/proc/self/mountinfo")
 def has_locks(folder: Path) -> bool:
     """True if the file system of this folder has locks."""
     with tempfile.TemporaryFile(dir=folder) as file:
-        return _take(file, fcntl.LOCK_EX, lambda: None)
+        return _flock(file, fcntl.LOCK_EX, lambda: None)
 
 
-def lockable(path: Path) -> Path:
+def find_lockable_path(path: Path) -> Path:
     """Return `path` if its file system has locks, else a path on a local file system that has.
 
     All processes of this user and machine get the same answer. The other path lies in a folder that nobody else can
@@ -72,35 +72,37 @@ def _is_private(folder: Path) -> bool:
 
 
 @contextmanager
-def locked(path: Path, *, shared: bool = False, wait: Callable[[], None] = lambda: None) -> Iterator[bool]:
+def acquire_lock(
+    path: Path, *, shared: bool = False, wait: Callable[[], None] = lambda: None
+) -> Iterator[bool]:
     """Holds the lock; `wait` is called if another process holds it. Yields False on a file system without locks."""
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
-        with _opened(path) as file:
-            held = _take(file, kind, wait)
-            if held and not _is(file, path):
+        with _open_lock_file(path) as file:
+            held = _flock(file, kind, wait)
+            if held and not _is_same_file(file, path):
                 continue
             try:
                 yield held
             finally:
-                if not shared and _is(file, path):
+                if not shared and _is_same_file(file, path):
                     path.unlink(missing_ok=True)
             return
 
 
 @contextmanager
-def locked_if_free(path: Path) -> Iterator[bool]:
+def try_lock(path: Path) -> Iterator[bool]:
     """Holds the lock if no other process does, and yields whether this succeeded."""
-    with _opened(path) as file:
+    with _open_lock_file(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             yield False
         else:
-            yield _is(file, path)
+            yield _is_same_file(file, path)
 
 
-def _opened(path: Path) -> BinaryIO:
+def _open_lock_file(path: Path) -> BinaryIO:
     """Opens the file for reading and writing: NFS needs reading for a shared lock, and writing for an exclusive one."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +110,7 @@ def _opened(path: Path) -> BinaryIO:
             return path.open("a+b")
 
 
-def _take(file: BinaryIO, kind: int, wait: Callable[[], None]) -> bool:
+def _flock(file: BinaryIO, kind: int, wait: Callable[[], None]) -> bool:
     try:
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -120,7 +122,7 @@ def _take(file: BinaryIO, kind: int, wait: Callable[[], None]) -> bool:
     return True
 
 
-def _is(file: BinaryIO, path: Path) -> bool:
+def _is_same_file(file: BinaryIO, path: Path) -> bool:
     """True if the path still names this open file: the last holder of the lock may have removed it."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
@@ -135,23 +137,23 @@ class Turn:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = _opened(path)
-        self._mine = False
+        self._file = _open_lock_file(path)
+        self._is_held = False
 
-    def take(self) -> None:
-        if not self._mine:
-            self._mine = True
+    def acquire(self) -> None:
+        if not self._is_held:
+            self._is_held = True
             with suppress(OSError):
                 fcntl.flock(self._file, fcntl.LOCK_EX)
 
-    def give(self) -> None:
-        if self._mine:
-            self._mine = False
+    def release(self) -> None:
+        if self._is_held:
+            self._is_held = False
             with suppress(OSError):
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Gives the turn away for good, and removes the file, which all others have opened by then."""
-        self.give()
+        self.release()
         self._file.close()
         Path(self._file.name).unlink(missing_ok=True)

@@ -8,11 +8,11 @@ OnStep = Callable[[int, int, str], None]
 """Is called before each step: with the number of steps done, the number of all, and what this one does."""
 
 
-def silent(*_: object) -> None:
+def ignore_step(*_: object) -> None:
     """Shows nothing."""
 
 
-def steps(items: Collection[T], name: Callable[[T], str], on_step: OnStep) -> Iterator[T]:
+def report_steps(items: Collection[T], name: Callable[[T], str], on_step: OnStep) -> Iterator[T]:
     """The items, each one a step that is announced by its name."""
     for number, item in enumerate(items):
         on_step(number, len(items), name(item))

@@ -6,34 +6,34 @@ from itertools import pairwise
 
 def split(n: int, parts: int) -> list[range]:
     """0..n in blocks of ceil(n / parts), as in CAGNET and Plexus: the last blocks may be short, or empty."""
-    return [part(n, parts, i) for i in range(parts)]
+    return [split_part(n, parts, i) for i in range(parts)]
 
 
-def part(n: int, parts: int, i: int) -> range:
+def split_part(n: int, parts: int, i: int) -> range:
     """The i-th block of `split`."""
     assert n >= 0 and parts >= 1, (n, parts)
     block = -(-n // parts)
     return range(min(i * block, n), min((i + 1) * block, n))
 
 
-def balanced(n: int, parts: int) -> list[range]:
+def split_evenly(n: int, parts: int) -> list[range]:
     """0..n in blocks whose sizes differ by at most 1, the longer blocks first."""
     assert n >= 0 and parts >= 1, (n, parts)
     block, longer = divmod(n, parts)
-    return between([i * block + min(i, longer) for i in range(parts + 1)])
+    return ranges_between([i * block + min(i, longer) for i in range(parts + 1)])
 
 
-def between(bounds: Sequence[int]) -> list[range]:
+def ranges_between(bounds: Sequence[int]) -> list[range]:
     """The ranges between consecutive bounds."""
     return [range(start, stop) for start, stop in pairwise(bounds)]
 
 
-def within(whole: range, part: range) -> range:
+def subrange(whole: range, part: range) -> range:
     """The part of a range, given relative to the start of the range."""
     return whole[part.start : part.stop]
 
 
-def common(one: range, other: range) -> range:
+def intersect(one: range, other: range) -> range:
     """The intersection of two ranges; empty if disjoint."""
     start = max(one.start, other.start)
     return range(start, max(start, min(one.stop, other.stop)))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import UserError
-from harness.validation import clipped, shown, unknown
+from harness.validation import clip_line, format_value, unknown_name_error
 
 if TYPE_CHECKING:
     from harness.strategy.contract import Strategy
@@ -33,11 +33,11 @@ GUIDE = (
 
 
 @cache
-def registered() -> list[EntryPoint]:
+def registered_strategies() -> list[EntryPoint]:
     """Every registered strategy, built-in or foreign, as installed when a process first asks."""
-    installed = _installed_with_harness()
+    installed = _installed_entry_points()
     foreign = [point for point in entry_points(group=GROUP) if point not in installed]
-    built_in = _declared_in(PYPROJECT) or installed
+    built_in = _read_entry_points(PYPROJECT) or installed
     if not built_in:
         raise UserError(
             f"The built-in strategies are unknown: the package {DISTRIBUTION} is not installed, and there is no "
@@ -47,7 +47,7 @@ def registered() -> list[EntryPoint]:
     return [points[key] for key in sorted(points)]
 
 
-def _installed_with_harness() -> Collection[EntryPoint]:
+def _installed_entry_points() -> Collection[EntryPoint]:
     """The strategies that the installed harness registered, wherever it is; none if it is not installed."""
     try:
         return distribution(DISTRIBUTION).entry_points.select(group=GROUP)
@@ -55,7 +55,7 @@ def _installed_with_harness() -> Collection[EntryPoint]:
         return ()
 
 
-def _declared_in(pyproject: Path) -> Collection[EntryPoint]:
+def _read_entry_points(pyproject: Path) -> Collection[EntryPoint]:
     """The strategies that this file registers; none if it is absent or the project file of something else."""
     try:
         project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
@@ -75,10 +75,10 @@ def load_strategy(name: str) -> type[Strategy]:
     """The class behind a name, or behind path/to/file.py:Class."""
     from harness.strategy.contract import Strategy, faults_of
 
-    strategy = _from_file(name) if ".py:" in name else _imported(_entry_point(name))
+    strategy = _load_from_file(name) if ".py:" in name else _import_entry_point(_find_entry_point(name))
     if not (isinstance(strategy, type) and issubclass(strategy, Strategy)):
         raise UserError(
-            f"{name} names {shown(strategy)}, which does not derive from harness.strategy.Strategy. {GUIDE}"
+            f"{name} names {format_value(strategy)}, which does not derive from harness.strategy.Strategy. {GUIDE}"
         )
     faults = [f"method {method} is missing" for method in sorted(strategy.__abstractmethods__)]
     if faults := faults + faults_of(strategy):
@@ -88,11 +88,11 @@ def load_strategy(name: str) -> type[Strategy]:
 
 def load_installed_strategy(name: str) -> type[Strategy]:
     """The class behind an installed name. The name of a record may be the path of a file, which is never run here."""
-    _entry_point(name)
+    _find_entry_point(name)
     return load_strategy(name)
 
 
-def _imported(point: EntryPoint) -> object:
+def _import_entry_point(point: EntryPoint) -> object:
     try:
         return point.load()
     except (Exception, SystemExit) as error:
@@ -101,25 +101,25 @@ def _imported(point: EntryPoint) -> object:
                 f"strategy {point.name!r} is registered as {point.value}, and there is no module {error.name}: its "
                 "package has changed since it was installed. Install it again: `pip install -e .` in its checkout."
             ) from error
-        raise _not_imported(f"strategy {point.name!r} ({point.value})", error) from error
+        raise _import_error(f"strategy {point.name!r} ({point.value})", error) from error
 
 
-def _not_imported(what: str, error: BaseException) -> UserError:
+def _import_error(what: str, error: BaseException) -> UserError:
     """The error for a plugin's module that fails on import, with the line that failed."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f", {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
     if isinstance(error, SyntaxError):
         place = f", {error.filename}, line {error.lineno}"
-    reason = clipped(f"{type(error).__name__}: {error}".rstrip(": ."), 300)
+    reason = clip_line(f"{type(error).__name__}: {error}".rstrip(": ."), 300)
     return UserError(f"{what} cannot be imported: {reason}{place}. Correct it. {GUIDE}")
 
 
-def _entry_point(name: str) -> EntryPoint:
-    known = registered()
+def _find_entry_point(name: str) -> EntryPoint:
+    known = registered_strategies()
     points = [point for point in known if point.name == name]
     if not points:
         way_out = "A plugin registers in the entry-point group harness.strategies, or is named path/to/file.py:Class."
-        raise unknown("strategy", name, [point.name for point in known], way_out)
+        raise unknown_name_error("strategy", name, [point.name for point in known], way_out)
     if len(points) > 1:
         values = ", ".join(point.value for point in points)
         raise UserError(
@@ -128,7 +128,7 @@ def _entry_point(name: str) -> EntryPoint:
     return points[0]
 
 
-def _from_file(name: str) -> object:
+def _load_from_file(name: str) -> object:
     file, _, class_name = name.rpartition(":")
     path = Path(file)
     if not path.is_file():
@@ -142,8 +142,8 @@ def _from_file(name: str) -> object:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise _not_imported(file, error) from error
+        raise _import_error(file, error) from error
     if not hasattr(module, class_name):
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
-        raise unknown(f"class in {file}", class_name, classes)
+        raise unknown_name_error(f"class in {file}", class_name, classes)
     return getattr(module, class_name)

@@ -20,7 +20,7 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.comm.meeting import RankPlace
-from harness.device import CROSS
+from harness.device import HOST_DEVICE_COPY
 from harness.errors import UserError
 from harness.graph.blocks import Blocks
 from harness.kernels.spmm import PRODUCT, PRODUCT_ADD
@@ -117,7 +117,7 @@ class Meter(TorchDispatchMode):
             return func(*args, **kwargs)
         operands = _tensors((*args, *kwargs.values()))
         self.memory.made(operands, before=True)
-        if func is CROSS:
+        if func is HOST_DEVICE_COPY:
             self.memory.leave(args[0])
             self._tape.crossed(args[0].nbytes)
         if kind is Kind.ALLOCATES:
@@ -147,7 +147,7 @@ def _kind(func: Any) -> Kind:
     kind = _KINDS.get(id(func))
     if kind is None:
         moves = func.is_view or func.namespace in ("c10d", "prim")
-        allocates = func is CROSS or func.overloadpacket in ONLY_ALLOCATE
+        allocates = func is HOST_DEVICE_COPY or func.overloadpacket in ONLY_ALLOCATE
         kind = Kind.MOVES if moves else Kind.ALLOCATES if allocates else Kind.COMPUTES
         _KINDS[id(func)] = kind
     return kind

@@ -19,22 +19,22 @@ HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Categories of Unicode that move the cursor, change the direction of writing, or are no characters."""
 
 
-def printable(text: str) -> str:
+def escape_control(text: str) -> str:
     """The text with an escape in place of every character that a terminal obeys instead of showing it.
 
     Lines and tabs stay. Escape sequences, carriage returns, marks of direction and lone surrogates do not.
     """
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return text
-    return "".join(map(_shown, text))
+    return "".join(map(_escape_character, text))
 
 
-def one_line(text: str) -> str:
+def escape_line(text: str) -> str:
     """`printable` for text that must not begin a line of its own, as a cell or a label."""
-    return printable(" ".join(text.splitlines()))
+    return escape_control(" ".join(text.splitlines()))
 
 
-def _shown(character: str) -> str:
+def _escape_character(character: str) -> str:
     if character in "\n\t" or character in JOINERS or unicodedata.category(character) not in HIDDEN:
         return character
     return character.encode("unicode_escape", "surrogatepass").decode()
@@ -57,7 +57,7 @@ def spreadsheet_cell(value: Any) -> Any:
 PLAIN = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 
 
-def file_stem(name: str) -> str:
+def make_file_stem(name: str) -> str:
     """A part of a file's name for a name of any length and alphabet; different names have different parts."""
     if PLAIN.fullmatch(name):
         return name

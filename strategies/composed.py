@@ -30,7 +30,7 @@ from harness.kernels.parts import drop_empty_columns, hstack, nonempty_columns
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.halo import BlockRow, block_row
 from harness.parallel.row_strategy import dense_memory
-from harness.ranges import balanced, within
+from harness.ranges import split_evenly, subrange
 from harness.strategies.rdm import (
     BACKWARD,
     COL,
@@ -173,7 +173,7 @@ class Compose(Rdm):
     def rows_of_chunk(self, at: Coordinates) -> list[range]:
         """A chunk is a part of the partition, and the ranks of a chunk share it out evenly."""
         chunk = self.facts.blocks(self.grid[ROW])[at[ROW]]
-        return [within(chunk, rows) for rows in balanced(len(chunk), self.grid[COL])]
+        return [subrange(chunk, rows) for rows in split_evenly(len(chunk), self.grid[COL])]
 
     # The first layer: A X, computed once.
 

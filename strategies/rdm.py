@@ -33,7 +33,7 @@ from harness.comm.axis import paired
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.reshard import Slices
 from harness.parallel.row_strategy import RowOperators, RowStrategy, as_indices, sum_gradients
-from harness.ranges import balanced
+from harness.ranges import split_evenly
 from harness.strategy import Context, Coordinates, Counts, MessageParams, Piece, Promise, Words
 
 ROW, COL = AxisName.ROW, AxisName.COL
@@ -208,7 +208,7 @@ class Rdm(RowStrategy):
         return [self.chunk({ROW: r}) for r in range(self.grid[ROW])]
 
     def slices(self, width: int) -> list[range]:
-        return balanced(width, self.grid[COL])
+        return split_evenly(width, self.grid[COL])
 
     def piece(self, at: Coordinates, width: int, whole_rows: bool) -> Piece:
         """The part of a matrix of this width in one of the two layouts."""

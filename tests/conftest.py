@@ -116,13 +116,13 @@ def study(synthetic: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) 
     drawn.json has the steps that the drawing announced.
     """
     from harness.figures import draw_all
-    from harness.locks import locked
+    from harness.locks import acquire_lock
     from harness.results.collect import collect
     from harness.results.parquet import write_claims
 
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "study"
-    with locked(folder.with_suffix(".lock")):
+    with acquire_lock(folder.with_suffix(".lock")):
         if not folder.exists():
             making = base / "study-in-the-making"
             synthetic.write_study(making / "runs")

@@ -17,7 +17,7 @@ from harness.check.case import Case
 from harness.comm.grid import Grid
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
@@ -115,7 +115,9 @@ def test_the_files_to_read_are_those_that_a_strategy_runs(name: str, pool: Pool)
 
 
 def test_every_strategy_has_its_list_and_a_scheme_of_cagnet_is_eight_files() -> None:
-    built_in = {point.name for point in registered() if point.value.startswith("harness.strategies.")}
+    built_in = {
+        point.name for point in registered_strategies() if point.value.startswith("harness.strategies.")
+    }
     assert ROWS.keys() == built_in - {"pyg"}  # its sampler is a package that may be missing
     assert all(f"`{file}`" in MAP for file in READ_FIRST)
     assert all((ROOT / file).is_file() for file in READ_FIRST)

@@ -20,14 +20,14 @@ from harness.errors import RunError, UserError
 from harness.files import (
     DATASETS,
     HashedFile,
-    abandoned,
-    check_room,
+    atomic_folder,
+    check_free_space,
+    is_abandoned,
+    make_private_folder,
     owner_tag,
-    private_folder,
     remove_folder,
-    sibling,
-    sweep,
-    whole_folder,
+    remove_leftovers,
+    temporary_path,
 )
 from tests.python_path import CHECKOUT, with_python_path
 
@@ -49,14 +49,14 @@ def put(folder, name, array=ARRAY):
 
 
 def write(folder, text="{}", *, replace=False):
-    with whole_folder(folder, "last.json", DATASETS, replace=replace) as partial:
+    with atomic_folder(folder, "last.json", DATASETS, replace=replace) as partial:
         put(partial, "a/b.npy")
         (partial / "last.json").write_text(text)
 
 
 def write_and(folder, then):
     """Something happens between two arrays."""
-    with whole_folder(folder, "last.json", DATASETS) as partial:
+    with atomic_folder(folder, "last.json", DATASETS) as partial:
         put(partial, "a")
         then()
         put(partial, "last.json")
@@ -88,14 +88,14 @@ def test_an_error_leaves_nothing(tmp_path):
 def test_without_its_last_file_nothing_appears(tmp_path):
     with (
         pytest.raises(AssertionError, match=r"has no last\.json"),
-        whole_folder(tmp_path / "s", "last.json") as partial,
+        atomic_folder(tmp_path / "s", "last.json") as partial,
     ):
         put(partial, "a")
     assert everything(tmp_path) == []
 
 
 def test_two_writers_at_once_leave_the_first_ones_folder(tmp_path):
-    with whole_folder(tmp_path / "s", "last.json") as slow:
+    with atomic_folder(tmp_path / "s", "last.json") as slow:
         put(slow, "a")
         write(tmp_path / "s", "fast")
         put(slow, "last.json")
@@ -166,8 +166,8 @@ def test_what_a_killed_remover_left_is_cleaned_up(tmp_path):
 
 def test_a_full_disk_is_seen_before_anything_is_written(tmp_path):
     with pytest.raises(RunError, match=r"bytes free, but s needs .*HARNESS_DATASETS"):
-        check_room(tmp_path / "s", 1 << 60)
-    check_room(tmp_path / "new" / "s", shutil.disk_usage(tmp_path).free // 2)
+        check_free_space(tmp_path / "s", 1 << 60)
+    check_free_space(tmp_path / "new" / "s", shutil.disk_usage(tmp_path).free // 2)
     assert everything(tmp_path) == []
 
 
@@ -227,7 +227,7 @@ def test_sweep_leaves_files_that_only_resemble_leftovers(tmp_path, name):
     for own in (path, path.with_name(f"{path.name}s")):
         own.mkdir()
         (own / "chapter.tex").touch()
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert (path / "chapter.tex").exists()
     assert (path.with_name(f"{path.name}s") / "chapter.tex").exists()
 
@@ -245,8 +245,8 @@ def test_sweep_removes_the_scratch_of_a_dead_process_and_no_other(tmp_path):
     dead = leftover_of(f"{host}-{realm}-4000000-{start}", tmp_path)
     reused = leftover_of(f"{host}-{realm}-{pid}-{int(start) - 1}", tmp_path)
     elsewhere = leftover_of(f"{host}-{'0' * 8}-4000000-{start}", tmp_path)
-    assert [abandoned(each) for each in (mine, dead, reused, elsewhere)] == [False, True, True, False]
-    sweep(tmp_path)
+    assert [is_abandoned(each) for each in (mine, dead, reused, elsewhere)] == [False, True, True, False]
+    remove_leftovers(tmp_path)
     assert everything(tmp_path) == sorted([mine.name, elsewhere.name])
 
 
@@ -256,10 +256,10 @@ def test_a_scratch_of_another_boot_is_swept_once_nothing_changed_for_a_month(tmp
         os.utime(each, (0, 0))
     (path / "log").touch()
     os.utime(path, (0, 0))
-    assert not abandoned(path), "one of its files was written today"
+    assert not is_abandoned(path), "one of its files was written today"
     (path / "log").unlink()
     os.utime(path, (0, 0))
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert everything(tmp_path) == []
 
 
@@ -285,7 +285,7 @@ def test_sweep_spares_a_live_process_of_another_pid_namespace(tmp_path):
         assert other.stdout is not None
         other.stdout.readline()
         before = everything(tmp_path)
-        sweep(tmp_path)
+        remove_leftovers(tmp_path)
         assert everything(tmp_path) == before
         assert len(before) == 2
         other.communicate(b"")
@@ -299,8 +299,8 @@ def test_sweep_sees_the_death_of_another_users_process(tmp_path, monkeypatch):
         raise PermissionError
 
     monkeypatch.setattr(files.os, "kill", refuse)
-    monkeypatch.setattr(files, "_start_of", lambda _: None)
-    assert not abandoned(path)
+    monkeypatch.setattr(files, "_process_start", lambda _: None)
+    assert not is_abandoned(path)
 
 
 def test_names_that_siblings_give_are_swept_after_a_kill(tmp_path):
@@ -310,8 +310,8 @@ def test_names_that_siblings_give_are_swept_after_a_kill(tmp_path):
         "path.with_name(path.name + '.json').touch(); os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert len(everything(tmp_path)) == 2
-    assert sibling(path).parent == tmp_path
-    sweep(tmp_path)
+    assert temporary_path(path).parent == tmp_path
+    remove_leftovers(tmp_path)
     assert everything(tmp_path) == []
 
 
@@ -319,9 +319,9 @@ def test_a_folder_in_a_shared_place_is_this_users_own_or_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another user may have made the folder first, left a link or a file there, or let everybody write."""
-    mine = private_folder(tmp_path / "cache")
+    mine = make_private_folder(tmp_path / "cache")
     assert (mine, stat.S_IMODE(mine.stat().st_mode)) == (tmp_path / "cache", 0o700)
-    assert private_folder(mine) == mine
+    assert make_private_folder(mine) == mine
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
@@ -333,7 +333,7 @@ def test_a_folder_in_a_shared_place_is_this_users_own_or_a_new_one(
         if name == "foreign":
             (tmp_path / name).mkdir(mode=0o700)
             monkeypatch.setattr(os, "getuid", lambda: user + 1)
-        found = private_folder(tmp_path / name)
+        found = make_private_folder(tmp_path / name)
         assert found.parent == tmp_path and found.name.startswith(f"{name}-")
         assert stat.S_IMODE(found.lstat().st_mode) == 0o700
     assert not list((tmp_path / "elsewhere").iterdir())

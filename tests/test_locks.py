@@ -13,8 +13,8 @@ import pytest
 from harness import locks
 from harness.comm.engine import file_store
 from harness.errors import UserError
-from harness.files import abandoned, owner_tag
-from harness.locks import Turn, file_system, has_locks, lockable
+from harness.files import is_abandoned, owner_tag
+from harness.locks import Turn, file_system, find_lockable_path, has_locks
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,7 +41,7 @@ def without_locks(tmp_path, monkeypatch):
 
 def test_a_file_system_with_locks_is_used_as_it_is(tmp_path):
     assert has_locks(tmp_path)
-    assert lockable(tmp_path / "meeting") == tmp_path / "meeting"
+    assert find_lockable_path(tmp_path / "meeting") == tmp_path / "meeting"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -57,15 +57,17 @@ def test_ranks_meet_on_a_local_file_system_if_theirs_has_no_locks(without_locks,
 
 
 def test_the_local_file_belongs_to_the_process_that_made_the_folder(without_locks):
-    place = lockable(without_locks / "meeting")
-    assert place == lockable(without_locks / "meeting") != lockable(without_locks / "turn")
-    assert not abandoned(place)
+    place = find_lockable_path(without_locks / "meeting")
+    assert (
+        place == find_lockable_path(without_locks / "meeting") != find_lockable_path(without_locks / "turn")
+    )
+    assert not is_abandoned(place)
     owner = owner_tag().replace(f"-{os.getpid()}-", "-999999999-")
-    assert abandoned(Path(place.name.replace(owner_tag(), owner)))
+    assert is_abandoned(Path(place.name.replace(owner_tag(), owner)))
 
 
 def test_what_a_dead_launcher_left_is_removed_when_the_next_one_meets(without_locks):
-    place = lockable(without_locks / "meeting")
+    place = find_lockable_path(without_locks / "meeting")
     dead = place.with_name(place.name.replace(f"-{os.getpid()}-", "-999999999-"))
     dead.touch()
     del (store := [file_store(without_locks / "meeting", 1)])[0]
@@ -73,13 +75,13 @@ def test_what_a_dead_launcher_left_is_removed_when_the_next_one_meets(without_lo
 
 
 def test_a_turn_is_held_and_leaves_no_file(without_locks):
-    first, second = (Turn(lockable(without_locks / "turn")) for _ in range(2))
-    first.take()
+    first, second = (Turn(find_lockable_path(without_locks / "turn")) for _ in range(2))
+    first.acquire()
     with pytest.raises(BlockingIOError):
         fcntl.flock(second._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     for turn in (first, second):
         turn.close()
-    assert list(lockable(without_locks / "turn").parent.iterdir()) == []
+    assert list(find_lockable_path(without_locks / "turn").parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707])
@@ -87,14 +89,14 @@ def test_a_folder_that_others_can_write_to_is_not_used(without_locks, tmp_path, 
     (tmp_path / "local" / f"harness-{os.getuid()}-locks").mkdir()
     (tmp_path / "local" / f"harness-{os.getuid()}-locks").chmod(mode)
     with pytest.raises(UserError, match=r"without locks \(.* at /.*\).* set TMPDIR"):
-        lockable(without_locks / "meeting")
+        find_lockable_path(without_locks / "meeting")
 
 
 def test_a_link_is_not_used(without_locks, tmp_path):
     (tmp_path / "mine").mkdir(mode=0o700)
     (tmp_path / "local" / f"harness-{os.getuid()}-locks").symlink_to(tmp_path / "mine")
     with pytest.raises(UserError, match="without locks"):
-        lockable(without_locks / "meeting")
+        find_lockable_path(without_locks / "meeting")
 
 
 def test_the_file_system_is_that_of_the_innermost_mount(monkeypatch, tmp_path):

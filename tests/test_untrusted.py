@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.untrusted import (
-    file_stem,
-    one_line,
-    printable,
+    escape_control,
+    escape_line,
+    make_file_stem,
     redact,
     redact_all,
     redact_command,
@@ -23,14 +23,14 @@ TEXT = st.text(st.characters(), max_size=60)
 
 @given(TEXT)
 def test_printable_text_has_nothing_that_a_terminal_obeys(text: str) -> None:
-    shown = printable(text)
+    shown = escape_control(text)
     obeyed = {"Cc", "Cs", "Zl", "Zp"}
     assert not [each for each in shown if unicodedata.category(each) in obeyed and each not in "\n\t"]
     assert not set(shown) & set(
         "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c\ufeff"
     )
-    assert printable(shown) == shown
-    assert len(one_line(text).splitlines()) <= 1
+    assert escape_control(shown) == shown
+    assert len(escape_line(text).splitlines()) <= 1
 
 
 def test_text_of_people_is_printed_as_it_is() -> None:
@@ -42,8 +42,8 @@ def test_text_of_people_is_printed_as_it_is() -> None:
         "👩\u200d🔬",
         "3 × 4 – „x“",
     ):
-        assert printable(text) == text
-    assert printable("\x1b[2J\x9b1mev\u202eil\r") == "\\x1b[2J\\x9b1mev\\u202eil\\r"
+        assert escape_control(text) == text
+    assert escape_control("\x1b[2J\x9b1mev\u202eil\r") == "\\x1b[2J\\x9b1mev\\u202eil\\r"
 
 
 def test_cells_that_a_spreadsheet_would_run_begin_with_an_apostrophe() -> None:
@@ -66,7 +66,7 @@ def test_cells_that_a_spreadsheet_would_run_begin_with_an_apostrophe() -> None:
 
 @given(st.lists(st.one_of(TEXT, st.text("aAgü-@~ ./1", max_size=6)), min_size=2, max_size=8, unique=True))
 def test_different_names_have_different_files_of_bounded_length(names: list[str]) -> None:
-    stems = [file_stem(name) for name in names]
+    stems = [make_file_stem(name) for name in names]
     assert len(set(stems)) == len(names)
     assert all(
         len(stem) <= 100 and "/" not in stem and stem.isascii() and stem.isprintable() for stem in stems
@@ -74,15 +74,15 @@ def test_different_names_have_different_files_of_bounded_length(names: list[str]
 
 
 def test_names_of_files_stay_readable() -> None:
-    assert [file_stem(name) for name in ("ogbn-products", "g-x@1-16", "g-x-1-16")] == [
+    assert [make_file_stem(name) for name in ("ogbn-products", "g-x@1-16", "g-x-1-16")] == [
         "ogbn-products",
         "g-x@1-16",
         "g-x-1-16",
     ]
-    assert file_stem("gü") != file_stem("gö") and file_stem("gü").startswith("g-~")
-    assert len(file_stem("x" * 3000)) < 100
-    forged = file_stem("gü")  # a name made to look like that of another file
-    assert file_stem(forged) != forged
+    assert make_file_stem("gü") != make_file_stem("gö") and make_file_stem("gü").startswith("g-~")
+    assert len(make_file_stem("x" * 3000)) < 100
+    forged = make_file_stem("gü")  # a name made to look like that of another file
+    assert make_file_stem(forged) != forged
 
 
 WORD = "hunter2hunter2hunter2"

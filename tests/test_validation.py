@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 
 from harness.errors import UserError
-from harness.validation import Frozen, validated
+from harness.validation import Frozen, validate
 
 
 class Circle(Frozen):
@@ -57,10 +57,10 @@ CIRCLE = {"kind": "circle", "radius": 1}
 )
 def test_a_fault_is_named_as_its_writer_knows_it(data: object, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        validated(Drawing, data, "drawing.yaml")
+        validate(Drawing, data, "drawing.yaml")
     assert str(caught.value).startswith(f"drawing.yaml: {message}")
 
 
 def test_every_fault_is_told() -> None:
     with pytest.raises(UserError, match=r"shape\.radius is missing; pen\.width is missing"):
-        validated(Drawing, {"shape": {"kind": "circle"}, "pen": {}}, "here")
+        validate(Drawing, {"shape": {"kind": "circle"}, "pen": {}}, "here")

@@ -15,7 +15,7 @@ from harness.check.case import Case
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.device import forget_memory
+from harness.device import reset_memory
 from harness.ledger import Amounts, Key, Ledger, clock_for
 from harness.run.trainer import Epoch, Trainer
 from harness.strategy.admit import ORDINARY_EPOCHS
@@ -85,7 +85,7 @@ def _train(case: Case, epochs: int, *, graph: bool) -> _Trained:
     grid.settle()
     del trainer
     gc.collect()
-    forget_memory(device)
+    reset_memory(device)
     return _Trained(done, tensors)
 
 

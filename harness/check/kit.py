@@ -32,7 +32,7 @@ from harness.device import GPU
 from harness.errors import RunError, UserError
 from harness.graph.model import LabelTask, Weighting
 from harness.ledger import AxisName
-from harness.progress import OnStep, silent, steps
+from harness.progress import OnStep, ignore_step, report_steps
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import Machine
@@ -72,7 +72,7 @@ def check(
     extent: Extent = "usual",
     machine: Machine = HERE,
     most: int | None = None,
-    on_case: OnStep = silent,
+    on_case: OnStep = ignore_step,
     known: Collection[str] = (),
 ) -> Iterator[Finding]:
     """Every law on every case of a strategy, one finding at a time; `run` starts ranks with the engine of the machine.
@@ -96,7 +96,7 @@ def check(
     ordinary = [_case(name, grid, "directed, prime, partial mask") for grid in grids]
     empty = _with_an_empty_rank(name, usual)
     cases = [*ordinary, *peculiarities(name, strategy, peculiar), *empty]
-    for number, case in enumerate(steps(cases, lambda case: case.name, on_case)):
+    for number, case in enumerate(report_steps(cases, lambda case: case.name, on_case)):
         ranks, spec = range(case.spec.ranks), case.spec.model_copy(update={"machine": machine})
         replayed = ranks if extent != "quick" else [ranks[-(number % 2)]]
         yield from _findings(replace(case, spec=spec), run, replayed, known)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import UserError
-from harness.validation import Frozen, unknown, validated
+from harness.validation import Frozen, unknown_name_error, validate
 
 CLAIMS = Path("workflows") / "claims"
 
@@ -92,7 +92,7 @@ def papers(root: Path) -> list[str]:
 def read_claims(root: Path, paper: str | None = None) -> dict[str, list[Claim]]:
     """The claims of a paper, or of all, by paper."""
     if paper is not None and paper not in papers(root):
-        raise unknown("paper", paper, papers(root), f"Claims live in {CLAIMS}/.")
+        raise unknown_name_error("paper", paper, papers(root), f"Claims live in {CLAIMS}/.")
     return {name: _read(root, name) for name in papers(root) if paper in (None, name)}
 
 
@@ -100,7 +100,7 @@ def _read(root: Path, paper: str) -> list[Claim]:
     where = CLAIMS / f"{paper}.csv"
     with (root / where).open(newline="", encoding="utf-8") as file:
         claims = [
-            validated(Claim, row, f"{where}, line {number}")
+            validate(Claim, row, f"{where}, line {number}")
             for number, row in enumerate(csv.DictReader(file), 2)
         ]
     ids = [claim.id for claim in claims]

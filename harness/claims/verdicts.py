@@ -18,7 +18,7 @@ from harness.claims.claims import Claim, read_claims
 from harness.claims.evaluator import Evaluator
 from harness.errors import UserError
 from harness.experiment.paper_figures import check_known
-from harness.progress import OnStep, silent, steps
+from harness.progress import OnStep, ignore_step, report_steps
 
 FACTOR = 2.0
 """A value that misses its tolerance, and the printed one by no more than this factor, is `within`."""
@@ -95,13 +95,13 @@ def judge_all(
     wanted: Wanted | None = None,
     *,
     quick: bool = False,
-    on_step: OnStep = silent,
+    on_step: OnStep = ignore_step,
 ) -> dict[str, list[Verdict]]:
     """The verdicts by paper. `quick` leaves predictions out."""
     chosen = (wanted or Wanted()).chosen(root)
     verdicts: dict[str, list[Verdict]] = {name: [] for name in chosen}
     pairs = [(name, claim) for name, claims in chosen.items() for claim in claims]
-    for name, claim in steps(pairs, lambda pair: f"judging {pair[1].id}", on_step):
+    for name, claim in report_steps(pairs, lambda pair: f"judging {pair[1].id}", on_step):
         verdicts[name].append(judged(claim, evaluator, quick=quick))
     return verdicts
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from harness import __version__
 from harness.cli import data, listing, planning, predicting, proving, reporting, running
 from harness.cli.options import Parser, add_verb, show, tell
-from harness.errors import RunError, UserError, environment_error, missing_package
+from harness.errors import RunError, UserError, environment_error, missing_package_error
 from harness.spec.root import project_root, results_folder
 from harness.untrusted import redact, redact_command
-from harness.validation import clipped
+from harness.validation import clip_line
 
 EXIT_UNFORESEEN, EXIT_INTERRUPTED = 70, 130
 PARAGRAPH = 1400
@@ -72,11 +72,11 @@ def _print_what_the_terminal_cannot_show() -> None:
 def _ending(error: BaseException) -> tuple[int, str]:
     """The exit code of an error, and one paragraph about it."""
     if isinstance(error, ModuleNotFoundError):
-        error = missing_package(error) or error
+        error = missing_package_error(error) or error
     if isinstance(error, OSError):
         error = environment_error(error) or error
     if isinstance(error, UserError):
-        return 2, clipped(str(error), PARAGRAPH)
+        return 2, clip_line(str(error), PARAGRAPH)
     if isinstance(error, RunError):
         return 1, str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -89,7 +89,7 @@ def _ending(error: BaseException) -> tuple[int, str]:
 
 def _unforeseen(error: Exception) -> str:
     """One line for an error that no code expected; its traceback goes to a file."""
-    summary = clipped(f"{type(error).__name__}: {error}".rstrip(". "), 300)
+    summary = clip_line(f"{type(error).__name__}: {error}".rstrip(". "), 300)
     text = f"harness {__version__}: {redact_command(sys.argv)}\n{''.join(traceback.format_exception(error))}"
     return f"An unforeseen error: {summary}. {_kept(text)} {DEBUG}=1 shows it at once."
 
@@ -152,7 +152,7 @@ complete -o default -F _harness harness
 
 def _completion(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Verbs, actions and options from the parser; and the values of --strategy, --machine, --dataset and --set."""
-    from harness.registry import registered
+    from harness.registry import registered_strategies
     from harness.spec.machine_card import list_machines
     from harness.spec.spec import keys_of_a_spec
     from harness.store.catalog import list_cards
@@ -160,7 +160,7 @@ def _completion(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
     known = _words_of(parser, "")
     root = project_root(options.root)
     values = {
-        "--strategy": [point.name for point in registered()],
+        "--strategy": [point.name for point in registered_strategies()],
         "--machine": list_machines(root),
         "--dataset": list_cards(root),
         "--set": [f"{key}=" for key in keys_of_a_spec()],

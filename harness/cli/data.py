@@ -21,10 +21,10 @@ from harness.cli.options import (
     whole,
 )
 from harness.errors import UserError
-from harness.progress import steps
+from harness.progress import report_steps
 from harness.spec.dataset import ACCEPTED, DatasetChoice
 from harness.spec.root import project_root
-from harness.validation import CLASSES, RANKS, VERTICES, validated
+from harness.validation import CLASSES, RANKS, VERTICES, validate
 
 if TYPE_CHECKING:
     from harness.store.task import Means
@@ -355,7 +355,7 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
     """The needs of every strategy, by the store or, before a build, by the card."""
     from harness.experiment.defaults import on_all_grids
     from harness.experiment.known_graph import KnownGraph, facts_of_card
-    from harness.registry import registered
+    from harness.registry import registered_strategies
     from harness.replay import needs
     from harness.store.build import open_dataset
     from harness.store.catalog import load_card
@@ -367,7 +367,7 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
         KnownGraph(replace(facts, bounds=None), None),
     )
     with Progress() as on_step:
-        points = steps(registered(), lambda point: f"replaying {point.name}", on_step)
+        points = report_steps(registered_strategies(), lambda point: f"replaying {point.name}", on_step)
         each = (on_all_grids(root, point.name, request, lambda _: unparted, point.name) for point in points)
         return [needed._asdict() for needed in needs(each)]
 
@@ -381,7 +381,7 @@ def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> P
             "import takes the graph: harness data import NAME --edges FILE, or --from suitesparse:GROUP/NAME."
         )
     typed = {key: getattr(options, key) for key in ImportRequest.model_fields}
-    request = validated(ImportRequest, typed, "harness data import", _as_typed)
+    request = validate(ImportRequest, typed, "harness data import", _as_typed)
     if request.origin:
         fetch_card(root, card_of(request), say)
     return import_graph(root, request, choice, _means(options))
@@ -415,7 +415,7 @@ def _choices(options: argparse.Namespace) -> list[DatasetChoice]:
     """The orders that the options name: each number of parts with each seed."""
     typed = {key: getattr(options, key) for key in DatasetChoice.model_fields}
     orders = [{**typed, "parts": parts, "seed": seed} for parts, seed in product(options.parts, options.seed)]
-    return [validated(DatasetChoice, each, f"harness data {options.action}", _as_typed) for each in orders]
+    return [validate(DatasetChoice, each, f"harness data {options.action}", _as_typed) for each in orders]
 
 
 def _as_typed(key: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from harness.cli.options import Verbs, add_verb, columns, moment, settings_page, several, show, tell
 from harness.documents import read_yaml
 from harness.errors import UserError
-from harness.files import whole_folders
+from harness.files import complete_folders
 from harness.results.record import (
     Record,
     find_run,
@@ -22,7 +22,7 @@ from harness.results.record import (
 )
 from harness.results.schema import SETTLED, STATUSES
 from harness.spec.root import dataset_cards, project_root, results_folder
-from harness.untrusted import one_line
+from harness.untrusted import escape_line
 
 CARDS = {
     "machines": "config/machines",
@@ -168,9 +168,9 @@ def _described(options: argparse.Namespace) -> int:
 
 
 def _strategies() -> list[tuple[str, str]]:
-    from harness.registry import registered
+    from harness.registry import registered_strategies
 
-    return [(point.name, point.value) for point in registered()]
+    return [(point.name, point.value) for point in registered_strategies()]
 
 
 def _cards(kind: str, root: Path) -> list[tuple[str, str]]:
@@ -202,9 +202,9 @@ def _chosen_runs(options: argparse.Namespace, runs: Path) -> list[Record]:
         raise UserError(
             f"There is no folder of runs {runs}. `harness run` makes one, or name another by --runs."
         )
-    records, refused = read_records(whole_folders(runs))
+    records, refused = read_records(complete_folders(runs))
     if refused:
-        tell(one_line(left_out(refused)))
+        tell(escape_line(left_out(refused)))
     chosen = [
         record
         for record in records
@@ -315,7 +315,7 @@ def _prune_runs(options: argparse.Namespace) -> int:
 def _pruned_page(rows: list[dict[str, Any]], runs: Path, *, done: bool) -> str:
     gone = [row for row in rows if not row["why"]]
     size = f"{_counted(len(gone))}, {_size(sum(row['bytes'] for row in gone))}, in {runs}"
-    kept = [one_line(f"kept {row['run_id']} ({row['label']}): {row['why']}") for row in rows if row["why"]]
+    kept = [escape_line(f"kept {row['run_id']} ({row['label']}): {row['why']}") for row in rows if row["why"]]
     after = "`harness collect` makes the tables anew." if done else "Nothing was removed; --yes removes them."
     total = (
         [f"{'removed' if done else 'would remove'} {size}. {after}"]
@@ -353,9 +353,9 @@ def _show_run(options: argparse.Namespace) -> int:
         "again": [("typed", command or ""), ("repeat", _repeat(record))],
     }
     width = max(len(key) for rows in parts.values() for key, _ in rows)
-    lines = [one_line(f"{record.record['label']}: {record.record['status']}")]
+    lines = [escape_line(f"{record.record['label']}: {record.record['status']}")]
     for title, rows in parts.items():
-        kept = [f"  {one_line(key):<{width}}  {one_line(value)}" for key, value in rows if value]
+        kept = [f"  {escape_line(key):<{width}}  {escape_line(value)}" for key, value in rows if value]
         lines += [*([title] if title and kept else []), *kept]
     document = {
         "folder": str(folder),

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
-from harness.documents import yaml_value
+from harness.documents import parse_yaml_value
 from harness.errors import UserError
-from harness.untrusted import one_line, printable
-from harness.validation import RANKS, Setting, clipped, did_you_mean
+from harness.untrusted import escape_control, escape_line
+from harness.validation import RANKS, Setting, clip_line, suggest_names
 
 if TYPE_CHECKING:
     from harness.spec.spec import Spec
@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> Never:
         way_out = f"`{self.prog} --help` lists what is accepted."
-        raise UserError(f"{clipped(message, 600).rstrip('.')}.{self._meant(message)} {way_out}")
+        raise UserError(f"{clip_line(message, 600).rstrip('.')}.{self._meant(message)} {way_out}")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuses an unknown option where it stands: argparse would leave it to the parser above all verbs."""
@@ -42,9 +42,9 @@ class Parser(argparse.ArgumentParser):
     def _meant(self, message: str) -> str:
         """The question for a verb, a choice or an option that is none."""
         if wrong := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
-            return did_you_mean(wrong[1], re.findall(r"[^\s,']+", wrong[2]))
+            return suggest_names(wrong[1], re.findall(r"[^\s,']+", wrong[2]))
         if wrong := re.search(r"unrecognized arguments: (-\S+)", message):
-            return did_you_mean(wrong[1].partition("=")[0], list(self._option_string_actions))
+            return suggest_names(wrong[1].partition("=")[0], list(self._option_string_actions))
         return ""
 
 
@@ -98,7 +98,7 @@ ranks = whole(1, RANKS)
 
 
 def _refused(text: str, accepted: str) -> str:
-    return f"{clipped(text, 40)} is not accepted: {accepted}"
+    return f"{clip_line(text, 40)} is not accepted: {accepted}"
 
 
 class Help(argparse.HelpFormatter):
@@ -134,7 +134,7 @@ def add_verb(
 
 def show(options: argparse.Namespace, data: Any, text: str) -> None:
     """Prints the answer: `data` for a program (--json), `text` for a person."""
-    print(json.dumps(data, indent=2, default=str) if options.json else printable(text), flush=True)
+    print(json.dumps(data, indent=2, default=str) if options.json else escape_control(text), flush=True)
 
 
 # All that a verb prints goes through `show`, `tell`, `say` and `Progress`: names, labels and errors may come from
@@ -143,13 +143,13 @@ def show(options: argparse.Namespace, data: Any, text: str) -> None:
 
 def tell(message: str) -> None:
     """Prints a message on stderr."""
-    print(printable(message), file=sys.stderr, flush=True)
+    print(escape_control(message), file=sys.stderr, flush=True)
 
 
 def say(progress: str) -> None:
     """Prints progress on stderr: in place on a terminal, a line each in a log."""
     end = "\r" if sys.stderr.isatty() else "\n"
-    print(printable(progress), end=end, file=sys.stderr, flush=True)
+    print(escape_control(progress), end=end, file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -178,7 +178,7 @@ class Progress:
         if seconds_left is None and done and spent > 1:
             seconds_left = spent / done * (of - done)
         left = "" if seconds_left is None else f", about {_in_words(seconds_left)} left"
-        line = clipped(printable(f"{done + 1} of {of}{left}: {doing}"), 78)
+        line = clip_line(escape_control(f"{done + 1} of {of}{left}: {doing}"), 78)
         print(
             f"\r\x1b[K{line}" if in_place else line, end="" if in_place else "\n", file=sys.stderr, flush=True
         )
@@ -203,7 +203,7 @@ def columns(rows: Sequence[tuple[str, ...]]) -> str:
     """Rows of text with their columns aligned. No cell begins a line of its own."""
     if not rows:
         return ""
-    rows = [tuple(map(one_line, row)) for row in rows]
+    rows = [tuple(map(escape_line, row)) for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -319,7 +319,7 @@ def settings(texts: Sequence[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not equals:
             raise UserError(
-                f"--set {clipped(text, 60)} is not understood. Expected KEY=VALUE, for example training.epochs=5."
+                f"--set {clip_line(text, 60)} is not understood. Expected KEY=VALUE, for example training.epochs=5."
             )
-        values[key] = yaml_value(value, f"--set {clipped(text, 60)}")
+        values[key] = parse_yaml_value(value, f"--set {clip_line(text, 60)}")
     return values

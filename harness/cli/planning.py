@@ -22,11 +22,11 @@ from harness.cli.options import (
     sizes_of,
 )
 from harness.errors import UserError
-from harness.progress import OnStep, steps
+from harness.progress import OnStep, report_steps
 from harness.spec.plan import SCALES
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import grid_text
-from harness.validation import validated
+from harness.validation import validate
 
 if TYPE_CHECKING:
     from harness.graph.blocks import Blocks
@@ -127,7 +127,7 @@ def _experiment(options: argparse.Namespace) -> int:
     root, documents, pages = project_root(options.root), list[dict[str, Any]](), list[str]()
     only = options.machine if options.scale == "published" else None
     with Progress() as on_step:
-        files = steps(options.experiment, lambda file: f"planning {file}", on_step)
+        files = report_steps(options.experiment, lambda file: f"planning {file}", on_step)
         for number, file in enumerate(files):
             experiment = at_scale(root, load_experiment(file), options.scale)
             document = plan(root, experiment, options.machine or "local", only=only)
@@ -202,10 +202,10 @@ def _judged(
     root, strategy = project_root(options.root), load_strategy(options.strategy)
     know = cache(partial(known_graph, root, from_card=options.from_card))
     if not options.from_card:
-        open_dataset(root, validated(DatasetChoice, {"name": options.dataset}, "--dataset"))
+        open_dataset(root, validate(DatasetChoice, {"name": options.dataset}, "--dataset"))
     specs = [requested(root, argparse.Namespace(**{**vars(options), "grid": grid})) for grid in grids]
     card = load_machine_card(root, specs[0].machine.name)
-    for spec in steps(specs, lambda spec: f"judging {grid_text(spec.grid)}", on_step):
+    for spec in report_steps(specs, lambda spec: f"judging {grid_text(spec.grid)}", on_step):
         grid = spec.grid
         try:
             graph = know(spec.dataset)

@@ -26,7 +26,7 @@ from harness.cli.options import (
     whole,
 )
 from harness.errors import UserError
-from harness.progress import steps
+from harness.progress import report_steps
 from harness.spec.plan import SCALES
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import grid_text
@@ -170,7 +170,7 @@ def _predict_strategy(options: argparse.Namespace) -> int:
     check_card(card)
     rows, answers, page = list[tuple[str, ...]]([PREDICTED]), [], list[str]()
     with Progress() as on_step:
-        for count in steps(options.ranks, lambda count: f"predicting {count} ranks", on_step):
+        for count in report_steps(options.ranks, lambda count: f"predicting {count} ranks", on_step):
             ready = _ready(root, options, know, count)
             strategy, predicted = ready.strategy, predicts(ready, card)
             rows.append((str(count), grid_text(strategy.spec.grid, " "), *cells_of(predicted, card)))
@@ -255,7 +255,7 @@ def priced_epochs(
     if out:  # empty if all is refused: a workflow waits for the folder
         out.mkdir(parents=True, exist_ok=True)
     with Progress() as on_step:
-        for label in steps(asked, lambda label: f"{doing} {label}", on_step):
+        for label in report_steps(asked, lambda label: f"{doing} {label}", on_step):
             try:
                 spec, facts, card, predicted, emulates = asked[label]()
             except UserError as refusal:
@@ -376,14 +376,14 @@ def _advise(options: argparse.Namespace) -> int:
     from harness.predict.advice import advise, tuned
     from harness.predict.prediction import check_card
     from harness.spec.dataset import DatasetChoice
-    from harness.validation import validated
+    from harness.validation import validate
 
     root = project_root(options.root)
     card, know = _card(root, options), _know(root, options)
     check_card(card)
     if options.memory is not None:
         card = card.model_copy(update={"memory_gb": options.memory})
-    facts = know(validated(DatasetChoice, {"name": options.dataset}, "--dataset")).facts
+    facts = know(validate(DatasetChoice, {"name": options.dataset}, "--dataset")).facts
     seconds = inf if options.all else options.within
     # Twins may have to be built first, which must not be ended.
     time = (inf, 0) if options.twins else (seconds, _processes())

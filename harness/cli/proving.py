@@ -24,7 +24,7 @@ from harness.cli.options import (
 from harness.doctor.survey import survey
 from harness.errors import RunError, UserError
 from harness.spec.root import project_root, results_folder
-from harness.validation import unknown
+from harness.validation import unknown_name_error
 
 if TYPE_CHECKING:
     from harness.check import Finding
@@ -367,7 +367,7 @@ def _calibrate(options: argparse.Namespace) -> int:
     name = options.machine or load_site(root).machine or "local"
     if name not in list_machines(root):
         new = f"For a new card of that name: harness doctor --calibrate --machine local-gpu --write {name}"
-        raise unknown("machine", name, list_machines(root), new)
+        raise unknown_name_error("machine", name, list_machines(root), new)
     if options.write is not None:
         new_card(root, options.write)  # refused, if it is, before anything is measured
     with Progress() as on_step:

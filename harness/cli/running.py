@@ -23,14 +23,14 @@ from harness.cli.predicting import PricedEpoch, priced_epochs
 from harness.documents import read_json
 from harness.errors import UserError
 from harness.external.programs import PROGRAMS
-from harness.files import text_at_begin
+from harness.files import read_head
 from harness.results.record import read_record
 from harness.slurm.jobs import predicted
 from harness.spec.machine_card import list_machines, load_machine, load_machine_card
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import Spec
-from harness.untrusted import one_line
-from harness.validation import validated
+from harness.untrusted import escape_line
+from harness.validation import validate
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -199,7 +199,7 @@ def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
     def lack(name: str, why: str) -> None:
         nonlocal lacking
         lacking += 1
-        tell(one_line(f"{name}: no record: {why}"))
+        tell(escape_line(f"{name}: no record: {why}"))
 
     specs = []
     for path in options.spec:
@@ -234,7 +234,7 @@ def _record(folder: Path, *, cached: bool) -> dict[str, Any]:
 
 
 def _spec_of_file(path: Path) -> Spec:
-    return validated(Spec, read_json(path, f"The spec {path}"), str(path))
+    return validate(Spec, read_json(path, f"The spec {path}"), str(path))
 
 
 def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
@@ -287,7 +287,7 @@ def _trace_text(summary: dict[str, Any]) -> str:
 
 
 def _text(record: dict[str, Any]) -> str:
-    label, status = one_line(record["label"]), record["status"]
+    label, status = escape_line(record["label"]), record["status"]
     lines = [f"{label}: {status}{' (recorded earlier; --fresh runs it again)' if record['cached'] else ''}"]
     if summary := record["summary"]:
         lines += _summary(summary, record["epochs_asked"])
@@ -364,7 +364,7 @@ LONGEST_LOG = 1 << 28
 
 def _text_of(log: Path) -> str:
     try:
-        text = text_at_begin(log, LONGEST_LOG + 1)
+        text = read_head(log, LONGEST_LOG + 1)
     except OSError as error:
         raise UserError(f"The log {log} cannot be read: {error.strerror}.") from None
     if len(text) > LONGEST_LOG:
@@ -375,7 +375,7 @@ def _text_of(log: Path) -> str:
 
 
 def _external_text(record: dict[str, Any]) -> str:
-    lines, external = [one_line(f"{record['label']}: {record['status']}")], record["external"]
+    lines, external = [escape_line(f"{record['label']}: {record['status']}")], record["external"]
     if record["error"]:
         lines.append(f"  {_indented(record['error']['message'])}")
     elif seconds := record["summary"]["epoch_seconds_median"]:
@@ -383,7 +383,7 @@ def _external_text(record: dict[str, Any]) -> str:
     if external["unknown"]:
         lines.append(f"  unknown, because the log does not show it: {', '.join(external['unknown'])}")
     lines += [
-        one_line(f"  beyond any spec: {words} ({option})") for option, words in external["beyond"].items()
+        escape_line(f"  beyond any spec: {words} ({option})") for option, words in external["beyond"].items()
     ]
     return "\n".join([*lines, f"  {record['folder']}"])
 

@@ -21,10 +21,10 @@ import torch.distributed as dist
 
 from harness.comm import collectives, meeting
 from harness.comm.meeting import TORCHRUN, RankPlace
-from harness.device import gpu, gpu_identity, gpus, is_gpu
+from harness.device import gpu_count, gpu_identity, is_gpu, use_gpu
 from harness.errors import UserError
-from harness.files import owner_tag, scratch_names, sweep, text_at_begin
-from harness.locks import lockable
+from harness.files import owner_tag, read_head, remove_leftovers, scratch_names
+from harness.locks import find_lockable_path
 
 
 class Engine(StrEnum):
@@ -132,9 +132,9 @@ def file_store(file: Path, world: int) -> dist.Store:  # type: ignore[name-defin
 
     torch locks the file. If its file system has no locks, the store is in a local folder of this user.
     """
-    place = lockable(file)
+    place = find_lockable_path(file)
     if place != file:
-        sweep(place.parent)
+        remove_leftovers(place.parent)
     return dist.FileStore(str(place), world)  # type: ignore[attr-defined]
 
 
@@ -177,7 +177,7 @@ def _claim(device: torch.device, store: dist.Store) -> None:  # type: ignore[nam
     host = gethostname()
     if store.add(f"{host} {gpu_identity(device)}", 1) > 1:
         raise UserError(
-            f"Two ranks on {host} have the same GPU: this rank sees {gpus()}, and its launcher started more ranks "
+            f"Two ranks on {host} have the same GPU: this rank sees {gpu_count()}, and its launcher started more ranks "
             "there than the GPUs that it shows. Start as many ranks on a machine as it has GPUs, or show each rank "
             "a GPU of its own."
         )
@@ -205,25 +205,25 @@ def most_ranks(engine: Engine) -> int | None:
     if engine is not Engine.NCCL:
         return None
     device_of(engine, 0)  # or a refusal with its reason
-    return gpus()
+    return gpu_count()
 
 
 def device_of(engine: Engine, local_rank: int) -> torch.device:
     """The device on which a rank of this machine computes; it becomes the current one."""
     if engine is not Engine.NCCL:
         return torch.device("meta" if engine is Engine.REPLAY else "cpu")
-    if not (gpus() and dist.is_nccl_available()):
+    if not (gpu_count() and dist.is_nccl_available()):
         raise UserError(
             f"The engine nccl needs a GPU and a torch built for it; this torch ({torch.__version__}) "
             "has none. Choose a machine card whose engine is gloo, or install torch for CUDA."
         )
     index = 0 if _bound(os.environ) else local_rank
-    if index >= gpus():
+    if index >= gpu_count():
         raise UserError(
-            f"Local rank {local_rank} has no GPU: this machine shows {gpus()}. "
+            f"Local rank {local_rank} has no GPU: this machine shows {gpu_count()}. "
             "Start at most as many ranks on a machine as it has GPUs."
         )
-    return gpu(index)
+    return use_gpu(index)
 
 
 def _bound(environ: Mapping[str, str]) -> bool:
@@ -246,7 +246,9 @@ LOG_READ = 1 << 22
 def _note_network(at: RankPlace) -> None:
     """Lets NCCL on rank 0 write its choices to a file of this machine, unless the user directs its log."""
     if at.rank == 0 and not os.environ.keys() & LOGGING:
-        sweep(Path(tempfile.gettempdir()), scratch_names(OWN_LOG))  # where nobody asked for the network
+        remove_leftovers(
+            Path(tempfile.gettempdir()), scratch_names(OWN_LOG)
+        )  # where nobody asked for the network
         file, name = tempfile.mkstemp(prefix=f"{OWN_LOG}{owner_tag()}.")
         os.close(file)
         os.environ.update({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", LOG_OF_NCCL: name})
@@ -257,7 +259,7 @@ def network() -> str | None:
     log = Path(os.environ.get(LOG_OF_NCCL, ""))
     if not log.is_file():
         return None
-    found = network_of(text_at_begin(log, LOG_READ))
+    found = network_of(read_head(log, LOG_READ))
     if log.name.startswith(OWN_LOG):
         log.unlink()  # NCCL still writes to it, and nobody reads on
     return found

@@ -24,7 +24,7 @@ import yaml
 
 from harness.comm import engine
 from harness.comm.engine import Engine
-from harness.device import gpu_build, gpu_facts, gpus, is_gpu
+from harness.device import gpu_build, gpu_count, gpu_properties, is_gpu
 from harness.doctor.gpu_links import call_constant, host_constants, unmeasured_links
 from harness.doctor.kernel_rates import (
     cores_per_node,
@@ -40,7 +40,7 @@ from harness.doctor.survey import answer
 from harness.documents import read_yaml
 from harness.files import write_text
 from harness.predict.pricing import MICRO
-from harness.progress import OnStep, silent
+from harness.progress import OnStep, ignore_step
 from harness.spec.machine_card import MACHINES, MachineCard, Rates, load_machine, load_machine_card
 
 SPMM_ENDS = 60.0
@@ -62,11 +62,11 @@ class Calibration(NamedTuple):
 
 def default_ranks(root: Path, machine: str) -> int:
     """Two ranks, or one on a machine with a single GPU."""
-    return 1 if load_machine(root, machine).engine == "nccl" and gpus() == 1 else 2
+    return 1 if load_machine(root, machine).engine == "nccl" and gpu_count() == 1 else 2
 
 
 def calibrated(
-    root: Path, machine: str, ranks: int, tell: Callable[[str], None], on_step: OnStep = silent
+    root: Path, machine: str, ranks: int, tell: Callable[[str], None], on_step: OnStep = ignore_step
 ) -> Calibration:
     """The sections of a card, as measured here and now."""
     card = load_machine_card(root, machine)
@@ -79,7 +79,7 @@ def calibrated(
     else:
         rates = _rates(measuring, tell)
         sections = {"rates": rates, "links": links(measure(root, machine, ranks, tell), ranks, on_cores=True)}
-    name = gpu_facts(device).name if is_gpu(device) else "this machine"
+    name = gpu_properties(device).name if is_gpu(device) else "this machine"
     return Calibration(sections, measuring.notes, table_of(measuring.times), name)
 
 
@@ -91,7 +91,7 @@ def measured_on(device: torch.device) -> str:
     drivers = answer("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or ""
     driver = drivers.partition("\n")[0]  # one line for each GPU
     versions = [f"driver {driver}" if driver else "", gpu_build() or "", f"torch {torch.__version__}"]
-    return f"{MEASURED} on {gpu_facts(device).name}, {', '.join(filter(None, versions))}, {date}"
+    return f"{MEASURED} on {gpu_properties(device).name}, {', '.join(filter(None, versions))}, {date}"
 
 
 def _rates(measuring: Measuring, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _sections_of_gpu(
     measuring: Measuring, card: MachineCard, root: Path, ranks: int, tell: Callable[[str], None]
 ) -> dict[str, Any]:
     """All that a GPU can tell; a constant that was not measured stays as the card has it."""
-    sections: dict[str, Any] = {"memory_gb": round(gpu_facts(measuring.device).memory / GB, 1)}
+    sections: dict[str, Any] = {"memory_gb": round(gpu_properties(measuring.device).memory / GB, 1)}
     before = card.model_dump(mode="json", include={"rates", "links"}, exclude_defaults=True)
     rates = before.get("rates", {}) | _rates(measuring, tell)
     needed = [name for name, field in Rates.model_fields.items() if field.is_required()]
@@ -136,7 +136,7 @@ def _sections_of_gpu(
     between = None
     if ranks > 1:
         between = measuring.attempt("links between GPUs", lambda: measure(root, card.name, ranks, tell))
-    per_node = card.slurm.ranks_per_node if card.slurm else gpus()
+    per_node = card.slurm.ranks_per_node if card.slurm else gpu_count()
     known = links(between, per_node) if between else before.get("links") or unmeasured_links(per_node)
     tell("measuring copies between host and GPU")
     host = measuring.attempt("copies between host and GPU", partial(host_constants, measuring)) or {}

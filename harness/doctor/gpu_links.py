@@ -19,7 +19,7 @@ from harness.comm import collectives, engine
 from harness.comm.collectives import Reduction, Started
 from harness.comm.engine import Engine
 from harness.comm.meeting import RankPlace
-from harness.device import forget_memory
+from harness.device import reset_memory
 from harness.doctor.links import ASSUMED, GB, constant
 from harness.doctor.measurements import KernelTime, Measuring
 from harness.doctor.stopwatch import seconds_of
@@ -72,7 +72,7 @@ PATIENCE = 60.0
 
 def call_constant(measuring: Measuring) -> dict[str, Any]:
     """The least time of a call over NCCL, measured by a rank alone in a process of its own, which may hang or die."""
-    forget_memory(measuring.device)  # that process needs memory of the GPU too
+    reset_memory(measuring.device)  # that process needs memory of the GPU too
     with Pool(engine=Engine.NCCL, patience=PATIENCE) as pool:
         (times,) = pool.run(1, times_of_calls)
     measuring.times += times

@@ -12,7 +12,7 @@ import torch
 
 from harness.check.case import check_graph
 from harness.comm.grid import Grid
-from harness.device import gpu_facts, is_gpu
+from harness.device import gpu_properties, is_gpu
 from harness.doctor.links import GB
 from harness.doctor.measurements import Measuring, beyond_launch
 from harness.doctor.spmm_rates import SCALES, UNKNOWN_CACHE, graphs, uniform_graph
@@ -99,7 +99,7 @@ def memory_constant(measuring: Measuring, launch: float) -> dict[str, Any]:
     device, rates = measuring.device, []
     sizes: Sequence[int] = STREAMED
     if is_gpu(device):
-        cache = gpu_facts(device).cache or UNKNOWN_CACHE
+        cache = gpu_properties(device).cache or UNKNOWN_CACHE
         sizes = [int(cache * share) // 4 for share in OF_CACHE]
     for done, size in enumerate(sizes):
         measuring.on_step(done, len(sizes), f"elementwise kernels of {size:,} numbers")

@@ -25,10 +25,10 @@ from harness.comm import engine, meeting, traffic
 from harness.comm.axis import Axis
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.device import settle
+from harness.device import synchronize
 from harness.documents import read_yaml
 from harness.errors import RunError, UserError
-from harness.files import SCRATCH, owner_tag, sweep, text_at_end, write_text
+from harness.files import SCRATCH, owner_tag, read_tail, remove_leftovers, write_text
 from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks
@@ -36,7 +36,7 @@ from harness.launch.rank_starter import rank_starter
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.spec.machine_card import MACHINES, MachineCard, MeasuredLink, load_machine, load_machine_card
 from harness.spec.root import results_folder
-from harness.validation import RANKS, legal_name, shown
+from harness.validation import RANKS, check_name, format_value
 
 LONGEST = 120.0
 """Seconds after which the measurement is ended: the ranks themselves stop after thirty."""
@@ -57,7 +57,7 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
         raise UserError(f"--ranks {ranks} is not accepted: links are between two ranks or more.")
     card, folder = load_machine(root, machine), results_folder(root)
     folder.mkdir(parents=True, exist_ok=True)
-    sweep(folder)
+    remove_leftovers(folder)
     tell(f"measuring all-reduces between {ranks} ranks over {card.engine}, about 30 s")
     with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{owner_tag()}.", dir=folder) as name:
         out, log = Path(name) / "measured.json", Path(name) / "log"
@@ -71,7 +71,7 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
         ):
             started.watch(HangDetector(None), LONGEST, starter.attend)
         if not out.exists():
-            raise RunError(f"the ranks could not measure their links: {text_at_end(log, 1500)}")
+            raise RunError(f"the ranks could not measure their links: {read_tail(log, 1500)}")
         result = json.loads(out.read_text(encoding="utf-8"))
     check_network(load_machine_card(root, machine), ranks, result["network"])
     return Measured([MeasuredLink(**row) for row in result["rows"]], result["latency_us"], result["network"])
@@ -91,9 +91,9 @@ def check_network(card: MachineCard, ranks: int, network: str | None) -> None:
 def new_card(root: Path, name: str) -> Path:
     """The path of a new machine card. Refuses a name that is no file's, and one that is taken."""
     try:
-        path = root / MACHINES / f"{legal_name(name)}.yaml"
+        path = root / MACHINES / f"{check_name(name)}.yaml"
     except ValueError as error:
-        raise UserError(f"--write {shown(name)} is not accepted: {error}.") from None
+        raise UserError(f"--write {format_value(name)} is not accepted: {error}.") from None
     if path.exists():
         raise UserError(f"--write {name}: {path} exists. Write the card under another name, or move it away.")
     return path
@@ -219,7 +219,7 @@ def _seconds(grid: Grid, axis: Axis, size: int, patience: float, rounds: int) ->
         grid.world.barrier()
         start = time.perf_counter()
         axis.all_reduce(buffer, tensor=TensorName.H)
-        settle(axis.device)
+        synchronize(axis.device)
         seconds = torch.tensor(
             [time.perf_counter() - start, time.perf_counter() - begun], dtype=torch.float64
         )

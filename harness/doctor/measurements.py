@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from harness.device import forget_memory, is_gpu
+from harness.device import is_gpu, reset_memory
 from harness.doctor.links import constant
 from harness.doctor.stopwatch import seconds_of
 from harness.ledger.tape import Product
-from harness.progress import OnStep, silent
+from harness.progress import OnStep, ignore_step
 from harness.spec.machine_card import Machine
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Measuring:
     device: torch.device
     source: str
     """Where the constants were measured, and when."""
-    on_step: OnStep = silent
+    on_step: OnStep = ignore_step
     times: list[KernelTime] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Facts for the reader that no section of a card holds, and what was left out with the reason."""
@@ -55,7 +55,7 @@ class Measuring:
         ) as error:  # memory ran out, a type is not supported, or whatever else a GPU may answer
             reason = str(error).strip().partition("\n")[0]
             self.notes.append(f"{what} left out: {type(error).__name__}: {reason}")
-        forget_memory(self.device)
+        reset_memory(self.device)
         return None
 
     def is_over(self) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.device import free_bytes, gpu_facts, is_gpu
+from harness.device import free_memory, gpu_properties, is_gpu
 from harness.doctor.measurements import Measuring
 from harness.doctor.term_fit import factor_of, fit_terms, held_out_ratios
 from harness.errors import RunError
@@ -60,8 +60,8 @@ def spmm_constants(measuring: Measuring, launch: float) -> dict[str, Any]:
     device = measuring.device
     if not is_gpu(device):
         return {**fitted_spmm(_measured(measuring, SCALES, WIDTHS), None, launch), "source": measuring.source}
-    cache = gpu_facts(device).cache or UNKNOWN_CACHE
-    measured = _measured(measuring, scales_on_gpu(cache, free_bytes(device)), WIDTHS_ON_GPU)
+    cache = gpu_properties(device).cache or UNKNOWN_CACHE
+    measured = _measured(measuring, scales_on_gpu(cache, free_memory(device)), WIDTHS_ON_GPU)
     full = [each for each in measured if each.product.values == "float32"]
     terms = fitted_spmm([each for each in full if each.product.columns > 1], cache / MB, launch)
     _note_others(measuring, measured, terms, launch)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from harness.device import is_gpu, settle
+from harness.device import is_gpu, synchronize
 
 TURNS, MOST_TURNS, SECONDS = 7, 50, 1.0
 """The fewest and the most turns, and the seconds after which no turn begins."""
@@ -29,9 +29,9 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
 
 
 def _turn(work: Callable[[], object], calls: int, device: torch.device) -> float:
-    settle(device)
+    synchronize(device)
     begun = time.perf_counter()
     for _ in range(calls):
         work()
-    settle(device)
+    synchronize(device)
     return time.perf_counter() - begun

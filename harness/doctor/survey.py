@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.errors import EXTRAS, UserError, install_extra
+from harness.errors import EXTRAS, UserError, install_command
 from harness.slurm.resources import (
     AROUND,
     PARTITIONS,
@@ -102,7 +102,7 @@ def software() -> Iterator[Examined]:
         state = installed or f"not installed: pip install {name}"
         yield Examined(name, state, missing=installed is None)
     for extra, packages in EXTRAS.items():
-        absent = f"not installed; only {PURPOSES[extra]}: {install_extra(extra)}"
+        absent = f"not installed; only {PURPOSES[extra]}: {install_command(extra)}"
         for name in packages:
             yield Examined(name, _version(name) or absent)
     for name, loss in USEFUL.items():
@@ -231,9 +231,9 @@ def _in_torch(tell: Tell) -> Iterator[Examined]:
     import torch
 
     from harness.comm.meeting import VISIBLE
-    from harness.device import gpu_build, gpus, out_of_reach
+    from harness.device import gpu_build, gpu_count, pairs_without_peer_access
 
-    build, devices = gpu_build(), gpus()
+    build, devices = gpu_build(), gpu_count()
     if build is None:
         idle = f"{torch.__version__} is for neither CUDA nor ROCm, and the GPUs stay idle"
         yield Examined("torch's build", f"{idle}: README.md says which torch to install", missing=True)
@@ -245,7 +245,7 @@ def _in_torch(tell: Tell) -> Iterator[Examined]:
         return
     yield Examined("torch's build", f"{torch.__version__} for {build}")
     yield _seen(devices)
-    apart = [f"{one} and {other}" for one, other in out_of_reach()]
+    apart = [f"{one} and {other}" for one, other in pairs_without_peer_access()]
     if devices > 1:
         yield Examined(
             "peers", f"no direct access between {', '.join(apart)}" if apart else "direct access between all"

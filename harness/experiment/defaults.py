@@ -18,7 +18,7 @@ from harness.store.catalog import load_card
 from harness.strategy import BlockCounts, Candidate, Ready, ShapeBlocks, admit
 from harness.strategy.admit import parse_grid
 from harness.strategy.contract import Strategy
-from harness.validation import shown, validated
+from harness.validation import format_value, validate
 
 # The defaults of missing keys: the machine's card, the grid, the strategy's own defaults.
 
@@ -28,14 +28,14 @@ def filled(root: Path, request: dict[str, Any], where: str) -> Spec:
     asked = dict(request)
     choice = asked["strategy"]
     strategy = load_strategy(choice["name"])
-    params = validated(strategy.Params, choice.get("params", {}), f"{where}: parameters of {choice['name']}")
+    params = validate(strategy.Params, choice.get("params", {}), f"{where}: parameters of {choice['name']}")
     asked["strategy"] = {**choice, "params": params.model_dump(mode="json")}
     asked["ranks"] = ranks_of(asked, where)
     asked["grid"] = _grid(strategy, asked.get("grid"), asked["ranks"], where)
     cuts = strategy.parts_of_block(params)
     asked["dataset"] = _dataset(strategy, asked["dataset"], asked["grid"], cuts, where)
     asked["machine"] = _machine(root, asked.get("machine", "local"), where)
-    return validated(Spec, asked, where)
+    return validate(Spec, asked, where)
 
 
 def named(request: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
@@ -45,11 +45,11 @@ def named(request: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     choice = {"name": request[key]} if isinstance(request[key], str) else request[key]
     if not isinstance(choice, dict) or not isinstance(choice.get("name"), str):
         raise UserError(
-            f"{where}: {key} = {shown(request[key])} is not accepted: a name, or a mapping with the key name."
+            f"{where}: {key} = {format_value(request[key])} is not accepted: a name, or a mapping with the key name."
         )
     if not isinstance(choice.get("params", {}), dict):
         raise UserError(
-            f"{where}: params = {shown(choice['params'])} is not accepted: a mapping of parameters."
+            f"{where}: params = {format_value(choice['params'])} is not accepted: a mapping of parameters."
         )
     return dict(choice)
 
@@ -57,7 +57,7 @@ def named(request: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
 def _machine(root: Path, name: Any, where: str) -> Machine:
     if not isinstance(name, str):
         raise UserError(
-            f"{where}: machine = {shown(name)} is not accepted: name a card, and describe the machine in "
+            f"{where}: machine = {format_value(name)} is not accepted: name a card, and describe the machine in "
             "config/machines/."
         )
     return load_machine(root, name)
@@ -73,7 +73,7 @@ def _dataset(
     axis = strategy.partitioned_over
     if axis is None:
         raise UserError(
-            f"{where}: partition = {shown(partition)}: {strategy.name} has no use for a partition. Leave it out."
+            f"{where}: partition = {format_value(partition)}: {strategy.name} has no use for a partition. Leave it out."
         )
     return {**choice, "parts": grid.get(axis, 0) * cuts}
 
@@ -82,7 +82,7 @@ def ranks_of(request: Mapping[str, Any], where: str) -> int:
     """The number of ranks of a request: without one, the ranks of its grid, or 1 if the grid is a word too."""
     ranks = request.get("ranks", _ranks_of_grid(request.get("grid")))
     if not isinstance(ranks, int) or ranks < 1:
-        raise UserError(f"{where}: ranks = {shown(ranks)} is not accepted: a whole number from 1 on.")
+        raise UserError(f"{where}: ranks = {format_value(ranks)} is not accepted: a whole number from 1 on.")
     return ranks
 
 
@@ -94,8 +94,8 @@ def _ranks_of_grid(grid: Any) -> int:
 def _grid(strategy: type[Strategy], grid: Any, ranks: int, where: str) -> dict[AxisName, int] | Any:
     if not isinstance(grid, str | dict | None):
         raise UserError(
-            f"{where}: grid = {shown(grid)} is not accepted: sizes as 2x2, a mapping of axes to sizes, all, {BEST} or "
-            f"{LARGEST}."
+            f"{where}: grid = {format_value(grid)} is not accepted: sizes as 2x2, a mapping of axes to sizes, all, "
+            f"{BEST} or {LARGEST}."
         )
     return grid if isinstance(grid, dict) else parse_grid(strategy, grid, ranks)
 
@@ -125,7 +125,7 @@ def chosen(root: Path, request: Request, where: str) -> Request:
     if asked.get("grid") != LARGEST and not open_params:
         if memory is not None:
             raise UserError(
-                f"{where}: memory_gb = {shown(memory)}, and nothing is `{LARGEST}`: leave it out."
+                f"{where}: memory_gb = {format_value(memory)}, and nothing is `{LARGEST}`: leave it out."
             )
         return asked
     budget = _budget(root, asked, memory, where)
@@ -193,7 +193,7 @@ def _budget(root: Path, asked: Request, memory: Any, where: str) -> float:
             "memory_gb there or here, as memory_gb: 40."
         )
     if not isinstance(memory, int | float) or not memory > 0:
-        raise UserError(f"{where}: memory_gb = {shown(memory)} is not accepted: a number above 0.")
+        raise UserError(f"{where}: memory_gb = {format_value(memory)} is not accepted: a number above 0.")
     return memory * GB
 
 
@@ -298,6 +298,8 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
         for parent in parents:
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
-                raise UserError(f"{shown(path)} = {shown(value)}: {parent} has no keys of its own.")
+                raise UserError(
+                    f"{format_value(path)} = {format_value(value)}: {parent} has no keys of its own."
+                )
         place[key] = value
     return request

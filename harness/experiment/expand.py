@@ -19,7 +19,7 @@ from harness.registry import load_strategy
 from harness.spec.plan import plan_of
 from harness.spec.spec import Spec, digest
 from harness.strategy.admit import parse_grid
-from harness.validation import Frozen, shown, validated
+from harness.validation import Frozen, format_value, validate
 
 NESTED = ("model", "training", "measure")
 
@@ -48,7 +48,7 @@ def load_experiment(path: Path) -> Experiment:
     """The experiment of a file."""
     if not path.is_file():
         raise UserError(f"There is no experiment file {path}. The experiments are in workflows/experiments/.")
-    return validated(Experiment, read_yaml(path, str(path)), str(path))
+    return validate(Experiment, read_yaml(path, str(path)), str(path))
 
 
 def expand(
@@ -114,7 +114,7 @@ def _matches(rule: Any, combination: dict[str, Any], where: str) -> bool:
     """True if a combination has all values of an exclusion, which may name a strategy or a dataset alone."""
     if not isinstance(rule, dict):
         raise UserError(
-            f"{where}: exclude = {shown(rule)} is not accepted: a mapping of keys of the entry to values."
+            f"{where}: exclude = {format_value(rule)} is not accepted: a mapping of keys of the entry to values."
         )
     for key, value in rule.items():
         if key not in combination:

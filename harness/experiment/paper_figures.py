@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness.documents import read_yaml
-from harness.validation import Frozen, unknown, validated
+from harness.validation import Frozen, unknown_name_error, validate
 
 FIGURES = Path("workflows") / "figures.csv"
 EXPERIMENTS = Path("workflows") / "experiments"
@@ -46,7 +46,7 @@ def paper_figures(root: Path) -> list[PaperFigure]:
         for figure in read_yaml(path, path.name).get("reproduces", []):
             named.setdefault(figure, []).append(path.stem)
     return [
-        validated(PaperFigure, {**row, "experiments": tuple(named.get(row["id"], ()))}, str(FIGURES))
+        validate(PaperFigure, {**row, "experiments": tuple(named.get(row["id"], ()))}, str(FIGURES))
         for row in _rows(root)
     ]
 
@@ -56,7 +56,7 @@ def check_known(root: Path, figures: Iterable[str], where: str) -> None:
     known = [row["id"] for row in _rows(root)]
     for figure in figures:
         if figure not in known:
-            raise unknown(f"{where}: figure", figure, known, f"They are the lines of {FIGURES}.")
+            raise unknown_name_error(f"{where}: figure", figure, known, f"They are the lines of {FIGURES}.")
 
 
 def _rows(root: Path) -> list[dict[str, str]]:

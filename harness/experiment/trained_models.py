@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 from harness.errors import UserError
 from harness.experiment.defaults import make_spec, nested
 from harness.experiment.known_graph import facts_of_card
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 from harness.store.catalog import load_card
 from harness.strategy import Strategy, admit
-from harness.validation import Setting, settings_of
+from harness.validation import Setting, list_settings
 
 BARE: dict[str, Any] = {}
 ASKED = {
@@ -60,12 +60,12 @@ class Described(NamedTuple):
 def described_strategies() -> list[Described]:
     """Every installed strategy."""
     found = []
-    for name in sorted(point.name for point in registered()):
+    for name in sorted(point.name for point in registered_strategies()):
         kind = load_strategy(name)
         axes, over = tuple(axis.value for axis in kind.axes), kind.partitioned_over
         about = (kind.__doc__ or "").strip().partition("\n")[0]
         trains_on = "mini-batches" if kind.mini_batches else "the full graph"
-        parameters = settings_of(kind.Params, "strategy.params.")
+        parameters = list_settings(kind.Params, "strategy.params.")
         found.append(
             Described(
                 *(name, about, kind.paper, kind.promise.value, axes, over.value if over else None),
@@ -78,7 +78,7 @@ def described_strategies() -> list[Described]:
 def trained_models(root: Path) -> list[TrainedModels]:
     """A row for each installed strategy."""
     rows = []
-    for name in sorted(point.name for point in registered()):
+    for name in sorted(point.name for point in registered_strategies()):
         strategy = load_strategy(name)
         settings = {heading: _refusal(root, strategy, changes) == "" for heading, changes in ASKED.items()}
         missing = "" if any(settings.values()) else _refusal(root, strategy, BARE)

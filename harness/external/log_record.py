@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.children import die_with_parent, guarded_group
+from harness.children import die_with_parent, kill_group_on_exit
 from harness.errors import RunError, UserError
 from harness.experiment.defaults import make_spec, nested
 from harness.external.programs import KEYS, EpochReport, Log, LogSettings, Program, settings_of
@@ -45,7 +45,7 @@ def run_command(command: Sequence[str], folder: Path, log: Path) -> tuple[int, d
     and the processes that it started.
     """
     started, begun = time.time(), time.monotonic()
-    with _Stop() as stop, _started(command, folder) as program, guarded_group(program.pid):
+    with _Stop() as stop, _started(command, folder) as program, kill_group_on_exit(program.pid):
         stop.pass_on_to(program.pid)
         _follow(program, log)
     unknown = {"versions": None, "threads": None, "scheduling": None, "allocator": None}

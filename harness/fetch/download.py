@@ -25,8 +25,17 @@ from harness.fetch.transfer import (
     transfer,
     way_out,
 )
-from harness.files import DATASETS, refusals, sha256_of, sibling, sweep, sync_file, sync_folder, write_text
-from harness.locks import locked
+from harness.files import (
+    DATASETS,
+    explain_os_errors,
+    hash_file,
+    remove_leftovers,
+    sync_file,
+    sync_folder,
+    temporary_path,
+    write_text,
+)
+from harness.locks import acquire_lock
 from harness.sources.archive import damage
 from harness.sources.remote import RemoteFile
 from harness.spec.root import data_folder
@@ -45,15 +54,15 @@ def download(remote: RemoteFile, folder: Path, say: Say, retries: RetryPolicy = 
     lock, part = path.with_name(f".{path.name}.lock"), PartialFile(path.with_name(f"{path.name}.part"))
     with ExitStack() as stack:
         if not path.is_file() or any(each.exists() for each in (lock, part.path, part.notes)):
-            with refusals(path, DATASETS):
+            with explain_os_errors(path, DATASETS):
                 others = partial(say, f"somebody else is fetching {path.name}: waiting for it")
-                held = stack.enter_context(locked(lock, wait=others))
-            sweep(path.parent)
+                held = stack.enter_context(acquire_lock(lock, wait=others))
+            remove_leftovers(path.parent)
             if not path.is_file():
-                part = part if held else PartialFile(sibling(path), lasting=False)
+                part = part if held else PartialFile(temporary_path(path), lasting=False)
                 _fetch(remote, path, part, say, retries)
                 return path
-            with refusals(path, DATASETS):
+            with explain_os_errors(path, DATASETS):
                 part.drop()  # left by a process that was killed after the file had its name
     verify(remote, folder)
     return path
@@ -64,7 +73,7 @@ def verify(remote: RemoteFile, folder: Path) -> None:
     path = remote.path(folder)
     known = _known(remote, path)
     with _readable(path):
-        checksum = sha256_of(path)
+        checksum = hash_file(path)
         harm = damage(path) if known is None else None
     if known and checksum != known:
         raise UserError(
@@ -138,7 +147,7 @@ def _accept(remote: RemoteFile, path: Path, part: PartialFile, say: Say) -> None
     with _readable(part.path):
         sync_file(part.path)
         is_page = _is_page(part.path)
-        checksum = sha256_of(part.path)
+        checksum = hash_file(part.path)
         harm = damage(part.path, path.name) if known is None and not is_page else None
     if is_page and checksum != known:
         part.drop()
@@ -157,7 +166,7 @@ def _accept(remote: RemoteFile, path: Path, part: PartialFile, say: Say) -> None
         )
     if known is None:
         _trust(path, checksum)
-    with refusals(path, DATASETS):
+    with explain_os_errors(path, DATASETS):
         part.path.rename(path)
         sync_folder(path.parent)
         part.notes.unlink(missing_ok=True)

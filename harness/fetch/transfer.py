@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener, getproxies, proxy_bypass
 
 from harness.errors import UserError
-from harness.files import DATASETS, check_room, refusals, write_text
+from harness.files import DATASETS, check_free_space, explain_os_errors, write_text
 from harness.sources.archive import is_archive
 from harness.sources.remote import MIRROR, RemoteFile
 from harness.store.work import Say
@@ -191,8 +191,10 @@ def transfer(
         resumed = _resumes(answer, noted, had)
         version = noted if resumed else _described(answer)
         _check(answer, remote, path, version.total, known=known)
-        check_room(path, (version.total or 0) - (had if resumed else 0))
-        with refusals(path, DATASETS, f"The bytes so far are kept in {part.path}; the same command resumes."):
+        check_free_space(path, (version.total or 0) - (had if resumed else 0))
+        with explain_os_errors(
+            path, DATASETS, f"The bytes so far are kept in {part.path}; the same command resumes."
+        ):
             if not resumed:
                 part.drop()
                 part.note(version)

@@ -36,11 +36,11 @@ from harness.figures import (
 )
 from harness.figures.kind import FigureKind, Tables, read_tables
 from harness.figures.panels import Panel, titles
-from harness.files import replace_files, text_at_begin
-from harness.progress import OnStep, silent, steps
+from harness.files import read_head, replace_files
+from harness.progress import OnStep, ignore_step, report_steps
 from harness.results.parquet import read_claims_of, read_collected
 from harness.results.schema import MISSING, TABLES
-from harness.untrusted import file_stem, spreadsheet_cell
+from harness.untrusted import make_file_stem, spreadsheet_cell
 
 # A figure as PDF, PNG and SVG, with its numbers as CSV and its caption as text: the same tables give the same bytes.
 #
@@ -119,7 +119,7 @@ KINDS: tuple[FigureKind[Any], ...] = (
 
 def name_of(kind: str, dataset: str = "") -> str:
     """The name of a figure's files without the ending: for one dataset, or for all of them."""
-    return f"{kind}-{file_stem(dataset)}" if dataset else kind
+    return f"{kind}-{make_file_stem(dataset)}" if dataset else kind
 
 
 def names_of(kind: str, panels: Sequence[Panel]) -> dict[str, str]:
@@ -128,7 +128,7 @@ def names_of(kind: str, panels: Sequence[Panel]) -> dict[str, str]:
     return {dataset: name_of(kind, dataset) for dataset in ("", *(datasets if len(datasets) > 1 else ()))}
 
 
-def draw_all(tables: Path, out: Path, on_step: OnStep = silent) -> list[Path]:
+def draw_all(tables: Path, out: Path, on_step: OnStep = ignore_step) -> list[Path]:
     """Draws every figure of the tables; returns the files."""
     runs, collected = read_collected(tables, "runs"), read_tables(tables)
     if (runs.status == MISSING).all():
@@ -147,7 +147,9 @@ def draw_all(tables: Path, out: Path, on_step: OnStep = silent) -> list[Path]:
         except OSError:  # no semaphores, as where /dev/shm is read-only
             drawn = map(draw, KINDS)
         paths = [
-            path for _ in steps(KINDS, lambda kind: f"drawing {kind.name}", on_step) for path in next(drawn)
+            path
+            for _ in report_steps(KINDS, lambda kind: f"drawing {kind.name}", on_step)
+            for path in next(drawn)
         ]
     for path in _left_over(out, paths):
         path.unlink()
@@ -229,7 +231,7 @@ def _left_over(out: Path, drawn: Sequence[Path]) -> list[Path]:
         for path in out.glob("*.svg")
         if path not in known
         and any(path.stem == name or path.stem.startswith(f"{name}-") for name in names)
-        and re.search(r"tables [0-9a-f]{16}", text_at_begin(path, 2000))
+        and re.search(r"tables [0-9a-f]{16}", read_head(path, 2000))
     ]
     endings = [f".{ending}" for ending in (*FORMATS, *BESIDE)]
     return [

@@ -31,7 +31,7 @@ from harness.kernels.csr import Csr, index_dtype
 from harness.kernels.parts import extract_block, nonempty_columns
 from harness.kernels.random import Purpose
 from harness.kernels.shuffle import random_permutation
-from harness.ranges import between
+from harness.ranges import ranges_between
 
 AT_ONCE = 1 << 22
 """Vertices put in order at a time."""
@@ -63,7 +63,7 @@ class Partition:
     @property
     def ranges(self) -> list[range]:
         """The new positions of each part."""
-        return between(self.bounds)
+        return ranges_between(self.bounds)
 
 
 def in_order(part: Tensor, parts: int) -> Partition:
@@ -152,7 +152,7 @@ def memory_of(method: Method, n: int, nonzeros: int, parts: int, *, directed: bo
 def volumes(A: Csr, bounds: tuple[int, ...]) -> list[int]:
     """The number of rows of other parts that each part needs; A is in the order of the partition."""
     assert bounds[0] == 0 and bounds[-1] == A.rows == A.cols, (bounds, A.shape)
-    return [needed(extract_block(A, rows, range(A.cols)), rows) for rows in between(bounds)]
+    return [needed(extract_block(A, rows, range(A.cols)), rows) for rows in ranges_between(bounds)]
 
 
 def needed(A: Csr, own: range) -> int:

@@ -20,7 +20,7 @@ from harness.kernels.random import (
     uniform,
     uniform_rectangle,
 )
-from harness.ranges import balanced
+from harness.ranges import split_evenly
 
 CHUNK = 1 << 19
 """Numbers drawn at a time, which bounds the memory beside the features themselves."""
@@ -81,7 +81,7 @@ def degree_labels(degrees: Tensor, classes: int) -> Tensor:
 
     Ties are ranked by vertex; when the sizes cannot be equal, the first classes have one vertex more.
     """
-    bounds = torch.tensor([part.stop for part in balanced(len(degrees), classes)])
+    bounds = torch.tensor([part.stop for part in split_evenly(len(degrees), classes)])
     members = torch.bincount(degrees)
     ranks = members.cumsum(0) - members
     y = torch.empty(len(degrees), dtype=torch.int64)

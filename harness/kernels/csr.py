@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.device import noted_upload, on_gpu
+from harness.device import is_on_gpu, record_upload
 
 
 class Csr(NamedTuple):
@@ -49,7 +49,7 @@ def from_coo(
     """A matrix from entries in any order. Equal pairs keep the order of the input, or are summed in this order."""
     rows, cols = shape
     assert rows * cols < 1 << 63
-    if on_gpu(val):
+    if is_on_gpu(val):
         return _from_coo_torch(row, col, val, shape, sum_duplicates=sum_duplicates)
     _check_range(row, rows)
     _check_range(col, cols)
@@ -89,7 +89,7 @@ def transpose(A: Csr) -> Csr:
     if A.val.is_meta:
         rowptr, col = A.rowptr.new_empty(A.cols + 1), A.col.new_empty(A.nnz, dtype=index_dtype(A.rows))
         return Csr(rowptr, col, A.val, A.rows)
-    if on_gpu(A.val):
+    if is_on_gpu(A.val):
         return transpose_torch(A)
     M = _make_scipy_csr(_view_as_integers(A.val), A.col, A.rowptr, A.shape).tocsc()
     val = torch.from_numpy(M.data).view(A.val.dtype)
@@ -119,7 +119,7 @@ def to_device(A: Csr, device: torch.device | str) -> Csr:
 def upload_csr(A: Csr, device: torch.device) -> Csr:
     """A matrix that the host keeps, on a device for one step: the host does not wait until it is there."""
     return Csr(
-        noted_upload(A.rowptr, device), noted_upload(A.col, device), noted_upload(A.val, device), A.cols
+        record_upload(A.rowptr, device), record_upload(A.col, device), record_upload(A.val, device), A.cols
     )
 
 

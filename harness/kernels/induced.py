@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.device import on_gpu
+from harness.device import is_on_gpu
 from harness.kernels.csr import Csr, index_dtype, row_indices, take, to_numpy, transpose_torch
 from harness.kernels.jit import compiled
 from harness.kernels.parts import ONE, U, select_columns_torch, select_rows_torch, select_submatrix
@@ -24,7 +24,7 @@ def induced_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: floa
     """
     if A.val.is_meta:
         return _expected_pair(A, rows, cols, diagonal)
-    if on_gpu(A.val):
+    if is_on_gpu(A.val):
         return induced_pair_torch(A, rows, cols, diagonal, chance)
     S = select_submatrix(A, rows, cols, (diagonal, 1 / chance))
     S_T = Csr(

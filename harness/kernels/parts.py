@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.device import on_gpu
+from harness.device import is_on_gpu
 from harness.kernels.csr import Csr, from_coo, index_dtype, row_indices, take, to_numpy
 from harness.kernels.jit import compiled, popcount, prefetch
 
@@ -25,7 +25,7 @@ def extract_block(A: Csr, rows: range, cols: range) -> Csr:
     """A[rows, cols] with local indices. Whole rows are views of A."""
     assert rows.step == cols.step == 1
     rows = range(min(rows.start, A.rows), min(max(rows.stop, rows.start), A.rows))
-    if len(cols) < A.cols and not on_gpu(A.val):
+    if len(cols) < A.cols and not is_on_gpu(A.val):
         return assemble([Placement(A, rows, cols, 0, 0)], (len(rows), len(cols)))
     rowptr = A.rowptr[rows.start : rows.stop + 1]
     ends = rowptr[:: max(len(rows), 1)].tolist()  # the host waits for a GPU once
@@ -43,7 +43,7 @@ def extract_block(A: Csr, rows: range, cols: range) -> Csr:
 
 def select_rows(A: Csr, rows: Tensor) -> Csr:
     """A[rows] = Q A, where Q has a single 1 in each row. Rows may repeat, in any order."""
-    if on_gpu(A.val):
+    if is_on_gpu(A.val):
         return select_rows_torch(A, rows)
     rowptr = torch.empty(len(rows) + 1, dtype=torch.int64)
     nnz = fill_rowptr(A.rowptr.numpy(), rows.numpy(), rowptr.numpy())
@@ -72,7 +72,7 @@ def vstack(pieces: Sequence[Csr]) -> Csr:
 
 def select_columns(A: Csr, cols: Tensor) -> Csr:
     """A[:, cols]. Columns may not repeat; ascending columns save a sort."""
-    if on_gpu(A.val) or not bool((cols.diff() > 0).all()):
+    if is_on_gpu(A.val) or not bool((cols.diff() > 0).all()):
         return select_columns_torch(A, cols)
     return select_submatrix(A, torch.arange(A.rows), cols)
 

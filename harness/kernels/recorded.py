@@ -7,7 +7,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from harness.device import settle
+from harness.device import synchronize
 from harness.kernels.csr import Csr
 from harness.kernels.spmm import aggregate, spmm
 from harness.ledger import Ledger, Op, TensorName, follow
@@ -28,7 +28,7 @@ def autotune(candidates: Mapping[str, Callable[[], object]], device: torch.devic
         for name, way in candidates.items():
             begun = perf_counter()
             way()
-            settle(device)
+            synchronize(device)
             if turn >= 0:
                 seconds[name].append(perf_counter() - begun)
     return min(candidates, key=lambda name: median(seconds[name]))

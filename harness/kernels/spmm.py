@@ -17,7 +17,7 @@ from torch.library import Library
 from torch.utils.flop_counter import register_flop_formula
 from torch.utils.weak import WeakIdKeyDictionary
 
-from harness.device import GPU_KERNELS, NO_FIXED_ORDER, can_run_triton, on_gpu
+from harness.device import GPU_KERNELS, NO_FIXED_ORDER, can_run_triton, is_on_gpu
 from harness.kernels.csr import Csr
 from harness.kernels.row_schedule import RowSchedule, schedule_rows
 
@@ -30,7 +30,7 @@ def multiply(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
         return H.new_zeros((A.rows, H.shape[1])) if add_to is None else add_to
     if add_to is not None and not add_to.is_contiguous():
         return add_to.add_(multiply(A, H, None))
-    return (_select_gpu_kernel(A, H) if on_gpu(H) else multiply_tiled)(A, H.contiguous(), add_to)
+    return (_select_gpu_kernel(A, H) if is_on_gpu(H) else multiply_tiled)(A, H.contiguous(), add_to)
 
 
 def multiply_library(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
@@ -146,7 +146,7 @@ def multiply_tiled(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
 
 def inner_products(A: Csr, X: Tensor, Y: Tensor) -> Tensor:
     """x_i y_j for every entry (i, j) of A; the entry's value does not count."""
-    if on_gpu(X):
+    if is_on_gpu(X):
         places = _get_sparse_tensor(A._replace(val=X.new_zeros(A.col.shape)))
         products: Tensor = torch.sparse.sampled_addmm(places, X, Y.contiguous().T, beta=0).values()
         return products

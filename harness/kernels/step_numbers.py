@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from harness.device import uploaded
+from harness.device import upload
 
 Compute = Callable[[int], Sequence[int] | Sequence[float]]
 
@@ -41,5 +41,5 @@ class StepNumbers:
         """Copy the numbers of the next replay to the device."""
         for (first, compute), tensor in self._tensors.items():
             numbers = torch.tensor(compute(first + self._replays), dtype=tensor.dtype)
-            tensor.copy_(uploaded(numbers, self._device))
+            tensor.copy_(upload(numbers, self._device))
         self._replays += 1

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from harness.comm.meeting import RankPlace, on_one_machine, place
 from harness.errors import RunError, UserError
-from harness.files import SCRATCH, SCRATCH_NAMES, is_own, owner_tag, refusals, sweep
+from harness.files import SCRATCH, SCRATCH_NAMES, explain_os_errors, is_own, owner_tag, remove_leftovers
 from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks, Watched, find_cause, nobody_is_to_blame
@@ -40,7 +40,7 @@ from harness.slurm.resources import AGAIN, OUTAGE, load_site, slurm_of
 from harness.slurm.srun import scheduler_of, seconds_left
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec, canonical_json
-from harness.validation import shown
+from harness.validation import format_value
 
 OOM_COUNTERS = {
     Path("/sys/fs/cgroup/memory.events"): "oom_kill",
@@ -120,21 +120,21 @@ def _recorded(
     spec: Spec, root: Path, runs: Path, run: Callable[[Path], Watched], turn: BlockPlace | None = None
 ) -> Path:
     """Runs in a scratch folder, and writes the record if no rank did."""
-    with refusals(runs):
+    with explain_os_errors(runs):
         runs.mkdir(parents=True, exist_ok=True)
-        sweep(runs)
-        sweep(runs.parent)
+        remove_leftovers(runs)
+        remove_leftovers(runs.parent)
         folder = tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{owner_tag()}.", dir=runs.parent)
     with folder as name, _ending_on_sigterm():
         scratch = Path(name)
-        with refusals(scratch):
+        with explain_os_errors(scratch):
             (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")), encoding="utf-8")
             (scratch / COMMAND).write_text(command_line(), encoding="utf-8")
             if turn:
                 (scratch / BLOCK_PLACE).write_text(json.dumps(turn._asdict()), encoding="utf-8")
         started, begun, killed = time.time(), time.monotonic(), _out_of_memory_kills()
         watched = run(scratch)
-        sweep(runs)
+        remove_leftovers(runs)
         if not (scratch / "done").exists():
             memory_ran_out = watched.out_of_memory or _out_of_memory_kills() > killed
             fault = find_cause(watched, scratch, spec.ranks, memory_ran_out)
@@ -255,7 +255,9 @@ class JoinedWorld:
         Raises FileNotFoundError if it is gone because rank 0 has ended the run, which the following order shows.
         """
         if not SCRATCH_NAMES.fullmatch(name):
-            raise UserError(f"{REFUSED_ORDER} names {shown(name)}, which is not a scratch folder. {TAMPERED}")
+            raise UserError(
+                f"{REFUSED_ORDER} names {format_value(name)}, which is not a scratch folder. {TAMPERED}"
+            )
         scratch, deadline = runs.absolute().parent / name, time.monotonic() + VISIBLE_WITHIN
         while not is_own(scratch, S_ISDIR) or not is_own(scratch / "spec.json", S_ISREG):
             if self._store.check([following]):

@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-from harness.files import private_folder
+from harness.files import make_private_folder
 
 FOLDER = "HARNESS_CACHES"
 """The variable with the folder of all caches of a node."""
@@ -44,7 +44,7 @@ def secure_caches(environ: MutableMapping[str, str]) -> None:
     folder, private = environ[FOLDER], None
     with suppress(OSError):
         Path(folder).parent.mkdir(parents=True, exist_ok=True)
-        private = private_folder(Path(folder))
+        private = make_private_folder(Path(folder))
     for name, cache in CACHES.items():
         if environ.get(name) != f"{folder}/{cache}":
             continue

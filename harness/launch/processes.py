@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from harness.files import text_at_end
+from harness.files import read_tail
 from harness.launch.fork_server import how_it_ended
 from harness.launch.hang_detector import Hang, HangDetector
 from harness.run.fault import Fault, is_consequence, read_faults, read_stacks
@@ -211,7 +211,7 @@ def _death(death: Death, scratch: Path, memory_ran_out: bool) -> Fault:
 
 def _nccl_hang(log: Path) -> Fault | None:
     """The call over NCCL that did not end, by the log of the ranks; None if the log has no such call."""
-    text = text_at_end(log, LOG_SEARCHED)
+    text = read_tail(log, LOG_SEARCHED)
     call = NCCL_HANG.search(text)
     if call is None:
         return None
@@ -261,4 +261,4 @@ def _unnamed(kind: str, status: str, message: str, trace: str = "") -> Fault:
 
 
 def _end_of(log: Path) -> str:
-    return text_at_end(log, LOG_KEPT)
+    return read_tail(log, LOG_KEPT)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from harness.children import die_with_parent
 from harness.comm.meeting import INTERFACES, LAUNCHED, LAUNCHERS, STAGED, Board, own_address
 from harness.errors import RunError, UserError
-from harness.files import is_own, text_at_end
+from harness.files import is_own, read_tail
 from harness.launch.fork_server import ForkServer, Waiting
 from harness.launch.library_caches import cache_environment
 from harness.launch.processes import LOG_SEARCHED, Death, Process, Watched
@@ -86,7 +86,7 @@ class RankStarter(NamedTuple):
                 if subprocess.run(
                     command, stdin=nothing, stdout=file, stderr=file, preexec_fn=bound
                 ).returncode:
-                    raise RunError(f"{' '.join(command)} failed: {text_at_end(log, 1000)}")
+                    raise RunError(f"{' '.join(command)} failed: {read_tail(log, 1000)}")
             if self.staged:
                 environment[STAGED] = str(time.monotonic() - begun)
             yield subprocess.Popen(
@@ -113,7 +113,7 @@ class RankStarter(NamedTuple):
         """The end of a step's ranks, by the messages of srun."""
         if not watched.deaths:
             return watched
-        words = text_at_end(log, LOG_SEARCHED)
+        words = read_tail(log, LOG_SEARCHED)
         errors = srun_errors(words)
         lost = errors.lost_node or not errors.deaths
         return watched._replace(

@@ -29,7 +29,7 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.meeting import RankPlace
 from harness.errors import RunError
-from harness.files import owner_tag, scratch_names, sweep
+from harness.files import owner_tag, remove_leftovers, scratch_names
 from harness.launch.fork_server import Child, ForkServer, Waiting, how_it_ended
 from harness.launch.processes import POLL_SECONDS, STACKS
 from harness.run.fault import Fault, describe_error, dump_stacks_on_signal, read_stacks
@@ -203,7 +203,9 @@ class Pool:
         self._patience, self._waiting, self._engine = patience, waiting, engine
         self._server, self._environment = ForkServer(), {**os.environ, **ENVIRONMENT}
         self._workers: list[_Worker] = []
-        sweep(Path(tempfile.gettempdir()), scratch_names("ranks-"))  # which pools that were killed have left
+        remove_leftovers(
+            Path(tempfile.gettempdir()), scratch_names("ranks-")
+        )  # which pools that were killed have left
         self._temporary = tempfile.TemporaryDirectory(
             prefix=f"ranks-{owner_tag()}.", ignore_cleanup_errors=True
         )

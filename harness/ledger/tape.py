@@ -152,7 +152,7 @@ class Tape(Ledger):
         if self.taping:
             self._spend()
             if self._turn:
-                self._turn.give()
+                self._turn.release()
         return super().stop()
 
     def _spend(self) -> None:
@@ -165,7 +165,7 @@ class Tape(Ledger):
     def _pass_turn(self, key: Key) -> None:
         """Takes the turn for work, and gives it away for messages. Neither is the work of an event."""
         if self._turn and self.taping:
-            (self._turn.give if key.op in MOVING else self._turn.take)()
+            (self._turn.release if key.op in MOVING else self._turn.acquire)()
         if self._timed:
             self._since = thread_time()
 

@@ -37,7 +37,7 @@ class BackgroundThread:
         """An item that nobody took reads memory that is freed after this."""
         if self._stream is not None and not sys.is_finalizing():
             self._thread.shutdown()
-            self._stream.join()
+            self._stream.block_current_stream()
 
     def begin(self, make: Callable[[], T]) -> Callable[[], T]:
         """Starts to make an item; the function that is returned waits for the item."""
@@ -47,7 +47,7 @@ class BackgroundThread:
         if self._stream is None:
             return self._thread.submit(make).result
         # Earlier items are used up, and the stream waits for the kernels that use them: now they may be freed.
-        self._stream.follow()
+        self._stream.wait_for_current_stream()
         del self._used[: -self._in_use]
         return partial(self._arrived, self._stream, self._thread.submit(self._stream.run, make))
 
@@ -67,7 +67,7 @@ class BackgroundThread:
     def _arrived(self, stream: SideStream, coming: "Future[tuple[T, Any]]") -> T:
         """The item, which the consumer's stream waits for; the host waits only until its kernels are launched."""
         item, made = coming.result()
-        stream.await_event(made)
+        stream.block_current_stream_until(made)
         self._used.append(item)
         return item
 

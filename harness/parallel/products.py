@@ -22,7 +22,7 @@ from harness.kernels import Csr
 from harness.kernels.recorded import Kernels, matmul
 from harness.ledger import Op, TensorName, apply
 from harness.parallel.gradients import Gradients
-from harness.ranges import common, split, within
+from harness.ranges import intersect, split, subrange
 from harness.strategy import Context, Piece
 
 
@@ -76,7 +76,7 @@ class Striping(NamedTuple):
 
     def of(self, rows: range) -> list[range]:
         """The rows of every stripe."""
-        return [within(rows, part) for part in split(len(rows), self.stripes)]
+        return [subrange(rows, part) for part in split(len(rows), self.stripes)]
 
 
 def sparse_factor(
@@ -89,7 +89,7 @@ def sparse_factor(
         loops = None
         if striping.loops_apart:
             A, values = ctx.blocks.loopless(part, cols, order, transposed=transposed)
-            if both := common(part, cols):
+            if both := intersect(part, cols):
                 loops = Loops(_slice(both, part), _slice(both, cols), values)
         else:
             A = ctx.blocks.adjacency(part, cols, order, transposed=transposed)

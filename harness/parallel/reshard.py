@@ -20,7 +20,7 @@ from harness.comm.axis import Axis, paired
 from harness.comm.call import Pending
 from harness.comm.layout import Coordinates, coordinates
 from harness.ledger import AxisName, Op, TensorName, apply, follow
-from harness.ranges import common
+from harness.ranges import intersect
 
 Rectangle = tuple[range, range]
 EMPTY: Rectangle = (range(0), range(0))
@@ -88,7 +88,7 @@ def _serves(
 def _within(block: Rectangle, other: Rectangle) -> Rectangle:
     """The part that a block has in common with another, counted from the block's own corner."""
     (rows, cols), (down, across) = block, other
-    down, across = common(rows, down), common(cols, across)
+    down, across = intersect(rows, down), intersect(cols, across)
     return (
         range(down.start - rows.start, down.stop - rows.start),
         range(across.start - cols.start, across.stop - cols.start),

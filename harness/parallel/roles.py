@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from harness.ledger.vocabulary import AxisName
-from harness.ranges import balanced, part, within
+from harness.ranges import split_evenly, split_part, subrange
 
 
 class Roles(NamedTuple):
@@ -55,13 +55,13 @@ def share_of(
     R, S, T = roles
     return LayerShare(
         roles,
-        N=part(vertices, grid[R], at[R]),
-        K=part(vertices, grid[S], at[S]),
-        F=balanced(shape[0], grid[T])[at[T]],
-        H=balanced(shape[1], grid[S])[at[S]],
+        N=split_part(vertices, grid[R], at[R]),
+        K=split_part(vertices, grid[S], at[S]),
+        F=split_evenly(shape[0], grid[T])[at[T]],
+        H=split_evenly(shape[1], grid[S])[at[S]],
     )
 
 
 def piece_of(whole: range, parts: int, i: int) -> range:
     """The i-th of `parts` pieces of a range; the lengths of pieces differ by one at most."""
-    return within(whole, balanced(len(whole), parts)[i])
+    return subrange(whole, split_evenly(len(whole), parts)[i])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.comm.grid import Grid
 from harness.comm.layout import Coordinates
-from harness.device import noted_upload
+from harness.device import record_upload
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.models import Part, Skip, Weight
 from harness.parallel.gradients import Gradients
@@ -88,7 +88,7 @@ class RotatingLayers(LayerOperators):
         R = self.layout.roles(layer).R
         own = self.cuts[R][self.at[R]]
         rows = self.vertices[own.start : own.stop]
-        return noted_upload(rows, self.device) if isinstance(rows, Tensor) else as_indices(rows, self.device)
+        return record_upload(rows, self.device) if isinstance(rows, Tensor) else as_indices(rows, self.device)
 
     def features(self, layer: int, Z_NH: Tensor) -> range:
         return self.layout.shares(self.at)[layer].H

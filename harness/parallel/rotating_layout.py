@@ -13,7 +13,7 @@ from harness.ledger import AxisName
 from harness.models import Part, Weight
 from harness.parallel.reshard import Cuts, MatrixLayout
 from harness.parallel.roles import LayerShare, Roles, roles_of, share_of
-from harness.ranges import balanced, split
+from harness.ranges import split, split_evenly
 from harness.strategy import Coordinates, Facts, Piece
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
@@ -54,7 +54,7 @@ class RotatingLayout:
 
     def columns(self, width: int) -> Cuts:
         """The blocks of columns along each axis."""
-        return {axis: balanced(width, self.grid[axis]) for axis in CUBE}
+        return {axis: split_evenly(width, self.grid[axis]) for axis in CUBE}
 
     def weight(self, weight: Weight, at: Coordinates) -> Piece:
         """W is split over T and S, head and root over T and R, the projection over R and T; scales are split over S."""
@@ -68,7 +68,7 @@ class RotatingLayout:
             roles = self.roles(weight.layer)
         down, across = (roles.R, roles.T) if weight.part is Part.PROJECTION else (roles.T, roles.R)
         rows, cols = (
-            balanced(size, self.grid[axis])[at[axis]]
+            split_evenly(size, self.grid[axis])[at[axis]]
             for size, axis in zip(weight.shape, (down, across), strict=True)
         )
         return Piece(rows, cols)
@@ -77,7 +77,9 @@ class RotatingLayout:
         """The features: rows over S, columns over R; without a projection as the first layer takes them."""
         R, S, T = self.before
         across = R if self.projection else T
-        return Piece(self.vertices()[S][at[S]], balanced(self.facts.features, self.grid[across])[at[across]])
+        return Piece(
+            self.vertices()[S][at[S]], split_evenly(self.facts.features, self.grid[across])[at[across]]
+        )
 
     @property
     def output_axes(self) -> tuple[AxisName, AxisName]:
@@ -88,7 +90,7 @@ class RotatingLayout:
     def output(self, at: Coordinates) -> Piece:
         down, across = self.output_axes
         return Piece(
-            self.vertices()[down][at[down]], balanced(self.facts.classes, self.grid[across])[at[across]]
+            self.vertices()[down][at[down]], split_evenly(self.facts.classes, self.grid[across])[at[across]]
         )
 
     def residual(self, layer: int) -> tuple[MatrixLayout, MatrixLayout]:

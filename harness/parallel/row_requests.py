@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from harness.comm.axis import Axis
 from harness.comm.call import Call
-from harness.device import uploaded
+from harness.device import upload
 from harness.kernels import Csr
 from harness.ledger import Ledger, Op, TensorName
 
@@ -77,7 +77,7 @@ def ask(
     with over.ledger.op(Op.COPY, tensor=TensorName.INDEX):
         wanted = [0 if member == this else count for member, count in enumerate(counts)]
         absent = torch.cat([named[:before], named[before + own :]])
-        numbers = uploaded(torch.tensor(wanted), named.device)
+        numbers = upload(torch.tensor(wanted), named.device)
     ones = [1] * over.size
 
     @cache
@@ -166,5 +166,5 @@ def inside(vertices: Tensor, block: range) -> Tensor:
 
 def owners(vertices: Tensor, blocks: Sequence[range]) -> Tensor:
     """The number of the block of every vertex."""
-    stops = uploaded(torch.tensor([block.stop for block in blocks]), vertices.device)
+    stops = upload(torch.tensor([block.stop for block in blocks]), vertices.device)
     return torch.bucketize(vertices, stops, right=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from harness.device import uploaded
+from harness.device import upload
 from harness.kernels import Csr
 from harness.kernels.induced import induced_pair
 from harness.kernels.shuffle import sample_distinct
@@ -62,7 +62,7 @@ class BlockSampler:
         The vertices S are on the host, so that nobody waits for their places; the subgraph is where A is.
         """
         rows, cols = (
-            uploaded(S[_slice(cut(S, part))] - part.start, self._device) for part in (self._rows, self._cols)
+            upload(S[_slice(cut(S, part))] - part.start, self._device) for part in (self._rows, self._cols)
         )
         return induced_pair(self._A, rows, cols, self._rows.start - self._cols.start, chance)
 

@@ -24,7 +24,7 @@ from harness.ledger import Op
 from harness.predict.budget import Budget, ReportLeft, work_through
 from harness.predict.prediction import ALL_RANKS, RESIDUAL, STEPS, Prediction, predict
 from harness.predict.pricing import constants, ring_seconds
-from harness.progress import silent
+from harness.progress import ignore_step
 from harness.results.record import read_record
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import grid_text
@@ -115,7 +115,7 @@ def advise(
     predicts: Predictor = predict,
     seconds: float = inf,
     processes: int = 0,
-    report: ReportLeft = silent,
+    report: ReportLeft = ignore_step,
 ) -> Advice:
     """Ranks strategies, each on the grids that admit it.
 

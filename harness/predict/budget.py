@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from harness.children import die_with_parent
-from harness.progress import silent
+from harness.progress import ignore_step
 
 TRUSTED = 2.0
 """The seconds of work that have to be done until the estimates are corrected by half."""
@@ -100,7 +100,7 @@ def work_through(
     budget: Budget,
     work: Callable[[str], Any],
     processes: int = 0,
-    report: ReportLeft = silent,
+    report: ReportLeft = ignore_step,
     clock: Callable[[], float] = monotonic,
 ) -> Outcomes:
     """Does the pieces of work that fit into a budget; without processes, in this one, which nothing ends early.

@@ -29,7 +29,7 @@ from harness.run.rank_tables import COUNTED, event_from_row
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec
 from harness.strategy import Facts, Strategy
-from harness.validation import shown
+from harness.validation import format_value
 
 
 class Emulated(NamedTuple):
@@ -78,7 +78,7 @@ def _strategy_of(record: Record, spec: Spec, asked: str) -> type[Strategy]:
     if ".py:" in name and name != asked:
         raise UserError(
             f"{record.folder} was made with a strategy that is a file, and reading a record runs no file. If "
-            f"{shown(name)} is yours, say so: --strategy with exactly these words."
+            f"{format_value(name)} is yours, say so: --strategy with exactly these words."
         )
     return load_strategy(name) if name == asked else load_installed_strategy(name)
 

@@ -16,12 +16,12 @@ import pandas as pd
 from harness.errors import UserError
 from harness.figures.drawing import tables_digest
 from harness.files import is_plain_file, replace_files
-from harness.progress import OnStep, silent, steps
+from harness.progress import OnStep, ignore_step, report_steps
 from harness.report import summary
 from harness.results.parquet import read_claims_of, read_collected
 from harness.results.schema import OK, TABLES
 from harness.untrusted import spreadsheet_cell
-from harness.validation import legal_name, shown
+from harness.validation import check_name, format_value
 
 ALONE = ("constraints.txt", "pyproject.toml", "README.md", "LICENSE")
 """Files of the checkout that go along."""
@@ -29,7 +29,9 @@ FOLDER = "artifact"
 DRAWINGS = (".pdf", ".png", ".svg", ".csv", ".txt")
 
 
-def pack(root: Path, tables: Path, figures: Path, report: Path, out: Path, on_step: OnStep = silent) -> Path:
+def pack(
+    root: Path, tables: Path, figures: Path, report: Path, out: Path, on_step: OnStep = ignore_step
+) -> Path:
     """Writes the archive `out`; returns its path."""
     runs, claims = read_collected(tables, "runs"), read_claims_of(tables)
     if not report.is_file() or tables_digest(tables) not in report.read_text(encoding="utf-8"):
@@ -56,10 +58,10 @@ def pack(root: Path, tables: Path, figures: Path, report: Path, out: Path, on_st
 def _member(run_id: str) -> str:
     """The id of a run as a name in the archive. A record may come from others, and must not be unpacked elsewhere."""
     try:
-        return legal_name(run_id)
+        return check_name(run_id)
     except ValueError as error:
         raise UserError(
-            f"The tables have a run with the id {shown(run_id)}: {error}. Find its record by "
+            f"The tables have a run with the id {format_value(run_id)}: {error}. Find its record by "
             "`harness runs list`, move its folder away, and collect again."
         ) from None
 
@@ -76,7 +78,7 @@ def _packed(files: dict[str, bytes], on_step: OnStep) -> bytes:
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w") as archive,
     ):
-        for name, data in steps(sorted(files.items()), lambda file: f"packing {file[0]}", on_step):
+        for name, data in report_steps(sorted(files.items()), lambda file: f"packing {file[0]}", on_step):
             entry = tarfile.TarInfo(f"{FOLDER}/{name}")
             entry.size = len(data)
             archive.addfile(entry, BytesIO(data))

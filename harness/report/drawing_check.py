@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from harness.errors import UserError
-from harness.validation import shown
+from harness.validation import format_value
 
 ELEMENTS = {
     "svg",
@@ -48,21 +48,21 @@ def _beyond_a_drawing(text: str) -> str | None:
     The page is read as HTML, which ends comments, sections and instructions elsewhere than XML: none is accepted.
     """
     if found := re.search(r"<[!?]", text):
-        return f"{shown(text[found.start() : found.start() + 20])} within its drawing"
+        return f"{format_value(text[found.start() : found.start() + 20])} within its drawing"
     try:
         drawing = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         return f"text that is not XML ({error})"
     for element in drawing.iter():
         if element.tag not in ELEMENTS:
-            return f"the element {shown(element.tag)}"
+            return f"the element {format_value(element.tag)}"
         # HTML would read elements of a title by other rules than the rest.
         outside = element.tag == "style" and OUTSIDE.search("".join(element.itertext()))
         if outside or (element.tag == "title" and len(element)):
             return f"a {element.tag} that reaches beyond the drawing"
         for name, value in element.attrib.items():
             if not _is_of_a_drawing(name.lower(), value):
-                return f"the attribute {shown(name)} = {shown(value)}"
+                return f"the attribute {format_value(name)} = {format_value(value)}"
     return None
 
 

@@ -22,7 +22,7 @@ from harness.figures.page_layout import COLUMN
 from harness.figures.palette import BLUE, FAINT, GRID, GROUPS, INK, MUTED, PAPER, coloured, on_dark
 from harness.figures.panels import Panel, panels
 from harness.files import is_plain_file, write_text
-from harness.progress import OnStep, silent
+from harness.progress import OnStep, ignore_step
 from harness.report import run_panels, summary
 from harness.report.drawing_check import check_drawing
 from harness.report.result_tables import Heading, answer, claims, graphs, results, scoreboard
@@ -37,7 +37,7 @@ NUMBERS = 60_000
 
 
 def write(
-    tables: Path, figures: Path, out: Path, plans: Path | None = None, on_step: OnStep = silent
+    tables: Path, figures: Path, out: Path, plans: Path | None = None, on_step: OnStep = ignore_step
 ) -> Path:
     """Writes the page `out` from collected tables and drawn figures; returns its path.
 

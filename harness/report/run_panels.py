@@ -17,7 +17,7 @@ from harness.figures.breakdown import group_of
 from harness.figures.kind import Tables
 from harness.figures.palette import GROUPS
 from harness.ledger import Direction, Op, Phase
-from harness.progress import OnStep, silent, steps
+from harness.progress import OnStep, ignore_step, report_steps
 from harness.results.collect import cause
 from harness.results.epoch_parts import TimedEpoch, middle_epochs
 from harness.results.schema import MISSING, OK
@@ -52,10 +52,10 @@ class EpochPart(NamedTuple):
     seconds: float
 
 
-def document(runs: pd.DataFrame, tables: Tables, on_step: OnStep = silent) -> str:
+def document(runs: pd.DataFrame, tables: Tables, on_step: OnStep = ignore_step) -> str:
     """The JSON of all runs, safe within a script element of HTML."""
     texts = Shared()
-    rows = steps([run for _, run in runs.iterrows()], lambda run: f"the panel of {run.label}", on_step)
+    rows = report_steps([run for _, run in runs.iterrows()], lambda run: f"the panel of {run.label}", on_step)
     entries = [_entry(number, run, tables, texts) for number, run in enumerate(rows, start=1)]
     whole = {
         "groups": list(GROUPS),

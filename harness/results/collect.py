@@ -18,15 +18,15 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.errors import UserError
-from harness.files import replace_files, whole_folders
-from harness.progress import OnStep, silent, steps
+from harness.files import complete_folders, replace_files
+from harness.progress import OnStep, ignore_step, report_steps
 from harness.results import parquet
 from harness.results.record import Record, find_run, left_out, read_record, read_records
 from harness.results.run_row import flatten
 from harness.results.schema import MISSING, OK, RUN_TABLES, RUNS, TABLES
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
-from harness.untrusted import one_line
+from harness.untrusted import escape_line
 
 ORDER = ["dataset.name", "strategy.name", "ranks", "grid", "launch"]
 """The columns that order the runs; those that agree in them stand as the plan lists them, all others by parameters."""
@@ -77,7 +77,7 @@ class Collected:
         counts = ", ".join(f"{count} {status}" for status, count in self.runs.status.value_counts().items())
         head = f"{len(self.runs)} runs ({counts}) in {self.out / 'runs.parquet'}"
         warning = [
-            f"  {one_line(run.label)}: received {run.words_received:,.0f} words, fewer than the lower bound of "
+            f"  {escape_line(run.label)}: received {run.words_received:,.0f} words, fewer than the lower bound of "
             f"{run.words_floor:,.0f}, so the ledger or the bound is wrong. Repeat it with `harness run --fresh`."
             for _, run in self.below_bound.iterrows()
         ]
@@ -86,7 +86,7 @@ class Collected:
             return "\n".join([head, *warning])
         width = self.failures.label.str.len().max()
         lines = [
-            f"  {one_line(run.label):<{width}}  {run.status:<7}  {one_line(cause(run))}"
+            f"  {escape_line(run.label):<{width}}  {run.status:<7}  {escape_line(cause(run))}"
             for _, run in self.failures.iterrows()
         ]
         way_out = (
@@ -100,7 +100,7 @@ def collect(
     out: Path,
     plan: Path | None = None,
     beside: Sequence[Path] = (),
-    on_step: OnStep = silent,
+    on_step: OnStep = ignore_step,
 ) -> Collected:
     """Makes the tables under `out` from all run folders under `runs`, or from those of a plan.
 
@@ -114,13 +114,13 @@ def collect(
             raise UserError(
                 f"There is no folder of runs {place}. `harness run` makes one, or name another by --runs."
             )
-        found |= {path.name: path for path in whole_folders(place)}
+        found |= {path.name: path for path in complete_folders(place)}
     planned = read_plan(plan) if plan else {run_id: {} for run_id in sorted(found)}
     order = list(planned) if plan else []
-    unplanned = {path.name: path for place in beside for path in whole_folders(place)}
+    unplanned = {path.name: path for place in beside for path in complete_folders(place)}
     found, planned = found | unplanned, planned | {run_id: {} for run_id in sorted(unplanned)}
     folders = [found[run_id] for run_id in planned if run_id in found]
-    records, refused = read_records(steps(folders, lambda folder: f"reading {folder.name}", on_step))
+    records, refused = read_records(report_steps(folders, lambda folder: f"reading {folder.name}", on_step))
     while True:
         try:
             frame, files = _tables(records, planned, order, out, on_step, several=len(places) > 1)
@@ -166,7 +166,7 @@ def _tables(
     known = _unchanged(out, frame)
     files = {
         name: parquet.to_bytes(_rows(ordered, name, _collected(out, name, known)), TABLES[name], mark)
-        for name in steps(RUN_TABLES, lambda name: f"writing {name}", on_step)
+        for name in report_steps(RUN_TABLES, lambda name: f"writing {name}", on_step)
     }
     return frame, {**files, "runs": parquet.to_bytes(summary, RUNS, mark)}
 

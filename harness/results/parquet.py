@@ -30,7 +30,7 @@ from harness.results.schema import (
     TRUTH,
     TableSchema,
 )
-from harness.validation import clipped
+from harness.validation import clip_line
 
 ROW_GROUP = 1 << 20
 WORD = 8
@@ -123,7 +123,7 @@ def _misfit(file: pq.ParquetFile, table: TableSchema) -> str:
     schema, facts = file.schema_arrow, file.metadata
     number = (schema.metadata or {}).get(b"harness.schema", b"none").decode(errors="replace")
     if number != str(SCHEMA):
-        return f"has schema {clipped(number, 20)}, and this harness reads schema {SCHEMA}"
+        return f"has schema {clip_line(number, 20)}, and this harness reads schema {SCHEMA}"
     if not schema.equals(arrow_schema(table)):
         return f"does not have the columns of schema {SCHEMA}"
     groups = [facts.row_group(number) for number in range(facts.num_row_groups)]

@@ -21,12 +21,12 @@ from harness.errors import UserError
 from harness.files import (
     SCRATCH_NAMES,
     UNFINISHED,
-    abandoned,
-    leftovers,
+    atomic_folder,
+    complete_folders,
+    is_abandoned,
+    list_leftovers,
     read_regular_file,
     remove_folder,
-    whole_folder,
-    whole_folders,
     write_synced,
 )
 from harness.results.run_row import checked_row
@@ -102,7 +102,7 @@ def write_record(
         table = RUN_TABLES[name]
         files[f"{name}.parquet"] = to_bytes([to_arrow(frame, table)], table)
     folder = runs / str(record["run_id"])
-    with whole_folder(folder, "record.json", replace=True) as partial:
+    with atomic_folder(folder, "record.json", replace=True) as partial:
         for name, data in files.items():
             write_synced(partial / name, data)
     return folder
@@ -173,7 +173,7 @@ def find_run(runs: Path, name: str) -> Path:
     """The run folder that is named by its path, or by the beginning of its id under `runs` if only one begins so."""
     if (Path(name) / "record.json").is_file():
         return Path(name)
-    ids = [folder.name for folder in whole_folders(runs) if (folder / "record.json").is_file()]
+    ids = [folder.name for folder in complete_folders(runs) if (folder / "record.json").is_file()]
     begin = [run_id for run_id in ids if run_id.startswith(name)] if len(name) >= SHORTEST else []
     if name in ids or len(begin) == 1:
         return runs / (name if name in ids else begin[0])
@@ -201,13 +201,13 @@ def _labelled(runs: Path, ids: list[str]) -> str:
 def runs_under_way(runs: Path) -> set[str]:
     """The ids of runs that processes, which may live, execute or write now: by scratch folders, and hidden folders."""
     ids = set()
-    for scratch in leftovers(runs.absolute().parent, SCRATCH_NAMES):
-        if not abandoned(scratch):
+    for scratch in list_leftovers(runs.absolute().parent, SCRATCH_NAMES):
+        if not is_abandoned(scratch):
             with suppress(OSError, UserError):
                 spec = read_regular_file(scratch / "spec.json", LONGEST)
                 ids.add(digest(parse_json(spec, str(scratch))))
-    for partial in leftovers(runs, UNFINISHED):
-        if not abandoned(partial) and (name := re.match(r"\.([^.]+)\.", partial.name)):
+    for partial in list_leftovers(runs, UNFINISHED):
+        if not is_abandoned(partial) and (name := re.match(r"\.([^.]+)\.", partial.name)):
             ids.add(name[1])
     return ids
 

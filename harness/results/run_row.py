@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from harness.ledger import AxisName
 from harness.results.schema import INTEGER, NULLABLE, REAL, RUNS, SOURCES, STATUSES, TEXT, TRUTH
 from harness.spec.spec import canonical_json, grid_text
-from harness.validation import RANKS, shown
+from harness.validation import RANKS, format_value
 
 TEXTS = {column.name for column in RUNS.columns if column.dtype == TEXT}
 KNOWN = set(RUNS.names)
@@ -189,4 +189,4 @@ def _at(document: Any, place: str) -> Any:
 
 
 def _unfit(place: str, value: Any, expected: str) -> ValueError:
-    return ValueError(f"{place} = {shown(value)} is not accepted: {expected}")
+    return ValueError(f"{place} = {format_value(value)} is not accepted: {expected}")

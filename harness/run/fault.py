@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.files import text_at_end
+from harness.files import read_tail
 
 Fault = dict[str, Any]
 """The keys are rank, type, message, status, trace and time."""
@@ -91,7 +91,7 @@ def dump_stacks_on_signal(scratch: Path, rank: int) -> None:
 def read_stacks(scratch: Path, rank: int) -> str:
     """Return the stacks that a rank wrote, or an empty string."""
     path = _stacks(scratch, rank)
-    return text_at_end(path, LONGEST)
+    return read_tail(path, LONGEST)
 
 
 def _file(scratch: Path, rank: int) -> Path:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness.device import is_gpu, utilisation
+from harness.device import gpu_utilisation, is_gpu
 from harness.ledger import COMPUTING, MOVING, Key, Op
 
 ReadPercent = Callable[[], float]
@@ -59,7 +59,7 @@ def utilisation_reader(device: torch.device) -> ReadPercent | None:
     """Return a function that reads the utilization of a GPU in percent, or None if there is no GPU or no answer."""
 
     def read_percent() -> float:
-        return utilisation(device)
+        return gpu_utilisation(device)
 
     if not is_gpu(device):
         return None

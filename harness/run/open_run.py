@@ -11,7 +11,7 @@ import torch
 
 from harness.comm.grid import Grid
 from harness.comm.meeting import LAUNCHED, STAGED, STARTED
-from harness.device import forget_memory
+from harness.device import reset_memory
 from harness.graph.blocks import Blocks
 from harness.registry import load_strategy
 from harness.run.trainer import Trainer
@@ -45,7 +45,7 @@ def make_ready(strategy: Strategy, grid: Grid, blocks: Blocks) -> None:
     grid.settle()
     del trainer
     gc.collect()
-    forget_memory(grid.device)
+    reset_memory(grid.device)
     grid.ledger.recording = recording
 
 

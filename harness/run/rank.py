@@ -23,7 +23,7 @@ from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
 from harness.ledger.tape import Event, Tape, typical
-from harness.locks import Turn, lockable
+from harness.locks import Turn, find_lockable_path
 from harness.run.checksums import (
     bit_checksums,
     check_replicas,
@@ -152,7 +152,7 @@ def run(
 
 def open_turn(scratch: Path) -> Turn:
     """Return the lock with which the ranks of a run on this machine take turns."""
-    return Turn(lockable(scratch / f"turn-{platform.node()}"))
+    return Turn(find_lockable_path(scratch / f"turn-{platform.node()}"))
 
 
 def record_tape(trainer: Trainer, tape: Tape) -> list[Event]:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from harness.comm.axis import Axis
-from harness.device import peak_bytes
+from harness.device import peak_memory
 from harness.errors import RunError
 from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.ledger.tape import Event
@@ -123,7 +123,7 @@ class RankTables:
     def add_memory(self, ctx: Context) -> None:
         peaks = {
             "host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "device_peak_bytes": peak_bytes(ctx.device),
+            "device_peak_bytes": peak_memory(ctx.device),
         }
         nothing = dict.fromkeys(peaks, 0)
         self.memory.append({"rank": self.rank, "tensor": "", **peaks, "persistent_bytes": 0})

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from harness.errors import UserError
 from harness.files import replace_files
-from harness.registry import registered
-from harness.validation import clipped
+from harness.registry import registered_strategies
+from harness.validation import clip_line
 
 TEMPLATES = Path(__file__).parent / "templates"
 NAME = re.compile(r"[a-z][a-z0-9]*([-.][a-z0-9]+)*")
@@ -41,9 +41,9 @@ def names_of(name: str) -> Names:
     """The names of a strategy that does not exist yet."""
     if not NAME.fullmatch(name) or len(name) > 40:
         accepted = "lower-case letters and digits, with single hyphens or dots between, 40 at most, as in my-strategy"
-        raise UserError(f"strategy name {clipped(name, 80)!r} is not accepted: {accepted}.")
+        raise UserError(f"strategy name {clip_line(name, 80)!r} is not accepted: {accepted}.")
     package = re.sub(r"[-.]", "_", name)
-    taken = [point.value for point in registered() if point.name == name]
+    taken = [point.value for point in registered_strategies() if point.name == name]
     if taken:
         raise UserError(f"strategy {name} exists already: {taken[0]}. Choose another name.")
     if keyword.iskeyword(package) or find_spec(package) is not None:

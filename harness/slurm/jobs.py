@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from harness.documents import parse_json
 from harness.errors import UserError
-from harness.files import read_regular_file, whole_folders
+from harness.files import complete_folders, read_regular_file
 from harness.results.record import LONGEST
 from harness.results.schema import SETTLED
 from harness.slurm.resources import (
@@ -58,7 +58,7 @@ class RunHistory:
     @cached_property
     def _lasted(self) -> dict[str, float]:
         ended = []
-        for folder in whole_folders(self._runs):
+        for folder in complete_folders(self._runs):
             record, spec = _read(folder / "record.json"), _read(folder / "spec.json")
             with suppress(KeyError, TypeError, ValueError):
                 if record["status"] == "ok" and record.get("source") != "external":

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from harness.documents import read_yaml
 from harness.spec.machine_card import Builds, Slurm, load_machine_card
-from harness.validation import Frozen, validated
+from harness.validation import Frozen, validate
 
 # config/site.yaml: the user's account and choices for the place where jobs run. Not committed, and optional.
 
@@ -43,7 +43,7 @@ def load_site(root: Path) -> Site:
     """The keys of the file; without a file, none."""
     path = root / SITE_FILE
     keys = read_yaml(path, str(SITE_FILE), may_be_empty=True) if path.exists() else {}
-    return validated(Site, keys, str(SITE_FILE))
+    return validate(Site, keys, str(SITE_FILE))
 
 
 def slurm_of(root: Path, machine: str, site: Site) -> Slurm | None:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.files import DATASETS, check_room, mapped_array, refusals, sibling
-from harness.locks import locked
+from harness.files import DATASETS, check_free_space, explain_os_errors, map_array, temporary_path
+from harness.locks import acquire_lock
 from harness.sources.archive import open_member
 from harness.sources.stream import Edges
 
@@ -97,15 +97,20 @@ def whole_array(array: ArrayIn) -> NDArray[Any]:
 def mapped(array: ArrayIn, beside: Path) -> NDArray[Any]:
     """A large array, mapped from a file of its own, which the first reader makes."""
     if not beside.exists():
-        with refusals(beside, DATASETS), locked(beside.with_name(f".{beside.name}.lock")) as held:
+        with (
+            explain_os_errors(beside, DATASETS),
+            acquire_lock(beside.with_name(f".{beside.name}.lock")) as held,
+        ):
             if not beside.exists():
-                _extract(array, beside, beside.with_name(f"{beside.name}.part") if held else sibling(beside))
-    return mapped_array(beside, "r")
+                _extract(
+                    array, beside, beside.with_name(f"{beside.name}.part") if held else temporary_path(beside)
+                )
+    return map_array(beside, "r")
 
 
 def _extract(array: ArrayIn, beside: Path, partial: Path) -> None:
     with reading(array) as (head, file):
-        check_room(beside, int(np.prod(head.shape)) * head.dtype.itemsize)
+        check_free_space(beside, int(np.prod(head.shape)) * head.dtype.itemsize)
         made = np.lib.format.open_memmap(partial, "w+", head.dtype, head.shape)
         room = made.reshape(-1).view(np.uint8)
         for start in range(0, room.size, BLOCK):

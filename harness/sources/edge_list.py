@@ -30,7 +30,7 @@ from harness.sources.text import (
     pairs_of,
     uncommented,
 )
-from harness.validation import VERTICES, clipped
+from harness.validation import VERTICES, clip_line
 
 EXPECTED = "one edge a line: two integer ids, separated by a comma or by white space"
 
@@ -89,7 +89,7 @@ class EdgeList(FileSource):
             wrong = [word for word in words if not _is_id(word)]
             if words and (wrong or len(words) < 2):
                 hint = f"; if this line names the columns, {IN_CARD['header']}" if number == 1 else ""
-                edge = clipped(uncommented(line), 40)
+                edge = clip_line(uncommented(line), 40)
                 return UserError(
                     f"{text}, line {number}: {edge!r} is not an edge. Expected {EXPECTED}{hint}."
                 )
@@ -99,7 +99,7 @@ class EdgeList(FileSource):
                     f"{IN_CARD['n']}, the number of vertices, or {IN_CARD['base']}, the first id."
                 )
             if words and weighted and not (weight and is_number(weight[0])):
-                edge = clipped(uncommented(line), 40)
+                edge = clip_line(uncommented(line), 40)
                 return UserError(
                     f"{text}, line {number}: {edge!r} has no weight. Expected a number as its third column."
                 )
@@ -305,7 +305,7 @@ class NamedText(NamedTuple):
         columns, example = 0, ""
         hint = f" If this line names the columns, {IN_CARD['header']}." if self.comments else ""
         for number, line, words in self._lines():
-            columns, example = columns or len(words), example or clipped(line, 40)
+            columns, example = columns or len(words), example or clip_line(line, 40)
             if columns < len(ENDS) or len(words) != columns:
                 unlike = f" like {example!r}, the first" if columns >= len(ENDS) else ""
                 wrong = f"is not an edge{unlike}. Expected {self.expected}."
@@ -319,7 +319,7 @@ class NamedText(NamedTuple):
             else:
                 hint = ""
                 continue
-            return UserError(f"{self.text}, line {number}: {clipped(line, 40)!r} {wrong}{hint}")
+            return UserError(f"{self.text}, line {number}: {clip_line(line, 40)!r} {wrong}{hint}")
         return UserError(f"{self.text} cannot be read: {reason.splitlines()[0]} Expected {self.expected}.")
 
     def _lines(self) -> Iterator[tuple[int, str, list[str]]]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from harness.errors import UserError
-from harness.files import mapped_array
+from harness.files import map_array
 from harness.graph.model import NO_LABEL, Floats, Ints, Labels
 from harness.sources.arrays import ArrayIn, head_of, part_of, whole_array
 from harness.sources.refusal import refusing, split_of_ids
@@ -128,7 +128,7 @@ def _pieces(columns: ArrayIn, rowptr: Ints, at_once: int) -> list[Piece]:
 
 def _features(path: Path, n: int) -> Floats:
     with refusing(path, EXPECTED):
-        X: Any = mapped_array(path, "r")
+        X: Any = map_array(path, "r")
     if X.ndim != 2 or len(X) != n:
         raise UserError(f"{path} has the shape {X.shape}, but there are {n:,} vertices.")
     return X  # type: ignore[no-any-return]

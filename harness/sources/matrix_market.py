@@ -20,7 +20,7 @@ from harness.sources.remote import RemoteFile
 from harness.sources.source import FileSource, Rest, Source
 from harness.sources.stream import AT_ONCE, Edges, Piece, Stream, counted, no_weights
 from harness.sources.text import START, Begin, is_number, numbered_lines, pairs_of
-from harness.validation import clipped
+from harness.validation import clip_line
 
 EXPECTED = (
     "a line '%%MatrixMarket matrix coordinate FIELD SYMMETRY', comments with %, a line 'rows columns entries', "
@@ -96,7 +96,7 @@ def _header(text: FileIn, weights: Weighting | None) -> _MatrixHeader:
     lines = numbered_lines(text)
     layout, field, symmetry = _banner(text, next(lines, ("", START))[0])
     if weights and field not in ("real", "double", "integer"):
-        raise no_weights(text.path, f"its values are of the kind {clipped(field, 20)}")
+        raise no_weights(text.path, f"its values are of the kind {clip_line(field, 20)}")
     data = ((line.split("%")[0].split(), after) for line, after in lines)
     sizes, begin = next(((words, after) for words, after in data if words), ([], START))
     if not sizes:
@@ -104,7 +104,7 @@ def _header(text: FileIn, weights: Weighting | None) -> _MatrixHeader:
     if layout != "coordinate":
         raise _wrong(f"{text}, line 1: the layout is {layout!r}, which lists every element.")
     if len(sizes) != 3 or not all(word.isdecimal() for word in sizes):
-        raise _wrong(f"{text}, line {begin.line}: {clipped(' '.join(sizes), 40)!r} are no sizes.")
+        raise _wrong(f"{text}, line {begin.line}: {clip_line(' '.join(sizes), 40)!r} are no sizes.")
     rows, cols, entries = map(int, sizes)
     if rows != cols or rows < 1:
         raise _wrong(f"{text}: the matrix is {rows} x {cols}, but an adjacency is square.")
@@ -147,10 +147,10 @@ def _fault(text: FileIn, header: _MatrixHeader) -> UserError:
         words = line.split("%")[0].split()
         ids = [word for word in words[:2] if word.isdecimal() and 1 <= int(word) <= rows]
         if words and len(ids) < 2:
-            entry = clipped(" ".join(words), 40)
+            entry = clip_line(" ".join(words), 40)
             return _wrong(f"{text}, line {number}: {entry!r} is no entry of {rows} x {rows}.")
         if words and header.weights and not (words[2:] and is_number(words[2])):
-            return _wrong(f"{text}, line {number}: {clipped(' '.join(words), 40)!r} has no value.")
+            return _wrong(f"{text}, line {number}: {clip_line(' '.join(words), 40)!r} has no value.")
     return _wrong(f"{text} cannot be read as text.")
 
 

@@ -17,7 +17,7 @@ from harness.sources.refusal import refusing
 from harness.sources.source import FileSource, Rest
 from harness.sources.stream import AT_ONCE, Edges, Piece, Stream, check_weights, no_weights
 from harness.sources.text import START, Begin, Lines, count_rows, lines_of, numbered_lines, parse_rows
-from harness.validation import clipped
+from harness.validation import clip_line
 
 EXPECTED = "a line 'vertices edges [fmt [ncon]]', then a line a vertex with its neighbours' numbers from 1"
 
@@ -57,7 +57,7 @@ def _header(text: FileIn) -> _MetisHeader:
         raise _wrong(f"{text} has no line of sizes.")
     words = line.split()
     if not 2 <= len(words) <= 4 or not all(word.isdecimal() for word in words) or int(words[0]) < 1:
-        raise _wrong(f"{text}: {clipped(' '.join(words), 40)!r} are no sizes.")
+        raise _wrong(f"{text}: {clip_line(' '.join(words), 40)!r} are no sizes.")
     sizes, weights, on_edges = (digit != "0" for digit in (words[2] if words[2:] else "").zfill(3)[-3:])
     weighed = int(words[3]) if words[3:] else 1
     return _MetisHeader(int(words[0]), int(words[1]), sizes + weights * weighed, 1 + on_edges, begin)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from harness.errors import RunError, UserError
 from harness.graph.model import SPLITS, TEST, TRAIN, VALID, Bytes
 from harness.graph.normalise import DIRECTED
-from harness.validation import clipped
+from harness.validation import clip_line
 
 UNREADABLE = (OSError, EOFError, ValueError, KeyError, zlib.error, BadZipFile, TarError)
 """The errors that readers of archives raise on a truncated or altered archive."""
@@ -45,7 +45,7 @@ def refusing(path: Path, expected: str) -> Iterator[None]:
         reason = str(error).strip().rstrip(".")
         kind = "" if reason and isinstance(error, OSError | ValueError) else f"{type(error).__name__} "
         raise UserError(
-            f"{path} cannot be read: {clipped(kind + reason, 200)}. Expected {expected}. If it was downloaded, "
+            f"{path} cannot be read: {clip_line(kind + reason, 200)}. Expected {expected}. If it was downloaded, "
             "download it again."
         ) from error
 

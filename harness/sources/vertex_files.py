@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.files import mapped_array
+from harness.files import map_array
 from harness.graph.model import NO_LABEL, SPLITS, LabelTask
 from harness.sources.refusal import refusing
 from harness.sources.text import is_number
-from harness.validation import CLASSES, clipped
+from harness.validation import CLASSES, clip_line
 
 NAMED_EXPECTED = "the name of a vertex and its numbers a line, separated by commas or white space"
 EXPECTED = "a .npy array, or text with one vertex a line and numbers separated by commas or white space"
@@ -137,7 +137,7 @@ def called(vertex: int, names: Any) -> str:
 
 
 def _shown(name: Any) -> str:
-    return clipped(name.as_py().decode(errors="replace"), 60)
+    return clip_line(name.as_py().decode(errors="replace"), 60)
 
 
 def _table(path: Path, *, named: bool = False) -> tuple[NDArray[Any], Any]:
@@ -147,7 +147,9 @@ def _table(path: Path, *, named: bool = False) -> tuple[NDArray[Any], Any]:
     if table.ndim not in (1, 2):
         raise UserError(f"{path} has the shape {table.shape}. Expected {EXPECTED}.")
     if table.dtype.kind not in "biuf":
-        raise UserError(f"{path} holds {clipped(str(table.dtype), 60)} values. Expected numbers: {EXPECTED}.")
+        raise UserError(
+            f"{path} holds {clip_line(str(table.dtype), 60)} values. Expected numbers: {EXPECTED}."
+        )
     return table if table.ndim == 2 else table[:, None], names
 
 
@@ -168,7 +170,7 @@ def _named_rows(path: Path) -> tuple[NDArray[Any], Any]:
 
 def _numbers(path: Path) -> NDArray[Any]:
     if path.suffix == ".npy":
-        return np.asarray(mapped_array(path, "r"))
+        return np.asarray(map_array(path, "r"))
     import pandas as pd  # half a second that opening a drawn graph does not need
 
     how: dict[str, Any] = {"sep": _separator(path), "comment": "#"}

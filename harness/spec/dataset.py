@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from harness.validation import VERTICES, Frozen, Seed, legal_name
+from harness.validation import VERTICES, Frozen, Seed, check_name
 
 COMPUTED = ("random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph", "libra")
 FILE = "file:"
@@ -41,7 +41,7 @@ class DatasetChoice(Frozen):
         of, at, scale = name.partition("@")
         if at and not re.fullmatch(r"[0-9/w-]{1,100}", scale):
             raise ValueError("the scale of a twin is a share of its graph, as in NAME@1/16, or NAME@1/16w256")
-        return f"{legal_name(of)}{at}{scale.replace('/', '-')}"
+        return f"{check_name(of)}{at}{scale.replace('/', '-')}"
 
     @field_validator("partition")
     @classmethod

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from harness.documents import read_yaml
-from harness.validation import Frozen, shown, unknown, validated
+from harness.validation import Frozen, format_value, unknown_name_error, validate
 
 
 class Constant(Frozen):
@@ -235,9 +235,13 @@ class Machine(Frozen):
         for name, value in settings.items():
             if name not in ALLOCATOR:
                 accepted = ", ".join(sorted(ALLOCATOR))
-                raise ValueError(f"{shown(name)} is not a variable of an allocator; accepted are {accepted}")
+                raise ValueError(
+                    f"{format_value(name)} is not a variable of an allocator; accepted are {accepted}"
+                )
             if not re.fullmatch(r"[\w.,:;+-]{0,200}", value):
-                raise ValueError(f"{name} = {shown(value)}: a setting has letters, digits and .,:;+- only")
+                raise ValueError(
+                    f"{name} = {format_value(value)}: a setting has letters, digits and .,:;+- only"
+                )
         return settings
 
     @field_validator("composed_from")
@@ -277,9 +281,9 @@ def load_machine(root: Path, name: str) -> Machine:
 def load_machine_card(root: Path, name: str) -> MachineCard:
     """The card config/machines/NAME.yaml under the project root."""
     if name not in list_machines(root):
-        raise unknown("machine", name, list_machines(root), f"Cards live in {MACHINES}/.")
+        raise unknown_name_error("machine", name, list_machines(root), f"Cards live in {MACHINES}/.")
     where = str(MACHINES / f"{name}.yaml")
-    return validated(MachineCard, {"name": name, **read_yaml(root / where, where)}, where)
+    return validate(MachineCard, {"name": name, **read_yaml(root / where, where)}, where)
 
 
 def start_seconds(root: Path, name: str) -> float:

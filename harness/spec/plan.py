@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, JsonValue
 from harness.documents import read_json
 from harness.errors import UserError
 from harness.spec.spec import Spec
-from harness.validation import Frozen, validated
+from harness.validation import Frozen, validate
 
 SCHEMA = 2
 SCALES = ("tiny", "laptop", "emulated", "published")
@@ -53,5 +53,5 @@ def read_plan(path: Path) -> dict[str, dict[str, Any]]:
         raise UserError(f"{error} {way_out}") from None
     if document.get("schema") != SCHEMA:
         raise UserError(f"{path} is no plan of schema {SCHEMA}. {way_out}")
-    plan = validated(Plan, document, f"The plan {path}")
+    plan = validate(Plan, document, f"The plan {path}")
     return {run.run_id: run.model_dump() for run in plan.runs}

@@ -19,7 +19,7 @@ from pydantic import (
 from harness.ledger import AxisName
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import Machine
-from harness.validation import RANKS, VERTICES, WIDTH, Frozen, Seed, Setting, added_later, settings_of
+from harness.validation import RANKS, VERTICES, WIDTH, Frozen, Seed, Setting, added_later, list_settings
 
 Protocol = Literal["corrected", "faithful"]
 """A loss over the labelled training vertices, or over the vertices that the paper's code trained on."""
@@ -182,10 +182,10 @@ def keys_of_a_spec() -> list[str]:
 def settings_of_a_spec() -> list[Setting]:
     """What a request may set, with what is accepted, the default and the meaning."""
     settings: list[Setting] = []
-    for setting in settings_of(Spec):
+    for setting in list_settings(Spec):
         kind = Spec.model_fields[setting.key].annotation
         if isinstance(kind, type) and issubclass(kind, Frozen) and kind is not Machine:
-            settings += settings_of(kind, f"{setting.key}.")
+            settings += list_settings(kind, f"{setting.key}.")
         else:
             settings.append(setting)
     return settings

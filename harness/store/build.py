@@ -17,13 +17,13 @@ from typing import cast
 import torch
 
 from harness.errors import UserError
-from harness.files import sha256_of
+from harness.files import hash_file
 from harness.graph.blocks import Blocks
 from harness.graph.model import Graph
 from harness.graph.partition import Method, Partition, memory_of
 from harness.graph.partitioners import COMPUTED_FROM_EDGES
 from harness.kernels.csr import Csr
-from harness.progress import OnStep, silent
+from harness.progress import OnStep, ignore_step
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import data_folder
 from harness.store.catalog import load_card
@@ -159,7 +159,7 @@ def _require(card: DatasetCard, sources: dict[str, Path]) -> None:
         )
 
 
-def verify(root: Path, choice: DatasetChoice, on_step: OnStep = silent) -> Path:
+def verify(root: Path, choice: DatasetChoice, on_step: OnStep = ignore_step) -> Path:
     """Compares every file of a store with its checksum; returns the folder of the store."""
     folder = store_folder(root, load_card(root, choice.name), choice)
     if not folder.exists():
@@ -214,7 +214,7 @@ def _unchanged(path: Path, record: FileRecord | None) -> bool:
 
 
 def _record(path: Path) -> FileRecord:
-    return FileRecord(bytes=path.stat().st_size, sha256=sha256_of(path))
+    return FileRecord(bytes=path.stat().st_size, sha256=hash_file(path))
 
 
 # The partition of a dataset during a build, within the memory of the build.

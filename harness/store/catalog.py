@@ -10,7 +10,7 @@ from harness.errors import UserError
 from harness.sources.twin import most_edges
 from harness.spec.root import MARKER, dataset_cards, imported_folder
 from harness.store.dataset_card import DatasetCard
-from harness.validation import clipped, unknown, validated
+from harness.validation import clip_line, unknown_name_error, validate
 
 # Twins of published graphs: NAME@SCALE, as ogbn-products@1/16, with so many of its vertices and edges.
 #
@@ -35,7 +35,7 @@ def twin_of(card: DatasetCard, scale: str) -> DatasetCard:
     vertices, its_edges = _size(n, edges, share)
     _check_room(card, scale, n, edges)
     nonzeros = (1 if card.directed else 2) * its_edges + vertices
-    return validated(
+    return validate(
         DatasetCard,
         {
             "name": f"{card.name}@{scale.replace('/', '-')}",
@@ -59,7 +59,7 @@ def twin_of(card: DatasetCard, scale: str) -> DatasetCard:
             "seed": card.seed,
             "expected": {"n": vertices, "nnz_adj": nonzeros, "tolerance": TOLERANCE},
         },
-        f"the twin {card.name}@{clipped(scale, 60)}",
+        f"the twin {card.name}@{clip_line(scale, 60)}",
     )
 
 
@@ -120,7 +120,7 @@ def _read(root: Path, name: str) -> DatasetCard:
     paths = [path for path in dataset_cards(root) if path.stem == name]
     if not paths:
         places = f"Cards are in {MARKER}/, those of imported graphs in {imported_folder(root)}/."
-        raise unknown("dataset", name, list_cards(root), places)
+        raise unknown_name_error("dataset", name, list_cards(root), places)
     if len(paths) > 1:
         raise UserError(
             f"two datasets have the name {name}: {' and '.join(map(str, paths))}. Rename or remove one of the files."
@@ -132,4 +132,4 @@ def _read(root: Path, name: str) -> DatasetCard:
         raise UserError(
             f"{where}: name = {fields['name']!r}, but a card is named by its file; leave the key out."
         )
-    return validated(DatasetCard, {**fields, "name": name}, where)
+    return validate(DatasetCard, {**fields, "name": name}, where)

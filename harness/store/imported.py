@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
 from harness.errors import UserError
-from harness.files import DATASETS, refusals, replace_files
+from harness.files import DATASETS, explain_os_errors, replace_files
 from harness.graph.model import LabelTask, RawGraph, Weighting
 from harness.sources import Rest
 from harness.sources.npz import Npz
@@ -27,7 +27,7 @@ from harness.store.catalog import load_card
 from harness.store.compose import contents
 from harness.store.dataset_card import DatasetCard
 from harness.store.task import Means
-from harness.validation import CLASSES, VERTICES, Frozen, Name, unknown, validated
+from harness.validation import CLASSES, VERTICES, Frozen, Name, unknown_name_error, validate
 
 KINDS = {
     ".mtx": "mtx",
@@ -87,14 +87,14 @@ class ImportRequest(Frozen):
 
 def card_of(request: ImportRequest) -> DatasetCard:
     """The card of the graph, whose published files are fetched before an import."""
-    return validated(DatasetCard, {**_card(request), "name": request.name}, "harness data import")
+    return validate(DatasetCard, {**_card(request), "name": request.name}, "harness data import")
 
 
 def import_graph(root: Path, request: ImportRequest, choice: DatasetChoice, means: Means) -> Path:
     """Builds the store and writes the card imported/NAME.yaml with the data last, so that a failure leaves nothing."""
     try:
         fields = _card(request)
-        card = validated(DatasetCard, {**fields, "name": request.name}, "harness data import")
+        card = validate(DatasetCard, {**fields, "name": request.name}, "harness data import")
         path = imported_folder(root) / f"{request.name}.yaml"
         known = [each for each in dataset_cards(root) if each.stem == request.name]
         if known and (known != [path] or load_card(root, request.name) != card):
@@ -108,7 +108,7 @@ def import_graph(root: Path, request: ImportRequest, choice: DatasetChoice, mean
             if listing := names_file(root, card):
                 names = contents(card, data_folder(root)).stream.names
                 files[listing] = b"".join(name + b"\n" for name in names.to_pylist())
-            with refusals(path, DATASETS):
+            with explain_os_errors(path, DATASETS):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 replace_files(files)
     except UserError as error:
@@ -193,7 +193,7 @@ def _of_the_benchmark(
 ) -> tuple[Any, Any, Any, LabelTask, int]:
     """What a dataset of OGB brings: features or none, labels and a split; the task and the classes of its labels."""
     if name not in (known := benchmarks()):
-        raise unknown(
+        raise unknown_name_error(
             "OGB set", name, list(known), "Sets of OGB with several kinds of vertices are not read."
         )
     told = known[name]

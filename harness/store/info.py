@@ -11,8 +11,8 @@ from torch import Tensor
 from harness.graph.blocks import Blocks, stripes
 from harness.graph.order import orders
 from harness.kernels.csr import row_indices
-from harness.progress import OnStep, silent
-from harness.ranges import between
+from harness.progress import OnStep, ignore_step
+from harness.ranges import ranges_between
 from harness.spec.dataset import DatasetChoice
 from harness.store.build import store_folder
 from harness.store.catalog import load_card
@@ -82,7 +82,7 @@ def _summary(cut: Cut) -> dict[str, Any]:
 
     The most vertices, the most nonzeros, the most rows needed and the total of rows are the four costs of G3's cuts.
     """
-    sizes = [len(part) for part in between(cut.bounds)]
+    sizes = [len(part) for part in ranges_between(cut.bounds)]
     return _vertex_cut(cut) | {
         "vertices": {"fewest": min(sizes), "most": max(sizes)},
         "nonzeros": {
@@ -137,7 +137,7 @@ class Positions(NamedTuple):
     cols: Tensor
 
 
-def balance(blocks: Blocks, shards: int, seed: int = 0, on_step: OnStep = silent) -> list[Balance]:
+def balance(blocks: Blocks, shards: int, seed: int = 0, on_step: OnStep = ignore_step) -> list[Balance]:
     """The balance of a graph in its original order, over shards x shards blocks of ceil(n / shards) vertices."""
     assert blocks.permutation == "none", blocks.permutation
     assert blocks.bounds is None, blocks.bounds

@@ -15,7 +15,7 @@ from harness.errors import UserError
 from harness.graph.model import LabelTask, StageCounts, Weighting
 from harness.graph.order import Permutation
 from harness.spec.dataset import DatasetChoice
-from harness.validation import Frozen, validated
+from harness.validation import Frozen, validate
 
 SCHEMA = 5
 FILE = "manifest.json"
@@ -117,7 +117,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
             f"{path} has the schema version {version!r}, this harness reads {SCHEMA}. {_build(folder, fields)}"
         )
     try:
-        return validated(Manifest, fields, str(path)), hashlib.sha256(content).hexdigest()
+        return validate(Manifest, fields, str(path)), hashlib.sha256(content).hexdigest()
     except UserError as error:
         raise UserError(f"{error} {_build(folder, fields)}") from None
 

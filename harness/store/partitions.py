@@ -29,12 +29,19 @@ from torch import Tensor
 
 from harness.children import die_with_parent
 from harness.errors import RunError, UserError
-from harness.files import DATASETS, HashedFile, check_room, refusals, whole_folder, write_synced
+from harness.files import (
+    DATASETS,
+    HashedFile,
+    atomic_folder,
+    check_free_space,
+    explain_os_errors,
+    write_synced,
+)
 from harness.graph.model import Ints
 from harness.graph.partition import VERSION, Method, Partition, in_order, parts_and_report, random_parts
 from harness.graph.partitioners import COMPUTED_FROM_EDGES, WITH_THREADS, VertexCut, engine
 from harness.kernels.csr import Csr
-from harness.locks import locked
+from harness.locks import acquire_lock
 from harness.sources.stream import Piece
 from harness.spec.dataset import DatasetChoice
 from harness.store.adjacency import LARGEST, loops
@@ -42,7 +49,7 @@ from harness.store.compose import Contents
 from harness.store.entries import BYTES, Blocking, scatter, settle
 from harness.store.manifest import FileRecord
 from harness.store.task import MakePartition, Means
-from harness.validation import Frozen, validated
+from harness.validation import Frozen, validate
 
 FOLDER = "partitions"
 RECORD = "partition.json"
@@ -129,7 +136,7 @@ def _compute(choice: DatasetChoice, A: Csr, path: Path, structure: str, allow: A
     """Keeps a partition, unless it is kept. On a file system without locks, the first of several processes keeps."""
     if path.exists():
         return
-    with refusals(path, DATASETS), locked(path.with_name(f".{path.name}.lock")):
+    with explain_os_errors(path, DATASETS), acquire_lock(path.with_name(f".{path.name}.lock")):
         if not path.exists():
             allow(A)
             part, report = parts_and_report(A, cast(Method, choice.partition), choice.parts, choice.seed)
@@ -186,8 +193,8 @@ def _keep(
     path: Path, choice: DatasetChoice, structure: str, made: Tensor | VertexCut, report: dict[str, Any]
 ) -> None:
     part, edges = (made.part, made.edges) if isinstance(made, VertexCut) else (made, None)
-    check_room(path, 4 * (len(part) + (0 if edges is None else len(edges))) + 4096)
-    with whole_folder(path, RECORD, DATASETS) as unfinished:
+    check_free_space(path, 4 * (len(part) + (0 if edges is None else len(edges))) + 4096)
+    with atomic_folder(path, RECORD, DATASETS) as unfinished:
         kept = PartitionRecord(
             **_expected(choice, structure),
             engine=engine(choice.partition),
@@ -240,7 +247,7 @@ def _parts(path: Path, record: FileRecord, choice: DatasetChoice, size: int) -> 
 
 def _record(path: Path, choice: DatasetChoice) -> PartitionRecord:
     try:
-        return validated(PartitionRecord, json.loads((path / RECORD).read_bytes()), RECORD)
+        return validate(PartitionRecord, json.loads((path / RECORD).read_bytes()), RECORD)
     except (OSError, ValueError) as error:
         _refuse(path / RECORD, f"cannot be read: {error}", choice)
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.errors import UserError, environment_error
-from harness.files import mapped_array, sha256_of
+from harness.files import hash_file, map_array
 from harness.graph.blocks import assert_within
 from harness.graph.normalise import scale_of
 from harness.graph.order import Orders, orders
 from harness.kernels.csr import Csr, row_indices, take, transpose
 from harness.kernels.parts import EntryScales, Placement, assemble
-from harness.progress import OnStep, silent, steps
+from harness.progress import OnStep, ignore_step, report_steps
 from harness.store.manifest import read_manifest
 
 
@@ -117,9 +117,11 @@ class Store:
         """Entries of these rows of A."""
         return self._vector("degrees", rows, order)
 
-    def verify(self, on_step: OnStep = silent) -> None:
+    def verify(self, on_step: OnStep = ignore_step) -> None:
         """Compares every file with the manifest; raises at the first that differs."""
-        for name, record in steps(self.manifest.files.items(), lambda file: f"checking {file[0]}", on_step):
+        for name, record in report_steps(
+            self.manifest.files.items(), lambda file: f"checking {file[0]}", on_step
+        ):
             self._check_size(name, record.bytes)
             self._check_content(name, record.sha256)
 
@@ -161,7 +163,7 @@ class Store:
                 self._check_content(name, self.manifest.files[name].sha256)
             self._seen.add(name)
         try:
-            return mapped_array(self.folder / name, "c")
+            return map_array(self.folder / name, "c")
         except ValueError as error:
             self._refuse(name, f"cannot be read: {error}")
         except OSError as error:
@@ -177,7 +179,7 @@ class Store:
 
     def _check_content(self, name: str, expected: str) -> None:
         try:
-            checksum = sha256_of(self.folder / name)
+            checksum = hash_file(self.folder / name)
         except OSError as error:
             self._refuse_unread(name, error)
         if checksum != expected:

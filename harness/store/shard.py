@@ -27,9 +27,9 @@ from torch import Tensor
 
 from harness import __version__
 from harness.errors import RunError, UserError
-from harness.files import check_room
+from harness.files import check_free_space
 from harness.graph.partition import VERSION
-from harness.ranges import between, common, split
+from harness.ranges import intersect, ranges_between, split
 from harness.spec.dataset import COMPUTED, DatasetChoice
 from harness.store.adjacency import (
     LAYOUT,
@@ -70,7 +70,7 @@ def cut_of(task: Task) -> Cut | None:
         return None
     before = np.concatenate([[0], np.cumsum(task.work.array("degrees/0"), dtype=np.int64)])
     nonzeros = np.diff(before[list(bounds)]).tolist()
-    given = [partial(_needed, task, own) for own in between(bounds)]
+    given = [partial(_needed, task, own) for own in ranges_between(bounds)]
     needed = task.means.in_parallel("counting what parts exchange", given)
     cut = Cut(bounds=bounds, nonzeros=tuple(nonzeros), needed=tuple(needed))
     if task.order.copies is None:
@@ -88,12 +88,12 @@ def _needed_of(task: Task, own: range, j: int) -> int:
     cols = task.ranges[j]
     filled = np.zeros(len(cols), bool)
     for i, block in enumerate(task.ranges):
-        if rows := common(block, own):
+        if rows := intersect(block, own):
             name = f"adjacency/0/{i}-{j}"
             ends = task.work.array(f"{name}.rowptr")
             first, last = ends[rows.start - block.start], ends[rows.stop - block.start]
             filled[task.work.array(f"{name}.col")[first:last]] = True
-    inside = common(cols, own)
+    inside = intersect(cols, own)
     filled[inside.start - cols.start : inside.stop - cols.start] = False
     return int(filled.sum())
 
@@ -269,7 +269,7 @@ def _settings(
 
 def _check_room(contents: Contents, folder: Path, choice: DatasetChoice, grid: int | None) -> None:
     stored = orders_stored(choice, directed=contents.card.directed)
-    check_room(folder, _bytes(contents, len(stored), _grid(contents, grid)))
+    check_free_space(folder, _bytes(contents, len(stored), _grid(contents, grid)))
 
 
 def _task(contents: Contents, order: Order, means: Means, grid: int | None, work: Work) -> Task:

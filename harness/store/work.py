@@ -24,15 +24,15 @@ from harness.errors import RunError, UserError
 from harness.files import (
     DATASETS,
     HashedFile,
-    mapped_array,
-    put_folder,
-    refusals,
+    explain_os_errors,
+    map_array,
+    publish_folder,
     remove_folder,
-    sibling,
-    sweep,
+    remove_leftovers,
+    temporary_path,
     write_synced,
 )
-from harness.locks import file_system, has_locks, locked, locked_if_free
+from harness.locks import acquire_lock, file_system, has_locks, try_lock
 from harness.store.manifest import FileRecord
 
 LOCK, SETTINGS, PARTIAL = ".lock", "settings.json", "partial"
@@ -99,7 +99,7 @@ class Work:
 
     def array(self, name: str) -> NDArray[Any]:
         """A whole array, mapped; changes of its values stay in memory."""
-        return mapped_array(self._whole / f"{name}.npy", "c")
+        return map_array(self._whole / f"{name}.npy", "c")
 
     def files(self, names: Iterable[str]) -> dict[str, FileRecord]:
         """The records of these arrays, which are all whole."""
@@ -112,13 +112,13 @@ class Work:
 
     def locked(self, part: str) -> Any:
         """Holds the lock of a part of the work: no other job makes this part at the same time."""
-        return locked(self._path / f".{part}.lock")
+        return acquire_lock(self._path / f".{part}.lock")
 
     def seal(self, name: str, text: str) -> None:
         """Writes the last file, NAME, and gives the folder its place."""
-        with refusals(self._folder, DATASETS):
+        with explain_os_errors(self._folder, DATASETS):
             write_synced(self._whole / name, text.encode())
-            put_folder(self._whole, self._folder, name, replace=True)
+            publish_folder(self._whole, self._folder, name, replace=True)
         self.discard()
 
     def discard(self) -> None:
@@ -128,8 +128,8 @@ class Work:
     @contextmanager
     def _whole_file(self, path: Path) -> Iterator[BinaryIO]:
         """Yields a file that gets its name once whole; two writers of one file do each other no harm."""
-        unfinished = sibling(self._partial / path.name)
-        with refusals(self._folder, DATASETS):
+        unfinished = temporary_path(self._partial / path.name)
+        with explain_os_errors(self._folder, DATASETS):
             for folder in (path.parent, unfinished.parent):
                 folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -158,8 +158,8 @@ def working(folder: Path, settings: dict[str, Any], say: Say, *, together: bool 
             _join(stack, path, asked, wait)
         else:
             path = _alone(stack, path, asked, wait)
-        with refusals(folder, DATASETS):
-            sweep(path / PARTIAL)
+        with explain_os_errors(folder, DATASETS):
+            remove_leftovers(path / PARTIAL)
         yield Work(path, folder)
 
 
@@ -172,16 +172,16 @@ def discard_if_idle(folder: Path) -> None:
 def remove_store(folder: Path) -> None:
     """Removes a store and its work, unless another process holds the work."""
     if _discard(folder):
-        with refusals(folder, DATASETS):
+        with explain_os_errors(folder, DATASETS):
             remove_folder(folder)
 
 
 def _discard(folder: Path) -> bool:
     """Removes the work on a store; False if another process holds it."""
-    sweep(folder.parent)
+    remove_leftovers(folder.parent)
     path = _path_of(folder)
     if path.exists():
-        with locked_if_free(path / LOCK) as free:
+        with try_lock(path / LOCK) as free:
             if free:
                 shutil.rmtree(path, ignore_errors=True)
             return free
@@ -194,11 +194,11 @@ def _path_of(folder: Path) -> Path:
 
 def _alone(stack: ExitStack, path: Path, asked: bytes, wait: Callable[[], None]) -> Path:
     """The folder, while this process holds its lock; on a file system without locks, a folder of its own."""
-    with refusals(path, DATASETS):
+    with explain_os_errors(path, DATASETS):
         stack.callback(_remove_if_empty, path)
-        if not stack.enter_context(locked(path / LOCK, wait=wait)):
-            sweep(path.parent)  # which builders that were killed have left
-            path = sibling(path)
+        if not stack.enter_context(acquire_lock(path / LOCK, wait=wait)):
+            remove_leftovers(path.parent)  # which builders that were killed have left
+            path = temporary_path(path)
             stack.callback(shutil.rmtree, path, ignore_errors=True)
         if not _holds(path / SETTINGS, asked):
             _begin(path, asked)
@@ -207,7 +207,7 @@ def _alone(stack: ExitStack, path: Path, asked: bytes, wait: Callable[[], None])
 
 def _join(stack: ExitStack, path: Path, asked: bytes, wait: Callable[[], None]) -> None:
     """Shares the lock of the folder, whose settings are these."""
-    with refusals(path.parent, DATASETS):
+    with explain_os_errors(path.parent, DATASETS):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not has_locks(path.parent):
             raise UserError(
@@ -215,12 +215,12 @@ def _join(stack: ExitStack, path: Path, asked: bytes, wait: Callable[[], None]) 
                 f"there. Build without --share, or {DATASETS}."
             )
     for _ in range(TRIES):
-        with ExitStack() as attempt, refusals(path, DATASETS):
-            attempt.enter_context(locked(path / LOCK, shared=True, wait=wait))
+        with ExitStack() as attempt, explain_os_errors(path, DATASETS):
+            attempt.enter_context(acquire_lock(path / LOCK, shared=True, wait=wait))
             if _holds(path / SETTINGS, asked):
                 stack.enter_context(attempt.pop_all())
                 return
-        with refusals(path, DATASETS), locked_if_free(path / LOCK) as free:
+        with explain_os_errors(path, DATASETS), try_lock(path / LOCK) as free:
             if free:
                 _begin(path, asked)
                 continue

@@ -10,7 +10,7 @@ from harness.ledger import AxisName
 from harness.spec.spec import PARTS, ModelChoice, Spec, grid_text
 from harness.strategy.contract import Strategy
 from harness.strategy.facts import Facts
-from harness.validation import shown
+from harness.validation import format_value
 
 
 class Ready(NamedTuple):
@@ -155,9 +155,11 @@ def parse_grid(strategy: type[Strategy], text: str | None, ranks: int) -> dict[A
             grid = dict(zip(strategy.axes, map(int, text.split("x")), strict=True))
     except ValueError:
         raise UserError(
-            f"grid {shown(text)} is not understood. {strategy.name} takes sizes along {axes}, "
+            f"grid {format_value(text)} is not understood. {strategy.name} takes sizes along {axes}, "
             f"as {'x'.join('2' for _ in strategy.axes)} or {','.join(a.value + '=2' for a in strategy.axes)}."
         ) from None
     if prod(grid.values()) != ranks:
-        raise UserError(f"grid {shown(text)} holds {prod(grid.values())} ranks, not the {ranks} asked for.")
+        raise UserError(
+            f"grid {format_value(text)} holds {prod(grid.values())} ranks, not the {ranks} asked for."
+        )
     return grid

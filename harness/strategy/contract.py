@@ -22,7 +22,7 @@ from harness.models.weights import Part, Weight, Weights
 from harness.spec.spec import ModelChoice, Spec
 from harness.strategy.counts import WORD, Counts, Piece
 from harness.strategy.facts import Facts, weights_of_model
-from harness.validation import Frozen, shown, validated
+from harness.validation import Frozen, format_value, validate
 
 if TYPE_CHECKING:
     from harness.models.operators import Operators
@@ -168,7 +168,7 @@ class Strategy(ABC):
         self.spec = spec
         self.facts = replace(facts, directed=True) if spec.model.kind == "sage" else facts
         """The facts of the matrix that the model multiplies by."""
-        self.params = validated(self.Params, spec.strategy.params, f"parameters of {self.name}")
+        self.params = validate(self.Params, spec.strategy.params, f"parameters of {self.name}")
         self.grid = {axis: spec.grid[axis] for axis in self.slowest_first or self.axes}
         self.weights = weights_of_model(spec.model, facts)
         """Everything that the model trains, in order."""
@@ -350,7 +350,7 @@ def faults_of(strategy: type[Strategy]) -> list[str]:
     for name, value in attributes.items():
         expected, holds = EXPECTED[name]
         if not holds(value, attributes):
-            faults.append(f"{name} = {shown(value)} is not accepted: {expected}")
+            faults.append(f"{name} = {format_value(value)} is not accepted: {expected}")
     return faults
 
 

@@ -12,7 +12,7 @@ from harness.graph.order import Permutation
 from harness.kernels import Csr
 from harness.kernels.csr import index_dtype
 from harness.models.weights import Part, Weight
-from harness.ranges import between, split
+from harness.ranges import ranges_between, split
 from harness.spec.spec import ModelChoice, Protocol
 
 
@@ -46,7 +46,7 @@ class Facts:
         if self.bounds is None:
             return split(self.vertices, parts)
         assert len(self.bounds) == parts + 1, (self.bounds, parts)
-        return between(self.bounds)
+        return ranges_between(self.bounds)
 
 
 def weights_of_model(model: ModelChoice, facts: Facts) -> list[Weight]:

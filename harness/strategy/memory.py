@@ -5,7 +5,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from harness.device import is_gpu, uploaded
+from harness.device import is_gpu, upload
 from harness.kernels import Csr
 from harness.kernels.spmm import ChooseKernel, cache_for_products
 from harness.ledger import TensorName
@@ -50,7 +50,7 @@ class DeviceMemory:
         A = self._rounded(A)
         if A.val.is_meta:
             return A
-        rowptr, col, val = (uploaded(x, self.device) for x in (A.rowptr, A.col, A.val))
+        rowptr, col, val = (upload(x, self.device) for x in (A.rowptr, A.col, A.val))
         return Csr(rowptr, col, val, A.cols)
 
     def kept_on_host(self, A: Csr) -> Csr:

@@ -23,7 +23,7 @@ from harness.ledger import AxisName, Op, Phase, TensorName, apply
 from harness.models import Part
 from harness.parallel.halo import Boundary
 from harness.parallel.row_strategy import RowOperators, RowStrategy, sum_gradients
-from harness.ranges import balanced
+from harness.ranges import split_evenly
 from harness.strategies.cagnet.summa import arrivals
 from harness.strategies.cagnet.terms import BACKWARD, COL, FORWARD, ROW, Moved, nothing_to_keep
 from harness.strategy import (
@@ -219,7 +219,7 @@ class RowScheme(RowStrategy):
         """The blocks of H that the rank at `at` multiplies by: all blocks, or its replica's share of them."""
         stages = range(self.grid[self.rows_over])
         for axis in self.replicated_over:
-            stages = balanced(len(stages), self.grid[axis])[at[axis]]
+            stages = split_evenly(len(stages), self.grid[axis])[at[axis]]
         return stages
 
     def multiplied(self, at: Coordinates) -> list[Piece]:

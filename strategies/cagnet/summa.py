@@ -20,7 +20,7 @@ from harness.comm.axis import Axis
 from harness.comm.call import Call, Pending
 from harness.kernels.csr import PackedFormat
 from harness.ledger import Op, TensorName
-from harness.ranges import balanced, common, part, within
+from harness.ranges import intersect, split_evenly, split_part, subrange
 from harness.strategies.cagnet.terms import COL, ROW
 from harness.strategy import Context
 
@@ -47,12 +47,12 @@ class Split3D(NamedTuple):
 
     def block(self, i: int) -> range:
         """The vertices of grid row i."""
-        return part(self.vertices, self.rows, i)
+        return split_part(self.vertices, self.rows, i)
 
     def rows_of(self, i: int, k: int) -> range:
         """The rows of H that grid row i has in layer k."""
         block = self.block(i)
-        return within(block, part(len(block), self.fibres, k))
+        return subrange(block, split_part(len(block), self.fibres, k))
 
     def layer(self, k: int) -> list[range]:
         """V_k: the vertices of a layer, one range a grid row."""
@@ -97,15 +97,15 @@ class Split3D(NamedTuple):
 def transposed_layout(H_NF: Tensor, features: int, layout: Split3D, k: int, plane: Axis) -> Tensor:
     """The rows of H at `layout.columns_of(j, k)`, in order, with the features of grid row i."""
     i, j = divmod(plane.index, layout.cols)
-    down, across = balanced(features, layout.rows), balanced(features, layout.cols)
+    down, across = split_evenly(features, layout.rows), split_evenly(features, layout.cols)
     meetings = layout.meetings(k)
     sends, receives = {}, {}
     top, left = layout.rows_of(i, k).start, across[j].start
     for peer, (a, c) in enumerate(product(range(layout.rows), range(layout.cols))):
-        rows, cols = meetings.get((i, c), range(0)), common(down[a], across[j])
+        rows, cols = meetings.get((i, c), range(0)), intersect(down[a], across[j])
         if rows and cols:
             sends[peer] = H_NF[rows.start - top : rows.stop - top, cols.start - left : cols.stop - left]
-        rows, cols = meetings.get((a, j), range(0)), common(down[i], across[c])
+        rows, cols = meetings.get((a, j), range(0)), intersect(down[i], across[c])
         if rows and cols:
             receives[peer] = rows, cols
     shapes = {peer: (len(rows), len(cols)) for peer, (rows, cols) in receives.items()}
@@ -201,7 +201,7 @@ class SummaBlocks:
     def whole_rows(self, X_NF: Tensor, width: int, name: TensorName) -> Iterator[Tensor]:
         """The blocks of this grid row in turn: together they are whole rows of X, of this width."""
         rows = len(self.layout.rows_of(self.row, self.layer))
-        shapes = [(rows, len(part)) for part in balanced(width, self.layout.cols)]
+        shapes = [(rows, len(part)) for part in split_evenly(width, self.layout.cols)]
         if self.at_once:
             sizes = [rows * columns for _, columns in shapes]
             blocks = self.row_group.all_gather(X_NF.flatten(), sizes=sizes, tensor=name).split(sizes)

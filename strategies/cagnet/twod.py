@@ -24,7 +24,7 @@ from harness.models import Part, Weight
 from harness.parallel.gradients import Gradients
 from harness.parallel.norm import Epilogue, NormPlan, normalised
 from harness.parallel.row_strategy import RowOperators, RowStrategy
-from harness.ranges import balanced, common, split
+from harness.ranges import intersect, split, split_evenly
 from harness.strategies.cagnet.summa import Split3D, SummaBlocks, Travelling, transposed_layout
 from harness.strategies.cagnet.terms import BACKWARD, COL, FIBRE, FORWARD, ROW, Moved, nothing_to_keep
 from harness.strategy import (
@@ -171,7 +171,7 @@ class Summa(RowOperators):
 
     def times(self, row: Iterable[Tensor], W: Tensor, makes: TensorName) -> Tensor:
         """T W, second phase: whole rows of T by this rank's columns of W."""
-        down, own = balanced(W.shape[0], self.layout.cols), self.strategy.columns(self.at, W.shape[1])
+        down, own = split_evenly(W.shape[0], self.layout.cols), self.strategy.columns(self.at, W.shape[1])
         Z = None
         for part, T in zip(down, row, strict=True):
             Z = self.kernels.gemm(T, W[part.start : part.stop, own.start : own.stop], makes, add_to=Z)
@@ -182,7 +182,7 @@ class Summa(RowOperators):
         """X^T R, whole on every rank, from this rank's columns of X and whole rows of R."""
         part = torch.cat([self.kernels.gemm(X_NF.T, R, TensorName.DW) for R in row], dim=1)
         part = self.over.all_reduce(part, tensor=TensorName.DW)
-        sizes = [len(block) for block in balanced(width, self.layout.cols)]
+        sizes = [len(block) for block in split_evenly(width, self.layout.cols)]
         return self.blocks.row_group.all_gather(part, sizes=sizes, tensor=TensorName.DW)
 
     def summa(self, H_NF: Tensor, S_NH: Tensor, f_in: int, f_out: int) -> Tensor:
@@ -195,7 +195,7 @@ class Summa(RowOperators):
         """
         blocks, layout = self.blocks, self.layout
         H_KF = transposed_layout(H_NF, f_in, layout, blocks.layer, blocks.plane)
-        down, across = balanced(f_in, layout.rows), balanced(f_out, layout.cols)
+        down, across = split_evenly(f_in, layout.rows), split_evenly(f_out, layout.cols)
         Y = H_NF.new_zeros((len(down[self.at[ROW]]), S_NH.shape[1]))
         for H_K, S_K in blocks.of_transposed_product(H_KF, S_NH):
             Y = self.kernels.gemm(H_K.T, S_K, TensorName.DW, add_to=Y)
@@ -241,7 +241,7 @@ class TwoD(RowStrategy):
         return self.layout.rows_of(at[ROW], self.layer(at))
 
     def columns(self, at: Coordinates, width: int) -> range:
-        return balanced(width, self.grid[COL])[at[COL]]
+        return split_evenly(width, self.grid[COL])[at[COL]]
 
     def weight(self, weight: Weight, at: Coordinates) -> Piece:
         """Every matrix is whole on every rank; a scale is cut as the columns that it scales."""
@@ -371,11 +371,11 @@ class TwoD(RowStrategy):
             words.put(BACKWARD, layer, Op.ALL_GATHER, COL, TensorName.DW, f_in * f_out)
             return
         contracted = self.layout.layer(self.layer(at))
-        total, down = sum(map(len, contracted)), balanced(f_in, self.grid[ROW])[at[ROW]]
+        total, down = sum(map(len, contracted)), split_evenly(f_in, self.grid[ROW])[at[ROW]]
         share = split(total, self.grid[COL])[at[COL]]
         before = sum(map(len, contracted[: at[ROW]]))
         rows, cols = range(before, before + len(self.rows(at))), self.columns(at, f_in)
-        stays = len(common(rows, share)) * len(common(down, cols))
+        stays = len(intersect(rows, share)) * len(intersect(down, cols))
         words.put(BACKWARD, layer, Op.SEND, (ROW, COL), TensorName.H, len(self.rows(at)) * own_in - stays)
         words.put(BACKWARD, layer, Op.RECV, (ROW, COL), TensorName.H, len(share) * len(down) - stays)
         words.put(BACKWARD, layer, self.move, COL, TensorName.H, total * len(down))

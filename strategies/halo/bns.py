@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.device import uploaded
+from harness.device import upload
 from harness.kernels import Csr, transpose
 from harness.kernels.csr import take
 from harness.kernels.parts import build_scatter_matrix, sample_rows
@@ -153,5 +153,5 @@ class BoundarySampler:
         received = [self.strategy.sample(step, own, owner, b) for owner, b in enumerate(halo.receive)]
         scale = 1 / (self.strategy.params.p or 1)
         A_KN = sample_rows(self.graph.A_KN, places_in_all(received, halo.receive), scale)
-        leaving = take(halo.leaving, uploaded(places_in_all(sent, halo.send), halo.leaving.device))
+        leaving = take(halo.leaving, upload(places_in_all(sent, halo.send), halo.leaving.device))
         return A_KN, Halo(leaving, [len(each) for each in sent], [len(each) for each in received])

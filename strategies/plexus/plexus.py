@@ -35,7 +35,7 @@ from harness.parallel.roles import LayerShare, piece_of
 from harness.parallel.rotating_layers import RotatingLayers, put_parts
 from harness.parallel.rotating_layout import CUBE, FIRST, RotatingLayout
 from harness.parallel.row_strategy import RowOperators, dense_memory
-from harness.ranges import balanced, common
+from harness.ranges import intersect, split_evenly
 from harness.strategies.plexus.formulas import Terms, terms_of_the_code, words_of_the_authors
 from harness.strategy import (
     WORD,
@@ -95,7 +95,7 @@ class Rotating(RotatingLayers, RowOperators):
         self.params, self.trains_features = strategy.params, ctx.spec.training.features
         self.layers = [self._operands(ctx, strategy, layer, share) for layer, share in enumerate(shares)]
         K, R = shares[0].K, ctx.grid[shares[0].roles.R]
-        self.feature_rows = [len(rows) for rows in balanced(len(K), R.size)]
+        self.feature_rows = [len(rows) for rows in split_evenly(len(K), R.size)]
 
     def _operands(self, ctx: Context, strategy: "Plexus", layer: int, share: LayerShare) -> LayerOperands:
         R, S, T = (ctx.grid[axis] for axis in share.roles)
@@ -104,7 +104,7 @@ class Rotating(RotatingLayers, RowOperators):
         if strategy.wants_dH(layer):
             summed = layer > 0 or self.model.projection
             A_T_KN = factor(Piece(share.K, share.N), transposed=True, over=R if summed else None)
-        weight_rows = [len(rows) for rows in balanced(len(share.F), R.size)]
+        weight_rows = [len(rows) for rows in split_evenly(len(share.F), R.size)]
         way: str = self.params.weight_gradient
         if way == "measured":
             T_NF, G_NH = (ctx.memory.zeros(len(share.N), len(part)) for part in (share.F, share.H))
@@ -275,6 +275,6 @@ class Plexus(Strategy):
 
     def _bytes(self, rows: range, cols: range, order: int, transposed: bool, counts: Counts) -> int:
         nonzeros = counts.nonzeros(rows, cols, transposed=transposed, order=order)
-        loops = len(common(rows, cols)) if self.params.loops == "apart" else 0
+        loops = len(intersect(rows, cols)) if self.params.loops == "apart" else 0
         precision = self.spec.precision
         return csr_bytes(len(rows), nonzeros - loops, precision) + loops * WORD[precision]

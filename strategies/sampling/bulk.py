@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.device import on_gpu
+from harness.device import is_on_gpu
 from harness.kernels import Csr, index_dtype
 from harness.kernels.parts import expected_distinct, select_rows
 from harness.ledger import Ledger, Phase, TensorName
@@ -237,7 +237,7 @@ class Bulk(Sampler):
         else:
             assert isinstance(graph, BulkGraph), "a bulk needs products with the graph"
             products = graph
-        places = Places(0 if on_gpu(graph.A.val) else graph.A.cols, graph.A.val.device)
+        places = Places(0 if is_on_gpu(graph.A.val) else graph.A.cols, graph.A.val.device)
         return Bulk(self.deal, self.algorithm, self.bulk, self.mapped, products, places)
 
     def held(self) -> list[tuple[TensorName, Tensor]]:

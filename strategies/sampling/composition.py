@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.device import uploaded
+from harness.device import upload
 from harness.kernels import Csr, cast, transpose
 from harness.kernels.attention import transpose_with_positions
 from harness.kernels.random import Index
@@ -261,7 +261,7 @@ class Feed:
             loss = self.store.loss(batch.vertices[-1], importance)
             matrices = self._with_transposes(batch) if drawn.matrices is None else drawn.matrices
             once = {key: (_uploaded(A, device), _uploaded(A_T, device)) for key, (A, A_T) in matrices.items()}
-            outputs = [uploaded(each, device) for each in (drawn.shapes or batch.vertices)[1:]]
+            outputs = [upload(each, device) for each in (drawn.shapes or batch.vertices)[1:]]
             return Step(number, [once[id(A)] for A in batch.A], X_KF, loss, outputs)
 
     def _begin(self, number: int) -> tuple[Drawn, Arriving]:
@@ -281,7 +281,7 @@ class Feed:
         if device.type != "meta":
             return Drawn(batch, matrices)
         on_gpu = {key: (_uploaded(A, device), _uploaded(A_T, device)) for key, (A, A_T) in matrices.items()}
-        return Drawn(batch, on_gpu, [uploaded(vertices, device) for vertices in batch.vertices])
+        return Drawn(batch, on_gpu, [upload(vertices, device) for vertices in batch.vertices])
 
     def _with_transposes(self, batch: MiniBatch) -> dict[int, tuple[Csr, Csr]]:
         """Each layer's matrix and its transpose; layers with one matrix share it."""
@@ -290,7 +290,7 @@ class Feed:
 
 def _uploaded(A: Csr, device: torch.device) -> Csr:
     """A matrix on a device, where it was drawn unless the sampler draws on the host alone."""
-    return Csr(uploaded(A.rowptr, device), uploaded(A.col, device), uploaded(A.val, device), A.cols)
+    return Csr(upload(A.rowptr, device), upload(A.col, device), upload(A.val, device), A.cols)
 
 
 class SampledOperators(LayerOperators):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from harness.comm.call import Landed, Pending
-from harness.device import uploaded
+from harness.device import upload
 from harness.kernels import Csr
 from harness.kernels.attention import attend, softmax_torch
 from harness.kernels.parts import extract_block
@@ -30,7 +30,7 @@ from harness.ledger import Op, Phase, TensorName
 from harness.models.gat import by_head, scores, side_by_side
 from harness.parallel.label_loss import LabelLoss
 from harness.parallel.row_requests import Requests, ask, by_owner, inside, inverse, of_owner
-from harness.ranges import balanced
+from harness.ranges import split_evenly
 from harness.strategies.sampling.graph_placement import BlockLayout, Foresight, Once, Rank, Tally, every_time
 from harness.strategies.sampling.sampler import Sampler
 from harness.strategy import Coordinates, Counts, Piece, require_entries
@@ -256,7 +256,7 @@ class LocalStore(FeatureStore):
         return attend(A, scores(T_QNF, a_2H[0]), scores(T_QNF, a_2H[1]), T_QNF)[1]
 
     def _positions(self, vertices: Tensor) -> Tensor:
-        return uploaded(vertices - self.start, self.ctx.device)
+        return upload(vertices - self.start, self.ctx.device)
 
 
 @dataclass(frozen=True)
@@ -368,7 +368,7 @@ class FetchingStore(FeatureStore):
         """The numbers of the block rows whose products this rank computes."""
         if self.copies is None:
             return range(self.over.size)
-        return balanced(self.over.size, self.copies.size)[self.copies.index]
+        return split_evenly(self.over.size, self.copies.size)[self.copies.index]
 
     def _block_of(self, q: int, x_NF: Tensor, tensor: TensorName) -> Tensor:
         """The rows of the owner q, by a broadcast."""

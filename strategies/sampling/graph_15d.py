@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.device import uploaded
+from harness.device import upload
 from harness.kernels import Csr, from_coo, row_indices
 from harness.kernels.parts import expected_distinct, select_rows, vstack
 from harness.ledger import AxisName, Op, Phase, TensorName
@@ -30,7 +30,7 @@ from harness.parallel.row_requests import (
     rows_from_owners,
     sums,
 )
-from harness.ranges import balanced
+from harness.ranges import split_evenly
 from harness.strategies.sampling.bulk import Bulk, BulkGraph, SampledLayer, SumMasses
 from harness.strategies.sampling.graph_placement import BlockLayout, Foresight, PartitionedGraph, Rank, Tally
 from harness.strategies.sampling.matrices import BatchStack, draw_rows, one_batch
@@ -86,7 +86,10 @@ class _Product:
 
     def __init__(self, tally: Tally) -> None:
         self.tally, self.layout, self.at = tally, tally.layout, tally.at
-        self.A, self.stages = tally.foresight.graph.A, balanced(len(self.layout.blocks), self.layout.copies)
+        self.A, self.stages = (
+            tally.foresight.graph.A,
+            split_evenly(len(self.layout.blocks), self.layout.copies),
+        )
 
     def add_column(self, needed: Sequence[BatchStack]) -> None:
         """Adds the words in the grid column, by the selections of all grid rows."""
@@ -130,7 +133,7 @@ class BlockRowGraph15D(BulkGraph):
         self.layout, self.blocks, self.foresight = rank.layout, rank.layout.blocks, rank.foresight
         self.own = self.blocks[self.row.index]
         self.start = self.own.start
-        self.stages = balanced(self.row.size, self.col.size)
+        self.stages = split_evenly(self.row.size, self.col.size)
 
     def sampled_rows(self, draw: DrawRows, vertices: Tensor, key: DrawKey) -> Csr:
         raise NotImplementedError("a graph in 1.5D is sampled in bulks")
@@ -195,7 +198,7 @@ class BlockRowGraph15D(BulkGraph):
 
     def _member(self, vertices: Tensor) -> Tensor:
         """The rank of the grid row that gets the rows of these vertices."""
-        stops = uploaded(torch.tensor([stage.stop for stage in self.stages]), vertices.device)
+        stops = upload(torch.tensor([stage.stop for stage in self.stages]), vertices.device)
         return torch.bucketize(owners(vertices, self.blocks), stops, right=True)
 
     def _own_share(self, R: Csr, stack: BatchStack) -> Csr:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.device import on_gpu, uploaded
+from harness.device import is_on_gpu, upload
 from harness.kernels import from_coo, row_indices
 from harness.kernels.csr import Csr, index_dtype, relabel_columns
 from harness.kernels.parts import extract_block
@@ -64,7 +64,7 @@ def stacked(batches: Sequence[Tensor], device: torch.device | None = None) -> Ba
     """Some batches of the host, one below the other, on a device."""
     lengths = torch.tensor([len(batch) for batch in batches], dtype=torch.int64)
     vertices = torch.cat([torch.empty(0, dtype=torch.int64), *batches])
-    return BatchStack(uploaded(vertices, device) if device else vertices, pad(lengths.cumsum(0), (1, 0)))
+    return BatchStack(upload(vertices, device) if device else vertices, pad(lengths.cumsum(0), (1, 0)))
 
 
 def one_batch(vertices: range, device: torch.device | None = None) -> BatchStack:
@@ -95,8 +95,8 @@ def draw_rows(A: Csr, stack: BatchStack, fanout: int, keys: Tensor, own: BatchSt
     if A.val.is_meta:
         return unfilled(A, rows, min(rows * fanout, rows * A.nnz // max(A.rows, 1)))
     vertices = (stack if own is None else own).vertices
-    if on_gpu(A.val):
-        key_R2 = uploaded(keys, A.val.device).index_select(0, _on_device(stack).batch)
+    if is_on_gpu(A.val):
+        key_R2 = upload(keys, A.val.device).index_select(0, _on_device(stack).batch)
 
         def choose(which: Tensor, of: Tensor) -> Tensor:
             counters, keys_L2 = (x.index_select(0, which) for x in (vertices, key_R2))
@@ -117,8 +117,8 @@ def draw_masses(P: Csr, darts: int, keys: Tensor, *, replacement: bool) -> Csr:
     """
     assert 0 < darts <= MAX_DARTS, darts
     assert P.val.dtype == torch.int64
-    if on_gpu(P.val):
-        return vectorised.draw_by_mass(P, darts, uploaded(keys, P.val.device), replacement=replacement)
+    if is_on_gpu(P.val):
+        return vectorised.draw_by_mass(P, darts, upload(keys, P.val.device), replacement=replacement)
     most = int(P.rowptr.diff().clamp(max=darts).sum())
     S = Csr(torch.zeros_like(P.rowptr), P.col.new_empty(most), torch.empty(most, dtype=torch.float64), P.cols)
     nnz = compiled.draw_by_mass(arrays(P), darts, replacement, keys.numpy(), arrays(S))
@@ -146,7 +146,7 @@ def renumber(S: Csr, stack: BatchStack, places: Places) -> tuple[Csr, BatchStack
     Returns the stacked matrices and the vertices of their columns: the vertices of the rows, and then each new one
     once.
     """
-    if on_gpu(S.val):
+    if is_on_gpu(S.val):
         rows = _on_device(stack)
         batch_E = vectorised.batch_of_entries(S, rows)
         joined_vertices, starts, place_E = vectorised.join(rows, batch_E, S.col, S.cols)
@@ -168,7 +168,7 @@ def renumber(S: Csr, stack: BatchStack, places: Places) -> tuple[Csr, BatchStack
 def sum_rows(R: Csr, stack: BatchStack, mass: Callable[[Tensor], Tensor]) -> Csr:
     """Q M, int64: Q has a row per batch with a one at each of its rows of R, and M is R with masses for values."""
     masses, batches = mass(R.val), stack.batches
-    if on_gpu(R.val):
+    if is_on_gpu(R.val):
         batch_E = vectorised.batch_of_entries(R, _on_device(stack))
         return from_coo(batch_E, R.col, masses, (batches, R.cols), sum_duplicates=True)
     P = Csr(
@@ -182,7 +182,7 @@ def sum_rows(R: Csr, stack: BatchStack, mass: Callable[[Tensor], Tensor]) -> Csr
 
 def joined(stack: BatchStack, chosen: Csr, places: Places) -> BatchStack:
     """The vertices of every batch, and then the new vertices in its row of `chosen`."""
-    if on_gpu(chosen.val):
+    if is_on_gpu(chosen.val):
         joined_vertices, starts, _ = vectorised.join(
             _on_device(stack), row_indices(chosen), chosen.col, chosen.cols
         )
@@ -200,7 +200,7 @@ def joined(stack: BatchStack, chosen: Csr, places: Places) -> BatchStack:
 
 def extract_columns(R: Csr, stack: BatchStack, inputs: BatchStack, chosen: Csr, places: Places) -> Csr:
     """R at the chosen columns of every batch, numbered by their places in the batch's input."""
-    if on_gpu(R.val):
+    if is_on_gpu(R.val):
         batch_E = vectorised.batch_of_entries(R, _on_device(stack))
         return vectorised.extract(R, batch_E, _on_device(inputs), chosen, _widest(inputs))
     rowptr, col, val = torch.zeros_like(R.rowptr), torch.empty_like(R.col), torch.empty_like(R.val)
@@ -216,7 +216,7 @@ def extract_columns(R: Csr, stack: BatchStack, inputs: BatchStack, chosen: Csr, 
 
 def _on_device(stack: BatchStack) -> vectorised.Stack:
     """A stack whose starts are on the device of its vertices too."""
-    return vectorised.stack_on(stack.vertices, uploaded(stack.starts, stack.vertices.device))
+    return vectorised.stack_on(stack.vertices, upload(stack.starts, stack.vertices.device))
 
 
 def _widest(inputs: BatchStack) -> int:

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.device import on_gpu, uploaded
+from harness.device import is_on_gpu, upload
 from harness.kernels import Csr, row_indices, to_device
 from harness.kernels.csr import relabel_columns
 from harness.kernels.induced import induced_pair
@@ -25,7 +25,7 @@ from harness.kernels.parts import nonempty_columns
 from harness.kernels.random import Purpose, Seed, derive_key, random_order, uniform
 from harness.kernels.shuffle import random_permutation
 from harness.ledger import TensorName
-from harness.ranges import balanced
+from harness.ranges import split_evenly
 from harness.strategies.sampling import vectorised
 from harness.strategies.sampling.compiled import draw_neighbours
 from harness.strategy import LONG, MiniBatch
@@ -160,7 +160,7 @@ class Neighbours(Sampler):
         epoch, turn = divmod(step, steps)
         candidates = self.targets_of(group, targets)
         shares, number = (steps, turn) if self.own else (steps * self.groups, turn * self.groups + group)
-        share = balanced(len(candidates), shares)[number]
+        share = split_evenly(len(candidates), shares)[number]
         if targets.is_meta:
             return candidates[share.start : share.stop]
         seed = (self.seed, epoch, group) if self.own else (self.seed, epoch)
@@ -171,7 +171,7 @@ class Neighbours(Sampler):
         """All targets that a group may train on."""
         if not self.own:
             return targets
-        stretch = balanced(len(targets), self.groups)[group]
+        stretch = split_evenly(len(targets), self.groups)[group]
         return targets[stretch.start : stretch.stop]
 
     def chances(self, group: int, targets: Tensor, vertices: int) -> Tensor:
@@ -202,7 +202,7 @@ def renumbered(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:
 
 def beside_entries(x: Tensor, A: Csr) -> Tensor:
     """A tensor of the host where the entries of A are; of shapes alone, it stays."""
-    return x if A.val.is_meta else uploaded(x, A.val.device)
+    return x if A.val.is_meta else upload(x, A.val.device)
 
 
 def sampled_neighbours(
@@ -224,7 +224,7 @@ def sampled_neighbours(
     if A.val.is_meta:  # as if all rows of A were of equal length
         return unfilled(A, len(rows), len(rows) * min(most, -(-A.nnz // max(A.rows, 1))))
     key = derive_key(seed, Purpose.SAMPLE)
-    if on_gpu(A.val):
+    if is_on_gpu(A.val):
         spans = vectorised.spans_of(A, rows, vertices if loops else None)
         return vectorised.draw_entries(
             A,

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.comm.axis import Axis
-from harness.device import noted_upload
+from harness.device import record_upload
 from harness.kernels import Csr, to_device
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Op, Phase, TensorName
@@ -113,7 +113,7 @@ class Samples:
     def _places(self, S: Tensor, block: range) -> Tensor:
         """The sampled vertices of a block, numbered in the block."""
         sampled = cut(S, block)
-        return noted_upload(S[sampled.start : sampled.stop] - block.start, self.device)
+        return record_upload(S[sampled.start : sampled.stop] - block.start, self.device)
 
 
 class FourD(RotatingLayers):

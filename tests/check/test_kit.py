@@ -11,13 +11,13 @@ from textwrap import dedent
 import pytest
 
 from harness.check import Extent, check
-from harness.registry import registered
+from harness.registry import registered_strategies
 from tests.python_path import with_python_path
 
 ORDINARY = "directed, prime, partial mask"
 """The name of the cases that a check begins with: the usual model, on a grid of every size."""
 MUTANTS = Path(__file__).parent / "mutants.py"
-BUILT_IN = [point.name for point in registered() if point.value.startswith("harness.strategies.")]
+BUILT_IN = [point.name for point in registered_strategies() if point.value.startswith("harness.strategies.")]
 
 
 WHOLE = ("g3", "plexus", "pyg", "salient")

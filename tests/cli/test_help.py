@@ -9,9 +9,9 @@ import pytest
 
 from harness.cli import _parser, main
 from harness.cli.data import ACTIONS
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 from harness.spec.spec import Spec, keys_of_a_spec
-from harness.validation import settings_of
+from harness.validation import list_settings
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -70,9 +70,13 @@ def test_every_key_of_a_spec_has_a_meaning_and_the_values_that_it_takes(
     assert "training.epochs: whole number from 1 (default 10)\n    The number of" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("model", [Spec, *[load_strategy(point.name).Params for point in registered()]])
+@pytest.mark.parametrize(
+    "model", [Spec, *[load_strategy(point.name).Params for point in registered_strategies()]]
+)
 def test_every_field_has_a_text_below_it(model: type) -> None:
-    assert [setting.key for setting in settings_of(model) if not setting.meaning and model is not Spec] == []
+    assert [
+        setting.key for setting in list_settings(model) if not setting.meaning and model is not Spec
+    ] == []
 
 
 def test_strategies_are_described_with_paper_promise_axes_and_parameters(
@@ -80,7 +84,9 @@ def test_strategies_are_described_with_paper_promise_axes_and_parameters(
 ) -> None:
     assert main(["list", "strategies", "-v", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    built_in = {point.name for point in registered() if point.value.startswith("harness.strategies.")}
+    built_in = {
+        point.name for point in registered_strategies() if point.value.startswith("harness.strategies.")
+    }
     assert built_in <= rows.keys()
     assert all(rows[name]["paper"] and rows[name]["about"] and rows[name]["axes"] for name in built_in)
     assert rows["cagnet-1.5d"]["axes"] == ["row", "col"]

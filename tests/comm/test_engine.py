@@ -54,7 +54,7 @@ def devices(
     store, taken = dist.HashStore(), []
     names = {"srun": ("SLURM_PROCID", "SLURM_LOCALID"), "torchrun": ("RANK", "LOCAL_RANK")}[launcher]
     more = SRUN if launcher == "srun" else {"WORLD_SIZE": str(len(shown))}
-    monkeypatch.setattr(engine, "gpu", lambda index: torch.device("cuda", index))
+    monkeypatch.setattr(engine, "use_gpu", lambda index: torch.device("cuda", index))
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
     for rank, visible in enumerate(shown):
@@ -63,7 +63,7 @@ def devices(
         told = {**place, **more, "CUDA_VISIBLE_DEVICES": visible, "NCCL_DEBUG": "WARN"}
         monkeypatch.setattr(engine.os, "environ", told)
         numbers = visible.split(",")
-        monkeypatch.setattr(engine, "gpus", lambda numbers=numbers: len(numbers))
+        monkeypatch.setattr(engine, "gpu_count", lambda numbers=numbers: len(numbers))
         monkeypatch.setattr(
             engine, "gpu_identity", lambda device, numbers=numbers: f"uuid {numbers[device.index]}"
         )

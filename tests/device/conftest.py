@@ -19,14 +19,14 @@ FAKE = Path(__file__).parent / "fake"
 @pytest.fixture(scope="session")
 def with_gpus() -> dict[str, str]:
     """The environment of a process that finds eight fake GPUs. The first to ask compiles them, in half a minute."""
-    from harness.locks import locked
+    from harness.locks import acquire_lock
 
     if shutil.which("c++") is None:
         absent = "the fake GPUs need a C++ compiler named c++"
         pytest.fail(absent) if os.environ.get("CI") else pytest.skip(absent)
     build = runpy.run_path(str(FAKE / "fake_cuda.py"))
     build["BUILT"].mkdir(parents=True, exist_ok=True)
-    with locked(build["BUILT"] / "lock"):
+    with acquire_lock(build["BUILT"] / "lock"):
         build["built"]()
     return with_python_path(FAKE)
 

@@ -20,7 +20,7 @@ from harness.device import DeviceGraph, GraphClock
 from harness.errors import UserError
 from harness.launch.worker_pool import RankError
 from harness.ledger import Ledger, clock_for
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 from harness.run import epoch_graph
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
@@ -35,7 +35,9 @@ EXACT = {
 }
 """The parameters with which a strategy that may send late, rounded or drawn rows has equal steps; None: with none."""
 FULL_GRAPH = sorted(
-    entry.name for entry in registered() if not load_strategy(entry.name).mini_batches and entry.name != "pyg"
+    entry.name
+    for entry in registered_strategies()
+    if not load_strategy(entry.name).mini_batches and entry.name != "pyg"
 )
 CAPTURED = [name for name in FULL_GRAPH if EXACT.get(name, {}) is not None]
 
@@ -339,8 +341,8 @@ def sums_in_a_graph() -> list[list[float]]:
     seen = []
     for _ in range(3):
         graph.replay()
-        clock.settle()
-        assert clock.between(begun, done) > 0
+        clock.synchronize()
+        assert clock.elapsed(begun, done) > 0
         seen.append(total.tolist())
     return seen
 

@@ -14,7 +14,7 @@ from harness.kernels import cast, to_device, transpose
 from harness.kernels.csr import Csr
 from harness.kernels.random import MASK, mask_torch
 from harness.kernels.spmm import BLOCK, PRODUCT_KERNELS, aggregate, cache_for_products, multiply_library, spmm
-from harness.ranges import balanced
+from harness.ranges import split_evenly
 from harness.strategies.sampling.bulk import Algorithm1, Bulk
 from harness.strategies.sampling.clusters import JoinedClusters
 from harness.strategies.sampling.graph_placement import WholeGraph
@@ -29,8 +29,8 @@ DEAL = Deal(5, SIZE, 1, len(TARGETS))
 SAMPLERS: dict[str, Sampler] = {
     "neighbours": Neighbours(3, SIZE, (4, 2), 3, 1),
     "nodes by importance": NodesByImportance(3, SIZE, 2, 1, N),
-    "clusters, gcn": JoinedClusters(Deal(3, 3, 1, 8), balanced(N, 8), 2, "gcn"),
-    "clusters, sage": JoinedClusters(Deal(3, 3, 1, 8), balanced(N, 8), 2, "sage"),
+    "clusters, gcn": JoinedClusters(Deal(3, 3, 1, 8), split_evenly(N, 8), 2, "gcn"),
+    "clusters, sage": JoinedClusters(Deal(3, 3, 1, 8), split_evenly(N, 8), 2, "sage"),
     "bulk-sage": Bulk(DEAL, Algorithm1(5, "graphsage", (4, 3)), 0),
     "bulk-ladies": Bulk(DEAL, Algorithm1(5, "ladies", (9, 7)), 2),
     "bulk-ladies, once": Bulk(DEAL, Algorithm1(5, "ladies", (9, 7), "norms", replacement=False), 2),

@@ -21,13 +21,13 @@ from harness.comm.grid import Grid
 from harness.kernels.spmm import CACHED_PRODUCTS
 from harness.ledger import AxisName, Ledger, clock_for
 from harness.parallel import prefetch
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 from harness.replay import replay
 from harness.run.trainer import Epoch, Trainer
 from harness.spec.spec import Spec
 
 OnGpus = Callable[..., list[Any]]
-STRATEGIES = sorted(entry.name for entry in registered())
+STRATEGIES = sorted(entry.name for entry in registered_strategies())
 ELSEWHERE = {"pyg": "pyg-lib and torch-sparse, which it samples with, are not among the packages"}
 """Strategies that do not run on the fake GPUs, and the reasons."""
 

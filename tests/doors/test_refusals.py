@@ -290,8 +290,8 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_its_line(project, source
 
 def test_a_broken_plugin_keeps_no_other_from_being_listed(project, monkeypatch):
     broken = EntryPoint("broken", "nothing.here:Mine", registry.GROUP)
-    points = [*registry.registered(), broken]
-    monkeypatch.setattr(registry, "registered", lambda: points)
+    points = [*registry.registered_strategies(), broken]
+    monkeypatch.setattr(registry, "registered_strategies", lambda: points)
     listed = say("list", "strategies")
     assert listed.code == 0
     assert "broken" in listed.out and "serial" in listed.out

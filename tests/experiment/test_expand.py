@@ -9,13 +9,13 @@ from harness.errors import UserError
 from harness.experiment import defaults
 from harness.experiment.defaults import make_spec
 from harness.experiment.expand import Experiment, expand, load_experiment
-from harness.validation import validated
+from harness.validation import validate
 
 ROOT = Path(__file__).parents[2]
 
 
 def experiment(*runs: dict[str, Any]) -> Experiment:
-    return validated(Experiment, {"name": "test", "runs": list(runs)}, "test")
+    return validate(Experiment, {"name": "test", "runs": list(runs)}, "test")
 
 
 def test_an_entry_is_the_cross_product_of_its_lists_less_what_it_excludes() -> None:

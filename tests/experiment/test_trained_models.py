@@ -6,7 +6,7 @@ import pytest
 
 from harness.cli import main
 from harness.experiment.trained_models import ASKED, as_cells, trained_models
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = "pyg"  # what it trains depends on the packages at hand
@@ -18,7 +18,7 @@ def rows():
 
 
 def test_every_strategy_has_a_row_and_every_setting_a_column(rows) -> None:
-    assert [row.strategy for row in rows] == sorted(point.name for point in registered())
+    assert [row.strategy for row in rows] == sorted(point.name for point in registered_strategies())
     assert all(list(row.settings) == list(ASKED) for row in rows)
 
 

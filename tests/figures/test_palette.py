@@ -24,7 +24,7 @@ from harness.figures.palette import (
     on_dark,
 )
 from harness.ledger import Op, Phase
-from harness.registry import registered
+from harness.registry import registered_strategies
 
 Colour = np.ndarray
 
@@ -97,7 +97,9 @@ def test_the_distance_is_that_of_the_published_pairs() -> None:
 
 
 def test_every_built_in_strategy_has_its_look_by_hand() -> None:
-    built_in = {point.name for point in registered() if point.value.startswith("harness.strategies.")}
+    built_in = {
+        point.name for point in registered_strategies() if point.value.startswith("harness.strategies.")
+    }
     assert built_in == set(KNOWN)
     assert len({look.colour for look in KNOWN.values()}) == len(KNOWN)
 

@@ -14,7 +14,7 @@ from harness.kernels import Csr, to_scipy
 from harness.kernels.induced import induced_pair, induced_pair_torch
 from harness.kernels.parts import extract_block
 from harness.kernels.shuffle import sample_distinct
-from harness.ranges import part
+from harness.ranges import split_part
 
 N = 97
 
@@ -29,7 +29,10 @@ def scipy_part(A: Csr, rows: torch.Tensor, cols: torch.Tensor, diagonal: int, ch
 def test_blocks_of_a_sample_are_scipys(way, size: int, r: int, s: int, data: st.DataObject) -> None:
     """Of any blocks of rows and of columns, empty ones too."""
     A = check_graph(N).A
-    rows, cols = part(N, r, data.draw(st.integers(0, r - 1))), part(N, s, data.draw(st.integers(0, s - 1)))
+    rows, cols = (
+        split_part(N, r, data.draw(st.integers(0, r - 1))),
+        split_part(N, s, data.draw(st.integers(0, s - 1))),
+    )
     mine, diagonal = extract_block(A, rows, cols), rows.start - cols.start
     for tag in (1, 2, 7):
         S = sample_distinct((tag, size), N, size)

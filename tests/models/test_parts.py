@@ -18,7 +18,7 @@ from harness.registry import load_strategy
 from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
-from harness.validation import validated
+from harness.validation import validate
 
 WHOLE = {"layers": 3, "hidden": 10, "projection": True, "norm": True, "residual": True}
 
@@ -206,7 +206,7 @@ def test_layers_that_cannot_be_computed_twice_are_refused() -> None:
 
 def test_a_residual_without_one_width_is_refused() -> None:
     with pytest.raises(UserError, match="set projection too"):
-        validated(Spec, {"strategy": "serial", "model": {"residual": True}}, "the test")
+        validate(Spec, {"strategy": "serial", "model": {"residual": True}}, "the test")
 
 
 def test_strategies_without_operators_for_a_part_say_so() -> None:
@@ -220,7 +220,7 @@ def test_heads_are_of_attention_alone() -> None:
     with pytest.raises(
         UserError, match="heads = 4, and a gcn has no heads: leave it at 8, or set kind to gat"
     ):
-        validated(Spec, {"strategy": "serial", "model": {"heads": 4}}, "the test")
+        validate(Spec, {"strategy": "serial", "model": {"heads": 4}}, "the test")
 
 
 @pytest.mark.parametrize("name", ["plexus", "cagnet-1d"])

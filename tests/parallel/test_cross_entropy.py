@@ -9,7 +9,7 @@ from harness.comm import engine
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger, Op, TensorName, apply
 from harness.parallel.label_loss import CrossEntropy, guess
-from harness.ranges import balanced
+from harness.ranges import split_evenly
 
 P = AxisName.P
 ROWS, CLASSES, OF = 11, 7, 5
@@ -30,7 +30,7 @@ def labels() -> Tensor:
 def share(scale: float) -> tuple[Tensor, Tensor, Tensor, dict[str, float]]:
     ledger = Ledger()
     axis = Grid.build({P: engine.world_size()}, ledger)[P]
-    classes = balanced(CLASSES, axis.size)[axis.index]
+    classes = split_evenly(CLASSES, axis.size)[axis.index]
     Z = logits(scale)[:, classes.start : classes.stop].clone().requires_grad_()
     ledger.start()
     loss = apply(ledger, CrossEntropy, Z, labels(), classes, axis, OF)

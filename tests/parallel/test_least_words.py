@@ -11,7 +11,7 @@ from harness.check.kit import _choices
 from harness.check.laws import ScipyCounts
 from harness.errors import UserError
 from harness.parallel.row_strategy import RowStrategy
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 from harness.run.recording import least_words_by_memory
 from harness.spec.spec import Spec
 from harness.strategy import Coordinates, Strategy
@@ -21,7 +21,7 @@ PARTS = 4
 
 FULL_GRAPH = [
     point.name
-    for point in registered()
+    for point in registered_strategies()
     if point.value.startswith("harness.strategies.") and not load_strategy(point.name).mini_batches
 ]
 

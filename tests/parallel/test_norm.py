@@ -13,7 +13,7 @@ from harness.ledger import AxisName, Ledger
 from harness.parallel.gradients import Gradients
 from harness.parallel.norm import Epilogue, NormPlan, normalised
 from harness.parallel.row_strategy import EPSILON
-from harness.ranges import balanced
+from harness.ranges import split_evenly
 
 X, Y = AxisName.X, AxisName.Y
 N, H = 13, 7
@@ -31,8 +31,8 @@ def split_over(relu: bool, dropout: bool, fused: bool, overlap: bool, shape: dic
     """The largest errors of this rank's output and gradients against the pieces of the whole."""
     grid = Grid.build(shape, Ledger())
     Z, gamma, dH, kept = whole(relu, dropout)
-    rows = balanced(N, shape[X])[grid.coordinates[X]]
-    cols = balanced(H, shape[Y])[grid.coordinates[Y]]
+    rows = split_evenly(N, shape[X])[grid.coordinates[X]]
+    cols = split_evenly(H, shape[Y])[grid.coordinates[Y]]
     piece = slice(rows.start, rows.stop), slice(cols.start, cols.stop)
     mine = Z[piece].clone().requires_grad_()
     scale = gamma[:, piece[1]].clone().requires_grad_()

@@ -9,7 +9,7 @@ from harness.comm.axis import Axis
 from harness.comm.layout import coordinates
 from harness.ledger import AxisName, Ledger
 from harness.parallel.reshard import MatrixLayout, moves
-from harness.ranges import balanced, between
+from harness.ranges import ranges_between, split_evenly
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 GRIDS = [(1, 1, 1), (2, 2, 2), (2, 3, 1), (1, 4, 2), (3, 2, 2), (1, 1, 5), (2, 3, 4)]
@@ -22,8 +22,8 @@ INPUT, OUTPUT, ROOT = MatrixLayout(X, Y, Z), MatrixLayout(Z, X, Y), MatrixLayout
 def test_blocks_arrive(sizes: tuple[int, ...], layouts: tuple[MatrixLayout, MatrixLayout]) -> None:
     grid, (source, target) = dict(zip((Z, X, Y), sizes, strict=True)), layouts
     H = torch.arange(23 * 7, dtype=torch.float64).view(23, 7)
-    rows = {axis: between(UNEVEN[size]) for axis, size in grid.items()}
-    cols = {axis: balanced(7, size) for axis, size in grid.items()}
+    rows = {axis: ranges_between(UNEVEN[size]) for axis, size in grid.items()}
+    cols = {axis: split_evenly(7, size) for axis, size in grid.items()}
     world = range(grid[X] * grid[Y] * grid[Z])
 
     def block(layout: MatrixLayout, rank: int) -> torch.Tensor:
@@ -53,7 +53,7 @@ def test_blocks_arrive(sizes: tuple[int, ...], layouts: tuple[MatrixLayout, Matr
 
 def test_a_rank_takes_from_itself_the_elements_that_it_holds() -> None:
     grid = {Z: 2, X: 3, Y: 2}
-    rows = {axis: balanced(24, size) for axis, size in grid.items()}
+    rows = {axis: split_evenly(24, size) for axis, size in grid.items()}
     for rank, (source, target) in product(range(12), [(INPUT, OUTPUT)]):
         axis = Axis("x+y+z", 12, rank, tuple(range(12)), None, Ledger(), torch.device("cpu"))
         plan = moves(axis, grid, source, target, rows, rows)

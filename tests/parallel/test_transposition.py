@@ -5,7 +5,7 @@ import torch
 
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger
-from harness.ranges import balanced
+from harness.ranges import split_evenly
 from harness.strategies.cagnet.summa import Split3D, transposed_layout
 
 ROW, COL, FIBRE = AxisName.ROW, AxisName.COL, AxisName.FIBRE
@@ -15,7 +15,7 @@ FEATURES = 5
 def trade(layout: Split3D) -> tuple[dict[AxisName, int], torch.Tensor]:
     grid = Grid.build({ROW: layout.rows, COL: layout.cols, FIBRE: layout.fibres}, Ledger())
     i, j, k = grid.coordinates.values()
-    rows, cols = layout.rows_of(i, k), balanced(FEATURES, layout.cols)[j]
+    rows, cols = layout.rows_of(i, k), split_evenly(FEATURES, layout.cols)[j]
     mine = whole(layout)[rows.start : rows.stop, cols.start : cols.stop]
     return grid.coordinates, transposed_layout(mine, FEATURES, layout, k, grid.axis((ROW, COL)))
 
@@ -41,5 +41,5 @@ def test_every_rank_has_its_piece(ranks, layout: Split3D) -> None:
     H = whole(layout)
     for at, piece in ranks(layout.rows * layout.cols * layout.fibres, trade, layout):
         rows = [v for part in layout.columns_of(at[COL], at[FIBRE]) for v in part]
-        cols = balanced(FEATURES, layout.rows)[at[ROW]]
+        cols = split_evenly(FEATURES, layout.rows)[at[ROW]]
         assert torch.equal(piece, H[rows][:, cols.start : cols.stop])

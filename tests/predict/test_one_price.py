@@ -13,7 +13,7 @@ from harness.experiment.defaults import make_spec, on_all_grids
 from harness.experiment.known_graph import known_graph
 from harness.predict import prediction
 from harness.predict.advice import advise
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 from harness.replay import Replayed, replay
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import project_root
@@ -22,7 +22,7 @@ from harness.strategy import Strategy
 ROOT, DATASET, RANKS = project_root(), "tiny-sbm", 4
 BUILT_IN = [
     point.name
-    for point in registered()
+    for point in registered_strategies()
     if point.value.startswith("harness.strategies.")
     and point.name != "pyg"  # which needs libraries of its own
 ]

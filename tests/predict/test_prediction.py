@@ -11,7 +11,7 @@ from harness.ledger import AxisName, Phase, TensorName
 from harness.predict.advice import Option, advise, least_seconds, turned_by
 from harness.predict.prediction import Prediction, RankEpoch, extremes, predict, priced
 from harness.predict.pricing import constants
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 from harness.replay import replay
 from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
 from harness.spec.spec import Spec
@@ -33,7 +33,7 @@ STORE = MemoryStore(check_graph(211))
 PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, False, 2_449_029, 196_615, exact=False)
 PERLMUTTER = load_machine_card(ROOT, "perlmutter")
 ALONE = dict.fromkeys("dxyz", 1)
-NAMES = sorted(point.name for point in registered() if point.name != "pyg")
+NAMES = sorted(point.name for point in registered_strategies() if point.name != "pyg")
 """pyg samples by a library that is not among the packages."""
 
 

@@ -10,7 +10,7 @@ from harness.check.case import check_graph
 from harness.comm.grid import Grid
 from harness.kernels.parts import extract_block
 from harness.ledger import AxisName, Key, Ledger, Op, Phase, TensorName
-from harness.ranges import between, split
+from harness.ranges import ranges_between, split
 from harness.strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
 from harness.strategies.sampling.graph_15d import BlockRowGraph15D
 from harness.strategies.sampling.graph_placement import BlockLayout, Rank
@@ -41,7 +41,7 @@ def sample_rank(shape: tuple[int, int], bulk: Algorithm1, uneven: bool) -> tuple
     ledger = Ledger()
     grid = Grid.build({ROW: shape[0], COL: shape[1]}, ledger)
     A, row = check_graph(N).A, grid.coordinates[ROW]
-    blocks = between([0, *range(1, shape[0]), N]) if uneven else split(N, shape[0])
+    blocks = ranges_between([0, *range(1, shape[0]), N]) if uneven else split(N, shape[0])
     ctx: Any = SimpleNamespace(grid=grid)
     rank = Rank(ctx, BlockLayout(grid.shape, blocks, ROW, COL), grid.rank, ctx)
     graph = BlockRowGraph15D(extract_block(A, blocks[row], range(N)), rank)

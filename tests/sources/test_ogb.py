@@ -15,7 +15,7 @@ from harness.sources.ogb import Ogb, benchmarks
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
 from harness.store.catalog import list_cards, load_card
-from harness.validation import validated
+from harness.validation import validate
 
 
 @pytest.fixture(params=["ogbn-arxiv", "ogbn-products", "ogbn-papers100M"])
@@ -49,7 +49,7 @@ def test_the_package_is_not_imported_for_it():
 
 def test_other_names_are_refused():
     with pytest.raises(Exception, match="ogbn-arxive is not among ogbn-proteins, ogbn-products"):
-        validated(Ogb, {"kind": "ogb", "name": "ogbn-arxive"}, "a card")
+        validate(Ogb, {"kind": "ogb", "name": "ogbn-arxive"}, "a card")
 
 
 def test_accuracy_is_the_evaluators(evaluator):

@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
-from harness.validation import validated
+from harness.validation import validate
 
 ROOT = Path(__file__).parents[2]
 CONSTANT = {"value": 1.0, "within": 1.0, "source": "assumed"}
@@ -84,17 +84,17 @@ def test_cards_of_clusters_turn_the_flight_recorder_of_nccl_on() -> None:
 def test_a_term_for_what_the_cache_misses_needs_the_size_of_the_cache() -> None:
     without = {key: value for key, value in CARD["rates"]["spmm"].items() if key != "cache_mb"}
     with pytest.raises(UserError, match="missed_column needs cache_mb"):
-        validated(MachineCard, {**CARD, "rates": {**CARD["rates"], "spmm": without}}, "whole")
+        validate(MachineCard, {**CARD, "rates": {**CARD["rates"], "spmm": without}}, "whole")
 
 
 def test_the_card_above_has_every_number_that_a_card_can_have() -> None:
-    whole = validated(MachineCard, CARD, "whole").model_dump(mode="json")
+    whole = validate(MachineCard, CARD, "whole").model_dump(mode="json")
     assert sorted(map(str, numbers(CARD))) == sorted(map(str, numbers(whole)))
 
 
 @pytest.mark.parametrize("value", [-1, -1e-9, inf, -inf, nan])
 @pytest.mark.parametrize("path", numbers(CARD), ids=lambda path: ".".join(map(str, path)))
 def test_no_number_of_a_card_is_negative_or_not_finite(path: tuple[Any, ...], value: float) -> None:
-    assert validated(MachineCard, CARD, "whole")
+    assert validate(MachineCard, CARD, "whole")
     with pytest.raises(UserError, match=".".join(map(str, path))):
-        validated(MachineCard, changed(CARD, path, value), "whole")
+        validate(MachineCard, changed(CARD, path, value), "whole")

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from harness.errors import UserError
 from harness.spec.spec import Spec, canonical_json
-from harness.validation import validated
+from harness.validation import validate
 
 GOOD: dict[str, Any] = {
     "strategy": "cagnet-1d",
@@ -23,12 +23,12 @@ GOOD: dict[str, Any] = {
 
 
 def spec(**more: Any) -> Spec:
-    return validated(Spec, {**GOOD, **more}, "test")
+    return validate(Spec, {**GOOD, **more}, "test")
 
 
 def test_the_run_id_is_a_function_of_the_content_alone() -> None:
     shuffled = json.loads(json.dumps(dict(reversed(GOOD.items()))))
-    assert spec().run_id == validated(Spec, shuffled, "test").run_id
+    assert spec().run_id == validate(Spec, shuffled, "test").run_id
     code = f"from harness.spec.spec import Spec; print(Spec.model_validate({GOOD!r}).run_id)"
     env = {**os.environ, "PYTHONHASHSEED": "17"}
     elsewhere = subprocess.run(
@@ -39,7 +39,7 @@ def test_the_run_id_is_a_function_of_the_content_alone() -> None:
 
 def test_a_spec_survives_its_file() -> None:
     text = canonical_json(spec().model_dump(mode="json"))
-    again = validated(Spec, json.loads(text), "file")
+    again = validate(Spec, json.loads(text), "file")
     assert again == spec()
     assert again.run_id == spec().run_id
 

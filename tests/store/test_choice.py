@@ -4,7 +4,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.spec.dataset import DatasetChoice
-from harness.validation import validated
+from harness.validation import validate
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from harness.validation import validated
 )
 def test_what_is_not_an_order_is_refused(fields, said):
     with pytest.raises(UserError) as refusal:
-        validated(DatasetChoice, {"name": "toy", **fields}, "test")
+        validate(DatasetChoice, {"name": "toy", **fields}, "test")
     assert all(word in str(refusal.value) for word in said), str(refusal.value)
 
 

@@ -20,7 +20,7 @@ from harness.comm.grid import Grid
 from harness.kernels import Csr
 from harness.ledger import Ledger
 from harness.models.weights import initial_weight
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 from harness.run.open_run import open_run
 from harness.run.trainer import Trainer
 from harness.spec.dataset import DatasetChoice
@@ -263,7 +263,7 @@ def part(whole: Tensor, piece: Piece) -> Tensor:
     "name",
     [
         point.name
-        for point in registered()
+        for point in registered_strategies()
         if point.value.startswith("harness.strategies.") and point.name not in ELSEWHERE
     ],
 )

@@ -26,7 +26,7 @@ from harness.slurm.jobs import Ended, Jobs, bill_text
 from harness.slurm.resources import NAMES, PARTITIONS, ask, build, load_site, partitions_of, place, slurm_of
 from harness.spec.dataset import COMPUTED
 from harness.spec.root import imported_folder
-from harness.validation import clipped
+from harness.validation import clip_line
 
 PLAN_SCHEMA = 2
 # By their sources, which are elsewhere where the workflow is used as a module.
@@ -67,7 +67,7 @@ def check(data, schema, where):
     place = ", ".join([where, *map(str, fault.path)])
     accepted = ", ".join(fault.schema.get("properties", {}))
     raise WorkflowError(
-        f"{place}: {clipped(fault.message, 300)}." + (f" Accepted keys: {accepted}." if accepted else "")
+        f"{place}: {clip_line(fault.message, 300)}." + (f" Accepted keys: {accepted}." if accepted else "")
     )
 
 
