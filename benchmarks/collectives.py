@@ -99,7 +99,7 @@ def scatters(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
     if len(set(sizes)) == 1:
         ways["library"] = lambda: collectives.reduce_scatter_by_library(
             group, x, own, None, later=False
-        ).land()
+        ).result()
     return ways
 
 
@@ -116,7 +116,7 @@ def reductions(axis: Axis, x: Tensor) -> Ways:
     def by_exchange() -> Tensor:
         total = x.clone()
         started = collectives.all_reduce_by_exchange(group, total, total, Reduction.SUM, later=False)
-        return started.land()
+        return started.result()
 
     small = collectives.is_small_reduction(group, x)
     return {

@@ -91,7 +91,7 @@ def epochs_to_target(specs: Sequence[Spec]) -> list[tuple[int | None, float]]:
                 share = trainer.evaluate()[0]["test"].share
         reached.append((number if share >= spec.training.target else None, share))
         exact = reached[-1] if promise is Promise.EXACT else exact
-        trainer.ctx.grid.settle()
+        trainer.ctx.grid.drain()
     return reached
 
 
@@ -106,7 +106,7 @@ def measure_on_hosts(file: Path, out: Path) -> None:
                 row = {"seconds": turns.median(), "words": turns.most("received"), "bytes": max(every)}
                 with out.open("a") as rows:
                     rows.write(json.dumps(row) + "\n")
-            trainer.ctx.grid.settle()
+            trainer.ctx.grid.drain()
             if place.rank == 0:
                 print(document["strategy"]["name"], flush=True)
 

@@ -38,7 +38,7 @@ from measuring import argument_parser
 from record import origin, version_of_code
 
 from harness.children import die_with_parent
-from harness.comm.engine import Engine, device_of
+from harness.comm.engine import Engine, select_device
 from harness.device import gpu_name
 from harness.errors import UserError
 from harness.files import write_text
@@ -348,7 +348,7 @@ def parsed() -> argparse.Namespace:
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     usual = Path("build", "gpu") if options.quick else Path("benchmarks", "results")
     try:
-        device_of(Engine.NCCL, 0)
+        select_device(Engine.NCCL, 0)
         options.out = (options.out or project_root() / usual).absolute()
     except UserError as error:
         parser.error(str(error))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from measuring import spec_of, trainer_of
 
-from harness.comm.engine import Engine, device_of
+from harness.comm.engine import Engine, select_device
 from harness.registry import load_strategy, registered_strategies
 from harness.run.trainer import Trainer
 
@@ -60,7 +60,7 @@ class Part:
 
 
 def device() -> torch.device:
-    return device_of(Engine.NCCL, 0)
+    return select_device(Engine.NCCL, 0)
 
 
 @cache

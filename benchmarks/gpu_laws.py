@@ -25,7 +25,7 @@ from harness.check.graphs import compare_graph
 from harness.check.kit import ON_GPUS
 from harness.comm import collectives
 from harness.comm.collectives import Reduction
-from harness.comm.engine import Engine, most_ranks
+from harness.comm.engine import Engine, max_ranks
 from harness.device import can_run_triton, gpu_count, upload
 from harness.kernels.csr import cast, from_coo, row_indices, to_device
 from harness.kernels.random import Purpose, random_mask
@@ -192,7 +192,7 @@ def _world() -> dist.ProcessGroup:
 def _landed(started: Any) -> Tensor:
     for work in started.works:
         work.wait()
-    result: Tensor = started.land()
+    result: Tensor = started.result()
     return result
 
 
@@ -287,7 +287,7 @@ def waits_in(action: Callable[[], object]) -> Counter[str]:
 
 
 def ask_kit(item: str, _size: Size) -> Iterator[Row]:
-    yield from laws_of(item, Engine.NCCL, most_ranks(Engine.NCCL))
+    yield from laws_of(item, Engine.NCCL, max_ranks(Engine.NCCL))
 
 
 def ask_worlds(item: str, _size: Size) -> Iterator[Row]:

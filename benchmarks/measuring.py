@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.comm.meeting import RankPlace, place
+from harness.comm.meeting import RankPlace, read_place
 from harness.experiment.defaults import make_spec
 from harness.figures.drawing import save, styled
 from harness.figures.palette import COLOURS
@@ -76,10 +76,10 @@ def card_of_hosts(rate: float) -> MachineCard:
 def on_hosts() -> Iterator[RankPlace]:
     """Joins the ranks that benchmarks/testbed started, one thread each."""
     torch.set_num_threads(1)
-    at = place(os.environ)
-    engine.start(Engine.GLOO, at)
+    at = read_place(os.environ)
+    engine.join_world(Engine.GLOO, at)
     yield at
-    engine.stop()
+    engine.leave_world()
 
 
 def in_a_process(

@@ -29,7 +29,7 @@ from pathlib import Path
 from measuring import argument_parser, spec_of
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from harness.comm.meeting import BOARD, Board, learn, post
+from harness.comm.meeting import RENDEZVOUS, Rendezvous, find_address, publish_address
 from harness.launch.library_caches import CACHES
 from harness.launch.rank_starter import PYTHON, environment
 from harness.spec.root import project_root
@@ -55,7 +55,7 @@ def world(options: argparse.Namespace) -> None:
     shares = [others // PROCESSES + (number < others % PROCESSES) for number in range(PROCESSES)]
     context = get_context("fork")  # before any thread is started
     ready, done = context.Barrier(PROCESSES + 1), context.Queue()
-    board = Board("127.0.0.1")
+    board = Rendezvous("127.0.0.1")
     os.environ |= board.environment
     clients = [context.Process(target=ask_all, args=(share, ready, done)) for share in shares]
     for client in clients:
@@ -69,7 +69,7 @@ def world(options: argparse.Namespace) -> None:
     store.set("world", board.name)
     with tempfile.TemporaryDirectory() as folder:
         begun, used = time.time(), time.process_time()
-        poster = threading.Thread(target=post, args=(Path(folder) / "meeting", "::1", store.port))
+        poster = threading.Thread(target=publish_address, args=(Path(folder) / "meeting", "::1", store.port))
         poster.start()
         while any(client.is_alive() for client in clients) and done.qsize() < PROCESSES:
             heard += timed(board)
@@ -88,7 +88,7 @@ def world(options: argparse.Namespace) -> None:
     listing(options.ranks)
 
 
-def timed(board: Board) -> float:
+def timed(board: Rendezvous) -> float:
     begun = time.thread_time()
     board.serve()
     return time.thread_time() - begun
@@ -98,11 +98,11 @@ def ask_all(ranks: int, ready: Barrier, done: "object") -> None:
     """A thread for each of some ranks; the times at which the last of them knew, met and had counted."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    name, world = os.environ[BOARD].split()[0], PROCESSES * ranks
+    name, world = os.environ[RENDEZVOUS].split()[0], PROCESSES * ranks
     ready.wait()
 
     def rank(_: int) -> tuple[float, float, float]:
-        host, port = learn(Path("nowhere"), PATIENCE)
+        host, port = find_address(Path("nowhere"), PATIENCE)
         told = time.time()
         store = TCPStore(host, port, world, is_master=False, timeout=PATIENCE, wait_for_workers=False)
         assert store.get("world").decode() == name
@@ -180,7 +180,7 @@ def one_run(root: Path, scratch: Path, tasks: int, caches: dict[str, str], *, fo
         traced = forked or number == 1
         trace = ["strace", "-f", "-e", "trace=file,getdents64", "-o", str(scratch / f"trace-{number}")]
         settings = {**environment(spec.machine, tasks, root, number), **caches, **PYTHON}
-        settings |= {BOARD: f"{scratch.name}-{os.getpid()} 127.0.0.1 1"} if forked else {}
+        settings |= {RENDEZVOUS: f"{scratch.name}-{os.getpid()} 127.0.0.1 1"} if forked else {}
         running.append(subprocess.Popen([*(trace if traced else []), *command], env=settings))
     codes = [task.wait() for task in running]
     assert not any(codes), codes

@@ -26,7 +26,7 @@ def on_one_gpu(function: Callable[..., Any], *arguments: Any) -> Any:
     with (
         patch.object(collectives, "dist", through),
         patch.object(collectives, "_all_gather_single", through.all_gather_single),
-        patch("harness.comm.engine.device_of", lambda _engine, _local_rank: use_gpu(0)),
+        patch("harness.comm.engine.select_device", lambda _engine, _local_rank: use_gpu(0)),
     ):
         return function(*arguments)
 

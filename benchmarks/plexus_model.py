@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.stats import spearmanr
 
-from harness.comm.layout import grids_of
+from harness.comm.layout import list_grids
 from harness.graph.blocks import Blocks
 from harness.kernels.spmm import spmm
 from harness.ledger import AxisName
@@ -65,7 +65,7 @@ def points() -> Iterator[Point]:
         blocks = open_dataset(project_root(), DatasetChoice(name=graph, permutation="double"))
         widths = [blocks.features, *[HIDDEN] * (LAYERS - 1)]
         for ranks in worlds:
-            for grid in grids_of(ranks, X, Y, Z):
+            for grid in list_grids(ranks, X, Y, Z):
                 sizes = (grid, FIRST, blocks.n, blocks.nnz, widths)
                 terms = terms_of_the_code(*sizes), terms_of_the_paper(*sizes)
                 yield Point(graph, grid, *terms, *measured(blocks, grid, widths))

@@ -128,7 +128,7 @@ def observed(specs: list[Spec], epochs: int) -> list[Observed]:
     for spec in specs:
         trainer = trainer_of(spec)
         timed = [turns.median() for turns in train_in_turns([trainer], epochs)]
-        trainer.ctx.grid.settle()
+        trainer.ctx.grid.drain()
         in_turns = Turn(Path(tempfile.gettempdir()) / "prediction-turn")
         tape = Tape(timed=True, turn=in_turns)
         strategy, blocks = open_run(project_root(), spec)
@@ -138,7 +138,7 @@ def observed(specs: list[Spec], epochs: int) -> list[Observed]:
         for _ in range(WARM):
             trainer.epoch()
         tapes = gather_tables(grid.world, record_tape(trainer, tape))
-        grid.settle()
+        grid.drain()
         in_turns.close()
         seconds += [Observed(each, tapes) for each in timed]
         leave_groups()
@@ -259,7 +259,7 @@ def grown(small: Spec, spec: Spec) -> list[Grown]:
     for _ in range(3):
         trainer.epoch()
     peak = held + _status("VmHWM") - resident
-    trainer.ctx.grid.settle()
+    trainer.ctx.grid.drain()
     return gather_tables(trainer.ctx.grid.world, Grown(set_up, held, peak))
 
 

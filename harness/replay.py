@@ -316,7 +316,7 @@ def replay(
         raise UserError(f"rank = {rank}: the ranks of this world are 0 to {world - 1}.")
     assert not dist.is_initialized(), "a rank of a real world cannot replay another"
     tape = Tape()
-    device = engine.start(Engine.REPLAY, RankPlace(rank, world))
+    device = engine.join_world(Engine.REPLAY, RankPlace(rank, world))
     try:
         grid = Grid.build(strategy.grid, tape, device, wire=strategy.wire)
         shapes = blocks or ShapeBlocks(strategy.facts, strategy.spec.dataset.permutation)
@@ -334,7 +334,7 @@ def replay(
                 work()
             entries = tape.stop()
     finally:
-        engine.stop()
+        engine.leave_world()
     held = trainer.ctx.memory.persistent_bytes()
     return Replayed(rank, tape.events, first_of_step, entries, held, meter.memory.peak)
 

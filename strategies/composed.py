@@ -24,7 +24,7 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
-from harness.comm.call import Landed
+from harness.comm.call import CompletedCall
 from harness.kernels import transpose
 from harness.kernels.parts import drop_empty_columns, hstack, nonempty_columns
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
@@ -89,7 +89,7 @@ class ComposedOperators(RdmOperators):
         if self.down.size == 1:
             return spmm(A.A_NN, H_M, makes)
         exchange = A.halo.exchange(self.down, self.kernels, H_M, tensor)
-        arriving = exchange.later() if self.strategy.params.overlap else Landed(exchange.now())
+        arriving = exchange.later() if self.strategy.params.overlap else CompletedCall(exchange.now())
         T_M = spmm(A.A_NN, H_M, makes)
         return spmm(A.A_NK, arriving.wait(), makes, add_to=T_M)
 

@@ -27,8 +27,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.comm.axis import paired
-from harness.comm.call import Landed, Pending
+from harness.comm.axis import apply_pair
+from harness.comm.call import CompletedCall, Pending
 from harness.kernels import Csr, transpose
 from harness.kernels.csr import from_coo, row_indices, take
 from harness.kernels.parts import build_scatter_matrix
@@ -164,7 +164,7 @@ class CopiedRows(RowOperators):
     def sum_of_copies(self, layer: int, T_VF: Tensor) -> Tensor:
         """The sums of the partial aggregates, at all copies; in the last layer at the masters."""
         ahead, back = (partial(self.summed, layer, direction) for direction in (FORWARD, BACKWARD))
-        return paired(self.ledger, T_VF, ahead, back)
+        return apply_pair(self.ledger, T_VF, ahead, back)
 
     def summed(self, layer: int, direction: Direction, x_VF: Tensor) -> Tensor:
         up, down = self.strategy.ways(layer, direction)
@@ -206,8 +206,12 @@ class CopiedRows(RowOperators):
             to_copies = take(take(sum_NF, self.halo.leaving) - late.partials, of_masters)
         call = partial(self.over.all_to_all.later, tensor=tensor)
         late.under_way[number] = [
-            call(to_masters, send=receive, receive=send) if up else Landed(take(late.partials, of_masters)),
-            call(to_copies, send=send, receive=receive) if down else Landed(take(late.rest, of_copies)),
+            call(to_masters, send=receive, receive=send)
+            if up
+            else CompletedCall(take(late.partials, of_masters)),
+            call(to_copies, send=send, receive=receive)
+            if down
+            else CompletedCall(take(late.rest, of_copies)),
         ]
         with self.ledger.op(Op.COPY, tensor=tensor):
             return x_KF + late.rest

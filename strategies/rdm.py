@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.comm.axis import paired
+from harness.comm.axis import apply_pair
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.reshard import Slices
 from harness.parallel.row_strategy import RowOperators, RowStrategy, as_indices, sum_gradients
@@ -127,7 +127,7 @@ class RdmOperators(RowOperators):
             slices = Slices(self.across, self.strategy.rows_of_chunk(self.at), self.strategy.slices(width))
             return slices.moved(H, whole_rows=way == "to rows", tensor=tensor, gradient=gradient)
         ahead, back = partial(self.times, self.A_MV, tensor), partial(self.times, self.A_T_MV, gradient)
-        return paired(self.ledger, H, ahead, back)
+        return apply_pair(self.ledger, H, ahead, back)
 
     def times(self, A_MV: Any, tensor: TensorName, H_M: Tensor) -> Tensor:
         """A H: the columns of H are gathered over the chunks of rows."""

@@ -19,7 +19,7 @@ from collections import Counter
 from pydantic import Field
 from torch import Tensor
 
-from harness.comm.call import Call, Nothing
+from harness.comm.call import Call, EmptyCall
 from harness.ledger import AxisName, Op, TensorName
 from harness.strategies.cagnet.oned import RowParams, RowScheme, WholeRows
 from harness.strategies.cagnet.terms import FORWARD
@@ -53,7 +53,7 @@ class StaleRows(WholeRows):
         if sends:
             shape = len(self.blocks[j]), H_NF.shape[1]
             return self.over.broadcast.call(H_NF, root=j, shape=shape, tensor=moves, out=kept)
-        return Nothing(H_NF if kept is None else kept)
+        return EmptyCall(H_NF if kept is None else kept)
 
     def count(self, sends: bool) -> None:
         """Counts a broadcast that was sent or skipped, for the run's record: the same numbers on every rank."""

@@ -163,7 +163,7 @@ def train_rank(
     `chosen` are the choices of every rank in an earlier training of the case. A case that is trained twice asks a GPU
     for deterministic operations.
     """
-    device = engine.device_of(Engine(case.spec.machine.engine), engine.rank())
+    device = engine.select_device(Engine(case.spec.machine.engine), engine.rank())
     asked = prefer_determinism() if case.again and is_gpu(device) else nullcontext(set[str]())
     with asked as unordered:
         result = _train_rank(case, epochs, device, composed_from, chosen)
@@ -192,7 +192,7 @@ def _train_rank(
     check_replicas(strategy, gather_checksums(grid, sums))
     output = trainer.output().cpu()
     hits = trainer.evaluate()[0]
-    grid.settle()
+    grid.drain()
     return RankResult(
         at=dict(grid.coordinates),
         losses=[epoch.loss.item() for epoch in done],
@@ -225,7 +225,7 @@ def nearby_losses(case: Case) -> list[float]:
     Called on every rank of a world.
     """
     strategy = case.strategy()
-    device = engine.device_of(Engine(case.spec.machine.engine), engine.rank())
+    device = engine.select_device(Engine(case.spec.machine.engine), engine.rank())
     grid = Grid.build(strategy.grid, Tape(), device, wire=strategy.wire)
     pieces, losses = strategy.weights_of(grid.rank), []
     for number, piece in enumerate(pieces):
@@ -234,7 +234,7 @@ def nearby_losses(case: Case) -> list[float]:
             with torch.no_grad():
                 trainer.weights[number].add_(distance * direction(number, piece).to(device))
             losses.append(trainer.epoch().loss.item())
-            grid.settle()
+            grid.drain()
     return losses
 
 

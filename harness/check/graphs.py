@@ -72,7 +72,7 @@ def _train(case: Case, epochs: int, *, graph: bool) -> _Trained:
     training = case.spec.training.model_copy(update={"cuda_graph": graph})
     case = replace(case, spec=case.spec.model_copy(update={"training": training}))
     strategy = case.strategy()
-    device = engine.device_of(Engine(case.spec.machine.engine), engine.rank())
+    device = engine.select_device(Engine(case.spec.machine.engine), engine.rank())
     grid = Grid.build(strategy.grid, Ledger(clock_for(device)), device, wire=strategy.wire)
     trainer = Trainer(strategy, grid, case.store())
     done = []
@@ -82,7 +82,7 @@ def _train(case: Case, epochs: int, *, graph: bool) -> _Trained:
             trainer.evaluate()  # other work on the device, between replays
     grid.ledger.recording = False
     tensors = [each.detach().cpu() for each in (*trainer.parameters, trainer.output())]
-    grid.settle()
+    grid.drain()
     del trainer
     gc.collect()
     reset_memory(device)

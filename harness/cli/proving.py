@@ -198,7 +198,7 @@ def _published_row(line: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from harness.comm.engine import Engine, most_ranks
+    from harness.comm.engine import Engine, max_ranks
     from harness.launch.worker_pool import Pool
     from harness.spec.machine_card import Machine, load_machine
 
@@ -209,7 +209,7 @@ def _check(options: argparse.Namespace) -> int:
     with Progress() as on_case, Pool(waiting=_waiting(options.root), engine=Engine(machine.engine)) as pool:
         from harness.check import check  # while the ranks' fork server imports
 
-        most = most_ranks(Engine(machine.engine))
+        most = max_ranks(Engine(machine.engine))
         for finding in check(options.strategy, pool.run, options.extent, machine, most, on_case):
             if options.first and findings and findings[-1].case != finding.case and not _conform(findings):
                 break

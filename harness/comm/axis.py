@@ -21,8 +21,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from harness.comm import collectives, traffic
-from harness.comm.call import Call, Nothing, Start, collective
-from harness.comm.collectives import Group, Reduction, Sizes, Started
+from harness.comm.call import Call, EmptyCall, Start, collective
+from harness.comm.collectives import Group, Reduction, Sizes, StartedCall
 from harness.comm.ring_collectives import RingCollectives
 from harness.comm.traffic import Traffic
 from harness.ledger import NOBODY, Key, Ledger, Op, Phase, TensorName, apply
@@ -38,14 +38,14 @@ from harness.ledger import NOBODY, Key, Ledger, Op, Phase, TensorName, apply
 # A gradient may be strided, or held by others: where a collective works in place, the gradient is copied
 # first. Results are always waited for, because autograd must not see a buffer that is still being filled.
 
-Map = Callable[[Tensor], Tensor]
+TensorMap = Callable[[Tensor], Tensor]
 
 
-class Pair(Function):
+class TransposedPair(Function):
     """A map forward and its transpose backward, which runs only where a gradient is needed."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ahead: Map, back: Map, in_place: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, ahead: TensorMap, back: TensorMap, in_place: bool) -> Tensor:
         ctx.back = back
         if in_place:
             ctx.mark_dirty(x)
@@ -57,18 +57,20 @@ class Pair(Function):
         return ctx.back(dy), None, None, None
 
 
-def paired(ledger: Ledger, x: Tensor, ahead: Map, back: Map, *, in_place: bool = False) -> Tensor:
+def apply_pair(
+    ledger: Ledger, x: Tensor, ahead: TensorMap, back: TensorMap, *, in_place: bool = False
+) -> Tensor:
     """`ahead(x)`; its backward is `back`, charged to the key that is current now."""
-    y: Tensor = apply(ledger, Pair, x, ahead, back, in_place)
+    y: Tensor = apply(ledger, TransposedPair, x, ahead, back, in_place)
     return y
 
 
-def itself(x: Tensor) -> Tensor:
+def identity(x: Tensor) -> Tensor:
     """The same tensor as a result: the identity."""
     return x.view_as(x)
 
 
-def copied(ledger: Ledger, x: Tensor, tensor: TensorName) -> Tensor:
+def copy_contiguous(ledger: Ledger, x: Tensor, tensor: TensorName) -> Tensor:
     """A contiguous copy, to be reduced in place."""
     with ledger.op(Op.COPY, tensor=tensor):
         return x.clone(memory_format=torch.contiguous_format)
@@ -125,17 +127,17 @@ class Axis:
         `wire` is the type that travels, whatever the tensor.
         """
         if (group := self.group) is None:
-            return Nothing(x)
-        wire = wire or self._wire_of(tensor, x.dtype)
-        return self._call(
+            return EmptyCall(x)
+        wire = wire or self._wire_dtype(tensor, x.dtype)
+        return self._make_call(
             Op.ALL_REDUCE,
             tensor,
             traffic.all_reduce(x.numel(), self.size),
-            lambda later: collectives.all_reduce(group, _plain(x), op, wire, later=later),
+            lambda later: collectives.all_reduce(group, _check_no_grad(x), op, wire, later=later),
         )
 
     @collective
-    def all_reduce_together(
+    def all_reduce_coalesced(
         self, xs: Sequence[Tensor], *, layers: Sequence[int], tensor: TensorName
     ) -> Call[Sequence[Tensor]]:
         """Sums several tensors of one type, such as the gradients of all layers, in place and in one call.
@@ -143,11 +145,11 @@ class Axis:
         The words of each tensor are in the row of its layer. The call and its time are in the row of the first.
         """
         if (group := self.group) is None or not xs:
-            return Nothing(xs)
-        rows = [self._key(Op.ALL_REDUCE, tensor)._replace(layer=layer) for layer in layers]
+            return EmptyCall(xs)
+        rows = [self._make_key(Op.ALL_REDUCE, tensor)._replace(layer=layer) for layer in layers]
 
-        def start(later: bool) -> Started[Sequence[Tensor]]:
-            buffer = torch.cat([_plain(x).flatten() for x in xs])
+        def start(later: bool) -> StartedCall[Sequence[Tensor]]:
+            buffer = torch.cat([_check_no_grad(x).flatten() for x in xs])
             started = collectives.all_reduce(group, buffer, Reduction.SUM, None, later=later)
             if self.ledger.recording:
                 for key, x in zip(rows, xs, strict=True):
@@ -161,10 +163,10 @@ class Axis:
                 self.ledger.add(rows[0], calls=1)
 
             def land() -> Sequence[Tensor]:
-                parts = started.land().split([x.numel() for x in xs])
+                parts = started.result().split([x.numel() for x in xs])
                 return [x.copy_(part.view(x.shape)) for x, part in zip(xs, parts, strict=True)]
 
-            return Started(started.works, land, started.bytes)
+            return StartedCall(started.works, land, started.bytes)
 
         return Call(self.ledger, rows[0], None, start)
 
@@ -172,16 +174,16 @@ class Axis:
     def reduce_scatter(self, x: Tensor, *, tensor: TensorName, sizes: Sizes | None = None) -> Call[Tensor]:
         """Returns this member's rows of the sum of every member's x; `sizes` are the rows of each member, if uneven."""
         if (group := self.group) is None:
-            return Nothing(x)
+            return EmptyCall(x)
         rows = sizes or [x.shape[0] // self.size] * self.size
         assert len(rows) == self.size and sum(rows) == x.shape[0], (rows, x.shape)
-        wire = self._wire_of(tensor, x.dtype)
+        wire = self._wire_dtype(tensor, x.dtype)
 
-        def start(later: bool) -> Started[Tensor]:
-            ring = self._ring_for(x.numel(), wire or x.dtype)
-            return collectives.reduce_scatter(group, _plain(x), rows, wire, later=later, ring=ring)
+        def start(later: bool) -> StartedCall[Tensor]:
+            ring = self._select_ring(x.numel(), wire or x.dtype)
+            return collectives.reduce_scatter(group, _check_no_grad(x), rows, wire, later=later, ring=ring)
 
-        return self._call(Op.REDUCE_SCATTER, tensor, traffic.reduce_scatter(x.numel(), self.size), start)
+        return self._make_call(Op.REDUCE_SCATTER, tensor, traffic.reduce_scatter(x.numel(), self.size), start)
 
     # Rows that move.
 
@@ -200,17 +202,19 @@ class Axis:
         `words` is how many numbers are packed into each member's rows, if x is bytes.
         """
         if (group := self.group) is None:
-            return Nothing(x)
+            return EmptyCall(x)
         rows = sizes or [x.shape[0]] * self.size
         numbers = words or [size * prod(x.shape[1:]) for size in rows]
         assert len(rows) == self.size and rows[self.index] == x.shape[0], (rows, self.index, x.shape)
-        wire = self._wire_of(tensor, x.dtype)
+        wire = self._wire_dtype(tensor, x.dtype)
 
-        def start(later: bool) -> Started[Tensor]:
-            ring = self._ring_for(sum(rows) * prod(x.shape[1:]), wire or x.dtype)
-            return collectives.all_gather(group, _plain(x), rows, wire, out, later=later, ring=ring)
+        def start(later: bool) -> StartedCall[Tensor]:
+            ring = self._select_ring(sum(rows) * prod(x.shape[1:]), wire or x.dtype)
+            return collectives.all_gather(group, _check_no_grad(x), rows, wire, out, later=later, ring=ring)
 
-        return self._call(Op.ALL_GATHER, tensor, traffic.all_gather(sum(numbers), numbers[self.index]), start)
+        return self._make_call(
+            Op.ALL_GATHER, tensor, traffic.all_gather(sum(numbers), numbers[self.index]), start
+        )
 
     @collective
     def broadcast(
@@ -231,19 +235,21 @@ class Axis:
         is_root = self.index == root
         assert not is_root or (x is not None and x.shape == tuple(shape)), "the root gives its own shape"
         if (group := self.group) is None:
-            return Nothing(_given(x))
+            return EmptyCall(_require_tensor(x))
 
-        def start(later: bool) -> Started[Tensor]:
-            dtype = _given(x if is_root or out is None else out).dtype
-            wire = self._wire_of(tensor, dtype)
-            ring = self._ring_for(prod(shape), wire or dtype)
+        def start(later: bool) -> StartedCall[Tensor]:
+            dtype = _require_tensor(x if is_root or out is None else out).dtype
+            wire = self._wire_dtype(tensor, dtype)
+            ring = self._select_ring(prod(shape), wire or dtype)
             if is_root:
-                return collectives.broadcast_from_here(group, _plain(_given(x)), wire, later=later, ring=ring)
-            landing = collectives.landing(shape, dtype, self.device, wire, out)
-            return collectives.broadcast_to_here(group, root, landing, later=later, ring=ring)
+                return collectives.broadcast_send(
+                    group, _check_no_grad(_require_tensor(x)), wire, later=later, ring=ring
+                )
+            landing = collectives.make_receive_buffer(shape, dtype, self.device, wire, out)
+            return collectives.broadcast_receive(group, root, landing, later=later, ring=ring)
 
         moved = traffic.broadcast(prod(shape) if words is None else words, root=is_root)
-        return self._call(Op.BROADCAST, tensor, moved, start)
+        return self._make_call(Op.BROADCAST, tensor, moved, start)
 
     @collective
     def all_to_all(
@@ -254,17 +260,19 @@ class Axis:
         `words` is how many numbers are packed into a row, if x is bytes.
         """
         if (group := self.group) is None:
-            return Nothing(x)
+            return EmptyCall(x)
         assert len(send) == len(receive) == self.size and sum(send) == x.shape[0], (send, receive, x.shape)
         row = prod(x.shape[1:]) if words is None else words
-        wire = self._wire_of(tensor, x.dtype)
+        wire = self._wire_dtype(tensor, x.dtype)
 
-        def start(later: bool) -> Started[Tensor]:
-            ring = self._ring_for(None, x.dtype)
-            return collectives.all_to_all(group, _plain(x), send, receive, wire, later=later, ring=ring)
+        def start(later: bool) -> StartedCall[Tensor]:
+            ring = self._select_ring(None, x.dtype)
+            return collectives.all_to_all(
+                group, _check_no_grad(x), send, receive, wire, later=later, ring=ring
+            )
 
         moved = traffic.all_to_all(sum(receive) * row, receive[self.index] * row)
-        return self._call(Op.ALL_TO_ALL, tensor, moved, start)
+        return self._make_call(Op.ALL_TO_ALL, tensor, moved, start)
 
     # Messages between two members.
 
@@ -287,22 +295,23 @@ class Axis:
         assert kept.keys() == {peer for peer in receives if peer == self.index}, (
             "a tensor for the member itself is both sent and received"
         )
-        sends = {peer: _plain(x) for peer, x in sends.items() if peer not in kept}
+        sends = {peer: _check_no_grad(x) for peer, x in sends.items() if peer not in kept}
         receives = {peer: shape for peer, shape in receives.items() if peer not in kept}
         if (group := self.group) is None or not (sends or receives):
-            return Nothing(kept)
-        wire = self._wire_of(tensor, dtype)
+            return EmptyCall(kept)
+        wire = self._wire_dtype(tensor, dtype)
         itemsize = (wire or dtype).itemsize
-        arriving = {self._key(Op.RECV, tensor, peer): prod(shape) for peer, shape in receives.items()}
-        leaving = {self._key(Op.SEND, tensor, peer): x.numel() for peer, x in sends.items()}
+        arriving = {self._make_key(Op.RECV, tensor, peer): prod(shape) for peer, shape in receives.items()}
+        leaving = {self._make_key(Op.SEND, tensor, peer): x.numel() for peer, x in sends.items()}
 
-        def start(_: bool) -> Started[dict[int, Tensor]]:
+        def start(_: bool) -> StartedCall[dict[int, Tensor]]:
             self._count_messages(arriving, leaving, itemsize)
             landings = {
-                peer: collectives.landing(shape, dtype, self.device, wire) for peer, shape in receives.items()
+                peer: collectives.make_receive_buffer(shape, dtype, self.device, wire)
+                for peer, shape in receives.items()
             }
             started = collectives.exchange(group, sends, landings, wire, tag)
-            return started._replace(land=lambda: kept | started.land())
+            return started._replace(result=lambda: kept | started.result())
 
         return Call(self.ledger, next(iter(arriving | leaving)), None, start)
 
@@ -325,7 +334,7 @@ class Axis:
     def barrier(self) -> None:
         """Waits for every member. Its time is op `skew`, for runs that measure how long ranks wait for each other."""
         if self.group is not None:
-            with self.ledger.at(self._key(Op.SKEW, None)):
+            with self.ledger.at(self._make_key(Op.SKEW, None)):
                 collectives.barrier(self.group)
                 self.ledger.count(payload=0, received=0, bytes=0)
 
@@ -337,19 +346,19 @@ class Axis:
             return x
 
         def ahead(x: Tensor) -> Tensor:
-            return self.all_reduce(x if in_place else copied(self.ledger, x, tensor), tensor=tensor)
+            return self.all_reduce(x if in_place else copy_contiguous(self.ledger, x, tensor), tensor=tensor)
 
-        return paired(self.ledger, x, ahead, itself, in_place=in_place)
+        return apply_pair(self.ledger, x, ahead, identity, in_place=in_place)
 
-    def spread(self, x: Tensor, *, gradient: TensorName) -> Tensor:
+    def replicate(self, x: Tensor, *, gradient: TensorName) -> Tensor:
         """Returns x, which is the same on every member; its backward sums the members' gradients."""
         if self.group is None:
             return x
 
         def back(dy: Tensor) -> Tensor:
-            return self.all_reduce(copied(self.ledger, dy, gradient), tensor=gradient)
+            return self.all_reduce(copy_contiguous(self.ledger, dy, gradient), tensor=gradient)
 
-        return paired(self.ledger, x, itself, back)
+        return apply_pair(self.ledger, x, identity, back)
 
     def gather(
         self,
@@ -364,7 +373,7 @@ class Axis:
             return x
         ahead = partial(self.all_gather, tensor=tensor, sizes=sizes)
         back = partial(self.reduce_scatter, tensor=gradient, sizes=sizes)
-        return paired(self.ledger, x, ahead, back)
+        return apply_pair(self.ledger, x, ahead, back)
 
     def scatter(
         self,
@@ -379,27 +388,27 @@ class Axis:
             return x
         ahead = partial(self.reduce_scatter, tensor=tensor, sizes=sizes)
         back = partial(self.all_gather, tensor=gradient, sizes=sizes)
-        return paired(self.ledger, x, ahead, back)
+        return apply_pair(self.ledger, x, ahead, back)
 
     # The ledger.
 
-    def _call(self, op: Op, tensor: TensorName, words: Traffic, start: Start[Tensor]) -> Call[Tensor]:
-        return Call(self.ledger, self._key(op, tensor), words, start)
+    def _make_call(self, op: Op, tensor: TensorName, words: Traffic, start: Start[Tensor]) -> Call[Tensor]:
+        return Call(self.ledger, self._make_key(op, tensor), words, start)
 
-    def _wire_of(self, tensor: TensorName, dtype: torch.dtype) -> Wire:
+    def _wire_dtype(self, tensor: TensorName, dtype: torch.dtype) -> Wire:
         """The narrower type in which a tensor of numbers travels; None for its own."""
         rounds = self.wire and tensor in ROUNDED and dtype.is_floating_point
         return self.wire if rounds else None
 
-    def _ring_for(self, words: int | None, wire: torch.dtype) -> RingCollectives | None:
+    def _select_ring(self, words: int | None, wire: torch.dtype) -> RingCollectives | None:
         """The composer of a call. All members must agree, so the choice depends on sizes that all of them know.
 
         No member knows the size of a whole all-to-all.
         """
         ring = self.ring
-        return ring if ring and (words is None or ring.pays(words * wire.itemsize)) else None
+        return ring if ring and (words is None or ring.is_worthwhile(words * wire.itemsize)) else None
 
-    def _key(self, op: Op, tensor: TensorName | None, peer: int = NOBODY) -> Key:
+    def _make_key(self, op: Op, tensor: TensorName | None, peer: int = NOBODY) -> Key:
         current = self.ledger.here
         if not self.ledger.recording:
             return current
@@ -418,7 +427,7 @@ class Axis:
                 )
 
 
-def _plain(x: Tensor) -> Tensor:
+def _check_no_grad(x: Tensor) -> Tensor:
     """Refuses a tensor that needs a gradient: autograd through a collective would be silently wrong."""
     assert not (x.requires_grad and torch.is_grad_enabled()), (
         "autograd goes through sum, spread, gather and scatter"
@@ -426,6 +435,6 @@ def _plain(x: Tensor) -> Tensor:
     return x
 
 
-def _given(x: Tensor | None) -> Tensor:
+def _require_tensor(x: Tensor | None) -> Tensor:
     assert x is not None, "a rank that receives gives the type, by x or by out"
     return x

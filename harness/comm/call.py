@@ -13,8 +13,8 @@ from weakref import WeakSet
 
 from torch.distributed import Work
 
-from harness.comm.collectives import Started
-from harness.comm.ring_collectives import Flight
+from harness.comm.collectives import StartedCall
+from harness.comm.ring_collectives import RingWork
 from harness.comm.traffic import Traffic
 from harness.ledger import Key, Ledger
 
@@ -28,14 +28,14 @@ class Pending(Generic[T]):
 
     __slots__ = ("__weakref__", "_key", "_ledger", "_left", "_noted", "_result", "_started")
 
-    def __init__(self, ledger: Ledger, key: Key, left: Any, started: Started[T]) -> None:
+    def __init__(self, ledger: Ledger, key: Key, left: Any, started: StartedCall[T]) -> None:
         self._ledger, self._key, self._left = ledger, key, left
-        self._started: Started[T] | None = started
+        self._started: StartedCall[T] | None = started
         self._result: T
         self._noted = left is None or (
-            bool(started.works) and _note_end(started.works[-1], ledger, key, left)
+            bool(started.works) and _record_end(started.works[-1], ledger, key, left)
         )
-        _under_way.add(self)
+        _in_flight.add(self)
 
     def wait(self) -> T:
         """Returns the result; a second call returns the same."""
@@ -46,22 +46,22 @@ class Pending(Generic[T]):
                     work.wait()
                 if not self._noted:
                     ledger.flew(self._key, self._left, ledger.clock.mark())
-                self._result = self._started.land()
+                self._result = self._started.result()
             self._started = None
-            _under_way.discard(self)
+            _in_flight.discard(self)
         return self._result
 
 
-_under_way: "WeakSet[Pending[Any]]" = WeakSet()
+_in_flight: "WeakSet[Pending[Any]]" = WeakSet()
 
 
-def settle(ledger: Ledger) -> None:
+def drain(ledger: Ledger) -> None:
     """Waits for all calls of one ledger that were issued, not waited for, and are still referenced."""
-    for pending in [each for each in _under_way if each._ledger is ledger]:
+    for pending in [each for each in _in_flight if each._ledger is ledger]:
         pending.wait()
 
 
-class Landed(Pending[T]):
+class CompletedCall(Pending[T]):
     """The result of a call that moved nothing, as on an axis of one."""
 
     __slots__ = ()
@@ -71,7 +71,7 @@ class Landed(Pending[T]):
         self._result = result
 
 
-def _note_end(work: Work | Flight, ledger: Ledger, key: Key, left: Any) -> bool:
+def _record_end(work: Work | RingWork, ledger: Ledger, key: Key, left: Any) -> bool:
     """Asks the library to note the end of a flight. False for gloo's messages, whose end cannot be dated, and in a CUDA
     graph: the library would note it on a stream that the graph does not wait for."""
     if ledger.capturing:
@@ -85,7 +85,7 @@ def _note_end(work: Work | Flight, ledger: Ledger, key: Key, left: Any) -> bool:
 
 
 P = ParamSpec("P")
-Start = Callable[[bool], Started[T]]
+Start = Callable[[bool], StartedCall[T]]
 """Hands a call to the library; the argument says whether the call will be waited for later."""
 
 
@@ -101,20 +101,20 @@ class Call(Generic[T]):
     def now(self) -> T:
         """Issues the call and waits for its result, in its row of the ledger."""
         with self._ledger.at(self._key):
-            started = self._begin(False)
+            started = self._issue(False)
             for work in started.works:
                 work.wait()
-            return started.land()
+            return started.result()
 
     def later(self) -> Pending[T]:
         """Issues the call in its row of the ledger, to which the wait will be charged too."""
         ledger = self._ledger
         with ledger.at(self._key):
             left = ledger.leave() if ledger.recording else None
-            started = self._begin(True)
+            started = self._issue(True)
         return Pending(ledger, self._key, left, started)
 
-    def _begin(self, later: bool) -> Started[T]:
+    def _issue(self, later: bool) -> StartedCall[T]:
         started = self._start(later)
         if self._words is not None:
             self._ledger.count(
@@ -123,7 +123,7 @@ class Call(Generic[T]):
         return started
 
 
-class Nothing(Call[T]):
+class EmptyCall(Call[T]):
     """A call that moves nothing, as on an axis of one: its result is known already."""
 
     __slots__ = ("_result",)
@@ -135,10 +135,10 @@ class Nothing(Call[T]):
         return self._result
 
     def later(self) -> Pending[T]:
-        return Landed(self._result)
+        return CompletedCall(self._result)
 
 
-class Bound(Generic[P, T]):
+class BoundCollective(Generic[P, T]):
     """A collective of one axis."""
 
     __slots__ = ("_axis", "_prepare")
@@ -162,5 +162,5 @@ class collective(Generic[P, T]):  # noqa: N801  a decorator, as `property` is
     def __init__(self, prepare: Callable[Concatenate[Any, P], Call[T]]) -> None:
         self._prepare, self.__doc__ = prepare, prepare.__doc__
 
-    def __get__(self, axis: Any, owner: type) -> Bound[P, T]:
-        return Bound(self._prepare, axis)
+    def __get__(self, axis: Any, owner: type) -> BoundCollective[P, T]:
+        return BoundCollective(self._prepare, axis)

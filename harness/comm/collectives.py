@@ -17,12 +17,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.comm.ring_collectives import Flight, RingCollectives
+from harness.comm.ring_collectives import RingCollectives, RingWork
 
 T = TypeVar("T")
 Group = dist.ProcessGroup
 Sizes = Sequence[int]
-Works = Sequence[dist.Work | Flight]
+Works = Sequence[dist.Work | RingWork]
 
 # torch 2.13 renamed two collectives and warns on the old names.
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -52,57 +52,57 @@ SMALL_REDUCTION, SMALL_GATHER = 1 << 16, 1 << 20
 _OPS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX}
 
 
-class Started(NamedTuple, Generic[T]):
+class StartedCall(NamedTuple, Generic[T]):
     """A call that was handed to the library."""
 
     works: Works
     """The works to wait for; empty if the library has waited already."""
-    land: Callable[[], T]
+    result: Callable[[], T]
     """Returns the result, once all works were waited for."""
     bytes: int
 
 
-class Landing(NamedTuple):
+class ReceiveBuffer(NamedTuple):
     """A contiguous buffer in the type that travels, and a function that gives the result from it."""
 
     buffer: Tensor
-    land: Callable[[], Tensor]
+    result: Callable[[], Tensor]
 
 
 def all_reduce(
     group: Group, x: Tensor, op: Reduction, wire: torch.dtype | None, *, later: bool
-) -> Started[Tensor]:
+) -> StartedCall[Tensor]:
     """Reduces in place: x holds the result afterwards, whatever its strides.
 
     Few numbers travel on gloo as one exchange: the library's ring has as many rounds as members, twice over, and takes
     about twice the time on one machine (benchmarks/collectives.py).
     """
-    buffer = _packed(x, wire)
+    buffer = _to_wire(x, wire)
     if buffer.dtype == x.dtype and is_small_reduction(group, buffer):
         return all_reduce_by_exchange(group, x, buffer, op, later=later)
     work = dist.all_reduce(buffer, _OPS[op], group=group, async_op=later)
-    return Started(_works(work), lambda: x if buffer is x else x.copy_(buffer), buffer.nbytes)
+    return StartedCall(_as_works(work), lambda: x if buffer is x else x.copy_(buffer), buffer.nbytes)
 
 
 def is_small_reduction(group: Group, buffer: Tensor) -> bool:
     """True if an exchange is faster than the library's ring, which has one round for one number."""
-    return buffer.numel() > 1 and _has_rounds(group) and group.size() * buffer.nbytes <= SMALL_REDUCTION
+    return buffer.numel() > 1 and _is_gloo_ring(group) and group.size() * buffer.nbytes <= SMALL_REDUCTION
 
 
-def _has_rounds(group: Group) -> bool:
+def _is_gloo_ring(group: Group) -> bool:
     """True if the library's collectives are rings of several rounds."""
     return group.size() > 2 and dist.get_backend(group) == "gloo"
 
 
 def all_reduce_by_exchange(
     group: Group, x: Tensor, buffer: Tensor, op: Reduction, *, later: bool
-) -> Started[Tensor]:
+) -> StartedCall[Tensor]:
     """Sends the whole buffer to every member; each member reduces what arrives, in rank order."""
     sizes = [buffer.numel()] * group.size()
     parts = buffer.new_empty((len(sizes), *buffer.shape))
     works = _all_to_all(group, buffer.view(-1).repeat(len(sizes)), sizes, parts.view(-1), sizes, later, None)
     reduce = torch.sum if op is Reduction.SUM else torch.amax
-    return Started(works, lambda: x.copy_(reduce(parts, dim=0)), buffer.nbytes)
+    return StartedCall(works, lambda: x.copy_(reduce(parts, dim=0)), buffer.nbytes)
 
 
 def all_gather(
@@ -114,7 +114,7 @@ def all_gather(
     *,
     later: bool,
     ring: RingCollectives | None = None,
-) -> Started[Tensor]:
+) -> StartedCall[Tensor]:
     """Returns the members' rows, one after the other.
 
     Small buffers and uneven sizes, which gloo's own all-gather refuses, travel as one all-to-all in which every member
@@ -123,20 +123,22 @@ def all_gather(
     calls on four ranks, and as many library calls as members (benchmarks/collectives.py). NCCL issues these broadcasts
     together as one call.
     """
-    piece = _packed(x, wire)
-    buffer, land = landing((sum(sizes), *x.shape[1:]), x.dtype, x.device, wire, out)
+    piece = _to_wire(x, wire)
+    buffer, land = make_receive_buffer((sum(sizes), *x.shape[1:]), x.dtype, x.device, wire, out)
     if ring:
         blocks = buffer.split(list(sizes))
         blocks[group.rank()].copy_(piece)
-        return Started(ring.gather(blocks, later=later), land, buffer.nbytes)
-    if len(set(sizes)) == 1 and not (_has_rounds(group) and buffer.nbytes <= SMALL_GATHER):
-        works = _works(_all_gather_single(buffer, piece, group=group, async_op=later))
+        return StartedCall(ring.gather(blocks, later=later), land, buffer.nbytes)
+    if len(set(sizes)) == 1 and not (_is_gloo_ring(group) and buffer.nbytes <= SMALL_GATHER):
+        works = _as_works(_all_gather_single(buffer, piece, group=group, async_op=later))
     elif dist.get_backend(group) == "nccl":
-        works = _works(dist.all_gather(list(buffer.split(list(sizes))), piece, group=group, async_op=later))
+        works = _as_works(
+            dist.all_gather(list(buffer.split(list(sizes))), piece, group=group, async_op=later)
+        )
     else:
         copies, same = torch.cat([piece] * len(sizes)), [len(piece)] * len(sizes)
         works = _all_to_all(group, copies, same, buffer, sizes, later, None)
-    return Started(works, land, buffer.nbytes)
+    return StartedCall(works, land, buffer.nbytes)
 
 
 def reduce_scatter(
@@ -147,7 +149,7 @@ def reduce_scatter(
     *,
     later: bool,
     ring: RingCollectives | None = None,
-) -> Started[Tensor]:
+) -> StartedCall[Tensor]:
     """Returns this rank's rows of the sum of every member's x."""
     own = (sizes[group.rank()], *x.shape[1:])
     if len(set(sizes)) == 1 and dist.get_backend(group) != "gloo":
@@ -157,11 +159,11 @@ def reduce_scatter(
 
 def reduce_scatter_by_library(
     group: Group, x: Tensor, own: tuple[int, ...], wire: torch.dtype | None, *, later: bool
-) -> Started[Tensor]:
-    whole = _packed(x, wire)
-    buffer, land = landing(own, x.dtype, x.device, wire, None)
+) -> StartedCall[Tensor]:
+    whole = _to_wire(x, wire)
+    buffer, land = make_receive_buffer(own, x.dtype, x.device, wire, None)
     work = _reduce_scatter_single(buffer, whole, group=group, async_op=later)
-    return Started(_works(work), land, whole.nbytes)
+    return StartedCall(_as_works(work), land, whole.nbytes)
 
 
 def reduce_scatter_by_exchange(
@@ -173,41 +175,41 @@ def reduce_scatter_by_exchange(
     *,
     later: bool,
     ring: RingCollectives | None = None,
-) -> Started[Tensor]:
+) -> StartedCall[Tensor]:
     """Sends every member its rows; each member sums what arrives, in rank order and in full precision.
 
     This serves uneven sizes, and all calls on gloo, whose own reduce-scatter costs a whole all-reduce: the exchange
     takes a quarter to three quarters of that time (benchmarks/collectives.py).
     """
-    whole, members = _packed(x, wire), len(sizes)
+    whole, members = _to_wire(x, wire), len(sizes)
     parts = torch.empty((members, *own), dtype=whole.dtype, device=x.device)
     rows = parts.view(members * own[0], *own[1:])
     works = _all_to_all(group, whole, sizes, rows, [own[0]] * members, later, ring)
-    return Started(works, lambda: parts.sum(dim=0, dtype=x.dtype), whole.nbytes)
+    return StartedCall(works, lambda: parts.sum(dim=0, dtype=x.dtype), whole.nbytes)
 
 
-def broadcast_from_here(
+def broadcast_send(
     group: Group, x: Tensor, wire: torch.dtype | None, *, later: bool, ring: RingCollectives | None = None
-) -> Started[Tensor]:
+) -> StartedCall[Tensor]:
     """Returns x; if a narrower type travels, x as the others receive it."""
-    buffer = _packed(x, wire)
+    buffer = _to_wire(x, wire)
     works = _broadcast(group, group.rank(), buffer, later, ring)
     same = buffer.dtype == x.dtype
-    return Started(works, lambda: x if same else buffer.to(x.dtype), buffer.nbytes)
+    return StartedCall(works, lambda: x if same else buffer.to(x.dtype), buffer.nbytes)
 
 
-def broadcast_to_here(
-    group: Group, root: int, landing: Landing, *, later: bool, ring: RingCollectives | None = None
-) -> Started[Tensor]:
+def broadcast_receive(
+    group: Group, root: int, landing: ReceiveBuffer, *, later: bool, ring: RingCollectives | None = None
+) -> StartedCall[Tensor]:
     """Returns the root's tensor."""
     works = _broadcast(group, root, landing.buffer, later, ring)
-    return Started(works, landing.land, landing.buffer.nbytes)
+    return StartedCall(works, landing.result, landing.buffer.nbytes)
 
 
 def _broadcast(group: Group, root: int, buffer: Tensor, later: bool, ring: RingCollectives | None) -> Works:
     if ring:
         return ring.broadcast(root, buffer, later=later)
-    return _works(dist.broadcast(buffer, group=group, group_src=root, async_op=later))
+    return _as_works(dist.broadcast(buffer, group=group, group_src=root, async_op=later))
 
 
 def all_to_all(
@@ -219,12 +221,12 @@ def all_to_all(
     *,
     later: bool,
     ring: RingCollectives | None = None,
-) -> Started[Tensor]:
+) -> StartedCall[Tensor]:
     """Sends rows of x to each member; the result has the rows from each member, both in the members' order."""
-    packed = _packed(x, wire)
-    buffer, land = landing((sum(receive), *x.shape[1:]), x.dtype, x.device, wire, None)
+    packed = _to_wire(x, wire)
+    buffer, land = make_receive_buffer((sum(receive), *x.shape[1:]), x.dtype, x.device, wire, None)
     works = _all_to_all(group, packed, send, buffer, receive, later, ring)
-    return Started(works, land, buffer.nbytes)
+    return StartedCall(works, land, buffer.nbytes)
 
 
 def _all_to_all(
@@ -239,27 +241,27 @@ def _all_to_all(
     send, receive = list(send), list(receive)
     if ring:
         return ring.exchange(x.split(send), into.split(receive), later=later)
-    return _works(dist.all_to_all_single(into, x, receive, send, group=group, async_op=later))
+    return _as_works(dist.all_to_all_single(into, x, receive, send, group=group, async_op=later))
 
 
 def exchange(
     group: Group,
     sends: Mapping[int, Tensor],
-    receives: Mapping[int, Landing],
+    receives: Mapping[int, ReceiveBuffer],
     wire: torch.dtype | None,
     tag: int,
-) -> Started[dict[int, Tensor]]:
+) -> StartedCall[dict[int, Tensor]]:
     """Exchanges messages with other members, all under way at once: no order of sends and receives can deadlock."""
     calls = [
         dist.P2POp(dist.irecv, landing.buffer, group=group, tag=tag, group_peer=peer)
         for peer, landing in receives.items()
     ] + [
-        dist.P2POp(dist.isend, _packed(x, wire), group=group, tag=tag, group_peer=peer)
+        dist.P2POp(dist.isend, _to_wire(x, wire), group=group, tag=tag, group_peer=peer)
         for peer, x in sends.items()
     ]
     works = _start_all(calls)
     moved = sum(call.tensor.nbytes for call in calls)
-    return Started(works, lambda: {peer: landing.land() for peer, landing in receives.items()}, moved)
+    return StartedCall(works, lambda: {peer: landing.result() for peer, landing in receives.items()}, moved)
 
 
 def barrier(group: Group) -> None:
@@ -267,28 +269,28 @@ def barrier(group: Group) -> None:
     dist.barrier(group=group)
 
 
-def _packed(x: Tensor, wire: torch.dtype | None) -> Tensor:
+def _to_wire(x: Tensor, wire: torch.dtype | None) -> Tensor:
     """x as it travels: contiguous and in the type of the wire. A tensor that is so already is not copied."""
     return x.to(wire or x.dtype).contiguous()
 
 
-def landing(
+def make_receive_buffer(
     shape: Sizes,
     dtype: torch.dtype,
     device: torch.device,
     wire: torch.dtype | None = None,
     out: Tensor | None = None,
-) -> Landing:
+) -> ReceiveBuffer:
     """A buffer for a tensor of this shape and type, in `out` if given."""
     wire = wire or dtype
     if out is None:
         buffer = torch.empty(tuple(shape), dtype=wire, device=device)
-        return Landing(buffer, lambda: buffer.to(dtype))
+        return ReceiveBuffer(buffer, lambda: buffer.to(dtype))
     assert out.shape == tuple(shape) and out.dtype == dtype, (out.shape, shape, out.dtype, dtype)
     if out.is_contiguous() and wire == dtype:
-        return Landing(out, lambda: out)
+        return ReceiveBuffer(out, lambda: out)
     buffer = torch.empty(tuple(shape), dtype=wire, device=device)
-    return Landing(buffer, lambda: out.copy_(buffer))
+    return ReceiveBuffer(buffer, lambda: out.copy_(buffer))
 
 
 def _start_all(calls: list[dist.P2POp]) -> list[dist.Work]:
@@ -299,5 +301,5 @@ def _start_all(calls: list[dist.P2POp]) -> list[dist.Work]:
     return dist.batch_isend_irecv(calls)
 
 
-def _works(work: dist.Work | None) -> Works:
+def _as_works(work: dist.Work | None) -> Works:
     return () if work is None else (work,)

@@ -41,15 +41,15 @@ class Engine(StrEnum):
 
 rank, world_size = collectives.rank, collectives.world_size
 
-PATIENCE = timedelta(minutes=10)
+DEFAULT_TIMEOUT = timedelta(minutes=10)
 
 
-def start(
+def join_world(
     engine: Engine,
     at: RankPlace,
     *,
-    meet: "Path | dist.Store | None" = None,  # type: ignore[name-defined]
-    timeout: timedelta = PATIENCE,
+    rendezvous: "Path | dist.Store | None" = None,  # type: ignore[name-defined]
+    timeout: timedelta = DEFAULT_TIMEOUT,
     group_of_one: bool = False,
 ) -> torch.device:
     """Joins the world and returns the device of this rank.
@@ -62,22 +62,22 @@ def start(
             f"The engine single runs one rank, and {at.world} were started. "
             "Start one rank, or choose the engine gloo (CPU) or nccl (GPU)."
         )
-    device = device_of(engine, at.local_rank)
+    device = select_device(engine, at.local_rank)
     if at.world == 1 and not group_of_one:
         return device
     backend = engine.value
     if engine is Engine.REPLAY:
         backend, store = "fake", _fake_store()
-    elif meet is None:
-        store = foreign_store(at, timeout)
+    elif rendezvous is None:
+        store = external_store(at, timeout)
     else:
-        store = _meet(meet, at, timeout) if isinstance(meet, Path) else meet
+        store = _make_store(rendezvous, at, timeout) if isinstance(rendezvous, Path) else rendezvous
     if engine is Engine.GLOO:
-        _wake_without_preempting()
+        _use_batch_scheduling()
     if is_gpu(device):
-        if _bound(os.environ):
-            _claim(device, store)
-        _note_network(at)
+        if _is_bound(os.environ):
+            _claim_gpu(device, store)
+        _log_network(at)
     hook = sys.excepthook  # every init_process_group wraps it once more, with a prefix of its own
     try:
         dist.init_process_group(
@@ -93,7 +93,7 @@ def start(
     return device
 
 
-def _wake_without_preempting() -> None:
+def _use_batch_scheduling() -> None:
     """Sets Linux's batch policy for this thread and those that gloo will start.
 
     A message that arrives wakes one of gloo's threads. Under the usual policy this thread takes the core from the
@@ -105,29 +105,29 @@ def _wake_without_preempting() -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _meet(file: Path, at: RankPlace, timeout: timedelta) -> dist.Store:  # type: ignore[name-defined]
+def _make_store(file: Path, at: RankPlace, timeout: timedelta) -> dist.Store:  # type: ignore[name-defined]
     """The store of a world that the harness started; without a board or another launcher it is on one machine."""
-    foreign = meeting.launcher_of(os.environ) not in (None, TORCHRUN)
-    if not foreign and meeting.BOARD not in os.environ:
-        return file_store(file, at.world)
-    name = os.environ.get(meeting.BOARD, "").partition(" ")[0]
+    foreign = meeting.detect_launcher(os.environ) not in (None, TORCHRUN)
+    if not foreign and meeting.RENDEZVOUS not in os.environ:
+        return make_file_store(file, at.world)
+    name = os.environ.get(meeting.RENDEZVOUS, "").partition(" ")[0]
     if at.rank == 0:
-        host = meeting.own_address(os.environ)
-        store = _store(host, 0, at.world, timeout, is_master=True)
-        store.set(WORLD, public_name(name))
-        meeting.post(file, host, store.port)
+        host = meeting.get_own_address(os.environ)
+        store = _make_tcp_store(host, 0, at.world, timeout, is_master=True)
+        store.set(WORLD, hash_world_name(name))
+        meeting.publish_address(file, host, store.port)
         return store
-    store = _store(*meeting.learn(file, timeout), at.world, timeout, is_master=False)
-    _check_world(store, public_name(name))
+    store = _make_tcp_store(*meeting.find_address(file, timeout), at.world, timeout, is_master=False)
+    _check_world(store, hash_world_name(name))
     return store
 
 
-def public_name(name: str) -> str:
+def hash_world_name(name: str) -> str:
     """The name of a world in its store, which anyone can read: the board's own name is a secret of the ranks."""
     return sha256(name.encode()).hexdigest()[:16] if name else ""
 
 
-def file_store(file: Path, world: int) -> dist.Store:  # type: ignore[name-defined]
+def make_file_store(file: Path, world: int) -> dist.Store:  # type: ignore[name-defined]
     """A store in a file, for ranks of one machine: only those who may write to its folder can take part.
 
     torch locks the file. If its file system has no locks, the store is in a local folder of this user.
@@ -142,9 +142,9 @@ WORLD = "world"
 """The key of the name of the world whose ranks share a store."""
 
 
-def foreign_store(at: RankPlace, timeout: timedelta = PATIENCE) -> dist.Store:  # type: ignore[name-defined]
+def external_store(at: RankPlace, timeout: timedelta = DEFAULT_TIMEOUT) -> dist.Store:  # type: ignore[name-defined]
     """The store of a world that another launcher started. The port may be that of another world, which is refused."""
-    os.environ.update(meeting.address(os.environ))
+    os.environ.update(meeting.get_master_address(os.environ))
     name = meeting.world_name(os.environ)
     try:
         store, _, _ = next(dist.rendezvous("env://", at.rank, at.world, timeout=timeout))  # type: ignore[attr-defined]
@@ -160,7 +160,7 @@ def foreign_store(at: RankPlace, timeout: timedelta = PATIENCE) -> dist.Store:  
     return store
 
 
-def _store(host: str, port: int, world: int, timeout: timedelta, *, is_master: bool) -> dist.Store:  # type: ignore[name-defined]
+def _make_tcp_store(host: str, port: int, world: int, timeout: timedelta, *, is_master: bool) -> dist.Store:  # type: ignore[name-defined]
     """A store at a port of rank 0, which waits for nobody. The system chooses the port 0."""
     return dist.TCPStore(host, port, world, is_master=is_master, timeout=timeout, wait_for_workers=False)  # type: ignore[attr-defined]
 
@@ -172,7 +172,7 @@ def _check_world(store: dist.Store, name: str) -> None:  # type: ignore[name-def
         )
 
 
-def _claim(device: torch.device, store: dist.Store) -> None:  # type: ignore[name-defined]
+def _claim_gpu(device: torch.device, store: dist.Store) -> None:  # type: ignore[name-defined]
     """Refuses a GPU that another rank has claimed."""
     host = gethostname()
     if store.add(f"{host} {gpu_identity(device)}", 1) > 1:
@@ -183,7 +183,7 @@ def _claim(device: torch.device, store: dist.Store) -> None:  # type: ignore[nam
         )
 
 
-def stop() -> None:
+def leave_world() -> None:
     """Leaves the world; ranks that still wait for this one fail at once."""
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -200,15 +200,15 @@ def _fake_store() -> dist.Store:  # type: ignore[name-defined]
     return FakeStore()
 
 
-def most_ranks(engine: Engine) -> int | None:
+def max_ranks(engine: Engine) -> int | None:
     """The most ranks that this machine can have: one on each GPU; None for any number."""
     if engine is not Engine.NCCL:
         return None
-    device_of(engine, 0)  # or a refusal with its reason
+    select_device(engine, 0)  # or a refusal with its reason
     return gpu_count()
 
 
-def device_of(engine: Engine, local_rank: int) -> torch.device:
+def select_device(engine: Engine, local_rank: int) -> torch.device:
     """The device on which a rank of this machine computes; it becomes the current one."""
     if engine is not Engine.NCCL:
         return torch.device("meta" if engine is Engine.REPLAY else "cpu")
@@ -217,7 +217,7 @@ def device_of(engine: Engine, local_rank: int) -> torch.device:
             f"The engine nccl needs a GPU and a torch built for it; this torch ({torch.__version__}) "
             "has none. Choose a machine card whose engine is gloo, or install torch for CUDA."
         )
-    index = 0 if _bound(os.environ) else local_rank
+    index = 0 if _is_bound(os.environ) else local_rank
     if index >= gpu_count():
         raise UserError(
             f"Local rank {local_rank} has no GPU: this machine shows {gpu_count()}. "
@@ -226,10 +226,10 @@ def device_of(engine: Engine, local_rank: int) -> torch.device:
     return use_gpu(index)
 
 
-def _bound(environ: Mapping[str, str]) -> bool:
+def _is_bound(environ: Mapping[str, str]) -> bool:
     """True if a launcher shows each rank a single device, its own. torchrun shows every rank all devices."""
-    shown = [environ[name] for name in meeting.VISIBLE if environ.get(name)]
-    foreign = meeting.launcher_of(environ) not in (None, TORCHRUN)
+    shown = [environ[name] for name in meeting.VISIBLE_DEVICES if environ.get(name)]
+    foreign = meeting.detect_launcher(environ) not in (None, TORCHRUN)
     return foreign and bool(shown) and all("," not in devices for devices in shown)
 
 
@@ -243,7 +243,7 @@ LOG_READ = 1 << 22
 """The bytes of NCCL's log that are read: it names its network when it starts."""
 
 
-def _note_network(at: RankPlace) -> None:
+def _log_network(at: RankPlace) -> None:
     """Lets NCCL on rank 0 write its choices to a file of this machine, unless the user directs its log."""
     if at.rank == 0 and not os.environ.keys() & LOGGING:
         remove_leftovers(
@@ -254,18 +254,18 @@ def _note_network(at: RankPlace) -> None:
         os.environ.update({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", LOG_OF_NCCL: name})
 
 
-def network() -> str | None:
+def read_network() -> str | None:
     """The network that NCCL uses between machines, on rank 0; None without NCCL, or if its log goes elsewhere."""
     log = Path(os.environ.get(LOG_OF_NCCL, ""))
     if not log.is_file():
         return None
-    found = network_of(read_head(log, LOG_READ))
+    found = parse_network(read_head(log, LOG_READ))
     if log.name.startswith(OWN_LOG):
         log.unlink()  # NCCL still writes to it, and nobody reads on
     return found
 
 
-def network_of(log: str) -> str | None:
+def parse_network(log: str) -> str | None:
     """The network that a log of NCCL or RCCL names."""
     found = NETWORK.search(log)
     return found["name"] if found else None

@@ -13,7 +13,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from harness.comm.axis import Axis
-from harness.comm.call import settle
+from harness.comm.call import drain
 from harness.comm.collectives import Group, rank, world_size
 from harness.comm.layout import coordinates, rank_at
 from harness.comm.ring_collectives import RingCollectives
@@ -57,7 +57,7 @@ class Grid:
         Calls of `composed_from` bytes or more are composed of messages; without it none are.
         """
         world, device = world_size(), device or torch.device("cpu")
-        _check(shape, world)
+        _check_shape(shape, world)
         mesh = None
         if world > 1 and device.type != "meta":
             kind = device.type if is_gpu(device) else "cpu"
@@ -87,30 +87,30 @@ class Grid:
             self._axes[names] = self._build_axis(names)
         return self._axes[names]
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Waits for calls that are still under way. This ends the use of a trainer.
 
         A message that was never received would be taken for the next message between the same two ranks.
         """
-        settle(self.ledger)
+        drain(self.ledger)
         for ring in self._rings.values():
-            ring.settle()
+            ring.drain()
 
     def _build_axis(self, names: tuple[AxisName, ...]) -> Axis:
         steps = product(*(range(self.shape[name]) for name in names))
         members = [{**self.coordinates, **dict(zip(names, step, strict=True))} for step in steps]
         ranks = tuple(rank_at(self.shape, at) for at in members)
         label = names[0] if len(names) == 1 else "+".join(names)
-        group = self._group(names) if self.device.type != "meta" else _group_in_replay(ranks)
-        index, ring = ranks.index(self.rank), self._ring_of(group)
+        group = self._get_group(names) if self.device.type != "meta" else _make_replay_group(ranks)
+        index, ring = ranks.index(self.rank), self._get_ring(group)
         return Axis(label, len(ranks), index, ranks, group, self.ledger, self.device, ring, self.wire)
 
-    def _ring_of(self, group: Group | None) -> RingCollectives | None:
+    def _get_ring(self, group: Group | None) -> RingCollectives | None:
         if group is None or self.composed_from is None:
             return None
         return self._rings.setdefault(group, RingCollectives(group, self.composed_from))
 
-    def _group(self, names: tuple[AxisName, ...]) -> Group | None:
+    def _get_group(self, names: tuple[AxisName, ...]) -> Group | None:
         wide = tuple(name for name in names if self.shape[name] > 1)
         if self._mesh is None or not wide:
             return None
@@ -122,7 +122,7 @@ class Grid:
         return self._mesh[wide]._flatten().get_group()
 
 
-def _group_in_replay(ranks: tuple[int, ...]) -> Group | None:
+def _make_replay_group(ranks: tuple[int, ...]) -> Group | None:
     """The group of a replayed rank. The mesh would make those of all other ranks too, thousands in a large world."""
     if len(ranks) == 1:
         return None
@@ -132,7 +132,7 @@ def _group_in_replay(ranks: tuple[int, ...]) -> Group | None:
     return group
 
 
-def _check(shape: Mapping[AxisName, int], world: int) -> None:
+def _check_shape(shape: Mapping[AxisName, int], world: int) -> None:
     text = " x ".join(f"{name}={size}" for name, size in shape.items())
     if any(size < 1 for size in shape.values()):
         raise UserError(f"The grid {text} has an axis without ranks: every axis needs at least one.")

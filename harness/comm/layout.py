@@ -26,7 +26,7 @@ def rank_at(shape: Mapping[AxisName, int], at: Coordinates) -> int:
     return rank
 
 
-def grids_of(ranks: int, *axes: AxisName) -> list[dict[AxisName, int]]:
+def list_grids(ranks: int, *axes: AxisName) -> list[dict[AxisName, int]]:
     """Every grid of so many ranks over these axes, the squarest first, and among equals those long in the last axes."""
     shapes: list[tuple[int, ...]] = [(ranks,)]
     for _ in axes[1:]:

@@ -50,7 +50,7 @@ class Launcher(NamedTuple):
     also: str = ""
     """A variable that must be set too: without a step, Slurm's variables are those of a batch script."""
 
-    def started(self, environ: Mapping[str, str]) -> bool:
+    def is_active(self, environ: Mapping[str, str]) -> bool:
         """True if the variables of this launcher are set."""
         return all(name in environ for name in (self.rank, self.world, self.also or self.rank))
 
@@ -93,19 +93,19 @@ LAUNCHED, STARTED = "HARNESS_LAUNCHED", "HARNESS_STARTED"
 """The variables with the times of day at which the harness began to start a rank, and at which its task began."""
 STAGED = "HARNESS_STAGED"
 """The variable with the seconds that bringing archives to the nodes took."""
-VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-VISIBLE_TOO = ("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+OTHER_VISIBLE_DEVICES = ("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
 """The variables by which launchers show devices to a rank; the second ones are not asked whether it is bound."""
 
 
-def launcher_of(environ: Mapping[str, str]) -> Launcher | None:
+def detect_launcher(environ: Mapping[str, str]) -> Launcher | None:
     """The launcher that started this process as a rank; None for a process that is no rank."""
-    return next((each for each in LAUNCHERS if each.started(environ)), None)
+    return next((each for each in LAUNCHERS if each.is_active(environ)), None)
 
 
-def place(environ: Mapping[str, str]) -> RankPlace:
+def read_place(environ: Mapping[str, str]) -> RankPlace:
     """The place that the launcher gave this process; a world of one without a launcher."""
-    launcher = launcher_of(environ)
+    launcher = detect_launcher(environ)
     if launcher is None:
         return RankPlace()
     return RankPlace(
@@ -121,22 +121,22 @@ FIRST_PORT, PORTS = 20_000, 12_000
 HOST_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
 
 
-def on_one_machine(environ: Mapping[str, str]) -> bool:
+def is_single_machine(environ: Mapping[str, str]) -> bool:
     """True if the launcher says that all ranks are on this machine."""
-    launcher = launcher_of(environ)
+    launcher = detect_launcher(environ)
     return launcher is None or environ.get(launcher.local_world) == environ[launcher.world]
 
 
-def address(environ: Mapping[str, str]) -> dict[str, str]:
+def get_master_address(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables by which torch lets the ranks of a foreign launcher meet; none where they are set already.
 
     Worlds that run side by side have different ports where their launcher names them.
     """
-    launcher = launcher_of(environ)
+    launcher = detect_launcher(environ)
     if launcher is None or launcher is TORCHRUN or {"MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
         return {}
     host = environ.get("MASTER_ADDR") or (
-        "127.0.0.1" if on_one_machine(environ) else _host_of_rank_0(environ)
+        "127.0.0.1" if is_single_machine(environ) else _find_first_host(environ)
     )
     port = environ.get("MASTER_PORT") or str(FIRST_PORT + crc32(world_name(environ).encode()) % PORTS)
     return {"MASTER_ADDR": host, "MASTER_PORT": port}
@@ -144,13 +144,13 @@ def address(environ: Mapping[str, str]) -> dict[str, str]:
 
 def world_name(environ: Mapping[str, str]) -> str:
     """A name of the world that all its ranks know: the job by its launcher, or else the process that started them."""
-    launcher = launcher_of(environ)
+    launcher = detect_launcher(environ)
     named = [environ.get(name, "") for name in launcher.job] if launcher else []
     size = environ[launcher.world] if launcher else "1"
     return ".".join([*named, size] if any(named) else [str(os.getppid()), size])
 
 
-def _host_of_rank_0(environ: Mapping[str, str]) -> str:
+def _find_first_host(environ: Mapping[str, str]) -> str:
     """The first host of the job's list."""
     if nodes := environ.get("SLURM_STEP_NODELIST"):
         return first_host(nodes)
@@ -182,7 +182,7 @@ ADDRESS_OF_INTERFACE = 0x8915
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
-def add_interfaces(parser: argparse.ArgumentParser) -> None:
+def add_interface_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options by which a launcher names the network interfaces of a machine."""
     parser.add_argument("--interfaces", nargs="+", default=[], help="network interfaces of this machine")
     parser.add_argument("--per-node", type=int, default=1, help="ranks that share them")
@@ -190,13 +190,13 @@ def add_interfaces(parser: argparse.ArgumentParser) -> None:
 
 def choose_interface(options: argparse.Namespace, at: RankPlace) -> None:
     """Sets the network interface of this rank, unless the environment names one. Refuses one that is not there."""
-    nearest = beside(at.local_rank, options.per_node, options.interfaces)
+    nearest = nearest_interface(at.local_rank, options.per_node, options.interfaces)
     os.environ.update({key: value for key, value in nearest.items() if key not in os.environ})
     if at.world > 1:
-        own_address(os.environ)
+        get_own_address(os.environ)
 
 
-def beside(local_rank: int, per_node: int, interfaces: Sequence[str]) -> dict[str, str]:
+def nearest_interface(local_rank: int, per_node: int, interfaces: Sequence[str]) -> dict[str, str]:
     """The network interface of a rank, in the variables that libraries read; neighbouring ranks share one.
 
     NCCL chooses among all interfaces by itself.
@@ -207,12 +207,12 @@ def beside(local_rank: int, per_node: int, interfaces: Sequence[str]) -> dict[st
     return {gloo: interfaces[local_rank * len(interfaces) // per_node], nccl: ",".join(interfaces)}
 
 
-def own_address(environ: Mapping[str, str]) -> str:
+def get_own_address(environ: Mapping[str, str]) -> str:
     """The address of this machine: that of the network interface which the environment names, else the host name."""
     named = [(name, environ[name]) for name in INTERFACES if environ.get(name, "^").strip()[0] != "^"]
     there = [name for _, name in socket.if_nameindex()]
     for variable, words in named:
-        missing = [word for word in words.split(",") if not _named(word, there)]
+        missing = [word for word in words.split(",") if not _match_interfaces(word, there)]
         if missing:
             raise UserError(
                 f"{variable} names the network interface {', '.join(missing)}, which {socket.gethostname()} does not "
@@ -220,12 +220,12 @@ def own_address(environ: Mapping[str, str]) -> str:
             )
     for _, words in named:
         with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as link, suppress(OSError):
-            name = _named(words.split(",")[0], there)[0]
+            name = _match_interfaces(words.split(",")[0], there)[0]
             return socket.inet_ntoa(ioctl(link, ADDRESS_OF_INTERFACE, pack("256s", name.encode()))[20:24])
     return socket.gethostname()
 
 
-def _named(word: str, there: Sequence[str]) -> list[str]:
+def _match_interfaces(word: str, there: Sequence[str]) -> list[str]:
     """The interfaces that a word of NCCL_SOCKET_IFNAME means: =eth0 is eth0 alone, and eth each one that begins so."""
     exact = word.removeprefix("=")
     return [name for name in there if name == exact] or [
@@ -235,21 +235,21 @@ def _named(word: str, there: Sequence[str]) -> list[str]:
 
 # The board, and the file beside it.
 
-BOARD = "HARNESS_BOARD"
+RENDEZVOUS = "HARNESS_BOARD"
 """The variable with the name, the host and the port of the launcher's board."""
 BACKLOG = 4096
 KEPT_FREE = 64
 """The descriptors that the board leaves to its process."""
-REACHING = 10.0
+CONNECT_TIMEOUT = 10.0
 """The seconds after which a rank that does not reach the board goes to the file."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-SILENCE = 10.0
+SILENCE_TIMEOUT = 10.0
 """The seconds that a guest of the board has to give its name: a rank gives it at once."""
 ROUNDS = BACKLOG
 """The most rounds of one call of `serve`."""
 
 
-class Board:
+class Rendezvous:
     """The socket of a launcher. `serve` is called often and never waits; the messages are single lines.
 
     It listens on all addresses, because no single one is known beforehand by which every node reaches this machine. A
@@ -264,7 +264,7 @@ class Board:
         self._link = socket.create_server(("", 0), backlog=BACKLOG)
         self._link.setblocking(False)
         self._selector.register(self._link, selectors.EVENT_READ)
-        self.environment = {BOARD: f"{self.name} {host} {self._link.getsockname()[1]}"}
+        self.environment = {RENDEZVOUS: f"{self.name} {host} {self._link.getsockname()[1]}"}
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._most = most - KEPT_FREE
@@ -278,7 +278,7 @@ class Board:
         for _ in range(ROUNDS):
             ready = self._selector.select(0)
             moved = [
-                self._accept() if key.fileobj is self._link else self._hear(key.fileobj)  # type: ignore[arg-type]
+                self._accept() if key.fileobj is self._link else self._read_message(key.fileobj)  # type: ignore[arg-type]
                 for key, _ in ready
             ]
             if self._address or len(self._asking) > self._most // 2:
@@ -286,7 +286,7 @@ class Board:
                     self._answer(self._asking.pop())
             if not any(moved):
                 break
-        self._drop_silent(before=time.monotonic() - SILENCE)
+        self._drop_silent(before=time.monotonic() - SILENCE_TIMEOUT)
 
     def close(self) -> None:
         for key in list(self._selector.get_map().values()):
@@ -312,19 +312,19 @@ class Board:
         """Drops the guests that came before a time and have said nothing yet, the first ones first."""
         late = [guest for guest, came in self._silent.items() if came < before][:most]
         for guest in late:
-            self._forget(guest)
+            self._unregister(guest)
             guest.close()
         return bool(late)
 
-    def _forget(self, guest: socket.socket) -> None:
+    def _unregister(self, guest: socket.socket) -> None:
         self._selector.unregister(guest)
         del self._silent[guest]
 
-    def _hear(self, guest: socket.socket) -> bool:
+    def _read_message(self, guest: socket.socket) -> bool:
         """A message is `NAME`, or `NAME HOST PORT` from rank 0. A guest with another name is not of this run."""
         if guest not in self._silent:
             return False  # dropped in this round for lack of descriptors
-        self._forget(guest)
+        self._unregister(guest)
         try:
             name, *address = guest.recv(1024).decode(errors="replace").split() or [""]
         except OSError:
@@ -341,9 +341,9 @@ class Board:
             guest.sendall(f"{self.name} {self._address}\n".encode())
 
 
-def post(file: Path, host: str, port: int) -> None:
+def publish_address(file: Path, host: str, port: int) -> None:
     """Tells the other ranks where rank 0 listens. The file is renamed into place: readers see a whole file."""
-    posted = ask_board(f" {host} {port}", REACHING) is not None
+    posted = query_rendezvous(f" {host} {port}", CONNECT_TIMEOUT) is not None
     try:
         partial = file.with_suffix(".part")
         partial.write_text(f"{host} {port}", encoding="utf-8")
@@ -353,23 +353,23 @@ def post(file: Path, host: str, port: int) -> None:
             raise
 
 
-def learn(file: Path, timeout: timedelta) -> tuple[str, int]:
+def find_address(file: Path, timeout: timedelta) -> tuple[str, int]:
     """The host and the port of rank 0, from the board, or from the file where the board is out of reach."""
     seconds = timeout.total_seconds()
-    host, port = (ask_board("", seconds) or _read_address(file, seconds)).split()
+    host, port = (query_rendezvous("", seconds) or _read_address(file, seconds)).split()
     return host, int(port)
 
 
-def ask_board(words: str, seconds: float) -> str | None:
+def query_rendezvous(words: str, seconds: float) -> str | None:
     """The answer of the board: the address of rank 0. None where there is no board, or no rank reaches it."""
-    if BOARD not in os.environ:
+    if RENDEZVOUS not in os.environ:
         return None
-    name, host, port = os.environ[BOARD].split()
+    name, host, port = os.environ[RENDEZVOUS].split()
     hosts = [host, *filter(None, [os.environ.get("SLURM_SRUN_COMM_HOST")])]
     begun, pause, reached = time.monotonic(), FIRST_PAUSE, False
-    while (passed := time.monotonic() - begun) < seconds and (reached or passed < REACHING):
+    while (passed := time.monotonic() - begun) < seconds and (reached or passed < CONNECT_TIMEOUT):
         for each in hosts:
-            with suppress(OSError), socket.create_connection((each, int(port)), REACHING / 2) as link:
+            with suppress(OSError), socket.create_connection((each, int(port)), CONNECT_TIMEOUT / 2) as link:
                 link.sendall(f"{name}{words}\n".encode())
                 link.settimeout(max(seconds - passed, 1.0))
                 named, *address = link.recv(1024).decode(errors="replace").split() or [""]

@@ -27,7 +27,7 @@ CALLS = 100
 """The calls of a group that are under way at the same time, at most: tags have 31 bits."""
 
 
-class Flight(Thread):
+class RingWork(Thread):
     """A call under way on a thread of its own, to be waited for as the library's calls are.
 
     The thread never keeps a process alive: a rank that fails leaves at once.
@@ -66,30 +66,30 @@ class RingCollectives:
     def __init__(self, group: dist.ProcessGroup, smallest: int) -> None:
         self._group, self._smallest = group, smallest
         self._issued = 0
-        self._flights: dict[int, Flight] = {}
+        self._flights: dict[int, RingWork] = {}
 
-    def pays(self, size: int) -> bool:
+    def is_worthwhile(self, size: int) -> bool:
         """True if a call of so many bytes is large enough."""
         return size >= self._smallest
 
-    def broadcast(self, root: int, buffer: Tensor, *, later: bool) -> list[Flight]:
+    def broadcast(self, root: int, buffer: Tensor, *, later: bool) -> list[RingWork]:
         """Fills every member's buffer with the root's; returns the flights to wait for, none unless `later`."""
         return self._issue(_broadcast, root, buffer, later=later)
 
-    def gather(self, blocks: Sequence[Tensor], *, later: bool) -> list[Flight]:
+    def gather(self, blocks: Sequence[Tensor], *, later: bool) -> list[RingWork]:
         """Sends every member's block to every member."""
         return self._issue(_gather, blocks, later=later)
 
-    def exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, later: bool) -> list[Flight]:
+    def exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, later: bool) -> list[RingWork]:
         """Sends a tensor to each member and receives one from each."""
         return self._issue(_exchange, sends, receives, later=later)
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Waits for all flights, also for flights whose results nobody wants."""
         for flight in self._flights.values():
             flight.wait()
 
-    def _issue(self, messages: Callable[..., None], *given: Any, later: bool) -> list[Flight]:
+    def _issue(self, messages: Callable[..., None], *given: Any, later: bool) -> list[RingWork]:
         """Issues a call. Its tags are those of an earlier call, which is waited for first."""
         self._issued += 1
         tags = self._issued % CALLS
@@ -99,7 +99,7 @@ class RingCollectives:
         if not later:
             messages(members, *given)
             return []
-        flight = self._flights[tags] = Flight(partial(messages, members, *given))
+        flight = self._flights[tags] = RingWork(partial(messages, members, *given))
         return [flight]
 
 
@@ -133,7 +133,7 @@ def _broadcast(members: TaggedGroup, root: int, buffer: Tensor) -> None:
     """Sends pieces along a ring that starts at the root: each piece is passed on while the next one arrives."""
     size, distance = members.size, (members.index - root) % members.size
     before, after = (members.index - 1) % size, (members.index + 1) % size
-    pieces = list(_cut(buffer))
+    pieces = list(_split_pieces(buffer))
     coming = [members.receive(piece, before, tag) for tag, piece in enumerate(pieces)] if distance else []
     leaving = []
     for tag, piece in enumerate(pieces):
@@ -152,7 +152,7 @@ def _gather(members: TaggedGroup, blocks: Sequence[Tensor]) -> None:
     """
     size, index = members.size, members.index
     before, after = (index - 1) % size, (index + 1) % size
-    pieces = [list(_cut(block)) for block in blocks]
+    pieces = [list(_split_pieces(block)) for block in blocks]
     tags = list(accumulate((len(cut) for cut in pieces), initial=0))
     upstream = [(index - step) % size for step in range(1, size)]  # in the order in which their blocks arrive
     coming = {
@@ -183,7 +183,7 @@ def _exchange(members: TaggedGroup, sends: Sequence[Tensor], receives: Sequence[
         work.wait()
 
 
-def _cut(buffer: Tensor) -> Iterator[Tensor]:
+def _split_pieces(buffer: Tensor) -> Iterator[Tensor]:
     flat = buffer.view(-1)
     piece = max(-(-flat.numel() // PIECES), SMALLEST_PIECE // flat.element_size())
     return iter(flat.split(piece)) if flat.numel() else iter(())

@@ -70,7 +70,7 @@ def calibrated(
 ) -> Calibration:
     """The sections of a card, as measured here and now."""
     card = load_machine_card(root, machine)
-    device = engine.device_of(Engine(card.engine), 0)
+    device = engine.select_device(Engine(card.engine), 0)
     torch.set_num_threads(card.threads_per_rank)
     measuring = Measuring(load_machine(root, machine), device, measured_on(device), on_step)
     if is_gpu(device):

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from harness.comm import collectives, engine
-from harness.comm.collectives import Reduction, Started
+from harness.comm.collectives import Reduction, StartedCall
 from harness.comm.engine import Engine
 from harness.comm.meeting import RankPlace
 from harness.device import reset_memory
@@ -86,7 +86,7 @@ def times_of_calls() -> list[KernelTime]:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("default")  # the ranks of a pool take a warning for an error
         meet = Path(folder) / "meeting"
-        device = engine.start(Engine.NCCL, RankPlace(), meet=meet, group_of_one=True)
+        device = engine.join_world(Engine.NCCL, RankPlace(), rendezvous=meet, group_of_one=True)
         try:
             return [
                 KernelTime(name, seconds_of(call, device), bytes=size)
@@ -94,29 +94,29 @@ def times_of_calls() -> list[KernelTime]:
                 for name, call in calls(torch.ones(size // 4, device=device)).items()
             ]
         finally:
-            engine.stop()
-            engine.network()  # removes the log of NCCL
+            engine.leave_world()
+            engine.read_network()  # removes the log of NCCL
 
 
 def calls(x: Tensor) -> dict[str, Callable[[], object]]:
     """The collectives of a world of one on a buffer."""
     group, sizes = dist.group.WORLD, [len(x)]
     assert group is not None
-    started: dict[str, Callable[[], Started[Tensor]]] = {
+    started: dict[str, Callable[[], StartedCall[Tensor]]] = {
         "all_reduce": partial(collectives.all_reduce, group, x, Reduction.SUM, None, later=False),
         "all_gather": partial(collectives.all_gather, group, x, sizes, None, None, later=False),
         "reduce_scatter": partial(collectives.reduce_scatter, group, x, sizes, None, later=False),
         "all_to_all": partial(collectives.all_to_all, group, x, sizes, sizes, None, later=False),
-        "broadcast": partial(collectives.broadcast_from_here, group, x, None, later=False),
+        "broadcast": partial(collectives.broadcast_send, group, x, None, later=False),
     }
     return {name: partial(_finish, start) for name, start in started.items()}
 
 
-def _finish(start: Callable[[], Started[Tensor]]) -> Tensor:
+def _finish(start: Callable[[], StartedCall[Tensor]]) -> Tensor:
     call = start()
     for work in call.works:
         work.wait()
-    return call.land()
+    return call.result()
 
 
 def unmeasured_links(devices_per_node: int) -> dict[str, Any]:

@@ -167,18 +167,18 @@ def main() -> int:
     parser.add_argument("--engine", type=Engine, required=True)
     parser.add_argument("--meeting", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    meeting.add_interfaces(parser)
+    meeting.add_interface_options(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in engine.LOGGING:  # a measurement always asks for the network
         os.environ.pop(name, None)
-    at = meeting.place(os.environ)
+    at = meeting.read_place(os.environ)
     meeting.choose_interface(options, at)
-    device = engine.start(options.engine, at, meet=options.meeting)
+    device = engine.join_world(options.engine, at, rendezvous=options.meeting)
     try:
-        result = measured_here(at.world, device) | {"network": engine.network()}
+        result = measured_here(at.world, device) | {"network": engine.read_network()}
     finally:
-        engine.stop()
+        engine.leave_world()
     if at.rank == 0:
         options.out.write_text(json.dumps(result), encoding="utf-8")
     return 0

@@ -40,7 +40,7 @@ def wrong_with_gpus(gpus: int) -> list[str]:
 
 def wrong_here() -> list[str]:
     """What is wrong with the kernels of this rank's GPU, and with the sums over the GPUs of all ranks."""
-    device, ranks = engine.device_of(Engine.NCCL, engine.rank()), engine.world_size()
+    device, ranks = engine.select_device(Engine.NCCL, engine.rank()), engine.world_size()
     axis = Grid.build({AxisName.P: ranks}, Ledger(recording=False), device)[AxisName.P]
     A, rows = check_graph(TESTED).A, torch.arange(TESTED)
     H, G = (uniform_rectangle(seed, Purpose.TEST, range(TESTED), range(80), 80) - 0.5 for seed in (0, 1))

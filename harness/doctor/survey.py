@@ -230,7 +230,7 @@ def _in_torch(tell: Tell) -> Iterator[Examined]:
     """What torch makes of the GPUs that the driver shows."""
     import torch
 
-    from harness.comm.meeting import VISIBLE
+    from harness.comm.meeting import VISIBLE_DEVICES
     from harness.device import gpu_build, gpu_count, pairs_without_peer_access
 
     build, devices = gpu_build(), gpu_count()
@@ -239,7 +239,7 @@ def _in_torch(tell: Tell) -> Iterator[Examined]:
         yield Examined("torch's build", f"{idle}: README.md says which torch to install", missing=True)
         return
     if not devices:
-        hiding = [f"{name}={os.environ[name]}" for name in VISIBLE if name in os.environ]
+        hiding = [f"{name}={os.environ[name]}" for name in VISIBLE_DEVICES if name in os.environ]
         reason = f"{' '.join(hiding)} hides them" if hiding else f"the driver may be too old for {build}"
         yield Examined("torch's build", f"{torch.__version__} finds no GPU: {reason}", missing=True)
         return

@@ -28,12 +28,14 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple, NoReturn
 
 from harness.children import die_with_parent
-from harness.comm.meeting import LAUNCHED, STARTED, VISIBLE, VISIBLE_TOO
+from harness.comm.meeting import LAUNCHED, OTHER_VISIBLE_DEVICES, STARTED, VISIBLE_DEVICES
 from harness.errors import RunError
 
 IMPORTED = ("harness.run.rank", "harness.run.recording", "harness.results.parquet", "harness.kernels.tiles")
 """The modules that take seconds to import."""
-RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", LAUNCHED, STARTED, *VISIBLE, *VISIBLE_TOO})
+RANK_VARIABLES = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", LAUNCHED, STARTED, *VISIBLE_DEVICES, *OTHER_VISIBLE_DEVICES}
+)
 OF_LAUNCHERS = ("SLURM", "FLUX_", "PALS_", "PMI_", "PMIX_", "OMPI_", "JSM_", "MPI_LOCAL")
 """Variables that are read by Python code alone, and by drivers when a rank first asks for a GPU; prefixes of more of
 them. Their values may differ from those of the fork server."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
-from harness.comm.meeting import RankPlace, on_one_machine, place
+from harness.comm.meeting import RankPlace, is_single_machine, read_place
 from harness.errors import RunError, UserError
 from harness.files import SCRATCH, SCRATCH_NAMES, explain_os_errors, is_own, owner_tag, remove_leftovers
 from harness.launch.fork_server import ForkServer
@@ -202,12 +202,12 @@ class JoinedWorld:
     """A world whose rank 0 leads. The others follow: each run is an order, a key of the store that all ranks share."""
 
     def __init__(self, at: RankPlace) -> None:
-        from harness.comm.engine import foreign_store
+        from harness.comm.engine import external_store
 
-        if on_one_machine(os.environ):
+        if is_single_machine(os.environ):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the machine's name resolves to
         self.at, self._orders = at, count()
-        self._store = foreign_store(at)
+        self._store = external_store(at)
 
     def lead(self, spec: Spec, root: Path, runs: Path, scratch: Path) -> Watched:
         """Runs the spec in the scratch folder on all ranks."""
@@ -278,13 +278,13 @@ class JoinedWorld:
         import torch
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-        from harness.comm.engine import file_store
+        from harness.comm.engine import make_file_store
         from harness.run.rank import run_and_report_faults
 
         machine = json.loads((scratch / "spec.json").read_text(encoding="utf-8"))["machine"]
         torch.set_num_threads(machine["threads_per_rank"])
-        here = on_one_machine(os.environ)
-        store = file_store(scratch / "meeting", self.at.world) if here else PrefixStore(order, self._store)
+        here = is_single_machine(os.environ)
+        store = make_file_store(scratch / "meeting", self.at.world) if here else PrefixStore(order, self._store)
         run_and_report_faults(self.at, root, scratch, runs, store)
 
 
@@ -297,7 +297,7 @@ TAMPERED = "If this repeats, another user may be writing to the store: docs/secu
 @cache
 def joined_world() -> JoinedWorld | None:
     """The world that another launcher started, with this process as one of its ranks; None without one."""
-    at = place(os.environ)
+    at = read_place(os.environ)
     return JoinedWorld(at) if at.world > 1 else None
 
 

@@ -32,7 +32,7 @@ from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from struct import calcsize, unpack
 
-from harness.comm.meeting import BOARD, FIRST_PAUSE, STARTED, place
+from harness.comm.meeting import FIRST_PAUSE, RENDEZVOUS, STARTED, read_place
 from harness.errors import RunError
 from harness.launch.fork_server import Child, ForkServer, Waiting, alike
 from harness.launch.library_caches import secure_caches
@@ -54,7 +54,7 @@ def main() -> int:
     os.environ[STARTED] = str(time.time())
     secure_caches(os.environ)
     program = sys.argv[1:]
-    if place(os.environ).local_rank > 0:
+    if read_place(os.environ).local_rank > 0:
         return _end_as(_follow(program))
     try:
         return _end_as(_lead(program))
@@ -69,7 +69,7 @@ def _address() -> str:
     Every user of the node can read the name, so it holds a digest of the board's, a secret. Nodes that are played by
     one machine have one host name and different numbers.
     """
-    step = sha256(os.environ.get(BOARD, "").partition(" ")[0].encode()).hexdigest()[:16]
+    step = sha256(os.environ.get(RENDEZVOUS, "").partition(" ")[0].encode()).hexdigest()[:16]
     return f"\0harness-{step}-{platform.node()}-{os.environ.get('SLURM_NODEID', '')}"
 
 
@@ -204,7 +204,7 @@ def _follow(program: Sequence[str]) -> int:
 
 
 def _run_here(program: Sequence[str], why: str) -> int:
-    print(f"Rank {place(os.environ).rank} imports by itself: {why}.", file=sys.stderr)
+    print(f"Rank {read_place(os.environ).rank} imports by itself: {why}.", file=sys.stderr)
     del os.environ[STARTED]
     module, *sys.argv[1:] = program
     return int(import_module(module).main())

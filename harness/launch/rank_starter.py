@@ -12,7 +12,7 @@ from stat import S_ISREG
 from typing import NamedTuple
 
 from harness.children import die_with_parent
-from harness.comm.meeting import INTERFACES, LAUNCHED, LAUNCHERS, STAGED, Board, own_address
+from harness.comm.meeting import INTERFACES, LAUNCHED, LAUNCHERS, STAGED, Rendezvous, get_own_address
 from harness.errors import RunError, UserError
 from harness.files import is_own, read_tail
 from harness.launch.fork_server import ForkServer, Waiting
@@ -53,7 +53,7 @@ class RankStarter(NamedTuple):
     """The words that start Python in a rank of a step."""
     staged: Sequence[Sequence[str]] = ()
     """The commands that bring archives to the nodes before the step."""
-    board: Board | None = None
+    board: Rendezvous | None = None
     """The socket at which ranks of several machines learn where they meet."""
 
     @property
@@ -148,7 +148,7 @@ def rank_starter(machine: Machine, ranks: int, root: Path, program: list[str]) -
     else:
         program = ["harness.launch.library_caches", *program]
     line = step(ranks, slurm)
-    board = Board(_host(slurm)) if ranks > 1 else None
+    board = Rendezvous(_host(slurm)) if ranks > 1 else None
     shared = step_environment(machine, root, slurm, ranks) | (board.environment if board else {})
     return RankStarter(
         program,
@@ -181,7 +181,7 @@ def _host(slurm: Slurm) -> str:
     """The address of this machine by the first interface of the card that it has, else its name."""
     there = [name for _, name in socket.if_nameindex()]
     named = next((name for name in slurm.interfaces if name in there), None)
-    return own_address({INTERFACES[0]: named} if named else {})
+    return get_own_address({INTERFACES[0]: named} if named else {})
 
 
 def waiting_on(root: Path, machine: str) -> Waiting:

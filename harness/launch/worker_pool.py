@@ -117,7 +117,7 @@ def main() -> int:
         while True:
             job: Job | None = pickle.loads(channel.recv_bytes())
             if job is None:
-                engine.stop()
+                engine.leave_world()
             else:
                 channel.send_bytes(pickle.dumps(_reply(job)))
     return 0
@@ -134,13 +134,13 @@ def _reply(job: Job) -> Reply:
             return pickle.dumps(_call(job))
     except Exception as error:
         fault = describe_error(job.rank, error)
-        engine.stop()
+        engine.leave_world()
         return fault
 
 
 def _call(job: Job) -> Any:
     place, timeout = RankPlace(job.rank, job.world, job.rank), timedelta(seconds=job.patience)
-    engine.start(job.engine, place, meet=job.meeting, timeout=timeout)
+    engine.join_world(job.engine, place, rendezvous=job.meeting, timeout=timeout)
     sys.path[:] = job.path
     function = job.function.load()
     return function(*pickle.loads(job.arguments))

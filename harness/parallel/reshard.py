@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from harness.comm.axis import Axis, paired
+from harness.comm.axis import Axis, apply_pair
 from harness.comm.call import Pending
 from harness.comm.layout import Coordinates, coordinates
 from harness.ledger import AxisName, Op, TensorName, apply, follow
@@ -152,7 +152,9 @@ class Slices(NamedTuple):
         if self.across.size == 1:
             return x
         ahead, back = (self.to_rows, self.to_columns) if whole_rows else (self.to_columns, self.to_rows)
-        return paired(self.across.ledger, x, partial(ahead, tensor=tensor), partial(back, tensor=gradient))
+        return apply_pair(
+            self.across.ledger, x, partial(ahead, tensor=tensor), partial(back, tensor=gradient)
+        )
 
     def to_rows(self, x: Tensor, tensor: TensorName) -> Tensor:
         """The whole rows of this rank: every member gives its columns of them."""

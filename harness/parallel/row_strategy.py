@@ -275,7 +275,7 @@ def sum_gradients(weights: Sequence[Tensor], over: Axis, layers: Sequence[int] |
     """
     gradients = [W.grad for W in weights if W.grad is not None]
     assert len(gradients) == len(weights), "a weight has no gradient"
-    over.all_reduce_together(gradients, layers=layers or [NOBODY] * len(weights), tensor=TensorName.DW)
+    over.all_reduce_coalesced(gradients, layers=layers or [NOBODY] * len(weights), tensor=TensorName.DW)
 
 
 def as_indices(vertices: Index, device: torch.device) -> Tensor:

@@ -42,7 +42,7 @@ def make_ready(strategy: Strategy, grid: Grid, blocks: Blocks) -> None:
     for _ in range(READY_STEPS):
         trainer.step()
     trainer.evaluate()
-    grid.settle()
+    grid.drain()
     del trainer
     gc.collect()
     reset_memory(grid.device)

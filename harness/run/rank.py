@@ -56,10 +56,10 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--meeting", type=Path, help="a file by which ranks find each other without a board")
     parser.add_argument("--stacks", action="store_true", help="write the stacks into a file at every SIGUSR1")
-    meeting.add_interfaces(parser)
+    meeting.add_interface_options(parser)
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    at = meeting.place(os.environ)
+    at = meeting.read_place(os.environ)
     if options.stacks:
         dump_stacks_on_signal(options.scratch, at.rank)
 
@@ -108,7 +108,7 @@ def run(
         raise UserError(f"The launcher started {at.world} ranks, and the spec is for {spec.ranks}.")
     strategy, blocks = open_run(root, spec)
     stages.end("open")
-    device = engine.start(Engine(spec.machine.engine), at, meet=meet)
+    device = engine.join_world(Engine(spec.machine.engine), at, rendezvous=meet)
     stages.end("meet")
     in_turns = open_turn(scratch) if spec.measure.tape else None
     try:
@@ -129,10 +129,10 @@ def run(
         if isinstance(ledger, Tape) and not tables.fault:
             tables.add_tape(record_tape(trainer, ledger))
         ranks = gather_tables(grid.world, tables)
-        grid.settle()
-        network = engine.network()
+        grid.drain()
+        read_network = engine.read_network()
     finally:
-        engine.stop()
+        engine.leave_world()
         if in_turns:
             in_turns.close()
     if at.rank == 0:

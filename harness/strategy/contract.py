@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from harness.comm.layout import Coordinates, coordinates, grids_of
+from harness.comm.layout import Coordinates, coordinates, list_grids
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.models.gcn import MODELS
@@ -299,7 +299,7 @@ class Strategy(ABC):
     @classmethod
     def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
         """Every grid of this many ranks, the best guess first; empty if the number does not suit."""
-        return grids_of(ranks, *cls.axes)
+        return list_grids(ranks, *cls.axes)
 
     @abstractmethod
     def refuse(self) -> str | None:

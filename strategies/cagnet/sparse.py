@@ -9,7 +9,7 @@ other blocks without their empty columns (`harness.parallel.halo`).
 
 from torch import Tensor
 
-from harness.comm.call import Landed
+from harness.comm.call import CompletedCall
 from harness.ledger import Op, TensorName
 from harness.parallel.halo import BlockRow, block_row
 from harness.strategies.cagnet.oned import Aggregation, RowScheme, WholeRows
@@ -29,7 +29,7 @@ class NeededRows(Aggregation):
     ) -> Tensor:
         """A H: the rows that others need leave, this rank's own rows are multiplied, then the rows that arrived."""
         exchange = A.halo.exchange(ops.over, ops.kernels, H_NF, moves)
-        arriving = exchange.later() if ops.overlap else Landed(exchange.now())
+        arriving = exchange.later() if ops.overlap else CompletedCall(exchange.now())
         T_NF = None if A.A_NN is None else ops.kernels.spmm(A.A_NN, H_NF, makes)
         return ops.kernels.spmm(A.A_NK, arriving.wait(), makes, add_to=T_NF)
 

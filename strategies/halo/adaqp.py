@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.comm.call import Landed, Pending
+from harness.comm.call import CompletedCall, Pending
 from harness.kernels.csr import take
 from harness.kernels.random import Purpose, random_order, uniform
 from harness.ledger import Direction, Op, TensorName
@@ -135,7 +135,7 @@ class QuantisedOperators(PartOperators):
             message = quantised(rows[group.leaving], group.bits, seed)
         sizes = {"send": group.send, "receive": group.receive}
         call = self.over.all_to_all.call(message, **sizes, tensor=tensor, words=rows.shape[1])
-        return call.later() if self.exchange.overlap else Landed(call.now())
+        return call.later() if self.exchange.overlap else CompletedCall(call.now())
 
 
 class AdaQP(PartitionParallel):

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from harness.comm.call import Call, Landed, Pending
+from harness.comm.call import Call, CompletedCall, Pending
 from harness.kernels import Csr, transpose
 from harness.kernels.parts import build_scatter_matrix, hstack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
@@ -99,7 +99,7 @@ class Exchange:
         self, call: Call[Tensor], direction: Direction, layer: int, step: int | None
     ) -> Pending[Tensor]:
         """The rows or gradients that a layer uses now; `step` is None outside training."""
-        return call.later() if self.overlap else Landed(call.now())
+        return call.later() if self.overlap else CompletedCall(call.now())
 
 
 class AggregatePart(Function):
@@ -216,7 +216,7 @@ class PartOperators(RowOperators):
         """H_K: each rank sends the rows that others need and receives the rows that it needs."""
         part = self.parts[layer]
         if not part.exchanged:
-            return Landed(H_NF[:0])
+            return CompletedCall(H_NF[:0])
         call = part.halo.exchange(self.over, self.kernels, H_NF, TensorName.H)
         return self.exchange.issue(call, FORWARD, layer, self.step)
 
@@ -224,7 +224,7 @@ class PartOperators(RowOperators):
         """dH_M: each rank sends gradients to the owners of the rows and receives those of its own rows."""
         part = self.parts[layer]
         if not part.exchanged:
-            return Landed(dH_KF)
+            return CompletedCall(dH_KF)
         call = part.halo.back(self.over, dH_KF, TensorName.DH)
         return self.exchange.issue(call, BACKWARD, layer, self.step)
 

@@ -11,7 +11,7 @@ Legend as in `partition_parallel`.
 from pydantic import Field
 from torch import Tensor
 
-from harness.comm.call import Call, Landed, Pending
+from harness.comm.call import Call, CompletedCall, Pending
 from harness.ledger import Direction, Op, TensorName
 from harness.parallel.halo import Halo
 from harness.strategies.halo.partition_parallel import (
@@ -106,4 +106,4 @@ class StaleExchange(Exchange):
             with self.ledger.op(Op.COPY, tensor=NAMES[direction]):
                 self.average[key].mul_(m).add_(arrived, alpha=1 - m)
         self.under_way[key] = call.later()
-        return Landed(self.average[key])
+        return CompletedCall(self.average[key])

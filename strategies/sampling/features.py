@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from harness.comm.call import Landed, Pending
+from harness.comm.call import CompletedCall, Pending
 from harness.device import upload
 from harness.kernels import Csr
 from harness.kernels.attention import attend, softmax_torch
@@ -244,7 +244,7 @@ class LocalStore(FeatureStore):
 
     def begin(self, step: int, vertices: Tensor, *, later: bool) -> Arriving:
         with self.ctx.ledger.phase(Phase.SAMPLE), self.ctx.ledger.op(Op.COPY, tensor=TensorName.A):
-            return Landed(self.X_NF.index_select(0, self._positions(vertices)))
+            return CompletedCall(self.X_NF.index_select(0, self._positions(vertices)))
 
     def loss(self, vertices: Tensor, importance: Tensor | None) -> LabelLoss:
         return self.labels.on(self._positions(vertices), importance=importance)
@@ -394,7 +394,9 @@ class FetchingStore(FeatureStore):
         with over.ledger.op(Op.COPY, tensor=TensorName.X):
             leaving_MF = self.X_NF.index_select(0, requests.coming.to(device))
         call = requests.exchange(leaving_MF, TensorName.X)
-        return FetchedRows(self, lookup, order, requests, call.later() if later else Landed(call.now()))
+        return FetchedRows(
+            self, lookup, order, requests, call.later() if later else CompletedCall(call.now())
+        )
 
     def _owned(self, vertices: Tensor) -> Tensor:
         """Those of the vertices that are in this rank's block."""

@@ -335,7 +335,7 @@ def scatter_both_ways() -> tuple[Tensor, Tensor]:
     library = collectives.reduce_scatter_by_library(axis.group, x, (4, COLUMNS), torch.bfloat16, later=True)
     for work in library.works:
         work.wait()
-    return library.land(), axis.reduce_scatter(x, tensor=H, sizes=sizes)
+    return library.result(), axis.reduce_scatter(x, tensor=H, sizes=sizes)
 
 
 def test_both_ways_to_reduce_and_scatter_agree(ranks) -> None:

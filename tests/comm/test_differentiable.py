@@ -32,7 +32,7 @@ def rows_of(name: str, rank: int, world: int) -> int:
 
 
 def input_of(name: str, rank: int, world: int) -> Tensor:
-    if name == "spread":
+    if name == "replicate":
         rank = 0  # the same on every member
     return random(rank, rows_of(name, rank, world), 3)
 
@@ -41,8 +41,8 @@ def apply_to(axis: Axis, name: str, x: Tensor) -> Tensor:
     sizes = sizes_of(axis.size)
     if name in ("sum", "sum in place"):
         return axis.sum(x, tensor=T, in_place=name != "sum")
-    if name == "spread":
-        return axis.spread(x, gradient=DT)
+    if name == "replicate":
+        return axis.replicate(x, gradient=DT)
     return getattr(axis, name)(x, tensor=T, gradient=DT, sizes=sizes)
 
 
@@ -67,7 +67,7 @@ def differentiate(name: str, manner: str) -> tuple[Tensor, Tensor]:
 
 def dense(name: str, manner: str, world: int) -> tuple[list[Tensor], list[Tensor]]:
     xs = [input_of(name, rank, world).requires_grad_() for rank in range(world)]
-    if name == "spread":
+    if name == "replicate":
         ys = xs[:1] * world
     elif name == "gather":
         ys = [torch.cat(xs)] * world
@@ -76,13 +76,13 @@ def dense(name: str, manner: str, world: int) -> tuple[list[Tensor], list[Tensor
         ys = list(total.split(sizes_of(world))) if name == "scatter" else [total] * world
     counted = ys[:1] if name.startswith("sum") else ys  # a replicated loss is one loss
     loss = sum(share_of_loss(name, rank, y, manner) for rank, y in enumerate(counted))
-    used = xs[:1] if name == "spread" else xs
+    used = xs[:1] if name == "replicate" else xs
     gradients = list(torch.autograd.grad(loss, used))
-    return ys, gradients * world if name == "spread" else gradients
+    return ys, gradients * world if name == "replicate" else gradients
 
 
 @pytest.mark.parametrize("manner", ["plain", "transposed", "expanded"])
-@pytest.mark.parametrize("name", ["sum", "sum in place", "spread", "gather", "scatter"])
+@pytest.mark.parametrize("name", ["sum", "sum in place", "replicate", "gather", "scatter"])
 def test_outputs_and_gradients_equal_dense_autograd(ranks, name: str, manner: str) -> None:
     for world in WORLDS:
         outputs, gradients = dense(name, manner, world)
@@ -108,7 +108,7 @@ def rows_written(name: str, frozen: bool) -> list[tuple[Key, Amounts]]:
     ("name", "forward", "backward"),
     [
         ("sum", Op.ALL_REDUCE, None),
-        ("spread", None, Op.ALL_REDUCE),
+        ("replicate", None, Op.ALL_REDUCE),
         ("gather", Op.ALL_GATHER, Op.REDUCE_SCATTER),
         ("scatter", Op.REDUCE_SCATTER, Op.ALL_GATHER),
     ],
@@ -146,7 +146,7 @@ def share_a_gradient() -> tuple[Tensor, Tensor]:
     """The backward of an addition hands the same buffer to both of its terms."""
     axis = Grid.build({P: 2}, Ledger())[P]
     x, u = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
-    both = axis.spread(x, gradient=DT) + u
+    both = axis.replicate(x, gradient=DT) + u
     (both * (1.0 + axis.index)).sum().backward()
     assert x.grad is not None
     assert u.grad is not None
@@ -174,7 +174,7 @@ def test_a_tensor_that_autograd_needs_cannot_be_summed_in_place(ranks) -> None:
 def sum_narrow() -> tuple[Tensor, Tensor]:
     axis = Grid.build({P: 2}, Ledger(), wire=torch.bfloat16)[P]
     x = (torch.ones(2) / 3).requires_grad_()
-    y = axis.spread(axis.sum(x, tensor=T), gradient=DT)
+    y = axis.replicate(axis.sum(x, tensor=T), gradient=DT)
     (y / 3).sum().backward()
     assert x.grad is not None
     return y.detach(), x.grad
@@ -193,7 +193,7 @@ def test_on_an_axis_of_one_nothing_happens() -> None:
     axis = Grid.build({P: 1}, ledger)[P]
     ledger.start()
     x = torch.ones(2, requires_grad=True)
-    for name in ("sum", "sum in place", "spread"):
+    for name in ("sum", "sum in place", "replicate"):
         assert apply_to(axis, name, x) is x
     assert axis.gather(x, tensor=T, gradient=DT) is x
     assert axis.scatter(x, tensor=T, gradient=DT) is x

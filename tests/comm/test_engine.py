@@ -13,27 +13,27 @@ from harness.errors import UserError
 
 
 def test_a_process_without_a_launcher_is_a_world_of_one() -> None:
-    assert meeting.place({}) == RankPlace(rank=0, world=1, local_rank=0)
-    assert meeting.place({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == RankPlace(5, 8, 1)
+    assert meeting.read_place({}) == RankPlace(rank=0, world=1, local_rank=0)
+    assert meeting.read_place({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == RankPlace(5, 8, 1)
 
 
 @pytest.mark.parametrize("kind", [Engine.SINGLE, Engine.GLOO])
 def test_a_world_of_one_has_no_process_group(kind: Engine) -> None:
-    assert engine.start(kind, RankPlace()) == torch.device("cpu")
+    assert engine.join_world(kind, RankPlace()) == torch.device("cpu")
     assert not dist.is_initialized()
     assert (engine.rank(), engine.world_size()) == (0, 1)
-    engine.stop()
+    engine.leave_world()
 
 
 def test_the_engine_single_refuses_a_second_rank() -> None:
     with pytest.raises(UserError, match="one rank, and 2 were started"):
-        engine.start(Engine.SINGLE, RankPlace(0, 2))
+        engine.join_world(Engine.SINGLE, RankPlace(0, 2))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_nccl_without_a_gpu_is_refused_with_the_way_out() -> None:
     with pytest.raises(UserError, match="gloo"):
-        engine.start(Engine.NCCL, RankPlace(0, 2))
+        engine.join_world(Engine.NCCL, RankPlace(0, 2))
 
 
 def hook_and_place() -> tuple[bool, int, int]:
@@ -68,7 +68,7 @@ def devices(
             engine, "gpu_identity", lambda device, numbers=numbers: f"uuid {numbers[device.index]}"
         )
         monkeypatch.setattr(engine, "gethostname", lambda host=hosts[rank]: host)
-        taken.append(engine.start(Engine.NCCL, RankPlace(rank, len(shown), local), meet=store))
+        taken.append(engine.join_world(Engine.NCCL, RankPlace(rank, len(shown), local), rendezvous=store))
     return taken
 
 
@@ -88,7 +88,7 @@ def test_ranks_whose_scheduling_policy_is_fixed_join_all_the_same(monkeypatch: p
 
     monkeypatch.setattr(engine.os, "sched_setscheduler", refuse)
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: asked.append("joined"))
-    assert engine.start(Engine.GLOO, RankPlace(0, 2), meet=dist.HashStore()) == torch.device("cpu")
+    assert engine.join_world(Engine.GLOO, RankPlace(0, 2), rendezvous=dist.HashStore()) == torch.device("cpu")
     assert len(asked) == 2 and asked[-1] == "joined"
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.comm.layout import coordinates, grids_of, rank_at
+from harness.comm.layout import coordinates, list_grids, rank_at
 from harness.ledger import AxisName
 
 
@@ -30,7 +30,7 @@ def test_a_rank_outside_the_grid_is_a_mistake_of_ours() -> None:
 @given(st.integers(1, 60), st.integers(1, 3))
 def test_grids_are_all_the_factorisations(ranks: int, axes: int) -> None:
     names = (AxisName.X, AxisName.Y, AxisName.Z)[:axes]
-    found = [tuple(grid.values()) for grid in grids_of(ranks, *names)]
+    found = [tuple(grid.values()) for grid in list_grids(ranks, *names)]
     numbers = range(1, ranks + 1)
     assert len(set(found)) == len(found)
     assert set(found) == {shape for shape in product(*[numbers] * axes) if prod(shape) == ranks}

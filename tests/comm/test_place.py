@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 from harness.comm import meeting
-from harness.comm.engine import _bound, network_of
+from harness.comm.engine import _is_bound, parse_network
 from harness.comm.meeting import (
-    BOARD,
-    Board,
+    RENDEZVOUS,
     RankPlace,
-    address,
+    Rendezvous,
+    detect_launcher,
+    find_address,
     first_host,
-    launcher_of,
-    learn,
-    own_address,
-    place,
-    post,
+    get_master_address,
+    get_own_address,
+    publish_address,
+    read_place,
 )
 from harness.errors import UserError
 
@@ -103,24 +103,29 @@ def test_a_process_knows_its_place(
     environ: dict[str, str], launcher: str | None, expected: RankPlace
 ) -> None:
     """A launcher inside a job or a step of another one is the innermost, and its variables hold."""
-    found = launcher_of(environ)
-    assert (found.name if found else None, place(environ)) == (launcher, expected)
+    found = detect_launcher(environ)
+    assert (found.name if found else None, read_place(environ)) == (launcher, expected)
 
 
 def test_the_ranks_of_a_foreign_launcher_meet_on_its_first_host(tmp_path: Path) -> None:
-    assert address(STEP)["MASTER_ADDR"] == "n1"
-    assert 20_000 <= int(address(STEP)["MASTER_PORT"]) < 32_000
-    assert address(STEP)["MASTER_PORT"] != address(STEP | {"SLURM_STEP_ID": "4"})["MASTER_PORT"]
-    assert address(STEP) == address(STEP | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}), "the same for all"
-    assert address(STEP | TORCHRUN) == address(BATCH) == address({}) == {}
+    assert get_master_address(STEP)["MASTER_ADDR"] == "n1"
+    assert 20_000 <= int(get_master_address(STEP)["MASTER_PORT"]) < 32_000
+    assert (
+        get_master_address(STEP)["MASTER_PORT"]
+        != get_master_address(STEP | {"SLURM_STEP_ID": "4"})["MASTER_PORT"]
+    )
+    assert get_master_address(STEP) == get_master_address(
+        STEP | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    ), "the same for all"
+    assert get_master_address(STEP | TORCHRUN) == get_master_address(BATCH) == get_master_address({}) == {}
     for here in (OPEN_MPI, MPICH):
-        assert address(here)["MASTER_ADDR"] == "127.0.0.1"
+        assert get_master_address(here)["MASTER_ADDR"] == "127.0.0.1"
     hosts = tmp_path / "hosts"
     hosts.write_text("x3001.hsn\nx3001.hsn\nx3002.hsn\n")
-    assert address(PALS | {"PBS_NODEFILE": str(hosts)})["MASTER_ADDR"] == "x3001.hsn"
-    assert address(PALS | {"MASTER_ADDR": "mine"})["MASTER_ADDR"] == "mine"
+    assert get_master_address(PALS | {"PBS_NODEFILE": str(hosts)})["MASTER_ADDR"] == "x3001.hsn"
+    assert get_master_address(PALS | {"MASTER_ADDR": "mine"})["MASTER_ADDR"] == "mine"
     with pytest.raises(UserError, match="set MASTER_ADDR"):
-        address(PALS)
+        get_master_address(PALS)
 
 
 @pytest.mark.parametrize(
@@ -147,20 +152,22 @@ def test_a_list_that_is_none_is_refused() -> None:
 def test_an_interface_that_is_not_there_is_refused_with_those_that_are() -> None:
     there = [name for _, name in socket.if_nameindex()]
     with pytest.raises(UserError, match=r"hsn9.*it has .*lo") as refusal:
-        own_address({"GLOO_SOCKET_IFNAME": "hsn9"})
+        get_own_address({"GLOO_SOCKET_IFNAME": "hsn9"})
     assert all(name in str(refusal.value) for name in there)
     with pytest.raises(UserError, match="hsn9"):
-        own_address({"NCCL_SOCKET_IFNAME": "lo,hsn9"})
+        get_own_address({"NCCL_SOCKET_IFNAME": "lo,hsn9"})
     assert (
-        own_address({"GLOO_SOCKET_IFNAME": "lo"}) == own_address({"NCCL_SOCKET_IFNAME": "=lo"}) == "127.0.0.1"
+        get_own_address({"GLOO_SOCKET_IFNAME": "lo"})
+        == get_own_address({"NCCL_SOCKET_IFNAME": "=lo"})
+        == "127.0.0.1"
     )
-    assert own_address({"NCCL_SOCKET_IFNAME": "^lo"}) == own_address({}) == socket.gethostname()
+    assert get_own_address({"NCCL_SOCKET_IFNAME": "^lo"}) == get_own_address({}) == socket.gethostname()
 
 
 def test_a_single_visible_device_is_a_ranks_own_only_where_a_launcher_says_so() -> None:
-    assert _bound(STEP | {"CUDA_VISIBLE_DEVICES": "0"}) and _bound(FLUX | {"ROCR_VISIBLE_DEVICES": "3"})
-    assert not _bound(STEP | {"CUDA_VISIBLE_DEVICES": "3,2,1,0"}) and not _bound(STEP)
-    assert not _bound(TORCHRUN | {"CUDA_VISIBLE_DEVICES": "0"})
+    assert _is_bound(STEP | {"CUDA_VISIBLE_DEVICES": "0"}) and _is_bound(FLUX | {"ROCR_VISIBLE_DEVICES": "3"})
+    assert not _is_bound(STEP | {"CUDA_VISIBLE_DEVICES": "3,2,1,0"}) and not _is_bound(STEP)
+    assert not _is_bound(TORCHRUN | {"CUDA_VISIBLE_DEVICES": "0"})
 
 
 @pytest.mark.parametrize(
@@ -172,28 +179,28 @@ def test_a_single_visible_device_is_a_ranks_own_only_where_a_launcher_says_so() 
     ],
 )
 def test_the_log_of_nccl_names_its_network(line: str, network: str | None) -> None:
-    assert network_of(line) == network
+    assert parse_network(line) == network
 
 
 RANKS = 40
 
 
 @pytest.fixture
-def board(monkeypatch: pytest.MonkeyPatch) -> Board:
-    board = Board("127.0.0.1")
-    monkeypatch.setenv(BOARD, board.environment[BOARD])
+def board(monkeypatch: pytest.MonkeyPatch) -> Rendezvous:
+    board = Rendezvous("127.0.0.1")
+    monkeypatch.setenv(RENDEZVOUS, board.environment[RENDEZVOUS])
     return board
 
 
-def test_ranks_learn_the_address_from_the_board_and_read_no_folder(board: Board, tmp_path: Path) -> None:
+def test_ranks_learn_the_address_from_the_board_and_read_no_folder(board: Rendezvous, tmp_path: Path) -> None:
     """Rank 0 comes last; the file is in a folder that no rank could list."""
     nowhere = tmp_path / "nowhere" / "meeting"
     with ThreadPoolExecutor(RANKS) as ranks:
-        asked = [ranks.submit(learn, nowhere, timedelta(seconds=60)) for _ in range(RANKS - 1)]
+        asked = [ranks.submit(find_address, nowhere, timedelta(seconds=60)) for _ in range(RANKS - 1)]
         for _ in range(20):
             board.serve()
         assert not any(each.done() for each in asked)
-        posted = ranks.submit(post, nowhere, "10.0.0.7", 4242)
+        posted = ranks.submit(publish_address, nowhere, "10.0.0.7", 4242)
         while not (posted.done() and all(each.done() for each in asked)):
             board.serve()
         assert {each.result() for each in asked} == {("10.0.0.7", 4242)}
@@ -202,43 +209,43 @@ def test_ranks_learn_the_address_from_the_board_and_read_no_folder(board: Board,
 
 
 def test_without_a_board_the_address_is_in_the_file(
-    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    board: Rendezvous, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody listens any more; and a board of another run, at the same port, gives no address."""
-    monkeypatch.setattr(meeting, "REACHING", 0.2)
-    name, host, _ = os.environ[BOARD].split()
+    monkeypatch.setattr(meeting, "CONNECT_TIMEOUT", 0.2)
+    name, host, _ = os.environ[RENDEZVOUS].split()
     board.close()
-    post(tmp_path / "meeting", "10.0.0.7", 4242)
-    assert learn(tmp_path / "meeting", timedelta(seconds=5)) == ("10.0.0.7", 4242)
+    publish_address(tmp_path / "meeting", "10.0.0.7", 4242)
+    assert find_address(tmp_path / "meeting", timedelta(seconds=5)) == ("10.0.0.7", 4242)
     assert (tmp_path / "meeting").exists()
-    other = Board(host)
-    monkeypatch.setenv(BOARD, f"{name} {host} {other.environment[BOARD].split()[2]}")
+    other = Rendezvous(host)
+    monkeypatch.setenv(RENDEZVOUS, f"{name} {host} {other.environment[RENDEZVOUS].split()[2]}")
     with ThreadPoolExecutor(1) as ranks:
-        asked = ranks.submit(learn, tmp_path / "meeting", timedelta(seconds=5))
+        asked = ranks.submit(find_address, tmp_path / "meeting", timedelta(seconds=5))
         while not asked.done():
             other.serve()
         assert asked.result() == ("10.0.0.7", 4242)
     other.close()
 
 
-def ask(board: Board, words: str) -> socket.socket:
-    link = socket.create_connection(("127.0.0.1", int(board.environment[BOARD].split()[2])), 5)
+def ask(board: Rendezvous, words: str) -> socket.socket:
+    link = socket.create_connection(("127.0.0.1", int(board.environment[RENDEZVOUS].split()[2])), 5)
     link.sendall(words.encode())
     return link
 
 
-def address_between_ranks(board: Board, folder: Path) -> tuple[str, int]:
+def address_between_ranks(board: Rendezvous, folder: Path) -> tuple[str, int]:
     """The address that one rank learns from the board after another has posted it."""
     with ThreadPoolExecutor(2) as ranks:
-        asked = ranks.submit(learn, folder / "meeting", timedelta(seconds=60))
-        posted = ranks.submit(post, folder / "meeting", "10.0.0.7", 4242)
+        asked = ranks.submit(find_address, folder / "meeting", timedelta(seconds=60))
+        posted = ranks.submit(publish_address, folder / "meeting", "10.0.0.7", 4242)
         while not (posted.done() and asked.done()):
             board.serve()
         return asked.result()
 
 
-def test_a_board_believes_only_guests_that_know_its_name(board: Board, tmp_path: Path) -> None:
-    name = board.environment[BOARD].split()[0]
+def test_a_board_believes_only_guests_that_know_its_name(board: Rendezvous, tmp_path: Path) -> None:
+    name = board.environment[RENDEZVOUS].split()[0]
     for words in (
         "",
         "\n",
@@ -267,15 +274,15 @@ def test_a_board_answers_while_strangers_hold_every_descriptor(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (used + 60, used + 60))
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
     monkeypatch.setattr(meeting, "KEPT_FREE", used + 50)
-    board = Board("127.0.0.1")
-    monkeypatch.setenv(BOARD, board.environment[BOARD])
+    board = Rendezvous("127.0.0.1")
+    monkeypatch.setenv(RENDEZVOUS, board.environment[RENDEZVOUS])
     silent = []
     for _ in range(60):
         silent.append(ask(board, ""))
         board.serve()
     assert len(board._silent) <= 10
     assert address_between_ranks(board, tmp_path) == ("10.0.0.7", 4242)
-    monkeypatch.setattr(meeting, "SILENCE", 0.0)
+    monkeypatch.setattr(meeting, "SILENCE_TIMEOUT", 0.0)
     board.serve()
     assert not board._silent, "guests that say nothing are dropped"
 

@@ -83,7 +83,7 @@ def sum_two_layers() -> tuple[list[list[float]], dict[Key, Amounts]]:
     axis = axis_here(ledger)
     xs = [torch.full((2, 3), axis.index + 1.0), torch.arange(4.0).view(2, 2).T, torch.empty(0)]
     with ledger.backward():
-        sums = axis.all_reduce_together(xs, layers=[0, 1, 1], tensor=TensorName.DW)
+        sums = axis.all_reduce_coalesced(xs, layers=[0, 1, 1], tensor=TensorName.DW)
     assert all(total is x for total, x in zip(sums, xs, strict=True)), "the sums are in place"
     return [x.flatten().tolist() for x in xs], ledger.stop()
 

@@ -27,7 +27,7 @@ def step(grid: Grid) -> Rows:
     with ledger.phase(Phase.CONVOLVE, layer=0):
         H_NF = torch.ones(sizes[y.index], 3, requires_grad=True)
         T_NF = y.gather(H_NF, tensor=H, gradient=DH, sizes=sizes)
-        Z_NF = y.scatter(x.spread(x.sum(T_NF, tensor=H), gradient=DH), tensor=H, gradient=DH, sizes=sizes)
+        Z_NF = y.scatter(x.replicate(x.sum(T_NF, tensor=H), gradient=DH), tensor=H, gradient=DH, sizes=sizes)
     with ledger.phase(Phase.SAMPLE):
         coming = plane.broadcast.later(torch.ones(2), root=4, shape=(2,), tensor=H)
         x.all_to_all(torch.ones(5, 2), send=[2, 3], receive=[2 + x.index] * 2, tensor=H)
@@ -47,11 +47,11 @@ def step_for_real() -> Rows:
 
 
 def step_on_shapes(rank: int) -> Rows:
-    engine.start(Engine.REPLAY, RankPlace(rank, 6))
+    engine.join_world(Engine.REPLAY, RankPlace(rank, 6))
     grid = Grid.build(SHAPE, Ledger())  # groups are made of real numbers: before the mode
     with FakeTensorMode():
         rows = step(grid)
-    engine.stop()
+    engine.leave_world()
     return rows
 
 

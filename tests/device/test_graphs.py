@@ -114,7 +114,7 @@ def test_graph_changes_no_bit_for_any_model(on_gpus: OnGpus, name: str, ranks: i
 
 
 def trainer_of(case: Case) -> Trainer:
-    strategy, device = case.strategy(), engine.device_of(Engine.NCCL, engine.rank())
+    strategy, device = case.strategy(), engine.select_device(Engine.NCCL, engine.rank())
     grid = Grid.build(strategy.grid, Ledger(clock_for(device)), device, wire=strategy.wire)
     return Trainer(strategy, grid, case.store())
 
@@ -128,7 +128,7 @@ def waits_of_a_replay(case: Case) -> list[tuple[str, str]]:
     fake_cuda.waits.clear()
     trainer.epoch()
     waits = [(what, line.partition(":")[0]) for what, line in fake_cuda.waits.elements()]
-    trainer.ctx.grid.settle()
+    trainer.ctx.grid.drain()
     return waits
 
 

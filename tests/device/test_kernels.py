@@ -53,7 +53,7 @@ def parts(batch: MiniBatch) -> list[torch.Tensor]:
 
 
 def draws_alike(name: str, dtype: torch.dtype) -> None:
-    on_gpu = drawn(name, dtype, engine.device_of(Engine.NCCL, 0))
+    on_gpu = drawn(name, dtype, engine.select_device(Engine.NCCL, 0))
     on_host = drawn(name, dtype, torch.device("cpu"))
     for theirs, mine in zip(on_gpu, on_host, strict=True):
         assert all(each.is_cuda for each in theirs)
@@ -77,7 +77,7 @@ def masks_alike() -> None:
     """One kernel draws a mask, in no more memory than eight columns beside it, and no host waits."""
     import fake_cuda
 
-    device = engine.device_of(Engine.NCCL, 0)
+    device = engine.select_device(Engine.NCCL, 0)
     rows = torch.tensor([0, 5, 7, 111_059_955, 1 << 40])
     for cols in MASKS:
         for below in (1, 20_000, 1 << 16):
@@ -99,7 +99,7 @@ def test_a_gpu_draws_a_mask_in_one_pass(on_gpus: Callable[..., list[Any]]) -> No
 
 def bytes_of_products() -> list[int]:
     """The bytes beside the result that the first products and later ones take, forward and backward."""
-    device = engine.device_of(Engine.NCCL, 0)
+    device = engine.select_device(Engine.NCCL, 0)
     A = cache_for_products(to_device(check_graph(N).A, device))
     H = torch.ones(N, 4, dtype=A.val.dtype, device=device, requires_grad=True)
 
@@ -115,7 +115,7 @@ def bytes_of_products() -> list[int]:
 
 def chosen_ways() -> tuple[dict[str, str], list[bool]]:
     """The choices of products of several widths, forward and backward, and whether results are the host's."""
-    device = engine.device_of(Engine.NCCL, 0)
+    device = engine.select_device(Engine.NCCL, 0)
     graph = cast(check_graph(N).A, torch.float64)
     measured = Measurements(device, {})
     A, A_T = (
@@ -141,7 +141,7 @@ def chosen_ways() -> tuple[dict[str, str], list[bool]]:
 
 def choices_of_three_ways() -> dict[str, str]:
     """The choices where a third way does nothing after its first result, and a fourth one raises."""
-    device = engine.device_of(Engine.NCCL, 0)
+    device = engine.select_device(Engine.NCCL, 0)
     A = to_device(cast(check_graph(N).A, torch.float64), device)
     measured = Measurements(device, {})
     results: dict[int, torch.Tensor] = {}

@@ -133,7 +133,7 @@ def steady_waits(case: Case, timed: bool = False) -> Counter[tuple[str, str]]:
     import fake_cuda
 
     strategy = case.strategy()
-    device = engine.device_of(Engine.NCCL, engine.rank())
+    device = engine.select_device(Engine.NCCL, engine.rank())
     ledger = Ledger(clock_for(device)) if timed else Ledger(recording=False)
     grid = Grid.build(strategy.grid, ledger, device, wire=strategy.wire)
     trainer = Trainer(strategy, grid, case.store())
@@ -142,7 +142,7 @@ def steady_waits(case: Case, timed: bool = False) -> Counter[tuple[str, str]]:
     fake_cuda.waits.clear()
     trainer.epoch()
     waits = Counter(fake_cuda.waits)
-    grid.settle()
+    grid.drain()
     return waits
 
 
@@ -189,7 +189,7 @@ def peaks_of_an_epoch(case: Case) -> tuple[int, int]:
     The row pointers of 32 bits that a library of sparse products wants do not count: shapes alone do without.
     """
     strategy = case.strategy()
-    device = engine.device_of(Engine.NCCL, engine.rank())
+    device = engine.select_device(Engine.NCCL, engine.rank())
     gc.collect()
     before, kept, peaks = torch.cuda.memory_allocated(), kept_pointers(), [0]
     torch.cuda.reset_peak_memory_stats()

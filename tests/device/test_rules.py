@@ -372,7 +372,7 @@ def test_a_call_races_with_its_own_rows_alone(on_gpus: OnGpus) -> None:
 
 def communicators() -> tuple[torch.device | None, list[tuple[str, int]]]:
     """The GPU to which the world is bound, and the backend and size of each axis' own group."""
-    device = engine.device_of(Engine.NCCL, engine.rank())
+    device = engine.select_device(Engine.NCCL, engine.rank())
     grid = Grid.build({AxisName.X: 2, AxisName.Y: 2}, Ledger(recording=False), device)
     groups = [grid[AxisName.X].group, grid[AxisName.Y].group, grid.world.group]
     assert len({id(group) for group in groups}) == 3
@@ -392,7 +392,7 @@ def gathered_unevenly() -> tuple[list[float], int]:
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     started = collectives.all_gather(dist.group.WORLD, x, sizes, None, None, later=False)
-    out = started.land()
+    out = started.result()
     beside = torch.cuda.max_memory_allocated() - before - out.nbytes
     return out.unique_consecutive().tolist(), beside
 

@@ -84,7 +84,7 @@ def test_the_network_is_asked_for_although_the_user_directs_the_log_of_nccl(
         levels.append(os.environ.get("NCCL_DEBUG"))
         raise InterruptedError
 
-    monkeypatch.setattr("harness.comm.engine.start", start)
+    monkeypatch.setattr("harness.comm.engine.join_world", start)
     with pytest.raises(InterruptedError):
         links.main()
     assert levels == [None], "NCCL's own log can be switched on"

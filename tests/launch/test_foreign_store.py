@@ -30,7 +30,7 @@ class Follower:
         self.store = dist.HashStore()  # type: ignore[attr-defined]
         self.runs, self.mark = tmp_path / "results/runs", tmp_path / "ran"
         self.runs.mkdir(parents=True)
-        monkeypatch.setattr(engine, "foreign_store", lambda *_: self.store)
+        monkeypatch.setattr(engine, "external_store", lambda *_: self.store)
         monkeypatch.setattr(launch, "VISIBLE_WITHIN", 0.2)
         monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
         self.world = launch.JoinedWorld(RankPlace(1, 2, 1))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.comm.call import Nothing
+from harness.comm.call import EmptyCall
 from harness.strategies.cagnet.summa import arrivals
 
 
@@ -24,7 +24,7 @@ class Logged:
 @pytest.mark.parametrize("stages", [0, 1, 2, 5])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_every_stage_arrives_in_order(stages: int, overlap: bool) -> None:
-    calls = [(Nothing(stage), Nothing(-stage)) for stage in range(stages)]
+    calls = [(EmptyCall(stage), EmptyCall(-stage)) for stage in range(stages)]
     assert list(arrivals(calls, overlap=overlap)) == [[stage, -stage] for stage in range(stages)]
 
 

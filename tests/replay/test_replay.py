@@ -139,7 +139,7 @@ def talk(grid: Grid) -> None:
         elif i == 1:
             axis.recv((sizes[0], 3), source=0, dtype=x.dtype, tensor=T)
         w = torch.ones(4, 4, device=device, requires_grad=True)
-        total = axis.sum(axis.gather(axis.spread(w, gradient=H), tensor=H, gradient=T), tensor=T)
+        total = axis.sum(axis.gather(axis.replicate(w, gradient=H), tensor=H, gradient=T), tensor=T)
         lost = axis.scatter(total, tensor=H, gradient=H).sum()
     with ledger.backward():
         lost.backward()
@@ -184,11 +184,11 @@ def test_every_call_of_an_axis_is_replayed_as_it_runs(
 ) -> None:
     ran = ranks(world, taped)
     for rank, lines in enumerate(ran):
-        monkeypatch.setattr(f"{__name__}.DEVICE", engine.start(Engine.REPLAY, RankPlace(rank, world)))
+        monkeypatch.setattr(f"{__name__}.DEVICE", engine.join_world(Engine.REPLAY, RankPlace(rank, world)))
         try:
             assert taped() == lines
         finally:
-            engine.stop()
+            engine.leave_world()
         waits = [line.waits_for for line in lines if line.waits_for >= 0]
         assert all(lines[number].leaves for number in waits)
         assert len(waits) == len(set(waits)) == sum(line.leaves for line in lines) == 4

@@ -67,7 +67,7 @@ def trained(spec: Spec, ready: bool) -> tuple[list[float], list[Any], list[float
     words = [sum(amounts.words_payload for amounts in epoch.entries.values()) for epoch in epochs]
     losses, held = [epoch.loss.item() for epoch in epochs], trainer.ctx.memory.persistent_bytes()
     parameters = [parameter.detach().clone() for parameter in trainer.parameters]
-    grid.settle()
+    grid.drain()
     return losses, [each.numpy().tobytes() for each in parameters], words, held
 
 

@@ -254,7 +254,7 @@ def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
         sent = sum(amounts.words_payload for amounts in trainer.epoch().entries.values())
         words.append((sent, sum(strategy.words_of_epoch(grid.coordinates, counts, epoch).values())))
         trainer.evaluate()  # sums up at once, whatever is under way
-    grid.settle()
+    grid.drain()
     return words
 
 

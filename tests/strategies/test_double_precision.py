@@ -186,7 +186,7 @@ def train(root: Path, specs: list[Spec]) -> list[Trained]:
         losses = [trainer.epoch().loss.item() for _ in range(EPOCHS)]
         parameters = [each.detach() for each in trainer.parameters]
         found.append(Trained(dict(grid.coordinates), losses, parameters, trainer.output()))
-        grid.settle()
+        grid.drain()
     return found
 
 

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from harness.check.case import check_graph
 from harness.comm.grid import Grid
-from harness.comm.layout import grids_of
+from harness.comm.layout import list_grids
 from harness.errors import UserError
 from harness.ledger import AxisName, Ledger, Op
 from harness.predict.pricing import ring_seconds
@@ -171,7 +171,7 @@ def test_flops_do_not_depend_on_the_grid() -> None:
     widths = [100, 128, 128, 47]
     products = 2 * sum(2 * PRODUCTS.nonzeros * d for d in widths[:-1]) / 8
     dense = 3 * sum(2 * PRODUCTS.vertices * d * e for d, e in SHAPES) / 8
-    for grid in grids_of(8, X, Y, Z):
+    for grid in list_grids(8, X, Y, Z):
         replayed = replay(ready("x".join(str(grid[axis]) for axis in (X, Y, Z))), 0)
         spmm = sum(amounts.flops for key, amounts in replayed.entries.items() if key.op is Op.SPMM)
         gemm = sum(amounts.flops for key, amounts in replayed.entries.items() if key.op is Op.GEMM)
