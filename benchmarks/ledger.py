@@ -62,7 +62,7 @@ def entries(ledger: Ledger) -> dict[str, Callable[[], object]]:
 
     def collective() -> None:
         with ledger.op(Op.BROADCAST, axis=AxisName.P, tensor=TensorName.H):
-            ledger.count(payload=1.0, received=1.0, bytes=4)
+            ledger.count_call(payload=1.0, received=1.0, bytes=4)
 
     def function() -> None:
         apply(ledger, Pass, x).backward()

@@ -52,7 +52,7 @@ from harness.doctor.term_fit import fit_terms
 from harness.errors import UserError
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
-from harness.ledger.tape import Event, Product, Tape
+from harness.ledger.tape import Event, ProductShape, Tape
 from harness.locks import Turn
 from harness.parallel.roles import roles_of, share_of
 from harness.parallel.rotating_layout import FIRST
@@ -133,7 +133,7 @@ def observed(specs: list[Spec], epochs: int) -> list[Observed]:
         tape = Tape(timed=True, turn=in_turns)
         strategy, blocks = open_run(project_root(), spec)
         grid = Grid.build(strategy.grid, tape, None, spec.machine.composed_from, strategy.wire)
-        tape.recording = tape.taping = False
+        tape.recording = tape.is_taping = False
         trainer = Trainer(strategy, grid, blocks)
         for _ in range(WARM):
             trainer.epoch()
@@ -320,7 +320,7 @@ def terms_of_epoch(point: dict[str, str]) -> np.ndarray[Any, Any]:
         share = share_of(roles_of(layer, FIRST), grid, origin, n, (d, d))
         for rows, inner in ((share.N, share.K), (share.K, share.N)):
             entries = round(nonzeros * len(rows) * len(inner) / n**2)
-            product = Product(len(rows), len(inner), len(share.F), entries, "float32", "int32")
+            product = ProductShape(len(rows), len(inner), len(share.F), entries, "float32", "int32")
             total += spmm_terms(product)
     return total
 

@@ -25,7 +25,7 @@ from harness.errors import UserError
 from harness.graph.blocks import Blocks
 from harness.kernels.spmm import PRODUCT, PRODUCT_ADD
 from harness.ledger import Amounts, Key, TensorName
-from harness.ledger.tape import Event, Product, Tape
+from harness.ledger.tape import Event, ProductShape, Tape
 from harness.run.trainer import Trainer
 from harness.spec.spec import grid_text
 from harness.strategy import Candidate, Strategy
@@ -42,14 +42,14 @@ DENSE = {ATEN.mm, ATEN.addmm, ATEN.addmm_}
 ONLY_ALLOCATE = {ATEN.empty, ATEN.empty_strided, ATEN.empty_like, ATEN.new_empty, ATEN.new_empty_strided}
 
 
-def _product(func: Any, args: tuple[Any, ...]) -> Product | None:
+def _product(func: Any, args: tuple[Any, ...]) -> ProductShape | None:
     """The product that an operator computes; None for an operator of another kind."""
     if func in (PRODUCT, PRODUCT_ADD):
         rowptr, col, val, inner, H = args[-5:]  # before them comes the sum that is added to
-        return Product(len(rowptr) - 1, inner, H.shape[1], len(val), _type(val), _type(col))
+        return ProductShape(len(rowptr) - 1, inner, H.shape[1], len(val), _type(val), _type(col))
     if func.overloadpacket in DENSE:
         X, Y = [x for x in args if isinstance(x, Tensor)][-2:]
-        return Product(X.shape[0], X.shape[1], Y.shape[1], 0, _type(X), "")
+        return ProductShape(X.shape[0], X.shape[1], Y.shape[1], 0, _type(X), "")
     return None
 
 
@@ -119,12 +119,12 @@ class Meter(TorchDispatchMode):
         self.memory.made(operands, before=True)
         if func is HOST_DEVICE_COPY:
             self.memory.leave(args[0])
-            self._tape.crossed(args[0].nbytes)
+            self._tape.record_copy(args[0].nbytes)
         if kind is Kind.ALLOCATES:
             result = _allocated(func, args, kwargs)
         else:
             work, result = _run(func, args, kwargs, operands)
-            self._tape.metered(work.product, work.flops, work.touched)
+            self._tape.record_operator(work.product, work.flops, work.touched)
         self.memory.made(_tensors((result,)))
         return result
 
@@ -191,7 +191,7 @@ class OperatorWork(NamedTuple):
     flops: int
     touched: int
     """The bytes of the operands and of the result."""
-    product: Product | None
+    product: ProductShape | None
 
 
 class OperatorOutcome(NamedTuple):

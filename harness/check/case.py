@@ -30,7 +30,7 @@ from harness.graph.partition import Method, partitioned
 from harness.graph.vertex_data import uniform_label_sets, uniform_labels
 from harness.kernels.random import Purpose, integers, uniform_rectangle
 from harness.ledger import AxisName, TensorName
-from harness.ledger.tape import OutlineEvent, Tape, outline
+from harness.ledger.tape import OutlineEvent, Tape, outline_events
 from harness.models import Hits
 from harness.registry import load_strategy
 from harness.replay import Meter
@@ -182,7 +182,7 @@ def _train_rank(
     trainer = Trainer(strategy, grid, case.store(), chosen[grid.rank] if chosen else None)
     with Meter(tape):
         done = [trainer.epoch()]
-    lines, unaccounted = outline(tape.events), _unaccounted(done[0], tape)
+    lines, unaccounted = outline_events(tape.events), _unaccounted(done[0], tape)
     gradients = [each.grad.clone().cpu() for each in trainer.parameters if each.grad is not None]
     sums = [bit_checksums(trainer.parameters)]
     for _ in range(epochs - 1):

@@ -18,7 +18,7 @@ from harness.graph.blocks import Blocks
 from harness.graph.model import TRAIN
 from harness.kernels.csr import Csr, from_scipy, to_scipy
 from harness.ledger import TensorName
-from harness.ledger.tape import OutlineEvent, outline
+from harness.ledger.tape import OutlineEvent, outline_events
 from harness.registry import load_strategy
 from harness.replay import replay
 from harness.spec.spec import Protocol
@@ -278,7 +278,7 @@ def equal_to_replay(case: Case, ranks: Sequence[RankResult], replayed_ranks: Ite
             raised = f"{type(error).__name__}: {error}"
             differs = Mismatch(number, "its replay", "", "the events of the run", raised)
             return [broken("equal to its replay", case, [differs])]
-        wrong += _first_difference(number, rank.lines, outline(replayed.events))
+        wrong += _first_difference(number, rank.lines, outline_events(replayed.events))
         heavier += _other_sizes(number, rank.persistent_bytes, replayed.persistent_bytes)
     return [
         finding("equal to its replay", case, wrong, f"{lines:,} events"),

@@ -25,7 +25,7 @@ from harness.comm.call import Call, EmptyCall, Start, collective
 from harness.comm.collectives import Group, Reduction, Sizes, StartedCall
 from harness.comm.ring_collectives import RingCollectives
 from harness.comm.traffic import Traffic
-from harness.ledger import NOBODY, Key, Ledger, Op, Phase, TensorName, apply
+from harness.ledger import NO_INDEX, Key, Ledger, Op, Phase, TensorName, apply
 
 # Collectives that autograd can go through: pairs, each the transpose of the other.
 #
@@ -336,7 +336,7 @@ class Axis:
         if self.group is not None:
             with self.ledger.at(self._make_key(Op.SKEW, None)):
                 collectives.barrier(self.group)
-                self.ledger.count(payload=0, received=0, bytes=0)
+                self.ledger.count_call(payload=0, received=0, bytes=0)
 
     # Collectives that autograd goes through.
 
@@ -408,8 +408,8 @@ class Axis:
         ring = self.ring
         return ring if ring and (words is None or ring.is_worthwhile(words * wire.itemsize)) else None
 
-    def _make_key(self, op: Op, tensor: TensorName | None, peer: int = NOBODY) -> Key:
-        current = self.ledger.here
+    def _make_key(self, op: Op, tensor: TensorName | None, peer: int = NO_INDEX) -> Key:
+        current = self.ledger.current
         if not self.ledger.recording:
             return current
         trained = tensor in TRAINED and op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER)

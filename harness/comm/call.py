@@ -41,11 +41,11 @@ class Pending(Generic[T]):
         """Returns the result; a second call returns the same."""
         if self._started is not None:
             ledger = self._ledger
-            with ledger.landing(self._key, self._left):
+            with ledger.waiting_for(self._key, self._left):
                 for work in self._started.works:
                     work.wait()
                 if not self._noted:
-                    ledger.flew(self._key, self._left, ledger.clock.mark())
+                    ledger.record_in_flight(self._key, self._left, ledger.clock.mark())
                 self._result = self._started.result()
             self._started = None
             _in_flight.discard(self)
@@ -80,7 +80,7 @@ def _record_end(work: Work | RingWork, ledger: Ledger, key: Key, left: Any) -> b
         future = work.get_future()
     except RuntimeError:
         return False
-    future.add_done_callback(lambda _: ledger.flew(key, left, ledger.clock.mark()))
+    future.add_done_callback(lambda _: ledger.record_in_flight(key, left, ledger.clock.mark()))
     return True
 
 
@@ -110,14 +110,14 @@ class Call(Generic[T]):
         """Issues the call in its row of the ledger, to which the wait will be charged too."""
         ledger = self._ledger
         with ledger.at(self._key):
-            left = ledger.leave() if ledger.recording else None
+            left = ledger.mark_issued() if ledger.recording else None
             started = self._issue(True)
         return Pending(ledger, self._key, left, started)
 
     def _issue(self, later: bool) -> StartedCall[T]:
         started = self._start(later)
         if self._words is not None:
-            self._ledger.count(
+            self._ledger.count_call(
                 payload=self._words.payload, received=self._words.received, bytes=started.bytes
             )
         return started

@@ -18,7 +18,7 @@ from harness.doctor.measurements import Measuring, beyond_launch
 from harness.doctor.spmm_rates import SCALES, UNKNOWN_CACHE, graphs, uniform_graph
 from harness.doctor.term_fit import median_and_factor
 from harness.ledger import AxisName, Ledger
-from harness.ledger.tape import Product, Tape
+from harness.ledger.tape import ProductShape, Tape
 from harness.predict.pricing import MICRO, NANO
 from harness.registry import load_strategy
 from harness.replay import Meter
@@ -157,7 +157,7 @@ def _dense_rate(
             torch.rand(*sizes, device=measuring.device).to(getattr(torch, values))
             for sizes in ((m, k), (k, n))
         )
-        product = Product(m, k, n, 0, values, "")
+        product = ProductShape(m, k, n, 0, values, "")
         taken = beyond_launch(measuring.seconds(name, partial(torch.mm, X, Y), product), launch)
         all_rates.append(2e-12 * m * k * n / taken)
         if taken > BOUND * X.itemsize * (m * k + k * n + m * n) / memory:

@@ -13,7 +13,7 @@ import torch
 from harness.device import is_gpu, reset_memory
 from harness.doctor.links import constant
 from harness.doctor.stopwatch import seconds_of
-from harness.ledger.tape import Product
+from harness.ledger.tape import ProductShape
 from harness.progress import OnStep, ignore_step
 from harness.spec.machine_card import Machine
 
@@ -25,7 +25,7 @@ class KernelTime(NamedTuple):
 
     kernel: str
     seconds: float
-    product: Product | None = None
+    product: ProductShape | None = None
     bytes: int = 0
 
 
@@ -63,7 +63,7 @@ class Measuring:
         return time.monotonic() > self.ends
 
     def seconds(
-        self, kernel: str, work: Callable[[], object], product: Product | None = None, moved: int = 0
+        self, kernel: str, work: Callable[[], object], product: ProductShape | None = None, moved: int = 0
     ) -> float:
         """Times a kernel and keeps the time."""
         taken = seconds_of(work, self.device)
@@ -79,9 +79,9 @@ def table_of(times: Sequence[KernelTime]) -> str:
     """The measured times as CSV, so that other terms can be fitted to them later."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("kernel", *Product._fields, "bytes", "seconds"))
+    rows.writerow(("kernel", *ProductShape._fields, "bytes", "seconds"))
     for each in times:
-        shape = each.product or ("",) * len(Product._fields)
+        shape = each.product or ("",) * len(ProductShape._fields)
         rows.writerow((each.kernel, *shape, each.bytes or "", f"{each.seconds:.6g}"))
     return text.getvalue()
 

@@ -20,7 +20,7 @@ from harness.doctor.term_fit import factor_of, fit_terms, held_out_ratios
 from harness.errors import RunError
 from harness.kernels import Csr, cast, from_coo
 from harness.kernels.spmm import cache_for_products, spmm
-from harness.ledger.tape import Product
+from harness.ledger.tape import ProductShape
 from harness.predict.pricing import FULL, MB, NANO, WIDTH, spmm_seconds, spmm_terms
 from harness.sources.rmat import Rmat
 from harness.spec.machine_card import SpmmTerms
@@ -51,7 +51,7 @@ class ProductTime(NamedTuple):
     """A measured sparse product, and the size of its graph as a power of two."""
 
     scale: int
-    product: Product
+    product: ProductShape
     seconds: float
 
 
@@ -136,9 +136,9 @@ def _words(A: Csr, width: int) -> str:
     return f"of {A.nnz:,} entries x {width} in {str(A.val.dtype).removeprefix('torch.')}"
 
 
-def _product(A: Csr, width: int) -> Product:
+def _product(A: Csr, width: int) -> ProductShape:
     values, indices = (str(dtype).removeprefix("torch.") for dtype in (A.val.dtype, A.col.dtype))
-    return Product(A.rows, A.cols, width, A.nnz, values, indices)
+    return ProductShape(A.rows, A.cols, width, A.nnz, values, indices)
 
 
 def scales_on_gpu(cache: float, free: int) -> list[int]:

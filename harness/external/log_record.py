@@ -25,7 +25,7 @@ from harness.children import die_with_parent, kill_group_on_exit
 from harness.errors import RunError, UserError
 from harness.experiment.defaults import make_spec, nested
 from harness.external.programs import KEYS, EpochReport, Log, LogSettings, Program, settings_of
-from harness.ledger import NOBODY, Amounts, AxisName, Direction, Key, Op, Phase, TensorName
+from harness.ledger import NO_INDEX, Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.results.record import write_record
 from harness.run.fault import status_of_error
 from harness.run.provenance import provenance
@@ -125,9 +125,9 @@ def _follow(program: "subprocess.Popen[bytes]", log: Path) -> None:
 
 # The tables of a log. Where a run of ours has epochs, a log has means over all epochs until then.
 
-EXCHANGE = Key(Phase.CONVOLVE, NOBODY, Direction.FORWARD, Op.ALL_TO_ALL, AxisName.P, tensor=TensorName.H)
-REDUCTION = Key(Phase.SYNC, NOBODY, Direction.BACKWARD, Op.ALL_REDUCE, AxisName.P, tensor=TensorName.DW)
-REST = Key(Phase.OTHER, NOBODY, Direction.FORWARD)
+EXCHANGE = Key(Phase.CONVOLVE, NO_INDEX, Direction.FORWARD, Op.ALL_TO_ALL, AxisName.P, tensor=TensorName.H)
+REDUCTION = Key(Phase.SYNC, NO_INDEX, Direction.BACKWARD, Op.ALL_REDUCE, AxisName.P, tensor=TensorName.DW)
+REST = Key(Phase.OTHER, NO_INDEX, Direction.FORWARD)
 
 
 def tables(log: Log) -> dict[str, pd.DataFrame]:

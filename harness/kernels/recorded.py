@@ -10,7 +10,7 @@ from torch import Tensor
 from harness.device import synchronize
 from harness.kernels.csr import Csr
 from harness.kernels.spmm import aggregate, spmm
-from harness.ledger import Ledger, Op, TensorName, follow
+from harness.ledger import Ledger, Op, TensorName, charge_backward
 
 WARMUP_CALLS, TIMED_CALLS = 2, 7
 """Calls of each way that are not timed, and calls that are."""
@@ -61,7 +61,7 @@ class Kernels:
         """Any differentiable function of tensors, as one op."""
         with self.ledger.op(op, tensor=makes):
             result = function(*tensors)
-        return follow(self.ledger, result, tensors, op=op, tensor=makes)
+        return charge_backward(self.ledger, result, tensors, op=op, tensor=makes)
 
     def gemm(
         self, X: Tensor, Y: Tensor, makes: TensorName | None = None, add_to: Tensor | None = None

@@ -33,10 +33,10 @@ class Clock(Protocol):
     def mark(self) -> Any:
         """A point in time, cheap to take."""
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait until every mark taken so far can be read."""
 
-    def between(self, earlier: Any, later: Any) -> float:
+    def elapsed(self, earlier: Any, later: Any) -> float:
         """Seconds from one mark to another; only after `settle`."""
 
 
@@ -45,10 +45,10 @@ class HostClock:
 
     mark = staticmethod(perf_counter)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Host marks can always be read."""
 
-    def between(self, earlier: float, later: float) -> float:
+    def elapsed(self, earlier: float, later: float) -> float:
         return later - earlier
 
 
@@ -59,7 +59,7 @@ def clock_for(device: torch.device) -> Clock:
     return GpuClock() if is_gpu(device) else HostClock()
 
 
-NOBODY = -1  # no layer, no peer
+NO_INDEX = -1  # no layer, no peer
 
 
 class Key(NamedTuple):
@@ -71,7 +71,7 @@ class Key(NamedTuple):
     op: Op = Op.GLUE
     axis: str | None = None
     """An axis of the grid, or several taken as one: x+y."""
-    peer: int = NOBODY
+    peer: int = NO_INDEX
     tensor: TensorName | None = None
 
 
@@ -102,12 +102,12 @@ class _Scope:
         self._key = key
 
     def __enter__(self) -> None:
-        self._before = self._ledger.move_to(self._key)
+        self._before = self._ledger.switch_to(self._key)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ledger.move_to(self._before)
+        self._ledger.switch_to(self._before)
 
 
 class _NoScope:
@@ -122,18 +122,18 @@ class _NoScope:
 
 _NO_SCOPE = _NoScope()
 Scope = _Scope | _NoScope
-START = Key(Phase.OTHER, NOBODY, Direction.FORWARD)
+START = Key(Phase.OTHER, NO_INDEX, Direction.FORWARD)
 
 
 class Recording(NamedTuple):
     """What a ledger recorded of an epoch, with marks that are yet to be turned into seconds."""
 
     moves: Sequence[tuple[Key, Any]]
-    flights: Sequence[tuple[Key, Any, Any]]
+    in_flight: Sequence[tuple[Key, Any, Any]]
     amounts: Mapping[Key, Amounts]
     end: Any
 
-    def between(self, begun: Any, end: Any) -> Recording:
+    def with_bounds(self, begun: Any, end: Any) -> Recording:
         """The same epoch, begun and ended at other marks, as a replay of a captured epoch is."""
         (first, _), *moves = self.moves
         return self._replace(moves=[(first, begun), *moves], end=end)
@@ -147,11 +147,11 @@ class Ledger:
         self.recording = recording
         self.capturing = False
         """True while an epoch is captured in a CUDA graph, of which notes by the library's own threads are no part."""
-        self.here = START
+        self.current = START
         self.slices: list[tuple[Key, float]] = []
         """The last epoch in order: each current key, and the seconds until the next key."""
         self._moves: list[tuple[Key, Any]] = []
-        self._flights: list[tuple[Key, Any, Any]] = []
+        self._in_flight: list[tuple[Key, Any, Any]] = []
         self._amounts: dict[Key, Amounts] = {}
 
     # scopes
@@ -160,70 +160,70 @@ class Ledger:
         """Charges time inside the scope to this phase (and layer), in no op yet."""
         if not self.recording:
             return _NO_SCOPE
-        here = self.here
+        here = self.current
         return _Scope(self, Key(phase, here.layer if layer is None else layer, here.direction))
 
     def op(
-        self, op: Op, *, axis: str | None = None, tensor: TensorName | None = None, peer: int = NOBODY
+        self, op: Op, *, axis: str | None = None, tensor: TensorName | None = None, peer: int = NO_INDEX
     ) -> Scope:
         """Charges time inside the scope to this op of the current phase, layer and direction."""
         if not self.recording:
             return _NO_SCOPE
-        here = self.here
+        here = self.current
         return _Scope(self, Key(here.phase, here.layer, here.direction, op, axis, peer, tensor))
 
-    def turn_to(self, phase: Phase) -> Scope:
+    def in_phase(self, phase: Phase) -> Scope:
         """Charges time inside the scope to the current op, in another phase."""
-        return self.at(self.here._replace(phase=phase))
+        return self.at(self.current._replace(phase=phase))
 
     def backward(self) -> Scope:
         """Charges time inside the scope to the backward pass: phase `other`, until an operator claims the time."""
-        return self.at(Key(Phase.OTHER, NOBODY, Direction.BACKWARD))
+        return self.at(Key(Phase.OTHER, NO_INDEX, Direction.BACKWARD))
 
     def at(self, key: Key) -> Scope:
         """Charges time inside the scope to a remembered key: a wait belongs to the row that issued its call."""
         return _Scope(self, key) if self.recording else _NO_SCOPE
 
-    def move_to(self, key: Key) -> Key:
+    def switch_to(self, key: Key) -> Key:
         """Makes a key current and returns the previous key. Scopes are the ordinary way."""
-        before, self.here = self.here, key
+        before, self.current = self.current, key
         self._moves.append((key, self.clock.mark()))
         return before
 
     # counts
 
-    def count(self, *, payload: float, received: float, bytes: int) -> None:  # noqa: A002
+    def count_call(self, *, payload: float, received: float, bytes: int) -> None:  # noqa: A002
         """Counts a call under the current key, with its words and bytes (conventions: docs/ledger.md)."""
         if self.recording:
-            self.add(self.here, calls=1, words_payload=payload, words_received=received, bytes=bytes)
+            self.add(self.current, calls=1, words_payload=payload, words_received=received, bytes=bytes)
 
-    def drew(self, entries: int) -> None:
+    def record_sampled(self, entries: int) -> None:
         """Notes that the host sampled so many entries of A; only a tape of a replay keeps the number."""
 
-    def foreseeing(self) -> AbstractContextManager[None]:
+    def simulating_peers(self) -> AbstractContextManager[None]:
         """In a block: computes what other ranks send in a run; a tape of a replay does not charge it to the rank."""
         return nullcontext()
 
-    def fused(self, function: Callable[..., T], *operands: Any) -> T:
+    def run_fused(self, function: Callable[..., T], *operands: Any) -> T:
         """Calls a function of shapes whose operators are one kernel in a run; only a tape of a replay keeps that."""
         return function(*operands)
 
-    def begun(self, make: Callable[[], T]) -> Callable[[], T]:
+    def record_prefetched(self, make: Callable[[], T]) -> Callable[[], T]:
         """Notes that another thread may make an item from now on; only a tape of a replay keeps the place."""
         return make
 
-    def leave(self) -> Any:
+    def mark_issued(self) -> Any:
         """Marks the start of an asynchronous call; `landing` and `flew` take the mark that is returned."""
         return self.clock.mark()
 
-    def landing(self, key: Key, left: Any) -> Scope:
+    def waiting_for(self, key: Key, left: Any) -> Scope:
         """Charges the wait for an asynchronous call to the row that issued the call."""
         return self.at(key)
 
-    def flew(self, key: Key, issued: Any, done: Any) -> None:
+    def record_in_flight(self, key: Key, issued: Any, done: Any) -> None:
         """Records that an asynchronous call of this key was in flight between two marks of the clock."""
         if self.recording:
-            self._flights.append((key, issued, done))
+            self._in_flight.append((key, issued, done))
 
     def add(self, key: Key, **more: float) -> None:
         """Adds to any of the amounts of a key."""
@@ -241,9 +241,9 @@ class Ledger:
 
     def start(self) -> None:
         """Opens an epoch: all later counts belong to the epoch, until `stop`."""
-        self.here = START
+        self.current = START
         self._moves = [(START, self.clock.mark())]
-        self._flights = []
+        self._in_flight = []
         self._amounts = {}
 
     def stop(self) -> dict[Key, Amounts]:
@@ -252,20 +252,20 @@ class Ledger:
 
     def close(self) -> Recording:
         """Closes the epoch without waiting for the device. Its entries can be read later, and more than once."""
-        recording = Recording(self._moves, self._flights, self._amounts, self.clock.mark())
-        self._amounts, self._moves, self._flights = {}, [], []
+        recording = Recording(self._moves, self._in_flight, self._amounts, self.clock.mark())
+        self._amounts, self._moves, self._in_flight = {}, [], []
         return recording
 
     def read(self, recording: Recording) -> dict[Key, Amounts]:
         """Waits until the device has done a recorded epoch, and returns its entries."""
-        self.clock.settle()
-        between, moves = self.clock.between, recording.moves
+        self.clock.synchronize()
+        between, moves = self.clock.elapsed, recording.moves
         marks = [*(mark for _, mark in moves[1:]), recording.end]
         self.slices = [(key, between(since, until)) for (key, since), until in zip(moves, marks, strict=True)]
         self._amounts = {key: replace(amounts) for key, amounts in recording.amounts.items()}
         for key, seconds in self.slices:
             self.add(key, seconds=seconds)
-        for key, issued, done in recording.flights:
+        for key, issued, done in recording.in_flight:
             self.add(key, in_flight_seconds=between(issued, done))
         entries, self._amounts = self._amounts, {}
         return entries
@@ -287,7 +287,7 @@ class Ledger:
 # producer's hook would run before the consumer's backward had ended.
 
 
-def follow(
+def charge_backward(
     ledger: Ledger,
     result: torch.Tensor,
     inputs: tuple[torch.Tensor, ...] = (),
@@ -297,7 +297,7 @@ def follow(
 ) -> torch.Tensor:
     """Charges every backward node between `inputs` and `result` to the ledger's current phase and layer."""
     if ledger.recording and result.grad_fn is not None:
-        here = ledger.here
+        here = ledger.current
         key = Key(here.phase, here.layer, Direction.BACKWARD, op, tensor=tensor)
         for node in _nodes(result, inputs):
             _bracket(ledger, node, key)
@@ -306,7 +306,7 @@ def follow(
 
 def apply(ledger: Ledger, function: type[torch.autograd.Function], *arguments: Any) -> Any:
     """`function.apply`, its backward charged to the current phase and layer; ops inside name themselves."""
-    return follow(ledger, function.apply(*arguments), _tensors(arguments))
+    return charge_backward(ledger, function.apply(*arguments), _tensors(arguments))
 
 
 def _tensors(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
@@ -331,10 +331,10 @@ def _bracket(ledger: Ledger, node: Any, key: Key) -> None:
     before: list[Key] = []
 
     def enter(_: Any) -> None:
-        before.append(ledger.move_to(key))
+        before.append(ledger.switch_to(key))
 
     def leave(_: Any, __: Any) -> None:
-        ledger.move_to(before.pop())
+        ledger.switch_to(before.pop())
 
     node.register_prehook(enter)
     node.register_hook(leave)

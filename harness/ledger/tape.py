@@ -15,14 +15,14 @@ from statistics import median
 from time import thread_time
 from typing import Any, NamedTuple, TypeVar
 
-from harness.ledger.ledger import NOBODY, Amounts, Clock, Key, Ledger, Scope
+from harness.ledger.ledger import NO_INDEX, Amounts, Clock, Key, Ledger, Scope
 from harness.ledger.vocabulary import MOVING, Op
 from harness.locks import Turn
 
 T = TypeVar("T")
 
 
-class Product(NamedTuple):
+class ProductShape(NamedTuple):
     """The shape of one product, (rows x inner) times (inner x columns), and what its operands are made of."""
 
     rows: int
@@ -46,7 +46,7 @@ class Event:
 
     key: Key
     amounts: Amounts = field(default_factory=Amounts)
-    products: list[Product] = field(default_factory=list)
+    products: list[ProductShape] = field(default_factory=list)
     kernels: int = 0
     """The number of kernels that are no products."""
     streamed: int = 0
@@ -57,14 +57,14 @@ class Event:
     """The number of copies between the host and its device."""
     copied: int = 0
     """The bytes of these copies."""
-    begun_after: int = NOBODY
+    begun_after: int = NO_INDEX
     """The number of the event after which a background thread may begin this one; NOBODY for work of the rank's own
     thread."""
     leaves: bool = False
     """The call's result is waited for in a later event."""
-    waits_for: int = NOBODY
+    waits_for: int = NO_INDEX
     """The number of the event whose call this event waits for."""
-    travels_with: int = NOBODY
+    travels_with: int = NO_INDEX
     """The number of the event in whose call the words of this event travel."""
     cpu_seconds: float = 0.0
     """The seconds that the processor spent on this event, in a timed tape."""
@@ -79,19 +79,19 @@ class OutlineEvent(NamedTuple):
     words_received: float
     bytes: int
     flops: int
-    products: tuple[Product, ...]
+    products: tuple[ProductShape, ...]
     leaves: bool
     waits_for: int
 
 
-def outline(events: Sequence[Event]) -> list[OutlineEvent]:
+def outline_events(events: Sequence[Event]) -> list[OutlineEvent]:
     """The events of the algorithm, in order."""
     kept = [number for number, event in enumerate(events) if event.key.op in ALGORITHM]
     position = {number: index for index, number in enumerate(kept)}
-    return [_outlined(events[number], position) for number in kept]
+    return [_outline_event(events[number], position) for number in kept]
 
 
-def _outlined(event: Event, position: Mapping[int, int]) -> OutlineEvent:
+def _outline_event(event: Event, position: Mapping[int, int]) -> OutlineEvent:
     amounts = event.amounts
     return OutlineEvent(
         event.key,
@@ -102,7 +102,7 @@ def _outlined(event: Event, position: Mapping[int, int]) -> OutlineEvent:
         amounts.flops,
         tuple(event.products),
         event.leaves,
-        position.get(event.waits_for, NOBODY),
+        position.get(event.waits_for, NO_INDEX),
     )
 
 
@@ -115,10 +115,10 @@ class CountingClock:
     def mark(self) -> int:
         return next(self._marks)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Does nothing: counts can be read at any time."""
 
-    def between(self, earlier: int, later: int) -> float:
+    def elapsed(self, earlier: int, later: int) -> float:
         return float(later - earlier)
 
 
@@ -127,15 +127,15 @@ class Tape(Ledger):
 
     def __init__(self, clock: Clock | None = None, *, timed: bool = False, turn: Turn | None = None) -> None:
         super().__init__(clock or CountingClock())
-        self.taping = True
+        self.is_taping = True
         """Without it the tape is a ledger like any other."""
         self._timed, self._since, self._turn = timed, 0.0, turn
         self.events: list[Event] = []
         self._open: Event | None = None
-        self._opened = NOBODY
+        self._opened = NO_INDEX
         """The number of the open event."""
         self._wait: Event | None = None
-        self._begun_after, self._fusing = NOBODY, False
+        self._begun_after, self._fusing = NO_INDEX, False
         self._putting_off, self._put_off = False, list[Callable[[], None]]()
         """True while an item is made before it is asked for, and the calls of this tape that its kernels made."""
         self._foreseeing = False
@@ -146,95 +146,95 @@ class Tape(Ledger):
     def start(self) -> None:
         self.events, self._left, self._open, self._wait = [], {}, None, None
         super().start()
-        self._pass_turn(self.here)
+        self._update_turn(self.current)
 
     def stop(self) -> dict[Key, Amounts]:
-        if self.taping:
-            self._spend()
+        if self.is_taping:
+            self._charge_cpu_time()
             if self._turn:
                 self._turn.release()
         return super().stop()
 
-    def _spend(self) -> None:
+    def _charge_cpu_time(self) -> None:
         """Charges the processor's time since the last change of the key to the current event."""
         if self._timed and self.recording:
             now = thread_time()
-            self._event(self.here).cpu_seconds += now - self._since
+            self._event(self.current).cpu_seconds += now - self._since
             self._since = now
 
-    def _pass_turn(self, key: Key) -> None:
+    def _update_turn(self, key: Key) -> None:
         """Takes the turn for work, and gives it away for messages. Neither is the work of an event."""
-        if self._turn and self.taping:
+        if self._turn and self.is_taping:
             (self._turn.release if key.op in MOVING else self._turn.acquire)()
         if self._timed:
             self._since = thread_time()
 
-    def move_to(self, key: Key) -> Key:
-        if not self.taping:
-            return super().move_to(key)
+    def switch_to(self, key: Key) -> Key:
+        if not self.is_taping:
+            return super().switch_to(key)
         if self._wait is None:
-            self._spend()
+            self._charge_cpu_time()
         self._open, self._wait = self._wait, None
-        before = super().move_to(key)
-        self._pass_turn(key)
+        before = super().switch_to(key)
+        self._update_turn(key)
         return before
 
     def add(self, key: Key, **more: float) -> None:
         if self._putting_off:
-            self._put_off.append(lambda: self.add(self.here, **more))
+            self._put_off.append(lambda: self.add(self.current, **more))
             return
         super().add(key, **more)
         if (
-            self.taping and "seconds" not in more and "in_flight_seconds" not in more
+            self.is_taping and "seconds" not in more and "in_flight_seconds" not in more
         ):  # sums at the end of an epoch
-            event = self._event(key) if key == self.here else self._companion(key)
+            event = self._event(key) if key == self.current else self._companion(key)
             for name, value in more.items():
                 setattr(event.amounts, name, getattr(event.amounts, name) + value)
 
-    def metered(self, product: Product | None, flops: int, touched: int) -> None:
+    def record_operator(self, product: ProductShape | None, flops: int, touched: int) -> None:
         """Adds the flops and the bytes of an operator to the current key, and keeps its kernel."""
         if self._foreseeing:
             return
-        for amounts in (self._amounts_of(self.here), self._event(self.here).amounts):
+        for amounts in (self._amounts_of(self.current), self._event(self.current).amounts):
             amounts.flops += flops
             amounts.bytes_touched += touched
-        self.computed(product, touched)
+        self.record_kernel(product, touched)
 
     @contextmanager
-    def foreseeing(self) -> Iterator[None]:
+    def simulating_peers(self) -> Iterator[None]:
         outer, self._foreseeing = self._foreseeing, True
         try:
             yield
         finally:
             self._foreseeing = outer
 
-    def computed(self, product: Product | None, touched: int) -> None:
+    def record_kernel(self, product: ProductShape | None, touched: int) -> None:
         """Keeps a kernel of the current event: the shape of a product, the bytes of another kernel."""
         if self._putting_off:
-            self._put_off.append(partial(self.computed, product, touched))
+            self._put_off.append(partial(self.record_kernel, product, touched))
             return
-        if not (self.recording and self.taping) or self._fusing:
+        if not (self.recording and self.is_taping) or self._fusing:
             return
-        event = self._event(self.here)
+        event = self._event(self.current)
         if product:
             event.products.append(product)
         else:
             event.kernels, event.streamed = event.kernels + 1, event.streamed + touched
 
-    def drew(self, entries: int) -> None:
-        if self.recording and self.taping:
-            self._event(self.here).drawn += entries
+    def record_sampled(self, entries: int) -> None:
+        if self.recording and self.is_taping:
+            self._event(self.current).drawn += entries
 
-    def crossed(self, size: int) -> None:
+    def record_copy(self, size: int) -> None:
         """Keeps a copy of so many bytes between the host and its device."""
         if self._putting_off:
-            self._put_off.append(partial(self.crossed, size))
+            self._put_off.append(partial(self.record_copy, size))
             return
-        if self.recording and self.taping:
-            event = self._event(self.here)
+        if self.recording and self.is_taping:
+            event = self._event(self.current)
             event.copies, event.copied = event.copies + 1, event.copied + size
 
-    def fused(self, function: Callable[..., T], *operands: Any) -> T:
+    def run_fused(self, function: Callable[..., T], *operands: Any) -> T:
         """Keeps one kernel, which reads every operand once and writes every result once."""
         self._fusing = True
         try:
@@ -242,15 +242,15 @@ class Tape(Ledger):
         finally:
             self._fusing = False
         tensors = [*operands, *(results if isinstance(results, tuple) else (results,))]
-        self.computed(None, sum(getattr(each, "nbytes", 0) for each in tensors))
+        self.record_kernel(None, sum(getattr(each, "nbytes", 0) for each in tensors))
         return results
 
-    def begun(self, make: Callable[[], T]) -> Callable[[], T]:
+    def record_prefetched(self, make: Callable[[], T]) -> Callable[[], T]:
         """Makes the item now, because its memory is taken from now on.
 
         Its events come where the item is asked for, and know that they could have begun here.
         """
-        if not (self.recording and self.taping):
+        if not (self.recording and self.is_taping):
             return make
         after, calls = len(self.events) - 1, self._put_off
         assert not calls, "an item is begun while another one is made"
@@ -267,24 +267,24 @@ class Tape(Ledger):
                     call()
                 return items.pop()
             finally:
-                self._open, self._begun_after = None, NOBODY
+                self._open, self._begun_after = None, NO_INDEX
 
         return made
 
-    def leave(self) -> Any:
-        mark = super().leave()
-        if not self.taping:
+    def mark_issued(self) -> Any:
+        mark = super().mark_issued()
+        if not self.is_taping:
             return mark
-        self._event(self.here).leaves = True
+        self._event(self.current).leaves = True
         self._left[mark] = self._opened
         return mark
 
-    def landing(self, key: Key, left: Any) -> Scope:
+    def waiting_for(self, key: Key, left: Any) -> Scope:
         if left in self._left:
-            self._spend()
+            self._charge_cpu_time()
             self._wait = Event(key, waits_for=self._left.pop(left))
             self.events.append(self._wait)
-        return super().landing(key, left)
+        return super().waiting_for(key, left)
 
     def _event(self, key: Key) -> Event:
         if self._open is None or self._open.key != key:
@@ -295,14 +295,14 @@ class Tape(Ledger):
 
     def _companion(self, key: Key) -> Event:
         """The event of another row whose words travel in the call of the current event."""
-        self._event(self.here)
+        self._event(self.current)
         if key not in self._companions:
             self._companions[key] = Event(key, travels_with=self._opened)
             self.events.append(self._companions[key])
         return self._companions[key]
 
 
-def typical(epochs: Sequence[list[Event]]) -> list[Event]:
+def take_median_times(epochs: Sequence[list[Event]]) -> list[Event]:
     """The events of the last of some epochs, each with its median seconds over the epochs with the same events."""
     last = epochs[-1]
     alike = [events for events in epochs if [event.key for event in events] == [event.key for event in last]]

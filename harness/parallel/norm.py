@@ -52,7 +52,7 @@ class NormPlan(NamedTuple):
         if not self.fused:
             return function(*operands)
         if operands[0].is_meta:
-            return self.across.ledger.fused(function, *operands)
+            return self.across.ledger.run_fused(function, *operands)
         # The tracer reads the `grad` of every tensor, which warns for tensors that are not leaves.
         return _compiled(function)(
             *(each.detach() if isinstance(each, Tensor) else each for each in operands)

@@ -43,7 +43,7 @@ class BackgroundThread:
         """Starts to make an item; the function that is returned waits for the item."""
         if self._device.type == "meta":
             del self._used[: -self._in_use]
-            return partial(self._noted, self._ledger.begun(make))
+            return partial(self._noted, self._ledger.record_prefetched(make))
         if self._stream is None:
             return self._thread.submit(make).result
         # Earlier items are used up, and the stream waits for the kernels that use them: now they may be freed.

@@ -19,7 +19,7 @@ from torch.autograd import Function
 from harness.comm.axis import Axis, apply_pair
 from harness.comm.call import Pending
 from harness.comm.layout import Coordinates, coordinates
-from harness.ledger import AxisName, Op, TensorName, apply, follow
+from harness.ledger import AxisName, Op, TensorName, apply, charge_backward
 from harness.ranges import intersect
 
 Rectangle = tuple[range, range]
@@ -189,7 +189,7 @@ class Residual:
         """Starts to move H; returns H for the layer, and a token for `add`."""
         self._coming = send(H.detach(), self._forth, TensorName.H)
         forked, token = Fork.apply(H, self)  # type: ignore[no-untyped-call]
-        follow(self.ledger, forked, (H,))  # one node of autograd makes both
+        charge_backward(self.ledger, forked, (H,))  # one node of autograd makes both
         return forked, token
 
     def add(self, Z: Tensor, token: Tensor) -> Tensor:

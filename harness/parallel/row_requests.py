@@ -27,7 +27,7 @@ def learned(arrived: Tensor, foreseen: Callable[[], Tensor], ledger: Ledger) -> 
     """
     if not arrived.is_meta:
         return arrived
-    with ledger.foreseeing():
+    with ledger.simulating_peers():
         return foreseen()
 
 

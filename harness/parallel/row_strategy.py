@@ -16,7 +16,7 @@ from torch.nn.functional import rms_norm
 
 from harness.comm.axis import Axis
 from harness.kernels.random import Index
-from harness.ledger import NOBODY, AxisName, Direction, Op, Phase, TensorName
+from harness.ledger import NO_INDEX, AxisName, Direction, Op, Phase, TensorName
 from harness.models import Hits, Part, Skip, Weight
 from harness.models.operators import dropout_key, dropout_mask, dropped
 from harness.parallel.halo import Boundary
@@ -81,7 +81,7 @@ class RowStrategy(Strategy):
         for weight in self.weights:
             size = prod(weight.shape)
             words.put(Direction.BACKWARD, weight.layer, Op.ALL_REDUCE, over, TensorName.DW, size)
-        words.put(Direction.FORWARD, NOBODY, Op.ALL_REDUCE, over, TensorName.LOSS, 1)
+        words.put(Direction.FORWARD, NO_INDEX, Op.ALL_REDUCE, over, TensorName.LOSS, 1)
 
     def owners_compute(self) -> bool:
         """True if each row of H and G is on one rank, and each entry of A is multiplied by the rank of its row."""
@@ -275,7 +275,7 @@ def sum_gradients(weights: Sequence[Tensor], over: Axis, layers: Sequence[int] |
     """
     gradients = [W.grad for W in weights if W.grad is not None]
     assert len(gradients) == len(weights), "a weight has no gradient"
-    over.all_reduce_coalesced(gradients, layers=layers or [NOBODY] * len(weights), tensor=TensorName.DW)
+    over.all_reduce_coalesced(gradients, layers=layers or [NO_INDEX] * len(weights), tensor=TensorName.DW)
 
 
 def as_indices(vertices: Index, device: torch.device) -> Tensor:

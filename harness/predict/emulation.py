@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from harness.errors import UserError
 from harness.files import write_text
-from harness.ledger import COMPUTING, MOVING, NOBODY
+from harness.ledger import COMPUTING, MOVING, NO_INDEX
 from harness.ledger.tape import Event
 from harness.predict.prediction import OnCard, Prediction, RankEpoch, check_card, priced
 from harness.predict.timeline import Played, Slice, play
@@ -194,7 +194,7 @@ def _slices(epoch: RankEpoch, line: Played) -> Iterator[dict[str, Any]]:
     """The slices of a rank in order. The next one begins where one ends, to the nanosecond."""
     seconds, rank = 0.0, epoch.replayed.rank
     for number, event, stretches in _stretches(epoch, line):
-        place = {name: value for name, value in key_row(event.key).items() if value not in ("", NOBODY)}
+        place = {name: value for name, value in key_row(event.key).items() if value not in ("", NO_INDEX)}
         amounts: dict[str, Any] = {name: getattr(event.amounts, name) for name in COUNTED}
         for each in stretches or [Slice(number, 0.0, waits=False)]:
             begin, seconds = _microseconds(seconds), seconds + each.seconds
@@ -214,7 +214,7 @@ def _slices(epoch: RankEpoch, line: Played) -> Iterator[dict[str, Any]]:
 def _flights(epoch: RankEpoch, line: Played) -> Iterator[dict[str, Any]]:
     """The calls of a rank whose results are waited for later; a call without a wait lasts until the rank ends."""
     events, rank = epoch.replayed.events, epoch.replayed.rank
-    waits = {event.waits_for: number for number, event in enumerate(events) if event.waits_for != NOBODY}
+    waits = {event.waits_for: number for number, event in enumerate(events) if event.waits_for != NO_INDEX}
     for number, event in enumerate(events):
         if event.leaves:
             ends = line.ends[waits.get(number, -1)]

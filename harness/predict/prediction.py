@@ -17,7 +17,7 @@ import numpy as np
 from harness.comm.layout import coordinates, rank_at
 from harness.errors import UserError
 from harness.graph.blocks import Blocks, shared
-from harness.ledger import MOVING, NOBODY, AxisName, Key, Op
+from harness.ledger import MOVING, NO_INDEX, AxisName, Key, Op
 from harness.ledger.tape import Event
 from harness.predict.pricing import (
     AxisPlace,
@@ -282,9 +282,9 @@ class RankEpoch:
         calls: dict[int, list[IssuedCall]] = {}
         issued: Counter[Message] = Counter()
         for number, event in enumerate(self.replayed.events):
-            if event.key.op not in MOVING or (not event.amounts.calls and event.travels_with == NOBODY):
+            if event.key.op not in MOVING or (not event.amounts.calls and event.travels_with == NO_INDEX):
                 continue
-            leader = number if event.travels_with == NOBODY else event.travels_with
+            leader = number if event.travels_with == NO_INDEX else event.travels_with
             moved = _moved(event)
             if event.key.op in (Op.SEND, Op.RECV):
                 call = self._message(event.key, moved)
@@ -336,11 +336,11 @@ class OnCard:
                     posts.append((call.name, float(on_links.sum())))
             # Of the cores' time for the bytes, the rank's own thread had a part.
             handling[TimePart.CPU] = max(0.0, handling[TimePart.CPU] - handling[TimePart.MEASURED])
-            waits_for = event.waits_for if event.waits_for != NOBODY else number
+            waits_for = event.waits_for if event.waits_for != NO_INDEX else number
             needs = () if event.leaves else epoch.names(waits_for)
             self.items.append(Item(float(work.sum()), posts, needs, handling=float(handling.sum())))
             self._work.append(work + handling)
-            if event.begun_after != NOBODY and card.rates.cores_per_node is None:
+            if event.begun_after != NO_INDEX and card.rates.cores_per_node is None:
                 self._move_aside(number, event.begun_after + 1)
 
     def _move_aside(self, number: int, first: int) -> None:
@@ -365,7 +365,7 @@ class OnCard:
     def shares(self, item: int, *, waits: bool) -> Seconds:
         """The share of each part in the work of an item, or in the messages that the item waits for."""
         event = self.epoch.replayed.events[item]
-        number = event.waits_for if event.waits_for != NOBODY else item
+        number = event.waits_for if event.waits_for != NO_INDEX else item
         seconds = self._links.get(number) if waits else self._work[item]
         total = 0.0 if seconds is None else float(seconds.sum())
         return seconds / total if seconds is not None and total else np.zeros(len(TimePart))

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from harness.comm.collectives import SMALL_GATHER, SMALL_REDUCTION
 from harness.comm.ring_collectives import PIECES
 from harness.ledger import AxisName, Op
-from harness.ledger.tape import Event, Product
+from harness.ledger.tape import Event, ProductShape
 from harness.spec.machine_card import Constant, Links, MachineCard, Rates, SpmmTerms
 from harness.strategy import Words
 
@@ -118,21 +118,21 @@ def kernel_seconds(event: Event, rates: Rates) -> Seconds:
     return seconds
 
 
-def spmm_terms(product: Product, cache_mb: float | None = None) -> tuple[float, ...]:
+def spmm_terms(product: ProductShape, cache_mb: float | None = None) -> tuple[float, ...]:
     """The factors of the five terms of a sparse product, and of the sixth with a cache of this size."""
     m, n, entries = product.rows, product.columns, product.nonzeros
     five = entries * n, entries, m * n, m, 1
     return five if cache_mb is None else (*five, entries * n * share_missed(product, cache_mb))
 
 
-def share_missed(product: Product, cache_mb: float) -> float:
+def share_missed(product: ProductShape, cache_mb: float) -> float:
     """The share of the rows of the dense matrix that a cache cannot hold. Rows that no nonzero reads do not count."""
     rows_read = min(product.inner, product.nonzeros)
     size, cache = rows_read * product.columns * WIDTH[product.values], cache_mb * MB
     return 1 - cache / size if size > cache else 0.0
 
 
-def spmm_seconds(product: Product, terms: SpmmTerms) -> float:
+def spmm_seconds(product: ProductShape, terms: SpmmTerms) -> float:
     """The seconds of a sparse product in float32. The type of the values decides only what fits the cache."""
     each: tuple[float, ...] = (terms.entry_column, terms.entry, terms.row_column, terms.row, terms.call)
     if terms.cache_mb is not None:

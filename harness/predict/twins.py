@@ -19,7 +19,7 @@ from dataclasses import replace
 from math import exp, expm1, log
 
 from harness.errors import UserError
-from harness.ledger.tape import Event, Product
+from harness.ledger.tape import Event, ProductShape
 from harness.predict.prediction import (
     STEPS,
     Prediction,
@@ -148,6 +148,6 @@ def _grown_event(twins: Sequence[Event], law: Law) -> Event:
     return replace(last, amounts=amounts, products=products, streamed=streamed, drawn=drawn, copied=copied)
 
 
-def _grown_product(twins: Sequence[Product], law: Law) -> Product:
+def _grown_product(twins: Sequence[ProductShape], law: Law) -> ProductShape:
     rows, inner, columns, nonzeros = (round(law(sizes)) for sizes in list(zip(*twins, strict=True))[:4])
     return twins[-1]._replace(rows=rows, inner=inner, columns=columns, nonzeros=nonzeros)

@@ -22,7 +22,7 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
-from harness.ledger.tape import Event, Tape, typical
+from harness.ledger.tape import Event, Tape, take_median_times
 from harness.locks import Turn, find_lockable_path
 from harness.run.checksums import (
     bit_checksums,
@@ -117,7 +117,7 @@ def run(
         grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from, strategy.wire)
         stages.end("grid")
         if isinstance(ledger, Tape):
-            ledger.taping = False
+            ledger.is_taping = False
         make_ready(strategy, grid, blocks)
         trainer = Trainer(strategy, grid, blocks)
         tables = RankTables(at.rank, affinity=current_affinity(), stages=stages.seconds)
@@ -156,14 +156,14 @@ def open_turn(scratch: Path) -> Turn:
 
 
 def record_tape(trainer: Trainer, tape: Tape) -> list[Event]:
-    """Record `TAPED` more epochs, in which the ranks of a machine compute in turns, and return their typical events."""
-    tape.recording = tape.taping = True
+    """Record `TAPED` more epochs, in which the ranks of a machine compute in turns, and return their take_median_times events."""
+    tape.recording = tape.is_taping = True
     epochs = []
     for _ in range(TAPED):
         trainer.epoch()
         epochs.append(tape.events)
-    tape.recording = tape.taping = False
-    return typical(epochs)
+    tape.recording = tape.is_taping = False
+    return take_median_times(epochs)
 
 
 def train(

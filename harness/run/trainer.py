@@ -106,9 +106,9 @@ class Trainer:
             losses = self.graph.replay()
             self.taken += self.steps
             done = ledger.clock.mark()
-            entries = ledger.read(self.graph.recording.between(begun, done))
+            entries = ledger.read(self.graph.recording.with_bounds(begun, done))
         return Epoch(
-            ledger.clock.between(begun, done),
+            ledger.clock.elapsed(begun, done),
             torch.stack(losses),
             entries,
             since,

@@ -88,7 +88,7 @@ class Context:
         whole_key = key, self.spec.model.kind, self.spec.precision, self.spec.protocol
         known: Sequence[Tensor] | None = self._shared.known(whole_key)
         if known is None:
-            with self.ledger.foreseeing():
+            with self.ledger.simulating_peers():
                 known = compute()
             self._shared.keep(whole_key, known, sum(x.nbytes for x in known))
         return known

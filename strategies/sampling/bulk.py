@@ -141,18 +141,18 @@ class Algorithm1:
         self, graph: BulkGraph, places: Places, outputs: BatchStack, size: int, keys: Tensor
     ) -> SampledLayer:
         S = graph.draw(outputs, size, keys)
-        with graph.ledger.turn_to(Phase.EXTRACT):
+        with graph.ledger.in_phase(Phase.EXTRACT):
             A, inputs = renumber(S, outputs, places)
         return SampledLayer(A, outputs, inputs)
 
     def _layer_wise(
         self, graph: BulkGraph, places: Places, outputs: BatchStack, size: int, keys: Tensor
     ) -> SampledLayer:
-        with graph.ledger.turn_to(Phase.DISTRIBUTE):
+        with graph.ledger.in_phase(Phase.DISTRIBUTE):
             R = graph.rows(outputs)
             P = self.masses(graph, R, outputs)
         chosen = draw_masses(P, size, keys, replacement=self.replacement)
-        with graph.ledger.turn_to(Phase.EXTRACT):
+        with graph.ledger.in_phase(Phase.EXTRACT):
             inputs = joined(outputs, chosen, places)
             A = graph.assemble(extract_columns(R, outputs, inputs, chosen, places), outputs)
         return SampledLayer(A, outputs, inputs)
@@ -263,7 +263,7 @@ class Bulk(Sampler):
             self.layers, self.shapes = [], []
             self.layers = [self._resident(layer) for layer in self.draw(steps, groups, targets)]
             self.first = first
-        with self.graph.ledger.turn_to(Phase.EXTRACT):
+        with self.graph.ledger.in_phase(Phase.EXTRACT):
             return one_of(self.layers, (step - first) * len(groups) + groups.index(group))
 
     def draw(self, steps: range, groups: Sequence[int], targets: Tensor) -> list[SampledLayer]:

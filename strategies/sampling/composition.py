@@ -268,7 +268,7 @@ class Feed:
         """Draws a mini-batch, or waits until the thread has drawn it, and begins to fetch its features."""
         with self.ctx.ledger.phase(Phase.SAMPLE), self.ctx.ledger.op(Op.COPY, tensor=TensorName.A):
             drawn = self._ahead.take(number) if self._ahead else Drawn(self._draw(number))
-            self.ctx.ledger.drew(sum(A.nnz for A in drawn.batch.A))
+            self.ctx.ledger.record_sampled(sum(A.nnz for A in drawn.batch.A))
         return drawn, self.store.begin(number, drawn.batch.vertices[0], later=self.prefetch)
 
     def _draw(self, number: int) -> MiniBatch:

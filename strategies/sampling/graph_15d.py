@@ -139,7 +139,7 @@ class BlockRowGraph15D(BulkGraph):
         raise NotImplementedError("a graph in 1.5D is sampled in bulks")
 
     def draw(self, stack: BatchStack, fanout: int, keys: Tensor) -> Csr:
-        with self.ledger.turn_to(Phase.DISTRIBUTE):
+        with self.ledger.in_phase(Phase.DISTRIBUTE):
             A, rows = self._needed(stack)
         S = draw_rows(A, BatchStack(rows, stack.starts), fanout, keys, own=stack)
         return self.assemble(S, stack)
@@ -242,7 +242,7 @@ class ReplayedGraph15D(BlockRowGraph15D):
     """The block row in a replay: the rank works on all rows of a selection, so that it foresees its whole grid row."""
 
     def begin(self, steps: range) -> None:
-        with self.ledger.foreseeing():
+        with self.ledger.simulating_peers():
             layers = layers_of_rows(self.foresight, self.layout, steps)
         hops = reversed(range(len(layers[0])))
         self._selections = iter([[each[hop].outputs for each in layers] for hop in hops])

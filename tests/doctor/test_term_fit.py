@@ -12,7 +12,7 @@ from scipy.optimize import lsq_linear
 from harness.doctor.spmm_rates import NAMES, ProductTime, fitted_spmm
 from harness.doctor.term_fit import factor_of, fit_terms, held_out_ratios, median_and_factor
 from harness.errors import RunError
-from harness.ledger.tape import Product
+from harness.ledger.tape import ProductShape
 from harness.predict.pricing import spmm_seconds, spmm_terms
 from harness.spec.machine_card import SpmmTerms
 
@@ -52,7 +52,7 @@ def measured(scales: tuple[int, ...], widths: tuple[int, ...], noise: float, see
     for scale in scales:
         for degree in (4, 24):
             for width in widths:
-                product = Product(1 << scale, 1 << scale, width, degree << scale, "float32", "int32")
+                product = ProductShape(1 << scale, 1 << scale, width, degree << scale, "float32", "int32")
                 seconds = (LAUNCH + spmm_seconds(product, PLANTED)) * np.exp(noise * rng.normal())
                 times.append(ProductTime(scale, product, float(seconds)))
     return times

@@ -20,8 +20,8 @@ from harness.ledger import (
     Phase,
     TensorName,
     apply,
+    charge_backward,
     clock_for,
-    follow,
 )
 from tests.hand_clock import HandClock
 
@@ -87,14 +87,14 @@ def test_counts_go_to_the_current_row_and_a_remembered_one_can_be_taken_up_again
     ledger = Ledger(clock)
     ledger.start()
     with ledger.phase(Phase.FETCH, layer=1), ledger.op(Op.ALL_GATHER):
-        there = ledger.here
-        ledger.count(payload=10, received=7.5, bytes=40)
+        there = ledger.current
+        ledger.count_call(payload=10, received=7.5, bytes=40)
         issued = clock.mark()
     clock.delay(5)
     with ledger.at(there):
         clock.delay(3)
-        ledger.count(payload=1, received=0, bytes=4)
-    ledger.flew(there, issued, clock.mark())
+        ledger.count_call(payload=1, received=0, bytes=4)
+    ledger.record_in_flight(there, issued, clock.mark())
     entries = ledger.stop()
     row = entries[there]
     assert (row.calls, row.words_payload, row.words_received, row.bytes) == (2, 11, 7.5, 44)
@@ -105,8 +105,8 @@ def test_counts_go_to_the_current_row_and_a_remembered_one_can_be_taken_up_again
 def test_an_epoch_starts_empty() -> None:
     ledger = Ledger(HandClock())
     ledger.start()
-    ledger.count(payload=1, received=1, bytes=1)
-    ledger.flew(ledger.here, 0, 1)
+    ledger.count_call(payload=1, received=1, bytes=1)
+    ledger.record_in_flight(ledger.current, 0, 1)
     first = ledger.stop()
     ledger.start()
     second = ledger.stop()
@@ -117,10 +117,10 @@ def test_an_epoch_starts_empty() -> None:
 def test_a_ledger_that_is_off_records_nothing() -> None:
     clock = HandClock()
     ledger = Ledger(clock, recording=False)
-    with ledger.phase(Phase.LOAD), ledger.op(Op.SPMM), ledger.backward(), ledger.at(ledger.here):
+    with ledger.phase(Phase.LOAD), ledger.op(Op.SPMM), ledger.backward(), ledger.at(ledger.current):
         clock.delay(1)
-        ledger.count(payload=1, received=1, bytes=1)
-        ledger.flew(ledger.here, 0, 1)
+        ledger.count_call(payload=1, received=1, bytes=1)
+        ledger.record_in_flight(ledger.current, 0, 1)
     ledger.recording = True
     ledger.start()
     assert seconds(ledger.stop()) == {}
@@ -191,9 +191,9 @@ def test_a_planted_delay_appears_in_its_own_row_forward_and_backward() -> None:
         with ledger.phase(Phase.ACTIVATE, layer=layer):
             with ledger.op(Op.ELEMENTWISE, tensor=TensorName.H):
                 y = Delay.apply(x.relu() * 2, clock, 4 << 4 * layer, 8 << 4 * layer).relu()
-            x = follow(ledger, y, (x,), op=Op.ELEMENTWISE, tensor=TensorName.H)
+            x = charge_backward(ledger, y, (x,), op=Op.ELEMENTWISE, tensor=TensorName.H)
     with ledger.phase(Phase.LOSS):
-        loss = follow(ledger, Delay.apply(x, clock, 256, 512).sum(), (x,), op=Op.ELEMENTWISE)
+        loss = charge_backward(ledger, Delay.apply(x, clock, 256, 512).sum(), (x,), op=Op.ELEMENTWISE)
     with ledger.backward():
         clock.delay(1024)
         loss.backward()
@@ -222,11 +222,11 @@ def test_two_uses_of_a_tensor_are_each_charged_their_own_backward() -> None:
     x = torch.ones(3, requires_grad=True) * 1.0
     ledger.start()
     with ledger.phase(Phase.CONVOLVE, layer=0):
-        one = follow(ledger, Delay.apply(x, clock, 0, 1), (x,), op=Op.SPMM)
+        one = charge_backward(ledger, Delay.apply(x, clock, 0, 1), (x,), op=Op.SPMM)
     with ledger.phase(Phase.LINEAR, layer=1):
-        other = follow(ledger, Delay.apply(x, clock, 0, 2), (x,), op=Op.GEMM)
+        other = charge_backward(ledger, Delay.apply(x, clock, 0, 2), (x,), op=Op.GEMM)
     with ledger.phase(Phase.ACTIVATE, layer=2):
-        both = follow(ledger, Delay.apply(one + other, clock, 0, 4), (one, other), op=Op.ELEMENTWISE)
+        both = charge_backward(ledger, Delay.apply(one + other, clock, 0, 4), (one, other), op=Op.ELEMENTWISE)
     with ledger.backward():
         both.sum().backward()
     assert seconds(ledger.stop()) == {
@@ -240,10 +240,10 @@ def test_where_no_gradient_is_asked_for_nothing_is_followed() -> None:
     ledger = Ledger(HandClock())
     ledger.start()
     frozen = torch.ones(2)
-    assert follow(ledger, frozen, ()) is frozen
+    assert charge_backward(ledger, frozen, ()) is frozen
     assert apply(ledger, Recorded, frozen, ledger, 0, 0).grad_fn is None
     leaf = torch.ones(2, requires_grad=True)
-    assert follow(ledger, leaf, ()) is leaf
+    assert charge_backward(ledger, leaf, ()) is leaf
 
 
 def test_no_reader_takes_one_phase_of_sampling_for_all() -> None:

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from harness.ledger import AxisName, Direction, Key, Op, Phase, TensorName
-from harness.ledger.tape import Event, Product
+from harness.ledger.tape import Event, ProductShape
 from harness.predict.pricing import (
     GB,
     AxisPlace,
@@ -188,8 +188,11 @@ def test_messages_on_cpus_take_time_of_the_cores() -> None:
 
 
 def test_kernels_are_a_roofline_and_sparse_products_five_terms() -> None:
-    sparse = Product(10, 20, 4, 100, "float32", "int32")
-    dense, thin = Product(4000, 4000, 4000, 0, "float32", ""), Product(1000, 1, 1000, 0, "float32", "")
+    sparse = ProductShape(10, 20, 4, 100, "float32", "int32")
+    dense, thin = (
+        ProductShape(4000, 4000, 4000, 0, "float32", ""),
+        ProductShape(1000, 1, 1000, 0, "float32", ""),
+    )
     event = Event(KEY, products=[sparse, dense, thin], kernels=2, streamed=GB, drawn=1000)
     seconds = kernel_seconds(event, RATES)
     assert seconds[TimePart.SAMPLE] == pytest.approx(20e-6)
@@ -212,7 +215,7 @@ def test_kernels_are_a_roofline_and_sparse_products_five_terms() -> None:
 )
 def test_rows_that_the_cache_cannot_hold_take_a_sixth_term(inner: int, values: str, missed: float) -> None:
     entries, width = 1 << 22, 64
-    product = Product(1000, inner, width, entries, values, "int32")
+    product = ProductShape(1000, inner, width, entries, values, "int32")
     cached = RATES.spmm.model_copy(update={"cache_mb": 64.0, "missed_column": 0.5})
     more = spmm_seconds(product, cached) - spmm_seconds(product, RATES.spmm)
     assert more == pytest.approx(1e-9 * 0.5 * missed * entries * width, abs=1e-12)
@@ -221,7 +224,7 @@ def test_rows_that_the_cache_cannot_hold_take_a_sixth_term(inner: int, values: s
 def test_a_card_with_rates_for_half_precision_and_for_calls_prices_them_by_these() -> None:
     half = CARD.rates.model_copy(update={"tflops_half": Constant(value=8, within=3, source="any")})  # type: ignore[union-attr]
     for values, expected in (("float32", 64), ("bfloat16", 16), ("float64", 128)):
-        dense = Event(KEY, products=[Product(4000, 4000, 4000, 0, values, "")])
+        dense = Event(KEY, products=[ProductShape(4000, 4000, 4000, 0, values, "")])
         assert kernel_seconds(dense, half)[TimePart.ARITHMETIC] == pytest.approx(2e-3 * expected)
     moved, axis = CallBytes(Op.ALL_REDUCE, 0, 0), on_axis(1, 4)
     slow = card(call_us=constant(50, within=4))

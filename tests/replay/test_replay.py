@@ -17,7 +17,7 @@ from harness.comm.meeting import RankPlace
 from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.ledger.tape import Tape, outline
+from harness.ledger.tape import Tape, outline_events
 from harness.registry import load_strategy
 from harness.replay import Meter, replay
 from harness.spec.spec import Spec, StrategyChoice
@@ -152,7 +152,7 @@ def taped() -> Any:
     with Meter(tape):
         talk(grid)
     tape.stop()
-    return outline(tape.events)
+    return outline_events(tape.events)
 
 
 DEVICE = torch.device("cpu")
