@@ -88,7 +88,7 @@ def epochs_to_target(specs: Sequence[Spec]) -> list[tuple[int | None, float]]:
             trainer.epoch()
             number += 1
             if number % spec.training.evaluate_every == 0:
-                share = trainer.evaluate()[0]["test"].share
+                share = trainer.evaluate()[0]["test"].ratio
         reached.append((number if share >= spec.training.target else None, share))
         exact = reached[-1] if promise is Promise.EXACT else exact
         trainer.ctx.grid.drain()

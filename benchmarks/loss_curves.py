@@ -26,7 +26,7 @@ from harness.graph.model import TRAIN, Graph
 from harness.kernels.csr import row_indices
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger
-from harness.models.weights import Part, Weight, initial_weight
+from harness.models.weights import Part, Weight, init_weight
 from harness.registry import load_strategy, registered_strategies
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec, grid_text
@@ -90,7 +90,7 @@ def losses_of_pyg(training: Training) -> list[float]:
     layers: list[torch.nn.Module] = []
     for number, shape in enumerate(pairwise(sizes)):
         layer = GCNConv(*shape, bias=False).double()
-        W = initial_weight(0, number, Weight(Part.CONVOLUTION, number, shape), *map(range, shape))
+        W = init_weight(0, number, Weight(Part.CONVOLUTION, number, shape), *map(range, shape))
         layer.lin.weight.data = W.T.contiguous()
         layers.append(layer)
     X = graph.X.double().requires_grad_(training.train_features)

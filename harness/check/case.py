@@ -31,7 +31,7 @@ from harness.graph.vertex_data import uniform_label_sets, uniform_labels
 from harness.kernels.random import Purpose, integers, uniform_rectangle
 from harness.ledger import AxisName, TensorName
 from harness.ledger.tape import OutlineEvent, Tape, outline_events
-from harness.models import Hits
+from harness.models import SplitAccuracy
 from harness.registry import load_strategy
 from harness.replay import Meter
 from harness.run.checksums import bit_checksums, check_replicas, gather_checksums
@@ -141,7 +141,7 @@ class RankResult:
     gradients: list[Tensor]
     parameters: list[Tensor]
     output: Tensor
-    hits: dict[str, Hits]
+    hits: dict[str, SplitAccuracy]
     sent: Seen
     """The words and bytes of the first epoch."""
     lines: list[OutlineEvent]

@@ -95,8 +95,8 @@ LOOK = {
     "axis; A^T where A is",
     "gradients equal differences": "the set of `operators`: the backward pass at this tensor, and what is summed over "
     "which axis; A^T where A is",
-    "parameters equal serial": "the set of `operators`: what differs from step to step, in `of_step` or `settle`, and "
-    "sums of gradients",
+    "parameters equal serial": "the set of `operators`: what differs from step to step, in `for_step` or "
+    "`reduce_gradients`, and sums of gradients",
     "outputs equal serial": "the set of `operators` that is made for the whole graph, with which the harness evaluates",
     "answers equal serial": "the set of `operators`: its `evaluate`, and the labels of every split",
     "words equal the formula": "`words`, and the call that the ledger has under this key",
@@ -107,8 +107,8 @@ LOOK = {
     "memory equals the replay": "sizes that depend on values or on the device (docs/add-a-strategy.md, end of steps)",
     "entries add up to the epoch": "calls and kernels outside the ledger's phases and scopes",
     "same seed, same bits": "random numbers that are no function of seed, group and step; sums in order of arrival",
-    "trains": "the set of `operators`: where replicas differ, a sum over ranks is lost, in `settle` or in the backward "
-    "pass of this weight; otherwise the place in the code that the trace ends with",
+    "trains": "the set of `operators`: where replicas differ, a sum over ranks is lost, in "
+    "`reduce_gradients` or in the backward pass of this weight; otherwise the line of code at the end of the trace",
     "unbiased": "`mini_batch` or `multiplier`: by what sampled entries are scaled, which is one over their chance",
     "messages are unbiased": "`received`: the rounding of the rows that travel",
     "refused with a reason": "`refuse` and `grids`",
@@ -155,7 +155,7 @@ def equal_to_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) ->
             if error > TOLERANCE:
                 where = number, when, what
                 mismatches.setdefault(law, []).append(of_tensors(where, theirs, mine, TOLERANCE, start))
-    answers = ", ".join(f"{name} {hits.right}/{hits.of}" for name, hits in serial.hits.items())
+    answers = ", ".join(f"{name} {hits.correct}/{hits.total}" for name, hits in serial.hits.items())
     return [
         *(finding(law, case, mismatches.get(law, []), f"{error:.0e}") for law, error in errors.items()),
         finding("answers equal serial", case, _wrong_answers(ranks, serial), answers),
@@ -190,7 +190,11 @@ def _wrong_answers(ranks: Sequence[RankResult], serial: Trained) -> list[Mismatc
     when = f"after epoch {len(serial.losses) - 1}"
     return [
         Mismatch(
-            number, when, f"right answers of {name}", f"{of.right} of {of.of}", f"{got.right} of {got.of}"
+            number,
+            when,
+            f"right answers of {name}",
+            f"{of.correct} of {of.total}",
+            f"{got.correct} of {got.total}",
         )
         for number, rank in enumerate(ranks)
         for name, of in serial.hits.items()

@@ -17,9 +17,9 @@ from harness.graph.blocks import Blocks, multiplied
 from harness.graph.model import SPLITS, TRAIN, labelled
 from harness.graph.order import Orders
 from harness.kernels import Csr
-from harness.models import Hits
+from harness.models import SplitAccuracy
 from harness.models.operators import dropout_mask
-from harness.models.weights import Part, Weight, initial_weight
+from harness.models.weights import Part, Weight, init_weight
 from harness.spec.spec import ModelChoice, Spec
 from harness.strategy import Strategy
 
@@ -87,7 +87,7 @@ class Trained:
     """The gradients of the first epoch, of the weights and then of the features if these are trained."""
     parameters: list[Tensor]
     output: Tensor
-    hits: dict[str, Hits]
+    hits: dict[str, SplitAccuracy]
     weights: int
     """The number of weights among the parameters; features follow."""
     layers: int
@@ -117,7 +117,7 @@ def train_densely(
     split = blocks.split(range(blocks.n))
     counted = labelled(labels) & (split == TRAIN) if spec.protocol == "corrected" else labelled(labels)
     weights = [
-        initial_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
+        init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
         for number, weight in enumerate(strategy.weights)
     ]
     named = list(zip(strategy.weights, weights, strict=True))
@@ -201,13 +201,13 @@ def _loss(Z: Tensor, batch: Batch, labels: Tensor, counted: Tensor) -> tuple[Ten
     return each.sum(), len(y)
 
 
-def _hits(Z: Tensor, labels: Tensor) -> Hits:
+def _hits(Z: Tensor, labels: Tensor) -> SplitAccuracy:
     """The hits of a split; for many classes a vertex, twice the common classes, and all classes of both sides."""
     Z, labels = Z[labelled(labels)], labels[labelled(labels)]
     if labels.dim() == 1:
-        return Hits(int((Z.argmax(dim=1) == labels).sum()), len(labels))
+        return SplitAccuracy(int((Z.argmax(dim=1) == labels).sum()), len(labels))
     agreed = (Z > 0) & (labels == 1)
-    return Hits(2 * int(agreed.sum()), int((Z > 0).sum()) + int(labels.sum()))
+    return SplitAccuracy(2 * int(agreed.sum()), int((Z > 0).sum()) + int(labels.sum()))
 
 
 def matrix_of(kind: str, blocks: Blocks) -> Tensor:

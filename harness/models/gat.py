@@ -11,33 +11,33 @@ import torch
 from torch import Tensor
 
 
-def by_head(T_NH: Tensor, heads: int) -> Tensor:
+def split_heads(T_NH: Tensor, heads: int) -> Tensor:
     """One head after the other, (Q, N, F)."""
     T_NQF: Tensor = T_NH.unflatten(1, (heads, -1))
     return T_NQF.transpose(0, 1).contiguous()
 
 
-def side_by_side(T_QNF: Tensor) -> Tensor:
+def concatenate_heads(T_QNF: Tensor) -> Tensor:
     """The inverse of `by_head`, (N, H)."""
     return T_QNF.transpose(0, 1).flatten(1)
 
 
-def scores(T_QNF: Tensor, a_H: Tensor) -> Tensor:
+def compute_scores(T_QNF: Tensor, a_H: Tensor) -> Tensor:
     """The share of a vertex in the scores of its edges at one of their ends, (Q, N)."""
     return torch.einsum("qnf,qf->qn", T_QNF, a_H.view(len(T_QNF), -1))
 
 
-def scores_back(ds_QN: Tensor, T_QNF: Tensor, a_H: Tensor) -> tuple[Tensor, Tensor]:
+def compute_scores_backward(ds_QN: Tensor, T_QNF: Tensor, a_H: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients dT and da of `scores`."""
     dT_QNF = torch.einsum("qn,qf->qnf", ds_QN, a_H.view(len(T_QNF), -1))
     return dT_QNF, torch.einsum("qn,qnf->qf", ds_QN, T_QNF).flatten()
 
 
-def merged(Z_QNF: Tensor, *, mean: bool) -> Tensor:
+def merge_heads(Z_QNF: Tensor, *, mean: bool) -> Tensor:
     """The output of a layer: the mean of its heads, or all heads side by side."""
-    return Z_QNF.mean(dim=0) if mean else side_by_side(Z_QNF)
+    return Z_QNF.mean(dim=0) if mean else concatenate_heads(Z_QNF)
 
 
-def merged_back(G: Tensor, heads: int, *, mean: bool) -> Tensor:
+def merge_heads_backward(G: Tensor, heads: int, *, mean: bool) -> Tensor:
     """The gradient of every head, the backward of `merged`."""
-    return (G / heads).expand(heads, *G.shape).contiguous() if mean else by_head(G, heads)
+    return (G / heads).expand(heads, *G.shape).contiguous() if mean else split_heads(G, heads)

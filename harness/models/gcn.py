@@ -30,7 +30,7 @@ def gcn(
     def convolve(layer: int, H: Tensor) -> Tensor:
         return ops.convolve(layer, H, weights.layers[layer][0])
 
-    return _layer_by_layer(ops, X, weights, convolve, residual, recompute)
+    return _run_layers(ops, X, weights, convolve, residual, recompute)
 
 
 def gat(
@@ -41,14 +41,14 @@ def gat(
     def attend(layer: int, H: Tensor) -> Tensor:
         return ops.attend(layer, H, weights.layers[layer][0], weights.attentions[layer])
 
-    return _layer_by_layer(ops, X, weights, attend, residual, recompute)
+    return _run_layers(ops, X, weights, attend, residual, recompute)
 
 
 MODELS: dict[str, Callable[..., Tensor]] = {"gcn": gcn, "sage": gcn, "gat": gat}
 """The model of every kind of a spec."""
 
 
-def _layer_by_layer(
+def _run_layers(
     ops: Operators,
     X: Tensor,
     weights: Weights,
@@ -74,11 +74,11 @@ def _layer_by_layer(
     twice = len(layers) - 1 if recompute else 0
     for layer, (W, _) in enumerate(layers):
         compute = partial(layer_of, layer)
-        H = Recomputed.apply(compute, H, W) if layer < twice else compute(H)  # type: ignore[no-untyped-call]
+        H = RecomputedLayer.apply(compute, H, W) if layer < twice else compute(H)  # type: ignore[no-untyped-call]
     return H if head is None else ops.linear(Part.HEAD, H, head)
 
 
-class Recomputed(Function):
+class RecomputedLayer(Function):
     """A layer of which nothing is kept but the input. Backward, the layer is computed again, then its gradients.
 
     The gradients of weights are added to the weights at once, as those of every leaf. The weight among the inputs tells

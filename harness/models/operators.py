@@ -10,20 +10,20 @@ from harness.kernels.random import LANE_BITS, Purpose, derive_signed_key, random
 from harness.models.weights import Part
 
 
-class Hits(NamedTuple):
+class SplitAccuracy(NamedTuple):
     """The vertices of a split that were classified rightly, and all vertices of the split, in the whole graph.
 
     Where a vertex may have many classes: twice the answers that are yes and should be, and the sum of both kinds. The
     ratio is the micro-averaged F1, which is the accuracy where every vertex has one class.
     """
 
-    right: int
-    of: int
+    correct: int
+    total: int
 
     @property
-    def share(self) -> float:
+    def ratio(self) -> float:
         """The ratio; 0 for an empty split."""
-        return self.right / self.of if self.of else 0.0
+        return self.correct / self.total if self.total else 0.0
 
 
 class Skip(NamedTuple):
@@ -40,7 +40,7 @@ class Operators(Protocol):
     each operator returns its result in the layout that the next operator takes.
     """
 
-    def of_step(self, step: int) -> "Operators":
+    def for_step(self, step: int) -> "Operators":
         """The set of a training step, counted from 0 through all epochs: of its mini-batch, with its dropout masks.
 
         The set that a strategy makes is that of the whole graph, and drops nothing.
@@ -72,10 +72,10 @@ class Operators(Protocol):
         The result is a scalar, the same on every rank. Its backward starts this rank's share of the gradient.
         """
 
-    def settle(self, weights: Sequence[Tensor]) -> None:
+    def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
         """Completes the gradients of the weights once the backward pass is over."""
 
-    def evaluate(self, Z: Tensor) -> dict[str, Hits]:
+    def evaluate(self, Z: Tensor) -> dict[str, SplitAccuracy]:
         """Right answers by split over the whole graph, the same on every rank."""
 
 
@@ -117,6 +117,6 @@ def dropout_key(seed: tuple[int, int, int, int]) -> tuple[int, int]:
     return derive_signed_key(seed, Purpose.DROPOUT)
 
 
-def dropped(H: Tensor, kept: Tensor, scale: float) -> Tensor:
+def apply_dropout(H: Tensor, kept: Tensor, scale: float) -> Tensor:
     """H where the mask keeps it, scaled up; 0 elsewhere."""
     return torch.where(kept, H * scale, 0)

@@ -58,7 +58,7 @@ class Weights(NamedTuple):
     """One matrix a layer, or none at all."""
 
 
-def by_part(weights: Sequence[Weight], tensors: Sequence[Tensor]) -> Weights:
+def group_by_part(weights: Sequence[Weight], tensors: Sequence[Tensor]) -> Weights:
     """The tensors by part; they come in the order of the weights."""
     pieces = {(part, layer): tensor for (part, layer, _), tensor in zip(weights, tensors, strict=True)}
     layers = [
@@ -72,7 +72,7 @@ def by_part(weights: Sequence[Weight], tensors: Sequence[Tensor]) -> Weights:
     return Weights(layers, pieces.get((Part.PROJECTION, -1)), pieces.get((Part.HEAD, -1)), roots, attentions)
 
 
-def initial_weight(seed: int, number: int, weight: Weight, rows: range, cols: range) -> Tensor:
+def init_weight(seed: int, number: int, weight: Weight, rows: range, cols: range) -> Tensor:
     """A rectangle of the number-th matrix of a model in float64, the same for every rank and layout."""
     if weight.part is Part.SCALE:
         return torch.ones(len(rows), len(cols), dtype=torch.float64)

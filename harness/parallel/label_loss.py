@@ -22,7 +22,7 @@ from harness.comm.axis import Axis
 from harness.comm.collectives import Reduction
 from harness.kernels.recorded import Kernels
 from harness.ledger import Ledger, Op, Phase, TensorName, apply
-from harness.models import Hits
+from harness.models import SplitAccuracy
 from harness.strategy import IGNORED, Context, Piece
 
 
@@ -63,12 +63,12 @@ class LabelLoss(ABC):
             of = rows.all_reduce(counted, tensor=TensorName.COUNT).clamp(min=1)
             return shares.sum(replace(self, of=of).share(Z_NC), tensor=TensorName.LOSS)
 
-    def hits(self, Z_NC: Tensor) -> dict[str, Hits]:
+    def hits(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
         """The right answers of the whole graph by split."""
         own = self.right(Z_NC)
         counts = torch.stack([torch.stack(pair) for pair in own.values()])
         total = self.over.all_reduce(counts, tensor=TensorName.COUNT)
-        return {name: Hits(*pair) for name, pair in zip(own, total.tolist(), strict=True)}
+        return {name: SplitAccuracy(*pair) for name, pair in zip(own, total.tolist(), strict=True)}
 
     @abstractmethod
     def share(self, Z_NC: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from harness.kernels.attention import (
     transpose_with_positions,
 )
 from harness.ledger import Ledger, Op, TensorName, apply
-from harness.models.gat import by_head, merged, scores, scores_back
+from harness.models.gat import compute_scores, compute_scores_backward, merge_heads, split_heads
 from harness.parallel.row_strategy import LayerOperators
 
 
@@ -45,8 +45,8 @@ def of_heads(ops: LayerOperators, layer: int, attend: Callable[[Tensor], Tensor]
     """Z of this rank's vertices by a function from T to Z, both one head after the other."""
     run, model = ops.kernels.run, ops.model
     mean = layer + 1 == model.layers and not model.projection
-    T_QVF = run(Op.COPY, TensorName.T, lambda T_VH: by_head(T_VH, model.heads), T_VH)
-    return run(Op.ELEMENTWISE, TensorName.Z, lambda Z_QNF: merged(Z_QNF, mean=mean), attend(T_QVF))
+    T_QVF = run(Op.COPY, TensorName.T, lambda T_VH: split_heads(T_VH, model.heads), T_VH)
+    return run(Op.ELEMENTWISE, TensorName.Z, lambda Z_QNF: merge_heads(Z_QNF, mean=mean), attend(T_QVF))
 
 
 class Attend(Function):
@@ -56,7 +56,7 @@ class Attend(Function):
     def forward(saved: Any, T_QVF: Tensor, a_2H: Tensor, edges: Edges, ledger: Ledger) -> Tensor:
         saved.edges, saved.ledger = edges, ledger
         with ledger.op(Op.GEMM, tensor=TensorName.SCORES):
-            d_QN, s_QV = scores(T_QVF[:, : edges.A_NV.rows], a_2H[0]), scores(T_QVF, a_2H[1])
+            d_QN, s_QV = compute_scores(T_QVF[:, : edges.A_NV.rows], a_2H[0]), compute_scores(T_QVF, a_2H[1])
         with ledger.op(Op.SPMM, tensor=TensorName.Z):
             a_QE, Z_QNF = attend(edges.A_NV, d_QN, s_QV, T_QVF)
         saved.save_for_backward(T_QVF, a_2H, d_QN, s_QV, a_QE)
@@ -74,7 +74,7 @@ class Attend(Function):
         with ledger.op(Op.GEMM, tensor=TensorName.SCORES):
             for end, dscores_QX in enumerate((dd_QN, ds_QV)):
                 rows = slice(dscores_QX.shape[1])
-                dT_QXF, da_H = scores_back(dscores_QX, T_QVF[:, rows], a_2H[end])
+                dT_QXF, da_H = compute_scores_backward(dscores_QX, T_QVF[:, rows], a_2H[end])
                 dT_QVF[:, rows] += dT_QXF
                 da.append(da_H)
         return dT_QVF, torch.stack(da), None, None

@@ -17,8 +17,8 @@ from torch.nn.functional import rms_norm
 from harness.comm.axis import Axis
 from harness.kernels.random import Index
 from harness.ledger import NO_INDEX, AxisName, Direction, Op, Phase, TensorName
-from harness.models import Hits, Part, Skip, Weight
-from harness.models.operators import dropout_key, dropout_mask, dropped
+from harness.models import Part, Skip, SplitAccuracy, Weight
+from harness.models.operators import apply_dropout, dropout_key, dropout_mask
 from harness.parallel.halo import Boundary
 from harness.parallel.label_loss import label_loss
 from harness.strategy import (
@@ -200,7 +200,7 @@ class LayerOperators:
         with self.ledger.phase(Phase.ACTIVATE, layer):
             kept_NH, scale = self.mask(layer, H_NH)
             return self.kernels.elementwise(
-                partial(dropped, kept=kept_NH, scale=scale), H_NH, makes=TensorName.H
+                partial(apply_dropout, kept=kept_NH, scale=scale), H_NH, makes=TensorName.H
             )
 
     def mask(self, layer: int, H_NH: Tensor) -> tuple[Tensor, float]:
@@ -264,7 +264,7 @@ class RowOperators(LayerOperators):
     def loss(self, Z_NC: Tensor) -> Tensor:
         return self.label_loss.mean(Z_NC, self.shares)
 
-    def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
+    def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
         return self.label_loss.hits(Z_NC)
 
 

@@ -190,7 +190,7 @@ def train(
             hits, seconds = trainer.evaluate()
             tables.add_accuracy(number, hits, seconds)
             journal.write()
-            if training.target and hits["test"].share >= training.target:
+            if training.target and hits["test"].ratio >= training.target:
                 break
         if tables.rank == 0 and time.monotonic() - reported > PROGRESS_SECONDS:
             reported = time.monotonic()

@@ -21,7 +21,7 @@ from harness.device import peak_memory
 from harness.errors import RunError
 from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.ledger.tape import Event
-from harness.models import Hits
+from harness.models import SplitAccuracy
 from harness.results.schema import RUN_TABLES
 from harness.run.fault import Fault
 from harness.run.ledger_rows import LedgerRows, key_row
@@ -83,7 +83,7 @@ class RankTables:
         for number, event in enumerate(events):
             self.tape.append({**at, "event": number, **event_row(event)})
 
-    def add_accuracy(self, number: int, hits: dict[str, Hits], eval_seconds: float) -> None:
+    def add_accuracy(self, number: int, hits: dict[str, SplitAccuracy], eval_seconds: float) -> None:
         """Add the accuracies of the whole graph; only rank 0 has them."""
         if self.rank:
             return

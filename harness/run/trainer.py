@@ -15,8 +15,8 @@ from harness.device import is_gpu
 from harness.graph.blocks import Blocks
 from harness.kernels.step_numbers import StepNumbers
 from harness.ledger import Amounts, Key, Op, Phase, TensorName
-from harness.models import Hits, Operators, Weight, by_part
-from harness.models.weights import initial_weight
+from harness.models import Operators, SplitAccuracy, Weight, group_by_part
+from harness.models.weights import init_weight
 from harness.run.epoch_graph import EpochGraph, require_graphs
 from harness.run.load import Window, split_into_windows
 from harness.spec.spec import Training
@@ -45,7 +45,7 @@ class Epoch:
 
 def create_weight(ctx: Context, number: int, weight: Weight, piece: Piece) -> Tensor:
     """Return the initial value of a piece of matrix `number`, the same for every strategy and grid."""
-    W = initial_weight(ctx.spec.seed, number, weight, piece.rows, piece.cols).to(ctx.dtype)
+    W = init_weight(ctx.spec.seed, number, weight, piece.rows, piece.cols).to(ctx.dtype)
     return ctx.memory.hold(TensorName.W, W).requires_grad_()
 
 
@@ -64,7 +64,7 @@ class Trainer:
             create_weight(ctx, number, weight, piece)
             for number, (weight, piece) in enumerate(zip(strategy.weights, pieces, strict=True))
         ]
-        self.layers = by_part(strategy.weights, self.weights)
+        self.layers = group_by_part(strategy.weights, self.weights)
         self.operators = strategy.operators(ctx)
         """The operators of the whole graph."""
         self.steps = strategy.steps
@@ -122,13 +122,13 @@ class Trainer:
     def step(self) -> Tensor:
         """Run forward, backward and update; return the loss before the update."""
         ledger = self.ctx.ledger
-        operators, self.taken = self.operators.of_step(self.taken), self.taken + 1
+        operators, self.taken = self.operators.for_step(self.taken), self.taken + 1
         loss = operators.loss(self.forward(operators))
         for W in self.parameters:
             W.grad = None
         with ledger.backward():
             loss.backward()
-            operators.settle(self.weights)
+            operators.reduce_gradients(self.weights)
         with ledger.phase(Phase.OPTIMIZE), ledger.op(Op.ELEMENTWISE, tensor=TensorName.W):
             self.optimizer.step()
         return loss.detach()
@@ -142,7 +142,7 @@ class Trainer:
         with torch.no_grad():
             return self.forward(self.operators)
 
-    def evaluate(self) -> tuple[dict[str, Hits], float]:
+    def evaluate(self) -> tuple[dict[str, SplitAccuracy], float]:
         """Return the hits of each split and the seconds of the evaluation, which is not part of any epoch."""
         ledger = self.ctx.ledger
         recording, ledger.recording = ledger.recording, False

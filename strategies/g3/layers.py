@@ -23,7 +23,14 @@ from harness.kernels.attention import (
 from harness.kernels.parts import hstack
 from harness.kernels.recorded import Kernels
 from harness.ledger import Op, TensorName
-from harness.models.gat import by_head, merged, merged_back, scores, scores_back, side_by_side
+from harness.models.gat import (
+    compute_scores,
+    compute_scores_backward,
+    concatenate_heads,
+    merge_heads,
+    merge_heads_backward,
+    split_heads,
+)
 from harness.strategies.g3.schedule import Bin, Message, Schedule, rows_between, rows_of_bin
 from harness.strategy import Context
 
@@ -324,7 +331,7 @@ class BinAttention:
         self.a_QE = H_NF.new_empty(shape) if self.host_QE is None else self.host_QE
         self._project(range(self.own), H_NF)
         with self.op(Op.GEMM, tensor=TensorName.SCORES):
-            self.d_QN = scores(self.T_QVF[:, : self.own], self.a_2H[0])
+            self.d_QN = compute_scores(self.T_QVF[:, : self.own], self.a_2H[0])
         if not number:
             self.arrived(range(len(H_KF)))
 
@@ -332,10 +339,10 @@ class BinAttention:
         """T = H W, and the share of these rows in the scores of their edges."""
         T_XH = self.kernels.gemm(H_XF, self.W_FH, TensorName.T)
         with self.op(Op.COPY, tensor=TensorName.T):
-            T_QXF = by_head(T_XH, self.rank.heads)
+            T_QXF = split_heads(T_XH, self.rank.heads)
             self.T_QVF[:, at.start : at.stop] = T_QXF
         with self.op(Op.GEMM, tensor=TensorName.SCORES):
-            self.s_QV[:, at.start : at.stop] = scores(T_QXF, self.a_2H[1])
+            self.s_QV[:, at.start : at.stop] = compute_scores(T_QXF, self.a_2H[1])
 
     def own_rows(self, number: int) -> Callable[[], None]:
         """Own rows of T are complete, and a softmax needs the scores of all neighbours at once."""
@@ -355,7 +362,7 @@ class BinAttention:
             with self.op(Op.COPY, tensor=TensorName.Z):
                 for a_E, a_B in zip(self.a_QE, a_QB, strict=True):
                     a_E[self.rank.edges[number]].copy_(a_B, non_blocking=True)
-                return merged(Z_QBF, mean=self.mean)
+                return merge_heads(Z_QBF, mean=self.mean)
 
         return compute
 
@@ -371,7 +378,10 @@ class BinAttention:
     def backward(self, number: int) -> Callable[[], None]:
         """dl of the edges of a bin, and dd, their sums by row."""
         G_BH = self.G_NH.index_select(0, self.bins[number].rows)
-        (A_BV, d_QB), G_QBF = self._gather(number), merged_back(G_BH, self.rank.heads, mean=self.mean)
+        (A_BV, d_QB), G_QBF = (
+            self._gather(number),
+            merge_heads_backward(G_BH, self.rank.heads, mean=self.mean),
+        )
         rows, edges = self.bins[number].rows, self.rank.edges[number]
 
         def compute() -> None:
@@ -431,14 +441,14 @@ class BinAttention:
     def _add_scores(self, dT_QXF: Tensor, end: int, of_scores_QX: Tensor, at: range) -> None:
         """Adds the gradient of the scores, of one end of the edges, to dT and da."""
         with self.op(Op.GEMM, tensor=TensorName.SCORES):
-            dT, da = scores_back(of_scores_QX, self.T_QVF[:, at.start : at.stop], self.a_2H[end])
+            dT, da = compute_scores_backward(of_scores_QX, self.T_QVF[:, at.start : at.stop], self.a_2H[end])
             dT_QXF += dT
             self.da_2H[end] += da
 
     def _add_to_dW(self, dT_QXF: Tensor, H_XF: Tensor) -> Tensor:
         """dW += H^T dT; returns dT with heads side by side."""
         with self.op(Op.COPY, tensor=TensorName.DT):
-            dT_XH = side_by_side(dT_QXF)
+            dT_XH = concatenate_heads(dT_QXF)
         self.kernels.gemm(H_XF.T, dT_XH, TensorName.DW, add_to=self.dW_FH)
         return dT_XH
 

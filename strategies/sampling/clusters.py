@@ -21,7 +21,7 @@ from harness.kernels.attention import attend
 from harness.kernels.csr import row_indices, take, to_device
 from harness.kernels.parts import hstack
 from harness.ledger import TensorName
-from harness.models.gat import by_head, scores, side_by_side
+from harness.models.gat import compute_scores, concatenate_heads, split_heads
 from harness.parallel.halo import block_row
 from harness.parallel.label_loss import LabelLoss
 from harness.strategies.sampling.composition import Composition, P, SampledStrategy
@@ -131,10 +131,12 @@ class HaloStore(LocalStore):
 
     def attend(self, A: Csr, T_QNF: Tensor, a_2H: Tensor) -> Tensor:
         """Z over the entries of both blocks, which stand beside each other."""
-        T_KH = self.row.halo.exchange(self.over, self.ctx.kernels, side_by_side(T_QNF), TensorName.T).now()
-        T_QVF = torch.cat([T_QNF, by_head(T_KH, len(T_QNF))], dim=1)
+        T_KH = self.row.halo.exchange(
+            self.over, self.ctx.kernels, concatenate_heads(T_QNF), TensorName.T
+        ).now()
+        T_QVF = torch.cat([T_QNF, split_heads(T_KH, len(T_QNF))], dim=1)
         A_NV = to_device(hstack([to_device(each, "cpu") for each in (A, self.row.A_NK)]), T_QNF.device)
-        return attend(A_NV, scores(T_QNF, a_2H[0]), scores(T_QVF, a_2H[1]), T_QVF)[1]
+        return attend(A_NV, compute_scores(T_QNF, a_2H[0]), compute_scores(T_QVF, a_2H[1]), T_QVF)[1]
 
 
 def _normalised(A_SS: Csr, kind: str) -> Csr:

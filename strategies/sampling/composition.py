@@ -27,7 +27,7 @@ from harness.kernels import Csr, cast, transpose
 from harness.kernels.attention import transpose_with_positions
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.models import Hits
+from harness.models import SplitAccuracy
 from harness.parallel.label_loss import LabelLoss, label_loss
 from harness.parallel.prefetch import Prefetcher
 from harness.parallel.row_attention import Edges, attention, of_heads
@@ -333,5 +333,5 @@ class SampledOperators(LayerOperators):
         """Adds up the gradients of all mini-batches."""
         sum_gradients(weights, self.feed.everyone)
 
-    def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
+    def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
         return self.data.loss.hits(Z_NC)

@@ -27,7 +27,7 @@ from harness.kernels import Csr
 from harness.kernels.attention import attend, softmax_torch
 from harness.kernels.parts import extract_block
 from harness.ledger import Op, Phase, TensorName
-from harness.models.gat import by_head, scores, side_by_side
+from harness.models.gat import compute_scores, concatenate_heads, split_heads
 from harness.parallel.label_loss import LabelLoss
 from harness.parallel.row_requests import Requests, ask, by_owner, inside, inverse, of_owner
 from harness.ranges import split_evenly
@@ -253,7 +253,7 @@ class LocalStore(FeatureStore):
         return self.ctx.kernels.spmm(A, H_NF, TensorName.T)
 
     def attend(self, A: Csr, T_QNF: Tensor, a_2H: Tensor) -> Tensor:
-        return attend(A, scores(T_QNF, a_2H[0]), scores(T_QNF, a_2H[1]), T_QNF)[1]
+        return attend(A, compute_scores(T_QNF, a_2H[0]), compute_scores(T_QNF, a_2H[1]), T_QNF)[1]
 
     def _positions(self, vertices: Tensor) -> Tensor:
         return upload(vertices - self.start, self.ctx.device)
@@ -345,14 +345,14 @@ class FetchingStore(FeatureStore):
 
     def attend(self, A: Csr, T_QNF: Tensor, a_2H: Tensor) -> Tensor:
         """Z by the same broadcasts of T, once the scores of all vertices have given the weights of all entries."""
-        s_NQ = scores(T_QNF, a_2H[1]).T.contiguous()
+        s_NQ = compute_scores(T_QNF, a_2H[1]).T.contiguous()
         s_VQ = torch.cat([self._block_of(q, s_NQ, TensorName.SCORES) for q in range(self.over.size)])
         A_NV = extract_block(A, self._rows_of(A), range(len(s_VQ)))
-        d_QN, T_NH, Z_QNF = scores(T_QNF, a_2H[0]), side_by_side(T_QNF), torch.zeros_like(T_QNF)
+        d_QN, T_NH, Z_QNF = compute_scores(T_QNF, a_2H[0]), concatenate_heads(T_QNF), torch.zeros_like(T_QNF)
         a_QE = [softmax_torch(A_NV, d_N, s_V) for d_N, s_V in zip(d_QN, s_VQ.T, strict=True)]
         places = A_NV._replace(val=torch.arange(A_NV.nnz, device=A_NV.val.device))
         for q in self._stages():
-            T_QKF = by_head(self._block_of(q, T_NH, TensorName.T), len(a_QE))
+            T_QKF = split_heads(self._block_of(q, T_NH, TensorName.T), len(a_QE))
             A_NK = extract_block(places, range(A_NV.rows), self.blocks[q])
             for a_E, T_KF, Z_NF in zip(a_QE, T_QKF, Z_QNF, strict=True):
                 self.ctx.kernels.spmm(A_NK._replace(val=a_E[A_NK.val]), T_KF, TensorName.Z, add_to=Z_NF)

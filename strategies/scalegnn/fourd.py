@@ -14,7 +14,7 @@ from harness.device import record_upload
 from harness.kernels import Csr, to_device
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Op, Phase, TensorName
-from harness.models import Hits
+from harness.models import SplitAccuracy
 from harness.parallel.gradients import Gradients
 from harness.parallel.label_loss import LabelLoss, label_loss
 from harness.parallel.prefetch import Prefetcher
@@ -157,7 +157,7 @@ class FourD(RotatingLayers):
     def loss(self, Z_NC: Tensor) -> Tensor:
         return self.sample.loss.mean_of_batches(Z_NC, self.samples.everywhere, self.samples.shares)
 
-    def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
+    def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
         return self.sample.loss.hits(Z_NC)
 
     def settle(self, weights: Sequence[Tensor]) -> None:

@@ -14,7 +14,7 @@ from torch.nn.functional import dropout
 
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
-from harness.models import Hits
+from harness.models import SplitAccuracy
 from harness.strategies.cagnet.oned import OneD, WholeRows
 from harness.strategies.distgnn import CopiedRows, DistGnn
 from harness.strategies.halo.bns import Bns, BoundarySampler
@@ -114,8 +114,8 @@ class EngineAskedRows(WholeRows):
 class MiscountingRows(WholeRows):
     """Finds one more right answer than there is."""
 
-    def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
-        return {name: Hits(right + 1, of) for name, (right, of) in super().evaluate(Z_NC).items()}
+    def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
+        return {name: SplitAccuracy(right + 1, of) for name, (right, of) in super().evaluate(Z_NC).items()}
 
 
 class Miscounting(OneD):

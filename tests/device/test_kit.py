@@ -197,7 +197,7 @@ def peaks_of_an_epoch(case: Case) -> tuple[int, int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefetch, "ThreadPoolExecutor", InTurn)
         trainer = Trainer(strategy, grid, case.store())
-        drawn = trainer.operators.of_step
+        drawn = trainer.operators.for_step
 
         def of_step(step: int) -> Any:
             passes.append(torch.cuda.max_memory_allocated())
@@ -208,7 +208,7 @@ def peaks_of_an_epoch(case: Case) -> tuple[int, int]:
             return operators
 
         passes: list[int] = []
-        patch.setattr(trainer.operators, "of_step", of_step)
+        patch.setattr(trainer.operators, "for_step", of_step)
         trainer.epoch()
     passes.append(torch.cuda.max_memory_allocated())
     peaks += passes

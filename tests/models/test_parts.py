@@ -175,7 +175,7 @@ def test_dropout_keeps_the_mean_and_differs_by_step_and_layer() -> None:
 def test_dropout_is_used_in_training_alone() -> None:
     trainer, _ = trainer_of(WHOLE | {"dropout": 0.5})
     assert torch.equal(trainer.output(), trainer.output())
-    first, again, second = (trainer.forward(trainer.operators.of_step(step)) for step in (0, 0, 1))
+    first, again, second = (trainer.forward(trainer.operators.for_step(step)) for step in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
     assert not torch.equal(first, trainer.output())

@@ -12,7 +12,7 @@ from harness.check.case import Case
 from harness.comm.grid import Grid
 from harness.graph.model import SPLITS, labelled
 from harness.ledger import Ledger
-from harness.models import Hits
+from harness.models import SplitAccuracy
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 
@@ -30,7 +30,7 @@ def case_of(strategy: str, grid: dict[str, int]) -> Case:
     return Case("test", Spec.model_validate(spec), vertices=97, task="multi-label")
 
 
-def trained(strategy: str, grid: dict[str, int]) -> tuple[float, dict[str, Hits]]:
+def trained(strategy: str, grid: dict[str, int]) -> tuple[float, dict[str, SplitAccuracy]]:
     case = case_of(strategy, grid)
     chosen = case.strategy()
     trainer = Trainer(chosen, Grid.build(chosen.grid, Ledger()), case.store())
@@ -62,4 +62,4 @@ def test_loss_and_f1_equal_those_of_torch_and_sklearn(
         for name, value in SPLITS.items():
             counts = labelled(labels) & (split == value)
             theirs = f1_score(labels[counts], after[counts] > 0, average="micro")
-            assert hits[name].right / hits[name].of == pytest.approx(theirs, rel=1e-12)
+            assert hits[name].correct / hits[name].total == pytest.approx(theirs, rel=1e-12)

@@ -65,4 +65,4 @@ def test_accuracy_is_the_evaluators(evaluator):
     for name, value in SPLITS.items():
         of = labelled(labels) & (split == value)
         theirs = evaluator.eval({"y_true": labels[of, None].numpy(), "y_pred": guess[of, None].numpy()})
-        assert hits[name].right / hits[name].of == pytest.approx(theirs["acc"])
+        assert hits[name].correct / hits[name].total == pytest.approx(theirs["acc"])

@@ -13,7 +13,7 @@ from harness.check.reference import dense_matrix
 from harness.graph.model import TRAIN, labelled
 from harness.kernels.random import Purpose, uniform_rectangle
 from harness.ledger import TensorName
-from harness.models.weights import initial_weight
+from harness.models.weights import init_weight
 from harness.spec.spec import Spec
 from harness.strategies.halo.adaqp import AdaQP, dequantised, quantised
 
@@ -83,7 +83,7 @@ def dense_loss(case: Case, bits: int) -> float:
     A, everyone, blocks = dense_matrix(store), range(store.n), strategy.blocks()
     H = store.feature_block(everyone, range(store.features)).double()
     weights = [
-        initial_weight(case.spec.seed, i, w, *map(range, w.shape)) for i, w in enumerate(strategy.weights)
+        init_weight(case.spec.seed, i, w, *map(range, w.shape)) for i, w in enumerate(strategy.weights)
     ]
     for layer, W in enumerate(weights):
         parts = []

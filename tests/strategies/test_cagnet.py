@@ -187,7 +187,7 @@ def kept_by_dropout(name: str, grid: dict[str, int]) -> tuple[range, range, Tens
     strategy = load_strategy(name)(spec, facts_of(store))
     ctx = Context(spec, strategy.facts, Grid.build(strategy.grid, Ledger(recording=False)), store)
     rows, cols = strategy.rows(ctx.at), strategy.columns(ctx.at, HIDDEN)  # type: ignore[attr-defined]
-    operators: Any = strategy.operators(ctx).of_step(STEP)
+    operators: Any = strategy.operators(ctx).for_step(STEP)
     return rows, cols, operators.mask(0, torch.empty(len(rows), len(cols)))[0]
 
 

@@ -17,7 +17,7 @@ from harness.errors import UserError
 from harness.graph.partition import partitioned
 from harness.ledger import Direction, Ledger, Op, TensorName
 from harness.models import Part
-from harness.models.weights import initial_weight
+from harness.models.weights import init_weight
 from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
@@ -133,7 +133,7 @@ def dense_losses(case: Case, epochs: int) -> list[float]:
     labels, trains = store.labels(everyone), store.split(everyone) == 1
     trains &= labels >= 0
     weights = [
-        initial_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
+        init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
         for number, weight in enumerate(strategy.weights)
     ]
     layers: list[dict[Part, Tensor]] = [{} for _ in strategy.shapes]

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, leaky_relu
 from harness.comm.grid import Grid
 from harness.kernels import Csr
 from harness.ledger import Ledger
-from harness.models.weights import initial_weight
+from harness.models.weights import init_weight
 from harness.registry import load_strategy, registered_strategies
 from harness.run.open_run import open_run
 from harness.run.trainer import Trainer
@@ -157,7 +157,7 @@ def train_in_torch(strategy: Strategy, graph: Graph) -> tuple[list[float], list[
     """Losses and final weights by plain descent."""
     spec = strategy.spec
     weights = [
-        initial_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
+        init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
         for number, weight in enumerate(strategy.weights)
     ]
     losses = []

@@ -21,7 +21,7 @@ from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise
 from harness.kernels.random import Purpose, integers
 from harness.ledger import Ledger, Op
-from harness.models.weights import initial_weight
+from harness.models.weights import init_weight
 from harness.replay import replay
 from harness.run.open_run import open_run
 from harness.run.trainer import Trainer
@@ -277,7 +277,7 @@ def stale_losses(case: Case, epochs: int) -> list[float]:
     labels, trains = store.labels(range(store.n)), store.split(range(store.n)) == 1
     trains &= labels >= 0
     weights = [
-        initial_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
+        init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
         for number, weight in enumerate(weights_of_model(spec.model, facts))
     ]
     optimizer = torch.optim.SGD(weights, lr=0.5)
@@ -320,7 +320,7 @@ def stale_attention(case: Case, epochs: int) -> list[float]:
     trains &= labels >= 0
     named = weights_of_model(spec.model, facts)
     weights = [
-        initial_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
+        init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
         for number, weight in enumerate(named)
     ]
     optimizer = torch.optim.SGD(weights, lr=0.5)
@@ -367,7 +367,7 @@ def learned(ranks: Callable[..., list[Any]], case: Case) -> float:
     spec = case.spec.model_copy(update={"training": Training(optimizer="adam", lr=0.02, batch=batch)})
     learnable = Communities(case.name, spec, case.vertices, directed=False)
     hits = ranks(PARTS, train_rank, learnable, 60)[0].hits["test"]
-    return hits.right / hits.of
+    return hits.correct / hits.total
 
 
 @pytest.fixture(scope="module")

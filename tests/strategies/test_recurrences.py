@@ -18,7 +18,7 @@ from harness.check.case import Case, train_rank
 from harness.check.reference import matrix_of, train_densely
 from harness.graph.partition import in_order
 from harness.models import Part
-from harness.models.weights import initial_weight
+from harness.models.weights import init_weight
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
 from harness.strategies.halo.adaqp import AdaQP, dequantised, quantised
@@ -228,7 +228,7 @@ def dense_losses(case: Case, epochs: int) -> list[float]:
     labels, trains = store.labels(everyone), store.split(everyone) == 1
     trains &= labels >= 0
     weights = [
-        initial_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
+        init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
         for number, weight in enumerate(named)
     ]
     layers: list[dict[Part, Tensor]] = [{} for _ in range(spec.model.layers)]

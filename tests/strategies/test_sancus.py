@@ -14,7 +14,7 @@ from harness.check.case import Case, RankResult, train_rank
 from harness.check.reference import dense_matrix
 from harness.comm.grid import Grid
 from harness.ledger import Ledger, Op, TensorName
-from harness.models.weights import initial_weight
+from harness.models.weights import init_weight
 from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
@@ -97,7 +97,7 @@ def dense_losses(case: Case, epochs: int, bound: int) -> list[float]:
     labels, trains = store.labels(range(store.n)), store.split(range(store.n)) == 1
     trains &= labels >= 0
     weights = [
-        initial_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
+        init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
         for number, weight in enumerate(weights_of_model(spec.model, strategy.facts))
     ]
     optimizer = torch.optim.SGD(weights, lr=0.5)
