@@ -48,7 +48,7 @@ from harness.launch.worker_pool import Pool
 from harness.ledger import SAMPLING, AxisName, Ledger
 from harness.models.operators import dropout_mask
 from harness.parallel.gradients import Gradients
-from harness.parallel.norm import Epilogue, NormPlan, normalised
+from harness.parallel.norm import Epilogue, NormPlan, normalise_rows
 from harness.parallel.row_strategy import EPSILON
 from harness.parallel.uniform import BlockSampler
 from harness.registry import load_strategy
@@ -105,7 +105,7 @@ def compared(A: Csr, rows: range, cols: range, size: int, turns: int) -> list[st
         samples.append(sample_distinct((0, 0, len(samples)), n, size))
 
     def build() -> None:
-        sampler.draw(samples[-1], chance)
+        sampler.sample(samples[-1], chance)
 
     def scipy() -> None:
         S = samples[-1].numpy()
@@ -174,7 +174,7 @@ def fused(rows: int, turns: int) -> None:
         def run() -> None:
             kept, scale = dropout_mask((0, next(numbers), 0, 0), vertices, range(HIDDEN), DROPOUT)
             epilogue = Epilogue(HIDDEN, True, kept, scale)
-            normalised(Kernels(grid.ledger), Z, gamma, epilogue, plan).backward(dH)
+            normalise_rows(Kernels(grid.ledger), Z, gamma, epilogue, plan).backward(dH)
 
         return run
 

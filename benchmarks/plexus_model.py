@@ -31,7 +31,7 @@ from harness.comm.layout import list_grids
 from harness.graph.blocks import Blocks
 from harness.kernels.spmm import spmm
 from harness.ledger import AxisName
-from harness.parallel.roles import LayerShare, roles_of, share_of
+from harness.parallel.roles import LayerShare, get_layer_share, get_roles
 from harness.parallel.rotating_layout import FIRST
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import project_root
@@ -75,7 +75,7 @@ def measured(blocks: Blocks, grid: dict[AxisName, int], widths: list[int]) -> tu
     """Terms of the model by kernels, and the milliseconds of all products of the rank at the origin."""
     origin, terms, total = dict.fromkeys(grid, 0), np.zeros(4), 0.0
     for layer, d in enumerate(widths):
-        share: LayerShare = share_of(roles_of(layer, FIRST), grid, origin, blocks.n, (d, d))
+        share: LayerShare = get_layer_share(get_roles(layer, FIRST), grid, origin, blocks.n, (d, d))
         for number, (rows, cols) in enumerate(((share.N, share.K), (share.K, share.N))):
             A, H = blocks.adjacency(rows, cols, (layer + number) % 2), torch.rand(len(cols), len(share.F))
             f = len(share.F)

@@ -54,7 +54,7 @@ from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
 from harness.ledger.tape import Event, ProductShape, Tape
 from harness.locks import Turn
-from harness.parallel.roles import roles_of, share_of
+from harness.parallel.roles import get_layer_share, get_roles
 from harness.parallel.rotating_layout import FIRST
 from harness.predict.prediction import RankEpoch, SecondsBetween, peak_bytes, priced, replayed_ranks
 from harness.predict.pricing import MICRO, NANO, spmm_terms
@@ -317,7 +317,7 @@ def terms_of_epoch(point: dict[str, str]) -> np.ndarray[Any, Any]:
     grid = {axis: int(point[axis.value]) for axis in (AxisName.X, AxisName.Y, AxisName.Z)}
     origin, total = dict.fromkeys(grid, 0), np.zeros(5)
     for layer, d in enumerate((int(point["d0"]), int(point["d1"]), int(point["d2"]))):
-        share = share_of(roles_of(layer, FIRST), grid, origin, n, (d, d))
+        share = get_layer_share(get_roles(layer, FIRST), grid, origin, n, (d, d))
         for rows, inner in ((share.N, share.K), (share.K, share.N)):
             entries = round(nonzeros * len(rows) * len(inner) / n**2)
             product = ProductShape(len(rows), len(inner), len(share.F), entries, "float32", "int32")

@@ -28,8 +28,8 @@ from harness.comm.call import CompletedCall
 from harness.kernels import transpose
 from harness.kernels.parts import drop_empty_columns, hstack, nonempty_columns
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.parallel.halo import BlockRow, block_row
-from harness.parallel.row_strategy import dense_memory
+from harness.parallel.halo import BlockRow, build_block_row
+from harness.parallel.row_strategy import dense_bytes
 from harness.ranges import split_evenly, subrange
 from harness.strategies.rdm import (
     BACKWARD,
@@ -78,7 +78,7 @@ class ComposedOperators(RdmOperators):
         """The rows of this rank's chunk, cut at the chunk's boundary; A is its own transpose unless it is directed."""
         chunks, row = self.strategy.blocks(), ctx.at[ROW]
         if not transposed or ctx.facts.directed:
-            return block_row(ctx, chunks, row, range(len(chunks)), transposed=transposed)
+            return build_block_row(ctx, chunks, row, range(len(chunks)), transposed=transposed)
         A_MV: BlockRow = self.A_MV
         return A_MV
 
@@ -150,7 +150,7 @@ class Compose(Rdm):
     def operators(self, ctx: Context) -> ComposedOperators:
         return ComposedOperators(ctx, self)
 
-    def owners_compute(self) -> bool:
+    def is_owner_computes(self) -> bool:
         """Without slices and replicas this is a halo exchange, so the boundary is a lower bound of its words."""
         return self.grid[COL] == 1 and not self.replicates
 
@@ -210,15 +210,15 @@ class Compose(Rdm):
                 words.put(FORWARD, 0, op, ROW, tensor, rows * self.facts.features)
         return words
 
-    def power(self, layer: int) -> int:
+    def products_per_layer(self, layer: int) -> int:
         """The products with A in a layer, in an epoch."""
-        return 0 if self.precomputes and layer == 0 else super().power(layer)
+        return 0 if self.precomputes and layer == 0 else super().products_per_layer(layer)
 
     def orders(self, layer: int) -> list[bool]:
         if self.here(layer) and self.params.order == "fewest":  # neither order moves a word
             f_in, f_out = self.shapes[layer]
             return [f_out < f_in]
-        return super().orders(layer) if self.power(layer) else [True]
+        return super().orders(layer) if self.products_per_layer(layer) else [True]
 
     def layouts(self, boundary: int) -> list[bool]:
         """A X has whole rows, and so has the product with W. The next layer moves as many words if it gets columns."""
@@ -234,19 +234,23 @@ class Compose(Rdm):
     def gathered(self, at: Coordinates, counts: Counts, direction: Direction) -> tuple[Op, int]:
         """The columns of this chunk's A that have a nonzero, those at its own vertices excepted."""
         transposed = direction is BACKWARD and self.facts.directed
-        return Op.ALL_TO_ALL, sum(self.boundary(at, counts).arriving(transposed=transposed).values())
+        return Op.ALL_TO_ALL, sum(self.boundary(at, counts).incoming_rows(transposed=transposed).values())
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """A_MM and A_MK, the transposes if A is directed, and indices of the rows that leave; X, or A X of N.
 
         With replicas also A_NV, its transpose and K; and A X of V.
         """
-        chunk, boundary, held = self.chunk(at), self.boundary(at, counts), dense_memory(self, at)
-        sizes = [boundary.compact_bytes(self.spec.precision, transposed=side) for side in self.sides()]
-        held[TensorName.A] = self.bytes_of_matrices([Piece(chunk, chunk)], counts) + sum(sizes)
-        held[TensorName.INDEX] = sum(boundary.index_bytes(transposed=side) for side in self.sides())
+        chunk, boundary, held = self.chunk(at), self.boundary(at, counts), dense_bytes(self, at)
+        sizes = [
+            boundary.compact_bytes(self.spec.precision, transposed=side) for side in self.transposed_options()
+        ]
+        held[TensorName.A] = self.matrices_bytes([Piece(chunk, chunk)], counts) + sum(sizes)
+        held[TensorName.INDEX] = sum(
+            boundary.index_bytes(transposed=side) for side in self.transposed_options()
+        )
         if self.replicates:
-            K, precision = sum(boundary.arriving().values()), self.spec.precision
+            K, precision = sum(boundary.incoming_rows().values()), self.spec.precision
             nonzeros = counts.nonzeros(chunk, chunk) + boundary.nonzeros()
             held[TensorName.A] += sum(
                 csr_bytes(rows, nonzeros, precision) for rows in (len(chunk), len(chunk) + K)

@@ -34,7 +34,13 @@ from harness.kernels.csr import from_coo, row_indices, take
 from harness.kernels.parts import build_scatter_matrix
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.halo import Halo
-from harness.parallel.row_strategy import RowOperators, RowStrategy, as_indices, dense_memory, sum_gradients
+from harness.parallel.row_strategy import (
+    RowOperators,
+    RowStrategy,
+    dense_bytes,
+    reduce_all_gradients,
+    to_index_tensor,
+)
 from harness.strategy import (
     LONG,
     WORD,
@@ -123,7 +129,10 @@ class CopiedRows(RowOperators):
         sizes = strategy.note_sizes(own, share, in_cut=edge_parts is not None)
         super().__init__(ctx, strategy, over=(P,), beyond=torch.cat(K))
         self.strategy, self.masters, self.late = strategy, len(self.rows), dict[tuple[Direction, int], Late]()
-        V, place = torch.cat([as_indices(self.rows, torch.device("cpu")), *K]), torch.empty(A.rows).long()
+        V, place = (
+            torch.cat([to_index_tensor(self.rows, torch.device("cpu")), *K]),
+            torch.empty(A.rows).long(),
+        )
         place[V] = torch.arange(len(V))
         A_VV = from_coo(place[row_indices(A)[mine]], place[A.col.long()[mine]], A.val[mine], (len(V), len(V)))
         self.A_VV = self.A_T_VV = ctx.memory.hold_matrix(A_VV)
@@ -184,7 +193,9 @@ class CopiedRows(RowOperators):
     def now(self, x_KF: Tensor, sum_NF: Tensor, *, up: bool, down: bool, tensor: TensorName) -> Tensor:
         """cd-0: adds the copies' x to the masters' in place; returns the sums of the copies."""
         if up:
-            self.kernels.spmm(self.S_NM, self.halo.back(self.over, x_KF, tensor).now(), tensor, add_to=sum_NF)
+            self.kernels.spmm(
+                self.S_NM, self.halo.exchange_gradients(self.over, x_KF, tensor).now(), tensor, add_to=sum_NF
+            )
         return self.halo.exchange(self.over, self.kernels, sum_NF, tensor).now() if down else x_KF
 
     def delayed(
@@ -203,7 +214,7 @@ class CopiedRows(RowOperators):
         self.kernels.spmm(self.S_NM, late.partials, tensor, add_to=sum_NF)
         with self.ledger.op(Op.COPY, tensor=tensor):
             to_masters = take(x_KF, of_copies)
-            to_copies = take(take(sum_NF, self.halo.leaving) - late.partials, of_masters)
+            to_copies = take(take(sum_NF, self.halo.send_rows) - late.partials, of_masters)
         call = partial(self.over.all_to_all.later, tensor=tensor)
         late.under_way[number] = [
             call(to_masters, send=receive, receive=send)
@@ -216,9 +227,9 @@ class CopiedRows(RowOperators):
         with self.ledger.op(Op.COPY, tensor=tensor):
             return x_KF + late.rest
 
-    def settle(self, weights: Sequence[Tensor]) -> None:
+    def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
         """Every copy has the gradient of what it computed: the whole gradient is the sum."""
-        sum_gradients(weights, self.over, [weight.layer for weight in self.strategy.weights])
+        reduce_all_gradients(weights, self.over, [weight.layer for weight in self.strategy.weights])
 
 
 class DistGnn(RowStrategy):
@@ -332,7 +343,7 @@ class DistGnn(RowStrategy):
         for direction, layer, width in () if self.alone else self.sums():
             up, down = self.ways(layer, direction)
             words.put(direction, layer, Op.ALL_TO_ALL, P, self.moves(direction), width * (M * up + K * down))
-        self.put_sums(words, P)
+        self.add_reductions(words, P)
         return words
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
@@ -340,7 +351,7 @@ class DistGnn(RowStrategy):
         sizes, precision = self.sizes_of(at, counts), self.spec.precision
         N, M, K = len(self.rows(at)), sum(sizes.M), sum(sizes.K)
         word, matrix = WORD[precision], csr_bytes(N + K, sizes.entries, precision)
-        held = {**dense_memory(self, at), TensorName.A: matrix * (1 + self.transposes(sizes))}
+        held = {**dense_bytes(self, at), TensorName.A: matrix * (1 + self.transposes(sizes))}
         held[TensorName.X] += word * K * self.facts.features
         held[TensorName.INDEX] = LONG * (M + (M + K) * bool(self.delay)) + csr_bytes(N, M, precision)
         for direction, _, width in self.sums() if self.delay else ():

@@ -31,8 +31,8 @@ from torch import Tensor
 
 from harness.comm.axis import apply_pair
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.parallel.reshard import Slices
-from harness.parallel.row_strategy import RowOperators, RowStrategy, as_indices, sum_gradients
+from harness.parallel.reshard import RowColumnSlices
+from harness.parallel.row_strategy import RowOperators, RowStrategy, reduce_all_gradients, to_index_tensor
 from harness.ranges import split_evenly
 from harness.strategy import Context, Coordinates, Counts, MessageParams, Piece, Promise, Words
 
@@ -124,8 +124,10 @@ class RdmOperators(RowOperators):
         """A stage other than a product with W, and backward its transpose."""
         way, width, tensor, gradient = stage
         if way != "times A":
-            slices = Slices(self.across, self.strategy.rows_of_chunk(self.at), self.strategy.slices(width))
-            return slices.moved(H, whole_rows=way == "to rows", tensor=tensor, gradient=gradient)
+            slices = RowColumnSlices(
+                self.across, self.strategy.rows_of_chunk(self.at), self.strategy.slices(width)
+            )
+            return slices.reshard(H, whole_rows=way == "to rows", tensor=tensor, gradient=gradient)
         ahead, back = partial(self.times, self.A_MV, tensor), partial(self.times, self.A_T_MV, gradient)
         return apply_pair(self.ledger, H, ahead, back)
 
@@ -137,15 +139,17 @@ class RdmOperators(RowOperators):
 
     def rows_of(self, layer: int) -> Tensor:
         whole = self.layers[layer].rows_after
-        return as_indices(self.strategy.rows(self.at) if whole else self.strategy.chunk(self.at), self.device)
+        return to_index_tensor(
+            self.strategy.rows(self.at) if whole else self.strategy.chunk(self.at), self.device
+        )
 
     def features(self, layer: int, H: Tensor) -> range:
         width, whole = self.strategy.shapes[layer][1], self.layers[layer].rows_after
         return self.strategy.piece(self.at, width, whole).cols
 
-    def settle(self, weights: Sequence[Tensor]) -> None:
+    def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
         """A weight's gradient is the sum over the rows of all ranks."""
-        sum_gradients(weights, self.over, [weight.layer for weight in self.strategy.weights])
+        reduce_all_gradients(weights, self.over, [weight.layer for weight in self.strategy.weights])
 
 
 class Rdm(RowStrategy):
@@ -180,9 +184,9 @@ class Rdm(RowStrategy):
 
     def multiplier(self, A: Tensor, layer: int, step: int | None) -> Tensor:
         """A; in the decoupled model A^L in the last layer, and the identity in all others."""
-        return torch.matrix_power(A, self.power(layer)) if self.params.decoupled else A
+        return torch.matrix_power(A, self.products_per_layer(layer)) if self.params.decoupled else A
 
-    def power(self, layer: int) -> int:
+    def products_per_layer(self, layer: int) -> int:
         """The products with A in a layer."""
         last = layer + 1 == len(self.shapes)
         return len(self.shapes) * last if self.params.decoupled else 1
@@ -219,7 +223,7 @@ class Rdm(RowStrategy):
     def input(self, at: Coordinates) -> Piece:
         return self.piece(at, self.facts.features, self.layers[0].rows_before)
 
-    def multiplied(self, at: Coordinates) -> list[Piece]:
+    def matrix_pieces(self, at: Coordinates) -> list[Piece]:
         return [Piece(self.chunk(at), range(self.facts.vertices))]
 
     def operators(self, ctx: Context) -> RdmOperators:
@@ -239,7 +243,9 @@ class Rdm(RowStrategy):
                 (moved + self.moved(layer, plan), [*plans, plan])
                 for before, (moved, plans) in best.items()
                 for combines, after in product(self.orders(layer), self.layouts(layer + 1))
-                for plan in [LayerPlan(combines, self.power(layer), before, after, self.here(layer))]
+                for plan in [
+                    LayerPlan(combines, self.products_per_layer(layer), before, after, self.here(layer))
+                ]
                 if before == after or not self.spec.model.residual
             ]
             best = {}
@@ -311,5 +317,5 @@ class Rdm(RowStrategy):
                 for stage in stages:
                     if stage.way not in HERE:
                         words.put(direction, layer, *self.arriving(stage, direction, at, counts))
-        self.put_sums(words, self.axes)
+        self.add_reductions(words, self.axes)
         return words

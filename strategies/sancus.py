@@ -86,7 +86,7 @@ class Sancus(RowScheme):
         stale = self.keeps and any(map(self.changes, range(len(self.shapes))))
         return Promise.APPROXIMATE if stale else Promise.EXACT
 
-    def owners_compute(self) -> bool:
+    def is_owner_computes(self) -> bool:
         return self.params.stale == 0
 
     @property

@@ -6,7 +6,7 @@ Legend: N vertices, F features in, H features out. T = A H is the aggregated inp
 from torch import Tensor
 
 from harness.ledger import AxisName, Phase, TensorName
-from harness.parallel.row_attention import attention, edges_of
+from harness.parallel.row_attention import attend_rows, build_edges
 from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.strategy import Context, Coordinates, Counts, Promise, Words, csr_bytes, turned_bytes
 
@@ -35,12 +35,12 @@ class PlainAttention(RowOperators):
 
     def __init__(self, ctx: Context, strategy: "Serial") -> None:
         super().__init__(ctx, strategy, over=(AxisName.P,))
-        self.edges = edges_of(ctx.blocks.host_block(self.rows, self.rows), ctx.memory.hold_matrix)
+        self.edges = build_edges(ctx.blocks.host_block(self.rows, self.rows), ctx.memory.hold_matrix)
 
     def attend(self, layer: int, H_NF: Tensor, W_FH: Tensor, a_2H: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
             T_NH = self.kernels.gemm(H_NF, W_FH, TensorName.T)
-            return attention(self, layer, self.edges, T_NH, a_2H)
+            return attend_rows(self, layer, self.edges, T_NH, a_2H)
 
 
 class Serial(RowStrategy):

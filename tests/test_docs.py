@@ -49,7 +49,7 @@ def test_strategies_that_share_a_picture_need_the_same_rows() -> None:
     counts = BlockCounts(MemoryStore(drawing["communities"](4)))
     needs = [
         [
-            drawing["strategy_of"](name, {"p": 4}).boundary({AxisName.P: rank}, counts).arriving()
+            drawing["strategy_of"](name, {"p": 4}).boundary({AxisName.P: rank}, counts).incoming_rows()
             for rank in range(4)
         ]
         for name in ("bns-gcn", "pipegcn", "g3", "cagnet-sa-1d")

@@ -98,7 +98,7 @@ def draw_blocks(axes: Any, strategy: RowStrategy, title: str = "A", dense: str =
     H: Holders = defaultdict(list)
     for rank in range(strategy.spec.ranks):
         at = coordinates(strategy.grid, rank)
-        for rows, cols in strategy.multiplied(at):
+        for rows, cols in strategy.matrix_pieces(at):
             A[rows, cols].append(rank)
         H[strategy.input(at)].append(rank)
     draw(axes[0], A, (VERTICES, VERTICES), title)
@@ -177,7 +177,7 @@ def boundary_figure(name: str, ranks: int) -> Figure:
         left.plot(
             col[mine & ~own] + 0.5, row[mine & ~own] + 0.5, "o", color=INK, markersize=4, fillstyle="none"
         )
-        arrives, leaves = halo.arriving(), halo.leaving()
+        arrives, leaves = halo.incoming_rows(), halo.outgoing_rows()
         lines = [f"rank {rank} has rows {rows.start} to {rows.stop - 1}"]
         lines += [f"receives {count_of(arrives)}", f"sends {count_of(leaves)}"]
         right.text(

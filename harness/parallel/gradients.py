@@ -12,7 +12,7 @@ from torch import Tensor
 from harness.comm.axis import Axis
 from harness.comm.call import Pending
 from harness.ledger import Phase, TensorName
-from harness.parallel.row_strategy import sum_gradients
+from harness.parallel.row_strategy import reduce_all_gradients
 
 Sums = list[tuple[Tensor, Pending[Tensor]]]
 """Each weight, and the sum of its gradient that is under way."""
@@ -27,7 +27,7 @@ class Gradients:
         self._within_group: Sums = []
         self._across_groups: Sums = []
 
-    def sum(
+    def reduce(
         self, W: Tensor, dW: Tensor, over: Axis, tensor: TensorName, wire: torch.dtype | None = None
     ) -> Tensor | None:
         """The gradient of W for autograd, summed over an axis; None while the sum is under way."""
@@ -37,10 +37,10 @@ class Gradients:
         self._within_group.append((W, over.all_reduce.later(dW, tensor=tensor, wire=wire)))
         return None
 
-    def settle(self, weights: Sequence[Tensor]) -> None:
+    def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
         """Completes every sum and puts the result into the weight's `grad`."""
         if not self._overlap:
-            sum_gradients(weights, self._groups)
+            reduce_all_gradients(weights, self._groups)
             return
         self._advance()
         for W, coming in self._across_groups:

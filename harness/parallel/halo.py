@@ -26,17 +26,17 @@ from harness.strategy import LONG, Context, Counts, csr_bytes
 class Halo(NamedTuple):
     """The rows that one rank sends to each member of an axis, and how many rows each member sends to this rank."""
 
-    leaving: Tensor
+    send_rows: Tensor
     """Indices (M,) of the rows that others need, in the order of the others."""
     send: list[int]
     receive: list[int]
 
     def exchange(self, over: Axis, kernels: Kernels, H_NF: Tensor, moves: TensorName) -> Call[Tensor]:
         """Sends the rows that others need; the result has the rows that this rank needs."""
-        leaving_MF = kernels.run(Op.COPY, moves, take, H_NF, self.leaving)
+        leaving_MF = kernels.run(Op.COPY, moves, take, H_NF, self.send_rows)
         return over.all_to_all.call(leaving_MF, send=self.send, receive=self.receive, tensor=moves)
 
-    def back(self, over: Axis, dH_KF: Tensor, moves: TensorName) -> Call[Tensor]:
+    def exchange_gradients(self, over: Axis, dH_KF: Tensor, moves: TensorName) -> Call[Tensor]:
         """Sends the gradients of the rows that arrived to their owners; the result has those of the rows that left."""
         return over.all_to_all.call(dH_KF, send=self.receive, receive=self.send, tensor=moves)
 
@@ -50,16 +50,16 @@ class BlockRow(NamedTuple):
     halo: Halo
 
 
-def block_row(
+def build_block_row(
     ctx: Context, blocks: Sequence[range], own: int, stages: range, *, transposed: bool = False
 ) -> BlockRow:
     """The block row of the rank with the vertices `blocks[own]`, with the columns at the blocks in `stages`."""
-    halo, A_NK = halo_of(ctx, blocks, own, stages, transposed=transposed)
+    halo, A_NK = build_halo(ctx, blocks, own, stages, transposed=transposed)
     A_NN = ctx.blocks.adjacency(blocks[own], blocks[own], transposed=transposed) if own in stages else None
     return BlockRow(A_NN, ctx.memory.hold_matrix(A_NK), halo)
 
 
-def halo_of(
+def build_halo(
     ctx: Context, blocks: Sequence[range], own: int, stages: range, *, transposed: bool = False
 ) -> tuple[Halo, Csr]:
     """The halo of such a block row, and A_NK on the host."""
@@ -81,14 +81,14 @@ class Boundary(NamedTuple):
     own: int
     stages: range
 
-    def arriving(self, *, transposed: bool = False) -> dict[int, int]:
+    def incoming_rows(self, *, transposed: bool = False) -> dict[int, int]:
         """The number of rows that arrive from each owner."""
         return {
             i: self.counts.filled(self.blocks[self.own], self.blocks[i], transposed=transposed)
             for i in self._others(self.stages)
         }
 
-    def leaving(self, *, transposed: bool = False) -> dict[int, int]:
+    def outgoing_rows(self, *, transposed: bool = False) -> dict[int, int]:
         """The number of rows that leave for each other rank."""
         served = range(len(self.blocks)) if self.own in self.stages else range(0)
         return {
@@ -98,7 +98,7 @@ class Boundary(NamedTuple):
 
     def index_bytes(self, *, transposed: bool = False) -> int:
         """The bytes of the indices of the rows that leave."""
-        return LONG * sum(self.leaving(transposed=transposed).values())
+        return LONG * sum(self.outgoing_rows(transposed=transposed).values())
 
     def compact_bytes(self, precision: str, *, transposed: bool = False) -> int:
         """The bytes of A_NK."""
@@ -115,7 +115,7 @@ class Boundary(NamedTuple):
         return [i for i in numbers if i != self.own]
 
 
-def places_in_all(places: list[Tensor], sizes: list[int]) -> Tensor:
+def offset_positions(places: list[Tensor], sizes: list[int]) -> Tensor:
     """Converts places within lists of these sizes to places in the concatenated list."""
     starts = torch.tensor([0, *sizes]).cumsum(0)
     return torch.cat([each + start for each, start in zip(places, starts[:-1], strict=True)])

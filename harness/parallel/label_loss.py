@@ -37,12 +37,12 @@ class LabelLoss(ABC):
     """The classes of the whole output."""
     labels: Tensor
     splits: dict[str, Tensor]
-    of: int | Tensor
+    denominator: int | Tensor
     """The number of vertices of all ranks that the loss is a mean over."""
     importance: Tensor | None = None
     """The factor of each row's loss; None multiplies every row by 1."""
 
-    def on(self, places: Tensor, labels: Tensor | None = None, importance: Tensor | None = None) -> Self:
+    def select(self, places: Tensor, labels: Tensor | None = None, importance: Tensor | None = None) -> Self:
         """The loss on the rows at `places`, of these labels or of others."""
         chosen = (self.labels if labels is None else labels).index_select(0, places)
         return replace(self, labels=chosen, importance=importance)
@@ -50,7 +50,7 @@ class LabelLoss(ABC):
     def mean(self, Z_NC: Tensor, shares: Axis) -> Tensor:
         """The loss of the whole graph: the sum of the shares over an axis."""
         with shares.ledger.phase(Phase.LOSS):
-            return shares.sum(self.share(Z_NC), tensor=TensorName.LOSS)
+            return shares.sum(self.partial_loss(Z_NC), tensor=TensorName.LOSS)
 
     def mean_of_batches(self, Z_NC: Tensor, rows: Axis, shares: Axis) -> Tensor:
         """The loss summed over the mini-batches of all ranks, divided by the number of vertices that it counts.
@@ -59,26 +59,26 @@ class LabelLoss(ABC):
         """
         with rows.ledger.phase(Phase.LOSS):
             with rows.ledger.op(Op.ELEMENTWISE, tensor=TensorName.COUNT):
-                counted = self._counted().to(Z_NC.dtype)
+                counted = self._count_rows().to(Z_NC.dtype)
             of = rows.all_reduce(counted, tensor=TensorName.COUNT).clamp(min=1)
-            return shares.sum(replace(self, of=of).share(Z_NC), tensor=TensorName.LOSS)
+            return shares.sum(replace(self, denominator=of).partial_loss(Z_NC), tensor=TensorName.LOSS)
 
-    def hits(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
+    def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
         """The right answers of the whole graph by split."""
-        own = self.right(Z_NC)
+        own = self.count_correct(Z_NC)
         counts = torch.stack([torch.stack(pair) for pair in own.values()])
         total = self.over.all_reduce(counts, tensor=TensorName.COUNT)
         return {name: SplitAccuracy(*pair) for name, pair in zip(own, total.tolist(), strict=True)}
 
     @abstractmethod
-    def share(self, Z_NC: Tensor) -> Tensor:
+    def partial_loss(self, Z_NC: Tensor) -> Tensor:
         """This rank's part of the mean."""
 
     @abstractmethod
-    def right(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    def count_correct(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """This rank's right answers and all of its answers, by split (`harness.models.Hits`)."""
 
-    def _counted(self) -> Tensor:
+    def _count_rows(self) -> Tensor:
         """The number of this rank's rows that the loss counts, ()."""
         one_each = self.labels if self.labels.dim() == 1 else self.labels[:, :1]
         return (one_each != IGNORED).sum()
@@ -87,21 +87,21 @@ class LabelLoss(ABC):
 class OneClass(LabelLoss):
     """The loss where a vertex has one class and this rank has all logits of its rows."""
 
-    def share(self, Z_NC: Tensor) -> Tensor:
-        return self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._share, Z_NC)
+    def partial_loss(self, Z_NC: Tensor) -> Tensor:
+        return self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._partial_loss, Z_NC)
 
-    def _share(self, Z_NC: Tensor) -> Tensor:
+    def _partial_loss(self, Z_NC: Tensor) -> Tensor:
         if self.importance is None:
-            return cross_entropy(Z_NC, self.labels, ignore_index=IGNORED, reduction="sum") / self.of
+            return cross_entropy(Z_NC, self.labels, ignore_index=IGNORED, reduction="sum") / self.denominator
         each_N = cross_entropy(Z_NC, self.labels, ignore_index=IGNORED, reduction="none")
-        return (each_N * self.importance).sum() / self.of
+        return (each_N * self.importance).sum() / self.denominator
 
-    def guess(self, Z_NC: Tensor) -> Tensor:
+    def predict(self, Z_NC: Tensor) -> Tensor:
         """The class with the largest logit of every row."""
         return Z_NC.argmax(dim=1)
 
-    def right(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        guess_N = self.guess(Z_NC)
+    def count_correct(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        guess_N = self.predict(Z_NC)
         return {
             name: ((guess_N == labels_N).sum(), (labels_N != IGNORED).sum())
             for name, labels_N in self.splits.items()
@@ -116,13 +116,13 @@ class OneClassSplit(OneClass):
     """The classes of this rank."""
     across: Axis | None = None
 
-    def share(self, Z_NC: Tensor) -> Tensor:
+    def partial_loss(self, Z_NC: Tensor) -> Tensor:
         axis, classes = self._axis, self.own
-        share: Tensor = apply(axis.ledger, CrossEntropy, Z_NC, self.labels, classes, axis, self.of)
+        share: Tensor = apply(axis.ledger, CrossEntropy, Z_NC, self.labels, classes, axis, self.denominator)
         return share
 
-    def guess(self, Z_NC: Tensor) -> Tensor:
-        return guess(Z_NC, self.own, self._axis)
+    def predict(self, Z_NC: Tensor) -> Tensor:
+        return predict_split(Z_NC, self.own, self._axis)
 
     @property
     def _axis(self) -> Axis:
@@ -133,28 +133,28 @@ class OneClassSplit(OneClass):
 class ManyClasses(LabelLoss):
     """The loss where a vertex has any number of classes. Logits are independent, so nothing is sent across a row."""
 
-    def share(self, Z_NC: Tensor) -> Tensor:
-        return self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._share, Z_NC)
+    def partial_loss(self, Z_NC: Tensor) -> Tensor:
+        return self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._partial_loss, Z_NC)
 
-    def _share(self, Z_NC: Tensor) -> Tensor:
+    def _partial_loss(self, Z_NC: Tensor) -> Tensor:
         counted_NC = (self.labels != IGNORED).to(Z_NC.dtype)
         if self.importance is not None:
             counted_NC = counted_NC * self.importance[:, None]
         yes_NC = self.labels.clamp(min=0).to(Z_NC.dtype)
         loss = binary_cross_entropy_with_logits(Z_NC, yes_NC, counted_NC, reduction="sum")
-        return loss / (self.of * self.classes)
+        return loss / (self.denominator * self.classes)
 
-    def right(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        return {name: _agreement(Z_NC > 0, labels_NC) for name, labels_NC in self.splits.items()}
+    def count_correct(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        return {name: _count_agreement(Z_NC > 0, labels_NC) for name, labels_NC in self.splits.items()}
 
 
-def _agreement(yes_NC: Tensor, labels_NC: Tensor) -> tuple[Tensor, Tensor]:
+def _count_agreement(yes_NC: Tensor, labels_NC: Tensor) -> tuple[Tensor, Tensor]:
     """Twice the right answers yes; and all answers yes plus all labels yes. Their quotient is the F1 score."""
     positive_NC, are_NC = yes_NC & (labels_NC != IGNORED), labels_NC == 1
     return 2 * (positive_NC & are_NC).sum(), positive_NC.sum() + are_NC.sum()
 
 
-def label_loss(
+def make_label_loss(
     ctx: Context, output: Piece, order: int, over: Axis, across: Axis | None, over_both: Axis
 ) -> LabelLoss:
     """The loss on a rank's piece of the output: `over` splits the rows, `across` the classes; `over_both` is both."""
@@ -176,7 +176,7 @@ class CrossEntropy(Function):
         """Rows with a negative label do not count; every other row weighs 1 / `of`."""
         saved.ledger = ledger = axis.ledger
         with _elementwise(ledger):
-            width, Z_NC = Z_NC.shape[1], _at_least_one(Z_NC)
+            width, Z_NC = Z_NC.shape[1], _pad_empty_logits(Z_NC)
             largest_N = Z_NC.amax(dim=1)
         axis.all_reduce(largest_N, tensor=TensorName.LOSS, op=Reduction.MAX)
         with _elementwise(ledger):
@@ -201,9 +201,9 @@ class CrossEntropy(Function):
             return saved.G_NC * gradients[0], None, None, None, None
 
 
-def guess(Z_NC: Tensor, classes: range, axis: Axis) -> Tensor:
+def predict_split(Z_NC: Tensor, classes: range, axis: Axis) -> Tensor:
     """The class with the largest logit of every row; the first such class on a tie."""
-    best_N, place_N = _at_least_one(Z_NC).max(dim=1)
+    best_N, place_N = _pad_empty_logits(Z_NC).max(dim=1)
     largest_N = axis.all_reduce(best_N.clone(), tensor=TensorName.LOSS, op=Reduction.MAX)
     before = torch.iinfo(torch.int64).max - (place_N + classes.start)
     first_N = torch.where(best_N == largest_N, before, 0)
@@ -211,7 +211,7 @@ def guess(Z_NC: Tensor, classes: range, axis: Axis) -> Tensor:
     return torch.iinfo(torch.int64).max - first_N
 
 
-def _at_least_one(Z_NC: Tensor) -> Tensor:
+def _pad_empty_logits(Z_NC: Tensor) -> Tensor:
     """The logits; on a rank without classes, one logit of -inf a row, which never wins."""
     return Z_NC if Z_NC.shape[1] else Z_NC.new_full((len(Z_NC), 1), float("-inf"))
 

@@ -30,7 +30,7 @@ class Epilogue(NamedTuple):
     width: int
     """The features of a whole row."""
     relu: bool
-    kept: Tensor | None
+    mask: Tensor | None
     """The elements that dropout keeps; None keeps all elements."""
     scale: float
     """The factor of the elements that dropout keeps."""
@@ -59,7 +59,7 @@ class NormPlan(NamedTuple):
         )
 
 
-def normalised(
+def normalise_rows(
     kernels: Kernels, Z_NH: Tensor, gamma_1H: Tensor, epilogue: Epilogue, plan: NormPlan
 ) -> Tensor:
     """H = dropout(ReLU(Z / rms(Z) * gamma))."""
@@ -75,7 +75,7 @@ class Normalise(Function):
         saved: Any, Z_NH: Tensor, gamma_1H: Tensor, kernels: Kernels, epilogue: Epilogue, plan: NormPlan
     ) -> Tensor:
         with kernels.ledger.op(Op.ELEMENTWISE, tensor=TensorName.SQUARES):
-            squares_N = plan.run(_squares, Z_NH)
+            squares_N = plan.run(_sum_squares, Z_NH)
         plan.across.all_reduce(squares_N, tensor=TensorName.SQUARES)
         saved.kernels, saved.epilogue, saved.plan, saved.gamma = kernels, epilogue, plan, gamma_1H
         saved.save_for_backward(Z_NH, squares_N, gamma_1H)
@@ -88,7 +88,7 @@ class Normalise(Function):
         ledger, epilogue, plan = saved.kernels.ledger, saved.epilogue, saved.plan
         Z_NH, squares_N, gamma_1H = saved.saved_tensors
         with ledger.op(Op.ELEMENTWISE, tensor=TensorName.SQUARES):
-            products_N, dgamma_1H = plan.run(_products, dH_NH, Z_NH, squares_N, gamma_1H, epilogue)
+            products_N, dgamma_1H = plan.run(_norm_backward_sums, dH_NH, Z_NH, squares_N, gamma_1H, epilogue)
         plan.across.all_reduce(products_N, tensor=TensorName.SQUARES)
         with ledger.op(Op.ELEMENTWISE, tensor=TensorName.DH):
             dZ_NH = plan.run(_backward, dH_NH, Z_NH, squares_N, products_N, gamma_1H, epilogue)
@@ -105,40 +105,40 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=True)
 
 
-def _squares(Z: Tensor) -> Tensor:
+def _sum_squares(Z: Tensor) -> Tensor:
     return Z.square().sum(dim=1)
 
 
-def _normal(Z: Tensor, squares: Tensor, epilogue: Epilogue) -> tuple[Tensor, Tensor]:
+def _scale_rows(Z: Tensor, squares: Tensor, epilogue: Epilogue) -> tuple[Tensor, Tensor]:
     """Rows scaled to mean square 1, and the factor of each row."""
     inverse = torch.rsqrt(squares / epilogue.width + EPSILON)[:, None]
     return Z * inverse, inverse
 
 
 def _forward(Z: Tensor, squares: Tensor, gamma: Tensor, epilogue: Epilogue) -> Tensor:
-    H = _normal(Z, squares, epilogue)[0] * gamma
+    H = _scale_rows(Z, squares, epilogue)[0] * gamma
     H = H.clamp(min=0) if epilogue.relu else H
-    return H if epilogue.kept is None else torch.where(epilogue.kept, H * epilogue.scale, 0)
+    return H if epilogue.mask is None else torch.where(epilogue.mask, H * epilogue.scale, 0)
 
 
-def _pulled(dH: Tensor, Q: Tensor, gamma: Tensor, epilogue: Epilogue) -> Tensor:
+def _epilogue_backward(dH: Tensor, Q: Tensor, gamma: Tensor, epilogue: Epilogue) -> Tensor:
     """The gradient of the normalised rows times gamma, back through dropout and ReLU."""
-    G = dH if epilogue.kept is None else torch.where(epilogue.kept, dH * epilogue.scale, 0)
+    G = dH if epilogue.mask is None else torch.where(epilogue.mask, dH * epilogue.scale, 0)
     return torch.where(Q * gamma > 0, G, 0) if epilogue.relu else G
 
 
-def _products(
+def _norm_backward_sums(
     dH: Tensor, Z: Tensor, squares: Tensor, gamma: Tensor, epilogue: Epilogue
 ) -> tuple[Tensor, Tensor]:
     """The inner product of each normalised row with its gradient; and the gradient of gamma."""
-    Q, _ = _normal(Z, squares, epilogue)
-    QG = Q * _pulled(dH, Q, gamma, epilogue)
+    Q, _ = _scale_rows(Z, squares, epilogue)
+    QG = Q * _epilogue_backward(dH, Q, gamma, epilogue)
     return (QG * gamma).sum(dim=1), QG.sum(dim=0, keepdim=True)
 
 
 def _backward(
     dH: Tensor, Z: Tensor, squares: Tensor, products: Tensor, gamma: Tensor, epilogue: Epilogue
 ) -> Tensor:
-    Q, inverse = _normal(Z, squares, epilogue)
-    G = _pulled(dH, Q, gamma, epilogue)
+    Q, inverse = _scale_rows(Z, squares, epilogue)
+    G = _epilogue_backward(dH, Q, gamma, epilogue)
     return (G * gamma - Q * (products / epilogue.width)[:, None]) * inverse

@@ -39,32 +39,34 @@ class BackgroundThread:
             self._thread.shutdown()
             self._stream.block_current_stream()
 
-    def begin(self, make: Callable[[], T]) -> Callable[[], T]:
+    def submit(self, make: Callable[[], T]) -> Callable[[], T]:
         """Starts to make an item; the function that is returned waits for the item."""
         if self._device.type == "meta":
             del self._used[: -self._in_use]
-            return partial(self._noted, self._ledger.record_prefetched(make))
+            return partial(self._keep, self._ledger.record_prefetched(make))
         if self._stream is None:
             return self._thread.submit(make).result
         # Earlier items are used up, and the stream waits for the kernels that use them: now they may be freed.
         self._stream.wait_for_current_stream()
         del self._used[: -self._in_use]
-        return partial(self._arrived, self._stream, self._thread.submit(self._stream.run, make))
+        return partial(self._receive, self._stream, self._thread.submit(self._stream.run, make))
 
-    def each(self, numbers: Iterable[int], make: Callable[[int], T]) -> Iterator[tuple[int, Callable[[], T]]]:
+    def prefetch_each(
+        self, numbers: Iterable[int], make: Callable[[int], T]
+    ) -> Iterator[tuple[int, Callable[[], T]]]:
         """The numbers in order, each with a function that waits for its item, which was begun one number earlier."""
-        begun = ((number, self.begin(partial(make, number))) for number in numbers)
+        begun = ((number, self.submit(partial(make, number))) for number in numbers)
         coming = next(begun, None)
         while coming:
             last, coming = coming, next(begun, None)
             yield last
 
-    def _noted(self, made: Callable[[], T]) -> T:
+    def _keep(self, made: Callable[[], T]) -> T:
         self._used.append(made())
         item: T = self._used[-1]
         return item
 
-    def _arrived(self, stream: SideStream, coming: "Future[tuple[T, Any]]") -> T:
+    def _receive(self, stream: SideStream, coming: "Future[tuple[T, Any]]") -> T:
         """The item, which the consumer's stream waits for; the host waits only until its kernels are launched."""
         item, made = coming.result()
         stream.block_current_stream_until(made)
@@ -88,11 +90,11 @@ class Prefetcher(Generic[T]):
     def take(self, number: int) -> T:
         """The item of this number; the next item is begun."""
         if self._coming is None or self._coming[0] != number:
-            self._begin(number)
+            self._submit(number)
         assert self._coming is not None
         item = self._coming[1]()
-        self._begin(number + 1)
+        self._submit(number + 1)
         return item
 
-    def _begin(self, number: int) -> None:
-        self._coming = number, self._thread.begin(partial(self._make, number))
+    def _submit(self, number: int) -> None:
+        self._coming = number, self._thread.submit(partial(self._make, number))

@@ -40,7 +40,7 @@ class ProductAxes(NamedTuple):
 # T = A H: a sparse factor, in stripes of rows.
 
 
-class Loops(NamedTuple):
+class Diagonal(NamedTuple):
     """Entries A[v, v] that are kept apart from A: rows of the input are scaled and added to rows of the output."""
 
     rows: slice
@@ -54,7 +54,7 @@ class Stripe(NamedTuple):
     rows: slice
     """The place of these rows in the block."""
     A: Csr
-    loops: Loops | None
+    diagonal: Diagonal | None
 
 
 class SparseFactor(NamedTuple):
@@ -72,25 +72,25 @@ class Striping(NamedTuple):
 
     stripes: int = 1
     overlap: bool = False
-    loops_apart: bool = False
+    separate_diagonal: bool = False
 
-    def of(self, rows: range) -> list[range]:
+    def split_rows(self, rows: range) -> list[range]:
         """The rows of every stripe."""
         return [subrange(rows, part) for part in split(len(rows), self.stripes)]
 
 
-def sparse_factor(
+def build_sparse_factor(
     ctx: Context, piece: Piece, order: int, *, transposed: bool, over: Axis | None, striping: Striping
 ) -> SparseFactor:
     """The rectangle `piece` of A or of A^T as a factor; `over` splits its columns."""
     rows, cols = piece
     stripes = []
-    for part in striping.of(rows):
+    for part in striping.split_rows(rows):
         loops = None
-        if striping.loops_apart:
+        if striping.separate_diagonal:
             A, values = ctx.blocks.loopless(part, cols, order, transposed=transposed)
             if both := intersect(part, cols):
-                loops = Loops(_slice(both, part), _slice(both, cols), values)
+                loops = Diagonal(_slice(both, part), _slice(both, cols), values)
         else:
             A = ctx.blocks.adjacency(part, cols, order, transposed=transposed)
         stripes.append(Stripe(_slice(part, rows), A, loops))
@@ -101,7 +101,7 @@ def _slice(part: range, whole: range) -> slice:
     return slice(part.start - whole.start, part.stop - whole.start)
 
 
-def aggregate(kernels: Kernels, A_NK: SparseFactor, A_T_KN: SparseFactor | None, H_KF: Tensor) -> Tensor:
+def aggregate_3d(kernels: Kernels, A_NK: SparseFactor, A_T_KN: SparseFactor | None, H_KF: Tensor) -> Tensor:
     """T = A H; the backward pass, dH = A^T dT, runs if H needs a gradient."""
     T_NF: Tensor = apply(kernels.ledger, Aggregate3D, H_KF, kernels, A_NK, A_T_KN)
     return T_NF
@@ -125,13 +125,13 @@ class Aggregate3D(Function):
 def _multiply(kernels: Kernels, A: SparseFactor, H: Tensor, makes: TensorName) -> Tensor:
     """A H, stripe by stripe; the sum of a stripe may be under way while the next stripe is multiplied."""
     if len(A.stripes) == 1:
-        product = _with_loops(kernels, A.stripes[0], H, kernels.spmm(A.stripes[0].A, H, makes), makes)
+        product = _add_diagonal(kernels, A.stripes[0], H, kernels.spmm(A.stripes[0].A, H, makes), makes)
         return product if A.over is None else A.over.all_reduce(product, tensor=makes)
     rows = A.stripes[-1].rows.stop
     product, under_way = H.new_zeros((rows, H.shape[1])), []
     for stripe in A.stripes:
         part = kernels.spmm(stripe.A, H, makes, add_to=product[stripe.rows])
-        part = _with_loops(kernels, stripe, H, part, makes)
+        part = _add_diagonal(kernels, stripe, H, part, makes)
         if A.over is not None and A.overlap:
             under_way.append(A.over.all_reduce.later(part, tensor=makes))
         elif A.over is not None:
@@ -141,9 +141,9 @@ def _multiply(kernels: Kernels, A: SparseFactor, H: Tensor, makes: TensorName) -
     return product
 
 
-def _with_loops(kernels: Kernels, stripe: Stripe, H: Tensor, part: Tensor, makes: TensorName) -> Tensor:
-    if stripe.loops is not None:
-        rows, cols, values = stripe.loops
+def _add_diagonal(kernels: Kernels, stripe: Stripe, H: Tensor, part: Tensor, makes: TensorName) -> Tensor:
+    if stripe.diagonal is not None:
+        rows, cols, values = stripe.diagonal
         with kernels.ledger.op(Op.ELEMENTWISE, tensor=makes):
             part[rows].addcmul_(values[:, None], H[cols])
     return part
@@ -152,22 +152,22 @@ def _with_loops(kernels: Kernels, stripe: Stripe, H: Tensor, part: Tensor, makes
 # Z = T W, with W split over all three axes.
 
 
-def _straight(T_NF: Tensor, G_NH: Tensor) -> Tensor:
+def _multiply_direct(T_NF: Tensor, G_NH: Tensor) -> Tensor:
     return matmul(T_NF.T, G_NH)
 
 
-def _flipped(T_NF: Tensor, G_NH: Tensor) -> Tensor:
+def _multiply_transposed(T_NF: Tensor, G_NH: Tensor) -> Tensor:
     return (G_NH.T @ T_NF).T.contiguous()
 
 
 WeightGradient = Callable[[Tensor, Tensor], Tensor]
 """Multiplies dW = T^T G, given T and G."""
 
-WEIGHT_GRADIENTS: dict[str, WeightGradient] = {"straight": _straight, "flipped": _flipped}
+WEIGHT_GRADIENTS: dict[str, WeightGradient] = {"straight": _multiply_direct, "flipped": _multiply_transposed}
 """The ways to multiply dW = T^T G. Which of them is faster depends on the library; on a CPU straight always is."""
 
 
-def combine(
+def combine_3d(
     kernels: Kernels,
     T_NF: Tensor,
     W: Tensor,
@@ -218,7 +218,7 @@ class Combine3D(Function):
 # Z = H W, with W whole along the axis that splits the rows: a combination, a projection or a head.
 
 
-class Sending(NamedTuple):
+class LinearOptions(NamedTuple):
     """The options of the sums in a linear product."""
 
     overlap: bool
@@ -226,7 +226,9 @@ class Sending(NamedTuple):
     gradients: Gradients
 
 
-def linear(kernels: Kernels, H_NF: Tensor, W_FH: Tensor, axes: ProductAxes, sending: Sending) -> Tensor:
+def linear_3d(
+    kernels: Kernels, H_NF: Tensor, W_FH: Tensor, axes: ProductAxes, sending: LinearOptions
+) -> Tensor:
     """Z = H W. Partial sums of dW travel in the type of the wire, as those of H and dH do (ScaleGNN, section V-B)."""
     Z_NH: Tensor = apply(kernels.ledger, Linear3D, H_NF, W_FH, kernels, axes, sending)
     return Z_NH
@@ -237,7 +239,7 @@ class Linear3D(Function):
 
     @staticmethod
     def forward(
-        saved: Any, H_NF: Tensor, W_FH: Tensor, kernels: Kernels, axes: ProductAxes, sending: Sending
+        saved: Any, H_NF: Tensor, W_FH: Tensor, kernels: Kernels, axes: ProductAxes, sending: LinearOptions
     ) -> Tensor:
         saved.kernels, saved.axes, saved.sending, saved.W = kernels, axes, sending, W_FH
         saved.save_for_backward(H_NF, W_FH)

@@ -42,7 +42,7 @@ Cuts = Mapping[AxisName, Sequence[range]]
 """The blocks of rows, or of columns, for each axis that may split a matrix."""
 
 
-class Moves(NamedTuple):
+class ReshardPlan(NamedTuple):
     """The rectangles of its own blocks that one rank sends to, and receives from, each member of a group."""
 
     group: Axis
@@ -52,14 +52,14 @@ class Moves(NamedTuple):
     """The shape of the rank's block afterwards."""
 
 
-def moves(
+def plan_reshard(
     group: Axis,
     grid: Mapping[AxisName, int],
     source: MatrixLayout,
     target: MatrixLayout,
     rows: Cuts,
     cols: Cuts,
-) -> Moves:
+) -> ReshardPlan:
     """The moves from one layout to another among the members of `group`, which together have all blocks."""
     members = [coordinates(grid, rank) for rank in group.ranks]
     this = members[group.index]
@@ -67,12 +67,12 @@ def moves(
     sends, receives = [], []
     for other in members:
         needed, held = target.block(other, rows, cols), source.block(other, rows, cols)
-        sends.append(_within(before, needed) if _serves(this, other, source, target, grid) else EMPTY)
-        receives.append(_within(after, held) if _serves(other, this, source, target, grid) else EMPTY)
-    return Moves(group, sends, receives, (len(after[0]), len(after[1])))
+        sends.append(_overlap(before, needed) if _is_sender(this, other, source, target, grid) else EMPTY)
+        receives.append(_overlap(after, held) if _is_sender(other, this, source, target, grid) else EMPTY)
+    return ReshardPlan(group, sends, receives, (len(after[0]), len(after[1])))
 
 
-def _serves(
+def _is_sender(
     holder: Coordinates,
     to: Coordinates,
     source: MatrixLayout,
@@ -85,7 +85,7 @@ def _serves(
     return holder[source.copies] == to[target.copies] % grid[source.copies]
 
 
-def _within(block: Rectangle, other: Rectangle) -> Rectangle:
+def _overlap(block: Rectangle, other: Rectangle) -> Rectangle:
     """The part that a block has in common with another, counted from the block's own corner."""
     (rows, cols), (down, across) = block, other
     down, across = intersect(rows, down), intersect(cols, across)
@@ -95,50 +95,50 @@ def _within(block: Rectangle, other: Rectangle) -> Rectangle:
     )
 
 
-def send(H: Tensor, moves: Moves, tensor: TensorName) -> Pending[Tensor]:
+def send_pieces(H: Tensor, moves: ReshardPlan, tensor: TensorName) -> Pending[Tensor]:
     """Sends the pieces of H; `land` takes the pieces that arrive."""
     with moves.group.ledger.op(Op.COPY, tensor=tensor):
         pieces = [H[rows.start : rows.stop, cols.start : cols.stop].flatten() for rows, cols in moves.sends]
         flat = torch.cat(pieces)
     return moves.group.all_to_all.later(
-        flat, send=_sizes(moves.sends), receive=_sizes(moves.receives), tensor=tensor
+        flat, send=_piece_sizes(moves.sends), receive=_piece_sizes(moves.receives), tensor=tensor
     )
 
 
-def land(coming: Pending[Tensor], moves: Moves, tensor: TensorName) -> Tensor:
+def receive_pieces(coming: Pending[Tensor], moves: ReshardPlan, tensor: TensorName) -> Tensor:
     """Waits for the pieces and puts them together to this rank's block."""
     flat = coming.wait()
     with moves.group.ledger.op(Op.COPY, tensor=tensor):
-        H, pieces = flat.new_empty(moves.shape), flat.split(_sizes(moves.receives))
+        H, pieces = flat.new_empty(moves.shape), flat.split(_piece_sizes(moves.receives))
         for piece, (rows, cols) in zip(pieces, moves.receives, strict=True):
             H[rows.start : rows.stop, cols.start : cols.stop] = piece.view(len(rows), len(cols))
     return H
 
 
-def _sizes(pieces: Sequence[Rectangle]) -> list[int]:
+def _piece_sizes(pieces: Sequence[Rectangle]) -> list[int]:
     return [len(rows) * len(cols) for rows, cols in pieces]
 
 
-def moved(x: Tensor, forth: Moves, back: Moves) -> Tensor:
+def reshard(x: Tensor, forth: ReshardPlan, back: ReshardPlan) -> Tensor:
     """x in another layout, differentiable: its gradient moves back."""
-    landed: Tensor = apply(forth.group.ledger, Move, x, forth, back)
+    landed: Tensor = apply(forth.group.ledger, Reshard, x, forth, back)
     return landed
 
 
-class Move(Function):
+class Reshard(Function):
     """A matrix in another layout; backward, its gradient in the layout before."""
 
     @staticmethod
-    def forward(saved: Any, Z: Tensor, forth: Moves, back: Moves) -> Tensor:
+    def forward(saved: Any, Z: Tensor, forth: ReshardPlan, back: ReshardPlan) -> Tensor:
         saved.back = back
-        return land(send(Z, forth, TensorName.Z), forth, TensorName.Z)
+        return receive_pieces(send_pieces(Z, forth, TensorName.Z), forth, TensorName.Z)
 
     @staticmethod
     def backward(saved: Any, G: Tensor) -> tuple[Tensor, None, None]:
-        return land(send(G, saved.back, TensorName.G), saved.back, TensorName.G), None, None
+        return receive_pieces(send_pieces(G, saved.back, TensorName.G), saved.back, TensorName.G), None, None
 
 
-class Slices(NamedTuple):
+class RowColumnSlices(NamedTuple):
     """Ranks that have some rows of a matrix together, each of them a part: of whole rows, or of columns."""
 
     across: Axis
@@ -147,7 +147,7 @@ class Slices(NamedTuple):
     cols: Sequence[range]
     """The columns of each member."""
 
-    def moved(self, x: Tensor, *, whole_rows: bool, tensor: TensorName, gradient: TensorName) -> Tensor:
+    def reshard(self, x: Tensor, *, whole_rows: bool, tensor: TensorName, gradient: TensorName) -> Tensor:
         """x as whole rows, or as columns, differentiable: its gradient moves back."""
         if self.across.size == 1:
             return x
@@ -181,13 +181,13 @@ class Slices(NamedTuple):
 class Residual:
     """The residual of a layer: the input moves to the layout of the output, and its gradient moves back."""
 
-    def __init__(self, forth: Moves, back: Moves) -> None:
+    def __init__(self, forth: ReshardPlan, back: ReshardPlan) -> None:
         self._forth, self._back, self.ledger = forth, back, forth.group.ledger
         self._coming: Pending[Tensor] | None = None
 
     def keep(self, H: Tensor) -> tuple[Tensor, Tensor]:
         """Starts to move H; returns H for the layer, and a token for `add`."""
-        self._coming = send(H.detach(), self._forth, TensorName.H)
+        self._coming = send_pieces(H.detach(), self._forth, TensorName.H)
         forked, token = Fork.apply(H, self)  # type: ignore[no-untyped-call]
         charge_backward(self.ledger, forked, (H,))  # one node of autograd makes both
         return forked, token
@@ -197,19 +197,19 @@ class Residual:
         H: Tensor = apply(self.ledger, Join, Z, token, self)
         return H
 
-    def landed(self) -> Tensor:
+    def receive(self) -> Tensor:
         """H in the layout of the output."""
         assert self._coming is not None
-        return land(self._coming, self._forth, TensorName.H)
+        return receive_pieces(self._coming, self._forth, TensorName.H)
 
-    def send_back(self, G: Tensor) -> None:
+    def send_gradient(self, G: Tensor) -> None:
         """Starts to move the gradient of H back."""
-        self._coming = send(G, self._back, TensorName.DH)
+        self._coming = send_pieces(G, self._back, TensorName.DH)
 
-    def landed_back(self) -> Tensor:
+    def receive_gradient(self) -> Tensor:
         """The gradient of H in the layout of the input."""
         assert self._coming is not None
-        return land(self._coming, self._back, TensorName.DH)
+        return receive_pieces(self._coming, self._back, TensorName.DH)
 
 
 class Fork(Function):
@@ -233,7 +233,7 @@ class Join(Function):
     @staticmethod
     def forward(saved: Any, Z: Tensor, _: Tensor, residual: Residual) -> Tensor:
         saved.residual = residual
-        H = residual.landed()
+        H = residual.receive()
         with residual.ledger.op(Op.ELEMENTWISE, tensor=TensorName.H):
             return H.add_(Z)
 

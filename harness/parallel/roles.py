@@ -21,16 +21,16 @@ class Roles(NamedTuple):
     S: AxisName
     T: AxisName
 
-    def rotated(self) -> "Roles":
+    def rotate(self) -> "Roles":
         """The roles in the next layer, which splits the rows of its input as this layer splits those of its output."""
         return Roles(self.T, self.R, self.S)
 
 
-def roles_of(layer: int, first: Roles) -> Roles:
+def get_roles(layer: int, first: Roles) -> Roles:
     """The roles in a layer, given the roles in layer 0."""
     roles = first
     for _ in range(layer % 3):
-        roles = roles.rotated()
+        roles = roles.rotate()
     return roles
 
 
@@ -44,7 +44,7 @@ class LayerShare(NamedTuple):
     H: range
 
 
-def share_of(
+def get_layer_share(
     roles: Roles,
     grid: Mapping[AxisName, int],
     at: Mapping[AxisName, int],
@@ -62,6 +62,6 @@ def share_of(
     )
 
 
-def piece_of(whole: range, parts: int, i: int) -> range:
+def split_piece(whole: range, parts: int, i: int) -> range:
     """The i-th of `parts` pieces of a range; the lengths of pieces differ by one at most."""
     return subrange(whole, split_evenly(len(whole), parts)[i])

@@ -13,11 +13,11 @@ from harness.device import record_upload
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.models import Part, Skip, Weight
 from harness.parallel.gradients import Gradients
-from harness.parallel.norm import Epilogue, NormPlan, normalised
-from harness.parallel.products import ProductAxes, Sending, linear
-from harness.parallel.reshard import Cuts, Residual, moved, moves
+from harness.parallel.norm import Epilogue, NormPlan, normalise_rows
+from harness.parallel.products import LinearOptions, ProductAxes, linear_3d
+from harness.parallel.reshard import Cuts, Residual, plan_reshard, reshard
 from harness.parallel.rotating_layout import CUBE, RotatingLayout
-from harness.parallel.row_strategy import LayerOperators, as_indices
+from harness.parallel.row_strategy import LayerOperators, to_index_tensor
 from harness.strategy import Words
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
@@ -38,35 +38,35 @@ class RotatingLayers(LayerOperators):
     @property
     def cuts(self) -> Cuts:
         """The blocks of the vertices that are trained on, along each axis."""
-        return self.layout.vertices()
+        return self.layout.row_cuts()
 
     @property
-    def sending(self) -> Sending:
+    def linear_options(self) -> LinearOptions:
         """The way in which a product with a weight sends its gradients."""
-        return Sending(self.overlap, self.gradients)
+        return LinearOptions(self.overlap, self.gradients)
 
     def linear(self, part: Part, H: Tensor, W: Tensor, layer: int = -1) -> Tensor:
         """The projection sums over R, the head over T (ScaleGNN, equation 28)."""
         if part is Part.ROOT:
-            return self.root(layer, H, W)
-        R, S, T = self.layout.before if part is Part.PROJECTION else self.layout.behind
+            return self.root_term(layer, H, W)
+        R, S, T = self.layout.projection_roles if part is Part.PROJECTION else self.layout.head_roles
         inner, cols = (R, T) if part is Part.PROJECTION else (T, R)
         makes = TensorName.H if part is Part.PROJECTION else TensorName.Z
         axes = ProductAxes(self.grid[S], self.grid[inner], self.grid[cols], makes, TensorName.DH)
         with self.ledger.phase(Phase.LINEAR, -1):
-            return linear(self.kernels, H, W, axes, self.sending)
+            return linear_3d(self.kernels, H, W, axes, self.linear_options)
 
-    def root(self, layer: int, H_KF: Tensor, W_FH: Tensor) -> Tensor:
+    def root_term(self, layer: int, H_KF: Tensor, W_FH: Tensor) -> Tensor:
         """H W of GraphSAGE: summed over T, with columns over R; then R and S swap, as the layer's output has them."""
         R, S, T = self.layout.roles(layer)
         axes = ProductAxes(self.grid[S], self.grid[T], self.grid[R], TensorName.Z, TensorName.DH)
-        before, after = self.layout.root(layer)
+        before, after = self.layout.root_layouts(layer)
         group, shape, rows = self.grid.axis((R, S)), self.grid.shape, self.cuts
-        cols: Cuts = self.layout.columns(self.layout.shapes[layer][1])
+        cols: Cuts = self.layout.column_cuts(self.layout.shapes[layer][1])
         with self.ledger.phase(Phase.LINEAR, layer):
-            forth = moves(group, shape, before, after, rows, cols)
-            back = moves(group, shape, after, before, rows, cols)
-            return moved(linear(self.kernels, H_KF, W_FH, axes, self.sending), forth, back)
+            forth = plan_reshard(group, shape, before, after, rows, cols)
+            back = plan_reshard(group, shape, after, before, rows, cols)
+            return reshard(linear_3d(self.kernels, H_KF, W_FH, axes, self.linear_options), forth, back)
 
     def finish(self, layer: int, Z_NH: Tensor, gamma: Tensor | None) -> Tensor:
         if gamma is None:
@@ -74,13 +74,13 @@ class RotatingLayers(LayerOperators):
         R, S, _ = self.layout.roles(layer)
         with self.ledger.phase(Phase.ACTIVATE, layer):
             kept, scale = (
-                (None, 1.0) if self.step is None or not self.model.dropout else self.drawn_mask(layer, Z_NH)
+                (None, 1.0) if self.step is None or not self.model.dropout else self.record_mask(layer, Z_NH)
             )
             epilogue = Epilogue(self.model.hidden, self.model.activation == "relu", kept, scale)
             plan = NormPlan(self.grid[S], self.grid[R], self.gradients, self.fused)
-            return normalised(self.kernels, Z_NH, gamma, epilogue, plan)
+            return normalise_rows(self.kernels, Z_NH, gamma, epilogue, plan)
 
-    def drawn_mask(self, layer: int, Z_NH: Tensor) -> tuple[Tensor, float]:
+    def record_mask(self, layer: int, Z_NH: Tensor) -> tuple[Tensor, float]:
         with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.H):
             return self.mask(layer, Z_NH)
 
@@ -88,19 +88,23 @@ class RotatingLayers(LayerOperators):
         R = self.layout.roles(layer).R
         own = self.cuts[R][self.at[R]]
         rows = self.vertices[own.start : own.stop]
-        return record_upload(rows, self.device) if isinstance(rows, Tensor) else as_indices(rows, self.device)
+        return (
+            record_upload(rows, self.device)
+            if isinstance(rows, Tensor)
+            else to_index_tensor(rows, self.device)
+        )
 
     def features(self, layer: int, Z_NH: Tensor) -> range:
         return self.layout.shares(self.at)[layer].H
 
     def keep(self, layer: int, H: Tensor) -> Skip:
         """Starts to move the layer's input to the layout of its output (ScaleGNN, section IV-C4)."""
-        before, after = self.layout.residual(layer)
+        before, after = self.layout.residual_layouts(layer)
         group, shape, rows = self.grid.axis(CUBE), self.grid.shape, self.cuts
-        cols: Cuts = self.layout.columns(self.model.hidden)
+        cols: Cuts = self.layout.column_cuts(self.model.hidden)
         with self.ledger.phase(Phase.ACTIVATE, layer):
-            forth = moves(group, shape, before, after, rows, cols)
-            back = moves(group, shape, after, before, rows, cols)
+            forth = plan_reshard(group, shape, before, after, rows, cols)
+            back = plan_reshard(group, shape, after, before, rows, cols)
             residual = Residual(forth, back)
             H, token = residual.keep(H)
         return Skip(H, (residual, token))
@@ -114,7 +118,7 @@ class RotatingLayers(LayerOperators):
             return added
 
 
-def put_parts(
+def add_words(
     words: Words,
     layout: RotatingLayout,
     weights: Sequence[Weight],
@@ -132,7 +136,7 @@ def put_parts(
             words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, S, TensorName.SQUARES, rows[R])
             words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, R, TensorName.DGAMMA, across)
         elif weight.part is Part.PROJECTION:  # the features are not trained
-            R, S, _ = layout.before
+            R, S, _ = layout.projection_roles
             words.put(FORWARD, -1, Op.ALL_REDUCE, R, TensorName.H, rows[S] * across)
             words.put(BACKWARD, -1, Op.ALL_REDUCE, S, TensorName.DW, down * across)
         elif weight.part is Part.ROOT:
@@ -146,7 +150,7 @@ def put_parts(
             if layer or layout.projection:
                 words.put(BACKWARD, layer, Op.ALL_REDUCE, R, TensorName.DH, rows[S] * down)
         elif weight.part is Part.HEAD:
-            R, S, T = layout.behind
+            R, S, T = layout.head_roles
             words.put(FORWARD, -1, Op.ALL_REDUCE, T, TensorName.Z, rows[S] * across)
             words.put(BACKWARD, -1, Op.ALL_REDUCE, R, TensorName.DH, rows[S] * down)
             words.put(BACKWARD, -1, Op.ALL_REDUCE, S, TensorName.DW, down * across)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from harness.ledger import AxisName
 from harness.models import Part, Weight
 from harness.parallel.reshard import Cuts, MatrixLayout
-from harness.parallel.roles import LayerShare, Roles, roles_of, share_of
+from harness.parallel.roles import LayerShare, Roles, get_layer_share, get_roles
 from harness.ranges import split, split_evenly
 from harness.strategy import Coordinates, Facts, Piece
 
@@ -34,25 +34,25 @@ class RotatingLayout:
         projection: bool,
     ) -> None:
         self.grid, self.facts, self.shapes, self.projection = grid, facts, shapes, projection
-        self.before, self.behind = FIRST, roles_of(len(shapes), FIRST)
+        self.projection_roles, self.head_roles = FIRST, get_roles(len(shapes), FIRST)
         """The roles of the projection, and of the head."""
 
     def roles(self, layer: int) -> Roles:
         """The roles in a layer."""
-        return roles_of(layer, FIRST)
+        return get_roles(layer, FIRST)
 
     def shares(self, at: Coordinates) -> list[LayerShare]:
         """The shares of the rank at `at` in every layer."""
         return [
-            share_of(self.roles(layer), self.grid, at, self.facts.vertices, shape)
+            get_layer_share(self.roles(layer), self.grid, at, self.facts.vertices, shape)
             for layer, shape in enumerate(self.shapes)
         ]
 
-    def vertices(self) -> Cuts:
+    def row_cuts(self) -> Cuts:
         """The blocks of vertices along each axis."""
         return {axis: split(self.facts.vertices, self.grid[axis]) for axis in CUBE}
 
-    def columns(self, width: int) -> Cuts:
+    def column_cuts(self, width: int) -> Cuts:
         """The blocks of columns along each axis."""
         return {axis: split_evenly(width, self.grid[axis]) for axis in CUBE}
 
@@ -63,7 +63,7 @@ class RotatingLayout:
         if weight.part is Part.CONVOLUTION:
             share = self.shares(at)[weight.layer]
             return Piece(share.F, share.H)
-        roles = self.before if weight.part is Part.PROJECTION else self.behind
+        roles = self.projection_roles if weight.part is Part.PROJECTION else self.head_roles
         if weight.part is Part.ROOT:
             roles = self.roles(weight.layer)
         down, across = (roles.R, roles.T) if weight.part is Part.PROJECTION else (roles.T, roles.R)
@@ -75,30 +75,30 @@ class RotatingLayout:
 
     def input(self, at: Coordinates) -> Piece:
         """The features: rows over S, columns over R; without a projection as the first layer takes them."""
-        R, S, T = self.before
+        R, S, T = self.projection_roles
         across = R if self.projection else T
         return Piece(
-            self.vertices()[S][at[S]], split_evenly(self.facts.features, self.grid[across])[at[across]]
+            self.row_cuts()[S][at[S]], split_evenly(self.facts.features, self.grid[across])[at[across]]
         )
 
     @property
     def output_axes(self) -> tuple[AxisName, AxisName]:
         """The axes that split the rows and the classes of the output."""
-        R, S, T = self.behind
+        R, S, T = self.head_roles
         return (S, R) if self.projection else (S, T)
 
     def output(self, at: Coordinates) -> Piece:
         down, across = self.output_axes
         return Piece(
-            self.vertices()[down][at[down]], split_evenly(self.facts.classes, self.grid[across])[at[across]]
+            self.row_cuts()[down][at[down]], split_evenly(self.facts.classes, self.grid[across])[at[across]]
         )
 
-    def residual(self, layer: int) -> tuple[MatrixLayout, MatrixLayout]:
+    def residual_layouts(self, layer: int) -> tuple[MatrixLayout, MatrixLayout]:
         """The layouts of a layer's input and output."""
         R, S, T = self.roles(layer)
         return MatrixLayout(rows=S, cols=T, copies=R), MatrixLayout(rows=R, cols=S, copies=T)
 
-    def root(self, layer: int) -> tuple[MatrixLayout, MatrixLayout]:
+    def root_layouts(self, layer: int) -> tuple[MatrixLayout, MatrixLayout]:
         """The layouts of a layer's root term: as the product H W gives the term, and that of the layer's output."""
         R, S, T = self.roles(layer)
         return MatrixLayout(rows=S, cols=R, copies=T), MatrixLayout(rows=R, cols=S, copies=T)

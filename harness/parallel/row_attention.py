@@ -31,17 +31,21 @@ class Edges(NamedTuple):
     """The transpose, `turned(A_NV)`."""
 
 
-def edges_of(A_NV: Csr, keep: Callable[[Csr], Csr]) -> Edges:
+def build_edges(A_NV: Csr, keep: Callable[[Csr], Csr]) -> Edges:
     """Reads the edges of a matrix on the host; `keep` brings each matrix to the device of the run."""
     return Edges(keep(A_NV), keep(transpose_with_positions(A_NV)))
 
 
-def attention(ops: LayerOperators, layer: int, edges: Edges, T_VH: Tensor, a_2H: Tensor) -> Tensor:
+def attend_rows(ops: LayerOperators, layer: int, edges: Edges, T_VH: Tensor, a_2H: Tensor) -> Tensor:
     """Z of this rank's vertices, which are the first of V; the model's output is the mean of the heads."""
-    return of_heads(ops, layer, lambda T_QVF: apply(ops.ledger, Attend, T_QVF, a_2H, edges, ops.ledger), T_VH)
+    return apply_per_head(
+        ops, layer, lambda T_QVF: apply(ops.ledger, Attend, T_QVF, a_2H, edges, ops.ledger), T_VH
+    )
 
 
-def of_heads(ops: LayerOperators, layer: int, attend: Callable[[Tensor], Tensor], T_VH: Tensor) -> Tensor:
+def apply_per_head(
+    ops: LayerOperators, layer: int, attend: Callable[[Tensor], Tensor], T_VH: Tensor
+) -> Tensor:
     """Z of this rank's vertices by a function from T to Z, both one head after the other."""
     run, model = ops.kernels.run, ops.model
     mean = layer + 1 == model.layers and not model.projection

@@ -20,7 +20,7 @@ from harness.kernels import Csr
 from harness.ledger import Ledger, Op, TensorName
 
 
-def learned(arrived: Tensor, foreseen: Callable[[], Tensor], ledger: Ledger) -> Tensor:
+def resolve_in_replay(arrived: Tensor, foreseen: Callable[[], Tensor], ledger: Ledger) -> Tensor:
     """The tensor that arrived; in a replay, where it has a shape alone, the foreseen tensor.
 
     No rank foresees in a run, so the ledger does not charge for it.
@@ -31,43 +31,45 @@ def learned(arrived: Tensor, foreseen: Callable[[], Tensor], ledger: Ledger) -> 
         return foreseen()
 
 
-class Requests(NamedTuple):
+class RowRequests(NamedTuple):
     """The sizes and the indices of one exchange of rows."""
 
     over: Axis
-    wanted: list[int]
+    receive_counts: list[int]
     """The number of rows that this member requests of each member."""
-    asked: list[int]
+    send_counts: list[int]
     """The number of rows that each member requests of this member."""
-    coming: Tensor
+    requested: Tensor
     """The rows that others request, numbered in this member's block."""
     own: Tensor
     """The rows that this member needs of its own block, numbered in the block."""
     before: int
     """The number of requested rows that belong to members before this one; these rows come first."""
 
-    def answer(self, rows: Tensor, own: Tensor, tensor: TensorName) -> Tensor:
+    def exchange_and_merge(self, rows: Tensor, own: Tensor, tensor: TensorName) -> Tensor:
         """Sends `rows` to others; returns all rows that this member named, in order, `own` among them."""
         arrived = self.exchange(rows, tensor).now()
         with self.over.ledger.op(Op.COPY, tensor=tensor):
-            return torch.cat(self.in_order(arrived, own))
+            return torch.cat(self.merge(arrived, own))
 
     def exchange(self, rows: Tensor, tensor: TensorName) -> Call[Tensor]:
         """Sends the rows that others requested; the result has the rows that this member requested."""
-        return self.over.all_to_all.call(rows, send=self.asked, receive=self.wanted, tensor=tensor)
+        return self.over.all_to_all.call(
+            rows, send=self.send_counts, receive=self.receive_counts, tensor=tensor
+        )
 
-    def in_order(self, arrived: Tensor, own: Tensor) -> list[Tensor]:
+    def merge(self, arrived: Tensor, own: Tensor) -> list[Tensor]:
         """The parts in the order of owners: rows of members before this one, its own rows, rows of members after."""
         return [arrived[: self.before], own, arrived[self.before :]]
 
 
-def ask(
+def request_rows(
     over: Axis,
     blocks: Sequence[range],
     named: Tensor,
     counts: list[int],
     others: Callable[[], Sequence[Tensor]],
-) -> Requests:
+) -> RowRequests:
     """Requests the vertices `named`, which are ordered by owner, `counts` of each.
 
     `others` are the vertices that each member requests of this one, for a replay.
@@ -85,13 +87,13 @@ def ask(
         return [vertices[:0] if member == this else vertices for member, vertices in enumerate(others())]
 
     arrived = over.all_to_all(numbers, send=ones, receive=ones, tensor=TensorName.COUNT)
-    asked = learned(arrived, lambda: torch.tensor(list(map(len, foreseen()))), over.ledger).tolist()
+    asked = resolve_in_replay(arrived, lambda: torch.tensor(list(map(len, foreseen()))), over.ledger).tolist()
     arrived = over.all_to_all(absent, send=wanted, receive=asked, tensor=TensorName.INDEX)
-    coming = learned(arrived, lambda: torch.cat(foreseen()), over.ledger)
-    return Requests(over, wanted, asked, coming - start, named[before : before + own] - start, before)
+    coming = resolve_in_replay(arrived, lambda: torch.cat(foreseen()), over.ledger)
+    return RowRequests(over, wanted, asked, coming - start, named[before : before + own] - start, before)
 
 
-def rows_from_owners(requests: Requests, leaving: Csr, own: Csr, foreseen: Callable[[], Csr]) -> Csr:
+def fetch_matrix_rows(requests: RowRequests, leaving: Csr, own: Csr, foreseen: Callable[[], Csr]) -> Csr:
     """Returns the requested rows of a sparse matrix where its rows are, given those that leave and this member's own.
 
     Lengths of rows travel first, then columns, then values. `foreseen` computes the same rows for a replay.
@@ -101,70 +103,78 @@ def rows_from_owners(requests: Requests, leaving: Csr, own: Csr, foreseen: Calla
     def lengths_known() -> Tensor:
         return known().rowptr.diff()
 
-    lengths = _answered(requests, leaving.rowptr.diff(), own.rowptr.diff(), TensorName.COUNT)
-    lengths = learned(lengths, lengths_known, ledger).to(own.rowptr.device)
+    lengths = _exchange_values(requests, leaving.rowptr.diff(), own.rowptr.diff(), TensorName.COUNT)
+    lengths = resolve_in_replay(lengths, lengths_known, ledger).to(own.rowptr.device)
     absent = torch.cat([lengths[: requests.before], lengths[requests.before + own.rows :]])
-    parts = sums(torch.cat([absent, leaving.rowptr.diff()]), requests.wanted + requests.asked)
+    parts = sum_parts(
+        torch.cat([absent, leaving.rowptr.diff()]), requests.receive_counts + requests.send_counts
+    )
     wanted, asked = parts[: requests.over.size], parts[requests.over.size :]
-    entries = requests._replace(wanted=wanted, asked=asked, before=sum(wanted[: requests.over.index]))
-    col = learned(_answered(entries, leaving.col, own.col, TensorName.INDEX), lambda: known().col, ledger)
-    val = learned(_answered(entries, leaving.val, own.val, TensorName.A), lambda: known().val, ledger)
+    entries = requests._replace(
+        receive_counts=wanted, send_counts=asked, before=sum(wanted[: requests.over.index])
+    )
+    col = resolve_in_replay(
+        _exchange_values(entries, leaving.col, own.col, TensorName.INDEX), lambda: known().col, ledger
+    )
+    val = resolve_in_replay(
+        _exchange_values(entries, leaving.val, own.val, TensorName.A), lambda: known().val, ledger
+    )
     here = own.rowptr.device
     return Csr(pad(lengths.cumsum(0), (1, 0)), col.to(here), val.to(here), own.cols)
 
 
-def _answered(requests: Requests, leaving: Tensor, own: Tensor, tensor: TensorName) -> Tensor:
+def _exchange_values(requests: RowRequests, leaving: Tensor, own: Tensor, tensor: TensorName) -> Tensor:
     device = requests.over.device
-    return requests.answer(leaving.to(device), own.to(device), tensor)
+    return requests.exchange_and_merge(leaving.to(device), own.to(device), tensor)
 
 
-def sums(lengths: Tensor, parts: list[int]) -> list[int]:
+def sum_parts(lengths: Tensor, parts: list[int]) -> list[int]:
     """The sums of consecutive parts, for which the host waits once."""
     totals: list[int] = torch.stack([part.sum() for part in lengths.split(parts)]).tolist()
     return totals
 
 
-def by_owner(vertices: Tensor, blocks: Sequence[range]) -> tuple[Tensor, list[int]]:
+def sort_by_owner(vertices: Tensor, blocks: Sequence[range]) -> tuple[Tensor, list[int]]:
     """An order that sorts the vertices by owner, and the number of vertices of each owner."""
     if vertices.is_meta:
         n, K = blocks[-1].stop, len(vertices)
-        return vertices, [_expected(K, block, n) for block in blocks]
-    owner, order = owners(vertices, blocks).sort(stable=True)
-    return order, counts_of(owner, len(blocks))
+        return vertices, [_expected_count(K, block, n) for block in blocks]
+    owner, order = find_owners(vertices, blocks).sort(stable=True)
+    return order, count_by_owner(owner, len(blocks))
 
 
-def of_owner(vertices: Tensor, blocks: Sequence[range], member: int) -> Tensor:
+def select_owner(vertices: Tensor, blocks: Sequence[range], member: int) -> Tensor:
     """The vertices that belong to one owner, in the given order."""
     block = blocks[member]
     if vertices.is_meta:
-        return vertices[: _expected(len(vertices), block, blocks[-1].stop)]
-    return vertices[inside(vertices, block)]
+        return vertices[: _expected_count(len(vertices), block, blocks[-1].stop)]
+    return vertices[is_in_block(vertices, block)]
 
 
-def _expected(K: int, block: range, n: int) -> int:
+def _expected_count(K: int, block: range, n: int) -> int:
     """The number of vertices of a block, of K vertices that lie evenly over n."""
     return round(K * block.stop / n) - round(K * block.start / n)
 
 
-def counts_of(owner: Tensor, members: int) -> list[int]:
+def count_by_owner(owner: Tensor, members: int) -> list[int]:
     """The number of rows of each member, given the ascending owners of all rows."""
     ends: list[int] = torch.searchsorted(owner, torch.arange(1, members, device=owner.device)).tolist()
     return [stop - start for start, stop in pairwise([0, *ends, len(owner)])]
 
 
-def inverse(order: Tensor) -> Tensor:
+def invert_permutation(order: Tensor) -> Tensor:
     """The inverse of a permutation."""
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order), device=order.device)
     return places
 
 
-def inside(vertices: Tensor, block: range) -> Tensor:
+def is_in_block(vertices: Tensor, block: range) -> Tensor:
     """A mask of the vertices that are in a block."""
     return (vertices >= block.start) & (vertices < block.stop)
 
 
-def owners(vertices: Tensor, blocks: Sequence[range]) -> Tensor:
+def find_owners(vertices: Tensor, blocks: Sequence[range]) -> Tensor:
     """The number of the block of every vertex."""
     stops = upload(torch.tensor([block.stop for block in blocks]), vertices.device)
     return torch.bucketize(vertices, stops, right=True)

@@ -20,7 +20,7 @@ from harness.ledger import NO_INDEX, AxisName, Direction, Op, Phase, TensorName
 from harness.models import Part, Skip, SplitAccuracy, Weight
 from harness.models.operators import apply_dropout, dropout_key, dropout_mask
 from harness.parallel.halo import Boundary
-from harness.parallel.label_loss import label_loss
+from harness.parallel.label_loss import make_label_loss
 from harness.strategy import (
     WORD,
     Context,
@@ -61,7 +61,7 @@ class RowStrategy(Strategy):
         """The part of a row of this width that the rank at `at` holds."""
         return range(width)
 
-    def multiplied(self, at: Coordinates) -> list[Piece]:
+    def matrix_pieces(self, at: Coordinates) -> list[Piece]:
         """The rectangles of A, and of A^T, in the products of the rank at `at`."""
         rows = self.rows(at)
         return [Piece(rows, block) for block in self.blocks()]
@@ -76,18 +76,18 @@ class RowStrategy(Strategy):
         """True if layers multiply by W before A, in a strategy that lets the model choose."""
         return self.spec.model.order == "combine_first"
 
-    def put_sums(self, words: Words, over: AxisName | tuple[AxisName, ...]) -> None:
+    def add_reductions(self, words: Words, over: AxisName | tuple[AxisName, ...]) -> None:
         """Puts what is summed over all ranks in an epoch: the gradient of every weight, and one word of the loss."""
         for weight in self.weights:
             size = prod(weight.shape)
             words.put(Direction.BACKWARD, weight.layer, Op.ALL_REDUCE, over, TensorName.DW, size)
         words.put(Direction.FORWARD, NO_INDEX, Op.ALL_REDUCE, over, TensorName.LOSS, 1)
 
-    def owners_compute(self) -> bool:
+    def is_owner_computes(self) -> bool:
         """True if each row of H and G is on one rank, and each entry of A is multiplied by the rank of its row."""
         return False
 
-    def power(self, layer: int) -> int:
+    def products_per_layer(self, layer: int) -> int:
         """The number of products with A in a layer."""
         return 1
 
@@ -97,7 +97,7 @@ class RowStrategy(Strategy):
         A X of features that never change needs to be computed once only, so a first layer of these counts nothing.
         For a pair of ranks, rows of G or partial sums of dH travel, whichever are fewer.
         """
-        if not self.owners_compute() or self.spec.model.kind == "gat":
+        if not self.is_owner_computes() or self.spec.model.kind == "gat":
             return 0.0
         own = self.rows(at)
         others = [block for block in self.blocks() if block != own]
@@ -108,7 +108,9 @@ class RowStrategy(Strategy):
         partial_sums = [counts.filled(block, own) for block in others]
         backward = map(min, turned, partial_sums)
         narrow = sum(
-            self.power(layer) * min(shape) for layer, shape in enumerate(self.shapes) if self.wants_dH(layer)
+            self.products_per_layer(layer) * min(shape)
+            for layer, shape in enumerate(self.shapes)
+            if self.wants_dH(layer)
         )
         trained = sum(rows * cols for _, _, (rows, cols) in self.weights)
         return float(narrow * (sum(forward) + sum(backward)) + trained)
@@ -124,26 +126,26 @@ class RowStrategy(Strategy):
         return Piece(self.rows(at), self.columns(at, self.facts.classes))
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        return {TensorName.A: self.bytes_of_matrices(self.multiplied(at), counts), **dense_memory(self, at)}
+        return {TensorName.A: self.matrices_bytes(self.matrix_pieces(at), counts), **dense_bytes(self, at)}
 
-    def bytes_of_matrices(self, pieces: list[Piece], counts: Counts) -> int:
+    def matrices_bytes(self, pieces: list[Piece], counts: Counts) -> int:
         """The bytes of these rectangles of A and, in a directed graph, of A^T: row pointers, columns, values."""
         return sum(
-            self.bytes_of_matrix(len(rows), counts.nonzeros(rows, cols, transposed=transposed))
+            self.matrix_bytes(len(rows), counts.nonzeros(rows, cols, transposed=transposed))
             for rows, cols in pieces
-            for transposed in self.sides()
+            for transposed in self.transposed_options()
         )
 
-    def bytes_of_matrix(self, rows: int, nonzeros: int) -> int:
+    def matrix_bytes(self, rows: int, nonzeros: int) -> int:
         """The bytes of one rectangle in the format in which a rank holds rectangles."""
         return csr_bytes(rows, nonzeros, self.spec.precision)
 
-    def sides(self) -> list[bool]:
+    def transposed_options(self) -> list[bool]:
         """The values of `transposed` for the matrices that a rank holds: A, and A^T in a directed graph."""
         return [False, True] if self.facts.directed else [False]
 
 
-def dense_memory(strategy: Strategy, at: Coordinates) -> dict[TensorName, int]:
+def dense_bytes(strategy: Strategy, at: Coordinates) -> dict[TensorName, int]:
     """The bytes of the features, weights and labels that the rank at `at` holds, beside its blocks of A."""
     word, features = WORD[strategy.spec.precision], strategy.input(at)
     weights = [strategy.weight(weight, at) for weight in strategy.weights]
@@ -165,7 +167,7 @@ class LayerOperators:
         self.numbers, self.step = ctx.numbers, step
         """The training step of the dropout masks; None outside training."""
 
-    def of_step(self, step: int) -> Self:
+    def for_step(self, step: int) -> Self:
         """A copy of these operators with the dropout masks of a step."""
         operators = copy.copy(self)
         operators.step = step
@@ -215,7 +217,7 @@ class LayerOperators:
 
     def rows_of(self, layer: int) -> Tensor:
         """The vertices of the rows of a layer's output."""
-        return as_indices(self.vertices, self.device)
+        return to_index_tensor(self.vertices, self.device)
 
     def features(self, layer: int, H_NH: Tensor) -> range:
         """The columns of a layer's output on this rank, numbered as in the whole output."""
@@ -230,7 +232,7 @@ class LayerOperators:
         with self.ledger.phase(Phase.ACTIVATE, layer):
             return self.kernels.elementwise(torch.add, H, kept, makes=TensorName.H)
 
-    def settle(self, weights: Sequence[Tensor]) -> None:
+    def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
         """Does nothing: every operator has summed its own gradients."""
 
 
@@ -255,7 +257,7 @@ class RowOperators(LayerOperators):
         """The axis over which shares of the loss add up to the loss."""
         output, order = strategy.output(ctx.at), (ctx.spec.model.layers - 1) % 2
         self.rows, split = output.rows, ctx.grid[across] if across else None
-        self.label_loss = label_loss(ctx, output, order, self.over, split, self.shares)
+        self.label_loss = make_label_loss(ctx, output, order, self.over, split, self.shares)
         self.X = ctx.blocks.features(*strategy.input(ctx.at), beyond)
 
     def inputs(self) -> Tensor:
@@ -265,10 +267,10 @@ class RowOperators(LayerOperators):
         return self.label_loss.mean(Z_NC, self.shares)
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
-        return self.label_loss.hits(Z_NC)
+        return self.label_loss.evaluate(Z_NC)
 
 
-def sum_gradients(weights: Sequence[Tensor], over: Axis, layers: Sequence[int] | None = None) -> None:
+def reduce_all_gradients(weights: Sequence[Tensor], over: Axis, layers: Sequence[int] | None = None) -> None:
     """Sums the gradients of all weights over an axis, in place and in one call.
 
     `layers` are those of the weights; None for sums that belong to no layer.
@@ -278,7 +280,7 @@ def sum_gradients(weights: Sequence[Tensor], over: Axis, layers: Sequence[int] |
     over.all_reduce_coalesced(gradients, layers=layers or [NO_INDEX] * len(weights), tensor=TensorName.DW)
 
 
-def as_indices(vertices: Index, device: torch.device) -> Tensor:
+def to_index_tensor(vertices: Index, device: torch.device) -> Tensor:
     """Returns a range as a tensor, and a tensor unchanged."""
     if isinstance(vertices, Tensor):
         return vertices

@@ -17,30 +17,30 @@ from harness.strategy import MiniBatch
 
 
 @dataclass(frozen=True)
-class Uniform:
+class UniformSampler:
     """Draws `size` of the graph's vertices without replacement."""
 
     seed: int
     vertices: int
     size: int
 
-    def draw(self, step: int, group: int) -> Tensor:
+    def sample(self, step: int, group: int) -> Tensor:
         """The sample of a step, ascending."""
         return sample_distinct((self.seed, group, step), self.vertices, self.size)
 
     @property
-    def chance(self) -> float:
+    def inclusion_probability(self) -> float:
         """The chance of a vertex to be in a sample, given another vertex of the sample (equation 23)."""
         return (self.size - 1) / (self.vertices - 1) if self.size > 1 else 1.0
 
     def mini_batch(self, step: int, group: int, A: Csr, layers: int) -> MiniBatch:
         """The sample and its rescaled subgraph, the same in all layers."""
-        S = self.draw(step, group)
-        A_S, _ = induced_pair(A, S, S, 0, self.chance)
+        S = self.sample(step, group)
+        A_S, _ = induced_pair(A, S, S, 0, self.inclusion_probability)
         return MiniBatch([S] * (layers + 1), [A_S] * layers)
 
 
-def cut(S: Tensor, block: range) -> range:
+def find_places(S: Tensor, block: range) -> range:
     """The range of places in an ascending sample whose vertices are in a block, by binary search."""
     first, last = torch.searchsorted(S, torch.tensor([block.start, block.stop], device=S.device)).tolist()
     return range(first, last)
@@ -56,13 +56,14 @@ class BlockSampler:
             torch.device("cpu") if A.val.is_meta else A.val.device
         )  # shapes need to know the sample
 
-    def draw(self, S: Tensor, chance: float) -> tuple[Csr, Csr]:
+    def sample(self, S: Tensor, chance: float) -> tuple[Csr, Csr]:
         """Runs the four phases of Algorithm 2: this rank's part of the sample's subgraph, and its transpose.
 
         The vertices S are on the host, so that nobody waits for their places; the subgraph is where A is.
         """
         rows, cols = (
-            upload(S[_slice(cut(S, part))] - part.start, self._device) for part in (self._rows, self._cols)
+            upload(S[_slice(find_places(S, part))] - part.start, self._device)
+            for part in (self._rows, self._cols)
         )
         return induced_pair(self._A, rows, cols, self._rows.start - self._cols.start, chance)
 

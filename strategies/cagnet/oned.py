@@ -22,7 +22,7 @@ from harness.kernels import Csr
 from harness.ledger import AxisName, Op, Phase, TensorName, apply
 from harness.models import Part
 from harness.parallel.halo import Boundary
-from harness.parallel.row_strategy import RowOperators, RowStrategy, sum_gradients
+from harness.parallel.row_strategy import RowOperators, RowStrategy, reduce_all_gradients
 from harness.ranges import split_evenly
 from harness.strategies.cagnet.summa import arrivals
 from harness.strategies.cagnet.terms import BACKWARD, COL, FORWARD, ROW, Moved, nothing_to_keep
@@ -105,7 +105,7 @@ class WholeRows(RowOperators):
         shape = len(self.blocks[j]), H_NF.shape[1]
         return self.over.broadcast.call(H_NF, root=j, shape=shape, tensor=moves)
 
-    def settle(self, weights: Sequence[Tensor]) -> None:
+    def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
         """Sums the gradients of all weights but those of the convolutions, which are summed where they arise."""
         others = [
             (W, weight.layer)
@@ -113,7 +113,7 @@ class WholeRows(RowOperators):
             if weight.part is not Part.CONVOLUTION
         ]
         if others:
-            sum_gradients([W for W, _ in others], self.over, [layer for _, layer in others])
+            reduce_all_gradients([W for W, _ in others], self.over, [layer for _, layer in others])
 
 
 class Aggregation(ABC):
@@ -222,7 +222,7 @@ class RowScheme(RowStrategy):
             stages = split_evenly(len(stages), self.grid[axis])[at[axis]]
         return stages
 
-    def multiplied(self, at: Coordinates) -> list[Piece]:
+    def matrix_pieces(self, at: Coordinates) -> list[Piece]:
         return self.aggregation.pieces(at)
 
     def boundary(self, at: Coordinates, counts: Counts) -> Boundary:
@@ -245,7 +245,7 @@ class RowScheme(RowStrategy):
                 words.put(FORWARD, layer, op, axis, Z if sums else T, rows * (f_out if combines else f_in))
             for op, axis, rows, sums in backward if self.wants_dH(layer) or not keeps_T else ():
                 words.put(BACKWARD, layer, op, axis, TensorName.S if sums else TensorName.G, rows * f_out)
-        self.put_sums(words, self.rows_over)
+        self.add_reductions(words, self.rows_over)
         return words
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
@@ -275,7 +275,7 @@ class OneD(RowScheme):
     Params = OneDParams
     params: OneDParams
 
-    def owners_compute(self) -> bool:
+    def is_owner_computes(self) -> bool:
         return True
 
     @property

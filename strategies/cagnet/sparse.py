@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.comm.call import CompletedCall
 from harness.ledger import Op, TensorName
-from harness.parallel.halo import BlockRow, block_row
+from harness.parallel.halo import BlockRow, build_block_row
 from harness.strategies.cagnet.oned import Aggregation, RowScheme, WholeRows
 from harness.strategies.cagnet.terms import COL, ROW, Moved
 from harness.strategy import Context, Coordinates, Counts, Piece
@@ -22,7 +22,7 @@ class NeededRows(Aggregation):
 
     def block_row(self, ctx: Context, *, transposed: bool = False) -> BlockRow:
         blocks, own = self.scheme.blocks(), ctx.at[self.scheme.rows_over]
-        return block_row(ctx, blocks, own, self.scheme.stages(ctx.at), transposed=transposed)
+        return build_block_row(ctx, blocks, own, self.scheme.stages(ctx.at), transposed=transposed)
 
     def product(
         self, ops: WholeRows, A: BlockRow, H_NF: Tensor, *, moves: TensorName, makes: TensorName
@@ -35,15 +35,15 @@ class NeededRows(Aggregation):
 
     def moved(self, at: Coordinates, counts: Counts, *, transposed: bool) -> Moved:
         """The columns of this rank's blocks that have a nonzero, those at its own vertices excepted."""
-        arriving = self.scheme.boundary(at, counts).arriving(transposed=transposed)
+        arriving = self.scheme.boundary(at, counts).incoming_rows(transposed=transposed)
         return Moved(Op.ALL_TO_ALL, self.scheme.rows_over, sum(arriving.values()))
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """The bytes of A_NN and A_NK, of their transposes if A is directed, and of the indices of rows that leave."""
-        scheme, rows, sides = self.scheme, self.scheme.rows(at), self.scheme.sides()
+        scheme, rows, sides = self.scheme, self.scheme.rows(at), self.scheme.transposed_options()
         boundary, precision = scheme.boundary(at, counts), scheme.spec.precision
         is_served = at[scheme.rows_over] in scheme.stages(at)
-        own = scheme.bytes_of_matrices([Piece(rows, rows)], counts) if is_served else 0
+        own = scheme.matrices_bytes([Piece(rows, rows)], counts) if is_served else 0
         compact = sum(boundary.compact_bytes(precision, transposed=side) for side in sides)
         leaving = sum(boundary.index_bytes(transposed=side) for side in sides)
         return {TensorName.A: own + compact, TensorName.INDEX: leaving}
@@ -55,7 +55,7 @@ class SparseOneD(RowScheme):
     name = "cagnet-sa-1d"
     paper = "CAGNET (SC 2020), section IV-A6"
 
-    def owners_compute(self) -> bool:
+    def is_owner_computes(self) -> bool:
         return True
 
     @property

@@ -22,7 +22,7 @@ from harness.kernels.csr import unpack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
 from harness.models import Part, Weight
 from harness.parallel.gradients import Gradients
-from harness.parallel.norm import Epilogue, NormPlan, normalised
+from harness.parallel.norm import Epilogue, NormPlan, normalise_rows
 from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.ranges import intersect, split, split_evenly
 from harness.strategies.cagnet.summa import Split3D, SummaBlocks, Travelling, transposed_layout
@@ -139,11 +139,11 @@ class Summa(RowOperators):
 
     def normalise(self, layer: int, Z_NH: Tensor, gamma_1H: Tensor) -> Tensor:
         """One number a row is summed over the grid row."""
-        alone = Epilogue(self.model.hidden, relu=False, kept=None, scale=1.0)
+        alone = Epilogue(self.model.hidden, relu=False, mask=None, scale=1.0)
         gradients = Gradients(self.grid.axis(()), overlap=False)
         plan = NormPlan(self.grid[COL], self.over, gradients, fused=False)
         with self.ledger.phase(Phase.ACTIVATE, layer):
-            return normalised(self.kernels, Z_NH, gamma_1H, alone, plan)
+            return normalise_rows(self.kernels, Z_NH, gamma_1H, alone, plan)
 
     def convolve(self, layer: int, H_NF: Tensor, W: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
@@ -248,11 +248,11 @@ class TwoD(RowStrategy):
         rows, cols = super().weight(weight, at)
         return Piece(rows, self.columns(at, len(cols)) if weight.part is Part.SCALE else cols)
 
-    def multiplied(self, at: Coordinates) -> list[Piece]:
+    def matrix_pieces(self, at: Coordinates) -> list[Piece]:
         block = self.layout.block(at[ROW])
         return [Piece(block, cols) for cols in self.layout.columns_of(at[COL], self.layer(at))]
 
-    def bytes_of_matrix(self, rows: int, nonzeros: int) -> int:
+    def matrix_bytes(self, rows: int, nonzeros: int) -> int:
         return packed_bytes(rows, nonzeros, self.spec.precision)
 
     def operators(self, ctx: Context) -> Summa:

@@ -90,7 +90,7 @@ class G3(RowStrategy):
 
     params: Params
 
-    def owners_compute(self) -> bool:
+    def is_owner_computes(self) -> bool:
         return True
 
     @property
@@ -130,21 +130,21 @@ class G3(RowStrategy):
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Rows at the boundary, at the hidden width: forward and backward in every layer but the first."""
         words, boundary = Words(self.grid), self.boundary(at, counts)
-        arriving, leaving = sum(boundary.arriving().values()), sum(boundary.leaving().values())
+        arriving, leaving = sum(boundary.incoming_rows().values()), sum(boundary.outgoing_rows().values())
         for layer, (f_in, _) in enumerate(self.shapes):
             if layer:
                 words.put(FORWARD, layer, Op.RECV, P, TensorName.H, f_in * arriving)
                 words.put(FORWARD, layer, Op.SEND, P, TensorName.H, f_in * leaving)
                 words.put(BACKWARD, layer, Op.RECV, P, TensorName.DH, f_in * leaving)
                 words.put(BACKWARD, layer, Op.SEND, P, TensorName.DH, f_in * arriving)
-        self.put_sums(words, P)
+        self.add_reductions(words, P)
         return words
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """Rows of A in bins, if on the device, and the transpose; lists of rows; features of others."""
         rows, boundary, precision = self.rows(at), self.boundary(at, counts), self.spec.precision
-        others, outside = sum(boundary.arriving().values()), boundary.nonzeros()
-        inside = [counts.nonzeros(rows, rows, transposed=side) for side in self.sides()]
+        others, outside = sum(boundary.incoming_rows().values()), boundary.nonzeros()
+        inside = [counts.nonzeros(rows, rows, transposed=side) for side in self.transposed_options()]
         bins = ceil(len(rows) / self.bin_size)
 
         def in_bins(nonzeros: int) -> int:
@@ -161,5 +161,5 @@ class G3(RowStrategy):
             **held,
             TensorName.A: matrices,
             TensorName.X: held[TensorName.X] + WORD[precision] * others * self.facts.features,
-            TensorName.INDEX: LONG * (len(rows) + sum(boundary.leaving().values())),
+            TensorName.INDEX: LONG * (len(rows) + sum(boundary.outgoing_rows().values())),
         }

@@ -186,7 +186,11 @@ class Pipeline:
         self, numbers: Iterable[int], step: Callable[[int], T], makes: TensorName
     ) -> Iterator[tuple[int, T]]:
         """A step of each bin with the inputs gathered: with prefetch, while the bin before is computed."""
-        each = self.thread.each(numbers, step) if self.thread else ((i, partial(step, i)) for i in numbers)
+        each = (
+            self.thread.prefetch_each(numbers, step)
+            if self.thread
+            else ((i, partial(step, i)) for i in numbers)
+        )
         for number, gathered in each:
             with self.ledger.op(Op.COPY, tensor=makes):
                 compute = gathered()

@@ -21,7 +21,7 @@ from harness.kernels import Csr, transpose
 from harness.kernels.csr import from_coo, row_indices, take
 from harness.kernels.parts import drop_empty_columns, hstack, nonempty_columns, select_rows
 from harness.ledger import AxisName, Direction, TensorName
-from harness.parallel.row_requests import ask
+from harness.parallel.row_requests import request_rows
 from harness.strategies.g3.bins import BinList, cut_into_bins
 from harness.strategy import Context
 
@@ -165,11 +165,13 @@ def _request(
     """For each peer, the vertices that it requests, and its answers (bin and turn) to this rank's requests."""
     counts = [len(needed.get(rank, ())) for rank in range(len(blocks))]
     named = [vertices + blocks[peer].start for peer, vertices in needed.items()]
-    requests = ask(over, blocks, torch.cat([*named, own[:0, 0]]).to(over.device), counts, others=tuple)
-    requested = requests.coming.cpu()
+    requests = request_rows(
+        over, blocks, torch.cat([*named, own[:0, 0]]).to(over.device), counts, others=tuple
+    )
+    requested = requests.requested.cpu()
     leaving = own[requested].to(over.device)
-    answers = requests.answer(leaving, leaving[:0], TensorName.INDEX).cpu()
-    return dict(enumerate(requested.split(requests.asked))), dict(enumerate(answers.split(counts)))
+    answers = requests.exchange_and_merge(leaving, leaving[:0], TensorName.INDEX).cpu()
+    return dict(enumerate(requested.split(requests.send_counts))), dict(enumerate(answers.split(counts)))
 
 
 def _by_bin(vertices: Tensor, bins: Tensor) -> dict[int, Tensor]:

@@ -24,7 +24,7 @@ from harness.comm.call import CompletedCall, Pending
 from harness.kernels.csr import take
 from harness.kernels.random import Purpose, random_order, uniform
 from harness.ledger import Direction, Op, TensorName
-from harness.parallel.halo import Halo, places_in_all
+from harness.parallel.halo import Halo, offset_positions
 from harness.strategies.halo.partition_parallel import (
     BACKWARD,
     FORWARD,
@@ -123,7 +123,7 @@ class QuantisedOperators(PartOperators):
     def fetch(self, layer: int, H_NF: Tensor) -> Pending[Tensor]:
         if self.step is None:
             return super().fetch(layer, H_NF)
-        leaving_MF = self.kernels.run(Op.COPY, TensorName.H, take, H_NF, self.parts[layer].halo.leaving)
+        leaving_MF = self.kernels.run(Op.COPY, TensorName.H, take, H_NF, self.parts[layer].halo.send_rows)
         return UnderWay(self, leaving_MF, self.groups, (layer, FORWARD))
 
     def give_back(self, layer: int, dH_KF: Tensor) -> Pending[Tensor]:
@@ -196,8 +196,8 @@ class AdaQP(PartitionParallel):
         return [
             MessageGroup(
                 bits,
-                places_in_all([each[i] for each in leaving], halo.send),
-                places_in_all([each[i] for each in arriving], halo.receive),
+                offset_positions([each[i] for each in leaving], halo.send),
+                offset_positions([each[i] for each in arriving], halo.receive),
                 [len(each[i]) for each in leaving],
                 [len(each[i]) for each in arriving],
             )
@@ -215,6 +215,6 @@ class AdaQP(PartitionParallel):
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """A rank holds the places of all messages, too."""
         held, boundary = super().memory(at, counts), self.boundary(at, counts)
-        messages = sum(boundary.arriving().values()) + sum(boundary.leaving().values())
+        messages = sum(boundary.incoming_rows().values()) + sum(boundary.outgoing_rows().values())
         held[TensorName.INDEX] = held.get(TensorName.INDEX, 0) + LONG * messages
         return held

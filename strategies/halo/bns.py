@@ -20,7 +20,7 @@ from harness.kernels import Csr, transpose
 from harness.kernels.csr import take
 from harness.kernels.parts import build_scatter_matrix, sample_rows
 from harness.kernels.random import Purpose, random_bits, uniform
-from harness.parallel.halo import Boundary, Halo, places_in_all
+from harness.parallel.halo import Boundary, Halo, offset_positions
 from harness.strategies.halo.partition_parallel import (
     Exchange,
     LayerPart,
@@ -84,7 +84,7 @@ class Bns(PartitionParallel):
         """True if any layer multiplies by a sample."""
         return self.params.p < 1 and len(self.exchanging) > 0
 
-    def owners_compute(self) -> bool:
+    def is_owner_computes(self) -> bool:
         """A sample leaves entries of A out."""
         return not self.samples_rows
 
@@ -102,8 +102,8 @@ class Bns(PartitionParallel):
 
     def travelling(self, boundary: Boundary, epoch: int) -> list[tuple[int, int]]:
         own = boundary.own
-        arriving = (self.size(epoch, own, owner, b) for owner, b in boundary.arriving().items())
-        leaving = (self.size(epoch, other, own, b) for other, b in boundary.leaving().items())
+        arriving = (self.size(epoch, own, owner, b) for owner, b in boundary.incoming_rows().items())
+        leaving = (self.size(epoch, other, own, b) for other, b in boundary.outgoing_rows().items())
         return [(sum(arriving), sum(leaving))] * len(self.shapes)
 
     def size(self, step: int, receiver: int, owner: int, boundary: int) -> int:
@@ -143,7 +143,7 @@ class BoundarySampler:
         """The part with the drawn rows of the boundary alone; its matrices are not held."""
         graph, ctx = self.graph, self.graph.ctx
         A_KN, halo = self.drawn(step)
-        S_NM = build_scatter_matrix(halo.leaving, len(graph.rows), ctx.dtype)
+        S_NM = build_scatter_matrix(halo.send_rows, len(graph.rows), ctx.dtype)
         return LayerPart(graph.matrices(transpose(A_KN), A_KN, ctx.memory.to_device), halo, S_NM)
 
     def drawn(self, step: int) -> tuple[Csr, Halo]:
@@ -152,6 +152,6 @@ class BoundarySampler:
         sent = [self.strategy.sample(step, other, own, b) for other, b in enumerate(halo.send)]
         received = [self.strategy.sample(step, own, owner, b) for owner, b in enumerate(halo.receive)]
         scale = 1 / (self.strategy.params.p or 1)
-        A_KN = sample_rows(self.graph.A_KN, places_in_all(received, halo.receive), scale)
-        leaving = take(halo.leaving, upload(places_in_all(sent, halo.send), halo.leaving.device))
+        A_KN = sample_rows(self.graph.A_KN, offset_positions(received, halo.receive), scale)
+        leaving = take(halo.send_rows, upload(offset_positions(sent, halo.send), halo.send_rows.device))
         return A_KN, Halo(leaving, [len(each) for each in sent], [len(each) for each in received])

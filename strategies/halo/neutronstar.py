@@ -33,8 +33,8 @@ from harness.kernels.parts import (
 from harness.ledger import TensorName
 from harness.models import Part as WeightPart
 from harness.parallel.halo import Boundary, Halo
-from harness.parallel.row_attention import Edges, edges_of
-from harness.parallel.row_requests import inside
+from harness.parallel.row_attention import Edges, build_edges
+from harness.parallel.row_requests import is_in_block
 from harness.strategies.halo.partition_parallel import (
     Exchange,
     LayerPart,
@@ -196,7 +196,8 @@ def _choice(A: Csr, own: range, prices: Prices, room: int) -> Choice:
 def leaving(choices: Sequence[Choice], layer: int, own: range) -> list[Tensor]:
     """For each part, the vertices of `own` that it fetches for a layer: ascending, counted from the start of `own`."""
     return [
-        fetched[inside(fetched, own)] - own.start for fetched in (choice.fetched[layer] for choice in choices)
+        fetched[is_in_block(fetched, own)] - own.start
+        for fetched in (choice.fetched[layer] for choice in choices)
     ]
 
 
@@ -227,7 +228,7 @@ class NeutronStar(PartitionParallel):
 
     params: Params
 
-    def owners_compute(self) -> bool:
+    def is_owner_computes(self) -> bool:
         """Replicas compute rows of other ranks, and features are copied before training."""
         return False
 
@@ -312,7 +313,7 @@ class HybridGraph:
             select_columns(A, cols) for cols in (self.vertices_at(layer), self.choice.fetched[layer])
         )
         if self.ctx.spec.model.kind == "gat":
-            return edges_of(hstack([A_NN, A_NK]), keep)
+            return build_edges(hstack([A_NN, A_NK]), keep)
         return PartMatrices(keep(A_NN), keep(transpose(A_NN)), keep(A_NK), keep(transpose(A_NK)))
 
     def halo(self, layer: int) -> tuple[Halo, Csr]:
@@ -320,7 +321,7 @@ class HybridGraph:
         sent = leaving(self.choices, layer, self.own)
         indices = self.ctx.memory.hold(TensorName.INDEX, torch.cat(sent))
         halo = Halo(indices, list(map(len, sent)), arriving(self.choice, layer, self.blocks))
-        S_NM = build_scatter_matrix(halo.leaving, len(self.vertices_at(layer)), self.ctx.dtype)
+        S_NM = build_scatter_matrix(halo.send_rows, len(self.vertices_at(layer)), self.ctx.dtype)
         return halo, self.ctx.memory.hold_matrix(S_NM, TensorName.INDEX)
 
     def is_exchanged(self, layer: int) -> bool:

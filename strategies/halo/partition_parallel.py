@@ -30,9 +30,9 @@ from harness.kernels import Csr, transpose
 from harness.kernels.parts import build_scatter_matrix, hstack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
 from harness.models import Part as WeightPart
-from harness.parallel.halo import Boundary, Halo, halo_of
-from harness.parallel.row_attention import Edges, attention, edges_of
-from harness.parallel.row_strategy import RowOperators, RowStrategy, sum_gradients
+from harness.parallel.halo import Boundary, Halo, build_halo
+from harness.parallel.row_attention import Edges, attend_rows, build_edges
+from harness.parallel.row_strategy import RowOperators, RowStrategy, reduce_all_gradients
 from harness.strategy import Context, Coordinates, Counts, Piece, Words, csr_bytes, turned_bytes
 
 P = AxisName.P
@@ -65,7 +65,7 @@ class LocalGraph:
 
     def __init__(self, ctx: Context, blocks: Sequence[range]) -> None:
         self.ctx, self.rows = ctx, blocks[ctx.at[P]]
-        self.halo, self.A_NK = halo_of(ctx, blocks, ctx.at[P], range(len(blocks)))
+        self.halo, self.A_NK = build_halo(ctx, blocks, ctx.at[P], range(len(blocks)))
         self.A_KN = transpose(self.A_NK)
 
     @cached_property
@@ -75,7 +75,7 @@ class LocalGraph:
     def matrices(self, A_NK: Csr, A_KN: Csr, keep: Callable[[Csr], Csr]) -> PartMatrices | Edges:
         """A layer's matrices, given the boundary's columns; `keep` moves a matrix to the device."""
         if self.ctx.spec.model.kind == "gat":
-            return edges_of(hstack([self.A_NN, A_NK]), keep)
+            return build_edges(hstack([self.A_NN, A_NK]), keep)
         adjacency, rows = self.ctx.blocks.adjacency, self.rows
         own = adjacency(rows, rows), adjacency(rows, rows, transposed=True)
         return PartMatrices(*own, keep(A_NK), keep(A_KN))
@@ -83,7 +83,7 @@ class LocalGraph:
     def layers(self) -> list[LayerPart]:
         """Every layer with the whole boundary."""
         ctx = self.ctx
-        S_NM = build_scatter_matrix(self.halo.leaving, len(self.rows), ctx.dtype)
+        S_NM = build_scatter_matrix(self.halo.send_rows, len(self.rows), ctx.dtype)
         matrices = self.matrices(self.A_NK, self.A_KN, ctx.memory.hold_matrix)
         part = LayerPart(matrices, self.halo, ctx.memory.hold_matrix(S_NM, TensorName.INDEX))
         return [part] * ctx.spec.model.layers
@@ -168,8 +168,8 @@ class PartOperators(RowOperators):
                 ctx.memory.release(self.X)
                 self.X = self.AX_NF
 
-    def of_step(self, step: int) -> Self:
-        ops = super().of_step(step)
+    def for_step(self, step: int) -> Self:
+        ops = super().for_step(step)
         if self.sample:
             with self.ledger.phase(Phase.SAMPLE), self.ledger.op(Op.COPY, tensor=TensorName.INDEX):
                 ops.parts = [self.sample(step)] * len(self.parts)
@@ -205,7 +205,7 @@ class PartOperators(RowOperators):
                 T_NH = self.kernels.gemm(H_NF, W_FH, TensorName.T)
                 T_KH = self.kernels.gemm(self.fetched_rows(layer, H_NF, fetched), W_FH, TensorName.T)
             T_VH = self.kernels.run(Op.COPY, TensorName.T, lambda *each: torch.cat(each), T_NH, T_KH)
-            return attention(self, layer, edges, T_VH, a_2H)
+            return attend_rows(self, layer, edges, T_VH, a_2H)
 
     def fetched_rows(self, layer: int, H_NF: Tensor, fetched: Pending[Tensor]) -> Tensor:
         """The rows of a call under way; the gradients return to the owners' rows of H."""
@@ -225,12 +225,12 @@ class PartOperators(RowOperators):
         part = self.parts[layer]
         if not part.exchanged:
             return CompletedCall(dH_KF)
-        call = part.halo.back(self.over, dH_KF, TensorName.DH)
+        call = part.halo.exchange_gradients(self.over, dH_KF, TensorName.DH)
         return self.exchange.issue(call, BACKWARD, layer, self.step)
 
-    def settle(self, weights: Sequence[Tensor]) -> None:
+    def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
         """Sums the gradients of all weights in one call."""
-        sum_gradients(weights, self.over, [weight.layer for weight in self.strategy.weights])
+        reduce_all_gradients(weights, self.over, [weight.layer for weight in self.strategy.weights])
 
 
 class PartitionParallel(RowStrategy):
@@ -240,7 +240,7 @@ class PartitionParallel(RowStrategy):
     recomputes = True
     models: ClassVar[tuple[str, ...]] = ("gcn", "sage", "gat")
 
-    def owners_compute(self) -> bool:
+    def is_owner_computes(self) -> bool:
         return True
 
     @property
@@ -262,7 +262,7 @@ class PartitionParallel(RowStrategy):
             words.put(FORWARD, layer, Op.ALL_TO_ALL, P, TensorName.H, width * arriving)
             if self.combine_first or self.wants_dH(layer):
                 words.put(BACKWARD, layer, Op.ALL_TO_ALL, P, TensorName.DH, width * leaving)
-        self.put_sums(words, P)
+        self.add_reductions(words, P)
         return words
 
     @property
@@ -303,7 +303,7 @@ class PartitionParallel(RowStrategy):
 
     def travelling(self, boundary: Boundary, epoch: int) -> list[tuple[int, int]]:
         """For every layer of an epoch, the rows that arrive and the rows whose gradients return."""
-        every_layer = sum(boundary.arriving().values()), sum(boundary.leaving().values())
+        every_layer = sum(boundary.incoming_rows().values()), sum(boundary.outgoing_rows().values())
         return [every_layer] * len(self.shapes)
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
@@ -312,13 +312,13 @@ class PartitionParallel(RowStrategy):
         For attention, A_NV and its `turned` form take the place of these matrices.
         """
         rows, boundary, precision = self.rows(at), self.boundary(at, counts), self.spec.precision
-        nonzeros, leaving = boundary.nonzeros(), sum(boundary.leaving().values())
-        arriving, held = sum(boundary.arriving().values()), super().memory(at, counts)
+        nonzeros, leaving = boundary.nonzeros(), sum(boundary.outgoing_rows().values())
+        arriving, held = sum(boundary.incoming_rows().values()), super().memory(at, counts)
         if self.spec.model.kind == "gat":
             entries = counts.nonzeros(rows, rows) + nonzeros
             A = csr_bytes(len(rows), entries, precision) + turned_bytes(len(rows) + arriving, entries)
         else:
-            A = self.bytes_of_matrices([Piece(rows, rows)], counts)
+            A = self.matrices_bytes([Piece(rows, rows)], counts)
             A += boundary.compact_bytes(precision) + csr_bytes(arriving, nonzeros, precision)
         if self.precomputes:
             held[TensorName.T] = held[TensorName.X]

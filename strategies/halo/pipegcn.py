@@ -74,7 +74,10 @@ class Pipe(PartitionParallel):
         """A rank holds the averages of every exchange, too."""
         held, boundary = super().memory(at, counts), self.boundary(at, counts)
         word = WORD[self.spec.precision]
-        rows = {FORWARD: sum(boundary.arriving().values()), BACKWARD: sum(boundary.leaving().values())}
+        rows = {
+            FORWARD: sum(boundary.incoming_rows().values()),
+            BACKWARD: sum(boundary.outgoing_rows().values()),
+        }
         for direction, _, width in self.widths():
             held[NAMES[direction]] = held.get(NAMES[direction], 0) + word * width * rows[direction]
         return held
@@ -86,7 +89,7 @@ class StaleExchange(Exchange):
     def __init__(self, ctx: Context, strategy: Pipe, halo: Halo) -> None:
         super().__init__()
         self.ledger, smoothing = ctx.ledger, strategy.params
-        rows = {FORWARD: sum(halo.receive), BACKWARD: len(halo.leaving)}
+        rows = {FORWARD: sum(halo.receive), BACKWARD: len(halo.send_rows)}
         self.smoothing = {FORWARD: smoothing.features, BACKWARD: smoothing.gradients}
         self.average = {
             (direction, layer): ctx.memory.buffer(NAMES[direction], rows[direction], width)

@@ -10,7 +10,7 @@ from math import prod, sqrt
 from typing import NamedTuple
 
 from harness.ledger import AxisName, Direction, Op, TensorName
-from harness.parallel.roles import Roles, roles_of
+from harness.parallel.roles import Roles, get_roles
 from harness.strategy import Words
 
 
@@ -71,7 +71,7 @@ def _layers(
     """The penalties of tall and narrow factors, forward and backward."""
     penalties = []
     for layer, d in enumerate(widths):
-        R, S, T = (grid[axis] for axis in roles_of(layer, first))
+        R, S, T = (grid[axis] for axis in get_roles(layer, first))
         penalties.append((vertices / S * T / d, vertices / R * T / d))
     return penalties
 
@@ -91,7 +91,7 @@ def words_of_the_authors(
     words = Words(grid)
     forward, backward = Direction.FORWARD, Direction.BACKWARD
     for layer, (d, e) in enumerate(shapes):
-        R, S, T = roles_of(layer, first)
+        R, S, T = get_roles(layer, first)
         r, s, t = grid[R], grid[S], grid[T]
         N, K = -(-vertices // r), -(-vertices // s)
         sharded = layer == 0 or -(-d // t) % r == 0  # else W is whole along R and its gradient is summed

@@ -27,14 +27,14 @@ from harness.parallel.products import (
     SparseFactor,
     Striping,
     WeightGradient,
-    aggregate,
-    combine,
-    sparse_factor,
+    aggregate_3d,
+    build_sparse_factor,
+    combine_3d,
 )
-from harness.parallel.roles import LayerShare, piece_of
-from harness.parallel.rotating_layers import RotatingLayers, put_parts
+from harness.parallel.roles import LayerShare, split_piece
+from harness.parallel.rotating_layers import RotatingLayers, add_words
 from harness.parallel.rotating_layout import CUBE, FIRST, RotatingLayout
-from harness.parallel.row_strategy import RowOperators, dense_memory
+from harness.parallel.row_strategy import RowOperators, dense_bytes
 from harness.ranges import intersect, split_evenly
 from harness.strategies.plexus.formulas import Terms, terms_of_the_code, words_of_the_authors
 from harness.strategy import (
@@ -99,7 +99,7 @@ class Rotating(RotatingLayers, RowOperators):
 
     def _operands(self, ctx: Context, strategy: "Plexus", layer: int, share: LayerShare) -> LayerOperands:
         R, S, T = (ctx.grid[axis] for axis in share.roles)
-        factor, A_T_KN = partial(sparse_factor, ctx, order=layer, striping=strategy.striping), None
+        factor, A_T_KN = partial(build_sparse_factor, ctx, order=layer, striping=strategy.striping), None
         A_NK = factor(Piece(share.N, share.K), transposed=False, over=S)
         if strategy.wants_dH(layer):
             summed = layer > 0 or self.model.projection
@@ -119,8 +119,8 @@ class Rotating(RotatingLayers, RowOperators):
             if layer == 0 and self.trains_features:
                 X, dX = TensorName.X, TensorName.DX
                 H = axes.rows.gather(H, sizes=self.feature_rows, tensor=X, gradient=dX)
-            T_NF = aggregate(self.kernels, A_NK, A_T_KN, H)
-            return combine(self.kernels, T_NF, W, axes, weight_rows, gradient)
+            T_NF = aggregate_3d(self.kernels, A_NK, A_T_KN, H)
+            return combine_3d(self.kernels, T_NF, W, axes, weight_rows, gradient)
 
 
 class Plexus(Strategy):
@@ -165,21 +165,21 @@ class Plexus(Strategy):
         """The way in which blocks of A are cut and multiplied."""
         way = self.params.aggregation
         stripes = 1 if way == "whole" else self.params.blocks
-        return Striping(stripes, overlap=way == "overlapped", loops_apart=self.params.loops == "apart")
+        return Striping(stripes, overlap=way == "overlapped", separate_diagonal=self.params.loops == "apart")
 
     def weight(self, weight: Weight, at: Coordinates) -> Piece:
         """A weight of a convolution is split over R too."""
         rows, cols = self.layout.weight(weight, at)
         if weight.part is Part.CONVOLUTION:
             R = self.layout.roles(weight.layer).R
-            rows = piece_of(rows, self.grid[R], at[R])
+            rows = split_piece(rows, self.grid[R], at[R])
         return Piece(rows, cols)
 
     def input(self, at: Coordinates) -> Piece:
         """Trained features are split over R too; fixed features are the same on every member of R."""
         rows, cols = self.layout.input(at)
         R = FIRST.R
-        return Piece(piece_of(rows, self.grid[R], at[R]) if self.spec.training.features else rows, cols)
+        return Piece(split_piece(rows, self.grid[R], at[R]) if self.spec.training.features else rows, cols)
 
     def output(self, at: Coordinates) -> Piece:
         return self.layout.output(at)
@@ -205,8 +205,8 @@ class Plexus(Strategy):
                 words.put(BACKWARD, layer, Op.ALL_REDUCE, R, TensorName.DH, K * F)
             elif trained:
                 words.put(BACKWARD, layer, Op.REDUCE_SCATTER, R, TensorName.DX, K * F)
-        rows = {axis: len(blocks[at[axis]]) for axis, blocks in self.layout.vertices().items()}
-        put_parts(words, self.layout, self.weights, at, rows, residual=self.spec.model.residual)
+        rows = {axis: len(blocks[at[axis]]) for axis, blocks in self.layout.row_cuts().items()}
+        add_words(words, self.layout, self.weights, at, rows, residual=self.spec.model.residual)
         down, across = self.layout.output_axes
         if self.facts.task == "single-label":
             words.put(FORWARD, -1, Op.ALL_REDUCE, across, TensorName.LOSS, 2 * rows[down])
@@ -259,7 +259,7 @@ class Plexus(Strategy):
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """Every different block of A and of A^T counts once; the rest is split over all ranks."""
         A = sum(self._bytes(*block, counts) for block in self._held(self.layout.shares(at)))
-        return {TensorName.A: A, **dense_memory(self, at)}
+        return {TensorName.A: A, **dense_bytes(self, at)}
 
     def _held(self, shares: list[LayerShare]) -> set[tuple[range, range, int, bool]]:
         """The distinct blocks: rows, columns, order, and whether of A^T. Undirected, A^T is A in the other order."""
@@ -267,10 +267,10 @@ class Plexus(Strategy):
         turned, double = self.facts.directed, self.spec.dataset.permutation == "double"
         for layer, (_, N, K, _, _) in enumerate(shares):
             order = self._order(layer)
-            held |= {(rows, K, order, False) for rows in self.striping.of(N)}
+            held |= {(rows, K, order, False) for rows in self.striping.split_rows(N)}
             if self.wants_dH(layer):
                 other = 1 - order if double and not turned else order
-                held |= {(rows, N, other, turned) for rows in self.striping.of(K)}
+                held |= {(rows, N, other, turned) for rows in self.striping.split_rows(K)}
         return held
 
     def _bytes(self, rows: range, cols: range, order: int, transposed: bool, counts: Counts) -> int:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from harness.kernels import Csr, row_indices
 from harness.kernels.jit import compiled
-from harness.parallel.row_requests import inside
+from harness.parallel.row_requests import is_in_block
 from harness.strategies.sampling.features import Cache, CachePolicy, Holdings, Keeper, Lookup, ReadRows
 from harness.strategies.sampling.graph_placement import BlockLayout
 from harness.strategy import Coordinates, Counts
@@ -79,14 +79,14 @@ class AtBoundary(CachePolicy):
     def build(self, keeper: Keeper) -> Cache:
         own, n = keeper.own, len(keeper.layout.vertices)
         neighbours = edges(keeper.read(own), own)[1]
-        boundary = neighbours[~inside(neighbours, own)].unique()
+        boundary = neighbours[~is_in_block(neighbours, own)].unique()
         degree = shared_popularity(keeper)[boundary]
         first = top(degree, boundary, round(self.share * len(boundary)))
         return EvictingCache(first.to(keeper.device), boundary.to(keeper.device), n, self.alpha, self.every)
 
     def size(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
         """The sizes of the cache: two numbers per slot, and two per vertex."""
-        rows = round(self.share * sum(layout.boundary(at, counts).arriving().values()))
+        rows = round(self.share * sum(layout.boundary(at, counts).incoming_rows().values()))
         return Holdings(rows, 2 * rows + 2 * len(layout.vertices))
 
 

@@ -22,7 +22,7 @@ from harness.kernels.csr import row_indices, take, to_device
 from harness.kernels.parts import hstack
 from harness.ledger import TensorName
 from harness.models.gat import compute_scores, concatenate_heads, split_heads
-from harness.parallel.halo import block_row
+from harness.parallel.halo import build_block_row
 from harness.parallel.label_loss import LabelLoss
 from harness.strategies.sampling.composition import Composition, P, SampledStrategy
 from harness.strategies.sampling.features import Holdings, LocalFeatures, LocalStore
@@ -111,7 +111,7 @@ class OwnFeatures(LocalFeatures):
     def holdings(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
         """The block A_NK, and the indices of the rows that leave."""
         boundary = layout.boundary(at, counts)
-        leaving = sum(boundary.leaving().values())
+        leaving = sum(boundary.outgoing_rows().values())
         return Holdings(numbers=leaving, matrix_bytes=boundary.compact_bytes(self.precision))
 
 
@@ -122,7 +122,7 @@ class HaloStore(LocalStore):
         super().__init__(rank, X_NF, labels)
         layout, self.over = rank.layout, rank.holders
         member = layout.member(rank.ctx.at)
-        self.row = block_row(rank.ctx, layout.blocks, member, range(len(layout.blocks)))
+        self.row = build_block_row(rank.ctx, layout.blocks, member, range(len(layout.blocks)))
 
     def aggregate(self, A: Csr, H_NF: Tensor) -> Tensor:
         kernels = self.ctx.kernels

@@ -28,10 +28,10 @@ from harness.kernels.attention import transpose_with_positions
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.models import SplitAccuracy
-from harness.parallel.label_loss import LabelLoss, label_loss
+from harness.parallel.label_loss import LabelLoss, make_label_loss
 from harness.parallel.prefetch import Prefetcher
-from harness.parallel.row_attention import Edges, attention, of_heads
-from harness.parallel.row_strategy import LayerOperators, RowStrategy, as_indices, sum_gradients
+from harness.parallel.row_attention import Edges, apply_per_head, attend_rows
+from harness.parallel.row_strategy import LayerOperators, RowStrategy, reduce_all_gradients, to_index_tensor
 from harness.strategies.sampling.features import Arriving, FeaturePlacement
 from harness.strategies.sampling.graph_placement import (
     BlockLayout,
@@ -163,11 +163,11 @@ class SampledStrategy(RowStrategy):
 
     # Bytes.
 
-    def sides(self) -> list[bool]:
+    def transposed_options(self) -> list[bool]:
         """A alone: only samples are transposed."""
         return [False]
 
-    def multiplied(self, at: Coordinates) -> list[Piece]:
+    def matrix_pieces(self, at: Coordinates) -> list[Piece]:
         return [self.composed.graph.piece(self.layout, at)]
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
@@ -228,7 +228,7 @@ class Feed:
         """All ranks, each with a mini-batch of its own."""
         over = ctx.grid.axis((layout.over,) if layout.over else ())
         output = strategy.output(ctx.at)
-        loss = label_loss(ctx, output, (ctx.spec.model.layers - 1) % 2, over, None, over)
+        loss = make_label_loss(ctx, output, (ctx.spec.model.layers - 1) % 2, over, None, over)
         X = ctx.blocks.features(*strategy.input(ctx.at))
         self.whole = Step(None, (), X, loss, [output.rows] * ctx.spec.model.layers)
         self.A = ctx.blocks.adjacency(*composed.graph.piece(layout, ctx.at))
@@ -300,7 +300,7 @@ class SampledOperators(LayerOperators):
         super().__init__(feed.ctx, step.outputs[-1], feed.everyone.index, step.number)
         self.feed, self.data = feed, step
 
-    def of_step(self, step: int) -> "SampledOperators":
+    def for_step(self, step: int) -> "SampledOperators":
         return SampledOperators(self.feed, self.feed.take(step))
 
     def inputs(self) -> Tensor:
@@ -319,19 +319,19 @@ class SampledOperators(LayerOperators):
         with self.ledger.phase(Phase.CONVOLVE, layer):
             T_KH = self.kernels.gemm(H_KF, W_FH, TensorName.T)
             if self.data.A:
-                return attention(self, layer, Edges(*self.data.A[layer]), T_KH, a_2H)
+                return attend_rows(self, layer, Edges(*self.data.A[layer]), T_KH, a_2H)
             store, A = self.feed.store, self.feed.A
-            return of_heads(self, layer, lambda T_QNF: store.attend(A, T_QNF, a_2H), T_KH)
+            return apply_per_head(self, layer, lambda T_QNF: store.attend(A, T_QNF, a_2H), T_KH)
 
     def rows_of(self, layer: int) -> Tensor:
-        return as_indices(self.data.outputs[layer], self.device).to(self.device)
+        return to_index_tensor(self.data.outputs[layer], self.device).to(self.device)
 
     def loss(self, Z_NC: Tensor) -> Tensor:
         return self.data.loss.mean_of_batches(Z_NC, self.feed.everyone, self.feed.everyone)
 
-    def settle(self, weights: Sequence[Tensor]) -> None:
+    def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
         """Adds up the gradients of all mini-batches."""
-        sum_gradients(weights, self.feed.everyone)
+        reduce_all_gradients(weights, self.feed.everyone)
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
-        return self.data.loss.hits(Z_NC)
+        return self.data.loss.evaluate(Z_NC)

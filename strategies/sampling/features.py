@@ -29,7 +29,14 @@ from harness.kernels.parts import extract_block
 from harness.ledger import Op, Phase, TensorName
 from harness.models.gat import compute_scores, concatenate_heads, split_heads
 from harness.parallel.label_loss import LabelLoss
-from harness.parallel.row_requests import Requests, ask, by_owner, inside, inverse, of_owner
+from harness.parallel.row_requests import (
+    RowRequests,
+    invert_permutation,
+    is_in_block,
+    request_rows,
+    select_owner,
+    sort_by_owner,
+)
 from harness.ranges import split_evenly
 from harness.strategies.sampling.graph_placement import BlockLayout, Foresight, Once, Rank, Tally, every_time
 from harness.strategies.sampling.sampler import Sampler
@@ -247,7 +254,7 @@ class LocalStore(FeatureStore):
             return CompletedCall(self.X_NF.index_select(0, self._positions(vertices)))
 
     def loss(self, vertices: Tensor, importance: Tensor | None) -> LabelLoss:
-        return self.labels.on(self._positions(vertices), importance=importance)
+        return self.labels.select(self._positions(vertices), importance=importance)
 
     def aggregate(self, A: Csr, H_NF: Tensor) -> Tensor:
         return self.ctx.kernels.spmm(A, H_NF, TensorName.T)
@@ -280,7 +287,7 @@ class PartitionedFeatures(FeaturePlacement):
             requested = peers.requests(step)
             if step not in steps:
                 continue
-            owned = [int(inside(vertices, own).sum()) for vertices in requested]
+            owned = [int(is_in_block(vertices, own).sum()) for vertices in requested]
             arriving, asked = len(requested[member]) - owned[member], sum(owned) - owned[member]
             tally.put(Op.ALL_TO_ALL, layout.over, TensorName.COUNT, len(layout.blocks))
             tally.put(Op.ALL_TO_ALL, layout.over, TensorName.INDEX, asked)
@@ -323,13 +330,13 @@ class FetchingStore(FeatureStore):
             with self.ctx.ledger.op(Op.COPY, tensor=TensorName.INDEX):
                 lookup = self.cache.look_up(vertices)
             rows = self._request(lookup, lambda: self.peers.requests(step), later=later)
-        absent, hits = sum(rows.requests.wanted), len(lookup.hits)
+        absent, hits = sum(rows.requests.receive_counts), len(lookup.hits)
         self.ctx.measured.remote.rows += absent - (len(lookup.requested) - len(lookup.misses)) + hits
         self.ctx.measured.remote.cached += hits
         return rows
 
     def loss(self, vertices: Tensor, importance: Tensor | None) -> LabelLoss:
-        return self.labels.on(vertices.to(self.ctx.device), self.every_label, importance)
+        return self.labels.select(vertices.to(self.ctx.device), self.every_label, importance)
 
     def aggregate(self, A: Csr, H_NF: Tensor) -> Tensor:
         """T = A H by broadcasts of the block rows of H, one owner after the other.
@@ -388,11 +395,11 @@ class FetchingStore(FeatureStore):
         """Requests rows from their owners; `foreseen` are the requests of all peers, for a replay."""
         over, device = self.over, self.X_NF.device
         with over.ledger.op(Op.COPY, tensor=TensorName.INDEX):
-            order, counts = by_owner(lookup.requested, self.blocks)
+            order, counts = sort_by_owner(lookup.requested, self.blocks)
             named = lookup.requested.index_select(0, order).to(device)
-        requests = ask(over, self.blocks, named, counts, lambda: list(map(self._owned, foreseen())))
+        requests = request_rows(over, self.blocks, named, counts, lambda: list(map(self._owned, foreseen())))
         with over.ledger.op(Op.COPY, tensor=TensorName.X):
-            leaving_MF = self.X_NF.index_select(0, requests.coming.to(device))
+            leaving_MF = self.X_NF.index_select(0, requests.requested.to(device))
         call = requests.exchange(leaving_MF, TensorName.X)
         return FetchedRows(
             self, lookup, order, requests, call.later() if later else CompletedCall(call.now())
@@ -400,7 +407,7 @@ class FetchingStore(FeatureStore):
 
     def _owned(self, vertices: Tensor) -> Tensor:
         """Those of the vertices that are in this rank's block."""
-        return of_owner(vertices, self.blocks, self.over.index)
+        return select_owner(vertices, self.blocks, self.over.index)
 
 
 class FetchedRows(NamedTuple):
@@ -410,7 +417,7 @@ class FetchedRows(NamedTuple):
     lookup: Lookup
     order: Tensor
     """The order of the requested vertices by owner."""
-    requests: Requests
+    requests: RowRequests
     arriving: Pending[Tensor]
 
     def wait(self) -> Tensor:
@@ -422,8 +429,8 @@ class FetchedRows(NamedTuple):
             with store.over.ledger.op(Op.COPY, tensor=TensorName.X):
                 own = store.X_NF.index_select(0, self.requests.own)
                 cached = store.X_SF.index_select(0, lookup.slots.to(device))
-                rows = torch.cat([*self.requests.in_order(arrived, own), cached])
-                requested = inverse(self.order)  # the row of every requested vertex
+                rows = torch.cat([*self.requests.merge(arrived, own), cached])
+                requested = invert_permutation(self.order)  # the row of every requested vertex
                 place = requested.new_empty(len(lookup.misses) + len(lookup.hits))
                 place[lookup.misses] = requested[: len(lookup.misses)]
                 place[lookup.hits] = torch.arange(len(lookup.hits), device=place.device) + len(requested)

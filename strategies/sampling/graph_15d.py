@@ -21,14 +21,14 @@ from harness.kernels import Csr, from_coo, row_indices
 from harness.kernels.parts import expected_distinct, select_rows, vstack
 from harness.ledger import AxisName, Op, Phase, TensorName
 from harness.parallel.row_requests import (
-    ask,
-    counts_of,
-    inside,
-    inverse,
-    learned,
-    owners,
-    rows_from_owners,
-    sums,
+    count_by_owner,
+    fetch_matrix_rows,
+    find_owners,
+    invert_permutation,
+    is_in_block,
+    request_rows,
+    resolve_in_replay,
+    sum_parts,
 )
 from harness.ranges import split_evenly
 from harness.strategies.sampling.bulk import Bulk, BulkGraph, SampledLayer, SumMasses
@@ -177,10 +177,10 @@ class BlockRowGraph15D(BulkGraph):
             return A
         member = self._member(stack.vertices)
         ascending, order = member.sort(stable=True)
-        rows = counts_of(ascending, self.col.size)
+        rows = count_by_owner(ascending, self.col.size)
         own = select_rows(A, order.split(rows)[self.col.index])
         all_rows = self._gathered(own, rows, TensorName.A, lambda: select_rows(A, order))
-        return select_rows(all_rows, inverse(order))
+        return select_rows(all_rows, invert_permutation(order))
 
     def _gathered(self, own: Csr, rows: list[int], values: TensorName, foreseen: Callable[[], Csr]) -> Csr:
         """The rows of all ranks of the grid row, one rank below the other, beside its own; `rows` has their numbers."""
@@ -188,10 +188,10 @@ class BlockRowGraph15D(BulkGraph):
 
         def gather(x: Tensor, sizes: list[int], tensor: TensorName, known_x: Callable[[], Tensor]) -> Tensor:
             arrived = self.col.all_gather(x.to(self.col.device), sizes=sizes, tensor=tensor)
-            return learned(arrived, known_x, self.col.ledger).to(here)
+            return resolve_in_replay(arrived, known_x, self.col.ledger).to(here)
 
         lengths = gather(own.rowptr.diff(), rows, TensorName.COUNT, lambda: torch.diff(known().rowptr))
-        sizes = sums(lengths, rows)
+        sizes = sum_parts(lengths, rows)
         cols = gather(own.col, sizes, TensorName.INDEX, lambda: known().col)
         vals = gather(own.val, sizes, values, lambda: known().val)
         return Csr(pad(lengths.cumsum(0), (1, 0)), cols, vals, own.cols)
@@ -199,7 +199,7 @@ class BlockRowGraph15D(BulkGraph):
     def _member(self, vertices: Tensor) -> Tensor:
         """The rank of the grid row that gets the rows of these vertices."""
         stops = upload(torch.tensor([stage.stop for stage in self.stages]), vertices.device)
-        return torch.bucketize(owners(vertices, self.blocks), stops, right=True)
+        return torch.bucketize(find_owners(vertices, self.blocks), stops, right=True)
 
     def _own_share(self, R: Csr, stack: BatchStack) -> Csr:
         """The rows of a selection that this rank gets; all other rows are empty."""
@@ -225,11 +225,13 @@ class BlockRowGraph15D(BulkGraph):
 
     def _fetched(self, named: Tensor) -> Csr:
         """A[named], ascending, from the owners: the lengths of the rows, their columns, their values."""
-        counts = counts_of(owners(named, self.blocks), self.row.size)
-        requests = ask(self.row, self.blocks, named.to(self.row.device), counts, self._foreseen_requests)
+        counts = count_by_owner(find_owners(named, self.blocks), self.row.size)
+        requests = request_rows(
+            self.row, self.blocks, named.to(self.row.device), counts, self._foreseen_requests
+        )
         own = named.split(counts)[self.row.index] - self.start
-        leaving, own_rows = select_rows(self.A, requests.coming), select_rows(self.A, own)
-        return rows_from_owners(
+        leaving, own_rows = select_rows(self.A, requests.requested), select_rows(self.A, own)
+        return fetch_matrix_rows(
             requests, leaving, own_rows, lambda: select_rows(self.foresight.graph.A, named)
         )
 
@@ -259,7 +261,7 @@ class ReplayedGraph15D(BlockRowGraph15D):
         needed = [
             stack.vertices.unique() if served else stack.vertices[:0] for stack in next(self._selections)
         ]
-        return [vertices[inside(vertices, self.own)] for vertices in needed]
+        return [vertices[is_in_block(vertices, self.own)] for vertices in needed]
 
 
 def _with_empty_row(A: Csr) -> Csr:

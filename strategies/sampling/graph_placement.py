@@ -22,7 +22,13 @@ from harness.kernels import Csr
 from harness.kernels.parts import extract_block, select_rows, vstack
 from harness.ledger import AxisName, Direction, Ledger, Op, TensorName
 from harness.parallel.halo import Boundary
-from harness.parallel.row_requests import ask, by_owner, inside, inverse, rows_from_owners
+from harness.parallel.row_requests import (
+    fetch_matrix_rows,
+    invert_permutation,
+    is_in_block,
+    request_rows,
+    sort_by_owner,
+)
 from harness.strategies.sampling.sampler import DrawKey, DrawRows, GraphView, Sampler
 from harness.strategy import Context, Coordinates, Counts, Facts, MiniBatch, Piece, Words, require_entries
 
@@ -251,7 +257,7 @@ class PartitionedGraph(GraphPlacement):
         for step in tally.steps:
             batches = [tally.foresight.batch(step, group) for group in layout.peer_groups(at)]
             for layer in range(len(batches[member].A)):
-                owned = [inside(batch.vertices[layer + 1], own) for batch in batches]
+                owned = [is_in_block(batch.vertices[layer + 1], own) for batch in batches]
                 absent = ~owned[member]
                 entries = int(batches[member].A[layer].rowptr.diff()[absent].sum())
                 requests = sum(int(each.sum()) for peer, each in enumerate(owned) if peer != member)
@@ -276,14 +282,14 @@ class BlockRowGraph:
 
     def sampled_rows(self, draw: DrawRows, vertices: Tensor, key: DrawKey) -> Csr:
         """Every owner draws from its rows with the key of the group that asks."""
-        order, counts = by_owner(vertices, self.blocks)
+        order, counts = sort_by_owner(vertices, self.blocks)
         named = vertices[order]
 
         def foreseen_requests() -> list[Tensor]:
             """The vertices of this rank in the frontier of every group."""
             groups = range(self.over.size)
             frontiers = (self.foresight.vertices(key.step, group)[key.layer + 1] for group in groups)
-            return [frontier[inside(frontier, self.own)] for frontier in frontiers]
+            return [frontier[is_in_block(frontier, self.own)] for frontier in frontiers]
 
         def foreseen_sample() -> Csr:
             return draw(self.foresight.graph.A, named, named, key)
@@ -291,8 +297,10 @@ class BlockRowGraph:
         def draw_for(group: int, rows: Tensor) -> Csr:
             return draw(self.A, rows, rows + self.start, key._replace(group=group))
 
-        requests = ask(self.over, self.blocks, named.to(self.over.device), counts, foreseen_requests)
-        by_group = requests.coming.split(requests.asked)
+        requests = request_rows(self.over, self.blocks, named.to(self.over.device), counts, foreseen_requests)
+        by_group = requests.requested.split(requests.send_counts)
         leaving = vstack([draw_for(group, rows) for group, rows in enumerate(by_group)])
         own = draw_for(self.over.index, named.split(counts)[self.over.index] - self.start)
-        return select_rows(rows_from_owners(requests, leaving, own, foreseen_sample), inverse(order))
+        return select_rows(
+            fetch_matrix_rows(requests, leaving, own, foreseen_sample), invert_permutation(order)
+        )

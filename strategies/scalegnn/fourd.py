@@ -16,13 +16,13 @@ from harness.kernels.random import Index
 from harness.ledger import AxisName, Op, Phase, TensorName
 from harness.models import SplitAccuracy
 from harness.parallel.gradients import Gradients
-from harness.parallel.label_loss import LabelLoss, label_loss
+from harness.parallel.label_loss import LabelLoss, make_label_loss
 from harness.parallel.prefetch import Prefetcher
-from harness.parallel.products import ProductAxes, SparseFactor, Stripe, aggregate, linear
+from harness.parallel.products import ProductAxes, SparseFactor, Stripe, aggregate_3d, linear_3d
 from harness.parallel.reshard import Cuts
 from harness.parallel.rotating_layers import RotatingLayers
 from harness.parallel.rotating_layout import RotatingLayout
-from harness.parallel.uniform import BlockSampler, Uniform, cut
+from harness.parallel.uniform import BlockSampler, UniformSampler, find_places
 from harness.strategy import Context, MessageParams, Strategy
 
 D = AxisName.D
@@ -66,7 +66,7 @@ class Samples:
         ctx: Context,
         strategy: Strategy,
         layout: RotatingLayout,
-        sampler: Uniform,
+        sampler: UniformSampler,
         params: ScaleGNNParams,
     ) -> None:
         self.ctx, self.layout, self.sampler, self.params = ctx, layout, sampler, params
@@ -77,12 +77,12 @@ class Samples:
         self.shares = ctx.grid.axis((D, down, across))
         output, order = strategy.output(ctx.at), (ctx.spec.model.layers - 1) % 2
         self.rows, over = output.rows, ctx.grid.axis((down,))
-        loss = label_loss(ctx, output, order, over, ctx.grid[across], ctx.grid.axis((down, across)))
+        loss = make_label_loss(ctx, output, order, over, ctx.grid[across], ctx.grid.axis((down, across)))
         X = ctx.blocks.features(*strategy.input(ctx.at))
         matrices: dict[BlockOfA, tuple[Csr, Csr | None]] = {
             (share.N, share.K): (ctx.blocks.adjacency(share.N, share.K), None) for share in self.layers
         }
-        self.whole = Sample(None, self.rows, matrices, X, loss, layout.vertices())
+        self.whole = Sample(None, self.rows, matrices, X, loss, layout.row_cuts())
         self.samplers = {
             block: BlockSampler(ctx.blocks.sampling_matrix(*block), *block) for block in matrices
         }
@@ -96,14 +96,14 @@ class Samples:
 
     def _draw(self, step: int) -> Sample:
         """Algorithm 2, which needs no communication."""
-        S = self.sampler.draw(step, self.group)
+        S = self.sampler.sample(step, self.group)
         matrices: dict[BlockOfA, tuple[Csr, Csr | None]] = {
-            block: self._on_device(sampler.draw(S, self.sampler.chance))
+            block: self._on_device(sampler.sample(S, self.sampler.inclusion_probability))
             for block, sampler in self.samplers.items()
         }
         K, N = self.layout.input(self.ctx.at).rows, self.rows
-        X, loss = self.whole.X[self._places(S, K)], self.whole.loss.on(self._places(S, N))
-        cuts = {axis: [cut(S, block) for block in blocks] for axis, blocks in self.whole.cuts.items()}
+        X, loss = self.whole.X[self._places(S, K)], self.whole.loss.select(self._places(S, N))
+        cuts = {axis: [find_places(S, block) for block in blocks] for axis, blocks in self.whole.cuts.items()}
         return Sample(step, S, matrices, X, loss, cuts)
 
     def _on_device(self, pair: tuple[Csr, Csr]) -> tuple[Csr, Csr]:
@@ -112,7 +112,7 @@ class Samples:
 
     def _places(self, S: Tensor, block: range) -> Tensor:
         """The sampled vertices of a block, numbered in the block."""
-        sampled = cut(S, block)
+        sampled = find_places(S, block)
         return record_upload(S[sampled.start : sampled.stop] - block.start, self.device)
 
 
@@ -127,7 +127,7 @@ class FourD(RotatingLayers):
         self.fused, self.overlap = params.fused, params.overlap
         self.gradients = Gradients(ctx.grid[D], overlap=params.overlap)
 
-    def of_step(self, step: int) -> Self:
+    def for_step(self, step: int) -> Self:
         return type(self)(self.samples, self.samples.take(step))
 
     @property
@@ -146,8 +146,8 @@ class FourD(RotatingLayers):
         A_NK, A_T_KN = self.sample.matrices[share.N, share.K]
         with self.ledger.phase(Phase.CONVOLVE, layer):
             back = None if A_T_KN is None else self._factor(A_T_KN, R)
-            T_NF = aggregate(self.kernels, self._factor(A_NK, S), back, H)
-            return linear(self.kernels, T_NF, W, ProductAxes(R, T, S), self.sending)
+            T_NF = aggregate_3d(self.kernels, self._factor(A_NK, S), back, H)
+            return linear_3d(self.kernels, T_NF, W, ProductAxes(R, T, S), self.linear_options)
 
     def _factor(self, A: Csr, over: Axis) -> SparseFactor:
         return SparseFactor([Stripe(slice(0, A.rows), A, None)], over)
@@ -158,7 +158,7 @@ class FourD(RotatingLayers):
         return self.sample.loss.mean_of_batches(Z_NC, self.samples.everywhere, self.samples.shares)
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
-        return self.sample.loss.hits(Z_NC)
+        return self.sample.loss.evaluate(Z_NC)
 
-    def settle(self, weights: Sequence[Tensor]) -> None:
-        self.gradients.settle(weights)
+    def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
+        self.gradients.reduce_gradients(weights)

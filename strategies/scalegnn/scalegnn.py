@@ -19,10 +19,10 @@ from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.models import Weight
 from harness.parallel.roles import LayerShare
-from harness.parallel.rotating_layers import put_parts
+from harness.parallel.rotating_layers import add_words
 from harness.parallel.rotating_layout import CUBE, RotatingLayout, X, Y, Z
-from harness.parallel.row_strategy import dense_memory
-from harness.parallel.uniform import Uniform, cut
+from harness.parallel.row_strategy import dense_bytes
+from harness.parallel.uniform import UniformSampler, find_places
 from harness.strategies.scalegnn.fourd import FourD, Samples, ScaleGNNParams
 from harness.strategy import (
     Context,
@@ -74,8 +74,8 @@ class ScaleGNN(Strategy):
         return -(-self.facts.vertices // (self.sampler.size * self.groups))
 
     @property
-    def sampler(self) -> Uniform:
-        return Uniform(self.spec.seed, self.facts.vertices, self.spec.training.batch)
+    def sampler(self) -> UniformSampler:
+        return UniformSampler(self.spec.seed, self.facts.vertices, self.spec.training.batch)
 
     @property
     def layout(self) -> RotatingLayout:
@@ -104,8 +104,8 @@ class ScaleGNN(Strategy):
         """Sampling sends nothing; training sums the blocks of its products, and sends norms, residuals and the loss."""
         words = Words(self.grid, self.recomputed)
         for step in range(epoch * self.steps, (epoch + 1) * self.steps):
-            S = self.sampler.draw(step, at[D])
-            sampled = {axis: len(cut(S, self.layout.vertices()[axis][at[axis]])) for axis in CUBE}
+            S = self.sampler.sample(step, at[D])
+            sampled = {axis: len(find_places(S, self.layout.row_cuts()[axis][at[axis]])) for axis in CUBE}
             self._step(words, at, sampled)
         return words
 
@@ -113,7 +113,7 @@ class ScaleGNN(Strategy):
         """Adds the words of a step, given the number of sampled vertices in this rank's block along each axis."""
         for layer, share in enumerate(self.layout.shares(at)):
             self._layer(words, layer, share, sampled)
-        put_parts(words, self.layout, self.weights, at, sampled, residual=self.spec.model.residual)
+        add_words(words, self.layout, self.weights, at, sampled, residual=self.spec.model.residual)
         down, across = self.layout.output_axes
         words.put(FORWARD, -1, Op.ALL_REDUCE, (D, down), TensorName.COUNT, 1)
         if self.facts.task == "single-label":
@@ -138,5 +138,5 @@ class ScaleGNN(Strategy):
         blocks, precision = {(share.N, share.K) for share in self.layout.shares(at)}, self.spec.precision
         return {
             TensorName.A: sum(csr_bytes(len(N), counts.nonzeros(N, K), precision) for N, K in blocks),
-            **dense_memory(self, at),
+            **dense_bytes(self, at),
         }

@@ -68,7 +68,7 @@ class LocalMeanRows(WholeRows):
     def __init__(self, ctx: Context, strategy: OneD) -> None:
         super().__init__(ctx, strategy)
         mine = max(int((self.label_loss.labels != IGNORED).sum()), 1)
-        self.label_loss = replace(self.label_loss, of=mine)
+        self.label_loss = replace(self.label_loss, denominator=mine)
 
 
 class EveryLabelRows(WholeRows):
@@ -254,7 +254,7 @@ class UnscaledSample(ScaleGNN):
 class UnsettledParts(FourD):
     """Groups keep their gradients to themselves."""
 
-    def settle(self, weights: Sequence[Tensor]) -> None:
+    def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
         """Nothing."""
 
 
@@ -266,8 +266,8 @@ class LostGroups(ScaleGNN):
 class StuckParts(FourD):
     """Every step draws the sample of the first."""
 
-    def of_step(self, step: int) -> Self:
-        return super().of_step(0)
+    def for_step(self, step: int) -> Self:
+        return super().for_step(0)
 
 
 class FirstStepOnly(ScaleGNN):

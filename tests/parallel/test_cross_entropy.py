@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from harness.comm import engine
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger, Op, TensorName, apply
-from harness.parallel.label_loss import CrossEntropy, guess
+from harness.parallel.label_loss import CrossEntropy, predict_split
 from harness.ranges import split_evenly
 
 P = AxisName.P
@@ -41,7 +41,7 @@ def share(scale: float) -> tuple[Tensor, Tensor, Tensor, dict[str, float]]:
         if key.op is Op.ALL_REDUCE
     }
     assert Z.grad is not None
-    return loss.detach(), Z.grad, guess(Z.detach(), classes, axis), moved
+    return loss.detach(), Z.grad, predict_split(Z.detach(), classes, axis), moved
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])

@@ -8,7 +8,7 @@ from harness.check.case import Case
 from harness.comm.grid import Grid
 from harness.kernels.csr import to_scipy
 from harness.ledger import AxisName, Ledger, TensorName
-from harness.parallel.halo import block_row
+from harness.parallel.halo import build_block_row
 from harness.spec.spec import Spec
 from harness.strategies.halo.bns import sample, size_of_sample
 from harness.strategy import Context, facts_of
@@ -34,10 +34,10 @@ def exchanged(case: Case, transposed: bool) -> tuple[list[int], list[int], torch
     grid = Grid.build({P: case.spec.ranks}, ledger)
     ctx = Context(case.spec, facts_of(store), grid, store)
     blocks, own = ctx.facts.blocks(case.spec.ranks), grid.coordinates[P]
-    halo = block_row(ctx, blocks, own, range(len(blocks)), transposed=transposed).halo
+    halo = build_block_row(ctx, blocks, own, range(len(blocks)), transposed=transposed).halo
     mine = torch.arange(blocks[own].start, blocks[own].stop).double()[:, None]
     came = halo.exchange(grid[P], ctx.kernels, mine, TensorName.H).now()
-    back = halo.back(grid[P], torch.ones_like(came), TensorName.DH).now()
+    back = halo.exchange_gradients(grid[P], torch.ones_like(came), TensorName.DH).now()
     return halo.send, halo.receive, came[:, 0].long(), back
 
 

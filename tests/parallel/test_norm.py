@@ -11,7 +11,7 @@ from harness.comm.grid import Grid
 from harness.kernels.recorded import Kernels
 from harness.ledger import AxisName, Ledger
 from harness.parallel.gradients import Gradients
-from harness.parallel.norm import Epilogue, NormPlan, normalised
+from harness.parallel.norm import Epilogue, NormPlan, normalise_rows
 from harness.parallel.row_strategy import EPSILON
 from harness.ranges import split_evenly
 
@@ -39,9 +39,9 @@ def split_over(relu: bool, dropout: bool, fused: bool, overlap: bool, shape: dic
     gradients = Gradients(grid.axis(()), overlap=overlap)
     epilogue = Epilogue(H, relu, None if kept is None else kept[piece], 1 / 0.6 if dropout else 1.0)
     plan = NormPlan(grid[Y], grid[X], gradients, fused)
-    out = normalised(Kernels(grid.ledger), mine, scale, epilogue, plan)
+    out = normalise_rows(Kernels(grid.ledger), mine, scale, epilogue, plan)
     out.backward(dH[piece])
-    gradients.settle([scale])
+    gradients.reduce_gradients([scale])
     Z, gamma = Z.requires_grad_(), gamma.requires_grad_()
     theirs = rms_norm(Z, (H,), gamma[0], EPSILON)
     theirs = theirs.relu() if relu else theirs

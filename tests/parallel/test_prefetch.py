@@ -43,7 +43,7 @@ def test_each_number_is_begun_while_the_number_before_is_used() -> None:
         return number * number
 
     items = []
-    for number, made in BackgroundThread(torch.device("cpu")).each([3, 0, 4, 1], make):
+    for number, made in BackgroundThread(torch.device("cpu")).prefetch_each([3, 0, 4, 1], make):
         items.append((number, made()))
         following = {3: 0, 0: 4, 4: 1}.get(number)
         assert following is None or begun[following].wait(10)
@@ -53,11 +53,11 @@ def test_each_number_is_begun_while_the_number_before_is_used() -> None:
 
 def test_a_replay_makes_each_item_on_request() -> None:
     made = []
-    coming = list(BackgroundThread(torch.device("meta")).each(range(3), made.append))
+    coming = list(BackgroundThread(torch.device("meta")).prefetch_each(range(3), made.append))
     assert not made
     coming[1][1]()
     assert made == [1]
 
 
 def test_no_numbers_make_nothing() -> None:
-    assert list(BackgroundThread(torch.device("cpu")).each([], int)) == []
+    assert list(BackgroundThread(torch.device("cpu")).prefetch_each([], int)) == []

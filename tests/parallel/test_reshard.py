@@ -8,7 +8,7 @@ import torch
 from harness.comm.axis import Axis
 from harness.comm.layout import coordinates
 from harness.ledger import AxisName, Ledger
-from harness.parallel.reshard import MatrixLayout, moves
+from harness.parallel.reshard import MatrixLayout, plan_reshard
 from harness.ranges import ranges_between, split_evenly
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
@@ -32,7 +32,7 @@ def test_blocks_arrive(sizes: tuple[int, ...], layouts: tuple[MatrixLayout, Matr
 
     def plan(rank: int):
         axis = Axis("x+y+z", len(world), rank, tuple(world), None, Ledger(), torch.device("cpu"))
-        return moves(axis, grid, source, target, rows, cols)
+        return plan_reshard(axis, grid, source, target, rows, cols)
 
     plans = [plan(rank) for rank in world]
     for rank in world:
@@ -56,7 +56,7 @@ def test_a_rank_takes_from_itself_the_elements_that_it_holds() -> None:
     rows = {axis: split_evenly(24, size) for axis, size in grid.items()}
     for rank, (source, target) in product(range(12), [(INPUT, OUTPUT)]):
         axis = Axis("x+y+z", 12, rank, tuple(range(12)), None, Ledger(), torch.device("cpu"))
-        plan = moves(axis, grid, source, target, rows, rows)
+        plan = plan_reshard(axis, grid, source, target, rows, rows)
         at = coordinates(grid, rank)
         mine, wanted = source.block(at, rows, rows), target.block(at, rows, rows)
         kept = plan.receives[rank]

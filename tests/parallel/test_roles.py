@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.ledger import AxisName
-from harness.parallel.roles import LayerShare, Roles, piece_of, roles_of, share_of
+from harness.parallel.roles import LayerShare, Roles, get_layer_share, get_roles, split_piece
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 FIRST = Roles(R=Z, S=X, T=Y)
@@ -18,11 +18,11 @@ grids = st.fixed_dictionaries({X: sizes, Y: sizes, Z: sizes})
 def shares(grid: dict[AxisName, int], layer: int, vertices: int, shape: tuple[int, int]) -> list[LayerShare]:
     steps = product(*(range(size) for size in grid.values()))
     places = [dict(zip(grid, step, strict=True)) for step in steps]
-    return [share_of(roles_of(layer, FIRST), grid, at, vertices, shape) for at in places]
+    return [get_layer_share(get_roles(layer, FIRST), grid, at, vertices, shape) for at in places]
 
 
 def test_the_period_is_three_and_every_axis_plays_every_role() -> None:
-    table = [roles_of(layer, FIRST) for layer in range(4)]
+    table = [get_roles(layer, FIRST) for layer in range(4)]
     assert [tuple(roles) for roles in table[:3]] == [(Z, X, Y), (Y, Z, X), (X, Y, Z)]
     assert table[3] == table[0]
 
@@ -40,7 +40,7 @@ def test_the_output_of_a_layer_is_the_input_of_the_next(
 def test_every_element_is_held_once_for_each_rank_of_the_third_axis(
     grid: dict[AxisName, int], vertices: int, shape: tuple[int, int], layer: int
 ) -> None:
-    R, S, T = roles_of(layer, FIRST)
+    R, S, T = get_roles(layer, FIRST)
     everyone = shares(grid, layer, vertices, shape)
     for rows, cols, third in (("N", "K", T), ("K", "F", R), ("N", "F", S), ("F", "H", R), ("N", "H", T)):
         held = Counter(
@@ -53,6 +53,6 @@ def test_every_element_is_held_once_for_each_rank_of_the_third_axis(
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 5))
 def test_pieces_are_the_whole_and_differ_by_one_at_most(start: int, length: int, parts: int) -> None:
-    pieces = [piece_of(range(start, start + length), parts, i) for i in range(parts)]
+    pieces = [split_piece(range(start, start + length), parts, i) for i in range(parts)]
     assert [v for piece in pieces for v in piece] == list(range(start, start + length))
     assert max(map(len, pieces)) - min(map(len, pieces)) <= 1

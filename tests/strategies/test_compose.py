@@ -53,7 +53,7 @@ def test_without_slices_each_rank_receives_the_least_and_a_word_of_loss(layers: 
     narrow = sum(min(shape) for shape in strategy.shapes[1:])
     for at in map(strategy.coordinates, range(4)):
         boundary = strategy.boundary(at, counts)
-        pairs = zip(boundary.arriving().values(), boundary.leaving().values(), strict=True)
+        pairs = zip(boundary.incoming_rows().values(), boundary.outgoing_rows().values(), strict=True)
         saved = narrow * sum(max(0, rows_of_G - sums) for rows_of_G, sums in pairs)
         assert sum(strategy.words(at, counts).values()) == strategy.least_words(at, counts) + 1 + saved
 
