@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.comm.meeting import RankPlace, read_place
+from harness.comm.launchers import RankPlace, read_place
 from harness.experiment.defaults import make_spec
 from harness.figures.drawing import save, styled
 from harness.figures.palette import COLOURS

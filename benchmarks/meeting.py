@@ -29,7 +29,7 @@ from pathlib import Path
 from measuring import argument_parser, spec_of
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from harness.comm.meeting import RENDEZVOUS, Rendezvous, find_address, publish_address
+from harness.comm.rendezvous import RENDEZVOUS, Rendezvous, find_address, publish_address
 from harness.launch.library_caches import CACHES
 from harness.launch.rank_starter import PYTHON, environment
 from harness.spec.root import project_root

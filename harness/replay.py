@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.comm.meeting import RankPlace
+from harness.comm.launchers import RankPlace
 from harness.device import HOST_DEVICE_COPY
 from harness.errors import UserError
 from harness.graph.blocks import Blocks

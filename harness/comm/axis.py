@@ -1,12 +1,13 @@
-"""One axis of a grid: the collectives among the ranks that differ in this coordinate only.
+"""One axis of a grid: the collectives among the ranks that differ only in this coordinate.
 
-Strategies reach other ranks only through an axis. Every call goes on the ledger with its words and bytes, under the
-current phase, layer and direction; only the reduction of a parameter's gradient is phase `sync` wherever it is issued.
-An axis of one returns its input and records nothing, so the same lines serve one rank and many.
+Strategies communicate only through axes. Every call is recorded on the ledger with its words and bytes, under the
+current phase, layer and direction; reductions of parameter gradients are always recorded under the phase `sync`. On an
+axis of one rank, every collective returns its input and records nothing, so the same code runs on one rank and on many.
 
-A collective is waited for at once, or later (`harness.comm.call`). With a `wire`, features, activations and their
-gradients travel in that type: all members, the root of a broadcast included, then hold the values that travelled. The
-collectives take plain tensors; autograd goes through `sum`, `spread`, `gather` and `scatter`.
+A collective is synchronous, or asynchronous with a handle to wait for (`harness.comm.call`). With a `wire`, features,
+activations and their gradients are sent in that dtype, and all members, including the root of a broadcast, then hold
+the rounded values. The collectives do not record gradients; the differentiable ones are `sum`, `replicate`, `gather`
+and `scatter`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,22 +28,22 @@ from harness.comm.ring_collectives import RingCollectives
 from harness.comm.traffic import Traffic
 from harness.ledger import NO_INDEX, Key, Ledger, Op, Phase, TensorName, apply
 
-# Collectives that autograd can go through: pairs, each the transpose of the other.
+# Differentiable collectives. The backward pass of each is the transpose of its forward pass.
 #
-#            forward         backward
-#   sum      all-reduce      identity        the same sum everywhere, from different terms
-#   spread   identity        all-reduce      the same tensor everywhere, used for different things
-#   gather   all-gather      reduce-scatter
-#   scatter  reduce-scatter  all-gather
+#              forward         backward
+#   sum        all-reduce      identity        every rank has a term, all get the sum
+#   replicate  identity        all-reduce      all ranks have the same tensor and use it differently
+#   gather     all-gather      reduce-scatter
+#   scatter    reduce-scatter  all-gather
 #
-# A gradient may be strided, or held by others: where a collective works in place, the gradient is copied
-# first. Results are always waited for, because autograd must not see a buffer that is still being filled.
+# Gradients may be strided or shared, so they are copied before a collective that works in place. The calls are
+# synchronous, because autograd must not see a buffer that is still being filled.
 
 TensorMap = Callable[[Tensor], Tensor]
 
 
 class TransposedPair(Function):
-    """A map forward and its transpose backward, which runs only where a gradient is needed."""
+    """A linear map whose backward pass applies its transpose."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, ahead: TensorMap, back: TensorMap, in_place: bool) -> Tensor:
@@ -60,18 +61,18 @@ class TransposedPair(Function):
 def apply_pair(
     ledger: Ledger, x: Tensor, ahead: TensorMap, back: TensorMap, *, in_place: bool = False
 ) -> Tensor:
-    """`ahead(x)`; its backward is `back`, charged to the key that is current now."""
+    """Return `ahead(x)`. Its backward pass is `back`, charged to the current phase and layer."""
     y: Tensor = apply(ledger, TransposedPair, x, ahead, back, in_place)
     return y
 
 
 def identity(x: Tensor) -> Tensor:
-    """The same tensor as a result: the identity."""
+    """Return a view of the whole tensor: the identity as an autograd function may return it."""
     return x.view_as(x)
 
 
 def copy_contiguous(ledger: Ledger, x: Tensor, tensor: TensorName) -> Tensor:
-    """A contiguous copy, to be reduced in place."""
+    """Return a contiguous copy of x, recorded on the ledger, to be reduced in place."""
     with ledger.op(Op.COPY, tensor=tensor):
         return x.clone(memory_format=torch.contiguous_format)
 
@@ -79,7 +80,7 @@ def copy_contiguous(ledger: Ledger, x: Tensor, tensor: TensorName) -> Tensor:
 Wire = torch.dtype | None
 Out = Tensor | None
 TRAINED = (TensorName.DW, TensorName.DGAMMA, TensorName.DX)
-"""Gradients of trained tensors: their reductions are phase `sync`."""
+"""Gradients of trained tensors, whose reductions are recorded under the phase `sync`."""
 ROUNDED = frozenset(
     {
         TensorName.X,
@@ -92,29 +93,29 @@ ROUNDED = frozenset(
         TensorName.DH,
     }
 )
-"""Features, activations and their gradients, which a narrower wire rounds. Weights, their gradients, sums of squares,
-scores of edges and losses always travel in full."""
+"""Features, activations and their gradients, which are rounded to a narrower wire dtype. Weights, their gradients, sums
+of squares, edge scores and losses are always sent in full precision."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Axis:
-    """This rank's view of one axis, or of several taken as one."""
+    """This rank's view of one axis, or of several axes combined."""
 
     name: str
-    """The name of the axis; several axes have their names joined by a plus sign."""
+    """The name of the axis. The names of combined axes are joined by a plus sign."""
     size: int
     index: int
-    """This rank's index on the axis, from 0. Roots and peers are given as such indices too."""
+    """This rank's index on the axis, from 0. Roots and peers are also given as indices on the axis."""
     ranks: tuple[int, ...]
-    """The members' ranks in the world, in the order of their indices."""
+    """The global ranks of the members, in the order of their indices."""
     group: Group | None
-    """None for an axis of one."""
+    """None for an axis of one rank."""
     ledger: Ledger
     device: torch.device
     ring: RingCollectives | None = None
-    """Composes large calls on machines whose links are slow without rings; None elsewhere."""
+    """Implements large calls as rings of messages, on machines where that is faster; None elsewhere."""
     wire: Wire = None
-    """The type in which the tensors in `ROUNDED` travel; None for their own."""
+    """The dtype in which the tensors in `ROUNDED` are sent; None for their own."""
 
     # Reductions.
 
@@ -122,9 +123,9 @@ class Axis:
     def all_reduce(
         self, x: Tensor, *, tensor: TensorName, op: Reduction = Reduction.SUM, wire: Wire = None
     ) -> Call[Tensor]:
-        """Reduces every member's x in place: x is the result, the same bits on every member.
+        """Reduce x over all members in place and return it. The result is bitwise identical on every member.
 
-        `wire` is the type that travels, whatever the tensor.
+        `wire` overrides the dtype in which x is sent.
         """
         if (group := self.group) is None:
             return EmptyCall(x)
@@ -140,9 +141,9 @@ class Axis:
     def all_reduce_coalesced(
         self, xs: Sequence[Tensor], *, layers: Sequence[int], tensor: TensorName
     ) -> Call[Sequence[Tensor]]:
-        """Sums several tensors of one type, such as the gradients of all layers, in place and in one call.
+        """Sum several tensors of one dtype, such as the gradients of all layers, in place and in one call.
 
-        The words of each tensor are in the row of its layer. The call and its time are in the row of the first.
+        The words of each tensor are recorded under its layer; the call and its time, under the first layer.
         """
         if (group := self.group) is None or not xs:
             return EmptyCall(xs)
@@ -172,7 +173,7 @@ class Axis:
 
     @collective
     def reduce_scatter(self, x: Tensor, *, tensor: TensorName, sizes: Sizes | None = None) -> Call[Tensor]:
-        """Returns this member's rows of the sum of every member's x; `sizes` are the rows of each member, if uneven."""
+        """Return this member's rows of the sum of x. `sizes` are the rows of each member, if uneven."""
         if (group := self.group) is None:
             return EmptyCall(x)
         rows = sizes or [x.shape[0] // self.size] * self.size
@@ -185,7 +186,7 @@ class Axis:
 
         return self._make_call(Op.REDUCE_SCATTER, tensor, traffic.reduce_scatter(x.numel(), self.size), start)
 
-    # Rows that move.
+    # Collectives without a reduction.
 
     @collective
     def all_gather(
@@ -197,9 +198,9 @@ class Axis:
         out: Out = None,
         words: Sizes | None = None,
     ) -> Call[Tensor]:
-        """Returns every member's rows, in order, fresh or in `out`; `sizes` are the rows of each member, if uneven.
+        """Return the rows of all members, in order, in `out` if given. `sizes` are the rows of each member, if uneven.
 
-        `words` is how many numbers are packed into each member's rows, if x is bytes.
+        `words` is the number of elements packed into each member's rows, if x is a byte buffer.
         """
         if (group := self.group) is None:
             return EmptyCall(x)
@@ -227,13 +228,13 @@ class Axis:
         out: Out = None,
         words: int | None = None,
     ) -> Call[Tensor]:
-        """Returns the root's x: the same tensor on the root, on others a fresh one or `out`.
+        """Return the root's x: x itself on the root, and a new tensor or `out` on the other members.
 
-        Only the type of another member's x is read; a member without x gives `out`. `words` is how many numbers are
-        packed into x, if x is bytes.
+        The other members pass x or `out`, for its dtype only. `words` is the number of elements packed into x, if x is
+        a byte buffer.
         """
         is_root = self.index == root
-        assert not is_root or (x is not None and x.shape == tuple(shape)), "the root gives its own shape"
+        assert not is_root or (x is not None and x.shape == tuple(shape)), "the root's x has another shape"
         if (group := self.group) is None:
             return EmptyCall(_require_tensor(x))
 
@@ -255,9 +256,9 @@ class Axis:
     def all_to_all(
         self, x: Tensor, *, send: Sizes, receive: Sizes, tensor: TensorName, words: int | None = None
     ) -> Call[Tensor]:
-        """Gives `send` of x's rows to each member; the result has `receive` rows from each, in order.
+        """Send `send[i]` rows of x to each member i, and return the `receive[i]` rows from each, in order.
 
-        `words` is how many numbers are packed into a row, if x is bytes.
+        `words` is the number of elements packed into a row, if x is a byte buffer.
         """
         if (group := self.group) is None:
             return EmptyCall(x)
@@ -274,7 +275,7 @@ class Axis:
         moved = traffic.all_to_all(sum(receive) * row, receive[self.index] * row)
         return self._make_call(Op.ALL_TO_ALL, tensor, moved, start)
 
-    # Messages between two members.
+    # Point-to-point messages.
 
     @collective
     def exchange(
@@ -286,10 +287,10 @@ class Axis:
         tensor: TensorName,
         tag: int = 0,
     ) -> Call[dict[int, Tensor]]:
-        """Sends a tensor to each member of `sends`; returns one of the given shape from each member of `receives`.
+        """Send a tensor to each member in `sends`, and return one of the given shape from each member in `receives`.
 
-        All messages are under way at once. A tensor that a member sends to itself does not travel. Every message has a
-        row of its own on the ledger; their common time is in the row of the first.
+        All messages are in flight at once. A tensor for the member itself is returned without a message. Every message
+        is recorded in a separate row; their common time, in the row of the first.
         """
         kept = {peer: x for peer, x in sends.items() if peer == self.index}
         assert kept.keys() == {peer for peer in receives if peer == self.index}, (
@@ -316,7 +317,7 @@ class Axis:
         return Call(self.ledger, next(iter(arriving | leaving)), None, start)
 
     def send(self, x: Tensor, *, to: int, tensor: TensorName, tag: int = 0) -> None:
-        """Sends x to another member, which calls `recv`."""
+        """Send x to another member, which calls `recv`."""
         self.exchange({to: x}, {}, dtype=x.dtype, tensor=tensor, tag=tag)
 
     def recv(
@@ -328,20 +329,20 @@ class Axis:
         tensor: TensorName,
         tag: int = 0,
     ) -> Tensor:
-        """Returns the tensor that another member sends."""
+        """Receive a tensor that another member sends."""
         return self.exchange({}, {source: shape}, dtype=dtype, tensor=tensor, tag=tag)[source]
 
     def barrier(self) -> None:
-        """Waits for every member. Its time is op `skew`, for runs that measure how long ranks wait for each other."""
+        """Wait for all members. The time is recorded as op `skew`, for runs that measure stragglers."""
         if self.group is not None:
             with self.ledger.at(self._make_key(Op.SKEW, None)):
                 collectives.barrier(self.group)
                 self.ledger.count_call(payload=0, received=0, bytes=0)
 
-    # Collectives that autograd goes through.
+    # Differentiable collectives.
 
     def sum(self, x: Tensor, *, tensor: TensorName, in_place: bool = False) -> Tensor:
-        """Returns the sum of every member's x; its backward moves nothing. `in_place` spares a copy of x."""
+        """Return the sum of x over all members. The backward pass is local. `in_place` avoids a copy of x."""
         if self.group is None:
             return x
 
@@ -351,7 +352,7 @@ class Axis:
         return apply_pair(self.ledger, x, ahead, identity, in_place=in_place)
 
     def replicate(self, x: Tensor, *, gradient: TensorName) -> Tensor:
-        """Returns x, which is the same on every member; its backward sums the members' gradients."""
+        """Return x, which is the same on every member. The backward pass sums the members' gradients."""
         if self.group is None:
             return x
 
@@ -368,7 +369,7 @@ class Axis:
         gradient: TensorName,
         sizes: Sizes | None = None,
     ) -> Tensor:
-        """Returns every member's rows, in order; its backward is a reduce-scatter."""
+        """Return the rows of all members, in order. The backward pass is a reduce-scatter."""
         if self.group is None:
             return x
         ahead = partial(self.all_gather, tensor=tensor, sizes=sizes)
@@ -383,7 +384,7 @@ class Axis:
         gradient: TensorName,
         sizes: Sizes | None = None,
     ) -> Tensor:
-        """Returns this member's rows of the sum of every member's x; its backward is an all-gather."""
+        """Return this member's rows of the sum of x over all members. The backward pass is an all-gather."""
         if self.group is None:
             return x
         ahead = partial(self.reduce_scatter, tensor=tensor, sizes=sizes)
@@ -396,14 +397,14 @@ class Axis:
         return Call(self.ledger, self._make_key(op, tensor), words, start)
 
     def _wire_dtype(self, tensor: TensorName, dtype: torch.dtype) -> Wire:
-        """The narrower type in which a tensor of numbers travels; None for its own."""
+        """Return the narrower dtype in which a tensor is sent, or None for its own."""
         rounds = self.wire and tensor in ROUNDED and dtype.is_floating_point
         return self.wire if rounds else None
 
     def _select_ring(self, words: int | None, wire: torch.dtype) -> RingCollectives | None:
-        """The composer of a call. All members must agree, so the choice depends on sizes that all of them know.
+        """Return the ring implementation if a call should use it. All members must agree, so only common sizes count.
 
-        No member knows the size of a whole all-to-all.
+        `words` is None for an all-to-all, whose total size no member knows.
         """
         ring = self.ring
         return ring if ring and (words is None or ring.is_worthwhile(words * wire.itemsize)) else None
@@ -417,7 +418,7 @@ class Axis:
         return Key(phase, current.layer, current.direction, op, self.name, peer, tensor)
 
     def _count_messages(self, arriving: Mapping[Key, int], leaving: Mapping[Key, int], itemsize: int) -> None:
-        """Counts every message in its own row."""
+        """Count every message in a separate row."""
         if self.ledger.recording:
             moved = {key: traffic.recv(words) for key, words in arriving.items()}
             moved |= {key: traffic.send(words) for key, words in leaving.items()}
@@ -428,13 +429,13 @@ class Axis:
 
 
 def _check_no_grad(x: Tensor) -> Tensor:
-    """Refuses a tensor that needs a gradient: autograd through a collective would be silently wrong."""
+    """Check that x needs no gradient, which the collective would silently lose."""
     assert not (x.requires_grad and torch.is_grad_enabled()), (
-        "autograd goes through sum, spread, gather and scatter"
+        "this collective is not differentiable: use sum, replicate, gather or scatter"
     )
     return x
 
 
 def _require_tensor(x: Tensor | None) -> Tensor:
-    assert x is not None, "a rank that receives gives the type, by x or by out"
+    assert x is not None, "a receiving rank must pass x or out, for the dtype"
     return x

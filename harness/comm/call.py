@@ -1,10 +1,10 @@
-"""A collective as a method of an axis: waited for at once, or later.
+"""Collectives as methods of an axis: synchronous, asynchronous or deferred.
 
-    H = axis.broadcast(H, root=0, ...)              issued and waited for
-    coming = axis.broadcast.later(H, root=0, ...)   issued; `coming.wait()` is the result
-    call = axis.broadcast.call(H, root=0, ...)      not issued yet: `call.now()` and `call.later()` do
+    H = axis.broadcast(H, root=0, ...)               synchronous
+    pending = axis.broadcast.later(H, root=0, ...)   asynchronous: `pending.wait()` returns the result
+    call = axis.broadcast.call(H, root=0, ...)       deferred: `call.now()` or `call.later()` issues it
 
-`harness.comm.axis` says what a call moves and how it starts; this file charges it to the ledger.
+`harness.comm.axis` defines what each call sends; this module charges calls to the ledger.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from harness.comm.ring_collectives import RingWork
 from harness.comm.traffic import Traffic
 from harness.ledger import Key, Ledger
 
-# A collective under way. Its wait is charged to the row of the ledger in which it was issued.
+# Asynchronous calls. The wait is charged to the row of the ledger in which the call was issued.
 
 T = TypeVar("T")
 
 
 class Pending(Generic[T]):
-    """A call that was issued. Its buffers are neither read nor written before `wait`."""
+    """A handle to an asynchronous call. Its buffers must not be read or written before `wait`."""
 
     __slots__ = ("__weakref__", "_key", "_ledger", "_left", "_noted", "_result", "_started")
 
@@ -38,7 +38,7 @@ class Pending(Generic[T]):
         _in_flight.add(self)
 
     def wait(self) -> T:
-        """Returns the result; a second call returns the same."""
+        """Wait for the call and return its result. Later calls return the same result at once."""
         if self._started is not None:
             ledger = self._ledger
             with ledger.waiting_for(self._key, self._left):
@@ -56,13 +56,13 @@ _in_flight: "WeakSet[Pending[Any]]" = WeakSet()
 
 
 def drain(ledger: Ledger) -> None:
-    """Waits for all calls of one ledger that were issued, not waited for, and are still referenced."""
+    """Wait for all asynchronous calls of a ledger that are still referenced."""
     for pending in [each for each in _in_flight if each._ledger is ledger]:
         pending.wait()
 
 
 class CompletedCall(Pending[T]):
-    """The result of a call that moved nothing, as on an axis of one."""
+    """A handle to a call that sent nothing, as on an axis of one rank."""
 
     __slots__ = ()
 
@@ -72,8 +72,8 @@ class CompletedCall(Pending[T]):
 
 
 def _record_end(work: Work | RingWork, ledger: Ledger, key: Key, left: Any) -> bool:
-    """Asks the library to note the end of a flight. False for gloo's messages, whose end cannot be dated, and in a CUDA
-    graph: the library would note it on a stream that the graph does not wait for."""
+    """Record on the ledger when the call completes. Return False where that is impossible: gloo's messages have no
+    future, and in a CUDA graph the callback would run on a stream that the graph does not wait for."""
     if ledger.capturing:
         return False
     try:
@@ -86,20 +86,20 @@ def _record_end(work: Work | RingWork, ledger: Ledger, key: Key, left: Any) -> b
 
 P = ParamSpec("P")
 Start = Callable[[bool], StartedCall[T]]
-"""Hands a call to the library; the argument says whether the call will be waited for later."""
+"""Issues a call to the library; the argument is True for an asynchronous call."""
 
 
 class Call(Generic[T]):
-    """A collective that is about to be issued, once."""
+    """A collective that has not been issued yet. It may be issued once."""
 
     __slots__ = ("_key", "_ledger", "_start", "_words")
 
     def __init__(self, ledger: Ledger, key: Key, words: Traffic | None, start: Start[T]) -> None:
-        """`words` is None for a call that counts its own words."""
+        """`words` is None if `start` counts the words itself."""
         self._ledger, self._key, self._words, self._start = ledger, key, words, start
 
     def now(self) -> T:
-        """Issues the call and waits for its result, in its row of the ledger."""
+        """Issue the call and wait for its result, in its row of the ledger."""
         with self._ledger.at(self._key):
             started = self._issue(False)
             for work in started.works:
@@ -107,7 +107,7 @@ class Call(Generic[T]):
             return started.result()
 
     def later(self) -> Pending[T]:
-        """Issues the call in its row of the ledger, to which the wait will be charged too."""
+        """Issue the call asynchronously, in its row of the ledger. The wait will be charged to the same row."""
         ledger = self._ledger
         with ledger.at(self._key):
             left = ledger.mark_issued() if ledger.recording else None
@@ -124,7 +124,7 @@ class Call(Generic[T]):
 
 
 class EmptyCall(Call[T]):
-    """A call that moves nothing, as on an axis of one: its result is known already."""
+    """A call that sends nothing, as on an axis of one rank: its result is its input."""
 
     __slots__ = ("_result",)
 
@@ -139,7 +139,7 @@ class EmptyCall(Call[T]):
 
 
 class BoundCollective(Generic[P, T]):
-    """A collective of one axis."""
+    """A collective bound to an axis."""
 
     __slots__ = ("_axis", "_prepare")
 
@@ -157,7 +157,7 @@ class BoundCollective(Generic[P, T]):
 
 
 class collective(Generic[P, T]):  # noqa: N801  a decorator, as `property` is
-    """Makes a method that prepares a call into one that can be called in all three ways."""
+    """Decorator: turns a method that prepares a `Call` into a collective with the three ways of calling it."""
 
     def __init__(self, prepare: Callable[Concatenate[Any, P], Call[T]]) -> None:
         self._prepare, self.__doc__ = prepare, prepare.__doc__

@@ -1,12 +1,12 @@
-"""The calls to torch.distributed, one function each: buffers in, a started call out.
+"""Wrappers of the collectives of torch.distributed, which no other module calls.
 
-No other file names a collective of the library. The functions hand over contiguous buffers only (gloo ignores strides
-and is silently wrong), pad nothing, and work on empty buffers. They know nothing of grids or ledgers.
+They pass only contiguous buffers (gloo ignores strides and is silently wrong), do not pad, and accept empty buffers.
+They do not depend on grids or ledgers.
 
-With `ring` a call is composed of messages (`harness.comm.ring_collectives`) instead of being the library's collective.
+With `ring`, a call is implemented with messages (`harness.comm.ring_collectives`) instead of the library's collective.
 
-Every function returns a `Started`: the works to wait for, a function that then gives the result, and the bytes of the
-full buffer in the type that travels.
+Every function returns a `StartedCall`: the works to wait for, a function that then returns the result, and the bytes of
+the full buffer in the dtype that is sent.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,23 +47,23 @@ class Reduction(StrEnum):
 
 
 SMALL_REDUCTION, SMALL_GATHER = 1 << 16, 1 << 20
-"""The most bytes that each member receives where an exchange takes the place of gloo's reduction or gather."""
+"""The most bytes received per member for which an all-to-all replaces gloo's all-reduce or all-gather."""
 
 _OPS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX}
 
 
 class StartedCall(NamedTuple, Generic[T]):
-    """A call that was handed to the library."""
+    """A call that was issued to the library."""
 
     works: Works
-    """The works to wait for; empty if the library has waited already."""
+    """The works to wait for; empty for a synchronous call."""
     result: Callable[[], T]
-    """Returns the result, once all works were waited for."""
+    """Returns the result, after all works have completed."""
     bytes: int
 
 
 class ReceiveBuffer(NamedTuple):
-    """A contiguous buffer in the type that travels, and a function that gives the result from it."""
+    """A contiguous buffer in the dtype that is sent, and a function that converts it to the result."""
 
     buffer: Tensor
     result: Callable[[], Tensor]
@@ -72,10 +72,10 @@ class ReceiveBuffer(NamedTuple):
 def all_reduce(
     group: Group, x: Tensor, op: Reduction, wire: torch.dtype | None, *, later: bool
 ) -> StartedCall[Tensor]:
-    """Reduces in place: x holds the result afterwards, whatever its strides.
+    """Reduce x in place, whatever its strides.
 
-    Few numbers travel on gloo as one exchange: the library's ring has as many rounds as members, twice over, and takes
-    about twice the time on one machine (benchmarks/collectives.py).
+    On gloo, small tensors use one all-to-all: the library's ring has two rounds per member and takes about twice the
+    time on one machine (benchmarks/collectives.py).
     """
     buffer = _to_wire(x, wire)
     if buffer.dtype == x.dtype and is_small_reduction(group, buffer):
@@ -85,19 +85,19 @@ def all_reduce(
 
 
 def is_small_reduction(group: Group, buffer: Tensor) -> bool:
-    """True if an exchange is faster than the library's ring, which has one round for one number."""
+    """Return True if an all-to-all is faster than the library's ring. For a single element the ring has one round."""
     return buffer.numel() > 1 and _is_gloo_ring(group) and group.size() * buffer.nbytes <= SMALL_REDUCTION
 
 
 def _is_gloo_ring(group: Group) -> bool:
-    """True if the library's collectives are rings of several rounds."""
+    """Return True if the library's collectives are rings of several rounds."""
     return group.size() > 2 and dist.get_backend(group) == "gloo"
 
 
 def all_reduce_by_exchange(
     group: Group, x: Tensor, buffer: Tensor, op: Reduction, *, later: bool
 ) -> StartedCall[Tensor]:
-    """Sends the whole buffer to every member; each member reduces what arrives, in rank order."""
+    """Send the whole buffer to every member; each member reduces what it receives in rank order."""
     sizes = [buffer.numel()] * group.size()
     parts = buffer.new_empty((len(sizes), *buffer.shape))
     works = _all_to_all(group, buffer.view(-1).repeat(len(sizes)), sizes, parts.view(-1), sizes, later, None)
@@ -115,13 +115,12 @@ def all_gather(
     later: bool,
     ring: RingCollectives | None = None,
 ) -> StartedCall[Tensor]:
-    """Returns the members' rows, one after the other.
+    """Return the members' rows, concatenated.
 
-    Small buffers and uneven sizes, which gloo's own all-gather refuses, travel as one all-to-all in which every member
-    sends the same rows to all. Padding to the longest costs up to four times as much. One broadcast from each member,
-    all at once, needs no copies and takes a tenth to a half less time at 16 MiB, but up to twice the time of small
-    calls on four ranks, and as many library calls as members (benchmarks/collectives.py). NCCL issues these broadcasts
-    together as one call.
+    On gloo, small buffers and uneven sizes (which its all-gather rejects) use one all-to-all, in which every member
+    sends the same rows to all. Padding to the longest would cost up to four times as much. Concurrent broadcasts from all
+    members need no copies and take 10 to 50 % less time at 16 MiB, but up to twice the time for small calls on four
+    ranks (benchmarks/collectives.py). NCCL groups such broadcasts into one call.
     """
     piece = _to_wire(x, wire)
     buffer, land = make_receive_buffer((sum(sizes), *x.shape[1:]), x.dtype, x.device, wire, out)
@@ -150,7 +149,7 @@ def reduce_scatter(
     later: bool,
     ring: RingCollectives | None = None,
 ) -> StartedCall[Tensor]:
-    """Returns this rank's rows of the sum of every member's x."""
+    """Return this rank's rows of the sum of x over all members."""
     own = (sizes[group.rank()], *x.shape[1:])
     if len(set(sizes)) == 1 and dist.get_backend(group) != "gloo":
         return reduce_scatter_by_library(group, x, own, wire, later=later)
@@ -176,9 +175,9 @@ def reduce_scatter_by_exchange(
     later: bool,
     ring: RingCollectives | None = None,
 ) -> StartedCall[Tensor]:
-    """Sends every member its rows; each member sums what arrives, in rank order and in full precision.
+    """Send every member its rows; each member sums what it receives in rank order and in full precision.
 
-    This serves uneven sizes, and all calls on gloo, whose own reduce-scatter costs a whole all-reduce: the exchange
+    Used for uneven sizes, and for all calls on gloo, whose reduce-scatter costs a whole all-reduce: the all-to-all
     takes a quarter to three quarters of that time (benchmarks/collectives.py).
     """
     whole, members = _to_wire(x, wire), len(sizes)
@@ -191,7 +190,7 @@ def reduce_scatter_by_exchange(
 def broadcast_send(
     group: Group, x: Tensor, wire: torch.dtype | None, *, later: bool, ring: RingCollectives | None = None
 ) -> StartedCall[Tensor]:
-    """Returns x; if a narrower type travels, x as the others receive it."""
+    """Broadcast x as the root. Returns x, or with a narrower wire dtype, x as the others receive it."""
     buffer = _to_wire(x, wire)
     works = _broadcast(group, group.rank(), buffer, later, ring)
     same = buffer.dtype == x.dtype
@@ -201,7 +200,7 @@ def broadcast_send(
 def broadcast_receive(
     group: Group, root: int, landing: ReceiveBuffer, *, later: bool, ring: RingCollectives | None = None
 ) -> StartedCall[Tensor]:
-    """Returns the root's tensor."""
+    """Receive the root's tensor."""
     works = _broadcast(group, root, landing.buffer, later, ring)
     return StartedCall(works, landing.result, landing.buffer.nbytes)
 
@@ -222,7 +221,7 @@ def all_to_all(
     later: bool,
     ring: RingCollectives | None = None,
 ) -> StartedCall[Tensor]:
-    """Sends rows of x to each member; the result has the rows from each member, both in the members' order."""
+    """Send rows of x to each member and return the rows from each, both in the order of the members."""
     packed = _to_wire(x, wire)
     buffer, land = make_receive_buffer((sum(receive), *x.shape[1:]), x.dtype, x.device, wire, None)
     works = _all_to_all(group, packed, send, buffer, receive, later, ring)
@@ -251,7 +250,7 @@ def exchange(
     wire: torch.dtype | None,
     tag: int,
 ) -> StartedCall[dict[int, Tensor]]:
-    """Exchanges messages with other members, all under way at once: no order of sends and receives can deadlock."""
+    """Exchange messages with other members, all at once, so that no order of sends and receives can deadlock."""
     calls = [
         dist.P2POp(dist.irecv, landing.buffer, group=group, tag=tag, group_peer=peer)
         for peer, landing in receives.items()
@@ -265,12 +264,12 @@ def exchange(
 
 
 def barrier(group: Group) -> None:
-    """Returns when every member has called."""
+    """Wait until every member has called."""
     dist.barrier(group=group)
 
 
 def _to_wire(x: Tensor, wire: torch.dtype | None) -> Tensor:
-    """x as it travels: contiguous and in the type of the wire. A tensor that is so already is not copied."""
+    """Return x contiguous and in the wire dtype, without a copy if it is already."""
     return x.to(wire or x.dtype).contiguous()
 
 
@@ -281,7 +280,7 @@ def make_receive_buffer(
     wire: torch.dtype | None = None,
     out: Tensor | None = None,
 ) -> ReceiveBuffer:
-    """A buffer for a tensor of this shape and type, in `out` if given."""
+    """Return a buffer for a tensor of this shape and dtype, in `out` if possible."""
     wire = wire or dtype
     if out is None:
         buffer = torch.empty(tuple(shape), dtype=wire, device=device)
@@ -296,7 +295,7 @@ def make_receive_buffer(
 def _start_all(calls: list[dist.P2POp]) -> list[dist.Work]:
     if calls[
         0
-    ].tensor.is_meta:  # the library's batches look for the backend of a device, and shapes are on none
+    ].tensor.is_meta:  # the library's batches look up the backend of a device, which the meta device lacks
         return [call.op(call.tensor, call.peer, call.group, call.tag) for call in calls]
     return dist.batch_isend_irecv(calls)
 

@@ -1,7 +1,7 @@
-"""Engines carry messages between ranks; a rank joins its world and leaves it through an engine.
+"""Engines: how ranks communicate. A rank joins and leaves its world through an engine.
 
-A world of one has no process group, whatever its engine, unless a measurement asks for one. This file knows nothing of
-grids or ledgers.
+A world of one rank has no process group, whatever the engine, unless a measurement asks for one. This module does not
+depend on grids or ledgers.
 """
 
 import os
@@ -19,8 +19,8 @@ from socket import gethostname
 import torch
 import torch.distributed as dist
 
-from harness.comm import collectives, meeting
-from harness.comm.meeting import TORCHRUN, RankPlace
+from harness.comm import collectives, hosts, interfaces, launchers, rendezvous
+from harness.comm.launchers import TORCHRUN, RankPlace
 from harness.device import gpu_count, gpu_identity, is_gpu, use_gpu
 from harness.errors import UserError
 from harness.files import owner_tag, read_head, remove_leftovers, scratch_names
@@ -28,9 +28,9 @@ from harness.locks import find_lockable_path
 
 
 class Engine(StrEnum):
-    """Gloo between processes on CPUs, NCCL between GPUs, or a single rank without messages.
+    """Gloo for CPUs, NCCL for GPUs, a single rank without communication, or a replay.
 
-    Replay is one rank of any world alone in a process: tensors have shapes only, and nothing is sent.
+    A replay is one rank of a world of any size in a single process: it uses meta tensors, and sends nothing.
     """
 
     GLOO = "gloo"
@@ -52,10 +52,10 @@ def join_world(
     timeout: timedelta = DEFAULT_TIMEOUT,
     group_of_one: bool = False,
 ) -> torch.device:
-    """Joins the world and returns the device of this rank.
+    """Join the world and return the device of this rank.
 
-    Ranks meet by the board of their launcher or through a file, which must not exist yet; or they have a store already.
-    With `group_of_one`, a world of one has a process group too, which a measurement of the engine needs.
+    Ranks find each other through their launcher's rendezvous, through a file, which must not exist yet, or through a
+    store that they are given. With `group_of_one`, a world of one rank has a process group too.
     """
     if engine is Engine.SINGLE and at.world > 1:
         raise UserError(
@@ -78,7 +78,7 @@ def join_world(
         if _is_bound(os.environ):
             _claim_gpu(device, store)
         _log_network(at)
-    hook = sys.excepthook  # every init_process_group wraps it once more, with a prefix of its own
+    hook = sys.excepthook  # every init_process_group wraps it again, with another prefix
     try:
         dist.init_process_group(
             backend,
@@ -94,11 +94,11 @@ def join_world(
 
 
 def _use_batch_scheduling() -> None:
-    """Sets Linux's batch policy for this thread and those that gloo will start.
+    """Set Linux's batch scheduling policy for this thread and the threads that gloo will start.
 
-    A message that arrives wakes one of gloo's threads. Under the usual policy this thread takes the core from the
-    thread that it has to wait for: a small all-reduce of four ranks on two cores lasts five times as long. Linux may
-    forbid another policy, as to a user's process that was started as idle.
+    Under the default policy, a gloo thread that is woken by a message preempts the thread that it then waits for: a
+    small all-reduce of four ranks on two cores takes five times as long. Linux may forbid a change of policy, as for a
+    process that was started as idle.
     """
     if hasattr(os, "SCHED_BATCH"):
         with suppress(PermissionError):
@@ -106,31 +106,31 @@ def _use_batch_scheduling() -> None:
 
 
 def _make_store(file: Path, at: RankPlace, timeout: timedelta) -> dist.Store:  # type: ignore[name-defined]
-    """The store of a world that the harness started; without a board or another launcher it is on one machine."""
-    foreign = meeting.detect_launcher(os.environ) not in (None, TORCHRUN)
-    if not foreign and meeting.RENDEZVOUS not in os.environ:
+    """Return the store of a world that the harness started: a file on one machine, else TCP with a rendezvous."""
+    foreign = launchers.detect_launcher(os.environ) not in (None, TORCHRUN)
+    if not foreign and rendezvous.RENDEZVOUS not in os.environ:
         return make_file_store(file, at.world)
-    name = os.environ.get(meeting.RENDEZVOUS, "").partition(" ")[0]
+    name = os.environ.get(rendezvous.RENDEZVOUS, "").partition(" ")[0]
     if at.rank == 0:
-        host = meeting.get_own_address(os.environ)
+        host = interfaces.get_own_address(os.environ)
         store = _make_tcp_store(host, 0, at.world, timeout, is_master=True)
         store.set(WORLD, hash_world_name(name))
-        meeting.publish_address(file, host, store.port)
+        rendezvous.publish_address(file, host, store.port)
         return store
-    store = _make_tcp_store(*meeting.find_address(file, timeout), at.world, timeout, is_master=False)
+    store = _make_tcp_store(*rendezvous.find_address(file, timeout), at.world, timeout, is_master=False)
     _check_world(store, hash_world_name(name))
     return store
 
 
 def hash_world_name(name: str) -> str:
-    """The name of a world in its store, which anyone can read: the board's own name is a secret of the ranks."""
+    """Hash the name of a world for its store, which anyone can read; the name itself is a secret of the ranks."""
     return sha256(name.encode()).hexdigest()[:16] if name else ""
 
 
 def make_file_store(file: Path, world: int) -> dist.Store:  # type: ignore[name-defined]
-    """A store in a file, for ranks of one machine: only those who may write to its folder can take part.
+    """Make a store in a file, for ranks on one machine. Only users who can write to its folder can take part.
 
-    torch locks the file. If its file system has no locks, the store is in a local folder of this user.
+    torch locks the file. If its file system does not support locks, the store is in a local folder of this user.
     """
     place = find_lockable_path(file)
     if place != file:
@@ -139,13 +139,13 @@ def make_file_store(file: Path, world: int) -> dist.Store:  # type: ignore[name-
 
 
 WORLD = "world"
-"""The key of the name of the world whose ranks share a store."""
+"""The key in a store under which rank 0 stores the name of its world."""
 
 
 def external_store(at: RankPlace, timeout: timedelta = DEFAULT_TIMEOUT) -> dist.Store:  # type: ignore[name-defined]
-    """The store of a world that another launcher started. The port may be that of another world, which is refused."""
-    os.environ.update(meeting.get_master_address(os.environ))
-    name = meeting.world_name(os.environ)
+    """Return the store of a world that another launcher started. Raises if the port belongs to another world."""
+    os.environ.update(hosts.get_master_address(os.environ))
+    name = hosts.world_name(os.environ)
     try:
         store, _, _ = next(dist.rendezvous("env://", at.rank, at.world, timeout=timeout))  # type: ignore[attr-defined]
     except dist.DistNetworkError as error:
@@ -161,7 +161,7 @@ def external_store(at: RankPlace, timeout: timedelta = DEFAULT_TIMEOUT) -> dist.
 
 
 def _make_tcp_store(host: str, port: int, world: int, timeout: timedelta, *, is_master: bool) -> dist.Store:  # type: ignore[name-defined]
-    """A store at a port of rank 0, which waits for nobody. The system chooses the port 0."""
+    """Make a store at a port of rank 0, without waiting for the other ranks. For port 0 the system chooses a port."""
     return dist.TCPStore(host, port, world, is_master=is_master, timeout=timeout, wait_for_workers=False)  # type: ignore[attr-defined]
 
 
@@ -173,7 +173,7 @@ def _check_world(store: dist.Store, name: str) -> None:  # type: ignore[name-def
 
 
 def _claim_gpu(device: torch.device, store: dist.Store) -> None:  # type: ignore[name-defined]
-    """Refuses a GPU that another rank has claimed."""
+    """Claim a GPU for this rank. Raises if another rank has claimed it."""
     host = gethostname()
     if store.add(f"{host} {gpu_identity(device)}", 1) > 1:
         raise UserError(
@@ -184,32 +184,32 @@ def _claim_gpu(device: torch.device, store: dist.Store) -> None:  # type: ignore
 
 
 def leave_world() -> None:
-    """Leaves the world; ranks that still wait for this one fail at once."""
+    """Leave the world. Ranks that still wait for this one fail at once."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def _fake_store() -> dist.Store:  # type: ignore[name-defined]
-    """The library's store for a process group that sends nothing; importing it registers the backend `fake`."""
+    """Return torch's store for a process group that sends nothing. Importing it registers the backend `fake`."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if not torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "Meta"):
-        # Older releases of torch register their collectives on shapes only when this module is imported.
+        # Older releases of torch register collectives on meta tensors only when this module is imported.
         from torch.distributed._tools import fake_collectives  # noqa: F401
 
     return FakeStore()
 
 
 def max_ranks(engine: Engine) -> int | None:
-    """The most ranks that this machine can have: one on each GPU; None for any number."""
+    """Return the maximum number of ranks on this machine: one per GPU with NCCL, else None for no limit."""
     if engine is not Engine.NCCL:
         return None
-    select_device(engine, 0)  # or a refusal with its reason
+    select_device(engine, 0)  # raises if there is no GPU
     return gpu_count()
 
 
 def select_device(engine: Engine, local_rank: int) -> torch.device:
-    """The device on which a rank of this machine computes; it becomes the current one."""
+    """Return the device of a rank on this machine, and make it the current one."""
     if engine is not Engine.NCCL:
         return torch.device("meta" if engine is Engine.REPLAY else "cpu")
     if not (gpu_count() and dist.is_nccl_available()):
@@ -227,45 +227,43 @@ def select_device(engine: Engine, local_rank: int) -> torch.device:
 
 
 def _is_bound(environ: Mapping[str, str]) -> bool:
-    """True if a launcher shows each rank a single device, its own. torchrun shows every rank all devices."""
-    shown = [environ[name] for name in meeting.VISIBLE_DEVICES if environ.get(name)]
-    foreign = meeting.detect_launcher(environ) not in (None, TORCHRUN)
+    """Return True if the launcher shows each rank only its own device. torchrun shows every rank all devices."""
+    shown = [environ[name] for name in launchers.VISIBLE_DEVICES if environ.get(name)]
+    foreign = launchers.detect_launcher(environ) not in (None, TORCHRUN)
     return foreign and bool(shown) and all("," not in devices for devices in shown)
 
 
-# The network that NCCL chose, as its log says.
+# The network that NCCL uses, from its log.
 
 NETWORK = re.compile(r"Using network (?P<name>.+?)\s*$", re.MULTILINE)
 LOG_OF_NCCL, OWN_LOG = "NCCL_DEBUG_FILE", "harness-nccl-"
 LOGGING = ("NCCL_DEBUG", LOG_OF_NCCL)
-"""The variables by which a user directs NCCL's log; the harness then leaves it alone."""
+"""The variables that configure NCCL's log; if the user sets one, the harness does not change the log."""
 LOG_READ = 1 << 22
-"""The bytes of NCCL's log that are read: it names its network when it starts."""
+"""The number of bytes read of NCCL's log, which names the network near its beginning."""
 
 
 def _log_network(at: RankPlace) -> None:
-    """Lets NCCL on rank 0 write its choices to a file of this machine, unless the user directs its log."""
+    """Let NCCL on rank 0 log its network to a temporary file, unless the user configures its log."""
     if at.rank == 0 and not os.environ.keys() & LOGGING:
-        remove_leftovers(
-            Path(tempfile.gettempdir()), scratch_names(OWN_LOG)
-        )  # where nobody asked for the network
+        remove_leftovers(Path(tempfile.gettempdir()), scratch_names(OWN_LOG))  # logs that were never read
         file, name = tempfile.mkstemp(prefix=f"{OWN_LOG}{owner_tag()}.")
         os.close(file)
         os.environ.update({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", LOG_OF_NCCL: name})
 
 
 def read_network() -> str | None:
-    """The network that NCCL uses between machines, on rank 0; None without NCCL, or if its log goes elsewhere."""
+    """Return the network that NCCL uses between machines, on rank 0; None without NCCL or without its log."""
     log = Path(os.environ.get(LOG_OF_NCCL, ""))
     if not log.is_file():
         return None
     found = parse_network(read_head(log, LOG_READ))
     if log.name.startswith(OWN_LOG):
-        log.unlink()  # NCCL still writes to it, and nobody reads on
+        log.unlink()  # NCCL keeps its file open
     return found
 
 
 def parse_network(log: str) -> str | None:
-    """The network that a log of NCCL or RCCL names."""
+    """Return the network named in a log of NCCL or RCCL."""
     found = NETWORK.search(log)
     return found["name"] if found else None

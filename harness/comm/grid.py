@@ -1,7 +1,6 @@
-"""A grid: the ranks of a world, arranged along named axes over torch's DeviceMesh.
+"""A grid arranges the ranks of a world along named axes, on top of torch's DeviceMesh.
 
-Ranks are numbered row-major, the first axis slowest. A grid knows which ranks an axis joins; `harness.comm.axis` has
-the collectives of an axis.
+Ranks are numbered in row-major order. A grid knows the members of each axis; `harness.comm.axis` has the collectives.
 """
 
 from collections.abc import Mapping
@@ -26,8 +25,8 @@ from harness.ledger import AxisName, Ledger
 class Grid:
     """One rank's view of its grid.
 
-    Every axis of more than one rank has a process group, made at once. A set of axes that is taken as one (`axis`) has
-    a group from its first use on; the set of all axes has the world's. An axis of one has none.
+    Every axis of more than one rank has a process group, created when the grid is built. Combined axes (`axis`) get a
+    group at their first use; the combination of all axes uses the world's. An axis of one rank has no group.
     """
 
     shape: dict[AxisName, int]
@@ -37,11 +36,11 @@ class Grid:
     device: torch.device
     composed_from: int | None
     wire: torch.dtype | None
-    """The type in which features, activations and their gradients travel; None for their own."""
+    """The dtype in which features, activations and their gradients are sent; None for their own."""
     _mesh: DeviceMesh | None
     _axes: dict[tuple[AxisName, ...], Axis] = field(default_factory=dict)
     _rings: dict[Group, RingCollectives] = field(default_factory=dict)
-    """The composed calls of each group; axes that share a group share its calls."""
+    """The ring collectives of each group; axes with the same group share them."""
 
     @classmethod
     def build(
@@ -52,9 +51,9 @@ class Grid:
         composed_from: int | None = None,
         wire: torch.dtype | None = None,
     ) -> "Grid":
-        """Arranges the world that was started (`harness.comm.engine`). Every rank calls this at the same point.
+        """Build the grid of a world that was joined (`harness.comm.engine`). Collective: every rank calls this.
 
-        Calls of `composed_from` bytes or more are composed of messages; without it none are.
+        Calls of `composed_from` bytes or more use `RingCollectives`; None disables them.
         """
         world, device = world_size(), device or torch.device("cpu")
         _check_shape(shape, world)
@@ -74,9 +73,9 @@ class Grid:
         return self.axis(tuple(self.shape))
 
     def axis(self, names: tuple[AxisName, ...]) -> Axis:
-        """Several axes as one. Its members are in the order of their ranks, whatever the order of the names.
+        """Return several axes combined into one. Members are in rank order, whatever the order of the names.
 
-        The first call for a set of names builds its group, so every rank makes these calls in the same order.
+        The first call for a set of names creates its group, so every rank must make these calls in the same order.
         """
         if unknown := [name for name in names if name not in self.shape]:
             raise UserError(
@@ -88,9 +87,9 @@ class Grid:
         return self._axes[names]
 
     def drain(self) -> None:
-        """Waits for calls that are still under way. This ends the use of a trainer.
+        """Wait for all calls in flight, when a trainer is no longer used.
 
-        A message that was never received would be taken for the next message between the same two ranks.
+        Otherwise a message that was never received would match the next receive between the same two ranks.
         """
         drain(self.ledger)
         for ring in self._rings.values():
@@ -118,12 +117,12 @@ class Grid:
             return self._mesh.get_group(wide[0])
         if prod(self.shape[name] for name in wide) == self._mesh.size():
             return torch.distributed.group.WORLD
-        # A private name of torch: its public functions would build the groups of the other axes once more.
+        # A private method of torch: the public functions would create the groups of the other axes again.
         return self._mesh[wide]._flatten().get_group()
 
 
 def _make_replay_group(ranks: tuple[int, ...]) -> Group | None:
-    """The group of a replayed rank. The mesh would make those of all other ranks too, thousands in a large world."""
+    """Create the group of a replayed rank. A mesh would also create those of all other ranks, perhaps thousands."""
     if len(ranks) == 1:
         return None
     if len(ranks) == world_size():
@@ -135,7 +134,7 @@ def _make_replay_group(ranks: tuple[int, ...]) -> Group | None:
 def _check_shape(shape: Mapping[AxisName, int], world: int) -> None:
     text = " x ".join(f"{name}={size}" for name, size in shape.items())
     if any(size < 1 for size in shape.values()):
-        raise UserError(f"The grid {text} has an axis without ranks: every axis needs at least one.")
+        raise UserError(f"The grid {text} has an axis without ranks. Every axis needs at least one.")
     if (ranks := prod(shape.values())) != world:
         raise UserError(
             f"The grid {text} arranges {ranks} ranks, and {world} were started. "

@@ -1,4 +1,4 @@
-"""The coordinates of a rank in a grid, and the grids of a number of ranks: plain arithmetic without torch."""
+"""Coordinates of ranks in a grid, and the grids of a given number of ranks. Does not import torch."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ Coordinates = Mapping[AxisName, int]
 
 
 def coordinates(shape: Mapping[AxisName, int], rank: int) -> dict[AxisName, int]:
-    """The coordinates of a rank: row-major, the first axis slowest."""
+    """Return the coordinates of a rank, in row-major order."""
     at: dict[AxisName, int] = {}
     for name in reversed(list(shape)):
         rank, at[name] = divmod(rank, shape[name])
@@ -18,7 +18,7 @@ def coordinates(shape: Mapping[AxisName, int], rank: int) -> dict[AxisName, int]
 
 
 def rank_at(shape: Mapping[AxisName, int], at: Coordinates) -> int:
-    """The rank at these coordinates: the inverse of `coordinates`."""
+    """Return the rank at these coordinates: the inverse of `coordinates`."""
     rank = 0
     for name, size in shape.items():
         assert 0 <= at[name] < size, (name, at[name], size)
@@ -27,7 +27,7 @@ def rank_at(shape: Mapping[AxisName, int], at: Coordinates) -> int:
 
 
 def list_grids(ranks: int, *axes: AxisName) -> list[dict[AxisName, int]]:
-    """Every grid of so many ranks over these axes, the squarest first, and among equals those long in the last axes."""
+    """Return all grids of `ranks` ranks over these axes, the squarest first; ties go to those longer in later axes."""
     shapes: list[tuple[int, ...]] = [(ranks,)]
     for _ in axes[1:]:
         shapes = [(*shape[:-1], low, shape[-1] // low) for shape in shapes for low in _divisors(shape[-1])]

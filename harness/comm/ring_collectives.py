@@ -1,8 +1,7 @@
-"""Collectives out of point-to-point messages, for networks on which gloo's own are slow.
+"""Collectives built from point-to-point messages, for networks on which gloo's collectives are slow.
 
-Gloo broadcasts along a tree, so the root's link carries the message several times, and in gloo's all-to-all the members
-wait for each other. The collectives below keep every link busy in both directions all the time. `benchmarks/links.py`
-measures both.
+Gloo broadcasts along a tree, so the root's link carries the message several times, and members wait for each other in
+gloo's all-to-all. These collectives keep every link busy in both directions. `benchmarks/links.py` compares them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,19 +17,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 PIECES = 64
-"""The number of pieces of a broadcast: a ring of p members takes (PIECES + p - 2) / PIECES of the link's time."""
+"""The number of pieces of a pipelined broadcast: a ring of p members takes (PIECES + p - 2) / PIECES link times."""
 SMALLEST_PIECE = 1 << 15
-"""The bytes below which a message costs its latency."""
+"""The size in bytes below which the latency of a message dominates."""
 TAGS = 1 << 24
-"""The tags of one call. Tags below are for other messages, tags above for other calls that are under way as well."""
+"""The number of tags of one call. Lower tags are for other messages, higher ones for other calls in flight."""
 CALLS = 100
-"""The calls of a group that are under way at the same time, at most: tags have 31 bits."""
+"""The maximum number of calls in flight per group: tags have 31 bits."""
 
 
 class RingWork(Thread):
-    """A call under way on a thread of its own, to be waited for as the library's calls are.
+    """A call in flight on a separate thread, with the interface of `torch.distributed.Work`.
 
-    The thread never keeps a process alive: a rank that fails leaves at once.
+    The thread is a daemon, so that a failing rank exits at once.
     """
 
     def __init__(self, messages: Callable[[], None]) -> None:
@@ -39,7 +38,7 @@ class RingWork(Thread):
         self.start()
 
     def run(self) -> None:
-        """Runs on the new thread."""
+        """Run the messages, on the new thread."""
         try:
             with torch.no_grad():
                 self._messages()
@@ -48,20 +47,20 @@ class RingWork(Thread):
         else:
             self._result.set_result(None)
         finally:
-            del self._messages  # and their buffers
+            del self._messages  # releases their buffers
 
     def wait(self) -> None:
-        """Returns when this member is done and the callbacks of the future have run, or raises what went wrong."""
+        """Wait until this member is done and the callbacks of the future have run; re-raise any error."""
         self.join()
         self._result.result()
 
     def get_future(self) -> "Future[None]":
-        """A future that is set when this member is done."""
+        """Return a future that is set when this member is done."""
         return self._result
 
 
 class RingCollectives:
-    """The composed calls of a group. All members issue the same calls in the same order, and so give the same tags."""
+    """The ring collectives of a group. All members issue the same calls in the same order, so that tags match."""
 
     def __init__(self, group: dist.ProcessGroup, smallest: int) -> None:
         self._group, self._smallest = group, smallest
@@ -69,28 +68,28 @@ class RingCollectives:
         self._flights: dict[int, RingWork] = {}
 
     def is_worthwhile(self, size: int) -> bool:
-        """True if a call of so many bytes is large enough."""
+        """Return True if a call of `size` bytes is large enough."""
         return size >= self._smallest
 
     def broadcast(self, root: int, buffer: Tensor, *, later: bool) -> list[RingWork]:
-        """Fills every member's buffer with the root's; returns the flights to wait for, none unless `later`."""
+        """Fill every member's buffer with the root's. Return the works to wait for: none unless `later`."""
         return self._issue(_broadcast, root, buffer, later=later)
 
     def gather(self, blocks: Sequence[Tensor], *, later: bool) -> list[RingWork]:
-        """Sends every member's block to every member."""
+        """Send every member's block to all members."""
         return self._issue(_gather, blocks, later=later)
 
     def exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, later: bool) -> list[RingWork]:
-        """Sends a tensor to each member and receives one from each."""
+        """Send a tensor to each member and receive one from each."""
         return self._issue(_exchange, sends, receives, later=later)
 
     def drain(self) -> None:
-        """Waits for all flights, also for flights whose results nobody wants."""
+        """Wait for all calls in flight, including those whose results are not used."""
         for flight in self._flights.values():
             flight.wait()
 
     def _issue(self, messages: Callable[..., None], *given: Any, later: bool) -> list[RingWork]:
-        """Issues a call. Its tags are those of an earlier call, which is waited for first."""
+        """Issue a call. An earlier call that used the same tags is waited for first."""
         self._issued += 1
         tags = self._issued % CALLS
         if earlier := self._flights.pop(tags, None):
@@ -105,7 +104,7 @@ class RingCollectives:
 
 @dataclass(frozen=True, slots=True)
 class TaggedGroup:
-    """The members of a group, and the tags by which the messages of one call are told from others."""
+    """A group and the first tag of one call, which separates its messages from those of other calls."""
 
     group: dist.ProcessGroup
     first_tag: int
@@ -130,7 +129,7 @@ class TaggedGroup:
 
 
 def _broadcast(members: TaggedGroup, root: int, buffer: Tensor) -> None:
-    """Sends pieces along a ring that starts at the root: each piece is passed on while the next one arrives."""
+    """Pipeline pieces along a ring that starts at the root: forward each piece while the next one is received."""
     size, distance = members.size, (members.index - root) % members.size
     before, after = (members.index - 1) % size, (members.index + 1) % size
     pieces = list(_split_pieces(buffer))
@@ -146,15 +145,15 @@ def _broadcast(members: TaggedGroup, root: int, buffer: Tensor) -> None:
 
 
 def _gather(members: TaggedGroup, blocks: Sequence[Tensor]) -> None:
-    """Sends blocks along a ring: a member sends its own, then passes on the pieces of others as they arrive.
+    """Send blocks along a ring: each member sends its block, then forwards the pieces of others as it receives them.
 
-    A link carries every block once, however uneven the blocks are.
+    Each link carries every block once, even if the blocks are uneven.
     """
     size, index = members.size, members.index
     before, after = (index - 1) % size, (index + 1) % size
     pieces = [list(_split_pieces(block)) for block in blocks]
     tags = list(accumulate((len(cut) for cut in pieces), initial=0))
-    upstream = [(index - step) % size for step in range(1, size)]  # in the order in which their blocks arrive
+    upstream = [(index - step) % size for step in range(1, size)]  # in the order in which blocks are received
     coming = {
         owner: [members.receive(piece, before, tags[owner] + i) for i, piece in enumerate(pieces[owner])]
         for owner in upstream
@@ -170,13 +169,15 @@ def _gather(members: TaggedGroup, blocks: Sequence[Tensor]) -> None:
 
 
 def _exchange(members: TaggedGroup, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> None:
-    """Sends a tensor to each member and receives one from each, all under way at once.
+    """Send a tensor to each member and receive one from each, all at once.
 
-    One after the other would take up to twice the time: where some pairs have nothing to send, members would wait.
+    Rounds of pairwise exchanges would take up to twice the time if some pairs have nothing to send.
     """
     size, index = members.size, members.index
     receives[index].copy_(sends[index])
-    others = [(index + step) % size for step in range(1, size)]  # not all members send to the same one
+    others = [
+        (index + step) % size for step in range(1, size)
+    ]  # staggered, so that members have different targets
     works = [members.receive(receives[source], source, 0) for source in others if receives[source].numel()]
     works += [members.send(sends[to], to, 0) for to in others if sends[to].numel()]
     for work in works:

@@ -18,7 +18,7 @@ from torch import Tensor
 from harness.comm import collectives, engine
 from harness.comm.collectives import Reduction, StartedCall
 from harness.comm.engine import Engine
-from harness.comm.meeting import RankPlace
+from harness.comm.launchers import RankPlace
 from harness.device import reset_memory
 from harness.doctor.links import ASSUMED, GB, constant
 from harness.doctor.measurements import KernelTime, Measuring

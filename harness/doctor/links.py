@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 import yaml
 
-from harness.comm import engine, meeting, traffic
+from harness.comm import engine, interfaces, launchers, traffic
 from harness.comm.axis import Axis
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
@@ -167,13 +167,13 @@ def main() -> int:
     parser.add_argument("--engine", type=Engine, required=True)
     parser.add_argument("--meeting", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    meeting.add_interface_options(parser)
+    interfaces.add_interface_options(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in engine.LOGGING:  # a measurement always asks for the network
         os.environ.pop(name, None)
-    at = meeting.read_place(os.environ)
-    meeting.choose_interface(options, at)
+    at = launchers.read_place(os.environ)
+    interfaces.choose_interface(options, at)
     device = engine.join_world(options.engine, at, rendezvous=options.meeting)
     try:
         result = measured_here(at.world, device) | {"network": engine.read_network()}

@@ -230,7 +230,7 @@ def _in_torch(tell: Tell) -> Iterator[Examined]:
     """What torch makes of the GPUs that the driver shows."""
     import torch
 
-    from harness.comm.meeting import VISIBLE_DEVICES
+    from harness.comm.launchers import VISIBLE_DEVICES
     from harness.device import gpu_build, gpu_count, pairs_without_peer_access
 
     build, devices = gpu_build(), gpu_count()

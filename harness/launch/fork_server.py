@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple, NoReturn
 
 from harness.children import die_with_parent
-from harness.comm.meeting import LAUNCHED, OTHER_VISIBLE_DEVICES, STARTED, VISIBLE_DEVICES
+from harness.comm.launchers import LAUNCHED, OTHER_VISIBLE_DEVICES, STARTED, VISIBLE_DEVICES
 from harness.errors import RunError
 
 IMPORTED = ("harness.run.rank", "harness.run.recording", "harness.results.parquet", "harness.kernels.tiles")

@@ -24,7 +24,8 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
-from harness.comm.meeting import RankPlace, is_single_machine, read_place
+from harness.comm.hosts import is_single_machine
+from harness.comm.launchers import RankPlace, read_place
 from harness.errors import RunError, UserError
 from harness.files import SCRATCH, SCRATCH_NAMES, explain_os_errors, is_own, owner_tag, remove_leftovers
 from harness.launch.fork_server import ForkServer

@@ -32,7 +32,8 @@ from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from struct import calcsize, unpack
 
-from harness.comm.meeting import FIRST_PAUSE, RENDEZVOUS, STARTED, read_place
+from harness.comm.launchers import STARTED, read_place
+from harness.comm.rendezvous import FIRST_PAUSE, RENDEZVOUS
 from harness.errors import RunError
 from harness.launch.fork_server import Child, ForkServer, Waiting, alike
 from harness.launch.library_caches import secure_caches

@@ -12,7 +12,9 @@ from stat import S_ISREG
 from typing import NamedTuple
 
 from harness.children import die_with_parent
-from harness.comm.meeting import INTERFACES, LAUNCHED, LAUNCHERS, STAGED, Rendezvous, get_own_address
+from harness.comm.interfaces import INTERFACES, get_own_address
+from harness.comm.launchers import LAUNCHED, LAUNCHERS, STAGED
+from harness.comm.rendezvous import Rendezvous
 from harness.errors import RunError, UserError
 from harness.files import is_own, read_tail
 from harness.launch.fork_server import ForkServer, Waiting

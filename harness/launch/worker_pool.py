@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from harness.comm import engine
 from harness.comm.engine import Engine
-from harness.comm.meeting import RankPlace
+from harness.comm.launchers import RankPlace
 from harness.errors import RunError
 from harness.files import owner_tag, remove_leftovers, scratch_names
 from harness.launch.fork_server import Child, ForkServer, Waiting, how_it_ended

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from harness.comm.grid import Grid
-from harness.comm.meeting import LAUNCHED, STAGED, STARTED
+from harness.comm.launchers import LAUNCHED, STAGED, STARTED
 from harness.device import reset_memory
 from harness.graph.blocks import Blocks
 from harness.registry import load_strategy

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from harness.comm import engine, meeting
+from harness.comm import engine, interfaces, launchers
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.errors import UserError
@@ -56,15 +56,15 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--meeting", type=Path, help="a file by which ranks find each other without a board")
     parser.add_argument("--stacks", action="store_true", help="write the stacks into a file at every SIGUSR1")
-    meeting.add_interface_options(parser)
+    interfaces.add_interface_options(parser)
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    at = meeting.read_place(os.environ)
+    at = launchers.read_place(os.environ)
     if options.stacks:
         dump_stacks_on_signal(options.scratch, at.rank)
 
     def prepare() -> None:
-        meeting.choose_interface(options, at)
+        interfaces.choose_interface(options, at)
 
     code = run_and_report_faults(at, project_root(), options.scratch, options.runs, options.meeting, prepare)
     fault = read_fault(options.scratch, at.rank)
@@ -97,7 +97,7 @@ def run_and_report_faults(
 
 
 def run(
-    spec: Spec, at: meeting.RankPlace, root: Path, scratch: Path, runs: Path, meet: Any, stages: Stages
+    spec: Spec, at: launchers.RankPlace, root: Path, scratch: Path, runs: Path, meet: Any, stages: Stages
 ) -> None:
     """Open the graph, join the other ranks, train, gather the tables on rank 0, leave the process group, and record.
 

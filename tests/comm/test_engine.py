@@ -6,15 +6,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness.comm import engine, meeting
+from harness.comm import engine, launchers
 from harness.comm.engine import Engine
-from harness.comm.meeting import RankPlace
+from harness.comm.launchers import RankPlace
 from harness.errors import UserError
 
 
 def test_a_process_without_a_launcher_is_a_world_of_one() -> None:
-    assert meeting.read_place({}) == RankPlace(rank=0, world=1, local_rank=0)
-    assert meeting.read_place({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == RankPlace(5, 8, 1)
+    assert launchers.read_place({}) == RankPlace(rank=0, world=1, local_rank=0)
+    assert launchers.read_place({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == RankPlace(5, 8, 1)
 
 
 @pytest.mark.parametrize("kind", [Engine.SINGLE, Engine.GLOO])

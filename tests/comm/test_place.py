@@ -1,4 +1,4 @@
-"""Ranks, worlds and meeting points from the environments that launchers make; and the board at which ranks ask."""
+"""The places and addresses of ranks from the environments of launchers, and the rendezvous at which ranks ask."""
 
 import os
 import resource
@@ -11,20 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.comm import meeting
+from harness.comm import rendezvous
 from harness.comm.engine import _is_bound, parse_network
-from harness.comm.meeting import (
-    RENDEZVOUS,
-    RankPlace,
-    Rendezvous,
-    detect_launcher,
-    find_address,
-    first_host,
-    get_master_address,
-    get_own_address,
-    publish_address,
-    read_place,
-)
+from harness.comm.hosts import first_host, get_master_address
+from harness.comm.interfaces import get_own_address
+from harness.comm.launchers import RankPlace, detect_launcher, read_place
+from harness.comm.rendezvous import RENDEZVOUS, Rendezvous, find_address, publish_address
 from harness.errors import UserError
 
 # As found in task 5 of `srun -N 2 -n 8 --ntasks-per-node=4` inside a batch job.
@@ -212,7 +204,7 @@ def test_without_a_board_the_address_is_in_the_file(
     board: Rendezvous, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody listens any more; and a board of another run, at the same port, gives no address."""
-    monkeypatch.setattr(meeting, "CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr(rendezvous, "CONNECT_TIMEOUT", 0.2)
     name, host, _ = os.environ[RENDEZVOUS].split()
     board.close()
     publish_address(tmp_path / "meeting", "10.0.0.7", 4242)
@@ -273,7 +265,7 @@ def test_a_board_answers_while_strangers_hold_every_descriptor(
     used = max(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208
     monkeypatch.setattr(resource, "getrlimit", lambda _: (used + 60, used + 60))
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
-    monkeypatch.setattr(meeting, "KEPT_FREE", used + 50)
+    monkeypatch.setattr(rendezvous, "KEPT_FREE", used + 50)
     board = Rendezvous("127.0.0.1")
     monkeypatch.setenv(RENDEZVOUS, board.environment[RENDEZVOUS])
     silent = []
@@ -282,7 +274,7 @@ def test_a_board_answers_while_strangers_hold_every_descriptor(
         board.serve()
     assert len(board._silent) <= 10
     assert address_between_ranks(board, tmp_path) == ("10.0.0.7", 4242)
-    monkeypatch.setattr(meeting, "SILENCE_TIMEOUT", 0.0)
+    monkeypatch.setattr(rendezvous, "SILENCE_TIMEOUT", 0.0)
     board.serve()
     assert not board._silent, "guests that say nothing are dropped"
 

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.comm.meeting import RankPlace
+from harness.comm.launchers import RankPlace
 from harness.ledger import AxisName, Key, Ledger, Phase, TensorName
 
 X, Y = AxisName.X, AxisName.Y

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from harness.comm import engine
-from harness.comm.meeting import RankPlace
+from harness.comm.launchers import RankPlace
 from harness.errors import RunError, UserError
 from harness.experiment.defaults import make_spec
 from harness.files import SCRATCH, owner_tag

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.comm.meeting import RankPlace
+from harness.comm.launchers import RankPlace
 from harness.experiment.defaults import make_spec
 from harness.launch.fork_server import ForkServer
 from harness.launch.launch import launch, launch_here

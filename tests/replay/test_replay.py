@@ -13,7 +13,7 @@ from harness.check.case import check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.comm.meeting import RankPlace
+from harness.comm.launchers import RankPlace
 from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName

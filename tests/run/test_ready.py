@@ -21,7 +21,7 @@ WATCHED = """
 import json, sys
 from pathlib import Path
 from numba.core import event
-from harness.comm.meeting import RankPlace
+from harness.comm.launchers import RankPlace
 from harness.run import rank
 
 inside, outside, training = [], [], []
