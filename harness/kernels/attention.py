@@ -1,8 +1,8 @@
-"""Attention along the entries of a sparse matrix: each row is a mean over the row's columns, weighed by scores.
+"""Sparse graph attention: each output row is the mean of the row's neighbours, weighted by a softmax of edge scores.
 
     l_ij = leaky(d_i + s_j),  a_ij = exp l_ij / sum_k exp l_ik,  Z_i = sum_j a_ij T_j           (GAT, equations 1 to 4)
 
-for every head by itself. The gradient is computed along rows and then along columns, all columns or some:
+for each head independently. The backward pass has one kernel along rows and one along columns (all or some):
 
     dl_ij = a_ij (G_i T_j - sum_k a_ik G_i T_k) leaky'(d_i + s_j),  dd_i = sum_j dl_ij
     dT_j = sum_i a_ij G_i,  ds_j = sum_i dl_ij
@@ -27,7 +27,7 @@ from harness.kernels.jit import compiled, run_over_rows
 from harness.kernels.spmm import OPERATORS, inner_products, multiply
 
 SLOPE = 0.2
-"""The slope of the leaky ReLU below zero."""
+"""The negative slope of the leaky ReLU."""
 U = np.uint64
 ONE = U(1)
 
@@ -48,12 +48,12 @@ ATTEND_COLUMNS_BACKWARD = torch.ops.harness.attend_columns_back.default
 
 
 def transpose_with_positions(A_NK: Csr) -> Csr:
-    """A^T, whose values are the positions of its entries in A."""
+    """Return A^T with the position of each entry in A as its value."""
     return transpose(A_NK._replace(val=torch.arange(A_NK.nnz, device=A_NK.val.device)))
 
 
 def attend(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
-    """a (Q, E) and Z (Q, N, F); not differentiable."""
+    """Return a (Q, E) and Z (Q, N, F). Not differentiable."""
     outputs: Pair = ATTEND(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF)
     return outputs
 
@@ -61,13 +61,13 @@ def attend(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
 def attend_rows_backward(
     A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor, a_QE: Tensor, G_QNF: Tensor
 ) -> Pair:
-    """dl (Q, E) and dd (Q, N)."""
+    """Return dl (Q, E) and dd (Q, N)."""
     gradients: Pair = ATTEND_ROWS_BACKWARD(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF, a_QE, G_QNF)
     return gradients
 
 
 def attend_columns_backward(A_KN: Csr, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tensor) -> Pair:
-    """dT (Q, K, F) and ds (Q, K) of the columns that are rows of A_KN, a `turned` matrix."""
+    """Return dT (Q, K, F) and ds (Q, K). `A_KN` is the result of `transpose_with_positions`, or some of its rows."""
     gradients: Pair = ATTEND_COLUMNS_BACKWARD(A_KN.rowptr, A_KN.col, A_KN.val, a_QE, dl_QE, G_QNF)
     return gradients
 
@@ -109,11 +109,11 @@ def _fill_heads(outputs: Pair, heads: Iterator[Pair]) -> Pair:
     return outputs
 
 
-# One head. Values of A do not count, except in `_columns_back_head`: there they are the positions of its entries.
+# One head. The values of A are ignored, except in `_attend_columns_backward_head`, where they are entry positions.
 
 
 def _attend_head(A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor) -> Pair:
-    """a = softmax of the scores, row by row; Z = a T."""
+    """Compute a, the row-wise softmax of the scores, and Z = a T."""
     a_E = (softmax_numba if _use_numba(d_N) else softmax_torch)(A_NK, d_N, s_K)
     return a_E, multiply(A_NK._replace(val=a_E), T_KF, None)
 
@@ -121,22 +121,22 @@ def _attend_head(A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor) -> Pair:
 def _attend_rows_backward_head(
     A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor, a_E: Tensor, G_NF: Tensor
 ) -> Pair:
-    """dl = a (da - sum of a da) leaky', where da = G T; and dd, the sums of dl."""
+    """Compute dl = a (da - sum of a da) leaky', where da = G T, and dd, the row sums of dl."""
     da_E = inner_products(A_NK, G_NF, T_KF)
     return (softmax_backward_numba if _use_numba(d_N) else softmax_backward_torch)(A_NK, d_N, s_K, a_E, da_E)
 
 
 def _attend_columns_backward_head(A_KN: Csr, a_E: Tensor, dl_E: Tensor, G_NF: Tensor) -> Pair:
-    """dT = a^T G, and ds, the sums of dl."""
+    """Compute dT = a^T G and ds, the column sums of dl."""
     a_turned, ds_K = (reorder_entries_numba if _use_numba(a_E) else reorder_entries_torch)(A_KN, a_E, dl_E)
     return multiply(A_KN._replace(val=a_turned), G_NF, None), ds_K
 
 
-# Scores and their softmax in tensor operations: a dozen passes over the entries.
+# Scores and their softmax as torch operations: a dozen passes over the entries.
 
 
 def softmax_torch(A_NK: Csr, d_N: Tensor, s_K: Tensor) -> Tensor:
-    """The softmax of the scores, row by row."""
+    """Return the softmax of the scores, row by row."""
     row_E = row_indices(A_NK)
     l_E = leaky_relu(take(d_N, row_E) + take(s_K, A_NK.col), SLOPE)
     exp_E = (l_E - take(_segment_reduce(l_E, A_NK.rowptr, "max"), row_E)).exp()
@@ -144,7 +144,7 @@ def softmax_torch(A_NK: Csr, d_N: Tensor, s_K: Tensor) -> Tensor:
 
 
 def softmax_backward_torch(A_NK: Csr, d_N: Tensor, s_K: Tensor, a_E: Tensor, da_E: Tensor) -> Pair:
-    """dl and dd."""
+    """Return dl and dd."""
     row_E = row_indices(A_NK)
     mean_N = _segment_reduce(a_E * da_E, A_NK.rowptr, "sum")
     dl_E = a_E * (da_E - take(mean_N, row_E))
@@ -153,7 +153,7 @@ def softmax_backward_torch(A_NK: Csr, d_N: Tensor, s_K: Tensor, a_E: Tensor, da_
 
 
 def reorder_entries_torch(A_KN: Csr, a_E: Tensor, dl_E: Tensor) -> Pair:
-    """a in the order of the transpose, and ds."""
+    """Return a in the order of the transpose, and ds."""
     return take(a_E, A_KN.val), _segment_reduce(take(dl_E, A_KN.val), A_KN.rowptr, "sum")
 
 
@@ -161,8 +161,8 @@ def _segment_reduce(x_E: Tensor, rowptr: Tensor, how: str) -> Tensor:
     return torch.segment_reduce(x_E, how, offsets=rowptr, unsafe=True)
 
 
-# The same in compiled loops, for a CPU: two passes and torch's exponentials, which are vectors; and one pass back.
-# Sums are one chain of additions in the order of the entries, so bits do not depend on the number of threads.
+# The same as compiled loops for a CPU: two passes plus torch's vectorised exp forward, one pass backward. Each sum adds
+# its terms in entry order, so results do not depend on the number of threads.
 
 
 def _use_numba(x: Tensor) -> bool:
@@ -170,7 +170,7 @@ def _use_numba(x: Tensor) -> bool:
 
 
 def softmax_numba(A_NK: Csr, d_N: Tensor, s_K: Tensor) -> Tensor:
-    """The softmax of the scores, row by row."""
+    """Return the softmax of the scores, row by row."""
     a_E = d_N.new_empty(A_NK.nnz)
     rowptr, col, d, s, a = (x.numpy() for x in (A_NK.rowptr, A_NK.col, d_N, s_K, a_E))
     run_over_rows(score_rows, score_rows_parallel, A_NK.rowptr, rowptr, col, d, s, a)
@@ -180,7 +180,7 @@ def softmax_numba(A_NK: Csr, d_N: Tensor, s_K: Tensor) -> Tensor:
 
 
 def softmax_backward_numba(A_NK: Csr, d_N: Tensor, s_K: Tensor, a_E: Tensor, da_E: Tensor) -> Pair:
-    """dl, in da, and dd."""
+    """Return dl, stored in `da_E`, and dd."""
     dd_N, ends = torch.empty_like(d_N), (d_N.numpy(), s_K.numpy())
     rowptr, col, a, da, dd = (x.numpy() for x in (A_NK.rowptr, A_NK.col, a_E, da_E, dd_N))
     run_over_rows(
@@ -190,7 +190,7 @@ def softmax_backward_numba(A_NK: Csr, d_N: Tensor, s_K: Tensor, a_E: Tensor, da_
 
 
 def reorder_entries_numba(A_KN: Csr, a_E: Tensor, dl_E: Tensor) -> Pair:
-    """a in the order of the transpose, and ds."""
+    """Return a in the order of the transpose, and ds."""
     turned_E, ds_K = a_E.new_empty(A_KN.nnz), a_E.new_empty(A_KN.rows)
     arrays = (x.numpy() for x in (A_KN.rowptr, A_KN.val, a_E, dl_E, turned_E, ds_K))
     run_over_rows(reorder_rows, reorder_rows_parallel, A_KN.rowptr, *arrays)
@@ -199,7 +199,7 @@ def reorder_entries_numba(A_KN: Csr, a_E: Tensor, dl_E: Tensor) -> Pair:
 
 @compiled(nogil=True)
 def score_rows(rowptr: Any, col: Any, d: Any, s: Any, out: Any, rows: Any) -> None:
-    """Writes the score of every entry, less the largest of its row."""
+    """Write the score of every entry minus the maximum of its row."""
     for i in range(U(rows[0]), U(rows[1])):
         first, end, largest = U(rowptr[i]), U(rowptr[i + ONE]), d.dtype.type(-np.inf)
         for e in range(first, end):
@@ -212,7 +212,7 @@ def score_rows(rowptr: Any, col: Any, d: Any, s: Any, out: Any, rows: Any) -> No
 
 @compiled(nogil=True)
 def normalise_rows(rowptr: Any, a: Any, rows: Any) -> None:
-    """Divides every entry by the sum of its row."""
+    """Divide every entry by the sum of its row."""
     for i in range(U(rows[0]), U(rows[1])):
         first, end, total = U(rowptr[i]), U(rowptr[i + ONE]), a.dtype.type(0)
         for e in range(first, end):
@@ -223,7 +223,7 @@ def normalise_rows(rowptr: Any, a: Any, rows: Any) -> None:
 
 @compiled(nogil=True)
 def softmax_backward_rows(rowptr: Any, col: Any, ends: Any, a: Any, da: Any, dd: Any, rows: Any) -> None:
-    """Writes dl over da, and dd; `ends` are d and s."""
+    """Overwrite da with dl, and write dd; `ends` is (d, s)."""
     d, s = ends
     for i in range(U(rows[0]), U(rows[1])):
         first, end, mean = U(rowptr[i]), U(rowptr[i + ONE]), d.dtype.type(0)
@@ -239,7 +239,7 @@ def softmax_backward_rows(rowptr: Any, col: Any, ends: Any, a: Any, da: Any, dd:
 
 @compiled(nogil=True)
 def reorder_rows(rowptr: Any, entry: Any, a: Any, dl: Any, turned: Any, ds: Any, rows: Any) -> None:
-    """Writes a in another order of the entries, and the sums of dl in that order."""
+    """Write a in the order given by `entry`, and the row sums of dl in that order."""
     for i in range(U(rows[0]), U(rows[1])):
         total = a.dtype.type(0)
         for e in range(U(rowptr[i]), U(rowptr[i + ONE])):
@@ -250,14 +250,14 @@ def reorder_rows(rowptr: Any, entry: Any, a: Any, dl: Any, turned: Any, ds: Any,
 
 @compiled(parallel=True)
 def score_rows_parallel(rowptr: Any, col: Any, d: Any, s: Any, out: Any, bounds: Any) -> None:
-    """`score_rows`, a share of the rows by each thread."""
+    """`score_rows` with the rows divided among threads."""
     for share in prange(bounds.size - 1):
         score_rows(rowptr, col, d, s, out, (bounds[share], bounds[share + 1]))
 
 
 @compiled(parallel=True)
 def normalise_rows_parallel(rowptr: Any, a: Any, bounds: Any) -> None:
-    """`normalise_rows`, a share of the rows by each thread."""
+    """`normalise_rows` with the rows divided among threads."""
     for share in prange(bounds.size - 1):
         normalise_rows(rowptr, a, (bounds[share], bounds[share + 1]))
 
@@ -266,7 +266,7 @@ def normalise_rows_parallel(rowptr: Any, a: Any, bounds: Any) -> None:
 def softmax_backward_rows_parallel(
     rowptr: Any, col: Any, ends: Any, a: Any, da: Any, dd: Any, bounds: Any
 ) -> None:
-    """`softmax_back_rows`, a share of the rows by each thread."""
+    """`softmax_backward_rows` with the rows divided among threads."""
     for share in prange(bounds.size - 1):
         softmax_backward_rows(rowptr, col, ends, a, da, dd, (bounds[share], bounds[share + 1]))
 
@@ -275,12 +275,12 @@ def softmax_backward_rows_parallel(
 def reorder_rows_parallel(
     rowptr: Any, entry: Any, a: Any, dl: Any, turned: Any, ds: Any, bounds: Any
 ) -> None:
-    """`turn_rows`, a share of the rows by each thread."""
+    """`reorder_rows` with the rows divided among threads."""
     for share in prange(bounds.size - 1):
         reorder_rows(rowptr, entry, a, dl, turned, ds, (bounds[share], bounds[share + 1]))
 
 
-# The shapes of the operators' results.
+# Meta kernels: the shapes of the operators' results.
 
 
 def _attend_meta(_rowptr: Tensor, col: Tensor, d_QN: Tensor, _s_QK: Tensor, T_QKF: Tensor) -> Pair:
@@ -313,6 +313,6 @@ for _name, _compute, _shape in (
     [each.overloadpacket for each in (ATTEND, ATTEND_ROWS_BACKWARD, ATTEND_COLUMNS_BACKWARD)], get_raw=True
 )
 def attention_flops(*operands: Any, **_options: Any) -> int:
-    """A multiplication and an addition for each entry and feature of each head, in all three."""
+    """Count a multiplication and an addition for each entry, feature and head, in all three operators."""
     _pointers, index, *_rest, x_QXF = operands
     return 2 * int(index.numel()) * int(x_QXF.shape[0] * x_QXF.shape[2])

@@ -1,7 +1,7 @@
-"""Sparse matrices as plain tensors: construction, transposition, packing; no products.
+"""Sparse matrices in CSR format, stored as plain tensors: construction, transposition and packing.
 
-Entries are in order of rows, columns ascending within a row; equal (row, column) pairs may stand side by side until
-`from_coo` sums them. A CPU transposes and sums by scipy, a GPU by sorting. A matrix moves to a device tensor by tensor.
+Entries are sorted by row, then by column. Duplicate (row, column) pairs are allowed and stay adjacent until `from_coo`
+sums them. Transposition and summation use scipy on a CPU and a stable sort on a GPU.
 Verifier (tests/kernels/test_csr.py): dense matrices.
 """
 
@@ -15,9 +15,9 @@ from harness.device import is_on_gpu, record_upload
 
 
 class Csr(NamedTuple):
-    """rowptr int64 (rows + 1), col int32 (int64 for wide matrices) and val (nonzeros), and the width.
+    """A sparse matrix: `rowptr` int64 (rows + 1), `col` int32 (int64 if it is wide), `val` (nonzeros), and the width.
 
-    A packed matrix has row pointers of 32 bits.
+    A packed matrix has 32-bit row pointers where these can count the nonzeros.
     """
 
     rowptr: Tensor
@@ -39,14 +39,14 @@ class Csr(NamedTuple):
 
 
 def index_dtype(cols: int) -> torch.dtype:
-    """The narrowest type that holds every column of a matrix of this width, and the width itself."""
+    """Return the narrowest dtype for the column indices of a matrix with `cols` columns. It also holds the width."""
     return torch.int32 if cols <= torch.iinfo(torch.int32).max else torch.int64
 
 
 def from_coo(
     row: Tensor, col: Tensor, val: Tensor, shape: tuple[int, int], *, sum_duplicates: bool = False
 ) -> Csr:
-    """A matrix from entries in any order. Equal pairs keep the order of the input, or are summed in this order."""
+    """Build a matrix from unsorted entries. Duplicates keep their input order, or are summed in that order."""
     rows, cols = shape
     assert rows * cols < 1 << 63
     if is_on_gpu(val):
@@ -62,9 +62,9 @@ def from_coo(
 def _from_coo_torch(
     row: Tensor, col: Tensor, val: Tensor, shape: tuple[int, int], *, sum_duplicates: bool
 ) -> Csr:
-    """`from_coo` on any device, without a look at the range of the indices, for which the host would wait.
+    """`from_coo` on any device. Indices are not range-checked, because the check would synchronize with the GPU.
 
-    The sums of values that are not whole numbers would depend on the order in which a GPU adds.
+    Only integer duplicates are summed: floating-point sums would depend on the GPU's order of additions.
     """
     rows, cols = shape
     keys, order = torch.sort(row.long() * cols + col, stable=True)
@@ -78,14 +78,14 @@ def _from_coo_torch(
 
 
 def relabel_columns(A: Csr, col: Tensor, cols: int) -> Csr:
-    """A with other numbers for its columns, which ascend again in every row; equal ones stay in order."""
+    """Return A with new column indices, sorted again within each row; duplicates keep their order."""
     assert A.rows * cols < 1 << 63
     order = torch.argsort(row_indices(A) * cols + col, stable=True)
     return Csr(A.rowptr, take(col, order).to(index_dtype(cols)), take(A.val, order), cols)
 
 
 def transpose(A: Csr) -> Csr:
-    """A^T. Entries that share a row and a column stay in order."""
+    """Return A^T. Duplicate entries keep their order."""
     if A.val.is_meta:
         rowptr, col = A.rowptr.new_empty(A.cols + 1), A.col.new_empty(A.nnz, dtype=index_dtype(A.rows))
         return Csr(rowptr, col, A.val, A.rows)
@@ -105,49 +105,49 @@ def transpose_torch(A: Csr) -> Csr:
 
 
 def cast(A: Csr, dtype: torch.dtype) -> Csr:
-    """The same matrix with values of another type."""
+    """Return the matrix with its values converted to `dtype`."""
     return A._replace(val=A.val.to(dtype))
 
 
 def to_device(A: Csr, device: torch.device | str) -> Csr:
-    """The same matrix on a device; shapes alone have no device, and stay as they are."""
+    """Return the matrix on `device`. Meta tensors are returned unchanged."""
     if A.val.is_meta:
         return A
     return Csr(A.rowptr.to(device), A.col.to(device), A.val.to(device), A.cols)
 
 
 def upload_csr(A: Csr, device: torch.device) -> Csr:
-    """A matrix that the host keeps, on a device for one step: the host does not wait until it is there."""
+    """Copy a matrix from the host to `device` for one step, without waiting for the copy."""
     return Csr(
         record_upload(A.rowptr, device), record_upload(A.col, device), record_upload(A.val, device), A.cols
     )
 
 
 def row_indices(A: Csr, dtype: torch.dtype = torch.int64) -> Tensor:
-    """The row of every entry."""
+    """Return the row index of every entry."""
     counts = A.rowptr.diff()
     rows = torch.arange(A.rows, device=counts.device, dtype=dtype)
     return torch.repeat_interleave(rows, counts, output_size=A.nnz)
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    """x[index], the rows of a matrix or the elements of a vector, at thrice the speed of the brackets."""
+    """Return `x[index]`: rows of a matrix or elements of a vector. Three times as fast as indexing with brackets."""
     return x.index_select(0, index)
 
 
 def to_numpy(A: Csr) -> tuple[Any, Any, Any]:
-    """Row pointers, columns and values as arrays on the same memory, bf16 as the integers of its bits."""
+    """Return row pointers, columns and values as NumPy arrays that share memory; bf16 is viewed as int16."""
     return A.rowptr.numpy(), A.col.numpy(), _view_as_integers(A.val).numpy()
 
 
 def to_scipy(A: Csr) -> Any:
-    """A scipy `csr_array`, on the same memory if possible. bf16 becomes float32."""
+    """Return a scipy `csr_array` that shares memory if possible. bf16 becomes float32."""
     val = A.val.float() if A.val.dtype == torch.bfloat16 else A.val
     return _make_scipy_csr(val, A.col, A.rowptr, A.shape)
 
 
 def from_scipy(M: Any, dtype: torch.dtype | None = None) -> Csr:
-    """A matrix from any scipy sparse matrix. Duplicates of a CSR matrix stay; other formats sum duplicates."""
+    """Build a matrix from any scipy sparse matrix. Duplicates of a CSR matrix are kept; other formats sum them."""
     M = M.tocsr()
     if not M.has_sorted_indices:
         M = M.sorted_indices()
@@ -157,17 +157,17 @@ def from_scipy(M: Any, dtype: torch.dtype | None = None) -> Csr:
     )
 
 
-# A packed matrix is one buffer of bytes, so that it travels in one call and arrives ready to be multiplied.
+# A packed matrix is one byte buffer: a single call sends it, and the receiver multiplies without a conversion.
 #
-# The widest numbers come first, so each array starts where its type may start. An unpacked matrix is a view of
-# the buffer: nothing is converted or copied. Row pointers have 32 bits where these can count the nonzeros.
-# Verifier (tests/kernels/test_packed.py): the matrix that went in.
+# Arrays are ordered by decreasing element size, so that each one is aligned. An unpacked matrix is a view of the
+# buffer. Row pointers have 32 bits where these can count the nonzeros.
+# Verifier (tests/kernels/test_packed.py): the matrix before packing.
 
 COLUMN = torch.int32
 
 
 class PackedFormat(NamedTuple):
-    """The shape, number of nonzeros and type of a packed matrix, which a reader of its bytes needs."""
+    """The shape, number of nonzeros and dtype of a packed matrix: what the receiver needs to unpack it."""
 
     rows: int
     cols: int
@@ -176,7 +176,7 @@ class PackedFormat(NamedTuple):
 
     @property
     def pointer_dtype(self) -> torch.dtype:
-        """The narrowest type that holds every row pointer."""
+        """The narrowest dtype that holds every row pointer."""
         return index_dtype(self.nnz)
 
     @property
@@ -187,18 +187,18 @@ class PackedFormat(NamedTuple):
 
     @property
     def words(self) -> int:
-        """Numbers in the buffer: a pointer for each row and one more, a value and a column for each nonzero."""
+        """The number of elements in the buffer: rows + 1 pointers, and a value and a column for each nonzero."""
         return self.rows + 1 + 2 * self.nnz
 
 
 def get_packed_format(A: Csr) -> PackedFormat:
-    """The form of a matrix; a matrix wider than 2^31 cannot be packed."""
+    """Return the packed format of a matrix. A matrix wider than 2^31 cannot be packed."""
     assert A.col.dtype == COLUMN, A.cols
     return PackedFormat(A.rows, A.cols, A.nnz, A.val.dtype)
 
 
 def pack(A: Csr) -> Tensor:
-    """The bytes of a matrix."""
+    """Pack a matrix into a byte buffer."""
     form = get_packed_format(A)
     buffer = A.val.new_empty(form.nbytes, dtype=torch.uint8)
     packed = unpack(buffer, form)
@@ -208,7 +208,7 @@ def pack(A: Csr) -> Tensor:
 
 
 def unpack(buffer: Tensor, form: PackedFormat) -> Csr:
-    """The matrix whose bytes are in the buffer."""
+    """Return the matrix in a packed buffer, as views of the buffer."""
     parts = {
         "rowptr": (form.pointer_dtype, form.rows + 1),
         "col": (COLUMN, form.nnz),
@@ -241,11 +241,11 @@ def _make_scipy_csr(val: Tensor, col: Tensor, rowptr: Tensor, shape: tuple[int, 
 
 
 def _view_as_integers(val: Tensor) -> Tensor:
-    """The same bits under a type that numpy and scipy can move: they have no bf16."""
+    """View bf16 as int16, because numpy and scipy have no bf16."""
     return val.view(torch.int16) if val.dtype == torch.bfloat16 else val
 
 
 def _to_tensor(array: Any, dtype: torch.dtype | None) -> Tensor:
-    """The array as a tensor of this type, on the array's memory if writable and of this type already."""
+    """Return the array as a tensor of `dtype`. Memory is shared if the array is writable and has that dtype."""
     array = array if array.flags.writeable else np.array(array)
     return torch.from_numpy(array).to(dtype)

@@ -1,8 +1,8 @@
-"""The submatrix at sampled rows and columns, and its transpose.
+"""The submatrix induced by sampled rows and columns, and its transpose (ScaleGNN, Algorithm 2, phases 2 to 4).
 
-ScaleGNN's Algorithm 2, phases 2 to 4. Entries off the diagonal are divided by the chance that their column was drawn
-once their row was, so a product with the matrix has the right mean. Compiled loops on a CPU, tensor operations on a
-GPU; shapes alone have the mean number of entries. Verifier (tests/kernels/test_induced.py): scipy's A[S][:, S].
+Off-diagonal entries are divided by the probability that their column was sampled given their row, so that products with
+the submatrix are unbiased. A CPU uses compiled loops, a GPU torch operations; meta tensors get the expected number of
+entries. Verifier (tests/kernels/test_induced.py): scipy's A[S][:, S].
 """
 
 from typing import Any
@@ -18,9 +18,9 @@ from harness.kernels.parts import ONE, U, select_columns_torch, select_rows_torc
 
 
 def induced_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: float) -> tuple[Csr, Csr]:
-    """A[rows, cols] and its transpose.
+    """Return A[rows, cols] and its transpose.
 
-    Rows and columns ascend. The diagonal of the whole is at column i + `diagonal` of row i.
+    `rows` and `cols` are ascending. The diagonal of the whole matrix passes through column i + `diagonal` of row i.
     """
     if A.val.is_meta:
         return _expected_pair(A, rows, cols, diagonal)
@@ -46,7 +46,7 @@ def induced_pair_torch(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance
 
 
 def _expected_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int) -> tuple[Csr, Csr]:
-    """The expected shapes, with a loop at every vertex and all other nonzeros spread evenly."""
+    """Return the expected shapes, assuming a self-loop at every vertex and uniformly distributed other nonzeros."""
     loops = max(min(A.rows, A.cols - diagonal) - max(0, -diagonal), 0)
     drawn = _count_common(rows + diagonal, cols)
     off, places = max(A.nnz - loops, 0), A.rows * A.cols - loops
@@ -55,7 +55,7 @@ def _expected_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int) -> tuple[C
 
 
 def _count_common(x: Tensor, y: Tensor) -> int:
-    """The count of the numbers of x that y holds, too; y ascends."""
+    """Count the elements of x that are in y. y is ascending."""
     return int((torch.searchsorted(y, x, right=True) - torch.searchsorted(y, x)).sum())
 
 
@@ -66,7 +66,7 @@ def _empty_csr(A: Csr, rows: int, cols: int, nnz: int) -> Csr:
 
 @compiled(nogil=True)
 def write_transpose(S: tuple[Any, Any, Any], S_T: tuple[Any, Any, Any]) -> None:
-    """Writes the transpose of S to S_T."""
+    """Write the transpose of S to S_T."""
     rowptr, col, val = S
     colptr, out_row, out_val = S_T
     free = np.zeros(colptr.size, dtype=np.uint64)

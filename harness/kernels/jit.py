@@ -1,8 +1,8 @@
-"""The compiler of kernels: each is compiled once a machine, not once a process.
+"""Just-in-time compilation of kernels with numba: each kernel is compiled once per machine, not once per process.
 
-Only tiles.py and attention.py import numba too. The cache of compiled code distinguishes functions by name, not by
-options: give a name one set of options. The compiler may fuse parallel loops of equal length in one function into
-wrong code: write one such loop a function.
+Apart from this module only tiles.py and attention.py import numba. Two rules for callers: the cache of compiled code
+identifies functions by name and ignores options, so compile each name with one set of options; and numba may miscompile
+a function that has several parallel loops of equal length, so write one such loop per function.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(**options: Any) -> Callable[[F], F]:
-    """Compiles a function at its first call, and caches the code on disk if a cache folder is writable."""
+    """Compile the decorated function at its first call; cache the code on disk if a cache folder is writable."""
 
     def compile_later(function: F) -> F:
         try:
@@ -32,18 +32,18 @@ def compiled(**options: Any) -> Callable[[F], F]:
 
 
 def warm_up_compiler() -> None:
-    """Fills the compiler's tables, which takes a third of a second. Processes that are forked afterwards have them."""
+    """Initialise numba's registries, which takes a third of a second. Processes forked afterwards inherit them."""
     from numba.core.registry import cpu_target
 
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
 
 
-# Threads: each computes a share of the rows of a sparse matrix.
+# Multithreading: each thread processes a contiguous share of the rows of a sparse matrix.
 
 
 def run_over_rows(rows: Any, shares: Any, rowptr: Tensor, *operands: Any) -> None:
-    """Calls rows(*operands, (first, end)) for all rows; or, for several threads, shares(*operands, bounds)."""
+    """Call `rows(*operands, (first, end))` for all rows, or `shares(*operands, bounds)` on several threads."""
     threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if threads == 1:
         rows(*operands, (0, len(rowptr) - 1))
@@ -54,7 +54,7 @@ def run_over_rows(rows: Any, shares: Any, rowptr: Tensor, *operands: Any) -> Non
 
 @compiled()
 def balance_rows(rowptr: Any, shares: int) -> Any:
-    """The first row of every share, and the end: shares have about equal sums of rows and entries."""
+    """Return the bounds of shares of the rows that have about equal numbers of rows plus entries."""
     rows = rowptr.size - 1
     bounds = np.empty(shares + 1, np.int64)
     for share in range(shares + 1):
@@ -70,22 +70,21 @@ def balance_rows(rowptr: Any, shares: int) -> Any:
     return bounds
 
 
-# Processor instructions that numba lacks, as one call in a compiled loop: prefetch, the upper half of a product, and
-# the number of ones in a word.
+# Processor instructions that numba does not expose: prefetch, the upper half of a 128-bit product, and popcount.
 
 TO_READ, KEEP, DATA = 0, 3, 1
 BYTES, I32 = ir.IntType(8).as_pointer(), ir.IntType(32)
 
 
 def emit_prefetch(builder: Any, place: Any) -> None:
-    """Emits the prefetch of the cache line at a pointer; no pointer faults."""
+    """Emit a prefetch of the cache line at a pointer. An invalid pointer does not fault."""
     kind = ir.FunctionType(ir.VoidType(), [BYTES, I32, I32, I32])
     instruction = builder.module.declare_intrinsic("llvm.prefetch", (BYTES,), kind)
     builder.call(instruction, [builder.bitcast(place, BYTES), I32(TO_READ), I32(KEEP), I32(DATA)])
 
 
 def _prefetch(_typing: Any, address: Any) -> Any:
-    """Prefetches the cache line at an address."""
+    """Prefetch the cache line at an address."""
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         emit_prefetch(builder, builder.inttoptr(arguments[0], BYTES))
@@ -98,7 +97,7 @@ prefetch: Any = intrinsic(_prefetch)
 
 
 def _multiply_high(_typing: Any, _x: Any, _y: Any) -> Any:
-    """Bits 64 to 127 of the unsigned product x y: for a random x, a random number below y."""
+    """Return bits 64 to 127 of the unsigned product x y: a random number below y if x is random."""
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         uint128 = ir.IntType(128)
@@ -113,7 +112,7 @@ multiply_high: Any = intrinsic(_multiply_high)
 
 
 def _popcount(_typing: Any, _word: Any) -> Any:
-    """The number of ones in a word of 64 bits."""
+    """Return the number of set bits in a 64-bit word."""
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])

@@ -1,8 +1,7 @@
-"""Sparse matrices taken apart and put together: blocks, selected rows and columns, diagonals, matrices side by side.
+"""Slicing and assembly of sparse matrices: blocks, row and column selection, diagonals, vstack and hstack.
 
-Shapes alone have no columns: the number of filled columns is that of nonzeros thrown at random, and rows drawn at
-random have their share of all nonzeros.
-On the CPU, rows and ascending columns are selected by compiled loops.
+Meta tensors carry no indices, so their results have expected shapes: nonzeros are assumed to be distributed uniformly.
+On a CPU, compiled loops select rows and ascending columns.
 Verifiers (tests/kernels/test_parts.py, test_assemble.py, test_induced.py): dense matrices and scipy's indexing.
 """
 
@@ -22,7 +21,7 @@ from harness.kernels.jit import compiled, popcount, prefetch
 
 
 def extract_block(A: Csr, rows: range, cols: range) -> Csr:
-    """A[rows, cols] with local indices. Whole rows are views of A."""
+    """Return A[rows, cols] with local indices. If `cols` covers all columns, the result is a view of A."""
     assert rows.step == cols.step == 1
     rows = range(min(rows.start, A.rows), min(max(rows.stop, rows.start), A.rows))
     if len(cols) < A.cols and not is_on_gpu(A.val):
@@ -42,7 +41,7 @@ def extract_block(A: Csr, rows: range, cols: range) -> Csr:
 
 
 def select_rows(A: Csr, rows: Tensor) -> Csr:
-    """A[rows] = Q A, where Q has a single 1 in each row. Rows may repeat, in any order."""
+    """Return A[rows]. Rows may be repeated and in any order."""
     if is_on_gpu(A.val):
         return select_rows_torch(A, rows)
     rowptr = torch.empty(len(rows) + 1, dtype=torch.int64)
@@ -63,7 +62,7 @@ def select_rows_torch(A: Csr, rows: Tensor) -> Csr:
 
 
 def vstack(pieces: Sequence[Csr]) -> Csr:
-    """One matrix of several with the same columns, from top to bottom."""
+    """Stack matrices of equal width vertically."""
     starts = accumulate((piece.nnz for piece in pieces), initial=0)
     ends = [piece.rowptr[1:] + start for piece, start in zip(pieces, starts, strict=False)]
     col, val = (torch.cat(parts) for parts in zip(*(piece[1:3] for piece in pieces), strict=True))
@@ -71,7 +70,7 @@ def vstack(pieces: Sequence[Csr]) -> Csr:
 
 
 def select_columns(A: Csr, cols: Tensor) -> Csr:
-    """A[:, cols]. Columns may not repeat; ascending columns save a sort."""
+    """Return A[:, cols]. Columns must be unique; ascending columns avoid a sort."""
     if is_on_gpu(A.val) or not bool((cols.diff() > 0).all()):
         return select_columns_torch(A, cols)
     return select_submatrix(A, torch.arange(A.rows), cols)
@@ -80,9 +79,9 @@ def select_columns(A: Csr, cols: Tensor) -> Csr:
 def select_submatrix(
     A: Csr, rows: Tensor, cols: Tensor, off_diagonal: tuple[int, float] | None = None
 ) -> Csr:
-    """A[rows][:, cols] on the CPU, columns ascending.
+    """Return A[rows][:, cols] on the CPU, for ascending columns.
 
-    `off_diagonal` is (d, x): entries (i, j) of A with j other than i + d are multiplied by x.
+    `off_diagonal` is (d, x): entries (i, j) of A with j != i + d are multiplied by x.
     """
     assert off_diagonal is None or A.val.dtype != torch.bfloat16, "bf16 is moved as integers"
     rowptr = torch.empty(len(rows) + 1, dtype=torch.int64)
@@ -96,7 +95,7 @@ def select_submatrix(
 
 
 def select_columns_torch(A: Csr, cols: Tensor, *, ascending: bool = False) -> Csr:
-    """`select_columns` on any device, for columns in any order; `ascending` spares a look at them."""
+    """`select_columns` on any device, for columns in any order; `ascending` skips the check of their order."""
     width = len(cols)
     place = torch.full((A.cols,), -1, dtype=index_dtype(width), device=cols.device)
     place[cols] = torch.arange(width, dtype=place.dtype, device=cols.device)
@@ -113,7 +112,7 @@ def select_columns_torch(A: Csr, cols: Tensor, *, ascending: bool = False) -> Cs
 
 
 def sample_rows(A: Csr, rows: Tensor, scale: float) -> Csr:
-    """A[rows] times a number. Rows drawn at random have an expected shape, for shapes alone."""
+    """Return A[rows] scaled by `scale`. For meta tensors, the rows are assumed to be sampled uniformly."""
     if not A.val.is_meta:
         drawn = select_rows(A, rows)
         return drawn._replace(val=drawn.val * scale)
@@ -122,7 +121,7 @@ def sample_rows(A: Csr, rows: Tensor, scale: float) -> Csr:
 
 
 def nonempty_columns(A: Csr, exclude: Tensor | None = None) -> Tensor:
-    """The columns that hold a nonzero, ascending, int64; if A is more than a shape, without those of `besides`."""
+    """Return the columns that contain a nonzero, ascending, int64, without `exclude` (ignored for meta tensors)."""
     if A.col.is_meta:
         return A.col.new_empty(expected_distinct(A.cols, A.nnz), dtype=torch.int64)
     holds = torch.zeros(A.cols, dtype=torch.bool, device=A.col.device)
@@ -133,14 +132,14 @@ def nonempty_columns(A: Csr, exclude: Tensor | None = None) -> Tensor:
 
 
 def nonempty_rows(A: Csr) -> Tensor:
-    """The rows that hold a nonzero, ascending, int64."""
+    """Return the rows that contain a nonzero, ascending, int64."""
     if A.rowptr.is_meta:
         return A.rowptr.new_empty(expected_distinct(A.rows, A.nnz))
     return A.rowptr.diff().nonzero()[:, 0]
 
 
 def drop_empty_columns(A: Csr) -> Csr:
-    """The filled columns of A, numbered from 0 on."""
+    """Return A without its empty columns; the others are renumbered from 0."""
     filled = nonempty_columns(A)
     dtype = index_dtype(len(filled))
     if A.col.is_meta:
@@ -151,11 +150,11 @@ def drop_empty_columns(A: Csr) -> Csr:
 
 
 def nonempty_columns_by_block(A: Csr, heights: Sequence[int]) -> tuple[Tensor, list[int]]:
-    """The filled columns of each block of rows, one list after the other, and the length of each list.
+    """Return the nonempty columns of each block of rows, concatenated, and the number of columns of each block.
 
-    The blocks stand one below the other in A, and `heights` are their numbers of rows.
+    The blocks are stacked vertically in A, and `heights` are their numbers of rows.
     """
-    if A.col.is_meta:  # which has one block
+    if A.col.is_meta:  # a replay has one block
         filled = nonempty_columns(A)
         return filled, [len(filled)]
     entries = A.rowptr[torch.tensor([0, *heights]).cumsum(0)].diff()
@@ -166,7 +165,7 @@ def nonempty_columns_by_block(A: Csr, heights: Sequence[int]) -> tuple[Tensor, l
 
 
 def compact_columns(A: Csr, parts: Sequence[range]) -> tuple[Csr, list[int]]:
-    """The filled columns of A in these ascending ranges, numbered from 0 on, and how many are in each range."""
+    """Return the nonempty columns of A in ascending ranges, renumbered from 0, and the number in each range."""
     holds, inside = (torch.zeros(A.cols, dtype=torch.bool) for _ in range(2))
     for part in parts:
         inside[part.start : part.stop] = True
@@ -181,16 +180,16 @@ def compact_columns(A: Csr, parts: Sequence[range]) -> tuple[Csr, list[int]]:
 
 
 def expected_distinct(places: int, thrown: int) -> int:
-    """The expected number of places that are hit at least once."""
+    """Return the expected number of distinct places hit by `thrown` uniform random draws."""
     if places <= 1:
         return min(places, thrown)
     return min(round(-places * expm1(thrown * log1p(-1 / places))), thrown)
 
 
 def split_diagonal(A: Csr, offset: int = 0) -> tuple[Csr, Tensor]:
-    """A without its entries at (i, i + offset); and these entries, summed for each row that the diagonal passes.
+    """Split A into its off-diagonal part and the diagonal (i, i + offset), whose duplicates are summed.
 
-    Shapes alone lose one entry for each of these rows.
+    The diagonal has a value for each row that it passes through. Meta tensors lose one entry for each such row.
     """
     rows = _diagonal_rows(A, offset)
     values = A.val.new_zeros(len(rows))
@@ -205,13 +204,13 @@ def split_diagonal(A: Csr, offset: int = 0) -> tuple[Csr, Tensor]:
 
 
 def _diagonal_rows(A: Csr, offset: int) -> range:
-    """The rows that the diagonal (i, i + offset) passes."""
+    """Return the rows that the diagonal (i, i + offset) passes through."""
     first = min(max(0, -offset), A.rows)
     return range(first, max(first, min(A.rows, A.cols - offset)))
 
 
 class Placement(NamedTuple):
-    """A rectangle of a matrix, and the place of its first row and column in the result."""
+    """A rectangle of a source matrix, and the position of its top left corner in the result."""
 
     source: Csr
     rows: range
@@ -221,7 +220,7 @@ class Placement(NamedTuple):
 
 
 class EntryScales(NamedTuple):
-    """Values of entries that replace those of the source: the product of a row's and a column's scale, in a type."""
+    """Row and column scales whose products replace the values of the source, in `dtype`."""
 
     rows: Tensor
     cols: Tensor
@@ -229,7 +228,7 @@ class EntryScales(NamedTuple):
 
 
 def assemble(parts: Sequence[Placement], shape: tuple[int, int], scales: EntryScales | None = None) -> Csr:
-    """A matrix of this shape. Parts that share rows come from left to right; the rest of the matrix is empty."""
+    """Assemble a matrix of this shape. Parts that share rows are given from left to right; the rest is empty."""
     rows, cols = shape
     lengths = torch.zeros(rows, dtype=torch.int64)
     for part in parts:
@@ -257,7 +256,7 @@ def assemble(parts: Sequence[Placement], shape: tuple[int, int], scales: EntrySc
 
 
 def hstack(pieces: Sequence[Csr]) -> Csr:
-    """One matrix of several with the same rows, from left to right."""
+    """Stack matrices of equal height horizontally."""
     if pieces[0].val.is_meta:
         return _hstack_meta(pieces)
     lefts = accumulate((piece.cols for piece in pieces), initial=0)
@@ -278,25 +277,25 @@ def _hstack_meta(pieces: Sequence[Csr]) -> Csr:
     return Csr(rowptr, col.new_empty(nnz, dtype=index_dtype(width)), val.new_empty(nnz), width)
 
 
-# The compiled loops of selections. Selected rows may lie far apart in memory, so the next rows are prefetched. Indices
-# are unsigned: the compiler asks of a signed index whether it counts from the end.
+# Compiled loops for selection. Selected rows may be far apart in memory, so the next rows are prefetched. Indices are
+# unsigned, because numba checks whether a signed index counts from the end.
 
 U = np.uint64
 ONE, SIX, LOW = U(1), U(6), U(63)
 LINE = U(64)
-"""The bytes of a cache line."""
+"""The size of a cache line in bytes."""
 AHEAD = U(8)
-"""Rows between the prefetch of a row and its use."""
+"""The number of rows between the prefetch of a row and its use."""
 
 
 @compiled(nogil=True)
 def fill_rowptr(rowptr: Any, rows: Any, out_rowptr: Any) -> int:
-    """Writes the row pointers of the selected rows, and returns the number of their entries."""
+    """Write the row pointers of the selected rows and return the number of their entries."""
     at = out_rowptr[U(0)] = 0
     for i in range(U(rows.size)):
         row = U(rows[i])
         if row >= U(rowptr.size - 1):
-            raise IndexError("a row outside the matrix")
+            raise IndexError("row index out of range")
         at += rowptr[row + ONE] - rowptr[row]
         out_rowptr[i + ONE] = at
     return at
@@ -304,7 +303,7 @@ def fill_rowptr(rowptr: Any, rows: Any, out_rowptr: Any) -> int:
 
 @compiled(nogil=True)
 def copy_rows(A: tuple[Any, Any, Any], rows: Any, B: tuple[Any, Any, Any]) -> None:
-    """Copies the entries of the selected rows."""
+    """Copy the entries of the selected rows."""
     rowptr, col, val = A
     _, out_col, out_val = B
     places, at = _get_addresses(rowptr, col, val), U(0)
@@ -321,13 +320,13 @@ def copy_rows(A: tuple[Any, Any, Any], rows: Any, B: tuple[Any, Any, Any]) -> No
 
 @compiled(nogil=True)
 def build_bitmap(cols: Any, width: int) -> tuple[Any, Any]:
-    """A set of ascending columns: a bit for each column of the matrix, and the columns before each word of 64 bits."""
+    """Return a bitmap of the columns with bits set for `cols`, and the number of set bits before each 64-bit word."""
     words = U(width) >> SIX
     bits, before = np.zeros(words + ONE, dtype=np.uint64), np.empty(words + ONE, dtype=np.int64)
     for k in range(U(cols.size)):
         j = U(cols[k])
         if j >= U(width):
-            raise IndexError("a column outside the matrix")
+            raise IndexError("column index out of range")
         bits[j >> SIX] |= ONE << (j & LOW)
     total = U(0)
     for w in range(words + ONE):
@@ -340,9 +339,9 @@ def build_bitmap(cols: Any, width: int) -> tuple[Any, Any]:
 def copy_selected_entries(
     A: tuple[Any, Any, Any], rows: Any, sample: tuple[Any, Any], off_diagonal: Any, S: tuple[Any, Any, Any]
 ) -> int:
-    """Writes the entries of selected rows and columns; returns their number. S has room for all entries and one more.
+    """Write the entries of selected rows and columns and return their number. S has room for all entries plus one.
 
-    An entry is written before it is known to be kept: there is no branch that a processor could predict wrongly.
+    The loop is branch-free: an entry is written before it is known whether to keep it, which avoids mispredictions.
     """
     rowptr, col, val = A
     bits, before = sample
@@ -369,8 +368,8 @@ def copy_selected_entries(
 
 @compiled(forceinline=True)
 def _get_addresses(rowptr: Any, col: Any, val: Any) -> Any:
-    """The address of each array and the size of its numbers, for a loop: numba counts references whenever it is asked
-    for the address of an array, which takes longer than the copy of a row."""
+    """Return the address and the item size of each array. Loops call this once, because numba updates a reference count
+    whenever it takes an array's address, which costs more than copying a row."""
     pointers, cols, vals = U(rowptr.ctypes.data), U(col.ctypes.data), U(val.ctypes.data)
     return pointers, U(rowptr.itemsize), cols, U(col.itemsize), vals, U(val.itemsize)
 
@@ -389,12 +388,12 @@ def _prefetch_row(rowptr: Any, rows: Any, i: Any, places: Any) -> None:
             prefetch(vals + byte)
 
 
-# The compiled loops of assembly: the lengths of rows, then the entries, then the values.
+# Compiled loops for assembly: row lengths first, then entries, then values.
 
 
 @compiled()
 def count_entries(rowptr: Any, col: Any, window: tuple[int, int, int, int], lengths: Any) -> None:
-    """Adds to lengths[i] the number of entries of row first + i in the window of rows and columns."""
+    """Add to `lengths[i]` the number of entries of row `first + i` in the window of rows and columns."""
     first, last, left, right = window
     start, begin, width = U(first), U(left), U(right - left)
     for i in range(start, U(last)):
@@ -414,7 +413,7 @@ def copy_window(
     out_val: Any,
     with_values: bool,
 ) -> None:
-    """Writes the entries in the window from free[i] on; the left column of the window becomes column `shift`."""
+    """Copy the entries of the window, each row from `free[i]` on; the window's left column becomes column `shift`."""
     rowptr, col, val = A
     first, last, left, right = window
     start, begin, width = U(first), U(left), U(right - left)
@@ -432,17 +431,17 @@ def copy_window(
 
 @compiled()
 def scale_entries(rowptr: Any, col: Any, row_scale: Any, col_scale: Any, val: Any) -> None:
-    """Sets every value to the product of its row's and its column's scale."""
+    """Set every value to the product of its row's and its column's scale."""
     for i in range(U(row_scale.size)):
         for e in range(U(rowptr[i]), U(rowptr[i + ONE])):
             val[e] = row_scale[i] * col_scale[U(col[e])]
 
 
 def build_scatter_matrix(index_M: Tensor, rows: int, dtype: torch.dtype) -> Csr:
-    """The matrix that adds gathered rows back to their origins: a one at (index[m], m).
+    """Build the matrix with a one at (index[m], m): multiplying by it is a deterministic `index_add_`.
 
-    A product with the matrix sums rows target by target, in order. Adding by index would be ten times slower on a CPU
-    and in no fixed order on a GPU. Verifier (tests/kernels/test_gather.py): dense torch's indexing and its gradient.
+    The product sums the rows of each target in order. `index_add_` is ten times slower on a CPU and has no fixed order
+    on a GPU. Verifier (tests/kernels/test_gather.py): dense torch's indexing and its gradient.
     """
     sorted_M, order_M = torch.sort(index_M, stable=True)
     rowptr = torch.searchsorted(sorted_M, torch.arange(rows + 1, device=index_M.device))

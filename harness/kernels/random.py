@@ -1,10 +1,10 @@
-"""Random numbers without a stream: each is a function of (seed, purpose, index) and of nothing else.
+"""Counter-based random numbers: each is a pure function of (seed, purpose, index).
 
-Index i has the same bits in any order of requests and on any rank. Two rounds of the splitmix64 finaliser, under a
-key hashed from seed and purpose, turn an index into 64 bits. Implementations are equal bit for bit: tensor operations
-(on any device, and on shapes alone); for large draws on a CPU, a compiled loop; for masks on a GPU, one kernel. Normals
-are made on the CPU only: logarithms differ between devices. Independent draws take different purposes or different
-ranges of indices.
+Index i gives the same bits in any order of requests and on any rank. Two rounds of the splitmix64 finaliser, keyed by a
+hash of seed and purpose, map an index to 64 bits. There are three bitwise-identical implementations: torch operations
+(on any device, and on meta tensors); a compiled loop for large draws on a CPU; one kernel for masks on a GPU. Normals
+are computed on the CPU only, because logarithms differ between devices. Independent draws must use different purposes
+or disjoint ranges of indices.
 Verifier (tests/kernels/test_random.py): Python's integers.
 """
 
@@ -22,7 +22,7 @@ from torch.library import Library
 from harness.device import GPU_KERNELS, elementwise_kernel
 from harness.kernels.jit import compiled
 
-# The constants of splitmix64 (Steele, Lea and Flood, 2014), for both implementations of random bits.
+# The constants of splitmix64 (Steele, Lea and Flood, 2014).
 
 GOLDEN = 0x9E3779B97F4A7C15
 MIX_1 = 0xBF58476D1CE4E5B9
@@ -30,11 +30,11 @@ MIX_2 = 0x94D049BB133111EB
 
 
 NUMBA_THRESHOLD = 1 << 18
-"""The number of draws from which the compiled loop is used: for fewer, its compilation costs more than it saves."""
+"""The smallest draw that uses the compiled loop; below it, compilation costs more than it saves."""
 
 
 class Purpose(StrEnum):
-    """The use of a random number: draws for two purposes are independent."""
+    """What a random number is used for. Draws for different purposes are independent."""
 
     WEIGHTS = "weights"
     FEATURES = "features"
@@ -50,22 +50,22 @@ class Purpose(StrEnum):
 
 
 UNIFORM_BITS = {torch.float64: 53, torch.float32: 24}
-"""The bits of a uniform number: as many as its type holds exactly."""
+"""The number of random bits in a uniform number: the precision of its dtype."""
 
 Index = Tensor | range
-"""The indices of numbers: an int64 tensor of any shape, or a range."""
+"""The indices of random numbers: an int64 tensor of any shape, or a range."""
 
 Seed = int | tuple[int, ...]
-"""One number, or several: every tuple is a seed of its own."""
+"""An integer or a tuple of integers."""
 
 LOW_HALF = (1 << 32) - 1
 
 LANES, LANE_BITS = 4, 16
-"""The lanes that 64 bits are cut into for masks, and the bits of a lane."""
+"""Masks split 64 random bits into lanes: the number of lanes, and the bits of a lane."""
 
 
 def random_bits(seed: Seed, purpose: Purpose, index: Index) -> Tensor:
-    """64 random bits for each index, as int64."""
+    """Return 64 random bits for each index, as int64."""
     first, second = derive_key(seed, purpose)
     if isinstance(index, range):
         index = torch.arange(index.start, index.stop, index.step)
@@ -75,39 +75,39 @@ def random_bits(seed: Seed, purpose: Purpose, index: Index) -> Tensor:
 
 
 def derive_key(seed: Seed, purpose: Purpose) -> tuple[int, int]:
-    """The key of a seed and a purpose: the two words of 64 bits under which an index is hashed."""
+    """Derive from seed and purpose the key that indices are hashed with: two 64-bit words."""
     digest = blake2b(f"{seed} {purpose}".encode(), digest_size=16).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
 def derive_signed_key(seed: Seed, purpose: Purpose) -> tuple[int, int]:
-    """The key as two numbers of int64 with the same bits."""
+    """Return the key as two int64 numbers with the same bits."""
     first, second = derive_key(seed, purpose)
     return int(to_signed(first)), int(to_signed(second))
 
 
 def random_bits_torch(index: Tensor, first: int | Tensor, second: int | Tensor) -> Tensor:
-    """`bits` with tensor operations, under one key or a key for each index.
+    """`random_bits` with torch operations, using one key or a key per index.
 
-    The product of int64 wraps like an unsigned product.
+    int64 products wrap like unsigned ones.
     """
     return mix(mix(index * to_signed(GOLDEN) + to_signed(first)) + to_signed(second))
 
 
 def uniform(seed: Seed, purpose: Purpose, index: Index, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Uniform numbers in [0, 1), with the 53 bits of a float64 or the 24 bits of a float32."""
+    """Return uniform random numbers in [0, 1), with 53 random bits for float64 and 24 for float32."""
     kept = UNIFORM_BITS[dtype]
     return shift_right(random_bits(seed, purpose, index), 64 - kept).to(dtype) * 0.5**kept
 
 
 def integers(seed: Seed, purpose: Purpose, index: Index, high: int) -> Tensor:
-    """Integers in 0 .. below - 1, as int64; the probabilities of values differ by at most below / 2^53."""
+    """Return random integers in [0, high), as int64. The probabilities of values differ by at most high / 2^53."""
     assert 0 < high < 1 << 40
     return (uniform(seed, purpose, index) * high).long()
 
 
 def normal(seed: Seed, purpose: Purpose, index: Index, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Normal numbers by the inverse of the distribution function at the midpoints of 2^52 intervals."""
+    """Return standard normal numbers, by the inverse CDF at the midpoints of 2^52 intervals."""
     from scipy.special import ndtri
 
     midpoints = (shift_right(random_bits(seed, purpose, index), 12).to(torch.float64) + 0.5) * 0.5**52
@@ -115,7 +115,7 @@ def normal(seed: Seed, purpose: Purpose, index: Index, dtype: torch.dtype = torc
 
 
 def rectangle_index(rows: Index, cols: range, total_cols: int, start: int = 0) -> Tensor:
-    """The indices of a rectangle of a matrix whose elements are numbered row by row from `start`."""
+    """Return the indices of a rectangle of a matrix whose elements are numbered row by row from `start`."""
     assert cols.step == 1
     if isinstance(rows, range):
         assert start + rows.stop * total_cols < 1 << 63
@@ -132,11 +132,11 @@ def uniform_rectangle(
     start: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """A rectangle of a uniform random matrix; no rank needs the whole matrix."""
+    """Return a rectangle of a uniform random matrix, without generating the rest of the matrix."""
     shape = len(rows), len(cols)
     if isinstance(rows, range):
         assert start + rows.stop * total_cols < 1 << 63
-        if rows.step == 1 and cols == range(total_cols):  # numbered without a gap: as one row
+        if rows.step == 1 and cols == range(total_cols):  # contiguous indices: generate them as one row
             start, rows, cols = start + rows.start * total_cols, range(1), range(len(rows) * total_cols)
         rows = torch.arange(rows.start, rows.stop, rows.step)
     if type(rows) is Tensor and rows.device.type == "cpu" and len(rows) * len(cols) >= NUMBA_THRESHOLD:
@@ -148,10 +148,10 @@ def uniform_rectangle(
 
 
 def random_mask(seed: Seed | Tensor, purpose: Purpose, rows: Tensor, cols: range, threshold: int) -> Tensor:
-    """A rectangle of truth values, each true in `below` of 2^16 cases, on the device of the rows.
+    """Return a rectangle of a random boolean matrix, true with probability `threshold` / 2^16, on the device of `rows`.
 
-    Four columns share 64 bits. The matrix may have up to 2^22 columns. The rectangle is one operator, so a replay
-    counts one kernel, as a GPU starts. On a GPU, the key may be given in a tensor in place of the seed (`signed_key`).
+    Four columns share 64 bits, and the matrix may have up to 2^22 columns. The rectangle is one operator, so a replay
+    counts one kernel, as a GPU launches. On a GPU, `seed` may be a tensor that holds the key (`derive_signed_key`).
     """
     assert cols.step == 1 and cols.stop <= 1 << 22 and 0 < threshold <= 1 << LANE_BITS
     if isinstance(seed, Tensor):
@@ -163,39 +163,39 @@ def random_mask(seed: Seed | Tensor, purpose: Purpose, rows: Tensor, cols: range
 
 
 def random_order(seed: Seed, purpose: Purpose, index: range) -> Tensor:
-    """0 .. len(index) - 1 in the order of the random bits of these indices."""
+    """Return the permutation of 0 .. len(index) - 1 that sorts the random bits of these indices."""
     return torch.argsort(random_bits(seed, purpose, index), stable=True)
 
 
 def mix(z: Tensor) -> Tensor:
-    """The splitmix64 finaliser: each input bit affects each output bit."""
+    """Apply the splitmix64 finaliser: each input bit affects each output bit."""
     z = (z ^ shift_right(z, 30)) * to_signed(MIX_1)
     z = (z ^ shift_right(z, 27)) * to_signed(MIX_2)
     return z ^ shift_right(z, 31)
 
 
 def shift_right(z: Tensor, by: int) -> Tensor:
-    """The logical shift, with zeros from the left: `>>` alone would repeat the sign."""
+    """Shift right logically. `>>` would repeat the sign bit."""
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 
 def to_signed(word: int | Tensor) -> int | Tensor:
-    """The int64 with the same 64 bits; a tensor has int64 already."""
+    """Return the int64 with the same 64 bits. A tensor is returned unchanged."""
     return word - (1 << 64) if isinstance(word, int) and word >> 63 > 0 else word
 
 
 def multiply_high(x: Tensor, y: Tensor) -> Tensor:
-    """Bits 64 to 127 of the unsigned product x y, from four products of halves: the twin of `jit.upper_half`."""
+    """Return bits 64 to 127 of the unsigned product x y, from four products of halves, as `jit.multiply_high` does."""
     high_x, low_x, high_y, low_y = shift_right(x, 32), x & LOW_HALF, shift_right(y, 32), y & LOW_HALF
     middle = high_x * low_y + shift_right(low_x * low_y, 32)
     return high_x * high_y + shift_right(middle, 32) + shift_right(low_x * high_y + (middle & LOW_HALF), 32)
 
 
-# The ways to draw a mask. All draw whole words and leave out the columns before `start` and from `stop` on.
+# Implementations of masks. All generate whole words and drop the columns outside start .. stop - 1.
 
 
 def mask_cpu(rows: Tensor, start: int, stop: int, first: int, second: int, below: int) -> Tensor:
-    """The mask on a CPU: a large one by a compiled loop."""
+    """`random_mask` on a CPU. Large masks use a compiled loop."""
     if len(rows) * (stop - start) < NUMBA_THRESHOLD:
         return mask_torch(rows, start, stop, first, second, below)
     first, second = first % (1 << 64), second % (1 << 64)
@@ -203,10 +203,10 @@ def mask_cpu(rows: Tensor, start: int, stop: int, first: int, second: int, below
 
 
 def mask_torch(rows: Tensor, start: int, stop: int, first: int, second: int, below: int) -> Tensor:
-    """The mask by tensor operations, on any device."""
+    """`random_mask` with torch operations, on any device."""
     blocks = torch.arange(start // LANES, -(-stop // LANES), device=rows.device)
     words = random_bits_torch(rows[:, None] * (1 << 20) + blocks, first, second)
-    # On a little-endian machine the lanes lie in memory from the lowest bits on, as numbers with a sign to be turned.
+    # On a little-endian machine the lanes are in memory in order, from the lowest bits up. Flip their sign bits.
     half = 1 << (LANE_BITS - 1)
     drawn = words.contiguous().view(torch.int16).bitwise_xor_(-half)
     skipped = start % LANES
@@ -216,7 +216,7 @@ def mask_torch(rows: Tensor, start: int, stop: int, first: int, second: int, bel
 def mask_gpu(
     rows: Tensor, start: int, stop: int, first: int | Tensor, second: int | Tensor, below: int
 ) -> Tensor:
-    """The mask in one pass: a GPU's kernel makes eight truth values of a byte at a time, as one whole number."""
+    """`random_mask` on a GPU in one pass: each thread computes eight one-byte booleans and stores them as one int64."""
     bytes_of_row = torch.arange(start // BOOLS_PER_WORD, -(-stop // BOOLS_PER_WORD), device=rows.device)
     if isinstance(first, Tensor):
         drawn = _mask_kernel_with_device_key()(rows[:, None], bytes_of_row, first, second, below=below)
@@ -233,12 +233,12 @@ def _mask_kernel() -> Callable[..., Tensor]:
 
 @cache
 def _mask_kernel_with_device_key() -> Callable[..., Tensor]:
-    """The same kernel, which reads its key from the device."""
+    """Return the same kernel, reading its key from device memory."""
     return elementwise_kernel(MASK_SOURCE, below=0)
 
 
 BOOLS_PER_WORD = 8
-"""The truth values, a byte each, in a number of 64 bits."""
+"""The number of one-byte booleans in 64 bits."""
 MASK_SOURCE = f"""
 template <typename T> T eight_truths(T row, T column, T first, T second, T below) {{
   unsigned long long truths = 0;
@@ -257,11 +257,11 @@ template <typename T> T eight_truths(T row, T column, T first, T second, T below
   return (T)truths;
 }}
 """
-"""The C++ of eight neighbouring truth values: `bits_by_tensors` of two blocks of four lanes, and the comparisons."""
+"""C++ for eight adjacent booleans: `random_bits_torch` of two blocks of four lanes, compared with the threshold."""
 
 
 def _mask_meta(rows: Tensor, start: int, stop: int, *_key: int) -> Tensor:
-    """The memory that a GPU's mask takes, in which whole numbers of eight values lie."""
+    """Allocate as much memory as the mask takes on a GPU, where rows are padded to whole words."""
     skipped, whole = (
         start % BOOLS_PER_WORD,
         BOOLS_PER_WORD * (-(-stop // BOOLS_PER_WORD) - start // BOOLS_PER_WORD),
@@ -278,7 +278,7 @@ OPERATORS.impl("mask", _mask_meta, "Meta")
 MASK = torch.ops.harness.mask.default
 
 
-# The compiled twin of `bits_by_tensors`: one pass over the indices, a nanosecond each.
+# The compiled version of `random_bits_torch`: one pass over the indices, a nanosecond each.
 
 G, M1, M2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
 S20, LANE = np.uint64(20), np.uint64(0xFFFF)
@@ -286,21 +286,21 @@ S27, S30, S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 
 def random_bits_numba(index: Any, first: int, second: int) -> Any:
-    """64 random bits for each element of an int64 array, as int64 in an array of its shape."""
+    """Return 64 random bits for each element of an int64 array, as int64."""
     flat = np.ascontiguousarray(index).reshape(-1).view(np.uint64)
     return _hash_indices(flat, np.uint64(first), np.uint64(second)).view(np.int64).reshape(index.shape)
 
 
 def mask_numba(rows: Any, start: int, stop: int, first: int, second: int, below: int) -> Any:
-    """The truth values of `random.mask`."""
+    """Return the mask of `random_mask`."""
     rows = np.ascontiguousarray(rows).view(np.uint64)
     return _fill_mask(rows, start, stop, np.uint64(first), np.uint64(second), np.uint64(below))
 
 
 def fill_uniform(corner: tuple[Any, int, int], kept: int, key: tuple[int, int], out: Any) -> None:
-    """Fills `out` with the numbers of `random.rectangle`, each written once and without temporaries.
+    """Fill `out` with the numbers of `uniform_rectangle`, without temporaries.
 
-    `corner` holds the rows, the columns of the whole matrix, and the index of the first column in row 0.
+    `corner` is the rows, the width of the whole matrix, and the index of the first column in row 0.
     """
     rows, total_cols, start = corner
     rows = np.ascontiguousarray(rows).view(np.uint64)
@@ -311,13 +311,13 @@ def fill_uniform(corner: tuple[Any, int, int], kept: int, key: tuple[int, int], 
 
 @compiled(nogil=True)
 def hash_index(index: Any, first: Any, second: Any) -> Any:
-    """The random bits of one index; all arguments are unsigned."""
+    """Return the random bits of one index. All arguments are unsigned."""
     return mix_word(mix_word(index * G + first) + second)
 
 
 @compiled(nogil=True)
 def mix_word(z: Any) -> Any:
-    """The splitmix64 finaliser of one word."""
+    """Apply the splitmix64 finaliser to one word."""
     z = (z ^ (z >> S30)) * M1
     z = (z ^ (z >> S27)) * M2
     return z ^ (z >> S31)

@@ -1,4 +1,4 @@
-"""Plain torch kernels that record themselves on a ledger, forward and backward. They compute nothing else."""
+"""Torch kernels that record themselves on a ledger, forward and backward."""
 
 from collections.abc import Callable, Mapping
 from statistics import median
@@ -13,13 +13,13 @@ from harness.kernels.spmm import aggregate, spmm
 from harness.ledger import Ledger, Op, TensorName, charge_backward
 
 WARMUP_CALLS, TIMED_CALLS = 2, 7
-"""Calls of each way that are not timed, and calls that are."""
+"""The numbers of warm-up and timed calls per candidate."""
 
 
 def autotune(candidates: Mapping[str, Callable[[], object]], device: torch.device) -> str:
-    """The name of the fastest of several ways to compute the same, measured on the shapes of the run.
+    """Return the name of the fastest of several equivalent functions, timed on the tensors of the run.
 
-    Ways take turns; the least median time wins. On shapes alone the first way is chosen.
+    The candidates take turns, and the lowest median time wins. For meta tensors the first candidate is chosen.
     """
     if device.type == "meta" or len(candidates) == 1:
         return next(iter(candidates))
@@ -35,22 +35,22 @@ def autotune(candidates: Mapping[str, Callable[[], object]], device: torch.devic
 
 
 def matmul(X: Tensor, Y: Tensor) -> Tensor:
-    """X Y, dense.
+    """Return the dense product X Y.
 
-    T^T G of tall matrices is multiplied as (G^T T)^T if it has more rows than columns: MKL multiplies into few columns
-    at a fourth of its speed (benchmarks/bench.py).
+    T^T G of tall matrices is computed as (G^T T)^T if the result has more rows than columns, because MKL runs at a
+    quarter of its speed for few columns (benchmarks/bench.py).
     """
     return torch.mm(Y.T, X.T).T.contiguous() if _is_tall_product(X, Y) else torch.mm(X, Y)
 
 
 def _is_tall_product(X: Tensor, Y: Tensor) -> bool:
-    """True for a product of tall matrices, the first one transposed, with more rows than columns."""
+    """Return True for X = T^T of a tall T, if X Y has more rows than columns."""
     turned = X.stride(0) == 1 and X.shape[1] > X.shape[0]
     return turned and X.shape[0] > Y.shape[1]
 
 
 class Kernels:
-    """The local operations of one rank. `makes` names the result on the ledger."""
+    """The local operations of one rank. `makes` is the name of the result on the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -58,7 +58,7 @@ class Kernels:
     def run(
         self, op: Op, makes: TensorName | None, function: Callable[..., Tensor], *tensors: Tensor
     ) -> Tensor:
-        """Any differentiable function of tensors, as one op."""
+        """Call a differentiable function of tensors and record it as one op."""
         with self.ledger.op(op, tensor=makes):
             result = function(*tensors)
         return charge_backward(self.ledger, result, tensors, op=op, tensor=makes)
@@ -66,25 +66,25 @@ class Kernels:
     def gemm(
         self, X: Tensor, Y: Tensor, makes: TensorName | None = None, add_to: Tensor | None = None
     ) -> Tensor:
-        """X Y, dense; or add_to += X Y in place, inside an autograd function."""
+        """Return the dense product X Y; or compute add_to += X Y in place, inside an autograd function."""
         if add_to is None:
             return self.run(Op.GEMM, makes, matmul, X, Y)
         with self.ledger.op(Op.GEMM, tensor=makes):
             return add_to.add_(matmul(X, Y)) if _is_tall_product(X, Y) else add_to.addmm_(X, Y)
 
     def aggregate(self, A: Csr, A_T: Csr, H: Tensor, makes: TensorName | None = None) -> Tensor:
-        """A H, differentiable in H: its backward multiplies by the given transpose."""
+        """Return A H, differentiable in H. The backward pass multiplies by `A_T`."""
         return self.run(Op.SPMM, makes, lambda H: aggregate(A, A_T, H), H)
 
     def spmm(
         self, A: Csr, H: Tensor, makes: TensorName | None = None, add_to: Tensor | None = None
     ) -> Tensor:
-        """A H, or add_to += A H in place; for use inside an autograd function."""
+        """Return A H, or compute add_to += A H in place. For use inside an autograd function."""
         with self.ledger.op(Op.SPMM, tensor=makes):
             return spmm(A, H, add_to=add_to)
 
     def elementwise(
         self, function: Callable[..., Tensor], *tensors: Tensor, makes: TensorName | None = None
     ) -> Tensor:
-        """Any function whose cost is the reading and writing of its elements."""
+        """Call a memory-bound elementwise function and record it as one op."""
         return self.run(Op.ELEMENTWISE, makes, function, *tensors)

@@ -1,8 +1,8 @@
 """The order in which a GPU computes the rows of a sparse product, and how it splits long rows.
 
-A schedule depends on the row pointers alone. Rows that take the same number of turns of the kernel's loop are adjacent,
-the longest first, so that rows computed side by side end together and no long row begins last. A row of more than PIECE
-entries is split into pieces of PIECE entries and a shorter last one: their sums are added in order afterwards.
+A schedule depends only on the row pointers. Rows are sorted by their number of loop iterations, longest first, so that
+rows computed in one tile finish together and no long row starts last. A row of more than PIECE entries is split into
+pieces of PIECE entries and a shorter last one, whose sums are added in order afterwards.
 Verifier (tests/kernels/test_row_schedule.py): the same in Python.
 """
 
@@ -15,27 +15,30 @@ from torch.nn.functional import pad
 from harness.kernels.csr import index_dtype
 
 ENTRIES_PER_ITERATION = 4
-"""The entries of a row that one turn of the kernel's loop adds."""
+"""The number of entries of a row that one iteration of the kernel's loop adds."""
 PIECE = 512
-"""The most entries of a row that are added without a break: whole turns."""
+"""The maximum number of entries in a piece, a multiple of ENTRIES_PER_ITERATION."""
 
 
 @dataclass(frozen=True)
 class RowSchedule:
-    """Takes 4 bytes for each row and at most 12 for each piece, on the device of the matrix; twice that beyond 2^31."""
+    """A row schedule on the matrix's device.
+
+    It takes 4 bytes per row and at most 12 bytes per piece; twice as much if indices exceed 2^31.
+    """
 
     order: Tensor
-    """The rows: long ones, other rows with entries, empty rows."""
+    """Row indices: long rows first, then other nonempty rows, then empty rows."""
     long: int
     filled: int
-    """The number of long rows, and of rows with entries."""
+    """The numbers of long rows and of nonempty rows."""
     piece: int
-    """The most entries of a piece."""
+    """The maximum number of entries in a piece."""
     piece_row: Tensor
     piece_number: Tensor
-    """For each piece its row, and its place among the pieces of the row."""
+    """The row of each piece, and its index within the row."""
     first_piece: Tensor
-    """For each long row the number of pieces before it; then the number of all pieces."""
+    """The index of the first piece of each long row, and the total number of pieces."""
 
     @property
     def nbytes(self) -> int:
@@ -43,7 +46,7 @@ class RowSchedule:
 
 
 def schedule_rows(rowptr: Tensor, piece: int = PIECE) -> RowSchedule:
-    """Return the schedule of a matrix with these row pointers. The host waits once, for three counts."""
+    """Return the schedule of a matrix with these row pointers. Synchronizes with the device once."""
     assert piece % ENTRIES_PER_ITERATION == 0, piece
     lengths = rowptr.diff()
     turns, order = torch.sort(

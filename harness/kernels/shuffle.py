@@ -1,10 +1,10 @@
-"""A pseudo-random permutation of 0 .. n - 1 without a table: any part is computed, in both directions.
+"""Pseudo-random permutations of 0 .. n - 1 that are computed on demand, in both directions, without a table.
 
-A Feistel network over rectangles: a number is a row and a column of the smallest near-square rectangle that holds all
-n numbers. In turn, each coordinate is shifted by a random function of the other, which is invertible. Results of n or
-more pass through the network again (cycle walking). A number takes five nanoseconds in a large batch; a table of 10^8
-numbers would take half a gigabyte. Two implementations are equal bit for bit: tensor operations and, on a CPU, a
-compiled loop. Every step of a sampler shuffles some numbers, so a CPU uses the loop for any size.
+A Feistel network over a rectangle: a number is a row and a column of the smallest near-square rectangle with at least
+n cells. Each round shifts one coordinate by a random function of the other, which is invertible. Results of n or more
+pass through the network again (cycle walking). In large batches a number takes five nanoseconds; a table of 10^8
+numbers would take half a gigabyte. There are two bitwise-identical implementations: torch operations and, on a CPU, a
+compiled loop, which is used for every size because samplers permute a few numbers in each step.
 Verifier (tests/kernels/test_shuffle.py): Python's integers, and the statistics of permutations.
 """
 
@@ -30,26 +30,26 @@ from harness.kernels.random import (
 )
 
 ROUNDS, ROUNDS_OF_FEW = 4, 16
-"""Four rounds make a network of random functions look random (Luby and Rackoff, 1988) if functions have many values."""
+"""Four rounds suffice for large n (Luby and Rackoff, 1988); small n needs more rounds."""
 FEW = 1 << 20
 LARGEST = 1 << 61
 HIGH = 32
-"""The bits of a random number that are used: the upper half."""
+"""The number of random bits that are used: the upper half."""
 
 
 class RandomPermutation(NamedTuple):
-    """One of the permutations of a seed."""
+    """A pseudo-random permutation of 0 .. n - 1."""
 
     n: int
     keys: Tensor
     """The key of each round, int64."""
 
     def values_at(self, places: Index) -> Tensor:
-        """The numbers at these places of the permutation."""
+        """Return the values of the permutation at these positions."""
         return self._permute(places, back=False)
 
     def positions_of(self, numbers: Index) -> Tensor:
-        """The places of these numbers: the inverse of `at`."""
+        """Return the positions of these values: the inverse of `values_at`."""
         return self._permute(numbers, back=True)
 
     @property
@@ -65,16 +65,16 @@ class RandomPermutation(NamedTuple):
 
 
 def random_permutation(seed: Seed, purpose: Purpose, n: int, number: int = 0) -> RandomPermutation:
-    """The permutation of 0 .. n - 1 with this number."""
+    """Return the permutation of 0 .. n - 1 with this number."""
     assert 0 <= n < LARGEST, n
     rounds = ROUNDS_OF_FEW if n < FEW else ROUNDS
     return RandomPermutation(n, random_bits(seed, purpose, range(rounds * number, rounds * (number + 1))))
 
 
 def sample_distinct(seed: Seed, high: int, size: int, device: torch.device | None = None) -> Tensor:
-    """`size` of the numbers 0 .. below - 1, ascending; each set is as likely as any other.
+    """Sample `size` distinct numbers of 0 .. high - 1 uniformly, in ascending order.
 
-    The work depends on the size alone. Samples need the right chance of every pair, so a draw takes all rounds.
+    The work depends only on `size`. Samplers rely on exact pair probabilities, so the draw uses the larger round count.
     """
     assert 0 <= size <= high < LARGEST, (size, high)
     permutation = RandomPermutation(high, random_bits(seed, Purpose.SAMPLE, range(ROUNDS_OF_FEW)))
@@ -82,13 +82,13 @@ def sample_distinct(seed: Seed, high: int, size: int, device: torch.device | Non
 
 
 def permute_numba(permutation: RandomPermutation, index: Tensor, *, back: bool) -> Tensor:
-    """The permuted numbers by a compiled loop."""
+    """Permute numbers with a compiled loop."""
     n, keys = permutation
     return torch.from_numpy(permute_array(index.numpy(), n, permutation.sides, keys.numpy(), back))
 
 
 def permute_torch(permutation: RandomPermutation, index: Tensor, *, back: bool) -> Tensor:
-    """The permuted numbers by tensor operations, repeated until all results are below n."""
+    """Permute numbers with torch operations, repeated until all results are below n."""
     (n, keys), sides = permutation, permutation.sides
     result = _permute_once(index, sides, keys, back)
     while len(outside := (result >= n).nonzero(as_tuple=True)[0]):
@@ -97,7 +97,7 @@ def permute_torch(permutation: RandomPermutation, index: Tensor, *, back: bool) 
 
 
 def _permute_once(index: Tensor, sides: tuple[int, int], keys: Tensor, back: bool) -> Tensor:
-    """One pass through all rounds, forward or back."""
+    """Pass through all rounds once, forward or backward."""
     ends = [index // sides[1], index % sides[1]]
     for number in reversed(range(len(keys))) if back else range(len(keys)):
         moved, other = number % 2, 1 - number % 2
@@ -107,18 +107,18 @@ def _permute_once(index: Tensor, sides: tuple[int, int], keys: Tensor, back: boo
 
 
 def _random_below(x: Tensor, key: int, bound: int) -> Tensor:
-    """A random number for each x."""
+    """Return a random number in [0, bound) for each x."""
     return (shift_right(mix(x * to_signed(GOLDEN) + key), HIGH) * bound) >> HIGH
 
 
-# The compiled form of `by_tensors`: many numbers at once; results of n or more pass again.
+# The compiled version of `permute_torch`, which processes numbers in batches.
 
 HIGH_BITS = np.uint64(32)
 AT_ONCE = 1024
 
 
 def permute_array(index: Any, n: int, sides: tuple[int, int], keys: Any, back: bool) -> Any:
-    """The permuted numbers, int64, in an array of the index's shape."""
+    """Return the permuted numbers, int64, in the shape of `index`."""
     flat = np.ascontiguousarray(index).reshape(-1).view(np.uint64)
     height, width = np.uint64(sides[0]), np.uint64(sides[1])
     found = _walk(flat, np.uint64(n), height, width, keys.view(np.uint64), back)
@@ -138,7 +138,7 @@ def _walk(index: Any, n: Any, height: Any, width: Any, keys: Any, back: bool) ->
 
 @compiled(nogil=True)
 def _walk_once(index: Any, found: Any, height: Any, width: Any, keys: Any, back: bool) -> None:
-    """One pass, forward or back. All numbers finish a round before the next round, so the loops are vectorised."""
+    """Pass once, forward or backward. All numbers finish a round before the next one, so that the loops vectorise."""
     rows = index // width
     cols = index - rows * width
     if back:

@@ -1,7 +1,7 @@
-"""Sparse times dense: the product on every device, and one operator with its shape, flops and gradient.
+"""Sparse-dense matrix products on every device, as one operator with a meta kernel, a FLOP count and a gradient.
 
-No sparse tensor object crosses this interface, so the operator also runs on shapes alone (replay), for which sparse
-tensors do not exist. Legend: N rows of A, K columns of A, F features.
+Operands are plain tensors rather than torch's sparse tensors, so that the operator also runs on meta tensors (replay).
+Legend: N rows of A, K columns of A, F features.
 Verifier (tests/kernels/test_spmm.py): dense torch.
 """
 
@@ -21,11 +21,11 @@ from harness.device import GPU_KERNELS, NO_FIXED_ORDER, can_run_triton, is_on_gp
 from harness.kernels.csr import Csr
 from harness.kernels.row_schedule import RowSchedule, schedule_rows
 
-# A product has one way on a CPU, and several on a GPU. Verifier (tests/kernels/test_multiply.py): scipy.
+# There is one implementation for CPUs, and several for GPUs. Verifier (tests/kernels/test_multiply.py): scipy.
 
 
 def multiply(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
-    """A H, or add_to + A H in add_to, for any strides and sizes."""
+    """Return A H, or add A H to `add_to` in place, for any strides and sizes."""
     if A.nnz * H.shape[1] == 0:
         return H.new_zeros((A.rows, H.shape[1])) if add_to is None else add_to
     if add_to is not None and not add_to.is_contiguous():
@@ -34,7 +34,7 @@ def multiply(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
 
 
 def multiply_library(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
-    """The library behind torch: cuSPARSE, or MKL."""
+    """Multiply with torch's library: cuSPARSE or MKL."""
     return (
         _get_sparse_tensor(A) @ H
         if add_to is None
@@ -43,7 +43,7 @@ def multiply_library(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
 
 
 def multiply_library_blocked(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
-    """The library on some columns after the other: less of H is in use at a time, and may stay in a cache."""
+    """Multiply with torch's library, one block of columns at a time, so that the rows of H in use may fit in cache."""
     Z, matrix = H.new_empty((A.rows, H.shape[1])) if add_to is None else add_to, _get_sparse_tensor(A)
     for start in range(0, H.shape[1], BLOCK):
         some = slice(start, start + BLOCK)
@@ -52,7 +52,7 @@ def multiply_library_blocked(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor
 
 
 def multiply_triton(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
-    """Our kernels for a GPU, `harness.kernels.triton_spmm`, which give the same bits in every run."""
+    """Multiply with the deterministic Triton kernels of `harness.kernels.triton_spmm`."""
     from harness.kernels.triton_spmm import multiply_into
 
     Z = H.new_empty((A.rows, H.shape[1])) if add_to is None else add_to
@@ -61,10 +61,10 @@ def multiply_triton(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
 
 
 BLOCK = 64
-"""The columns of a block."""
+"""The number of columns in a block."""
 ProductKernel = Callable[[Csr, Tensor, Tensor | None], Tensor]
 ChooseKernel = Callable[[str, Mapping[str, Callable[[], object]]], str]
-"""Names the fastest of several ways to compute the same, and keeps the answer under a name."""
+"""Returns the name of the fastest candidate, and caches the answer under the description that is given first."""
 LIBRARY, TRITON = "library", "triton"
 PRODUCT_KERNELS: dict[str, ProductKernel] = {
     LIBRARY: multiply_library,
@@ -72,13 +72,13 @@ PRODUCT_KERNELS: dict[str, ProductKernel] = {
     TRITON: multiply_triton,
 }
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-10, torch.bfloat16: 2**-7}
-"""By type, the largest difference between two ways, as a share of the largest number."""
+"""The largest accepted difference between two kernels by dtype, relative to the largest element."""
 
 
 def _select_gpu_kernel(A: Csr, H: Tensor) -> ProductKernel:
-    """The way that was measured to be the fastest for a kept matrix and this width; the library for any other.
+    """Return the kernel that was measured to be fastest for a cached matrix and this width; else the library's.
 
-    If torch was asked for deterministic algorithms, the way that has one order of additions, where it works.
+    If torch's deterministic algorithms are enabled, return the kernel with a fixed order of additions where it works.
     """
     kept, deterministic = CACHED_PRODUCTS.get(A.rowptr), torch.are_deterministic_algorithms_enabled()
     if not deterministic and (kept is None or kept.choose is None):
@@ -91,7 +91,7 @@ def _select_gpu_kernel(A: Csr, H: Tensor) -> ProductKernel:
 
 
 def _choose_kernel(A: Csr, H: Tensor, choose: ChooseKernel | None) -> str:
-    """The name of the fastest way to A H that works here; without `choose`, of the deterministic way."""
+    """Return the name of the fastest usable kernel for A H; without `choose`, that of the deterministic kernel."""
     H = H.contiguous()
     ways = _usable_kernels(A, H)
     if choose is None:
@@ -102,25 +102,25 @@ def _choose_kernel(A: Csr, H: Tensor, choose: ChooseKernel | None) -> str:
         return LIBRARY
     what = f"product of {A.rows} x {A.cols} with {A.nnz} entries by {H.shape[1]} columns"
     name = choose(what, {name: partial(way, A, H, None) for name, way in ways.items()})
-    return name if name in ways else LIBRARY  # the choice of an earlier run may not work here
+    return name if name in ways else LIBRARY  # the cached choice of an earlier run may not work here
 
 
 def _usable_kernels(A: Csr, H: Tensor) -> dict[str, ProductKernel]:
-    """The library, and the other ways that run on this device and agree with the library on this product."""
+    """Return the library's kernel, and the others that run on this device and agree with it on this product."""
     ways: dict[str, ProductKernel] = {LIBRARY: multiply_library}
     for name, way in PRODUCT_KERNELS.items():
         is_same = name == LIBRARY or (way is multiply_library_blocked and H.shape[1] <= BLOCK)
         if is_same or (way is multiply_triton and not can_run_triton()):
             continue
         if fault := _check_kernel(way, A, H):
-            warnings.warn(f"Sparse products by {name!r} are left out on this GPU: {fault}", stacklevel=2)
+            warnings.warn(f"The sparse kernel {name!r} is disabled on this GPU: {fault}", stacklevel=2)
         else:
             ways[name] = way
     return ways
 
 
 def _check_kernel(way: ProductKernel, A: Csr, H: Tensor) -> str | None:
-    """What is wrong with A H by this way, against the library; None if it is right. Holds one result at a time."""
+    """Compare A H by this kernel with the library's; return what is wrong, or None. Holds one result at a time."""
     try:
         Z = way(A, H, None)
         largest = torch.linalg.vector_norm(Z, torch.inf)
@@ -136,7 +136,7 @@ def _check_kernel(way: ProductKernel, A: Csr, H: Tensor) -> str | None:
 
 
 def multiply_tiled(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
-    """The compiled loops of `harness.kernels.tiles`, for a CPU."""
+    """Multiply on a CPU with the compiled loops of `harness.kernels.tiles`."""
     from harness.kernels.tiles import multiply_into
 
     Z = H.new_empty((A.rows, H.shape[1])) if add_to is None else add_to
@@ -145,7 +145,7 @@ def multiply_tiled(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
 
 
 def inner_products(A: Csr, X: Tensor, Y: Tensor) -> Tensor:
-    """x_i y_j for every entry (i, j) of A; the entry's value does not count."""
+    """Return x_i y_j for every entry (i, j) of A (SDDMM). The values of A are ignored."""
     if is_on_gpu(X):
         places = _get_sparse_tensor(A._replace(val=X.new_zeros(A.col.shape)))
         products: Tensor = torch.sparse.sampled_addmm(places, X, Y.contiguous().T, beta=0).values()
@@ -160,13 +160,13 @@ def inner_products(A: Csr, X: Tensor, Y: Tensor) -> Tensor:
 
 
 def _get_sparse_tensor(A: Csr) -> Tensor:
-    """A as torch's sparse CSR tensor, of which nothing is made twice for a matrix that is kept."""
+    """Return A as a torch sparse CSR tensor, cached for matrices that were passed to `cache_for_products`."""
     kept = CACHED_PRODUCTS.get(A.rowptr)
     if kept is None or kept.col is not A.col:
         return _make_sparse_tensor(A, _row_pointers(A))
     if kept.pointers is None:
         kept.pointers = _row_pointers(A)
-    if kept.val is not A.val:  # the coefficients of attention, on the columns of a matrix that is kept
+    if kept.val is not A.val:  # attention coefficients with the indices of a cached matrix
         return _make_sparse_tensor(A, kept.pointers)
     if kept.tensor is None:
         kept.tensor = _make_sparse_tensor(A, kept.pointers)
@@ -174,7 +174,7 @@ def _get_sparse_tensor(A: Csr) -> Tensor:
 
 
 def _get_schedule(A: Csr) -> RowSchedule:
-    """The schedule of the rows of A, which is not made twice for a matrix that is kept."""
+    """Return the row schedule of A, cached for matrices that were passed to `cache_for_products`."""
     kept = CACHED_PRODUCTS.get(A.rowptr)
     if kept is None:
         return schedule_rows(A.rowptr)
@@ -184,7 +184,7 @@ def _get_schedule(A: Csr) -> RowSchedule:
 
 
 def _row_pointers(A: Csr) -> Tensor:
-    """The row pointers of A in the type of its columns: the library takes indices of one type."""
+    """Return the row pointers in the dtype of the column indices: the library requires one index dtype."""
     return A.rowptr.to(_column_indices(A).dtype)
 
 
@@ -193,14 +193,14 @@ def _column_indices(A: Csr) -> Tensor:
 
 
 def _make_sparse_tensor(A: Csr, pointers: Tensor) -> Tensor:
-    """A sparse tensor on the memory of A; nothing is left to check."""
+    """Make a sparse tensor that shares the memory of A, without checking its invariants again."""
     _silence_beta_warning()
     return torch.sparse_csr_tensor(pointers, _column_indices(A), A.val, A.shape, check_invariants=False)
 
 
 @dataclass
 class CachedProduct:
-    """What is made of a matrix that is multiplied in every step: of its indices, then of all."""
+    """What is derived from a matrix that is multiplied in every step."""
 
     col: Tensor
     val: Tensor
@@ -209,17 +209,17 @@ class CachedProduct:
     tensor: Tensor | None = None
     schedule: RowSchedule | None = None
     kernels: dict[tuple[int, bool], str] = field(default_factory=dict)
-    """The way on a GPU, by the width of a product and whether it is deterministic."""
+    """The name of the GPU kernel, by (width of the product, deterministic)."""
 
 
 CACHED_PRODUCTS: MutableMapping[Tensor, CachedProduct] = WeakIdKeyDictionary()
-"""By the row pointers of a matrix, with which the entry ends."""
+"""Keyed by the row pointers of a matrix; an entry is dropped when they are freed."""
 
 
 def cache_for_products(A: Csr, choose: ChooseKernel | None = None) -> Csr:
-    """Says that A will be multiplied many times: what a library needs of it is then made once.
+    """Cache what products with A need, because A will be multiplied many times. Returns A.
 
-    `choose` chooses among the ways of a GPU, in the first product of a width.
+    `choose` selects the GPU kernel in the first product of each width.
     """
     CACHED_PRODUCTS[A.rowptr] = CachedProduct(A.col, A.val, choose)
     return A
@@ -227,7 +227,7 @@ def cache_for_products(A: Csr, choose: ChooseKernel | None = None) -> Csr:
 
 @cache
 def _silence_beta_warning() -> None:
-    """Silences torch's warning, once a process, that its CSR is in beta."""
+    """Silence torch's warning that sparse CSR support is in beta, once per process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.sparse_csr_tensor([0], [], [], (0, 0), check_invariants=False)
@@ -240,7 +240,7 @@ PRODUCT, PRODUCT_ADD = torch.ops.harness.spmm.default, torch.ops.harness.spmm_ad
 
 
 def spmm(A_NK: Csr, H_KF: Tensor, *, add_to: Tensor | None = None) -> Tensor:
-    """A H; or add_to + A H, in add_to. Not differentiable, unlike `aggregate`."""
+    """Return A H, or add A H to `add_to` in place. Not differentiable, unlike `aggregate`."""
     assert A_NK.cols == H_KF.shape[0], f"{A_NK.shape} times {tuple(H_KF.shape)}"
     assert A_NK.val.dtype == H_KF.dtype, f"{A_NK.val.dtype} times {H_KF.dtype}"
     assert not (H_KF.requires_grad and torch.is_grad_enabled()), "a gradient would be lost: use aggregate"
@@ -254,7 +254,7 @@ def spmm(A_NK: Csr, H_KF: Tensor, *, add_to: Tensor | None = None) -> Tensor:
 
 
 def aggregate(A_NK: Csr, A_T_KN: Csr, H_KF: Tensor) -> Tensor:
-    """A H, differentiable in H. The caller has the transpose, or A is symmetric."""
+    """Return A H, differentiable in H. The caller passes the transpose, which is A itself if A is symmetric."""
     Z_NF: Tensor = SparseProduct.apply(H_KF, A_NK, A_T_KN)  # type: ignore[no-untyped-call]
     return Z_NF
 
@@ -295,6 +295,6 @@ _implement(GPU_KERNELS, multiply)
 
 @register_flop_formula([PRODUCT.overloadpacket, PRODUCT_ADD.overloadpacket], get_raw=True)
 def spmm_flops(*operands: Any, **_options: Any) -> int:
-    """A multiplication and an addition for each nonzero and feature."""
+    """Count a multiplication and an addition for each nonzero and feature."""
     *_, val, _cols, H = operands
     return 2 * int(val.numel()) * int(H.shape[1])

@@ -1,7 +1,7 @@
-"""Numbers that a training step computes from its own number: the key of a dropout mask, the corrections of Adam.
+"""Scalars that depend on the step number, such as the key of a dropout mask or Adam's bias corrections.
 
-A step that is issued kernel by kernel passes them as arguments. A CUDA graph keeps the arguments with which its kernels
-were captured, so a step inside a graph reads these numbers from the device, where they are renewed before every replay.
+An eager step passes them as kernel arguments. A CUDA graph replays the arguments of its capture, so a captured step
+reads these scalars from device tensors instead, which are updated before every replay.
 Verifier (tests/device/test_graphs.py): the same training without a graph.
 """
 
@@ -16,7 +16,7 @@ Compute = Callable[[int], Sequence[int] | Sequence[float]]
 
 
 class StepNumbers:
-    """The numbers of the steps of one rank."""
+    """The step-dependent scalars of one rank."""
 
     def __init__(self, device: torch.device) -> None:
         self.capturing = False
@@ -26,11 +26,11 @@ class StepNumbers:
         self._replays = 0
 
     def get(self, step: int, compute: Compute) -> Sequence[int] | Sequence[float] | Tensor:
-        """Return `compute(step)`, or its tensor in a step that is captured."""
+        """Return `compute(step)`, or a device tensor that holds it while a step is captured."""
         return self.get_tensor(step, compute) if self.capturing else compute(step)
 
     def get_tensor(self, step: int, compute: Compute) -> Tensor:
-        """Return a tensor that holds `compute(step)` in the first replay, and the next numbers in each later one."""
+        """Return a device tensor with `compute(step)` in the first replay, and the next step's in each later one."""
         if (step, compute) not in self._tensors:
             numbers = compute(step)
             dtype = torch.int64 if isinstance(numbers[0], int) else torch.float64
@@ -38,7 +38,7 @@ class StepNumbers:
         return self._tensors[step, compute]
 
     def advance(self) -> None:
-        """Copy the numbers of the next replay to the device."""
+        """Copy the scalars of the next replay to the device."""
         for (first, compute), tensor in self._tensors.items():
             numbers = torch.tensor(compute(first + self._replays), dtype=tensor.dtype)
             tensor.copy_(upload(numbers, self._device))

@@ -1,15 +1,15 @@
-"""Sums over the entries of a sparse matrix, compiled, with a tile of a dense row in vector registers.
+"""Compiled CPU loops over the entries of a sparse matrix, with a tile of a dense row in vector registers.
 
     Z_i = sum_j a_ij H_j, or added to Z_i      (multiply_rows)
     p_ij = X_i Y_j                             (dot_rows)
 
-A tile is as many columns as a few vectors hold. The last vector ends at the tile's last column and may overlap the
-vector before, so no column is left over and no vector reads past its row. The instructions are LLVM's vectors, since
-numba's own loop over columns would read and write the sums of a row at every entry.
+A tile is a few vectors wide. The last vector ends at the tile's last column and may overlap the one before, so no
+column is left over and no vector reads past its row. The loops are emitted as LLVM vector instructions, because numba's
+own loop over columns would load and store the sums of a row at every entry.
 
-An element of Z is one chain of additions, in the order of the entries and on one thread: its bits depend neither on the
-number of threads nor on other rows. Each product is fused into its addition, except in rows of one vector: there the
-chain determines the time, and an addition alone takes less time than a fused one. Either way is exact for bf16.
+An element of Z is one chain of additions, in entry order and on one thread, so its bits depend neither on the number of
+threads nor on other rows. Products are fused into additions (FMA), except in rows of one vector, whose time is the
+latency of the chain: an addition is faster than an FMA. Both are exact for bf16.
 Verifier (tests/kernels/test_multiply.py): scipy, and one chain of additions in Python for the bits.
 """
 
@@ -32,12 +32,12 @@ from harness.kernels.jit import compiled, emit_prefetch, run_over_rows
 
 WIDE = llvmlite.binding.get_host_cpu_features().get("avx512f", False)
 VECTOR_BYTES, MOST_VECTORS = (64, 16) if WIDE else (32, 8)
-"""The size of a vector of sums, and the most vectors in a tile: half of the registers."""
+"""The size of a vector of sums, and the maximum number of vectors in a tile: half of the registers."""
 LINE_BYTES = 64
 FAR_BYTES = 8 << 20
-"""A dense matrix of this size does not stay in cache, so its rows are prefetched."""
+"""The size from which a dense matrix does not stay in cache, so that its rows are prefetched."""
 LINES_AHEAD = 192
-"""Cache lines of the dense matrix between the prefetch of a row and its use."""
+"""The prefetch distance in cache lines of the dense matrix."""
 
 KINDS = {
     torch.int32: np.int32(0),
@@ -46,17 +46,17 @@ KINDS = {
     torch.float64: np.float64(0),
     torch.bfloat16: np.int16(0),
 }
-"""A number of each type, by which the compiler knows the type; numpy has no bf16."""
+"""A value of each type, from which numba infers the type; numpy has no bf16."""
 
 Numbers = tuple[int, ...]
 Emitted = list[Any]
-"""Values of LLVM."""
+"""LLVM values."""
 Body = Callable[[Any, Emitted], Emitted]
-"""An iteration: the index and the values that the loop carries, to the values that it carries on."""
+"""A loop body: maps the index and the loop-carried values to the next loop-carried values."""
 
 
 class TileColumns(NamedTuple):
-    """The columns of one tile. The compiler knows lanes and vectors, as the lengths of two tuples."""
+    """The columns of one tile. `lanes` and `vectors` are compile-time constants, as the lengths of two tuples."""
 
     start: int
     tail: int
@@ -66,21 +66,21 @@ class TileColumns(NamedTuple):
 
 
 def multiply_into(A: Csr, H: Tensor, Z: Tensor, *, add: bool) -> None:
-    """Z = A H, or Z += A H. All operands are contiguous and on the CPU; A has entries and H has columns."""
+    """Compute Z = A H, or Z += A H. All operands are contiguous and on the CPU; A and H are not empty."""
     assert A.val.dtype == H.dtype == Z.dtype
     assert H.shape[0] == A.cols and Z.shape == (A.rows, H.shape[1])
     _run(multiply_rows, multiply_rows_parallel, A, (A.val, H, Z), add)
 
 
 def inner_products_into(A: Csr, X: Tensor, Y: Tensor, products: Tensor) -> None:
-    """products = x_i y_j for every entry (i, j), in the type of the sums. `multiply_into` has the conditions."""
+    """Compute x_i y_j for every entry (i, j), in the dtype of the sums. Operands are as for `multiply_into`."""
     assert (len(X), len(Y), X.shape[1]) == (A.rows, A.cols, Y.shape[1])
     assert X.dtype == Y.dtype and products.shape == A.col.shape
     _run(dot_rows, dot_rows_parallel, A, (X, Y, products), False)
 
 
 def _run(rows: Any, shares: Any, A: Csr, dense: tuple[Tensor, Tensor, Tensor], add: bool) -> None:
-    """Computes strip by strip. The entries ask for rows of the second dense operand."""
+    """Run a kernel for each tile of columns. The column indices of A select rows of the second dense operand."""
     asked = dense[1]
     width, dtype = asked.shape[1], asked.dtype
     kinds = KINDS[A.rowptr.dtype], KINDS[A.col.dtype], KINDS[dtype]
@@ -95,7 +95,7 @@ def _run(rows: Any, shares: Any, A: Csr, dense: tuple[Tensor, Tensor, Tensor], a
 
 @cache
 def tile_columns(width: int, dtype: torch.dtype) -> list[TileColumns]:
-    """The tiles that cover a row: equally wide but for one vector; the fewest."""
+    """Return the fewest tiles that cover a row; their widths differ by at most one vector."""
     lanes = min(VECTOR_BYTES // max(dtype.itemsize, 4), 1 << width.bit_length() - 1)
     vectors = -(-width // lanes)
     tiles = -(-vectors // MOST_VECTORS)
@@ -108,14 +108,14 @@ def tile_columns(width: int, dtype: torch.dtype) -> list[TileColumns]:
     ]
 
 
-# The instructions.
+# Code generation.
 
 I16, I32, I64, F32, F64 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
 LLVM = {types.int16: I16, types.int32: I32, types.int64: I64, types.float32: F32, types.float64: F64}
 
 
 class LoopMetadata(ir.values.MDValue):  # type: ignore[misc]
-    """A loop's own mark with options. LLVM wants a distinct node that begins with itself, which llvmlite lacks."""
+    """Loop metadata. LLVM requires a distinct node whose first operand is the node itself, which llvmlite lacks."""
 
     def __init__(self, module: Any, options: list[Any]) -> None:
         nodes = [
@@ -125,7 +125,7 @@ class LoopMetadata(ir.values.MDValue):  # type: ignore[misc]
         super().__init__(module, nodes, name=str(len(module.metadata)))
 
     def descr(self, buf: list[str]) -> None:
-        """Appends the node's text."""
+        """Append the node's text."""
         nodes = ", ".join(node.get_reference() for node in (self, *self.operands))
         buf += ("distinct !{ ", nodes, " }\n")
 
@@ -133,9 +133,9 @@ class LoopMetadata(ir.values.MDValue):  # type: ignore[misc]
 def emit_loop(
     builder: Any, first: Any, end: Any, carried: Emitted, body: Body, *, tight: bool = False
 ) -> Emitted:
-    """for i in first .. end - 1: carried = body(i, carried). Not unrolled: most rows are too short to gain from it.
+    """Emit `for i in range(first, end): carried = body(i, carried)`. Not unrolled, because most rows are short.
 
-    A tight loop is few instructions, which should begin a cache line.
+    A tight loop has few instructions and is aligned to a cache line.
     """
     before, module = builder.block, builder.module
     head, inside, after = (builder.append_basic_block(name) for name in ("head", "inside", "after"))
@@ -158,7 +158,7 @@ def emit_loop(
 def emit_if_else(
     builder: Any, condition: Any, one: Callable[[], Emitted], other: Callable[[], Emitted]
 ) -> Emitted:
-    """one() if the condition holds, other() if not."""
+    """Emit `one() if condition else other()`."""
     with builder.if_else(condition) as (holds, fails):
         with holds:
             values, block = one(), builder.block
@@ -172,7 +172,7 @@ def emit_if_else(
 
 
 class Vectors:
-    """Vectors of sums, and their way from numbers in memory and back. bf16 comes as int16 and is summed in float32."""
+    """Loads, stores and arithmetic on vectors. bf16 is stored as int16 and summed in float32."""
 
     def __init__(self, builder: Any, stored: Any, lanes: int) -> None:
         self.builder, self.lanes, self.is_bf16 = builder, lanes, stored == I16
@@ -183,7 +183,7 @@ class Vectors:
         self.zero = ir.Constant(self.sums, None)
 
     def read(self, place: Any) -> Any:
-        """The vector of the numbers from this place on."""
+        """Load a vector from an address."""
         build = self.builder
         x = build.load(build.bitcast(place, self.stored.as_pointer()), align=self.bytes)
         if self.is_bf16:
@@ -191,7 +191,7 @@ class Vectors:
         return x
 
     def read_one(self, place: Any) -> Any:
-        """The vector of one number, repeated."""
+        """Load one number and broadcast it to a vector."""
         build = self.builder
         x = build.load(place)
         if self.is_bf16:
@@ -199,7 +199,7 @@ class Vectors:
         return self.repeat(x)
 
     def write(self, x: Any, place: Any) -> None:
-        """Writes the numbers of a vector; bf16 is rounded to the nearest, a tie to even, and keeps NaN."""
+        """Store a vector. bf16 is rounded to nearest, ties to even, and keeps NaN."""
         build = self.builder
         if self.is_bf16:
             bits, sixteen = build.bitcast(x, self.words), self.repeat(I32(16))
@@ -210,12 +210,12 @@ class Vectors:
         build.store(x, build.bitcast(place, self.stored.as_pointer()), align=self.bytes)
 
     def add_product(self, total: Any, x: Any, y: Any, *, fused: bool) -> Any:
-        """total + x y."""
+        """Return total + x y."""
         flags = ("contract",) if fused else ()
         return self.builder.fadd(total, self.builder.fmul(x, y, flags=flags), flags=flags)
 
     def fold(self, x: Any) -> Any:
-        """The sum of a vector: one half is added to the other until one number is left."""
+        """Sum a vector by adding one half to the other until one number is left."""
         while x.type.count > 1:
             half = x.type.count // 2
             low, high = (
@@ -226,14 +226,14 @@ class Vectors:
         return self.builder.extract_element(x, I32(0))
 
     def repeat(self, x: Any) -> Any:
-        """The vector that repeats a number."""
+        """Broadcast a number to a vector."""
         nothing = ir.Constant(ir.VectorType(x.type, self.lanes), ir.Undefined)
         first = self.builder.insert_element(nothing, x, I32(0))
         return self.builder.shuffle_vector(first, nothing, ir.Constant(self.words, None))
 
 
 class Tile:
-    """The arguments of a compiled function as values of LLVM, and the loops over its rows and their entries."""
+    """The arguments of a compiled function as LLVM values, and the loops over its rows and their entries."""
 
     def __init__(self, builder: Any, code: Any, arguments: Emitted) -> None:
         self.builder = builder
@@ -249,7 +249,7 @@ class Tile:
         self.columns = [*(I64(self.lanes * vector) for vector in range(self.count - 1)), tail]
 
     def for_each_row(self, body: Callable[[Any, Any, Any], None]) -> None:
-        """Calls body(i, first, end) for every row, whose entries are first .. end - 1."""
+        """Emit a loop over the rows that calls body(i, first, end); first .. end - 1 are the entries of row i."""
 
         def step(row: Any, ends: Emitted) -> Emitted:
             (first,), end = ends, self._load_index(self.rowptr, self.builder.add(row, I64(1)))
@@ -262,7 +262,7 @@ class Tile:
         )
 
     def for_each_entry(self, first: Any, end: Any, carried: Emitted, body: Body) -> Emitted:
-        """carried = body(e, carried) for entries first .. end - 1, with prefetching and without."""
+        """Emit a loop over entries first .. end - 1, once with prefetching and once without."""
 
         def ahead(entry: Any, carried: Emitted) -> Emitted:
             self._prefetch(entry)
@@ -276,11 +276,11 @@ class Tile:
         return emit_if_else(self.builder, far, lambda: over_entries(ahead), lambda: over_entries(body))
 
     def operand_addresses(self, entry: Any) -> Emitted:
-        """The places of the tile's vectors in the row that an entry asks for."""
+        """Return the addresses of the tile's vectors in the row selected by an entry's column index."""
         return self.vector_addresses(self.operands[1], self._load_index(self.col, entry))
 
     def vector_addresses(self, operand: Any, row: Any) -> Emitted:
-        """The places of the tile's vectors in this row of a dense operand."""
+        """Return the addresses of the tile's vectors in this row of a dense operand."""
         first = self._row_address(operand, row)
         return [self.builder.gep(first, [column]) for column in self.columns]
 
@@ -288,7 +288,7 @@ class Tile:
         return self.builder.gep(operand, [self.builder.add(self.builder.mul(row, self.width), self.start)])
 
     def _prefetch(self, entry: Any) -> None:
-        """Prefetches the tile in the row that a later entry asks for: all lines, wherever in a line the row begins."""
+        """Prefetch all cache lines of the tile in the row selected by a later entry, whatever the row's alignment."""
         later, last = self.builder.add(entry, self.ahead), self.builder.sub(self.entries, I64(1))
         later = self.builder.select(self.builder.icmp_unsigned("<", later, last), later, last)
         first, size = (
@@ -305,12 +305,12 @@ class Tile:
         return self.builder.inttoptr(address, kind.as_pointer())
 
     def _load_index(self, array: Any, place: Any) -> Any:
-        """A whole number of 64 bits, which is never negative."""
+        """Load a non-negative integer as 64 bits."""
         return self.builder.zext(self.builder.load(self.builder.gep(array, [place])), I64)
 
 
 def _multiply(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, rows: Any) -> Any:
-    """Emits Z_i = sum_j a_ij H_j, or added to Z_i, for one tile of some rows."""
+    """Emit Z_i = sum_j a_ij H_j, or Z_i += the same, for one tile of some rows."""
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         tile = Tile(builder, code, arguments[1:])
@@ -340,7 +340,7 @@ def _multiply(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, r
 
 
 def _dot(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, rows: Any) -> Any:
-    """Emits p_ij = X_i Y_j for one tile of some rows; a tile other than the first is added."""
+    """Emit p_ij = X_i Y_j for one tile of some rows. Tiles other than the first add to p_ij."""
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         tile = Tile(builder, code, arguments[1:])
@@ -376,10 +376,10 @@ multiply_tile: Any = intrinsic(_multiply)
 dot_tile: Any = intrinsic(_dot)
 
 
-# The compiled functions. Their intrinsics are in this file, since the cache of compiled code watches no other.
+# The compiled functions. Their intrinsics must be in this file, because numba's cache only watches the file itself.
 #
-# `kinds` are numbers of the types of pointers, columns and values. `sizes` are entries, width, the entries from a
-# prefetch to its use, and 1 to add. Tuples are not nested, since numba's parallel loops take no nested ones.
+# `kinds` are values of the types of row pointers, columns and values. `sizes` are the number of entries, the width, the
+# prefetch distance in entries, and 1 to add to Z. Tuples are flat, because numba's parallel loops reject nested ones.
 
 
 @compiled(nogil=True)
@@ -392,7 +392,7 @@ def multiply_rows(
     strip: Numbers,
     rows: Numbers,
 ) -> None:
-    """One strip of Z, in rows first .. end - 1."""
+    """Compute one tile of columns of Z, in rows first .. end - 1."""
     multiply_tile((kinds, lanes, vectors), addresses, sizes, strip, rows)
 
 
@@ -406,7 +406,7 @@ def multiply_rows_parallel(
     strip: Numbers,
     bounds: Any,
 ) -> None:
-    """One strip of Z, a share of the rows by each thread."""
+    """`multiply_rows` with the rows divided among threads."""
     for share in numba.prange(bounds.size - 1):
         rows = bounds[share], bounds[share + 1]
         multiply_tile((kinds, lanes, vectors), addresses, sizes, strip, rows)
@@ -422,7 +422,7 @@ def dot_rows(
     strip: Numbers,
     rows: Numbers,
 ) -> None:
-    """One strip of the inner products of rows first .. end - 1; every strip but the first adds."""
+    """Compute one tile's part of the inner products of rows first .. end - 1. Tiles other than the first add."""
     dot_tile((kinds, lanes, vectors), addresses, sizes, strip, rows)
 
 
@@ -436,7 +436,7 @@ def dot_rows_parallel(
     strip: Numbers,
     bounds: Any,
 ) -> None:
-    """One strip of all inner products, a share of the rows by each thread."""
+    """`dot_rows` with the rows divided among threads."""
     for share in numba.prange(bounds.size - 1):
         rows = bounds[share], bounds[share + 1]
         dot_tile((kinds, lanes, vectors), addresses, sizes, strip, rows)

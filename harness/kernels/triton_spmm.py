@@ -1,12 +1,12 @@
-"""Sparse times dense by kernels of our own for GPUs, in Triton. Needs the package `triton`: import it only on a GPU.
+"""Sparse-dense products on GPUs, in Triton. Needs the package `triton`: import this module only on a GPU.
 
     Z_i = sum_j a_ij H_j, or added to Z_i
 
-A program computes a tile of Z: some columns of one row, or of several rows side by side. An element of Z is one chain
-of additions in the order of the entries, bf16 in float32 and rounded once. A long row of `harness.kernels.row_schedule`
-has one chain for each piece, and a last chain over the sums of the pieces. No program adds to the sum of another, so
-the bits do not depend on the order in which programs run. A GPU fuses each product into its addition.
-Verifier (tests/kernels/test_triton_spmm.py): scipy; the chains in Python, bit by bit; the machine code for two GPUs.
+A program computes a tile of Z: some columns of one row or of several rows. An element of Z is one chain of FMAs in
+entry order; bf16 is summed in float32 and rounded once. A long row (`harness.kernels.row_schedule`) has one chain for
+each piece, and a last chain over the sums of the pieces. There are no atomics, so the result does not depend on the
+order in which programs run. Verifier (tests/kernels/test_triton_spmm.py): scipy; the chains in Python, bit by bit; the
+machine code for two GPUs.
 """
 
 from math import gcd
@@ -23,9 +23,9 @@ from harness.kernels.row_schedule import ENTRIES_PER_ITERATION, RowSchedule
 WARPS = 4
 THREADS = 32 * WARPS
 VECTOR_BYTES = 16
-"""The most bytes that a thread reads at once."""
+"""The widest load of a thread."""
 SUMS = {torch.float32: torch.float32, torch.float64: torch.float64, torch.bfloat16: torch.float32}
-"""The type in which numbers are summed."""
+"""The dtype of sums."""
 TRITON = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 assert ENTRIES_PER_ITERATION == 4, "a turn of the loop below adds four entries"
@@ -37,22 +37,22 @@ class TileShape(NamedTuple):
     rows: int
     cols: int
     vector: int
-    """The adjacent numbers of a row that a thread reads at once."""
+    """The number of adjacent elements that a thread loads at once."""
 
 
 def tile_shape(width: int, dtype: torch.dtype) -> TileShape:
-    """Return the tile for a product of this width, of which a vector is a divisor: each row begins where one may."""
+    """Return the tile for a product of this width. The vector divides the width, so that every row is aligned."""
     vector = gcd(width, VECTOR_BYTES // dtype.itemsize)
-    # With two threads to a row or more, the compiler passes columns and values without shared memory.
+    # With at least two threads per row, the compiler passes columns and values without shared memory.
     cols = max(triton.next_power_of_2(width), 2 * vector)
     cols = min(cols, 32 * VECTOR_BYTES // dtype.itemsize)
     return TileShape(max(THREADS * vector // cols, 1), cols, vector)
 
 
 def multiply_into(A: Csr, H: Tensor, Z: Tensor, schedule: RowSchedule, *, add: bool) -> None:
-    """Z = A H, or Z += A H. All operands are contiguous and on one GPU.
+    """Compute Z = A H, or Z += A H. All operands are contiguous and on one GPU.
 
-    While the product is computed, a long row takes the memory of a row of sums for each of its pieces.
+    Allocates a temporary row of sums for each piece of a long row.
     """
     width = H.shape[1]
     assert A.val.dtype == H.dtype == Z.dtype
@@ -86,14 +86,14 @@ def multiply_into(A: Csr, H: Tensor, Z: Tensor, schedule: RowSchedule, *, add: b
         launch(Z, others, pieces=False)
 
 
-# The kernels. They count a width in vectors, from which the compiler knows where a vector may begin.
+# The kernels. Widths are counted in vectors, which tells the compiler the alignment of loads.
 
 
 @triton.jit
 def row_bounds(
     rowptr: tl.tensor, rows: tl.tensor, numbers: tl.tensor, task: tl.tensor, PIECE: tl.constexpr
 ) -> tl.tensor:
-    """The row of a task, and the first entry and the number of entries to add: of the row, or of a piece of it."""
+    """Return the row of a task, its first entry, and the number of entries to add: of the row, or of a piece of it."""
     row = tl.load(rows + task).to(tl.int64)
     first = tl.load(rowptr + row).to(tl.int64)
     length = tl.load(rowptr + row + 1).to(tl.int64) - first
@@ -116,7 +116,7 @@ def read_entries(
     within: tl.tensor,
     SUM: tl.constexpr,
 ) -> tl.tensor:
-    """The value of one entry in each row of the tile, and the row of H that it asks for: zeros unless `inside`."""
+    """Load one entry's value for each row of the tile and the row of H that it selects; zeros unless `inside`."""
     asked = tl.load(col + e).to(tl.int64)
     value = tl.load(val + e).to(SUM)
     h = tl.load(H + asked[:, None] * width + f, mask=inside & within, other=0.0).to(SUM)
@@ -142,13 +142,13 @@ def sum_rows(
     ADD: tl.constexpr,
     SUM: tl.constexpr,
 ) -> None:
-    """Compute rows of Z; or, with pieces, the sum of each piece in a row of its own."""
+    """Compute rows of Z; or, with PIECE > 0, the sum of each piece into a separate row."""
     f = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
     within = f < width * VECTOR
     task = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = (task < tasks)[:, None]
     task = tl.minimum(task, tasks - 1)
-    # Twice, since Triton 3.7 does not compile a vector that both addresses loads and masks a tile.
+    # Called twice, because Triton 3.7 does not compile a vector that both addresses loads and masks a tile.
     _, first, _ = row_bounds(rowptr, rows, numbers, task, PIECE)
     row, _, length = row_bounds(rowptr, rows, numbers, task[:, None], PIECE)
     place = result + (task[:, None] if PIECE > 0 else row) * width * VECTOR + f
@@ -184,7 +184,7 @@ def join_pieces(
     ADD: tl.constexpr,
     SUM: tl.constexpr,
 ) -> None:
-    """Compute the rows of Z that are long: the sums of their pieces, added in order."""
+    """Compute the long rows of Z by adding the sums of their pieces in order."""
     number = tl.program_id(0)
     f = tl.program_id(1) * COLS + tl.arange(0, COLS)
     within = f < width * VECTOR

@@ -110,7 +110,7 @@ def test_wrong_ways_are_left_out_with_a_warning(monkeypatch, way, reason):
     monkeypatch.setitem(PRODUCT_KERNELS, "third", way)
     choose = Chooser()
     A = cache_for_products(matrix(), choose)
-    with pytest.warns(UserWarning, match=f"by 'third' are left out on this GPU: .*{reason}"):
+    with pytest.warns(UserWarning, match=f"kernel 'third' is disabled on this GPU: .*{reason}"):
         multiply(A, 4)
     assert choose.offered == {}, "the library alone need not be measured"
     multiply(A, 4)  # warns no more
