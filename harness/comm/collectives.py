@@ -30,12 +30,12 @@ _reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.re
 
 
 def rank() -> int:
-    """The rank of this process in its world."""
+    """Return the rank of this process in its world."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """The number of ranks; one if no world was joined."""
+    """Return the number of ranks; one if no world was joined."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -118,8 +118,8 @@ def all_gather(
     """Return the members' rows, concatenated.
 
     On gloo, small buffers and uneven sizes (which its all-gather rejects) use one all-to-all, in which every member
-    sends the same rows to all. Padding to the longest would cost up to four times as much. Concurrent broadcasts from all
-    members need no copies and take 10 to 50 % less time at 16 MiB, but up to twice the time for small calls on four
+    sends the same rows to all. Padding to the longest would cost up to four times as much. Concurrent broadcasts from
+    all members need no copies and take 10 to 50 % less time at 16 MiB, but up to twice the time for small calls on four
     ranks (benchmarks/collectives.py). NCCL groups such broadcasts into one call.
     """
     piece = _to_wire(x, wire)
