@@ -1,12 +1,12 @@
-"""The seconds, calls, words and bytes of a rank in an epoch, each under one key.
+"""The seconds, calls, words and bytes of a rank in an epoch, by key.
 
-At every instant exactly one key is current, so the entries of an epoch are disjoint and add up to the epoch by
-construction. The ledger is handed to all code that records, and does not interpret the numbers. Entering a scope
-moves time to another key, and leaving the scope moves time back:
+Exactly one key is current at any time, so the entries of an epoch are disjoint and their seconds add up to the epoch.
+The ledger is passed to all code that records, and does not interpret the numbers. Entering a scope charges time to
+another key, and leaving it switches back:
 
     with ledger.phase(Phase.CONVOLVE, layer=0):
         with ledger.op(Op.BROADCAST, axis=AxisName.P, tensor=TensorName.H):
-            ledger.count(payload=words, received=words, bytes=4 * words)
+            ledger.count_call(payload=words, received=words, bytes=4 * words)
 """
 
 from __future__ import annotations
@@ -26,58 +26,58 @@ if TYPE_CHECKING:
     import torch
 
 
-# Clocks that never make a device wait: a mark is taken now and turned into seconds after the epoch.
+# Clocks that do not synchronize with the device: marks are taken now and converted to seconds after the epoch.
 
 
 class Clock(Protocol):
     def mark(self) -> Any:
-        """A point in time, cheap to take."""
+        """Return a mark of the current time. Cheap."""
 
     def synchronize(self) -> None:
-        """Wait until every mark taken so far can be read."""
+        """Wait until all marks can be read."""
 
     def elapsed(self, earlier: Any, later: Any) -> float:
-        """Seconds from one mark to another; only after `settle`."""
+        """Return the seconds between two marks. Call `synchronize` first."""
 
 
 class HostClock:
-    """The host's monotonic clock, for devices whose kernels return when the work is done."""
+    """The host's monotonic clock, for devices whose kernels run synchronously."""
 
     mark = staticmethod(perf_counter)
 
     def synchronize(self) -> None:
-        """Host marks can always be read."""
+        """Do nothing: host marks can always be read."""
 
     def elapsed(self, earlier: float, later: float) -> float:
         return later - earlier
 
 
 def clock_for(device: torch.device) -> Clock:
-    """The clock that tells the truth about work on this device."""
+    """Return the clock that measures work on this device."""
     from harness.device import GpuClock, is_gpu
 
     return GpuClock() if is_gpu(device) else HostClock()
 
 
-NO_INDEX = -1  # no layer, no peer
+NO_INDEX = -1  # in place of a layer or a peer
 
 
 class Key(NamedTuple):
-    """A place in the algorithm, and the op that ran at this place."""
+    """A position in the algorithm, and the op that ran there."""
 
     phase: Phase
     layer: int
     direction: Direction
     op: Op = Op.GLUE
     axis: str | None = None
-    """An axis of the grid, or several taken as one: x+y."""
+    """An axis of the grid, or several combined, such as x+y."""
     peer: int = NO_INDEX
     tensor: TensorName | None = None
 
 
 @dataclass(slots=True)
 class Amounts:
-    """The counts under one key."""
+    """The amounts under one key."""
 
     calls: int = 0
     words_payload: float = 0.0
@@ -93,7 +93,7 @@ AMOUNTS = tuple(field.name for field in fields(Amounts))
 
 
 class _Scope:
-    """Moves time to a key and back. Hand-written because a generator would cost as much as a small kernel."""
+    """Switches to a key and back. A class, because a generator would cost as much as a small kernel."""
 
     __slots__ = ("_before", "_key", "_ledger")
 
@@ -111,7 +111,7 @@ class _Scope:
 
 
 class _NoScope:
-    """The scope of a ledger that does not record."""
+    """The scope of a ledger that is not recording."""
 
     __slots__ = ()
 
@@ -126,7 +126,7 @@ START = Key(Phase.OTHER, NO_INDEX, Direction.FORWARD)
 
 
 class Recording(NamedTuple):
-    """What a ledger recorded of an epoch, with marks that are yet to be turned into seconds."""
+    """What a ledger recorded in an epoch, with marks that are not yet converted to seconds."""
 
     moves: Sequence[tuple[Key, Any]]
     in_flight: Sequence[tuple[Key, Any, Any]]
@@ -134,30 +134,30 @@ class Recording(NamedTuple):
     end: Any
 
     def with_bounds(self, begun: Any, end: Any) -> Recording:
-        """The same epoch, begun and ended at other marks, as a replay of a captured epoch is."""
+        """Return the recording with other first and last marks, for the replay of a captured epoch."""
         (first, _), *moves = self.moves
         return self._replace(moves=[(first, begun), *moves], end=end)
 
 
 class Ledger:
-    """The entries of the epoch in progress, and the key that is current."""
+    """Records the current epoch under the current key."""
 
     def __init__(self, clock: Clock | None = None, *, recording: bool = True) -> None:
         self.clock: Clock = clock or HostClock()
         self.recording = recording
         self.capturing = False
-        """True while an epoch is captured in a CUDA graph, of which notes by the library's own threads are no part."""
+        """True while an epoch is captured in a CUDA graph, when callbacks on the library's threads must not record."""
         self.current = START
         self.slices: list[tuple[Key, float]] = []
-        """The last epoch in order: each current key, and the seconds until the next key."""
+        """The last epoch as a sequence of keys, each with the seconds until the next key."""
         self._moves: list[tuple[Key, Any]] = []
         self._in_flight: list[tuple[Key, Any, Any]] = []
         self._amounts: dict[Key, Amounts] = {}
 
-    # scopes
+    # Scopes
 
     def phase(self, phase: Phase, layer: int | None = None) -> Scope:
-        """Charges time inside the scope to this phase (and layer), in no op yet."""
+        """Charge time inside the scope to this phase (and layer), without an op."""
         if not self.recording:
             return _NO_SCOPE
         here = self.current
@@ -166,67 +166,67 @@ class Ledger:
     def op(
         self, op: Op, *, axis: str | None = None, tensor: TensorName | None = None, peer: int = NO_INDEX
     ) -> Scope:
-        """Charges time inside the scope to this op of the current phase, layer and direction."""
+        """Charge time inside the scope to this op of the current phase, layer and direction."""
         if not self.recording:
             return _NO_SCOPE
         here = self.current
         return _Scope(self, Key(here.phase, here.layer, here.direction, op, axis, peer, tensor))
 
     def in_phase(self, phase: Phase) -> Scope:
-        """Charges time inside the scope to the current op, in another phase."""
+        """Charge time inside the scope to the current op in another phase."""
         return self.at(self.current._replace(phase=phase))
 
     def backward(self) -> Scope:
-        """Charges time inside the scope to the backward pass: phase `other`, until an operator claims the time."""
+        """Charge time inside the scope to the backward pass: to phase `other`, except in the operators' own nodes."""
         return self.at(Key(Phase.OTHER, NO_INDEX, Direction.BACKWARD))
 
     def at(self, key: Key) -> Scope:
-        """Charges time inside the scope to a remembered key: a wait belongs to the row that issued its call."""
+        """Charge time inside the scope to a given key. A wait is charged to the key that issued its call."""
         return _Scope(self, key) if self.recording else _NO_SCOPE
 
     def switch_to(self, key: Key) -> Key:
-        """Makes a key current and returns the previous key. Scopes are the ordinary way."""
+        """Make a key current and return the previous one. Prefer the scopes above."""
         before, self.current = self.current, key
         self._moves.append((key, self.clock.mark()))
         return before
 
-    # counts
+    # Amounts
 
     def count_call(self, *, payload: float, received: float, bytes: int) -> None:  # noqa: A002
-        """Counts a call under the current key, with its words and bytes (conventions: docs/ledger.md)."""
+        """Count a call under the current key, with its words and bytes (conventions: docs/ledger.md)."""
         if self.recording:
             self.add(self.current, calls=1, words_payload=payload, words_received=received, bytes=bytes)
 
     def record_sampled(self, entries: int) -> None:
-        """Notes that the host sampled so many entries of A; only a tape of a replay keeps the number."""
+        """Record that the host sampled `entries` entries of A. Only the tape of a replay keeps the number."""
 
     def simulating_peers(self) -> AbstractContextManager[None]:
-        """In a block: computes what other ranks send in a run; a tape of a replay does not charge it to the rank."""
+        """Mark a block that computes what other ranks would send, which the tape of a replay does not charge."""
         return nullcontext()
 
     def run_fused(self, function: Callable[..., T], *operands: Any) -> T:
-        """Calls a function of shapes whose operators are one kernel in a run; only a tape of a replay keeps that."""
+        """Call a function on meta tensors. The tape of a replay records it as one fused kernel."""
         return function(*operands)
 
     def record_prefetched(self, make: Callable[[], T]) -> Callable[[], T]:
-        """Notes that another thread may make an item from now on; only a tape of a replay keeps the place."""
+        """Record that a background thread may make an item from now on. Only a replay's tape keeps the position."""
         return make
 
     def mark_issued(self) -> Any:
-        """Marks the start of an asynchronous call; `landing` and `flew` take the mark that is returned."""
+        """Return a mark of the start of an asynchronous call, for `waiting_for` and `record_in_flight`."""
         return self.clock.mark()
 
     def waiting_for(self, key: Key, left: Any) -> Scope:
-        """Charges the wait for an asynchronous call to the row that issued the call."""
+        """Charge the wait for an asynchronous call to the key that issued the call."""
         return self.at(key)
 
     def record_in_flight(self, key: Key, issued: Any, done: Any) -> None:
-        """Records that an asynchronous call of this key was in flight between two marks of the clock."""
+        """Record that an asynchronous call of this key was in flight between two marks of the clock."""
         if self.recording:
             self._in_flight.append((key, issued, done))
 
     def add(self, key: Key, **more: float) -> None:
-        """Adds to any of the amounts of a key."""
+        """Add to any of the amounts of a key."""
         amounts = self._amounts_of(key)
         for name, value in more.items():
             setattr(amounts, name, getattr(amounts, name) + value)
@@ -237,27 +237,27 @@ class Ledger:
             amounts = self._amounts[key] = Amounts()
         return amounts
 
-    # epochs
+    # Epochs
 
     def start(self) -> None:
-        """Opens an epoch: all later counts belong to the epoch, until `stop`."""
+        """Start an epoch."""
         self.current = START
         self._moves = [(START, self.clock.mark())]
         self._in_flight = []
         self._amounts = {}
 
     def stop(self) -> dict[Key, Amounts]:
-        """Closes the epoch and returns its entries, whose seconds add up to the length of the epoch."""
+        """End the epoch and return its entries, whose seconds add up to the length of the epoch."""
         return self.read(self.close())
 
     def close(self) -> Recording:
-        """Closes the epoch without waiting for the device. Its entries can be read later, and more than once."""
+        """End the epoch without waiting for the device. Its entries can be read later, and more than once."""
         recording = Recording(self._moves, self._in_flight, self._amounts, self.clock.mark())
         self._amounts, self._moves, self._in_flight = {}, [], []
         return recording
 
     def read(self, recording: Recording) -> dict[Key, Amounts]:
-        """Waits until the device has done a recorded epoch, and returns its entries."""
+        """Wait until the device has completed a recorded epoch, and return its entries."""
         self.clock.synchronize()
         between, moves = self.clock.elapsed, recording.moves
         marks = [*(mark for _, mark in moves[1:]), recording.end]
@@ -272,7 +272,7 @@ class Ledger:
 
     @contextmanager
     def in_graph(self, clock: Clock) -> Iterator[None]:
-        """Inside, an epoch is captured in a CUDA graph, and marks are those of a clock that the graph reads again."""
+        """Record an epoch that is captured in a CUDA graph, with a clock whose marks are updated by every replay."""
         outside, self.clock, self.capturing = self.clock, clock, True
         try:
             yield
@@ -282,9 +282,8 @@ class Ledger:
 
 # The backward pass of an operator is charged to the phase and layer of its forward pass, with direction backward.
 #
-# Autograd runs backward nodes in an order of its own. A hook before and a hook after a node bracket the node
-# exactly. Hooks on tensors would not do: the hooks of one tensor fire in the order of registration, so the
-# producer's hook would run before the consumer's backward had ended.
+# A pre-hook and a hook on each autograd node delimit its time exactly. Tensor hooks are not enough: the hooks of one
+# tensor fire in the order of registration, so the producer's hook would run before the consumer's backward has ended.
 
 
 def charge_backward(
@@ -295,7 +294,7 @@ def charge_backward(
     op: Op = Op.GLUE,
     tensor: TensorName | None = None,
 ) -> torch.Tensor:
-    """Charges every backward node between `inputs` and `result` to the ledger's current phase and layer."""
+    """Charge every backward node between `inputs` and `result` to the ledger's current phase and layer."""
     if ledger.recording and result.grad_fn is not None:
         here = ledger.current
         key = Key(here.phase, here.layer, Direction.BACKWARD, op, tensor=tensor)
@@ -305,7 +304,7 @@ def charge_backward(
 
 
 def apply(ledger: Ledger, function: type[torch.autograd.Function], *arguments: Any) -> Any:
-    """`function.apply`, its backward charged to the current phase and layer; ops inside name themselves."""
+    """Call `function.apply` and charge its backward pass to the current phase and layer."""
     return charge_backward(ledger, function.apply(*arguments), _tensors(arguments))
 
 
@@ -314,7 +313,7 @@ def _tensors(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
 
 
 def _nodes(result: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> list[Any]:
-    """The nodes from `result` back to `inputs`, whose own nodes belong to other operators."""
+    """Return the nodes from `result` back to `inputs`, excluding those that produced the inputs."""
     foreign = {tensor.grad_fn for tensor in inputs}
     nodes: list[Any] = []
     waiting: list[Any] = [result.grad_fn]

@@ -1,9 +1,9 @@
-"""A tape is a ledger that also keeps the order of kernels and calls, one event each.
+"""A tape is a ledger that also records kernels and calls in order, as a sequence of events.
 
-A tape works in a run as well as in a replay, so the two can be compared event by event. In a replay its clock counts
-how often it was read: a time that is the same on every machine. In a run it can keep the seconds that the processor
-spends on each event (`timed`): those do not grow where ranks wait for each other. They grow a little where ranks share
-cores and caches, so ranks may compute in turns: a rank gives its turn away while it waits for a message.
+Tapes work in runs and in replays, so that the two can be compared event by event. In a replay the clock counts how
+often it is read, which is the same on every machine. In a run the tape can record the CPU time of each event (`timed`),
+which excludes waits for other ranks. Because CPU time increases slightly when ranks share cores and caches, ranks can
+also take turns to compute: a rank releases its turn while it waits for a message.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class ProductShape(NamedTuple):
-    """The shape of one product, (rows x inner) times (inner x columns), and what its operands are made of."""
+    """The shape of a matrix product, (rows x inner) times (inner x columns), and the types of its operands."""
 
     rows: int
     inner: int
@@ -31,47 +31,46 @@ class ProductShape(NamedTuple):
     nonzeros: int
     """The nonzeros of the first operand; 0 for a dense product."""
     values: str
-    """The type of the values, as in float32."""
+    """The dtype of the values, such as float32."""
     indices: str
-    """The type of the columns of a sparse operand; nothing for a dense product."""
+    """The dtype of the column indices of a sparse operand; empty for a dense product."""
 
 
 ALGORITHM = MOVING | {Op.SPMM, Op.GEMM}
-"""The ops of an algorithm, whatever the engine. Copies and sums may differ between engines."""
+"""The ops that do not depend on the engine, unlike copies and local sums."""
 
 
 @dataclass(slots=True)
 class Event:
-    """A stretch under one key with amounts, or the wait for a call that left earlier."""
+    """A period under one key with its amounts, or the wait for a call that was issued earlier."""
 
     key: Key
     amounts: Amounts = field(default_factory=Amounts)
     products: list[ProductShape] = field(default_factory=list)
     kernels: int = 0
-    """The number of kernels that are no products."""
+    """The number of kernels other than products."""
     streamed: int = 0
-    """The bytes that these kernels read and write."""
+    """The bytes read and written by these kernels."""
     drawn: int = 0
-    """The entries of A that the host sampled."""
+    """The number of entries of A sampled on the host."""
     copies: int = 0
-    """The number of copies between the host and its device."""
+    """The number of copies between host and device."""
     copied: int = 0
     """The bytes of these copies."""
     begun_after: int = NO_INDEX
-    """The number of the event after which a background thread may begin this one; NOBODY for work of the rank's own
-    thread."""
+    """The index of the event after which a background thread may start this one; NO_INDEX for the main thread."""
     leaves: bool = False
-    """The call's result is waited for in a later event."""
+    """True for an asynchronous call, whose result is waited for in a later event."""
     waits_for: int = NO_INDEX
-    """The number of the event whose call this event waits for."""
+    """The index of the event whose call this event waits for."""
     travels_with: int = NO_INDEX
-    """The number of the event in whose call the words of this event travel."""
+    """The index of the event whose call also sends the words of this event."""
     cpu_seconds: float = 0.0
-    """The seconds that the processor spent on this event, in a timed tape."""
+    """The CPU time of this event, in a timed tape."""
 
 
 class OutlineEvent(NamedTuple):
-    """An event without times, for comparison; a wait names its call by the position in the outline."""
+    """An event without times, for comparison. A wait refers to its call by the position in the outline."""
 
     key: Key
     calls: int
@@ -85,7 +84,7 @@ class OutlineEvent(NamedTuple):
 
 
 def outline_events(events: Sequence[Event]) -> list[OutlineEvent]:
-    """The events of the algorithm, in order."""
+    """Return the events of the algorithm, in order."""
     kept = [number for number, event in enumerate(events) if event.key.op in ALGORITHM]
     position = {number: index for index, number in enumerate(kept)}
     return [_outline_event(events[number], position) for number in kept]
@@ -107,7 +106,7 @@ def _outline_event(event: Event, position: Mapping[int, int]) -> OutlineEvent:
 
 
 class CountingClock:
-    """A clock whose marks are 0, 1, 2 and so on."""
+    """A clock whose marks are 0, 1, 2, ..."""
 
     def __init__(self) -> None:
         self._marks = count()
@@ -116,32 +115,32 @@ class CountingClock:
         return next(self._marks)
 
     def synchronize(self) -> None:
-        """Does nothing: counts can be read at any time."""
+        """Do nothing: counts can always be read."""
 
     def elapsed(self, earlier: int, later: int) -> float:
         return float(later - earlier)
 
 
 class Tape(Ledger):
-    """A ledger that also has the events of an epoch, in order."""
+    """A ledger that also records the events of an epoch, in order."""
 
     def __init__(self, clock: Clock | None = None, *, timed: bool = False, turn: Turn | None = None) -> None:
         super().__init__(clock or CountingClock())
         self.is_taping = True
-        """Without it the tape is a ledger like any other."""
+        """If False, the tape behaves like a plain ledger."""
         self._timed, self._since, self._turn = timed, 0.0, turn
         self.events: list[Event] = []
         self._open: Event | None = None
         self._opened = NO_INDEX
-        """The number of the open event."""
+        """The index of the open event."""
         self._wait: Event | None = None
         self._begun_after, self._fusing = NO_INDEX, False
         self._putting_off, self._put_off = False, list[Callable[[], None]]()
-        """True while an item is made before it is asked for, and the calls of this tape that its kernels made."""
+        """True while an item is prefetched, and the deferred calls of this tape by its kernels."""
         self._foreseeing = False
         self._companions: dict[Key, Event] = {}
         self._left: dict[int, int] = {}
-        """The number of a call's event, by the mark at which the call left."""
+        """The index of a call's event, by the mark at which the call was issued."""
 
     def start(self) -> None:
         self.events, self._left, self._open, self._wait = [], {}, None, None
@@ -156,14 +155,14 @@ class Tape(Ledger):
         return super().stop()
 
     def _charge_cpu_time(self) -> None:
-        """Charges the processor's time since the last change of the key to the current event."""
+        """Charge the CPU time since the last change of key to the current event."""
         if self._timed and self.recording:
             now = thread_time()
             self._event(self.current).cpu_seconds += now - self._since
             self._since = now
 
     def _update_turn(self, key: Key) -> None:
-        """Takes the turn for work, and gives it away for messages. Neither is the work of an event."""
+        """Acquire the turn to compute, and release it to communicate. Not charged to an event."""
         if self._turn and self.is_taping:
             (self._turn.release if key.op in MOVING else self._turn.acquire)()
         if self._timed:
@@ -192,7 +191,7 @@ class Tape(Ledger):
                 setattr(event.amounts, name, getattr(event.amounts, name) + value)
 
     def record_operator(self, product: ProductShape | None, flops: int, touched: int) -> None:
-        """Adds the flops and the bytes of an operator to the current key, and keeps its kernel."""
+        """Add the FLOPs and bytes of an operator to the current key, and record its kernel."""
         if self._foreseeing:
             return
         for amounts in (self._amounts_of(self.current), self._event(self.current).amounts):
@@ -209,7 +208,7 @@ class Tape(Ledger):
             self._foreseeing = outer
 
     def record_kernel(self, product: ProductShape | None, touched: int) -> None:
-        """Keeps a kernel of the current event: the shape of a product, the bytes of another kernel."""
+        """Record a kernel in the current event: the shape of a product, or the bytes of another kernel."""
         if self._putting_off:
             self._put_off.append(partial(self.record_kernel, product, touched))
             return
@@ -226,7 +225,7 @@ class Tape(Ledger):
             self._event(self.current).drawn += entries
 
     def record_copy(self, size: int) -> None:
-        """Keeps a copy of so many bytes between the host and its device."""
+        """Record a copy of `size` bytes between host and device."""
         if self._putting_off:
             self._put_off.append(partial(self.record_copy, size))
             return
@@ -235,7 +234,7 @@ class Tape(Ledger):
             event.copies, event.copied = event.copies + 1, event.copied + size
 
     def run_fused(self, function: Callable[..., T], *operands: Any) -> T:
-        """Keeps one kernel, which reads every operand once and writes every result once."""
+        """Record one kernel, which reads every operand and writes every result once."""
         self._fusing = True
         try:
             results = function(*operands)
@@ -246,14 +245,14 @@ class Tape(Ledger):
         return results
 
     def record_prefetched(self, make: Callable[[], T]) -> Callable[[], T]:
-        """Makes the item now, because its memory is taken from now on.
+        """Make the item now, because its memory is in use from now on.
 
-        Its events come where the item is asked for, and know that they could have begun here.
+        Its events are recorded where the item is taken, with the position from which they could have started.
         """
         if not (self.recording and self.is_taping):
             return make
         after, calls = len(self.events) - 1, self._put_off
-        assert not calls, "an item is begun while another one is made"
+        assert not calls, "prefetches cannot be nested"
         self._putting_off = True
         try:
             items = [make()]
@@ -294,7 +293,7 @@ class Tape(Ledger):
         return self._open
 
     def _companion(self, key: Key) -> Event:
-        """The event of another row whose words travel in the call of the current event."""
+        """Return the event of another row whose words are sent by the call of the current event."""
         self._event(self.current)
         if key not in self._companions:
             self._companions[key] = Event(key, travels_with=self._opened)
@@ -303,7 +302,7 @@ class Tape(Ledger):
 
 
 def take_median_times(epochs: Sequence[list[Event]]) -> list[Event]:
-    """The events of the last of some epochs, each with its median seconds over the epochs with the same events."""
+    """Return the events of the last epoch, each with its median CPU time over the epochs with the same events."""
     last = epochs[-1]
     alike = [events for events in epochs if [event.key for event in events] == [event.key for event in last]]
     for event, *same in zip(last, *alike, strict=True):

@@ -1,7 +1,7 @@
-"""The closed vocabularies of the ledger: a row has these words and no others.
+"""The vocabularies of the ledger: the only values that its columns can have.
 
-Phase, layer and direction are a place in the algorithm; op is the operation that ran; axis, peer and tensor are its
-ranks and its operand. A figure groups these words and never renames a word.
+Phase, layer and direction are a position in the algorithm; op is the operation that ran; axis, peer and tensor are its
+ranks and its operand. Figures group these values and never rename them.
 """
 
 from enum import StrEnum
@@ -10,7 +10,7 @@ from enum import StrEnum
 class Phase(StrEnum):
     """The part of the algorithm that a slice of an epoch belongs to.
 
-    Sampling by products of matrices makes distributions, draws from these, and extracts rows and columns: three phases.
+    Matrix-based sampling has three phases: it computes distributions, samples from them, and extracts rows and columns.
     """
 
     LOAD = "load"
@@ -39,7 +39,7 @@ class Direction(StrEnum):
 
 
 class Op(StrEnum):
-    """The operation that ran. Time in a phase but in no op is glue; straggler time is skew, if asked for."""
+    """The operation that ran. Time outside any op is glue; the wait for stragglers is skew, if it is measured."""
 
     SPMM = "spmm"
     GEMM = "gemm"
@@ -57,16 +57,16 @@ class Op(StrEnum):
 
 
 COMPUTING = frozenset({Op.SPMM, Op.GEMM, Op.ELEMENTWISE, Op.COPY})
-"""The ops that work on this rank's own tensors."""
+"""The ops that compute on local tensors."""
 
 MOVING = frozenset(
     {Op.BROADCAST, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.ALL_TO_ALL, Op.SEND, Op.RECV}
 )
-"""The ops that send or receive."""
+"""The ops that communicate."""
 
 
 class AxisName(StrEnum):
-    """One named axis of a grid. P is the only axis of a one-dimensional arrangement."""
+    """The name of an axis of a grid. P is the only axis of a one-dimensional grid."""
 
     P = "p"
     ROW = "row"
@@ -79,10 +79,11 @@ class AxisName(StrEnum):
 
 
 class TensorName(StrEnum):
-    """The tensor that a collective moved or an op made, by layer: Z = A H W, T = A H, G = dL/dZ, S = A^T G; dT = G W^T.
+    """The tensor that a collective sent or an op computed: Z = A H W, T = A H, G = dL/dZ, S = A^T G, dT = G W^T.
 
-    Normalisation has SQUARES, sums of squares of rows (in the backward pass of products), and DGAMMA, the gradient of
-    the scale. Attention has T = H W, and SCORES, the shares of both ends in the scores of edges.
+    For normalisation, SQUARES are the row sums of squares (of products in the backward pass), and DGAMMA is the
+    gradient of the scale. For attention, T = H W, and SCORES are the contributions of both endpoints to the edge
+    scores.
     """
 
     A = "A"
