@@ -1,4 +1,4 @@
-"""Layers and losses, written once over an operator set."""
+"""Models, written once in terms of an operator set that each strategy implements."""
 
 from harness.models.gcn import gat as gat
 from harness.models.gcn import gcn as gcn

@@ -1,13 +1,12 @@
-"""The graph convolutional network of the papers and its variants, with switchable parts (ScaleGNN, section III).
+"""The graph convolutional network of the papers and its variants, with optional parts (ScaleGNN, section III).
 
-GraphSAGE is the same with A the mean over the neighbours, and the vertex itself besides: A H W + H W_root. GAT has
-attention in place of A (`harness.models.gat`).
+The basic model is L convolutions without bias, with ReLU between them; the last one outputs the classes. With a
+projection, the features are first projected to the hidden width, all layers have that width, and a head outputs the
+classes. GraphSAGE is the same model with a mean aggregator as A and a root term: A H W + H W_root. GAT replaces A by
+attention (`harness.models.gat`).
 
-With `recompute`, autograd keeps of a layer its input alone, and the backward pass begins by computing the layer once
-more. The last layer is not computed twice: its backward pass comes first, when all that it computed is still needed.
-
-Bare, the model is L convolutions without bias and ReLU between them, and the last one gives the classes. With a
-projection, features are first brought to the hidden width, each layer keeps that width, and a head gives the classes.
+With `recompute` (activation checkpointing), autograd saves only the input of a layer, and the backward pass recomputes
+the layer. The last layer is never recomputed, because its backward pass comes first.
 """
 
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from harness.models.weights import Part, Weights
 def gcn(
     ops: ConvolutionOperators, X: Tensor, weights: Weights, *, residual: bool = False, recompute: bool = False
 ) -> Tensor:
-    """H_l = finish(A H_(l-1) W_l) + H_(l-1); the output is linear, its softmax is part of the loss."""
+    """Return the logits of a GCN: H_l = finish(A H_(l-1) W_l) + H_(l-1). The softmax is part of the loss."""
 
     def convolve(layer: int, H: Tensor) -> Tensor:
         return ops.convolve(layer, H, weights.layers[layer][0])
@@ -36,7 +35,7 @@ def gcn(
 def gat(
     ops: AttentionOperators, X: Tensor, weights: Weights, *, residual: bool = False, recompute: bool = False
 ) -> Tensor:
-    """The same with attention over a vertex's neighbours in place of A."""
+    """Return the logits of a GAT: `gcn` with attention over a vertex's neighbours in place of A."""
 
     def attend(layer: int, H: Tensor) -> Tensor:
         return ops.attend(layer, H, weights.layers[layer][0], weights.attentions[layer])
@@ -45,7 +44,7 @@ def gat(
 
 
 MODELS: dict[str, Callable[..., Tensor]] = {"gcn": gcn, "sage": gcn, "gat": gat}
-"""The model of every kind of a spec."""
+"""The function of each model kind in a spec."""
 
 
 def _run_layers(
@@ -56,7 +55,7 @@ def _run_layers(
     residual: bool,
     recompute: bool,
 ) -> Tensor:
-    """The output of a model whose layer l sums over neighbours by `convolution(l, H)`."""
+    """Return the output of a model whose layer l aggregates neighbours by `convolution(l, H)`."""
     projection, head, layers = weights.projection, weights.head, weights.layers
 
     def layer_of(layer: int, H: Tensor) -> Tensor:
@@ -79,10 +78,10 @@ def _run_layers(
 
 
 class RecomputedLayer(Function):
-    """A layer of which nothing is kept but the input. Backward, the layer is computed again, then its gradients.
+    """A checkpointed layer: only its input is saved, and the backward pass recomputes the layer.
 
-    The gradients of weights are added to the weights at once, as those of every leaf. The weight among the inputs tells
-    autograd that a layer of fixed features is trained, too.
+    Weight gradients are accumulated into the weights' `grad`. A weight is among the inputs so that autograd runs the
+    backward pass even if the features need no gradient.
     """
 
     @staticmethod

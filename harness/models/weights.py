@@ -1,4 +1,4 @@
-"""The trained matrices of a model, and their first values: each element a function of the seed and of its place.
+"""The trained matrices of a model and their initialisation: each element is a function of the seed and its position.
 
 Weights are Glorot uniform, scales are ones.
 """
@@ -13,29 +13,29 @@ from torch import Tensor
 
 from harness.kernels.random import Purpose, uniform_rectangle
 
-ROOM = 1 << 40  # elements set aside for one matrix
+ROOM = 1 << 40  # random indices reserved per matrix
 
 
 class Part(StrEnum):
-    """The part of a model that a trained matrix belongs to."""
+    """The part of a model to which a trained matrix belongs."""
 
     PROJECTION = "projection"
     ROOT = "root"
-    """Multiplies the vertex itself, beside its neighbours (GraphSAGE)."""
+    """Multiplies the vertex's own features, in addition to its neighbours' (GraphSAGE)."""
     ATTENTION = "attention"
-    """Gives the scores of edges, one row for each end of an edge (GAT)."""
+    """Computes edge scores, with a row for each endpoint (GAT)."""
     CONVOLUTION = "convolution"
     SCALE = "scale"
-    """Scales a normalisation; one row."""
+    """The scale of a normalisation; one row."""
     HEAD = "head"
 
 
 class Weight(NamedTuple):
-    """One trained matrix of a model, whole."""
+    """A trained matrix of a model."""
 
     part: Part
     layer: int
-    """The number of the layer; -1 outside any layer."""
+    """The index of the layer; -1 outside the layers."""
     shape: tuple[int, int]
 
     def __str__(self) -> str:
@@ -53,13 +53,13 @@ class Weights(NamedTuple):
     projection: Tensor | None = None
     head: Tensor | None = None
     roots: Sequence[Tensor] = ()
-    """One matrix a layer, or none at all."""
+    """One matrix per layer, or empty."""
     attentions: Sequence[Tensor] = ()
-    """One matrix a layer, or none at all."""
+    """One matrix per layer, or empty."""
 
 
 def group_by_part(weights: Sequence[Weight], tensors: Sequence[Tensor]) -> Weights:
-    """The tensors by part; they come in the order of the weights."""
+    """Group tensors by part. They are in the order of the weights."""
     pieces = {(part, layer): tensor for (part, layer, _), tensor in zip(weights, tensors, strict=True)}
     layers = [
         (W, pieces.get((Part.SCALE, layer)))
@@ -73,7 +73,7 @@ def group_by_part(weights: Sequence[Weight], tensors: Sequence[Tensor]) -> Weigh
 
 
 def init_weight(seed: int, number: int, weight: Weight, rows: range, cols: range) -> Tensor:
-    """A rectangle of the number-th matrix of a model in float64, the same for every rank and layout."""
+    """Return a rectangle of the `number`-th matrix of a model in float64, the same for every rank and layout."""
     if weight.part is Part.SCALE:
         return torch.ones(len(rows), len(cols), dtype=torch.float64)
     f_in, f_out = weight.shape
