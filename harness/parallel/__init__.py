@@ -1,1 +1,1 @@
-"""Operators that several strategies share: products over axes, changes of layout, halos, the loss of split classes."""
+"""Distributed operators that several strategies share: products, changes of layout, halo exchanges, losses."""

@@ -1,7 +1,7 @@
-"""Sums of weight gradients: over the ranks that multiplied by other rows, then over data-parallel groups.
+"""Reduction of weight gradients: first within a group of ranks that split the rows, then across data-parallel groups.
 
-With overlap a sum is under way while the backward pass continues, and autograd never sees its buffer: a buffer that a
-collective still writes to must not be added to anything. A sum is put into `W.grad` once it has arrived.
+With overlap, reductions are in flight while the backward pass continues. Autograd never sees their buffers, because it
+could accumulate into one that is still being written; the result is assigned to `W.grad` after the wait.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from harness.ledger import Phase, TensorName
 from harness.parallel.row_strategy import reduce_all_gradients
 
 Sums = list[tuple[Tensor, Pending[Tensor]]]
-"""Each weight, and the sum of its gradient that is under way."""
+"""Pairs of a weight and the pending sum of its gradient."""
 
 
 class Gradients:
@@ -30,7 +30,7 @@ class Gradients:
     def reduce(
         self, W: Tensor, dW: Tensor, over: Axis, tensor: TensorName, wire: torch.dtype | None = None
     ) -> Tensor | None:
-        """The gradient of W for autograd, summed over an axis; None while the sum is under way."""
+        """Return the gradient of W summed over an axis, for autograd; None if the sum is in flight."""
         if not self._overlap:
             return over.all_reduce(dW, tensor=tensor, wire=wire)
         self._advance()
@@ -38,7 +38,7 @@ class Gradients:
         return None
 
     def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
-        """Completes every sum and puts the result into the weight's `grad`."""
+        """Complete all reductions and assign the results to the weights' `grad`."""
         if not self._overlap:
             reduce_all_gradients(weights, self._groups)
             return
@@ -47,7 +47,7 @@ class Gradients:
             W.grad = coming.wait()
 
     def _advance(self) -> None:
-        """Starts the sum across groups of every gradient that is summed within this group."""
+        """Start the sum across groups of every gradient that was summed within this group."""
         for W, coming in self._within_group:
             dW = coming.wait()
             with self._groups.ledger.phase(Phase.SYNC, -1):

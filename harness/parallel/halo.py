@@ -1,11 +1,11 @@
-"""The halo exchange: a block row of A gets the rows that it needs of other ranks, and only those, in one all-to-all.
+"""The halo exchange: one all-to-all that sends each rank exactly the remote rows that its block row of A needs.
 
-Every rank reads from the graph which of its rows the others need, so no lists of indices are sent. Rows arrive in the
-order of their owners and, from each owner, in ascending order. Gradients return to the owners, which add them up in the
-order of the ranks that sent them: the same bits every time.
+Every rank derives from the graph which of its rows the others need, so no indices are sent. Rows are received in the
+order of their owners and, from each owner, in ascending order. Gradients are returned to the owners, which sum them in
+rank order, so the result is deterministic.
 
-Legend: N this rank's vertices, M the rows that leave, K the rows that arrive. A_NN is a block row at this rank's own
-vertices, A_NK the rest of the block row without its empty columns.
+Legend: N this rank's vertices, M the rows that it sends, K the rows that it receives. A_NN is the part of the block row
+at this rank's vertices, A_NK the rest without its empty columns.
 """
 
 from collections.abc import Sequence
@@ -24,28 +24,28 @@ from harness.strategy import LONG, Context, Counts, csr_bytes
 
 
 class Halo(NamedTuple):
-    """The rows that one rank sends to each member of an axis, and how many rows each member sends to this rank."""
+    """The rows that a rank sends to each member of an axis, and the number of rows that it receives from each."""
 
     send_rows: Tensor
-    """Indices (M,) of the rows that others need, in the order of the others."""
+    """Indices (M,) of the rows that other members need, in the order of the members."""
     send: list[int]
     receive: list[int]
 
     def exchange(self, over: Axis, kernels: Kernels, H_NF: Tensor, moves: TensorName) -> Call[Tensor]:
-        """Sends the rows that others need; the result has the rows that this rank needs."""
+        """Send the rows that others need; the result of the call is the rows that this rank needs."""
         leaving_MF = kernels.run(Op.COPY, moves, take, H_NF, self.send_rows)
         return over.all_to_all.call(leaving_MF, send=self.send, receive=self.receive, tensor=moves)
 
     def exchange_gradients(self, over: Axis, dH_KF: Tensor, moves: TensorName) -> Call[Tensor]:
-        """Sends the gradients of the rows that arrived to their owners; the result has those of the rows that left."""
+        """Return the gradients of received rows to their owners; the result is the gradients of the rows it sent."""
         return over.all_to_all.call(dH_KF, send=self.receive, receive=self.send, tensor=moves)
 
 
 class BlockRow(NamedTuple):
-    """A block row of A or of A^T, cut at this rank's boundary."""
+    """A block row of A or A^T, split into local and remote columns."""
 
     A_NN: Csr | None
-    """None where this rank's own rows are no stage of its own product."""
+    """None if this rank's product does not include its local columns."""
     A_NK: Csr
     halo: Halo
 
@@ -53,7 +53,7 @@ class BlockRow(NamedTuple):
 def build_block_row(
     ctx: Context, blocks: Sequence[range], own: int, stages: range, *, transposed: bool = False
 ) -> BlockRow:
-    """The block row of the rank with the vertices `blocks[own]`, with the columns at the blocks in `stages`."""
+    """Build the block row of the rank that owns `blocks[own]`, restricted to the columns of the blocks in `stages`."""
     halo, A_NK = build_halo(ctx, blocks, own, stages, transposed=transposed)
     A_NN = ctx.blocks.adjacency(blocks[own], blocks[own], transposed=transposed) if own in stages else None
     return BlockRow(A_NN, ctx.memory.hold_matrix(A_NK), halo)
@@ -62,7 +62,7 @@ def build_block_row(
 def build_halo(
     ctx: Context, blocks: Sequence[range], own: int, stages: range, *, transposed: bool = False
 ) -> tuple[Halo, Csr]:
-    """The halo of such a block row, and A_NK on the host."""
+    """Return the halo of such a block row, and A_NK on the host."""
     rows, others = blocks[own], [i for i in range(len(blocks)) if i != own]
     wanted = [i for i in others if i in stages]
     served = others if own in stages else []
@@ -74,7 +74,7 @@ def build_halo(
 
 
 class Boundary(NamedTuple):
-    """The sizes of what `block_row` cuts, counted in the graph, for formulas."""
+    """The sizes of what `build_block_row` returns, counted in the graph, for cost formulas."""
 
     counts: Counts
     blocks: Sequence[range]
@@ -82,14 +82,14 @@ class Boundary(NamedTuple):
     stages: range
 
     def incoming_rows(self, *, transposed: bool = False) -> dict[int, int]:
-        """The number of rows that arrive from each owner."""
+        """Return the number of rows received from each owner."""
         return {
             i: self.counts.filled(self.blocks[self.own], self.blocks[i], transposed=transposed)
             for i in self._others(self.stages)
         }
 
     def outgoing_rows(self, *, transposed: bool = False) -> dict[int, int]:
-        """The number of rows that leave for each other rank."""
+        """Return the number of rows sent to each other rank."""
         served = range(len(self.blocks)) if self.own in self.stages else range(0)
         return {
             i: self.counts.filled(self.blocks[i], self.blocks[self.own], transposed=transposed)
@@ -97,16 +97,16 @@ class Boundary(NamedTuple):
         }
 
     def index_bytes(self, *, transposed: bool = False) -> int:
-        """The bytes of the indices of the rows that leave."""
+        """Return the bytes of the indices of the rows that are sent."""
         return LONG * sum(self.outgoing_rows(transposed=transposed).values())
 
     def compact_bytes(self, precision: str, *, transposed: bool = False) -> int:
-        """The bytes of A_NK."""
+        """Return the bytes of A_NK."""
         rows = self.blocks[self.own]
         return csr_bytes(len(rows), self.nonzeros(transposed=transposed), precision)
 
     def nonzeros(self, *, transposed: bool = False) -> int:
-        """The nonzeros of A_NK."""
+        """Return the nonzeros of A_NK."""
         rows = self.blocks[self.own]
         wanted = (self.blocks[i] for i in self._others(self.stages))
         return sum(self.counts.nonzeros(rows, cols, transposed=transposed) for cols in wanted)
@@ -116,6 +116,6 @@ class Boundary(NamedTuple):
 
 
 def offset_positions(places: list[Tensor], sizes: list[int]) -> Tensor:
-    """Converts places within lists of these sizes to places in the concatenated list."""
+    """Convert positions within lists of these sizes to positions in the concatenated list."""
     starts = torch.tensor([0, *sizes]).cumsum(0)
     return torch.cat([each + start for each, start in zip(places, starts[:-1], strict=True)])

@@ -1,9 +1,8 @@
-"""The loss of labels on logits: a rank's share of the loss, and its right answers.
+"""Classification losses and accuracies of distributed logits.
 
-With one class a vertex the loss is cross-entropy, and the largest logit is the answer. With many classes a vertex every
-class is a question of its own: the loss is binary cross-entropy, and a positive logit answers yes. If an axis splits
-the logits of a row, two numbers a row travel forward, the largest logit and the sum of exponentials; nothing travels
-backward.
+Single-label tasks use cross-entropy, and predict the class with the largest logit. Multi-label tasks use binary
+cross-entropy, and predict every class with a positive logit. If an axis splits the logits of a row, the forward pass
+reduces two numbers per row, the largest logit and the sum of exponentials; the backward pass is local.
 
 Legend: N this rank's vertices, C this rank's classes: all classes, or a part of them.
 Verifier (tests/parallel/test_cross_entropy.py): torch's own loss on whole rows.
@@ -28,34 +27,34 @@ from harness.strategy import IGNORED, Context, Piece
 
 @dataclass(frozen=True)
 class LabelLoss(ABC):
-    """The labels of a rank's rows and classes of the output: the labels of the loss, and those of each split."""
+    """The loss on a rank's rows and classes of the output."""
 
     kernels: Kernels
     over: Axis
-    """The axis over which right answers add up to those of the whole graph."""
+    """The axis over which numbers of correct predictions are summed."""
     classes: int
-    """The classes of the whole output."""
+    """The total number of classes."""
     labels: Tensor
     splits: dict[str, Tensor]
     denominator: int | Tensor
-    """The number of vertices of all ranks that the loss is a mean over."""
+    """The number of vertices of all ranks over which the loss is averaged."""
     importance: Tensor | None = None
-    """The factor of each row's loss; None multiplies every row by 1."""
+    """The weight of each row's loss; None for 1."""
 
     def select(self, places: Tensor, labels: Tensor | None = None, importance: Tensor | None = None) -> Self:
-        """The loss on the rows at `places`, of these labels or of others."""
+        """Return the loss on the rows at `places`, with these labels or others."""
         chosen = (self.labels if labels is None else labels).index_select(0, places)
         return replace(self, labels=chosen, importance=importance)
 
     def mean(self, Z_NC: Tensor, shares: Axis) -> Tensor:
-        """The loss of the whole graph: the sum of the shares over an axis."""
+        """Return the loss of the whole graph: the sum of the partial losses over an axis."""
         with shares.ledger.phase(Phase.LOSS):
             return shares.sum(self.partial_loss(Z_NC), tensor=TensorName.LOSS)
 
     def mean_of_batches(self, Z_NC: Tensor, rows: Axis, shares: Axis) -> Tensor:
-        """The loss summed over the mini-batches of all ranks, divided by the number of vertices that it counts.
+        """Return the mean loss over the labelled vertices of all ranks' mini-batches.
 
-        The members of `rows` have every row of every mini-batch once.
+        The members of `rows` together hold every row of every mini-batch once.
         """
         with rows.ledger.phase(Phase.LOSS):
             with rows.ledger.op(Op.ELEMENTWISE, tensor=TensorName.COUNT):
@@ -64,7 +63,7 @@ class LabelLoss(ABC):
             return shares.sum(replace(self, denominator=of).partial_loss(Z_NC), tensor=TensorName.LOSS)
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
-        """The right answers of the whole graph by split."""
+        """Return the accuracy of each split over the whole graph."""
         own = self.count_correct(Z_NC)
         counts = torch.stack([torch.stack(pair) for pair in own.values()])
         total = self.over.all_reduce(counts, tensor=TensorName.COUNT)
@@ -72,20 +71,20 @@ class LabelLoss(ABC):
 
     @abstractmethod
     def partial_loss(self, Z_NC: Tensor) -> Tensor:
-        """This rank's part of the mean."""
+        """Return this rank's part of the mean loss."""
 
     @abstractmethod
     def count_correct(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        """This rank's right answers and all of its answers, by split (`harness.models.Hits`)."""
+        """Return this rank's two numbers of each split's `SplitAccuracy`."""
 
     def _count_rows(self) -> Tensor:
-        """The number of this rank's rows that the loss counts, ()."""
+        """Return the number of this rank's labelled rows, ()."""
         one_each = self.labels if self.labels.dim() == 1 else self.labels[:, :1]
         return (one_each != IGNORED).sum()
 
 
 class OneClass(LabelLoss):
-    """The loss where a vertex has one class and this rank has all logits of its rows."""
+    """The loss of single-label tasks, where a rank has all logits of its rows."""
 
     def partial_loss(self, Z_NC: Tensor) -> Tensor:
         return self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._partial_loss, Z_NC)
@@ -97,7 +96,7 @@ class OneClass(LabelLoss):
         return (each_N * self.importance).sum() / self.denominator
 
     def predict(self, Z_NC: Tensor) -> Tensor:
-        """The class with the largest logit of every row."""
+        """Return the class with the largest logit of every row."""
         return Z_NC.argmax(dim=1)
 
     def count_correct(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
@@ -110,7 +109,7 @@ class OneClass(LabelLoss):
 
 @dataclass(frozen=True)
 class OneClassSplit(OneClass):
-    """The loss where a vertex has one class and an axis splits the logits of a row."""
+    """The loss of single-label tasks, where an axis splits the logits of a row."""
 
     own: range = range(0)
     """The classes of this rank."""
@@ -131,7 +130,7 @@ class OneClassSplit(OneClass):
 
 
 class ManyClasses(LabelLoss):
-    """The loss where a vertex has any number of classes. Logits are independent, so nothing is sent across a row."""
+    """The loss of multi-label tasks. Logits are independent, so rows need no communication."""
 
     def partial_loss(self, Z_NC: Tensor) -> Tensor:
         return self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._partial_loss, Z_NC)
@@ -149,7 +148,7 @@ class ManyClasses(LabelLoss):
 
 
 def _count_agreement(yes_NC: Tensor, labels_NC: Tensor) -> tuple[Tensor, Tensor]:
-    """Twice the right answers yes; and all answers yes plus all labels yes. Their quotient is the F1 score."""
+    """Return 2 TP, and positive predictions plus positive labels. Their quotient is the F1 score."""
     positive_NC, are_NC = yes_NC & (labels_NC != IGNORED), labels_NC == 1
     return 2 * (positive_NC & are_NC).sum(), positive_NC.sum() + are_NC.sum()
 
@@ -157,7 +156,7 @@ def _count_agreement(yes_NC: Tensor, labels_NC: Tensor) -> tuple[Tensor, Tensor]
 def make_label_loss(
     ctx: Context, output: Piece, order: int, over: Axis, across: Axis | None, over_both: Axis
 ) -> LabelLoss:
-    """The loss on a rank's piece of the output: `over` splits the rows, `across` the classes; `over_both` is both."""
+    """Make the loss on a rank's piece of the output: `over` splits rows, `across` classes, and `over_both` both."""
     labels, splits = ctx.blocks.training_labels(output, order), ctx.blocks.split_labels(output, order)
     of, many = max(ctx.facts.trained_on(ctx.spec.protocol), 1), ctx.facts.task == "multi-label"
     common = ctx.kernels, over_both if many else over, ctx.facts.classes, labels, splits, of
@@ -167,13 +166,13 @@ def make_label_loss(
 
 
 class CrossEntropy(Function):
-    """This rank's share of the mean, which is the sum of the shares of all ranks."""
+    """Cross-entropy with the classes of a row split over an axis. Returns this rank's part of the mean."""
 
     @staticmethod
     def forward(
         saved: Any, Z_NC: Tensor, labels_N: Tensor, classes: range, axis: Axis, of: int | Tensor
     ) -> Tensor:
-        """Rows with a negative label do not count; every other row weighs 1 / `of`."""
+        """Rows with a negative label are ignored; every other row has the weight 1 / `of`."""
         saved.ledger = ledger = axis.ledger
         with _elementwise(ledger):
             width, Z_NC = Z_NC.shape[1], _pad_empty_logits(Z_NC)
@@ -196,13 +195,13 @@ class CrossEntropy(Function):
 
     @staticmethod
     def backward(saved: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
-        """The gradient of each row that counts: the softmax, minus one at the label."""
+        """Return the gradient of each labelled row: the softmax, minus one at the label."""
         with _elementwise(saved.ledger):
             return saved.G_NC * gradients[0], None, None, None, None
 
 
 def predict_split(Z_NC: Tensor, classes: range, axis: Axis) -> Tensor:
-    """The class with the largest logit of every row; the first such class on a tie."""
+    """Return the class with the largest logit of every row, the first one on ties."""
     best_N, place_N = _pad_empty_logits(Z_NC).max(dim=1)
     largest_N = axis.all_reduce(best_N.clone(), tensor=TensorName.LOSS, op=Reduction.MAX)
     before = torch.iinfo(torch.int64).max - (place_N + classes.start)
@@ -212,7 +211,7 @@ def predict_split(Z_NC: Tensor, classes: range, axis: Axis) -> Tensor:
 
 
 def _pad_empty_logits(Z_NC: Tensor) -> Tensor:
-    """The logits; on a rank without classes, one logit of -inf a row, which never wins."""
+    """Return the logits; on a rank without classes, one logit of -inf per row."""
     return Z_NC if Z_NC.shape[1] else Z_NC.new_full((len(Z_NC), 1), float("-inf"))
 
 

@@ -1,7 +1,7 @@
-"""RMSNorm, ReLU and dropout of rows with features split over an axis, as three operators or as one fused kernel.
+"""RMSNorm, ReLU and dropout of rows whose features are split over an axis, as separate operators or one fused kernel.
 
-One number a row travels each way: forward the sum of squares, backward the sum of the products of the normalised row
-with its gradient. Everything else is local to an element, and so may be fused (ScaleGNN, sections IV-C and V-C).
+Each pass reduces one number per row: forward the sum of squares, backward the inner product of the normalised row and
+its gradient. Everything else is elementwise and can be fused (ScaleGNN, sections IV-C and V-C).
 
 Legend: N rows over `down`, H features over `across`.
 Verifier (tests/parallel/test_norm.py): torch's own rms_norm on whole rows.
@@ -28,12 +28,12 @@ class Epilogue(NamedTuple):
     """The operators that follow the norm of a layer."""
 
     width: int
-    """The features of a whole row."""
+    """The number of features of a whole row."""
     relu: bool
     mask: Tensor | None
-    """The elements that dropout keeps; None keeps all elements."""
+    """The elements that dropout keeps; None for all."""
     scale: float
-    """The factor of the elements that dropout keeps."""
+    """The factor of the kept elements."""
 
 
 class NormPlan(NamedTuple):
@@ -45,15 +45,15 @@ class NormPlan(NamedTuple):
     """The axis that splits the rows."""
     gradients: Gradients
     fused: bool
-    """The operators are compiled into one kernel each way."""
+    """Compile the operators into one kernel per pass."""
 
     def run(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Calls the function, compiled if the plan is fused; shapes alone are never compiled."""
+        """Call a function, compiled if the plan is fused. Functions of meta tensors are never compiled."""
         if not self.fused:
             return function(*operands)
         if operands[0].is_meta:
             return self.across.ledger.run_fused(function, *operands)
-        # The tracer reads the `grad` of every tensor, which warns for tensors that are not leaves.
+        # Detached, because the tracer reads the `grad` of every tensor, which warns for non-leaf tensors.
         return _compiled(function)(
             *(each.detach() if isinstance(each, Tensor) else each for each in operands)
         )
@@ -62,13 +62,13 @@ class NormPlan(NamedTuple):
 def normalise_rows(
     kernels: Kernels, Z_NH: Tensor, gamma_1H: Tensor, epilogue: Epilogue, plan: NormPlan
 ) -> Tensor:
-    """H = dropout(ReLU(Z / rms(Z) * gamma))."""
+    """Return H = dropout(ReLU(Z / rms(Z) * gamma))."""
     H_NH: Tensor = apply(kernels.ledger, Normalise, Z_NH, gamma_1H, kernels, epilogue, plan)
     return H_NH
 
 
 class Normalise(Function):
-    """H of Z and gamma; backward, dZ, and dgamma summed over the rows."""
+    """H from Z and gamma; the backward pass returns dZ, and dgamma summed over the rows."""
 
     @staticmethod
     def forward(
@@ -98,7 +98,7 @@ class Normalise(Function):
 
 @cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """One kernel for all numbers of rows. Importing the compiler warns of deprecations in its own library: ignored."""
+    """Compile one kernel for all numbers of rows. Deprecation warnings of the compiler's own import are ignored."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import_module("torch._inductor.compile_fx")
@@ -110,7 +110,7 @@ def _sum_squares(Z: Tensor) -> Tensor:
 
 
 def _scale_rows(Z: Tensor, squares: Tensor, epilogue: Epilogue) -> tuple[Tensor, Tensor]:
-    """Rows scaled to mean square 1, and the factor of each row."""
+    """Return the rows scaled to mean square 1, and the factor of each row."""
     inverse = torch.rsqrt(squares / epilogue.width + EPSILON)[:, None]
     return Z * inverse, inverse
 
@@ -122,7 +122,7 @@ def _forward(Z: Tensor, squares: Tensor, gamma: Tensor, epilogue: Epilogue) -> T
 
 
 def _epilogue_backward(dH: Tensor, Q: Tensor, gamma: Tensor, epilogue: Epilogue) -> Tensor:
-    """The gradient of the normalised rows times gamma, back through dropout and ReLU."""
+    """Backpropagate through dropout and ReLU to the scaled rows."""
     G = dH if epilogue.mask is None else torch.where(epilogue.mask, dH * epilogue.scale, 0)
     return torch.where(Q * gamma > 0, G, 0) if epilogue.relu else G
 
@@ -130,7 +130,7 @@ def _epilogue_backward(dH: Tensor, Q: Tensor, gamma: Tensor, epilogue: Epilogue)
 def _norm_backward_sums(
     dH: Tensor, Z: Tensor, squares: Tensor, gamma: Tensor, epilogue: Epilogue
 ) -> tuple[Tensor, Tensor]:
-    """The inner product of each normalised row with its gradient; and the gradient of gamma."""
+    """Return the inner product of each normalised row with its gradient, and the gradient of gamma."""
     Q, _ = _scale_rows(Z, squares, epilogue)
     QG = Q * _epilogue_backward(dH, Q, gamma, epilogue)
     return (QG * gamma).sum(dim=1), QG.sum(dim=0, keepdim=True)

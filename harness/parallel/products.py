@@ -1,14 +1,13 @@
-"""Products of matrices that three axes split: rows, the dimension that is summed over, and columns.
+"""3D matrix products: three axes split the rows, the inner dimension and the columns.
 
-Z = X Y, where X is split over `rows` and `inner`, Y over `inner` and `cols`, Z over `rows` and `cols`: each rank
-multiplies its blocks, and the partial products are added up over `inner`. A gradient is a product of the same kind,
-added up over the axis that it lacks: dX = G Y^T over `cols`, dY = X^T G over `rows`.
+For Z = X Y, X is split over `rows` and `inner`, Y over `inner` and `cols`, and Z over `rows` and `cols`. Each rank
+multiplies its blocks, and the partial products are summed over `inner`. Gradients are products of the same kind, summed
+over the remaining axis: dX = G Y^T over `cols`, dY = X^T G over `rows`.
 
 `aggregate` is T = A H, `combine` is Z = T W with W split over `rows` too, and `linear` is Z = H W with W whole along
 `rows` (ScaleGNN, equation 28).
 
-Legend: N rows of the output, K vertices of the input, F features in, H features out; the caller says which axis splits
-which.
+Legend: N rows of the output, K vertices of the input, F features in, H features out; the caller assigns the axes.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from harness.strategy import Context, Piece
 
 
 class ProductAxes(NamedTuple):
-    """The axes that split a dense product, and the names of its results on the ledger."""
+    """The axes of a dense product, and the names of its results on the ledger."""
 
     rows: Axis
     inner: Axis
@@ -37,11 +36,11 @@ class ProductAxes(NamedTuple):
     """The name of the gradient of the left factor."""
 
 
-# T = A H: a sparse factor, in stripes of rows.
+# T = A H, with a sparse factor in stripes of rows.
 
 
 class Diagonal(NamedTuple):
-    """Entries A[v, v] that are kept apart from A: rows of the input are scaled and added to rows of the output."""
+    """Entries A[v, v] that are stored separately from A, and multiplied as a row-wise scaling of the input."""
 
     rows: slice
     cols: slice
@@ -49,40 +48,40 @@ class Diagonal(NamedTuple):
 
 
 class Stripe(NamedTuple):
-    """Consecutive rows of a rank's block of A, which are multiplied and added up together."""
+    """Consecutive rows of a rank's block of A, which are multiplied and reduced together."""
 
     rows: slice
-    """The place of these rows in the block."""
+    """The position of these rows in the block."""
     A: Csr
     diagonal: Diagonal | None
 
 
 class SparseFactor(NamedTuple):
-    """A rank's block of A or of A^T, and how to multiply by the block."""
+    """A rank's block of A or A^T, and how to multiply by it."""
 
     stripes: Sequence[Stripe]
     over: Axis | None
-    """The axis that splits the columns; with None the products stay partial."""
+    """The axis over which products are summed; None leaves them partial."""
     overlap: bool = False
-    """The sum of a stripe is under way while the next stripe is multiplied."""
+    """Overlap the reduction of a stripe with the product of the next one."""
 
 
 class Striping(NamedTuple):
-    """The number of stripes in a block of A, and the way to multiply them."""
+    """The number of stripes in a block of A, and how to multiply them."""
 
     stripes: int = 1
     overlap: bool = False
     separate_diagonal: bool = False
 
     def split_rows(self, rows: range) -> list[range]:
-        """The rows of every stripe."""
+        """Return the rows of every stripe."""
         return [subrange(rows, part) for part in split(len(rows), self.stripes)]
 
 
 def build_sparse_factor(
     ctx: Context, piece: Piece, order: int, *, transposed: bool, over: Axis | None, striping: Striping
 ) -> SparseFactor:
-    """The rectangle `piece` of A or of A^T as a factor; `over` splits its columns."""
+    """Build a factor from the rectangle `piece` of A or A^T; `over` splits its columns."""
     rows, cols = piece
     stripes = []
     for part in striping.split_rows(rows):
@@ -102,7 +101,7 @@ def _slice(part: range, whole: range) -> slice:
 
 
 def aggregate_3d(kernels: Kernels, A_NK: SparseFactor, A_T_KN: SparseFactor | None, H_KF: Tensor) -> Tensor:
-    """T = A H; the backward pass, dH = A^T dT, runs if H needs a gradient."""
+    """Return T = A H, differentiable in H: dH = A^T dT."""
     T_NF: Tensor = apply(kernels.ledger, Aggregate3D, H_KF, kernels, A_NK, A_T_KN)
     return T_NF
 
@@ -123,7 +122,7 @@ class Aggregate3D(Function):
 
 
 def _multiply(kernels: Kernels, A: SparseFactor, H: Tensor, makes: TensorName) -> Tensor:
-    """A H, stripe by stripe; the sum of a stripe may be under way while the next stripe is multiplied."""
+    """Compute A H by stripes, overlapping reductions with products if `A.overlap`."""
     if len(A.stripes) == 1:
         product = _add_diagonal(kernels, A.stripes[0], H, kernels.spmm(A.stripes[0].A, H, makes), makes)
         return product if A.over is None else A.over.all_reduce(product, tensor=makes)
@@ -161,10 +160,10 @@ def _multiply_transposed(T_NF: Tensor, G_NH: Tensor) -> Tensor:
 
 
 WeightGradient = Callable[[Tensor, Tensor], Tensor]
-"""Multiplies dW = T^T G, given T and G."""
+"""Computes dW = T^T G from T and G."""
 
 WEIGHT_GRADIENTS: dict[str, WeightGradient] = {"straight": _multiply_direct, "flipped": _multiply_transposed}
-"""The ways to multiply dW = T^T G. Which of them is faster depends on the library; on a CPU straight always is."""
+"""The ways to compute dW = T^T G. Which one is faster depends on the library; on a CPU it is always `straight`."""
 
 
 def combine_3d(
@@ -175,7 +174,7 @@ def combine_3d(
     sizes: Sequence[int],
     gradient: WeightGradient,
 ) -> Tensor:
-    """Z = T W. W is split over `rows` too, `sizes` of its rows on each member, and gathered whenever it is needed.
+    """Return Z = T W. W is also split over `rows`, with `sizes` rows on each member, and gathered when it is needed.
 
     `gradient` is one of `WEIGHT_GRADIENTS`.
     """
@@ -219,17 +218,17 @@ class Combine3D(Function):
 
 
 class LinearOptions(NamedTuple):
-    """The options of the sums in a linear product."""
+    """The options for the reductions of a linear product."""
 
     overlap: bool
-    """The sum of dH is under way while dW is multiplied."""
+    """Overlap the reduction of dH with the computation of dW."""
     gradients: Gradients
 
 
 def linear_3d(
     kernels: Kernels, H_NF: Tensor, W_FH: Tensor, axes: ProductAxes, sending: LinearOptions
 ) -> Tensor:
-    """Z = H W. Partial sums of dW travel in the type of the wire, as those of H and dH do (ScaleGNN, section V-B)."""
+    """Return Z = H W. Partial sums of dW are sent in the wire dtype, like those of H and dH (ScaleGNN, section V-B)."""
     Z_NH: Tensor = apply(kernels.ledger, Linear3D, H_NF, W_FH, kernels, axes, sending)
     return Z_NH
 

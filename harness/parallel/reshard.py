@@ -1,9 +1,9 @@
-"""A block matrix changes its layout on the same ranks, in one all-to-all; no rank is sent an element that it holds.
+"""Resharding: change the layout of a block matrix in one all-to-all that never sends a rank what it already holds.
 
-A layout says which axis splits the rows, which axis splits the columns, and along which axis blocks are repeated. If
-several ranks hold a piece, the receiver's place along its own axis of copies chooses the sender; so on a cube every
-rank sends one block and receives one. The all-to-all is under way while the layer is computed. `Slices` is the change
-between whole rows and columns alone, along one axis.
+A layout assigns an axis to the rows, one to the columns, and one along which blocks are replicated. If several ranks
+hold a piece, the receiver's index on its axis of replicas selects the sender, so that on a cube every rank sends one
+block and receives one. The all-to-all can overlap with the computation of a layer. `RowColumnSlices` converts between
+row and column slices along one axis.
 
 Verifier (tests/parallel/test_reshard.py): the blocks of a whole matrix.
 """
@@ -27,23 +27,23 @@ EMPTY: Rectangle = (range(0), range(0))
 
 
 class MatrixLayout(NamedTuple):
-    """The axes that split the rows and the columns of a matrix, and the axis along which blocks are repeated."""
+    """The axes that split the rows and the columns of a matrix, and the axis along which blocks are replicated."""
 
     rows: AxisName
     cols: AxisName
     copies: AxisName
 
     def block(self, at: Coordinates, rows: "Cuts", cols: "Cuts") -> Rectangle:
-        """The block of the rank at `at`."""
+        """Return the block of the rank at `at`."""
         return rows[self.rows][at[self.rows]], cols[self.cols][at[self.cols]]
 
 
 Cuts = Mapping[AxisName, Sequence[range]]
-"""The blocks of rows, or of columns, for each axis that may split a matrix."""
+"""The blocks of rows or columns, for each axis that may split a matrix."""
 
 
 class ReshardPlan(NamedTuple):
-    """The rectangles of its own blocks that one rank sends to, and receives from, each member of a group."""
+    """The rectangles that a rank sends to and receives from each member of a group, relative to its blocks."""
 
     group: Axis
     sends: list[Rectangle]
@@ -60,7 +60,7 @@ def plan_reshard(
     rows: Cuts,
     cols: Cuts,
 ) -> ReshardPlan:
-    """The moves from one layout to another among the members of `group`, which together have all blocks."""
+    """Plan the change from one layout to another among the members of `group`, which together hold all blocks."""
     members = [coordinates(grid, rank) for rank in group.ranks]
     this = members[group.index]
     before, after = source.block(this, rows, cols), target.block(this, rows, cols)
@@ -79,14 +79,14 @@ def _is_sender(
     target: MatrixLayout,
     grid: Mapping[AxisName, int],
 ) -> bool:
-    """Tells whether `holder`, of all ranks with the same block, serves `to`. A rank with the block serves itself."""
+    """Return True if `holder`, among all ranks with the same block, sends it to `to`."""
     if holder[source.rows] == to[source.rows] and holder[source.cols] == to[source.cols]:
         return holder[source.copies] == to[source.copies]
     return holder[source.copies] == to[target.copies] % grid[source.copies]
 
 
 def _overlap(block: Rectangle, other: Rectangle) -> Rectangle:
-    """The part that a block has in common with another, counted from the block's own corner."""
+    """Return the intersection of two blocks, relative to the corner of the first."""
     (rows, cols), (down, across) = block, other
     down, across = intersect(rows, down), intersect(cols, across)
     return (
@@ -96,7 +96,7 @@ def _overlap(block: Rectangle, other: Rectangle) -> Rectangle:
 
 
 def send_pieces(H: Tensor, moves: ReshardPlan, tensor: TensorName) -> Pending[Tensor]:
-    """Sends the pieces of H; `land` takes the pieces that arrive."""
+    """Start to send the pieces of H. `receive_pieces` completes the call."""
     with moves.group.ledger.op(Op.COPY, tensor=tensor):
         pieces = [H[rows.start : rows.stop, cols.start : cols.stop].flatten() for rows, cols in moves.sends]
         flat = torch.cat(pieces)
@@ -106,7 +106,7 @@ def send_pieces(H: Tensor, moves: ReshardPlan, tensor: TensorName) -> Pending[Te
 
 
 def receive_pieces(coming: Pending[Tensor], moves: ReshardPlan, tensor: TensorName) -> Tensor:
-    """Waits for the pieces and puts them together to this rank's block."""
+    """Wait for the pieces and assemble them into this rank's block."""
     flat = coming.wait()
     with moves.group.ledger.op(Op.COPY, tensor=tensor):
         H, pieces = flat.new_empty(moves.shape), flat.split(_piece_sizes(moves.receives))
@@ -120,13 +120,13 @@ def _piece_sizes(pieces: Sequence[Rectangle]) -> list[int]:
 
 
 def reshard(x: Tensor, forth: ReshardPlan, back: ReshardPlan) -> Tensor:
-    """x in another layout, differentiable: its gradient moves back."""
+    """Return x in another layout, differentiable."""
     landed: Tensor = apply(forth.group.ledger, Reshard, x, forth, back)
     return landed
 
 
 class Reshard(Function):
-    """A matrix in another layout; backward, its gradient in the layout before."""
+    """Reshards a matrix; the backward pass reshards its gradient back."""
 
     @staticmethod
     def forward(saved: Any, Z: Tensor, forth: ReshardPlan, back: ReshardPlan) -> Tensor:
@@ -139,16 +139,16 @@ class Reshard(Function):
 
 
 class RowColumnSlices(NamedTuple):
-    """Ranks that have some rows of a matrix together, each of them a part: of whole rows, or of columns."""
+    """A matrix split along one axis, either by rows or by columns."""
 
     across: Axis
     rows: Sequence[range]
-    """The whole rows of each member."""
+    """The rows of each member."""
     cols: Sequence[range]
     """The columns of each member."""
 
     def reshard(self, x: Tensor, *, whole_rows: bool, tensor: TensorName, gradient: TensorName) -> Tensor:
-        """x as whole rows, or as columns, differentiable: its gradient moves back."""
+        """Return x split by rows or by columns, differentiable."""
         if self.across.size == 1:
             return x
         ahead, back = (self.to_rows, self.to_columns) if whole_rows else (self.to_columns, self.to_rows)
@@ -157,7 +157,7 @@ class RowColumnSlices(NamedTuple):
         )
 
     def to_rows(self, x: Tensor, tensor: TensorName) -> Tensor:
-        """The whole rows of this rank: every member gives its columns of them."""
+        """Convert a slice of columns to one of rows."""
         own = len(self.rows[self.across.index])
         send, receive = (
             [len(rows) * x.shape[1] for rows in self.rows],
@@ -169,7 +169,7 @@ class RowColumnSlices(NamedTuple):
             return torch.cat([part.view(own, len(cols)) for part, cols in parts], dim=1)
 
     def to_columns(self, x: Tensor, tensor: TensorName) -> Tensor:
-        """The columns of this rank: every member gives its rows of them."""
+        """Convert a slice of rows to one of columns."""
         own = len(self.cols[self.across.index])
         send, receive = [len(x) * len(cols) for cols in self.cols], [len(rows) * own for rows in self.rows]
         with self.across.ledger.op(Op.COPY, tensor=tensor):
@@ -179,41 +179,41 @@ class RowColumnSlices(NamedTuple):
 
 
 class Residual:
-    """The residual of a layer: the input moves to the layout of the output, and its gradient moves back."""
+    """The residual connection of a layer, resharded from the layout of the input to that of the output and back."""
 
     def __init__(self, forth: ReshardPlan, back: ReshardPlan) -> None:
         self._forth, self._back, self.ledger = forth, back, forth.group.ledger
         self._coming: Pending[Tensor] | None = None
 
     def keep(self, H: Tensor) -> tuple[Tensor, Tensor]:
-        """Starts to move H; returns H for the layer, and a token for `add`."""
+        """Start to reshard H; return H for the layer, and a token for `add`."""
         self._coming = send_pieces(H.detach(), self._forth, TensorName.H)
         forked, token = Fork.apply(H, self)  # type: ignore[no-untyped-call]
         charge_backward(self.ledger, forked, (H,))  # one node of autograd makes both
         return forked, token
 
     def add(self, Z: Tensor, token: Tensor) -> Tensor:
-        """Z + H, in the layout of Z."""
+        """Return Z + H, in the layout of Z."""
         H: Tensor = apply(self.ledger, Join, Z, token, self)
         return H
 
     def receive(self) -> Tensor:
-        """H in the layout of the output."""
+        """Return H in the layout of the output."""
         assert self._coming is not None
         return receive_pieces(self._coming, self._forth, TensorName.H)
 
     def send_gradient(self, G: Tensor) -> None:
-        """Starts to move the gradient of H back."""
+        """Start to reshard the gradient of H back."""
         self._coming = send_pieces(G, self._back, TensorName.DH)
 
     def receive_gradient(self) -> Tensor:
-        """The gradient of H in the layout of the input."""
+        """Return the gradient of H in the layout of the input."""
         assert self._coming is not None
         return receive_pieces(self._coming, self._back, TensorName.DH)
 
 
 class Fork(Function):
-    """H goes through the layer and around it; backward, the gradients of both ways are added."""
+    """Passes H both through the layer and around it; the backward pass adds the two gradients."""
 
     @staticmethod
     def forward(saved: Any, H: Tensor, residual: Residual) -> tuple[Tensor, Tensor]:
@@ -228,7 +228,7 @@ class Fork(Function):
 
 
 class Join(Function):
-    """Z + H; backward, the gradient goes on to Z and starts on its way to H."""
+    """Computes Z + H; the backward pass returns the gradient of Z and starts to send that of H."""
 
     @staticmethod
     def forward(saved: Any, Z: Tensor, _: Tensor, residual: Residual) -> Tensor:

@@ -1,8 +1,8 @@
-"""The three roles that the axes of a 3D grid play in a layer, and the share of each rank (Plexus, section 3).
+"""The three roles of the axes of a 3D grid in a layer, and the share of each rank (Plexus, section 3).
 
-R splits the rows of A and of the output, S the columns of A and so the rows of the input, T the columns of the input.
-The roles rotate from layer to layer: the output of a layer has the layout of the next layer's input, and with L layers
-a rank needs min(3, L) blocks of A. This module is arithmetic alone, without tensors and ranks.
+R splits the rows of A and of the output, S the columns of A and the rows of the input, and T the columns of the input.
+The roles rotate from layer to layer, so that the output of a layer has the layout of the next layer's input; with L
+layers, a rank needs min(3, L) blocks of A. This module is pure arithmetic.
 
 Legend: N vertices over R, K vertices over S, F features in over T, H features out over S.
 """
@@ -22,12 +22,12 @@ class Roles(NamedTuple):
     T: AxisName
 
     def rotate(self) -> "Roles":
-        """The roles in the next layer, which splits the rows of its input as this layer splits those of its output."""
+        """Return the roles in the next layer, whose input has the layout of this layer's output."""
         return Roles(self.T, self.R, self.S)
 
 
 def get_roles(layer: int, first: Roles) -> Roles:
-    """The roles in a layer, given the roles in layer 0."""
+    """Return the roles in a layer, given the roles in layer 0."""
     roles = first
     for _ in range(layer % 3):
         roles = roles.rotate()
@@ -51,7 +51,7 @@ def get_layer_share(
     vertices: int,
     shape: tuple[int, int],
 ) -> LayerShare:
-    """The share of the rank at `at` of a layer with weights of this shape."""
+    """Return the share of the rank at `at` in a layer with weights of this shape."""
     R, S, T = roles
     return LayerShare(
         roles,
@@ -63,5 +63,5 @@ def get_layer_share(
 
 
 def split_piece(whole: range, parts: int, i: int) -> range:
-    """The i-th of `parts` pieces of a range; the lengths of pieces differ by one at most."""
+    """Return the i-th of `parts` pieces of a range, whose lengths differ by at most one."""
     return subrange(whole, split_evenly(len(whole), parts)[i])

@@ -1,6 +1,6 @@
-"""A layer beside its convolution, on axes whose roles rotate: projection, head, root, norm, dropout, residual.
+"""All operators of a layer except its convolution, on axes whose roles rotate: projection, head, root, norm, residual.
 
-The words of the parts are here too (`put_parts`). Layout and legend are those of `harness.parallel.rotating_layout`.
+`add_words` is the formula of their words. The layout and the legend are in `harness.parallel.rotating_layout`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,29 +24,29 @@ FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 
 
 class RotatingLayers(LayerOperators):
-    """One rank's operators beside the convolution. A subclass says what they work on."""
+    """One rank's operators except the convolution. Subclasses define the grid, the layout and the gradients."""
 
     grid: Grid
     at: Coordinates
     layout: RotatingLayout
     gradients: Gradients
     fused = False
-    """Norm, ReLU and dropout are one compiled kernel."""
+    """Compile norm, ReLU and dropout into one kernel."""
     overlap = False
-    """Sums of gradients are under way while other gradients are computed."""
+    """Overlap reductions of gradients with the computation of others."""
 
     @property
     def cuts(self) -> Cuts:
-        """The blocks of the vertices that are trained on, along each axis."""
+        """The blocks of the training step's vertices along each axis."""
         return self.layout.row_cuts()
 
     @property
     def linear_options(self) -> LinearOptions:
-        """The way in which a product with a weight sends its gradients."""
+        """The options for the reductions of products with weights."""
         return LinearOptions(self.overlap, self.gradients)
 
     def linear(self, part: Part, H: Tensor, W: Tensor, layer: int = -1) -> Tensor:
-        """The projection sums over R, the head over T (ScaleGNN, equation 28)."""
+        """Return H W. The projection sums over R, the head over T (ScaleGNN, equation 28)."""
         if part is Part.ROOT:
             return self.root_term(layer, H, W)
         R, S, T = self.layout.projection_roles if part is Part.PROJECTION else self.layout.head_roles
@@ -57,7 +57,7 @@ class RotatingLayers(LayerOperators):
             return linear_3d(self.kernels, H, W, axes, self.linear_options)
 
     def root_term(self, layer: int, H_KF: Tensor, W_FH: Tensor) -> Tensor:
-        """H W of GraphSAGE: summed over T, with columns over R; then R and S swap, as the layer's output has them."""
+        """Return GraphSAGE's H W: summed over T with columns over R, then resharded like the layer's output."""
         R, S, T = self.layout.roles(layer)
         axes = ProductAxes(self.grid[S], self.grid[T], self.grid[R], TensorName.Z, TensorName.DH)
         before, after = self.layout.root_layouts(layer)
@@ -98,7 +98,7 @@ class RotatingLayers(LayerOperators):
         return self.layout.shares(self.at)[layer].H
 
     def keep(self, layer: int, H: Tensor) -> Skip:
-        """Starts to move the layer's input to the layout of its output (ScaleGNN, section IV-C4)."""
+        """Start to reshard the layer's input to the layout of its output (ScaleGNN, section IV-C4)."""
         before, after = self.layout.residual_layouts(layer)
         group, shape, rows = self.grid.axis(CUBE), self.grid.shape, self.cuts
         cols: Cuts = self.layout.column_cuts(self.model.hidden)
@@ -110,7 +110,7 @@ class RotatingLayers(LayerOperators):
         return Skip(H, (residual, token))
 
     def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
-        if isinstance(skip.kept, Tensor):  # a root term, which has the layout of the output
+        if isinstance(skip.kept, Tensor):  # a root term is in the layout of the output
             return super().add(layer, H, skip)
         residual, token = skip.kept
         with self.ledger.phase(Phase.ACTIVATE, layer):
@@ -127,7 +127,7 @@ def add_words(
     *,
     residual: bool,
 ) -> None:
-    """Adds the words of all parts beside a convolution, given the rows of this rank's block along each axis."""
+    """Add the words of all operators except convolutions, given the rows of this rank's block along each axis."""
     for weight in weights:
         down, across = map(len, layout.weight(weight, at))
         if weight.part is Part.SCALE:

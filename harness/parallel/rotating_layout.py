@@ -1,10 +1,10 @@
-"""The layout of a model on axes in three roles: every layer, and the projection and the head beside them (ScaleGNN).
+"""The layout of a model on axes in three roles: its layers, projection and head (ScaleGNN).
 
-This module is arithmetic alone. Blocks of vertices apply to the whole graph and to a sample alike: a sample is
-ascending, so a block of vertices has a range of places in the sample.
+This module is pure arithmetic. Blocks of vertices apply both to the whole graph and to a sample: a sample is ascending,
+so a block of vertices is a range of positions in the sample.
 
 Legend: N vertices over R, K vertices over S, F features in over T, H features out over S. The projection has the roles
-of layer 0, and the head those of layer L, one past the last.
+of layer 0, and the head the roles of layer L, one past the last.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ from harness.strategy import Coordinates, Facts, Piece
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 CUBE = (Z, X, Y)
-"""The three axes, slowest first: Y inside a node first, then X (Plexus, section 4.2)."""
+"""The three axes in rank order: Y varies fastest, within a node, then X (Plexus, section 4.2)."""
 FIRST = Roles(R=Z, S=X, T=Y)
 
 
 class RotatingLayout:
-    """The pieces of a rank: its share of every layer, of every weight, and of input and output."""
+    """The pieces of each rank: its shares of layers, weights, input and output."""
 
     def __init__(
         self,
@@ -35,29 +35,30 @@ class RotatingLayout:
     ) -> None:
         self.grid, self.facts, self.shapes, self.projection = grid, facts, shapes, projection
         self.projection_roles, self.head_roles = FIRST, get_roles(len(shapes), FIRST)
-        """The roles of the projection, and of the head."""
+        """The roles of the projection and the head."""
 
     def roles(self, layer: int) -> Roles:
-        """The roles in a layer."""
+        """Return the roles in a layer."""
         return get_roles(layer, FIRST)
 
     def shares(self, at: Coordinates) -> list[LayerShare]:
-        """The shares of the rank at `at` in every layer."""
+        """Return the shares of the rank at `at` in every layer."""
         return [
             get_layer_share(self.roles(layer), self.grid, at, self.facts.vertices, shape)
             for layer, shape in enumerate(self.shapes)
         ]
 
     def row_cuts(self) -> Cuts:
-        """The blocks of vertices along each axis."""
+        """Return the blocks of vertices along each axis."""
         return {axis: split(self.facts.vertices, self.grid[axis]) for axis in CUBE}
 
     def column_cuts(self, width: int) -> Cuts:
-        """The blocks of columns along each axis."""
+        """Return the blocks of columns along each axis."""
         return {axis: split_evenly(width, self.grid[axis]) for axis in CUBE}
 
     def weight(self, weight: Weight, at: Coordinates) -> Piece:
-        """W is split over T and S, head and root over T and R, the projection over R and T; scales are split over S."""
+        """Return a rank's piece of a weight: W is split over T and S, head and root over T and R, the projection over R
+        and T, scales over S."""
         if weight.part is Part.SCALE:
             return Piece(range(1), self.shares(at)[weight.layer].H)
         if weight.part is Part.CONVOLUTION:
@@ -74,7 +75,7 @@ class RotatingLayout:
         return Piece(rows, cols)
 
     def input(self, at: Coordinates) -> Piece:
-        """The features: rows over S, columns over R; without a projection as the first layer takes them."""
+        """Return a rank's piece of the features: rows over S, columns over R, or over T without a projection."""
         R, S, T = self.projection_roles
         across = R if self.projection else T
         return Piece(
@@ -94,11 +95,11 @@ class RotatingLayout:
         )
 
     def residual_layouts(self, layer: int) -> tuple[MatrixLayout, MatrixLayout]:
-        """The layouts of a layer's input and output."""
+        """Return the layouts of a layer's input and output."""
         R, S, T = self.roles(layer)
         return MatrixLayout(rows=S, cols=T, copies=R), MatrixLayout(rows=R, cols=S, copies=T)
 
     def root_layouts(self, layer: int) -> tuple[MatrixLayout, MatrixLayout]:
-        """The layouts of a layer's root term: as the product H W gives the term, and that of the layer's output."""
+        """Return the layouts of a layer's root term: that of the product H W, and that of the layer's output."""
         R, S, T = self.roles(layer)
         return MatrixLayout(rows=S, cols=R, copies=T), MatrixLayout(rows=R, cols=S, copies=T)

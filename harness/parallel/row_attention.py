@@ -1,4 +1,4 @@
-"""Differentiable attention of a rank's vertices over all rows that the rank has.
+"""Differentiable attention of a rank's vertices over all rows that the rank holds.
 
 Legend: N this rank's vertices, V the vertices that N may attend to, Q heads, F features of a head, H features of all
 heads; T = H W.
@@ -24,20 +24,20 @@ from harness.parallel.row_strategy import LayerOperators
 
 
 class Edges(NamedTuple):
-    """The edges of attention: row v of A_NV has the vertices to which v attends."""
+    """The edges of attention: row v of A_NV lists the vertices to which v attends."""
 
     A_NV: Csr
     A_VN: Csr
-    """The transpose, `turned(A_NV)`."""
+    """`transpose_with_positions(A_NV)`."""
 
 
 def build_edges(A_NV: Csr, keep: Callable[[Csr], Csr]) -> Edges:
-    """Reads the edges of a matrix on the host; `keep` brings each matrix to the device of the run."""
+    """Build the edges of a matrix on the host. `keep` copies each matrix to the device of the run."""
     return Edges(keep(A_NV), keep(transpose_with_positions(A_NV)))
 
 
 def attend_rows(ops: LayerOperators, layer: int, edges: Edges, T_VH: Tensor, a_2H: Tensor) -> Tensor:
-    """Z of this rank's vertices, which are the first of V; the model's output is the mean of the heads."""
+    """Return Z of this rank's vertices, which are the first of V. The output layer averages the heads."""
     return apply_per_head(
         ops, layer, lambda T_QVF: apply(ops.ledger, Attend, T_QVF, a_2H, edges, ops.ledger), T_VH
     )
@@ -46,7 +46,7 @@ def attend_rows(ops: LayerOperators, layer: int, edges: Edges, T_VH: Tensor, a_2
 def apply_per_head(
     ops: LayerOperators, layer: int, attend: Callable[[Tensor], Tensor], T_VH: Tensor
 ) -> Tensor:
-    """Z of this rank's vertices by a function from T to Z, both one head after the other."""
+    """Return Z of this rank's vertices, given a function from T to Z on separate heads."""
     run, model = ops.kernels.run, ops.model
     mean = layer + 1 == model.layers and not model.projection
     T_QVF = run(Op.COPY, TensorName.T, lambda T_VH: split_heads(T_VH, model.heads), T_VH)
@@ -54,7 +54,7 @@ def apply_per_head(
 
 
 class Attend(Function):
-    """The scores of both ends of every edge, and Z; backward, dT and da of both ends."""
+    """Computes edge scores and Z; the backward pass returns dT and da for both endpoints."""
 
     @staticmethod
     def forward(saved: Any, T_QVF: Tensor, a_2H: Tensor, edges: Edges, ledger: Ledger) -> Tensor:

@@ -1,7 +1,7 @@
-"""Requests of rows to their owners: first the number of rows of each owner, then their indices, then the rows.
+"""Requests for rows from their owners: first the numbers of rows, then their indices, then the rows are exchanged.
 
-An axis splits the rows into blocks, and no member requests its own rows. In a replay no other member answers: the
-caller foresees the answers, and the calls have the same sizes.
+An axis splits the rows into blocks. In a replay no other member answers, so the caller computes the answers, and the
+calls have the same sizes as in a run.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ from harness.ledger import Ledger, Op, TensorName
 
 
 def resolve_in_replay(arrived: Tensor, foreseen: Callable[[], Tensor], ledger: Ledger) -> Tensor:
-    """The tensor that arrived; in a replay, where it has a shape alone, the foreseen tensor.
+    """Return the received tensor. In a replay, where it is a meta tensor, return the result of `foreseen` instead.
 
-    No rank foresees in a run, so the ledger does not charge for it.
+    A run does not compute it, so the ledger does not charge for it.
     """
     if not arrived.is_meta:
         return arrived
@@ -32,7 +32,7 @@ def resolve_in_replay(arrived: Tensor, foreseen: Callable[[], Tensor], ledger: L
 
 
 class RowRequests(NamedTuple):
-    """The sizes and the indices of one exchange of rows."""
+    """The sizes and indices of an exchange of rows."""
 
     over: Axis
     receive_counts: list[int]
@@ -40,26 +40,26 @@ class RowRequests(NamedTuple):
     send_counts: list[int]
     """The number of rows that each member requests of this member."""
     requested: Tensor
-    """The rows that others request, numbered in this member's block."""
+    """The rows that others request, as indices in this member's block."""
     own: Tensor
-    """The rows that this member needs of its own block, numbered in the block."""
+    """The rows that this member needs of its own block, as indices in the block."""
     before: int
-    """The number of requested rows that belong to members before this one; these rows come first."""
+    """The number of requested rows that belong to members before this one. These rows come first."""
 
     def exchange_and_merge(self, rows: Tensor, own: Tensor, tensor: TensorName) -> Tensor:
-        """Sends `rows` to others; returns all rows that this member named, in order, `own` among them."""
+        """Send `rows` to others, and return all rows that this member needs in order, including `own`."""
         arrived = self.exchange(rows, tensor).now()
         with self.over.ledger.op(Op.COPY, tensor=tensor):
             return torch.cat(self.merge(arrived, own))
 
     def exchange(self, rows: Tensor, tensor: TensorName) -> Call[Tensor]:
-        """Sends the rows that others requested; the result has the rows that this member requested."""
+        """Send the rows that others requested; the result of the call is the rows that this member requested."""
         return self.over.all_to_all.call(
             rows, send=self.send_counts, receive=self.receive_counts, tensor=tensor
         )
 
     def merge(self, arrived: Tensor, own: Tensor) -> list[Tensor]:
-        """The parts in the order of owners: rows of members before this one, its own rows, rows of members after."""
+        """Return the rows in the order of owners: of members before this one, its own, of members after."""
         return [arrived[: self.before], own, arrived[self.before :]]
 
 
@@ -70,9 +70,9 @@ def request_rows(
     counts: list[int],
     others: Callable[[], Sequence[Tensor]],
 ) -> RowRequests:
-    """Requests the vertices `named`, which are ordered by owner, `counts` of each.
+    """Request the vertices `named`, which are sorted by owner, with `counts` of each.
 
-    `others` are the vertices that each member requests of this one, for a replay.
+    `others` returns the vertices that each member requests from this one, for a replay.
     """
     this, start = over.index, blocks[over.index].start
     before, own = sum(counts[:this]), counts[this]
@@ -94,9 +94,9 @@ def request_rows(
 
 
 def fetch_matrix_rows(requests: RowRequests, leaving: Csr, own: Csr, foreseen: Callable[[], Csr]) -> Csr:
-    """Returns the requested rows of a sparse matrix where its rows are, given those that leave and this member's own.
+    """Return the requested rows of a sparse matrix, given the rows to send and this member's own.
 
-    Lengths of rows travel first, then columns, then values. `foreseen` computes the same rows for a replay.
+    Row lengths are exchanged first, then columns, then values. `foreseen` computes the same rows for a replay.
     """
     known, ledger = cache(foreseen), requests.over.ledger
 
@@ -129,13 +129,13 @@ def _exchange_values(requests: RowRequests, leaving: Tensor, own: Tensor, tensor
 
 
 def sum_parts(lengths: Tensor, parts: list[int]) -> list[int]:
-    """The sums of consecutive parts, for which the host waits once."""
+    """Return the sums of consecutive parts. Synchronizes with the device once."""
     totals: list[int] = torch.stack([part.sum() for part in lengths.split(parts)]).tolist()
     return totals
 
 
 def sort_by_owner(vertices: Tensor, blocks: Sequence[range]) -> tuple[Tensor, list[int]]:
-    """An order that sorts the vertices by owner, and the number of vertices of each owner."""
+    """Return an order that sorts the vertices by owner, and the number of vertices of each owner."""
     if vertices.is_meta:
         n, K = blocks[-1].stop, len(vertices)
         return vertices, [_expected_count(K, block, n) for block in blocks]
@@ -144,7 +144,7 @@ def sort_by_owner(vertices: Tensor, blocks: Sequence[range]) -> tuple[Tensor, li
 
 
 def select_owner(vertices: Tensor, blocks: Sequence[range], member: int) -> Tensor:
-    """The vertices that belong to one owner, in the given order."""
+    """Return the vertices of one owner, in the given order."""
     block = blocks[member]
     if vertices.is_meta:
         return vertices[: _expected_count(len(vertices), block, blocks[-1].stop)]
@@ -152,29 +152,29 @@ def select_owner(vertices: Tensor, blocks: Sequence[range], member: int) -> Tens
 
 
 def _expected_count(K: int, block: range, n: int) -> int:
-    """The number of vertices of a block, of K vertices that lie evenly over n."""
+    """Return the expected number of vertices in a block, of K vertices distributed evenly over n."""
     return round(K * block.stop / n) - round(K * block.start / n)
 
 
 def count_by_owner(owner: Tensor, members: int) -> list[int]:
-    """The number of rows of each member, given the ascending owners of all rows."""
+    """Count the rows of each member, given the owners of all rows in ascending order."""
     ends: list[int] = torch.searchsorted(owner, torch.arange(1, members, device=owner.device)).tolist()
     return [stop - start for start, stop in pairwise([0, *ends, len(owner)])]
 
 
 def invert_permutation(order: Tensor) -> Tensor:
-    """The inverse of a permutation."""
+    """Return the inverse of a permutation."""
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order), device=order.device)
     return places
 
 
 def is_in_block(vertices: Tensor, block: range) -> Tensor:
-    """A mask of the vertices that are in a block."""
+    """Return a mask of the vertices that are in a block."""
     return (vertices >= block.start) & (vertices < block.stop)
 
 
 def find_owners(vertices: Tensor, blocks: Sequence[range]) -> Tensor:
-    """The number of the block of every vertex."""
+    """Return the index of the block of every vertex."""
     stops = upload(torch.tensor([block.stop for block in blocks]), vertices.device)
     return torch.bucketize(vertices, stops, right=True)

@@ -1,6 +1,6 @@
-"""The base of strategies that keep rows whole on a rank: the layouts, and all operators but the convolution.
+"""Base classes of strategies that split the graph by rows: layouts, and all operators except the convolution.
 
-Legend: N this rank's vertices, F features in, H features out, C classes. On an axis of one rank this is plain serial
+Legend: N this rank's vertices, F features in, H features out, C classes. On an axis of one rank this is serial
 training.
 """
 
@@ -34,11 +34,11 @@ from harness.strategy import (
 )
 
 EPSILON = 1e-6
-"""The term that is added to the mean square of a row under the root."""
+"""Added to the mean square of a row before the square root."""
 
 
 class RowStrategy(Strategy):
-    """Splits rows of the graph, and of everything computed from them, over an axis; weights are whole everywhere."""
+    """Splits rows of the graph and of all activations over an axis, and replicates the weights."""
 
     axes: ClassVar[tuple[AxisName, ...]] = (AxisName.P,)
     rows_over: ClassVar[AxisName] = AxisName.P
@@ -50,52 +50,52 @@ class RowStrategy(Strategy):
         return self.crowded()
 
     def blocks(self) -> list[range]:
-        """The vertices of every block of rows."""
+        """Return the vertices of every block of rows."""
         return self.facts.blocks(self.grid[self.rows_over])
 
     def rows(self, at: Coordinates) -> range:
-        """The vertices of the rank at `at`."""
+        """Return the vertices of the rank at `at`."""
         return self.blocks()[at[self.rows_over]]
 
     def columns(self, at: Coordinates, width: int) -> range:
-        """The part of a row of this width that the rank at `at` holds."""
+        """Return the columns that the rank at `at` holds of a matrix of this width."""
         return range(width)
 
     def matrix_pieces(self, at: Coordinates) -> list[Piece]:
-        """The rectangles of A, and of A^T, in the products of the rank at `at`."""
+        """Return the rectangles of A and A^T by which the rank at `at` multiplies."""
         rows = self.rows(at)
         return [Piece(rows, block) for block in self.blocks()]
 
     def boundary(self, at: Coordinates, counts: Counts) -> Boundary:
-        """The sizes of the halo of the rank at `at`."""
+        """Return the sizes of the halo of the rank at `at`."""
         blocks = self.blocks()
         return Boundary(counts, blocks, at[self.rows_over], range(len(blocks)))
 
     @property
     def combine_first(self) -> bool:
-        """True if layers multiply by W before A, in a strategy that lets the model choose."""
+        """True if layers multiply by W before A, where the model chooses the order."""
         return self.spec.model.order == "combine_first"
 
     def add_reductions(self, words: Words, over: AxisName | tuple[AxisName, ...]) -> None:
-        """Puts what is summed over all ranks in an epoch: the gradient of every weight, and one word of the loss."""
+        """Add the words of an epoch's reductions over all ranks: the gradient of every weight, and the loss."""
         for weight in self.weights:
             size = prod(weight.shape)
             words.put(Direction.BACKWARD, weight.layer, Op.ALL_REDUCE, over, TensorName.DW, size)
         words.put(Direction.FORWARD, NO_INDEX, Op.ALL_REDUCE, over, TensorName.LOSS, 1)
 
     def is_owner_computes(self) -> bool:
-        """True if each row of H and G is on one rank, and each entry of A is multiplied by the rank of its row."""
+        """Return True if each row of H and G is on one rank, which multiplies by the entries of that row of A."""
         return False
 
     def products_per_layer(self, layer: int) -> int:
-        """The number of products with A in a layer."""
+        """Return the number of products with A in a layer."""
         return 1
 
     def least_words(self, at: Coordinates, counts: Counts) -> float:
-        """The boundary at the narrower width of each product with A, and one sum of all weights' gradients.
+        """Return the boundary at the narrower width of each product with A, plus one sum of all weight gradients.
 
-        A X of features that never change needs to be computed once only, so a first layer of these counts nothing.
-        For a pair of ranks, rows of G or partial sums of dH travel, whichever are fewer.
+        A X of fixed features needs to be computed only once, so the first layer is free. Between two ranks, either rows
+        of G or partial sums of dH are sent, whichever are fewer.
         """
         if not self.is_owner_computes() or self.spec.model.kind == "gat":
             return 0.0
@@ -129,7 +129,7 @@ class RowStrategy(Strategy):
         return {TensorName.A: self.matrices_bytes(self.matrix_pieces(at), counts), **dense_bytes(self, at)}
 
     def matrices_bytes(self, pieces: list[Piece], counts: Counts) -> int:
-        """The bytes of these rectangles of A and, in a directed graph, of A^T: row pointers, columns, values."""
+        """Return the bytes of these rectangles of A and, for a directed graph, of A^T."""
         return sum(
             self.matrix_bytes(len(rows), counts.nonzeros(rows, cols, transposed=transposed))
             for rows, cols in pieces
@@ -137,16 +137,16 @@ class RowStrategy(Strategy):
         )
 
     def matrix_bytes(self, rows: int, nonzeros: int) -> int:
-        """The bytes of one rectangle in the format in which a rank holds rectangles."""
+        """Return the bytes of one rectangle in the strategy's matrix format."""
         return csr_bytes(rows, nonzeros, self.spec.precision)
 
     def transposed_options(self) -> list[bool]:
-        """The values of `transposed` for the matrices that a rank holds: A, and A^T in a directed graph."""
+        """Return the values of `transposed` for the matrices that a rank holds: A, and A^T for a directed graph."""
         return [False, True] if self.facts.directed else [False]
 
 
 def dense_bytes(strategy: Strategy, at: Coordinates) -> dict[TensorName, int]:
-    """The bytes of the features, weights and labels that the rank at `at` holds, beside its blocks of A."""
+    """Return the bytes of the features, weights and labels that the rank at `at` holds."""
     word, features = WORD[strategy.spec.precision], strategy.input(at)
     weights = [strategy.weight(weight, at) for weight in strategy.weights]
     return {
@@ -157,10 +157,10 @@ def dense_bytes(strategy: Strategy, at: Coordinates) -> dict[TensorName, int]:
 
 
 class LayerOperators:
-    """The operators of one rank beside its convolution: projection, norm, ReLU, dropout, residual and head."""
+    """The operators of one rank except the convolution: projection, norm, ReLU, dropout, residual and head."""
 
     def __init__(self, ctx: Context, vertices: Index, group: int = 0, step: int | None = None) -> None:
-        """`vertices` are the rows, numbered as in the whole graph; `group` is the data-parallel group."""
+        """`vertices` are the rows as vertices of the whole graph; `group` is the data-parallel group."""
         self.ledger, self.kernels = ctx.ledger, ctx.kernels
         self.model, self.seed, self.group = ctx.spec.model, ctx.spec.seed, group
         self.device, self.vertices = ctx.device, vertices
@@ -168,7 +168,7 @@ class LayerOperators:
         """The training step of the dropout masks; None outside training."""
 
     def for_step(self, step: int) -> Self:
-        """A copy of these operators with the dropout masks of a step."""
+        """Return a copy of these operators with the dropout masks of a step."""
         operators = copy.copy(self)
         operators.step = step
         return operators
@@ -185,7 +185,7 @@ class LayerOperators:
         return Z_NH if self.step is None or not self.model.dropout else self.drop(layer, Z_NH)
 
     def normalise(self, layer: int, Z_NH: Tensor, gamma_1H: Tensor) -> Tensor:
-        """Divides each row by the root of its mean square and multiplies by gamma."""
+        """Divide each row by its root mean square and multiply by gamma."""
         with self.ledger.phase(Phase.ACTIVATE, layer):
             return self.kernels.elementwise(
                 lambda Z, gamma: rms_norm(Z, Z.shape[1:], gamma[0], EPSILON),
@@ -206,7 +206,7 @@ class LayerOperators:
             )
 
     def mask(self, layer: int, H_NH: Tensor) -> tuple[Tensor, float]:
-        """The mask of the elements that dropout keeps in this rank's piece, and their factor."""
+        """Return the mask of the elements that dropout keeps in this rank's piece, and their factor."""
         assert self.step is not None
         at: tuple[int, int, int, int] | Tensor = (self.seed, self.step, self.group, layer)
         if self.numbers.capturing:
@@ -216,28 +216,28 @@ class LayerOperators:
         return dropout_mask(at, self.rows_of(layer), self.features(layer, H_NH), self.model.dropout)
 
     def rows_of(self, layer: int) -> Tensor:
-        """The vertices of the rows of a layer's output."""
+        """Return the vertices of the rows of a layer's output."""
         return to_index_tensor(self.vertices, self.device)
 
     def features(self, layer: int, H_NH: Tensor) -> range:
-        """The columns of a layer's output on this rank, numbered as in the whole output."""
+        """Return this rank's columns of a layer's output, as columns of the whole output."""
         return range(H_NH.shape[1])
 
     def keep(self, layer: int, H: Tensor) -> Skip:
         return Skip(H, H)
 
     def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
-        """Adds the layer's input; if the input has more rows than the output, the rows of the output are the first."""
+        """Add the layer's input. If it has more rows than the output, the rows of the output come first."""
         kept = skip.kept if len(skip.kept) == len(H) else skip.kept[: len(H)]
         with self.ledger.phase(Phase.ACTIVATE, layer):
             return self.kernels.elementwise(torch.add, H, kept, makes=TensorName.H)
 
     def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
-        """Does nothing: every operator has summed its own gradients."""
+        """Do nothing: every operator has reduced its own gradients."""
 
 
 class RowOperators(LayerOperators):
-    """Adds input, loss and evaluation, which are local to a row but for the sums over the blocks of rows."""
+    """Adds input, loss and evaluation, which are row-wise except for sums over the blocks of rows."""
 
     def __init__(
         self,
@@ -249,12 +249,12 @@ class RowOperators(LayerOperators):
     ) -> None:
         """The axes `over` split the rows of the output, and `across`, if any, splits its columns.
 
-        `beyond` are vertices of other ranks; their features are held too, below this rank's own.
+        `beyond` are vertices of other ranks whose features are stored after this rank's own.
         """
         super().__init__(ctx, strategy.output(ctx.at).rows)
         self.over = ctx.grid.axis(over)
         self.shares = ctx.grid.axis((*over, across)) if across else self.over
-        """The axis over which shares of the loss add up to the loss."""
+        """The axis over which partial losses are summed."""
         output, order = strategy.output(ctx.at), (ctx.spec.model.layers - 1) % 2
         self.rows, split = output.rows, ctx.grid[across] if across else None
         self.label_loss = make_label_loss(ctx, output, order, self.over, split, self.shares)
@@ -271,9 +271,9 @@ class RowOperators(LayerOperators):
 
 
 def reduce_all_gradients(weights: Sequence[Tensor], over: Axis, layers: Sequence[int] | None = None) -> None:
-    """Sums the gradients of all weights over an axis, in place and in one call.
+    """Sum the gradients of all weights over an axis, in place and in one call.
 
-    `layers` are those of the weights; None for sums that belong to no layer.
+    `layers` are the layers of the weights; None for gradients outside any layer.
     """
     gradients = [W.grad for W in weights if W.grad is not None]
     assert len(gradients) == len(weights), "a weight has no gradient"
@@ -281,7 +281,7 @@ def reduce_all_gradients(weights: Sequence[Tensor], over: Axis, layers: Sequence
 
 
 def to_index_tensor(vertices: Index, device: torch.device) -> Tensor:
-    """Returns a range as a tensor, and a tensor unchanged."""
+    """Convert a range to a tensor; return a tensor unchanged."""
     if isinstance(vertices, Tensor):
         return vertices
     return torch.arange(vertices.start, vertices.stop, device=device)

@@ -1,7 +1,7 @@
-"""Uniform sampling of vertices: every rank draws the whole sample for itself and takes its part.
+"""Uniform vertex sampling: every rank computes the whole sample and takes its part.
 
-A sample is a function of seed, group and step, so the ranks of a group draw the same sample without communication, and
-no group repeats a sample of another group (ScaleGNN, section III-D).
+A sample is a function of seed, group and step, so the ranks of a group compute the same sample without communication,
+and different groups have different samples (ScaleGNN, section III-D).
 """
 
 from dataclasses import dataclass
@@ -18,36 +18,36 @@ from harness.strategy import MiniBatch
 
 @dataclass(frozen=True)
 class UniformSampler:
-    """Draws `size` of the graph's vertices without replacement."""
+    """Samples `size` vertices of the graph without replacement."""
 
     seed: int
     vertices: int
     size: int
 
     def sample(self, step: int, group: int) -> Tensor:
-        """The sample of a step, ascending."""
+        """Return the sample of a step, ascending."""
         return sample_distinct((self.seed, group, step), self.vertices, self.size)
 
     @property
     def inclusion_probability(self) -> float:
-        """The chance of a vertex to be in a sample, given another vertex of the sample (equation 23)."""
+        """The probability that a vertex is in a sample, given another vertex of the sample (equation 23)."""
         return (self.size - 1) / (self.vertices - 1) if self.size > 1 else 1.0
 
     def mini_batch(self, step: int, group: int, A: Csr, layers: int) -> MiniBatch:
-        """The sample and its rescaled subgraph, the same in all layers."""
+        """Return the sample and its rescaled subgraph, the same in all layers."""
         S = self.sample(step, group)
         A_S, _ = induced_pair(A, S, S, 0, self.inclusion_probability)
         return MiniBatch([S] * (layers + 1), [A_S] * layers)
 
 
 def find_places(S: Tensor, block: range) -> range:
-    """The range of places in an ascending sample whose vertices are in a block, by binary search."""
+    """Return the range of positions in an ascending sample whose vertices are in a block, by binary search."""
     first, last = torch.searchsorted(S, torch.tensor([block.start, block.stop], device=S.device)).tolist()
     return range(first, last)
 
 
 class BlockSampler:
-    """Draws a rank's part of every step's subgraph from its block of A."""
+    """Samples a rank's part of every step's subgraph from its block of A."""
 
     def __init__(self, A: Csr, rows: range, cols: range) -> None:
         """`A` is the block A[rows, cols]."""
@@ -57,9 +57,9 @@ class BlockSampler:
         )  # shapes need to know the sample
 
     def sample(self, S: Tensor, chance: float) -> tuple[Csr, Csr]:
-        """Runs the four phases of Algorithm 2: this rank's part of the sample's subgraph, and its transpose.
+        """Return this rank's part of the subgraph induced by S, and its transpose (the four phases of Algorithm 2).
 
-        The vertices S are on the host, so that nobody waits for their places; the subgraph is where A is.
+        S is on the host, so that no device is synchronized for positions; the subgraph is on the device of A.
         """
         rows, cols = (
             upload(S[_slice(find_places(S, part))] - part.start, self._device)
