@@ -1,4 +1,4 @@
-"""Child processes that end when their parent ends, whatever ends the parent."""
+"""Child processes that end with their parent, even if the parent is killed."""
 
 import os
 import signal
@@ -11,9 +11,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int, ending: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
-    """A function for a child to call first: the kernel then sends this signal when the parent dies, or has died.
+    """Return a `preexec_fn` with which the kernel sends a signal to the child when the parent dies.
 
-    The kernel takes the thread that forked for the parent, so this thread must stay as long as the child.
+    For the kernel the parent is the thread that forked, so that thread must outlive the child.
     """
     libc = CDLL(None)
 
@@ -27,10 +27,10 @@ def die_with_parent(parent: int, ending: signal.Signals = signal.SIGKILL) -> Cal
 
 @contextmanager
 def kill_group_on_exit(group: int) -> Iterator[None]:
-    """Ends a process group at the end of the block, and also if this process is killed meanwhile.
+    """Kill a process group at the end of the block, or when this process is killed.
 
-    The kernel sends the signal of `die_with_parent` to children alone. A small shell waits for the end of this process,
-    which closes the pipe between the two, and then ends the children's own children too.
+    `die_with_parent` only reaches direct children. To kill their children too, a small shell waits until the end of
+    this process closes the pipe between the two.
     """
     words = ["/bin/sh", "-c", f"read -r _; kill -s KILL -- -{group}"]
     quiet = subprocess.DEVNULL
@@ -40,6 +40,6 @@ def kill_group_on_exit(group: int) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(ProcessLookupError):  # its processes have ended, as a rule
+            with suppress(ProcessLookupError):  # usually all processes have ended
                 os.killpg(group, signal.SIGKILL)
             guard.kill()

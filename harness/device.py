@@ -1,7 +1,7 @@
-"""The device on which a rank computes: a GPU, or the host itself. No other module of the library asks torch for GPUs.
+"""The device on which a rank computes: a GPU or the host. No other module of the library calls `torch.cuda`.
 
-A GPU works beside the host, on streams: what is issued to one stream is done in order, and streams wait for each other
-by events. `cuda` is torch's name for the GPUs of ROCm, too.
+GPU work is asynchronous: each stream runs its work in order, and streams wait for each other through events. torch uses
+the name `cuda` for ROCm GPUs, too.
 """
 
 import os
@@ -19,7 +19,7 @@ from torch.library import Library
 
 GPU: Final = "cuda"
 GPU_KERNELS = "CUDA"
-"""The kernels for GPUs in a library of operators, by torch's name."""
+"""The dispatch key of GPU kernels in `torch.library`."""
 T = TypeVar("T")
 
 
@@ -32,49 +32,49 @@ def is_on_gpu(x: Tensor) -> bool:
 
 
 def gpu_count() -> int:
-    """The number of GPUs that this process sees."""
+    """Return the number of visible GPUs."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def gpu_build() -> str | None:
-    """The platform for whose GPUs torch was built, with its version; None if for no GPU."""
+    """Return the GPU platform that torch was built for, with its version; None for a CPU-only build."""
     if torch.version.cuda:
         return f"CUDA {torch.version.cuda}"
     return f"ROCm {torch.version.hip}" if torch.version.hip else None
 
 
 def pairs_without_peer_access() -> list[tuple[int, int]]:
-    """The pairs of GPUs of which the first cannot read the memory of the second."""
+    """Return the pairs of GPUs whose first cannot access the memory of the second."""
     return [
         pair for pair in combinations(range(gpu_count()), 2) if not torch.cuda.can_device_access_peer(*pair)
     ]
 
 
 def use_gpu(index: int) -> torch.device:
-    """A GPU, which becomes the current one of this process."""
+    """Make a GPU the current device of this process, and return it."""
     device = torch.device(GPU, index)
     torch.cuda.set_device(device)
     return device
 
 
 def gpu_name() -> str | None:
-    """The name of the current GPU, if there is one."""
+    """Return the name of the current GPU, if there is one."""
     return torch.cuda.get_device_name() if gpu_count() else None
 
 
 def gpu_identity(device: torch.device) -> str:
-    """The name by which processes of one machine recognise the same GPU."""
+    """Return the UUID of a GPU, which is the same for all processes of a machine."""
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
 class GpuProperties(NamedTuple):
-    """What the driver says of a GPU."""
+    """Properties of a GPU, as reported by its driver."""
 
     name: str
     memory: int
-    """Bytes."""
+    """In bytes."""
     cache: int
-    """The bytes of the cache that all of its processors share (L2); 0 if this torch does not know."""
+    """The size of the L2 cache in bytes; 0 if this torch does not report it."""
 
 
 def gpu_properties(device: torch.device) -> GpuProperties:
@@ -83,25 +83,25 @@ def gpu_properties(device: torch.device) -> GpuProperties:
 
 
 def free_memory(device: torch.device) -> int:
-    """The free memory of a GPU, in bytes."""
+    """Return the free memory of a GPU in bytes."""
     return int(torch.cuda.mem_get_info(device)[0])
 
 
 def synchronize(device: torch.device) -> None:
-    """Waits until a GPU has done everything; the host always has."""
+    """Wait for all work on a GPU. Does nothing on the host."""
     if is_gpu(device):
         torch.cuda.synchronize(device)
 
 
 def gpu_utilisation(device: torch.device) -> float:
-    """The percentage that a GPU's driver tells; an error of the driver's own if it does not."""
+    """Return the utilisation of a GPU in percent. Raises the driver's error if it is not available."""
     return float(torch.cuda.utilization(device))
 
 
 # Memory.
 
 
-# A replay has no device, so an operator of its own stands for a copy between host and device.
+# A replay has no device, so a custom operator represents a copy between host and device.
 OPERATORS = Library("harness", "FRAGMENT")
 OPERATORS.define("cross(Tensor x) -> Tensor")
 HOST_DEVICE_COPY = torch.ops.harness.cross.default
@@ -110,36 +110,36 @@ for _kind in ("CPU", "Meta"):
 
 
 def upload(x: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device. It goes through pinned memory, from which a GPU copies by itself."""
+    """Copy a host tensor to a device. Copies to a GPU go through pinned memory and are asynchronous."""
     if is_gpu(device) and x.is_cpu:
         return x.pin_memory().to(device, non_blocking=True)
     return x.to(device)
 
 
 def record_upload(x: Tensor, device: torch.device) -> Tensor:
-    """`uploaded`, for a tensor that the host keeps. A replay, which has no device, notes the copy."""
+    """`upload` for a tensor that stays on the host. A replay, which has no device, records the copy."""
     return HOST_DEVICE_COPY(x) if device.type == "meta" else upload(x, device)
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes of a GPU that this process held; 0 on the host."""
+    """Return the peak GPU memory of this process in bytes; 0 on the host."""
     return torch.cuda.max_memory_allocated(device) if is_gpu(device) else 0
 
 
 def reset_memory(device: torch.device) -> None:
-    """Gives the unused memory of a GPU back, and begins its peak anew."""
+    """Release the unused cached memory of a GPU, and reset its peak."""
     if is_gpu(device):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 
 
-# Kernels of our own.
+# Custom kernels.
 
 
 def elementwise_kernel(source: str, **numbers: int) -> Callable[..., Tensor]:
-    """A function of tensors on a GPU, which one kernel computes element by element after they are broadcast.
+    """Return an elementwise function of GPU tensors, which are broadcast, as one kernel.
 
-    `source` is a C++ template, compiled when it is first called; `numbers` are arguments with their defaults.
+    `source` is a C++ template, compiled at the first call; `numbers` are scalar arguments with their defaults.
     """
     kernel: Callable[..., Tensor] = torch.cuda.jiterator._create_jit_fn(source, **numbers)
     return kernel
@@ -147,14 +147,14 @@ def elementwise_kernel(source: str, **numbers: int) -> Callable[..., Tensor]:
 
 @cache
 def can_run_triton() -> bool:
-    """True if the package `triton` can compile kernels for the GPU of this process."""
+    """Return True if the package `triton` can compile kernels for the GPU of this process."""
     try:
         from triton.runtime import driver
 
         driver.active.get_current_target()
     except ImportError:
         return False
-    except Exception as error:  # its errors about compilers and drivers have many types
+    except Exception as error:  # errors of compilers and drivers have many types
         reason = str(error).partition("\n")[0]
         warnings.warn(f"Triton cannot be used on this GPU: {type(error).__name__}: {reason}", stacklevel=2)
         return False
@@ -164,15 +164,15 @@ def can_run_triton() -> bool:
 # Determinism.
 
 NO_FIXED_ORDER = "does not have a deterministic implementation"
-"""What torch says of an operation whose bits may differ from run to run, after the name of the operation."""
+"""torch's warning about a nondeterministic operation, after the name of the operation."""
 
 
 @contextmanager
 def prefer_determinism() -> Iterator[set[str]]:
-    """Ask torch for operations that give the same bits in every run. The set collects those for which it has none.
+    """Use deterministic algorithms where torch has them. Yields a set that collects the operations without one.
 
     Operations without a deterministic implementation run as usual, without a warning. Deterministic ones may take more
-    time and memory, so a run does not ask for them by itself. cuBLAS reads its setting when it is first used.
+    time and memory, so this is not the default. cuBLAS reads its setting when it is first used.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = (
@@ -192,7 +192,7 @@ def prefer_determinism() -> Iterator[set[str]]:
         warnings.filterwarnings("always", f".* {NO_FIXED_ORDER}")
         warnings.showwarning = collect  # type: ignore[assignment]
         torch.use_deterministic_algorithms(True, warn_only=True)
-        memory.fill_uninitialized_memory = False  # nobody reads it
+        memory.fill_uninitialized_memory = False  # uninitialised memory is never read
         try:
             yield without
         finally:
@@ -204,7 +204,7 @@ def prefer_determinism() -> Iterator[set[str]]:
 
 
 class GpuClock:
-    """Events on the current stream of a GPU, read once after the epoch."""
+    """A clock of events on the current stream of a GPU, which are read after the epoch."""
 
     def mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
@@ -219,7 +219,7 @@ class GpuClock:
 
 
 class GraphClock(GpuClock):
-    """Events inside a CUDA graph: every replay records them again."""
+    """A clock of events inside a CUDA graph, which every replay records again."""
 
     def mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True, external=True)
@@ -228,25 +228,25 @@ class GraphClock(GpuClock):
 
 
 class DeviceGraph:
-    """Work on a GPU that is issued once, while it is captured in a CUDA graph, and runs in every replay.
+    """Work on a GPU that is captured once in a CUDA graph and runs in every replay.
 
-    Nothing runs during the capture. Tensors that are made in it keep their memory as long as the graph exists; tensors
-    that were made before must be kept by the caller. Numbers of the host are those of the capture.
+    Nothing runs during the capture. Tensors allocated in it keep their memory as long as the graph exists; the caller
+    must keep tensors that were allocated before. Host scalars keep the values that they have during the capture.
     """
 
     def __init__(self) -> None:
         self._graph = torch.cuda.CUDAGraph()
 
     def capture(self, issue: Callable[[], T]) -> T:
-        """Capture what `issue` issues to the current stream, and return its result, which the first replay fills."""
+        """Capture the work that `issue` issues, and return its result, which the first replay computes."""
         failed: Exception | None = None
         issued: list[T] = []
         try:
-            # Other threads may go on, as that of NCCL which watches earlier calls.
+            # Other threads may continue, such as NCCL's watchdog.
             with torch.cuda.graph(self._graph, stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
                 try:
                     issued.append(issue())
-                except Exception as error:  # the end of a capture that failed raises an error of its own
+                except Exception as error:  # ending a failed capture raises another error
                     failed = error
         except RuntimeError as error:
             failed = failed or error
@@ -260,29 +260,29 @@ class DeviceGraph:
 
 
 def has_graph_events() -> bool:
-    """True if this torch has events that a CUDA graph records, as `GraphClock` needs."""
+    """Return True if this torch supports events inside CUDA graphs, which `GraphClock` needs."""
     return "external" in signature(torch.cuda.Event).parameters
 
 
 class SideStream:
-    """A stream beside the one on which a GPU trains."""
+    """A second stream of a GPU, next to the current one on which it trains."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)
 
     def wait_for_current_stream(self) -> None:
-        """What this stream does from now on waits for everything that was issued to the other so far."""
+        """Make this stream wait for everything issued to the current stream so far."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
     def block_current_stream(self) -> None:
-        """What the other stream does from now on waits for everything that was issued to this one."""
+        """Make the current stream wait for everything issued to this stream so far."""
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
     def run(self, make: Callable[[], T]) -> tuple[T, torch.cuda.Event]:
-        """Issues the kernels of an item to this stream, and an event after them."""
+        """Call `make` on this stream; return its result and an event recorded after it."""
         with torch.cuda.stream(self._stream):
             return make(), self._stream.record_event()
 
     def block_current_stream_until(self, made: torch.cuda.Event) -> None:
-        """What the other stream does from now on waits for an event of this one."""
+        """Make the current stream wait for an event of this stream."""
         torch.cuda.current_stream(self._device).wait_event(made)

@@ -1,7 +1,7 @@
-"""YAML and JSON that people write, read within limits: text of bounded length and depth, every key once.
+"""Strict reading of YAML and JSON files: bounded length and depth, and no duplicate keys.
 
-No error quotes more of a file than the key, the number or the tag at fault: a path may lead to a file that is no spec.
-`harness.validation` knows the meaning of the keys.
+Errors quote only the key, number or tag at fault, because a path may lead to an unrelated file. `harness.validation`
+checks the meaning of the keys.
 """
 
 import json
@@ -19,23 +19,23 @@ from harness.errors import UserError
 from harness.validation import clip_line
 
 LONGEST = {"YAML": 1 << 20, "JSON": 1 << 28}
-"""The most bytes of a file; YAML is slow to read, and nobody writes a megabyte of YAML."""
+"""The maximum size of a file in bytes. YAML is slow to parse, and nobody writes a megabyte of it."""
 DEEPEST = 40
-"""The most levels of nested lists and mappings."""
+"""The maximum depth of nested lists and mappings."""
 MOST = 1 << 18
-"""The most values of a YAML file with its aliases written out."""
+"""The maximum number of values of a YAML file with its aliases expanded."""
 PREFIX = "tag:yaml.org,2002:"
 TAGS = {"null", "bool", "int", "float", "str", "seq", "map", "merge"}
 DECIMAL = re.compile(r"[-+]?(0|[1-9][\d_]*|(?=\.\d))(\.[\d_]*)?([eE][-+]?\d+)?")
-"""A number that every reader reads alike: YAML 1.1 reads 010 as 8 and 1:30 as 90."""
+"""A number without ambiguity: YAML 1.1 reads 010 as 8 and 1:30 as 90."""
 
 
 class _InvalidDocumentError(Exception):
-    """The reason why a text is refused."""
+    """The reason why a document is rejected."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without dates, of bounded depth."""
+    """A YAML loader without dates and with bounded depth."""
 
     depth = 0
 
@@ -55,23 +55,23 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def read_yaml(path: Path, where: str, *, may_be_empty: bool = False) -> dict[str, Any]:
-    """The mapping in a YAML file, which errors call `where`."""
+    """Read the mapping in a YAML file, which errors call `where`."""
     data = _read(path, where, "YAML", _parse_yaml)
     return {} if may_be_empty and data in (None, {}) else _check_mapping(data, where)
 
 
 def read_json(path: Path, where: str) -> dict[str, Any]:
-    """The mapping in a JSON file, which errors call `where`."""
+    """Read the mapping in a JSON file, which errors call `where`."""
     return _check_mapping(_read(path, where, "JSON", _parse_json), where)
 
 
 def parse_json(data: bytes, where: str) -> dict[str, Any]:
-    """The mapping in the text of a JSON file, which errors call `where`."""
+    """Parse the mapping in the text of a JSON file, which errors call `where`."""
     return _check_mapping(_parse(data, where, "JSON", _parse_json), where)
 
 
 def parse_yaml_value(text: str, where: str) -> Any:
-    """The value of a short YAML text, as that of an option."""
+    """Parse a short YAML text, such as the value of an option."""
     try:
         return _parse_yaml(text)
     except _InvalidDocumentError as reason:
@@ -118,7 +118,7 @@ def _copy(data: Any) -> Any:
 
 @lru_cache(maxsize=32)
 def _parse_yaml_cached(text: str) -> Any:
-    """The value of a YAML text: a card that every run of a plan names is parsed once."""
+    """Parse a YAML text. Cached, because all runs of a plan may name the same card."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -136,11 +136,11 @@ def _parse_yaml_cached(text: str) -> Any:
 
 
 def _count_values(node: Any, weights: dict[int, int]) -> int:
-    """The number of values of a node, its aliases written out; ambiguous or repeated keys are refused."""
+    """Count the values of a node with its aliases expanded. Raises for ambiguous or duplicate keys."""
     line = f"line {node.start_mark.line + 1}"
     if id(node) in weights:
         if not weights[id(node)]:
-            raise _InvalidDocumentError(f"{line}: an alias stands for what it is part of")
+            raise _InvalidDocumentError(f"{line}: an alias contains itself")
         return weights[id(node)]
     weights[id(node)] = 0
     if node.tag.removeprefix(PREFIX) not in TAGS:
@@ -155,7 +155,7 @@ def _count_values(node: Any, weights: dict[int, int]) -> int:
         inner = node.value
     weight = 1 + sum(_count_values(part, weights) for part in inner)
     if weight > MOST:
-        raise _InvalidDocumentError(f"{line}: its aliases stand for more than {MOST:,} values")
+        raise _InvalidDocumentError(f"{line}: its aliases expand to more than {MOST:,} values")
     weights[id(node)] = weight
     return weight
 
@@ -164,7 +164,7 @@ def _check_number(node: Any, line: str) -> None:
     is_number = node.style is None and node.tag in (f"{PREFIX}int", f"{PREFIX}float")
     if is_number and not DECIMAL.fullmatch(node.value):
         raise _InvalidDocumentError(
-            f"{line}: {clip_line(node.value, 40)} is no finite decimal number; write one, or text in quotes"
+            f"{line}: {clip_line(node.value, 40)} is not a finite decimal number; write one, or text in quotes"
         )
 
 
@@ -173,7 +173,7 @@ def _check_keys(node: Any) -> None:
     for key, _ in node.value:
         line = f"line {key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode) or key.tag not in (f"{PREFIX}str", f"{PREFIX}merge"):
-            raise _InvalidDocumentError(f"{line}: a key is no text; put it in quotes")
+            raise _InvalidDocumentError(f"{line}: a key is not text; put it in quotes")
         if key.value in seen:
             raise _InvalidDocumentError(f"{line}: the key {clip_line(key.value, 40)} occurs twice")
         seen.add(key.value)
@@ -188,7 +188,7 @@ def _parse_json(text: str) -> Any:
         return mapping
 
     def endless(word: str) -> Never:
-        raise _InvalidDocumentError(f"{word} is no finite number")
+        raise _InvalidDocumentError(f"{word} is not a finite number")
 
     try:
         return _check_values(json.loads(text, object_pairs_hook=unique, parse_constant=endless))
@@ -199,7 +199,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _check_values(data: Any, depth: int = 0) -> Any:
-    """The same data; an error for text that cannot be written again, or for a number that is not finite."""
+    """Return the data. Raises for text that cannot be written again, and for non-finite numbers."""
     if depth > DEEPEST:
         raise _InvalidDocumentError(f"it is nested more than {DEEPEST} levels deep")
     if isinstance(data, dict):
@@ -210,9 +210,9 @@ def _check_values(data: Any, depth: int = 0) -> Any:
         for value in data:
             _check_values(value, depth + 1)
     elif isinstance(data, float) and not math.isfinite(data):
-        raise _InvalidDocumentError("it holds a number beyond those that a computer counts with")
+        raise _InvalidDocumentError("it contains a non-finite number")
     elif isinstance(data, str) and ("\0" in data or not _is_unicode(data)):
-        raise _InvalidDocumentError("it holds text with a NUL or half a character")
+        raise _InvalidDocumentError("it contains text with a NUL or a lone surrogate")
     return data
 
 

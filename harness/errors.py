@@ -1,15 +1,15 @@
-"""The two errors that a user may meet. Any other exception is a defect of the harness."""
+"""The two errors that a user may see. Any other exception is a bug in the harness."""
 
 import errno
 import os
 
 
 class UserError(ValueError):
-    """The request was wrong: the message gives the fault, the value, what is accepted and the way out. Exit code 2."""
+    """The request is invalid. The message names the value, what is accepted and what to do. Exit code 2."""
 
 
 class RunError(RuntimeError):
-    """The request was right, and the run did not succeed. Exit code 1."""
+    """The request is valid, but the run failed. Exit code 1."""
 
 
 EXTRAS = {
@@ -19,11 +19,14 @@ EXTRAS = {
     "pyg": ("torch_geometric",),
     "slurm": ("snakemake", "snakemake_executor_plugin_slurm"),
 }
-"""The packages that not everybody needs, by the extra of pyproject.toml that installs them."""
+"""The optional packages, by the extra of pyproject.toml that installs them."""
 
 
 def missing_package_error(error: ModuleNotFoundError) -> UserError | None:
-    """The error for a package of an extra that is not installed, with the way out; None for any other module."""
+    """Return the error for an optional package that is not installed, with the command that installs it.
+
+    Returns None for any other module.
+    """
     package = (error.name or "").partition(".")[0]
     for extra, packages in EXTRAS.items():
         if package in packages:
@@ -34,11 +37,11 @@ def missing_package_error(error: ModuleNotFoundError) -> UserError | None:
 
 
 def install_command(extra: str) -> str:
-    """The command that installs the packages of an extra."""
+    """Return the command that installs an extra."""
     return f"pip install 'parallel-gnn-harness[{extra}]'"
 
 
-# What the operating system refuses, through no fault of the harness.
+# Errors of the operating system that are not bugs in the harness.
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -63,16 +66,16 @@ WAYS_OUT: list[tuple[type[UserError] | type[RunError], set[int], str]] = [
         "The disk, or the connection to it, failed. Check it, then repeat.",
     ),
 ]
-"""The refusals of the operating system that no defect of the harness causes, each with its error and the way out."""
+"""The errors of the operating system that have a cause outside the harness: error class, errno values, what to do."""
 
 
 def find_way_out(error: OSError) -> tuple[type[UserError] | type[RunError], str] | None:
-    """The kind of a refusal of the operating system, and the way out; None if it may be a defect of the harness."""
+    """Return the class for an error of the operating system and what to do; None if it may be a bug in the harness."""
     return next(((kind, way_out) for kind, numbers, way_out in WAYS_OUT if error.errno in numbers), None)
 
 
 def environment_error(error: OSError) -> UserError | RunError | None:
-    """The error for a refusal of the operating system, with the way out; None if it may be a defect of the harness."""
+    """Return the exception for an error of the operating system; None if it may be a bug in the harness."""
     if not (found := find_way_out(error)):
         return None
     kind, way_out = found
@@ -81,7 +84,7 @@ def environment_error(error: OSError) -> UserError | RunError | None:
 
 
 def clip_middle(text: str, most: int) -> str:
-    """The text with an ellipsis in place of its middle if it has more than `most` characters."""
+    """Shorten text to `most` characters by replacing its middle with an ellipsis."""
     if len(text) <= most:
         return text
     end = (most - 1) // 2

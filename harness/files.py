@@ -1,7 +1,6 @@
-"""Files and folders that are whole or absent: written beside their place, synced, then renamed into it.
+"""Atomic writes of files and folders: written under a temporary name, synced, then renamed.
 
-An error of the operating system, as a full disk or a forbidden folder, becomes an error for people here. The meaning of
-the bytes is not known in this module.
+Errors of the operating system, such as a full disk or a read-only folder, are converted to readable errors.
 """
 
 import errno
@@ -32,20 +31,20 @@ IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 
 RESULTS = "choose another place (--out, HARNESS_RESULTS)"
 DATASETS = "choose another place (HARNESS_DATASETS)"
-"""The ways out, by what is written."""
-KEPT = "Nothing of it was kept, and what was there before is as it was."
+"""What to do about an error, by what is written."""
+KEPT = "Nothing of it was kept, and what was there before is unchanged."
 
 
 def write_text(path: Path, text: str, way_out: str = RESULTS) -> None:
-    """Writes `text` as the file `path`, whole or not at all."""
+    """Write `text` to the file `path` atomically."""
     replace_files({path: text.encode()}, way_out)
 
 
 def replace_files(files: Mapping[Path, bytes], way_out: str = RESULTS) -> None:
-    """Replaces several files that belong together: none takes its place before all are on disk.
+    """Replace several files together: none is renamed into place before all are on disk.
 
-    A file that already holds its bytes keeps its date, so that Snakemake sees no change. Leftovers of writers that were
-    killed are removed from the folders.
+    A file that already has the same content keeps its modification time, so that Snakemake sees no change. Leftovers of
+    killed writers are removed from the folders.
     """
     for folder in {path.parent for path in files}:
         remove_leftovers(folder)
@@ -71,9 +70,9 @@ def replace_files(files: Mapping[Path, bytes], way_out: str = RESULTS) -> None:
 def atomic_folder(
     folder: Path, last: str, way_out: str = RESULTS, *, replace: bool = False
 ) -> Iterator[Path]:
-    """Yields a hidden folder to fill and names it `folder` at the end of the block; an error leaves nothing.
+    """Yield a hidden folder to fill, and rename it to `folder` at the end of the block. An error leaves nothing.
 
-    `last` is the file that is written last: a folder that holds it is whole.
+    `last` is the file that is written last: a folder that contains it is complete.
     """
     partial = temporary_path(folder)
     with explain_os_errors(folder, way_out):
@@ -87,9 +86,9 @@ def atomic_folder(
 
 
 def publish_folder(partial: Path, folder: Path, last: str, *, replace: bool) -> None:
-    """Names a whole folder `folder`. If another writer was first, the folder of that writer stays.
+    """Rename a complete folder to `folder`. If another writer was first, its folder is kept.
 
-    With `replace`, an older folder steps aside, and comes back if the new one cannot take its place.
+    With `replace`, an older folder is moved away first, and restored if the rename fails.
     """
     assert (partial / last).is_file(), f"{partial} has no {last}"
     sync_folder(partial)
@@ -111,15 +110,15 @@ def publish_folder(partial: Path, folder: Path, last: str, *, replace: bool) -> 
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder, if there is one. Its name is free at once, and no reader meets half a folder."""
+    """Remove a folder if it exists. It is renamed first, so that no reader sees a part of it."""
     aside = temporary_path(folder)
     with suppress(FileNotFoundError):
         folder.rename(aside)
-    shutil.rmtree(aside, ignore_errors=True)  # `sweep` removes what resists
+    shutil.rmtree(aside, ignore_errors=True)  # a later `remove_leftovers` removes what could not be deleted
 
 
 class HashedFile:
-    """A file that counts and hashes the bytes that are written to it."""
+    """A file that counts and hashes the bytes written to it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -133,7 +132,7 @@ class HashedFile:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Writes a file and waits until the disk has its bytes."""
+    """Write a file and sync it to disk."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -141,13 +140,13 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Waits until the disk has the bytes of a file."""
+    """Sync a file to disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Waits until the disk has the names in a folder. A file system without this call is no error."""
+    """Sync the entries of a folder to disk, if the file system supports it."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -157,7 +156,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_regular_file(path: Path, most: int) -> bytes:
-    """The bytes of a file. An OSError for more than `most` bytes, and for a pipe or a device, which may never end."""
+    """Read a file. Raises an OSError for more than `most` bytes, and for pipes and devices, which may never end."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -169,7 +168,7 @@ def read_regular_file(path: Path, most: int) -> bytes:
 
 
 def read_tail(path: Path, most: int) -> str:
-    """The last `most` bytes of a file as text; empty without the file. A log may be larger than the memory."""
+    """Return the last `most` bytes of a file as text, empty if there is no file. A log may be larger than memory."""
     try:
         with path.open("rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - most, 0))
@@ -179,56 +178,56 @@ def read_tail(path: Path, most: int) -> str:
 
 
 def read_head(path: Path, most: int) -> str:
-    """The first `most` bytes of a file as text."""
+    """Return the first `most` bytes of a file as text."""
     with path.open("rb") as file:
         return file.read(most).decode(errors="replace")
 
 
 def hash_file(path: Path) -> str:
-    """The checksum of a file, read block by block."""
+    """Return the SHA-256 of a file, read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def complete_folders(under: Path) -> list[Path]:
-    """The whole folders in a folder, in order; hidden folders are unfinished."""
+    """Return the complete folders in a folder, sorted. Hidden folders are unfinished."""
     return sorted(path for path in under.glob("[!.]*") if path.is_dir())
 
 
 def temporary_path(path: Path) -> Path:
-    """A new hidden name in the same folder: a rename from this name to `path` stays on one file system."""
+    """Return a new hidden name in the same folder, from which a rename to `path` stays on one file system."""
     return path.with_name(f".{path.name}.{owner_tag()}.{uuid4().hex[:8]}.part")
 
 
-# Leftovers: what processes that were killed leave, and how their death is known.
+# Leftovers of killed processes.
 #
-# The name of an unfinished file says which process writes it. A process id has a meaning only within one boot of a
-# machine and one PID namespace, and the kernel uses ids again: so the name holds these and the start of the process.
+# The name of an unfinished file identifies the process that writes it. Process ids are only meaningful within one boot
+# and PID namespace, and are reused, so the name contains a hash of these and the start time of the process.
 
 OWNER = r"(?P<host>.+)-(?P<realm>[0-9a-f]{8})-(?P<pid>[0-9]{1,9})-(?P<start>[0-9]{1,20})"
 UNFINISHED = re.compile(rf"\..+\.{OWNER}\.[0-9a-f]{{8}}\.part(\.json)?")
-"""The names that `sibling` gives; a download keeps its notes next to such a file."""
+"""The names that `temporary_path` returns. A download keeps its state next to such a file."""
 FORGOTTEN = 30 * 24 * 3600.0
-"""Seconds without a change after which a file of a process that cannot be asked counts as left over."""
+"""Seconds without a change after which a file of a process that cannot be checked counts as left over."""
 
 
 def owner_tag() -> str:
-    """The name of this process in the names of its unfinished files, by which `sweep` sees whether it lives."""
+    """Return the tag of this process in the names of its unfinished files, by which `is_abandoned` checks on it."""
     return f"{platform.node()}-{_pid_namespace()}-{os.getpid()}-{_process_start(os.getpid()) or 0}"
 
 
 def scratch_names(prefix: str) -> re.Pattern[str]:
-    """The names of the temporary files and folders that a process makes with `prefix` and `owner_tag`."""
+    """Return the pattern of temporary files and folders that processes name with `prefix` and `owner_tag`."""
     return re.compile(rf"{re.escape(prefix)}{OWNER}\.[a-z0-9_]{{8}}")
 
 
 SCRATCH = "launch-"
-"""The beginning of the names of the folders in which launchers work, next to the folder of runs."""
+"""The prefix of the launchers' temporary folders, next to the folder of runs."""
 SCRATCH_NAMES = scratch_names(SCRATCH)
 
 
 def remove_leftovers(folder: Path, names: re.Pattern[str] | None = None) -> None:
-    """Removes the unfinished files and folders that dead processes left in a folder, and nothing else."""
+    """Remove the unfinished files and folders that dead processes left in a folder."""
     for path in list_leftovers(folder, names):
         if is_abandoned(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -237,7 +236,7 @@ def remove_leftovers(folder: Path, names: re.Pattern[str] | None = None) -> None
 
 
 def list_leftovers(folder: Path, names: re.Pattern[str] | None = None) -> list[Path]:
-    """The unfinished files and folders in a folder, whether or not their processes live."""
+    """Return the unfinished files and folders in a folder, whether or not their processes are alive."""
     patterns = (names,) if names else (UNFINISHED, SCRATCH_NAMES)
     try:
         return [path for path in folder.iterdir() if any(each.fullmatch(path.name) for each in patterns)]
@@ -246,10 +245,10 @@ def list_leftovers(folder: Path, names: re.Pattern[str] | None = None) -> list[P
 
 
 def is_abandoned(path: Path) -> bool:
-    """True if the process that made an unfinished file is dead.
+    """Return True if the process that made an unfinished file is dead.
 
-    Whether a process of another machine, container or boot lives cannot be seen from here: its file counts as abandoned
-    once nothing in it has changed for a month.
+    A process of another machine, container or boot cannot be checked: its file counts as abandoned once nothing in it
+    has changed for a month.
     """
     owner = re.search(rf"(?:^|[.-]){OWNER}\.", path.name)
     if owner is None:
@@ -261,13 +260,13 @@ def is_abandoned(path: Path) -> bool:
     except (ProcessLookupError, OverflowError):
         return True
     except PermissionError:
-        pass  # the process of another user, whose start may be hidden
+        pass  # the process of another user, whose start time may be hidden
     start = _process_start(int(owner["pid"]))
     return start is not None and start != int(owner["start"])
 
 
 def _pid_namespace() -> str:
-    """A short name of this boot of this machine and of this PID namespace, in which process ids have their meaning."""
+    """Return a short hash of the machine, its boot and the PID namespace, within which process ids are unique."""
     words = [platform.node()]
     with suppress(OSError):
         words.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip())
@@ -277,26 +276,26 @@ def _pid_namespace() -> str:
 
 
 def _process_start(pid: int) -> int | None:
-    """The time at which a process started, in ticks of the kernel; None if it cannot be read."""
-    try:  # the second field is the name of the program, which may hold anything
+    """Return the start time of a process in kernel ticks; None if it cannot be read."""
+    try:  # the second field is the name of the program, which may contain anything
         return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return None
 
 
 def _last_change(path: Path) -> float:
-    """The latest change of a file, or of anything in a folder; never, if it cannot be seen."""
+    """Return the last modification time of a file, or of anything in a folder; infinity if it cannot be read."""
     try:
         return max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
     except OSError:
         return inf
 
 
-# Files and folders in places where other users write too.
+# Files and folders in locations that other users can write to.
 
 
 def is_own(path: Path, kind: Callable[[int], bool]) -> bool:
-    """True if `path` is of this kind (`stat.S_ISDIR`, `stat.S_ISREG`), not a link, and belongs to this user."""
+    """Return True if `path` is of this kind (`stat.S_ISDIR`, `stat.S_ISREG`), not a link, and belongs to this user."""
     try:
         found = path.lstat()
     except OSError:
@@ -305,7 +304,7 @@ def is_own(path: Path, kind: Callable[[int], bool]) -> bool:
 
 
 def is_plain_file(path: Path) -> bool:
-    """True if `path` is a file of the usual kind: not a link, a folder, a pipe or a device."""
+    """Return True if `path` is a regular file: not a link, a folder, a pipe or a device."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -313,9 +312,9 @@ def is_plain_file(path: Path) -> bool:
 
 
 def make_private_folder(folder: Path) -> Path:
-    """Return `folder`, made if need be: this user's own, not a link, and writable by nobody else.
+    """Create `folder` if needed and return it: owned by this user, not a link, and not writable by others.
 
-    If it cannot be so, because another user was first, return a new folder with a random name beside it.
+    If another user owns it, return a new folder with a random name next to it.
     """
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -326,7 +325,7 @@ def make_private_folder(folder: Path) -> Path:
 
 @contextmanager
 def explain_os_errors(path: Path, way_out: str = RESULTS, kept: str = KEPT) -> Iterator[None]:
-    """Explains errors of the operating system while `path` is written, and what is left of the file."""
+    """Convert errors of the operating system while `path` is written to readable ones."""
     try:
         yield
     except OSError as error:
@@ -334,7 +333,7 @@ def explain_os_errors(path: Path, way_out: str = RESULTS, kept: str = KEPT) -> I
 
 
 def check_free_space(folder: Path, needs: int) -> None:
-    """Refuses to begin a folder that will not fit on the disk. The folder need not exist yet."""
+    """Raise a RunError if a folder will not fit on the disk. The folder need not exist yet."""
     place = next(parent for parent in folder.absolute().parents if parent.is_dir())
     free = shutil.disk_usage(place).free
     if free < needs:
@@ -372,7 +371,7 @@ def _explain(error: OSError, path: Path, way_out: str, kept: str) -> UserError |
 
 
 def _error_place(error: OSError, path: Path) -> str:
-    """The place of an error, unless it is `path` itself."""
+    """Return the path of an error, unless it is `path` itself."""
     return f" at {error.filename}" if error.filename not in (None, str(path)) else ""
 
 
@@ -384,10 +383,9 @@ def _space_left(path: Path) -> str:
 
 
 def map_array(path: Path, mode: Literal["r", "c"]) -> "NDArray[Any]":
-    """The array in an .npy file, mapped into memory: read-only, or writable in memory alone ("c").
+    """Memory-map the array in an .npy file: read-only, or copy-on-write ("c").
 
-    Python 3.11 parses the header wrongly if two threads parse at once ("AST constructor recursion depth mismatch"), so
-    one thread at a time does.
+    Python 3.11 fails if two threads parse headers at once ("AST constructor recursion depth mismatch"), hence the lock.
     """
     import numpy as np
 

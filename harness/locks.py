@@ -1,9 +1,9 @@
-"""Locks between processes, by the name of a file: one process holds a lock alone, or several share the lock.
+"""File locks between processes: a lock is held exclusively by one process or shared by several.
 
-The system frees the lock of a process that was killed, and NFS the lock of a machine that is gone, when its lease ends:
-a file that was left behind blocks nobody. Some file systems have no locks (NFS without its lock daemon, Lustre mounted
-without `flock`); work under a lock must be sound without the lock, and is at worst done twice. What processes of one
-machine cannot share without a lock goes to a local file system (`lockable`).
+The operating system releases the locks of a killed process, and NFS those of a lost machine when its lease expires, so
+a lock file that is left behind blocks nobody. Some file systems do not support locks (NFS without its lock daemon,
+Lustre mounted without `flock`), so work under a lock must be correct without it, and is at worst done twice. Files that
+need a lock to be shared by the processes of a machine go to a local file system (`find_lockable_path`).
 """
 
 import fcntl
@@ -23,16 +23,16 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 def has_locks(folder: Path) -> bool:
-    """True if the file system of this folder has locks."""
+    """Return True if the file system of this folder supports locks."""
     with tempfile.TemporaryFile(dir=folder) as file:
         return _flock(file, fcntl.LOCK_EX, lambda: None)
 
 
 def find_lockable_path(path: Path) -> Path:
-    """Return `path` if its file system has locks, else a path on a local file system that has.
+    """Return `path` if its file system supports locks, else a path on a local file system that does.
 
-    All processes of this user and machine get the same answer. The other path lies in a folder that nobody else can
-    write to, under the name of an unfinished file of the process that made the folder of `path`.
+    All processes of this user and machine get the same answer. The other path is in a private folder, named like an
+    unfinished file of the process that made the folder of `path`.
     """
     if has_locks(path.parent):
         return path
@@ -53,7 +53,7 @@ def find_lockable_path(path: Path) -> Path:
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system of a path and its mount point, as in `nfs4 at /home`."""
+    """Return the type of the file system of a path and its mount point, as in `nfs4 at /home`."""
     found, longest = "of unknown type", -1
     with suppress(OSError):
         for line in MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -65,7 +65,7 @@ def file_system(path: Path) -> str:
 
 
 def _is_private(folder: Path) -> bool:
-    """True if this folder is not a link, belongs to this user, and cannot be written by anybody else."""
+    """Return True if this folder is not a link, belongs to this user, and is not writable by others."""
     status = folder.lstat()
     own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     return own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -75,7 +75,7 @@ def _is_private(folder: Path) -> bool:
 def acquire_lock(
     path: Path, *, shared: bool = False, wait: Callable[[], None] = lambda: None
 ) -> Iterator[bool]:
-    """Holds the lock; `wait` is called if another process holds it. Yields False on a file system without locks."""
+    """Hold a lock; `wait` is called if another process holds it. Yields False if the file system has no locks."""
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
         with _open_lock_file(path) as file:
@@ -92,7 +92,7 @@ def acquire_lock(
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Holds the lock if no other process does, and yields whether this succeeded."""
+    """Hold a lock unless another process holds it. Yields True if this process holds it."""
     with _open_lock_file(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,7 +103,7 @@ def try_lock(path: Path) -> Iterator[bool]:
 
 
 def _open_lock_file(path: Path) -> BinaryIO:
-    """Opens the file for reading and writing: NFS needs reading for a shared lock, and writing for an exclusive one."""
+    """Open a lock file for reading and writing: NFS needs reading for a shared lock, writing for an exclusive one."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # another process has just removed the folder
@@ -123,7 +123,7 @@ def _flock(file: BinaryIO, kind: int, wait: Callable[[], None]) -> bool:
 
 
 def _is_same_file(file: BinaryIO, path: Path) -> bool:
-    """True if the path still names this open file: the last holder of the lock may have removed it."""
+    """Return True if the path still names this open file. The last holder of the lock may have removed it."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -131,10 +131,7 @@ def _is_same_file(file: BinaryIO, path: Path) -> bool:
 
 
 class Turn:
-    """The turn of one process among those that open the same file: they work one after the other.
-
-    A file system without locks lets all of them work at once.
-    """
+    """A lock through which processes take turns. Without support for locks, all of them run at once."""
 
     def __init__(self, path: Path) -> None:
         self._file = _open_lock_file(path)
@@ -153,7 +150,7 @@ class Turn:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Gives the turn away for good, and removes the file, which all others have opened by then."""
+        """Release the turn for good and remove the file, which all others have opened by then."""
         self.release()
         self._file.close()
         Path(self._file.name).unlink(missing_ok=True)

@@ -26,15 +26,13 @@ if TYPE_CHECKING:
 DISTRIBUTION = "parallel-gnn-harness"
 GROUP = "harness.strategies"
 PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
-"""The project file of the checkout that holds this module. An installed wheel has none."""
-GUIDE = (
-    "`harness new strategy NAME` makes a whole one; docs/add-a-strategy.md lists its attributes and methods."
-)
+"""The pyproject.toml of the checkout that contains this module. An installed wheel has none."""
+GUIDE = "`harness new strategy NAME` makes a complete one; docs/add-a-strategy.md lists its attributes and methods."
 
 
 @cache
 def registered_strategies() -> list[EntryPoint]:
-    """Every registered strategy, built-in or foreign, as installed when a process first asks."""
+    """Return all registered strategies, built-in and third-party, as installed at the first call."""
     installed = _installed_entry_points()
     foreign = [point for point in entry_points(group=GROUP) if point not in installed]
     built_in = _read_entry_points(PYPROJECT) or installed
@@ -48,7 +46,7 @@ def registered_strategies() -> list[EntryPoint]:
 
 
 def _installed_entry_points() -> Collection[EntryPoint]:
-    """The strategies that the installed harness registered, wherever it is; none if it is not installed."""
+    """Return the strategies that the installed harness registers; none if it is not installed."""
     try:
         return distribution(DISTRIBUTION).entry_points.select(group=GROUP)
     except PackageNotFoundError:
@@ -56,7 +54,7 @@ def _installed_entry_points() -> Collection[EntryPoint]:
 
 
 def _read_entry_points(pyproject: Path) -> Collection[EntryPoint]:
-    """The strategies that this file registers; none if it is absent or the project file of something else."""
+    """Return the strategies that a pyproject.toml registers; none if it is absent or of another project."""
     try:
         project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
     except FileNotFoundError:
@@ -72,7 +70,7 @@ def _read_entry_points(pyproject: Path) -> Collection[EntryPoint]:
 
 
 def load_strategy(name: str) -> type[Strategy]:
-    """The class behind a name, or behind path/to/file.py:Class."""
+    """Load a strategy class by its name, or by path/to/file.py:Class."""
     from harness.strategy.contract import Strategy, faults_of
 
     strategy = _load_from_file(name) if ".py:" in name else _import_entry_point(_find_entry_point(name))
@@ -87,7 +85,7 @@ def load_strategy(name: str) -> type[Strategy]:
 
 
 def load_installed_strategy(name: str) -> type[Strategy]:
-    """The class behind an installed name. The name of a record may be the path of a file, which is never run here."""
+    """Load a strategy class by its registered name. A record may name a file instead, which is never run here."""
     _find_entry_point(name)
     return load_strategy(name)
 
@@ -105,7 +103,7 @@ def _import_entry_point(point: EntryPoint) -> object:
 
 
 def _import_error(what: str, error: BaseException) -> UserError:
-    """The error for a plugin's module that fails on import, with the line that failed."""
+    """Return the error for a plugin that fails on import, with the line that failed."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f", {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
     if isinstance(error, SyntaxError):

@@ -1,7 +1,7 @@
-"""What comes from others, made safe to show, to file and to publish.
+"""Sanitising of untrusted text for terminals, spreadsheets, file names and publication.
 
-A label, an error, a log or a name may hold anything: control characters that rewrite a terminal, a formula that a
-spreadsheet runs, a path, a secret. Each door calls the function here that its reader needs.
+A label, an error, a log or a name may contain anything: control characters that rewrite a terminal, a formula that a
+spreadsheet runs, a path, a secret. Each output calls the function for its medium.
 """
 
 import re
@@ -14,15 +14,15 @@ from typing import Any
 # A terminal.
 
 JOINERS = "\u200c\u200d"
-"""Invisible characters that the writing of several languages needs."""
+"""Invisible characters that several writing systems need."""
 HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Categories of Unicode that move the cursor, change the direction of writing, or are no characters."""
+"""Unicode categories that move the cursor, change the writing direction, or are not characters."""
 
 
 def escape_control(text: str) -> str:
-    """The text with an escape in place of every character that a terminal obeys instead of showing it.
+    """Escape all characters that a terminal interprets instead of displaying.
 
-    Lines and tabs stay. Escape sequences, carriage returns, marks of direction and lone surrogates do not.
+    Newlines and tabs are kept. Escape sequences, carriage returns, direction marks and lone surrogates are escaped.
     """
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return text
@@ -30,7 +30,7 @@ def escape_control(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """`printable` for text that must not begin a line of its own, as a cell or a label."""
+    """`escape_control` for text that must stay on one line, such as a cell or a label."""
     return escape_control(" ".join(text.splitlines()))
 
 
@@ -47,7 +47,7 @@ NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf|[+-]", re
 
 
 def spreadsheet_cell(value: Any) -> Any:
-    """The value of a cell of a CSV file; a text that a spreadsheet would run as a formula begins with an apostrophe."""
+    """Return a value for a cell of a CSV file. Text that a spreadsheet would run as a formula gets an apostrophe."""
     runs = isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value)
     return f"'{value}" if runs else value
 
@@ -58,14 +58,14 @@ PLAIN = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 
 
 def make_file_stem(name: str) -> str:
-    """A part of a file's name for a name of any length and alphabet; different names have different parts."""
+    """Convert a name of any length and alphabet to a part of a file name. Different names give different parts."""
     if PLAIN.fullmatch(name):
         return name
     digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return f"{re.sub(r'[^A-Za-z0-9._@-]+', '-', name)[:60]}~{digest}"
 
 
-# A secret. Each pattern is bounded, so that a long log takes a time in proportion to its length.
+# Secrets. Every pattern is bounded, so that the time is linear in the length of a log.
 
 REDACTED = "REDACTED"
 SECRET = r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|jwt|credentials?|authorization|cookie|bearer)"
@@ -86,11 +86,11 @@ SHAPES = re.compile(
     r"\b(?:gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_\w{20,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}|eyJ[\w-]{8,2000}\.[\w-]{4,4000}\.[\w-]*)"
 )
-"""Tokens that are known by how they look."""
+"""Tokens with a known format."""
 
 
 def redact(text: str) -> str:
-    """The text without the passwords, tokens and keys that can be told by their names or by how they look."""
+    """Remove passwords, tokens and keys that can be recognised by their names or formats."""
     text = USER_INFO.sub(rf"\g<name>{REDACTED}@", text)
     for pattern in (GIVEN, FOLLOWS, HEADER, BEARER):
         text = pattern.sub(rf"\g<name>{REDACTED}", text)
@@ -98,7 +98,7 @@ def redact(text: str) -> str:
 
 
 def redact_command(words: Sequence[str]) -> str:
-    """A command line as a user types it, without its secrets."""
+    """Return a command line as a user types it, without its secrets."""
     shown, secret = [], False
     for word in words:
         shown.append(REDACTED if secret and not word.startswith("--") else redact(word))
@@ -107,7 +107,7 @@ def redact_command(words: Sequence[str]) -> str:
 
 
 def redact_all(data: Any) -> Any:
-    """Nested data, as JSON has it, with every text redacted; a text under the name of a secret is left out whole."""
+    """Redact every text in nested JSON data. Text under the name of a secret is removed entirely."""
     if isinstance(data, Mapping):
         return {
             key: REDACTED if isinstance(value, str) and value and _is_secret(str(key)) else redact_all(value)

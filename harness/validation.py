@@ -1,4 +1,4 @@
-"""One way to turn data from outside (YAML, JSON, options) into a frozen model, with errors for people."""
+"""Validation of external data (YAML, JSON, options) into frozen models, with readable errors."""
 
 import ast
 import inspect
@@ -17,13 +17,13 @@ from harness.errors import UserError
 
 
 class Frozen(BaseModel):
-    """A record that cannot change, knows all its fields, and holds no infinity and no NaN."""
+    """An immutable model that rejects unknown fields, infinities and NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def added_later(default: Any, **constraints: Any) -> Any:
-    """A field that a model gained after runs were recorded.
+    """Return a field that a model gained after runs were recorded.
 
     Data leaves the field out while it has its default, so the ids of earlier runs stay.
     """
@@ -32,11 +32,11 @@ def added_later(default: Any, **constraints: Any) -> Any:
 
 Model = TypeVar("Model", bound=BaseModel)
 FAULTS = 5
-"""The largest number of faults in one message."""
+"""The maximum number of faults in one message."""
 
 
 def check_name(name: str) -> str:
-    """The name, if it can also name a file and is no option of a command; else a ValueError that gives the rule."""
+    """Return the name if it is valid as a file name and not a command-line option; else raise a ValueError."""
     if not re.fullmatch(r"\w[\w.-]{0,99}", name):
         raise ValueError(
             "a name begins with a letter, a digit or '_', and has these, '.' and '-' only, 100 characters at most"
@@ -47,13 +47,13 @@ def check_name(name: str) -> str:
 Name = Annotated[str, AfterValidator(check_name)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 RANKS, CLASSES, VERTICES, WIDTH, DEGREE = 1 << 20, 1 << 20, 1 << 40, 1 << 24, 1 << 20
-"""The largest numbers of a request: a larger number is a typing error, or comes from a file of another kind."""
+"""Upper bounds on the numbers of a request. Larger ones are typing errors, or come from a file of another kind."""
 
 
 def validate(model: type[Model], data: Any, where: str, typed: Callable[[str], str] = str) -> Model:
-    """`data` as a `model`, or an error that names each field, its value and the accepted values.
+    """Validate `data` as a `model`. The error names each invalid field, its value and the accepted values.
 
-    `typed` turns the key of a field into the word that the user typed, for messages.
+    `typed` converts the key of a field to the word that the user typed, for messages.
     """
     try:
         return model.model_validate(data)
@@ -65,18 +65,18 @@ def validate(model: type[Model], data: Any, where: str, typed: Callable[[str], s
 
 
 def clip_line(text: str, most: int) -> str:
-    """The text on one line, at most `most` characters long; the end of a longer text is cut off."""
+    """Join text into one line and truncate it to `most` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def format_value(value: Any) -> str:
-    """A value as errors show it: on one line, and short."""
+    """Format a value for an error message: short, and on one line."""
     return clip_line(reprlib.repr(value), 80)
 
 
 def unknown_name_error(kind: str, name: str, known: list[str], way_out: str = "") -> UserError:
-    """The error for an unknown name, with similar names and all known names."""
+    """Return the error for an unknown name, with similar names and all known names."""
     hint, listing = suggest_names(name, known), ", ".join(sorted(known)) or "none"
     return UserError(
         f"{kind} {format_value(name)} is unknown.{hint} Known: {listing}.{' ' + way_out if way_out else ''}"
@@ -84,7 +84,7 @@ def unknown_name_error(kind: str, name: str, known: list[str], way_out: str = ""
 
 
 def suggest_names(name: str, known: Collection[str]) -> str:
-    """A question with the names that are most like a name, after a space; empty if none is like it."""
+    """Return " Did you mean ...?" with the most similar names, or an empty string."""
     near = get_close_matches(name, known, n=3, cutoff=0.55)
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
@@ -102,9 +102,9 @@ def _describe_fault(model: type[BaseModel], detail: ErrorDetails, typed: Callabl
 
 
 def _locate_fault(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
-    """The path to a fault as the user knows it, and the keys of the innermost model on the path.
+    """Return the path to a fault in the user's file, and the keys of the innermost model on the path.
 
-    If pydantic chose among models by their `kind`, `loc` has that kind as a level, which the file does not have.
+    If pydantic selected a model by its `kind`, `loc` contains that kind as a level that the file does not have.
     """
     names: list[str] = []
     inner: type[BaseModel] = model
@@ -124,12 +124,12 @@ def _locate_fault(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[l
 
 
 def _literal_values(model: type[BaseModel], field: str) -> tuple[Any, ...]:
-    """The values of a field of literals; empty for any other field."""
+    """Return the values of a Literal field; empty for any other field."""
     return get_args(model.model_fields[field].annotation) if field in model.model_fields else ()
 
 
 def _models_in(annotation: Any) -> tuple[type[BaseModel], ...]:
-    """The models in an annotation: the annotation itself, or the members of a union, list or dictionary."""
+    """Return the models in an annotation: itself, or the members of a union, list or dictionary."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return (annotation,)
     return tuple(model for part in get_args(annotation) for model in _models_in(part))
@@ -144,13 +144,13 @@ class Setting(NamedTuple):
     key: str
     accepts: str
     default: str
-    """As it is written; empty for a key that must be given."""
+    """As a user writes it; empty for a required key."""
     meaning: str
-    """The text below the field in the code."""
+    """The docstring of the field."""
 
 
 def list_settings(model: type[BaseModel], prefix: str = "") -> list[Setting]:
-    """The keys of a model, in the order of the code, each behind a prefix."""
+    """Return the keys of a model in declaration order, each with a prefix."""
     meanings = _field_docs(model)
     return [
         Setting(
@@ -164,14 +164,14 @@ def list_settings(model: type[BaseModel], prefix: str = "") -> list[Setting]:
 
 
 def _field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """The texts below the fields of a class and of those that it derives from."""
+    """Return the docstrings of the fields of a class and its base classes."""
     found = {}
     for kind in reversed(model.__mro__):
         if not issubclass(kind, Frozen) or kind is Frozen:
             continue
         try:
             (described,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-        except OSError:  # a class that no file holds
+        except OSError:  # a class without a source file
             continue
         assert isinstance(described, ast.ClassDef)
         for field, text in pairwise(described.body):
@@ -190,7 +190,7 @@ BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
 
 
 def _describe_type(annotation: Any, metadata: Collection[Any] = ()) -> str:
-    """The values of a type, with the bounds of numbers."""
+    """Describe the values of a type, with the bounds of numbers."""
     if get_origin(annotation) is Literal:
         return ", ".join(map(str, get_args(annotation)))
     if annotation is type(None):
@@ -210,11 +210,11 @@ def _describe_type(annotation: Any, metadata: Collection[Any] = ()) -> str:
 
 
 MANY = 1 << 20
-"""An upper bound from here on guards against files of another kind, and tells a reader nothing."""
+"""Larger upper bounds only guard against files of another kind, so help does not show them."""
 
 
 def _format_default(value: Any) -> str:
-    """A default as a user writes it."""
+    """Format a default as a user writes it."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     return str(value) if isinstance(value, str | int | float) else ""

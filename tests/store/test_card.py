@@ -48,7 +48,7 @@ def test_no_catalog_is_no_cards(tmp_path):
         ({"features": {"kind": "gaussian", "width": -3}}, ["width = -3"]),
         (
             {"features": {"kind": "gaussian", "width": 3, "separation": float("inf")}},
-            [".inf is no finite", "finite"],
+            [".inf is not a finite", "finite"],
         ),
         ({"source": {"kind": "rmat", "scale": 4, "a": 0.9, "b": 0.2}}, ["source", "1.29"]),
         ({"source": {"kind": "rmat", "scale": 4}}, ["labels", "planted", "rmat", "degree, uniform or file"]),
