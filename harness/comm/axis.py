@@ -46,23 +46,25 @@ class TransposedPair(Function):
     """A linear map whose backward pass applies its transpose."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ahead: TensorMap, back: TensorMap, in_place: bool) -> Tensor:
-        ctx.back = back
+    def forward(
+        ctx: Any, x: Tensor, forward_map: TensorMap, backward_map: TensorMap, in_place: bool
+    ) -> Tensor:
+        ctx.backward_map = backward_map
         if in_place:
             ctx.mark_dirty(x)
-        return ahead(x)
+        return forward_map(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.back(dy), None, None, None
+        return ctx.backward_map(dy), None, None, None
 
 
 def apply_pair(
-    ledger: Ledger, x: Tensor, ahead: TensorMap, back: TensorMap, *, in_place: bool = False
+    ledger: Ledger, x: Tensor, forward_map: TensorMap, backward_map: TensorMap, *, in_place: bool = False
 ) -> Tensor:
-    """Return `ahead(x)`. Its backward pass is `back`, charged to the current phase and layer."""
-    y: Tensor = apply(ledger, TransposedPair, x, ahead, back, in_place)
+    """Return `forward_map(x)`. Its backward pass is `backward_map`, charged to the current phase and layer."""
+    y: Tensor = apply(ledger, TransposedPair, x, forward_map, backward_map, in_place)
     return y
 
 
@@ -163,11 +165,11 @@ class Axis:
                     )
                 self.ledger.add(rows[0], calls=1)
 
-            def land() -> Sequence[Tensor]:
+            def get_result() -> Sequence[Tensor]:
                 parts = started.result().split([x.numel() for x in xs])
                 return [x.copy_(part.view(x.shape)) for x, part in zip(xs, parts, strict=True)]
 
-            return StartedCall(started.works, land, started.bytes)
+            return StartedCall(started.works, get_result, started.bytes)
 
         return Call(self.ledger, rows[0], None, start)
 
@@ -302,11 +304,13 @@ class Axis:
             return EmptyCall(kept)
         wire = self._wire_dtype(tensor, dtype)
         itemsize = (wire or dtype).itemsize
-        arriving = {self._make_key(Op.RECV, tensor, peer): prod(shape) for peer, shape in receives.items()}
-        leaving = {self._make_key(Op.SEND, tensor, peer): x.numel() for peer, x in sends.items()}
+        received_words = {
+            self._make_key(Op.RECV, tensor, peer): prod(shape) for peer, shape in receives.items()
+        }
+        sent_words = {self._make_key(Op.SEND, tensor, peer): x.numel() for peer, x in sends.items()}
 
         def start(_: bool) -> StartedCall[dict[int, Tensor]]:
-            self._count_messages(arriving, leaving, itemsize)
+            self._count_messages(received_words, sent_words, itemsize)
             landings = {
                 peer: collectives.make_receive_buffer(shape, dtype, self.device, wire)
                 for peer, shape in receives.items()
@@ -314,7 +318,7 @@ class Axis:
             started = collectives.exchange(group, sends, landings, wire, tag)
             return started._replace(result=lambda: kept | started.result())
 
-        return Call(self.ledger, next(iter(arriving | leaving)), None, start)
+        return Call(self.ledger, next(iter(received_words | sent_words)), None, start)
 
     def send(self, x: Tensor, *, to: int, tensor: TensorName, tag: int = 0) -> None:
         """Send x to another member, which calls `recv`."""
@@ -346,20 +350,20 @@ class Axis:
         if self.group is None:
             return x
 
-        def ahead(x: Tensor) -> Tensor:
+        def forward_map(x: Tensor) -> Tensor:
             return self.all_reduce(x if in_place else copy_contiguous(self.ledger, x, tensor), tensor=tensor)
 
-        return apply_pair(self.ledger, x, ahead, identity, in_place=in_place)
+        return apply_pair(self.ledger, x, forward_map, identity, in_place=in_place)
 
     def replicate(self, x: Tensor, *, gradient: TensorName) -> Tensor:
         """Return x, which is the same on every member. The backward pass sums the members' gradients."""
         if self.group is None:
             return x
 
-        def back(dy: Tensor) -> Tensor:
+        def backward_map(dy: Tensor) -> Tensor:
             return self.all_reduce(copy_contiguous(self.ledger, dy, gradient), tensor=gradient)
 
-        return apply_pair(self.ledger, x, identity, back)
+        return apply_pair(self.ledger, x, identity, backward_map)
 
     def gather(
         self,
@@ -372,9 +376,9 @@ class Axis:
         """Return the rows of all members, in order. The backward pass is a reduce-scatter."""
         if self.group is None:
             return x
-        ahead = partial(self.all_gather, tensor=tensor, sizes=sizes)
-        back = partial(self.reduce_scatter, tensor=gradient, sizes=sizes)
-        return apply_pair(self.ledger, x, ahead, back)
+        forward_map = partial(self.all_gather, tensor=tensor, sizes=sizes)
+        backward_map = partial(self.reduce_scatter, tensor=gradient, sizes=sizes)
+        return apply_pair(self.ledger, x, forward_map, backward_map)
 
     def scatter(
         self,
@@ -387,9 +391,9 @@ class Axis:
         """Return this member's rows of the sum of x over all members. The backward pass is an all-gather."""
         if self.group is None:
             return x
-        ahead = partial(self.reduce_scatter, tensor=tensor, sizes=sizes)
-        back = partial(self.all_gather, tensor=gradient, sizes=sizes)
-        return apply_pair(self.ledger, x, ahead, back)
+        forward_map = partial(self.reduce_scatter, tensor=tensor, sizes=sizes)
+        backward_map = partial(self.all_gather, tensor=gradient, sizes=sizes)
+        return apply_pair(self.ledger, x, forward_map, backward_map)
 
     # The ledger.
 
@@ -417,11 +421,13 @@ class Axis:
         phase = Phase.SYNC if trained else current.phase
         return Key(phase, current.layer, current.direction, op, self.name, peer, tensor)
 
-    def _count_messages(self, arriving: Mapping[Key, int], leaving: Mapping[Key, int], itemsize: int) -> None:
+    def _count_messages(
+        self, received_words: Mapping[Key, int], sent_words: Mapping[Key, int], itemsize: int
+    ) -> None:
         """Count every message in a separate row."""
         if self.ledger.recording:
-            moved = {key: traffic.recv(words) for key, words in arriving.items()}
-            moved |= {key: traffic.send(words) for key, words in leaving.items()}
+            moved = {key: traffic.recv(words) for key, words in received_words.items()}
+            moved |= {key: traffic.send(words) for key, words in sent_words.items()}
             for key, (words, received) in moved.items():
                 self.ledger.add(
                     key, calls=1, words_payload=words, words_received=received, bytes=int(words) * itemsize

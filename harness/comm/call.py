@@ -26,14 +26,14 @@ T = TypeVar("T")
 class Pending(Generic[T]):
     """A handle to an asynchronous call. Its buffers must not be read or written before `wait`."""
 
-    __slots__ = ("__weakref__", "_key", "_ledger", "_left", "_noted", "_result", "_started")
+    __slots__ = ("__weakref__", "_is_recorded", "_key", "_ledger", "_mark", "_result", "_started")
 
-    def __init__(self, ledger: Ledger, key: Key, left: Any, started: StartedCall[T]) -> None:
-        self._ledger, self._key, self._left = ledger, key, left
+    def __init__(self, ledger: Ledger, key: Key, mark: Any, started: StartedCall[T]) -> None:
+        self._ledger, self._key, self._mark = ledger, key, mark
         self._started: StartedCall[T] | None = started
         self._result: T
-        self._noted = left is None or (
-            bool(started.works) and _record_end(started.works[-1], ledger, key, left)
+        self._is_recorded = mark is None or (
+            bool(started.works) and _record_end(started.works[-1], ledger, key, mark)
         )
         _in_flight.add(self)
 
@@ -41,11 +41,11 @@ class Pending(Generic[T]):
         """Wait for the call and return its result. Later calls return the same result at once."""
         if self._started is not None:
             ledger = self._ledger
-            with ledger.waiting_for(self._key, self._left):
+            with ledger.waiting_for(self._key, self._mark):
                 for work in self._started.works:
                     work.wait()
-                if not self._noted:
-                    ledger.record_in_flight(self._key, self._left, ledger.clock.mark())
+                if not self._is_recorded:
+                    ledger.record_in_flight(self._key, self._mark, ledger.clock.mark())
                 self._result = self._started.result()
             self._started = None
             _in_flight.discard(self)
@@ -71,7 +71,7 @@ class CompletedCall(Pending[T]):
         self._result = result
 
 
-def _record_end(work: Work | RingWork, ledger: Ledger, key: Key, left: Any) -> bool:
+def _record_end(work: Work | RingWork, ledger: Ledger, key: Key, mark: Any) -> bool:
     """Record on the ledger when the call completes. Return False where that is impossible: gloo's messages have no
     future, and in a CUDA graph the callback would run on a stream that the graph does not wait for."""
     if ledger.capturing:
@@ -80,7 +80,7 @@ def _record_end(work: Work | RingWork, ledger: Ledger, key: Key, left: Any) -> b
         future = work.get_future()
     except RuntimeError:
         return False
-    future.add_done_callback(lambda _: ledger.record_in_flight(key, left, ledger.clock.mark()))
+    future.add_done_callback(lambda _: ledger.record_in_flight(key, mark, ledger.clock.mark()))
     return True
 
 
@@ -110,9 +110,9 @@ class Call(Generic[T]):
         """Issue the call asynchronously, in its row of the ledger. The wait will be charged to the same row."""
         ledger = self._ledger
         with ledger.at(self._key):
-            left = ledger.mark_issued() if ledger.recording else None
+            mark = ledger.mark_issued() if ledger.recording else None
             started = self._issue(True)
-        return Pending(ledger, self._key, left, started)
+        return Pending(ledger, self._key, mark, started)
 
     def _issue(self, later: bool) -> StartedCall[T]:
         started = self._start(later)

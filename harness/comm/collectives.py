@@ -123,11 +123,11 @@ def all_gather(
     ranks (benchmarks/collectives.py). NCCL groups such broadcasts into one call.
     """
     piece = _to_wire(x, wire)
-    buffer, land = make_receive_buffer((sum(sizes), *x.shape[1:]), x.dtype, x.device, wire, out)
+    buffer, get_result = make_receive_buffer((sum(sizes), *x.shape[1:]), x.dtype, x.device, wire, out)
     if ring:
         blocks = buffer.split(list(sizes))
         blocks[group.rank()].copy_(piece)
-        return StartedCall(ring.gather(blocks, later=later), land, buffer.nbytes)
+        return StartedCall(ring.gather(blocks, later=later), get_result, buffer.nbytes)
     if len(set(sizes)) == 1 and not (_is_gloo_ring(group) and buffer.nbytes <= SMALL_GATHER):
         works = _as_works(_all_gather_single(buffer, piece, group=group, async_op=later))
     elif dist.get_backend(group) == "nccl":
@@ -137,7 +137,7 @@ def all_gather(
     else:
         copies, same = torch.cat([piece] * len(sizes)), [len(piece)] * len(sizes)
         works = _all_to_all(group, copies, same, buffer, sizes, later, None)
-    return StartedCall(works, land, buffer.nbytes)
+    return StartedCall(works, get_result, buffer.nbytes)
 
 
 def reduce_scatter(
@@ -160,9 +160,9 @@ def reduce_scatter_by_library(
     group: Group, x: Tensor, own: tuple[int, ...], wire: torch.dtype | None, *, later: bool
 ) -> StartedCall[Tensor]:
     whole = _to_wire(x, wire)
-    buffer, land = make_receive_buffer(own, x.dtype, x.device, wire, None)
+    buffer, get_result = make_receive_buffer(own, x.dtype, x.device, wire, None)
     work = _reduce_scatter_single(buffer, whole, group=group, async_op=later)
-    return StartedCall(_as_works(work), land, whole.nbytes)
+    return StartedCall(_as_works(work), get_result, whole.nbytes)
 
 
 def reduce_scatter_by_exchange(
@@ -223,9 +223,9 @@ def all_to_all(
 ) -> StartedCall[Tensor]:
     """Send rows of x to each member and return the rows from each, both in the order of the members."""
     packed = _to_wire(x, wire)
-    buffer, land = make_receive_buffer((sum(receive), *x.shape[1:]), x.dtype, x.device, wire, None)
+    buffer, get_result = make_receive_buffer((sum(receive), *x.shape[1:]), x.dtype, x.device, wire, None)
     works = _all_to_all(group, packed, send, buffer, receive, later, ring)
-    return StartedCall(works, land, buffer.nbytes)
+    return StartedCall(works, get_result, buffer.nbytes)
 
 
 def _all_to_all(

@@ -147,8 +147,8 @@ def query_rendezvous(words: str, seconds: float) -> str | None:
         return None
     name, host, port = os.environ[RENDEZVOUS].split()
     hosts = [host, *filter(None, [os.environ.get("SLURM_SRUN_COMM_HOST")])]
-    begun, pause, reached = time.monotonic(), FIRST_PAUSE, False
-    while (passed := time.monotonic() - begun) < seconds and (reached or passed < CONNECT_TIMEOUT):
+    start, pause, reached = time.monotonic(), FIRST_PAUSE, False
+    while (passed := time.monotonic() - start) < seconds and (reached or passed < CONNECT_TIMEOUT):
         for each in hosts:
             with suppress(OSError), socket.create_connection((each, int(port)), CONNECT_TIMEOUT / 2) as link:
                 link.sendall(f"{name}{words}\n".encode())
@@ -164,9 +164,9 @@ def query_rendezvous(words: str, seconds: float) -> str | None:
 
 def _read_address(file: Path, seconds: float) -> str:
     """Read the address that rank 0 wrote. Network file systems show a new file only after its folder is listed."""
-    begun, pause = time.monotonic(), FIRST_PAUSE
+    start, pause = time.monotonic(), FIRST_PAUSE
     while file.name not in os.listdir(file.parent):  # noqa: PTH208
-        if time.monotonic() - begun > seconds:
+        if time.monotonic() - start > seconds:
             raise TimeoutError(f"rank 0 wrote no address to {file} within {seconds:.0f} s")
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)

@@ -133,14 +133,14 @@ def _broadcast(members: TaggedGroup, root: int, buffer: Tensor) -> None:
     size, distance = members.size, (members.index - root) % members.size
     before, after = (members.index - 1) % size, (members.index + 1) % size
     pieces = list(_split_pieces(buffer))
-    coming = [members.receive(piece, before, tag) for tag, piece in enumerate(pieces)] if distance else []
-    leaving = []
+    receives = [members.receive(piece, before, tag) for tag, piece in enumerate(pieces)] if distance else []
+    sends = []
     for tag, piece in enumerate(pieces):
-        if coming:
-            coming[tag].wait()
+        if receives:
+            receives[tag].wait()
         if distance + 1 < size:
-            leaving.append(members.send(piece, after, tag))
-    for work in leaving:
+            sends.append(members.send(piece, after, tag))
+    for work in sends:
         work.wait()
 
 
@@ -154,17 +154,17 @@ def _gather(members: TaggedGroup, blocks: Sequence[Tensor]) -> None:
     pieces = [list(_split_pieces(block)) for block in blocks]
     tags = list(accumulate((len(cut) for cut in pieces), initial=0))
     upstream = [(index - step) % size for step in range(1, size)]  # in the order in which blocks are received
-    coming = {
+    receives = {
         owner: [members.receive(piece, before, tags[owner] + i) for i, piece in enumerate(pieces[owner])]
         for owner in upstream
     }
-    leaving = [members.send(piece, after, tags[index] + i) for i, piece in enumerate(pieces[index])]
+    sends = [members.send(piece, after, tags[index] + i) for i, piece in enumerate(pieces[index])]
     for owner in upstream:
-        for i, (work, piece) in enumerate(zip(coming[owner], pieces[owner], strict=True)):
+        for i, (work, piece) in enumerate(zip(receives[owner], pieces[owner], strict=True)):
             work.wait()
             if owner != after:
-                leaving.append(members.send(piece, after, tags[owner] + i))
-    for work in leaving:
+                sends.append(members.send(piece, after, tags[owner] + i))
+    for work in sends:
         work.wait()
 
 

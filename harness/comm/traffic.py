@@ -34,9 +34,9 @@ def broadcast(words: int, *, root: bool) -> Traffic:
     return Traffic(words, 0 if root else words)
 
 
-def all_to_all(arriving: int, own: int) -> Traffic:
+def all_to_all(words: int, own: int) -> Traffic:
     """Count the rows that this rank has afterwards. The rows that it keeps are not received."""
-    return Traffic(arriving, arriving - own)
+    return Traffic(words, words - own)
 
 
 def send(words: int) -> Traffic:

@@ -48,9 +48,11 @@ def induced_pair_torch(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance
 def _expected_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int) -> tuple[Csr, Csr]:
     """Return the expected shapes, assuming a self-loop at every vertex and uniformly distributed other nonzeros."""
     loops = max(min(A.rows, A.cols - diagonal) - max(0, -diagonal), 0)
-    drawn = _count_common(rows + diagonal, cols)
-    off, places = max(A.nnz - loops, 0), A.rows * A.cols - loops
-    nnz = drawn + (round(off * (len(rows) * len(cols) - drawn) / places) if places else 0)
+    on_diagonal = _count_common(rows + diagonal, cols)
+    off_diagonal, places = max(A.nnz - loops, 0), A.rows * A.cols - loops
+    nnz = on_diagonal + (
+        round(off_diagonal * (len(rows) * len(cols) - on_diagonal) / places) if places else 0
+    )
     return _empty_csr(A, len(rows), len(cols), nnz), _empty_csr(A, len(cols), len(rows), nnz)
 
 

@@ -114,8 +114,8 @@ def select_columns_torch(A: Csr, cols: Tensor, *, ascending: bool = False) -> Cs
 def sample_rows(A: Csr, rows: Tensor, scale: float) -> Csr:
     """Return A[rows] scaled by `scale`. For meta tensors, the rows are assumed to be sampled uniformly."""
     if not A.val.is_meta:
-        drawn = select_rows(A, rows)
-        return drawn._replace(val=drawn.val * scale)
+        sampled = select_rows(A, rows)
+        return sampled._replace(val=sampled.val * scale)
     nnz = round(A.nnz * len(rows) / max(A.rows, 1))
     return Csr(A.rowptr.new_empty(len(rows) + 1), A.col.new_empty(nnz), A.val.new_empty(nnz), A.cols)
 
@@ -124,11 +124,11 @@ def nonempty_columns(A: Csr, exclude: Tensor | None = None) -> Tensor:
     """Return the columns that contain a nonzero, ascending, int64, without `exclude` (ignored for meta tensors)."""
     if A.col.is_meta:
         return A.col.new_empty(expected_distinct(A.cols, A.nnz), dtype=torch.int64)
-    holds = torch.zeros(A.cols, dtype=torch.bool, device=A.col.device)
-    holds.index_fill_(0, A.col.long(), True)
+    nonempty = torch.zeros(A.cols, dtype=torch.bool, device=A.col.device)
+    nonempty.index_fill_(0, A.col.long(), True)
     if exclude is not None:
-        holds.index_fill_(0, exclude, False)
-    return holds.nonzero()[:, 0]
+        nonempty.index_fill_(0, exclude, False)
+    return nonempty.nonzero()[:, 0]
 
 
 def nonempty_rows(A: Csr) -> Tensor:
@@ -159,18 +159,18 @@ def nonempty_columns_by_block(A: Csr, heights: Sequence[int]) -> tuple[Tensor, l
         return filled, [len(filled)]
     entries = A.rowptr[torch.tensor([0, *heights]).cumsum(0)].diff()
     block_of_entry = torch.repeat_interleave(torch.arange(len(heights)), entries, output_size=A.nnz)
-    holds = torch.zeros(len(heights), A.cols, dtype=torch.bool)
-    holds.view(-1).index_fill_(0, block_of_entry * A.cols + A.col, True)
-    return holds.nonzero()[:, 1], holds.sum(1).tolist()
+    nonempty = torch.zeros(len(heights), A.cols, dtype=torch.bool)
+    nonempty.view(-1).index_fill_(0, block_of_entry * A.cols + A.col, True)
+    return nonempty.nonzero()[:, 1], nonempty.sum(1).tolist()
 
 
 def compact_columns(A: Csr, parts: Sequence[range]) -> tuple[Csr, list[int]]:
     """Return the nonempty columns of A in ascending ranges, renumbered from 0, and the number in each range."""
-    holds, inside = (torch.zeros(A.cols, dtype=torch.bool) for _ in range(2))
+    nonempty, inside = (torch.zeros(A.cols, dtype=torch.bool) for _ in range(2))
     for part in parts:
         inside[part.start : part.stop] = True
-    holds.index_fill_(0, A.col.long(), True)
-    before = pad((holds & inside).cumsum(0), (1, 0))
+    nonempty.index_fill_(0, A.col.long(), True)
+    before = pad((nonempty & inside).cumsum(0), (1, 0))
     width = int(before[-1])
     edges = torch.tensor([[part.start, part.stop] for part in parts], dtype=torch.int64).view(-1, 2)
     counts: list[int] = (before[edges[:, 1]] - before[edges[:, 0]]).tolist()
@@ -179,11 +179,11 @@ def compact_columns(A: Csr, parts: Sequence[range]) -> tuple[Csr, list[int]]:
     return Csr(take(pad(kept.cumsum(0), (1, 0)), A.rowptr), col, A.val[kept], width), counts
 
 
-def expected_distinct(places: int, thrown: int) -> int:
-    """Return the expected number of distinct places hit by `thrown` uniform random draws."""
+def expected_distinct(places: int, draws: int) -> int:
+    """Return the expected number of distinct places hit by `draws` uniform random draws."""
     if places <= 1:
-        return min(places, thrown)
-    return min(round(-places * expm1(thrown * log1p(-1 / places))), thrown)
+        return min(places, draws)
+    return min(round(-places * expm1(draws * log1p(-1 / places))), draws)
 
 
 def split_diagonal(A: Csr, offset: int = 0) -> tuple[Csr, Tensor]:

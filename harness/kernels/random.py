@@ -194,15 +194,15 @@ def multiply_high(x: Tensor, y: Tensor) -> Tensor:
 # Implementations of masks. All generate whole words and drop the columns outside start .. stop - 1.
 
 
-def mask_cpu(rows: Tensor, start: int, stop: int, first: int, second: int, below: int) -> Tensor:
+def mask_cpu(rows: Tensor, start: int, stop: int, first: int, second: int, threshold: int) -> Tensor:
     """`random_mask` on a CPU. Large masks use a compiled loop."""
     if len(rows) * (stop - start) < NUMBA_THRESHOLD:
-        return mask_torch(rows, start, stop, first, second, below)
+        return mask_torch(rows, start, stop, first, second, threshold)
     first, second = first % (1 << 64), second % (1 << 64)
-    return torch.from_numpy(mask_numba(rows.numpy(), start, stop, first, second, below))
+    return torch.from_numpy(mask_numba(rows.numpy(), start, stop, first, second, threshold))
 
 
-def mask_torch(rows: Tensor, start: int, stop: int, first: int, second: int, below: int) -> Tensor:
+def mask_torch(rows: Tensor, start: int, stop: int, first: int, second: int, threshold: int) -> Tensor:
     """`random_mask` with torch operations, on any device."""
     blocks = torch.arange(start // LANES, -(-stop // LANES), device=rows.device)
     words = random_bits_torch(rows[:, None] * (1 << 20) + blocks, first, second)
@@ -210,37 +210,39 @@ def mask_torch(rows: Tensor, start: int, stop: int, first: int, second: int, bel
     half = 1 << (LANE_BITS - 1)
     drawn = words.contiguous().view(torch.int16).bitwise_xor_(-half)
     skipped = start % LANES
-    return drawn[:, skipped : skipped + stop - start].le(below - half - 1)
+    return drawn[:, skipped : skipped + stop - start].le(threshold - half - 1)
 
 
 def mask_gpu(
-    rows: Tensor, start: int, stop: int, first: int | Tensor, second: int | Tensor, below: int
+    rows: Tensor, start: int, stop: int, first: int | Tensor, second: int | Tensor, threshold: int
 ) -> Tensor:
     """`random_mask` on a GPU in one pass: each thread computes eight one-byte booleans and stores them as one int64."""
     bytes_of_row = torch.arange(start // BOOLS_PER_WORD, -(-stop // BOOLS_PER_WORD), device=rows.device)
     if isinstance(first, Tensor):
-        drawn = _mask_kernel_with_device_key()(rows[:, None], bytes_of_row, first, second, below=below)
+        drawn = _mask_kernel_with_device_key()(
+            rows[:, None], bytes_of_row, first, second, threshold=threshold
+        )
     else:
-        drawn = _mask_kernel()(rows[:, None], bytes_of_row, first=first, second=second, below=below)
+        drawn = _mask_kernel()(rows[:, None], bytes_of_row, first=first, second=second, threshold=threshold)
     skipped = start % BOOLS_PER_WORD
     return drawn.view(torch.bool)[:, skipped : skipped + stop - start]
 
 
 @cache
 def _mask_kernel() -> Callable[..., Tensor]:
-    return elementwise_kernel(MASK_SOURCE, first=0, second=0, below=0)
+    return elementwise_kernel(MASK_SOURCE, first=0, second=0, threshold=0)
 
 
 @cache
 def _mask_kernel_with_device_key() -> Callable[..., Tensor]:
     """Return the same kernel, reading its key from device memory."""
-    return elementwise_kernel(MASK_SOURCE, below=0)
+    return elementwise_kernel(MASK_SOURCE, threshold=0)
 
 
 BOOLS_PER_WORD = 8
 """The number of one-byte booleans in 64 bits."""
 MASK_SOURCE = f"""
-template <typename T> T eight_truths(T row, T column, T first, T second, T below) {{
+template <typename T> T eight_truths(T row, T column, T first, T second, T threshold) {{
   unsigned long long truths = 0;
   for (int word = 0; word < 2; ++word) {{
     unsigned long long z = (unsigned long long)row * 1048576u + 2u * (unsigned long long)column + word;
@@ -252,7 +254,7 @@ template <typename T> T eight_truths(T row, T column, T first, T second, T below
       if (round == 0) z += (unsigned long long)second;
     }}
     for (int lane = 0; lane < 4; ++lane)
-      if (((z >> (16 * lane)) & 65535u) < (unsigned long long)below) truths |= 1ull << (8 * (4 * word + lane));
+      if (((z >> (16 * lane)) & 65535u) < (unsigned long long)threshold) truths |= 1ull << (8 * (4 * word + lane));
   }}
   return (T)truths;
 }}
@@ -271,7 +273,7 @@ def _mask_meta(rows: Tensor, start: int, stop: int, *_key: int) -> Tensor:
 
 
 OPERATORS = Library("harness", "FRAGMENT")
-OPERATORS.define("mask(Tensor rows, int start, int stop, int first, int second, int below) -> Tensor")
+OPERATORS.define("mask(Tensor rows, int start, int stop, int first, int second, int threshold) -> Tensor")
 OPERATORS.impl("mask", mask_cpu, "CPU")
 OPERATORS.impl("mask", mask_gpu, GPU_KERNELS)
 OPERATORS.impl("mask", _mask_meta, "Meta")
@@ -291,10 +293,10 @@ def random_bits_numba(index: Any, first: int, second: int) -> Any:
     return _hash_indices(flat, np.uint64(first), np.uint64(second)).view(np.int64).reshape(index.shape)
 
 
-def mask_numba(rows: Any, start: int, stop: int, first: int, second: int, below: int) -> Any:
+def mask_numba(rows: Any, start: int, stop: int, first: int, second: int, threshold: int) -> Any:
     """Return the mask of `random_mask`."""
     rows = np.ascontiguousarray(rows).view(np.uint64)
-    return _fill_mask(rows, start, stop, np.uint64(first), np.uint64(second), np.uint64(below))
+    return _fill_mask(rows, start, stop, np.uint64(first), np.uint64(second), np.uint64(threshold))
 
 
 def fill_uniform(corner: tuple[Any, int, int], kept: int, key: tuple[int, int], out: Any) -> None:
@@ -345,12 +347,12 @@ def _fill_uniform(
 
 
 @compiled(nogil=True)
-def _fill_mask(rows: Any, start: int, stop: int, first: Any, second: Any, below: Any) -> Any:
+def _fill_mask(rows: Any, start: int, stop: int, first: Any, second: Any, threshold: Any) -> Any:
     out = np.empty((rows.size, stop - start), dtype=np.bool_)
     for i in range(rows.size):
         row = rows[i] << S20
         for block in range(start // 4, (stop + 3) // 4):
             word = hash_index(row + np.uint64(block), first, second)
             for lane in range(max(start - 4 * block, 0), min(stop - 4 * block, 4)):
-                out[i, 4 * block + lane - start] = ((word >> np.uint64(16 * lane)) & LANE) < below
+                out[i, 4 * block + lane - start] = ((word >> np.uint64(16 * lane)) & LANE) < threshold
     return out

@@ -25,12 +25,12 @@ def autotune(candidates: Mapping[str, Callable[[], object]], device: torch.devic
         return next(iter(candidates))
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(-WARMUP_CALLS, TIMED_CALLS):
-        for name, way in candidates.items():
-            begun = perf_counter()
-            way()
+        for name, candidate in candidates.items():
+            start = perf_counter()
+            candidate()
             synchronize(device)
             if turn >= 0:
-                seconds[name].append(perf_counter() - begun)
+                seconds[name].append(perf_counter() - start)
     return min(candidates, key=lambda name: median(seconds[name]))
 
 
@@ -45,8 +45,8 @@ def matmul(X: Tensor, Y: Tensor) -> Tensor:
 
 def _is_tall_product(X: Tensor, Y: Tensor) -> bool:
     """Return True for X = T^T of a tall T, if X Y has more rows than columns."""
-    turned = X.stride(0) == 1 and X.shape[1] > X.shape[0]
-    return turned and X.shape[0] > Y.shape[1]
+    is_transposed = X.stride(0) == 1 and X.shape[1] > X.shape[0]
+    return is_transposed and X.shape[0] > Y.shape[1]
 
 
 class Kernels:

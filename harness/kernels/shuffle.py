@@ -121,23 +121,23 @@ def permute_array(index: Any, n: int, sides: tuple[int, int], keys: Any, back: b
     """Return the permuted numbers, int64, in the shape of `index`."""
     flat = np.ascontiguousarray(index).reshape(-1).view(np.uint64)
     height, width = np.uint64(sides[0]), np.uint64(sides[1])
-    found = _walk(flat, np.uint64(n), height, width, keys.view(np.uint64), back)
-    return found.view(np.int64).reshape(index.shape)
+    result = _walk(flat, np.uint64(n), height, width, keys.view(np.uint64), back)
+    return result.view(np.int64).reshape(index.shape)
 
 
 @compiled(nogil=True)
 def _walk(index: Any, n: Any, height: Any, width: Any, keys: Any, back: bool) -> Any:
-    found = np.empty_like(index)
+    result = np.empty_like(index)
     for start in range(0, index.size, AT_ONCE):
-        _walk_once(index[start : start + AT_ONCE], found[start : start + AT_ONCE], height, width, keys, back)
+        _walk_once(index[start : start + AT_ONCE], result[start : start + AT_ONCE], height, width, keys, back)
     for i in range(index.size):
-        while found[i] >= n:
-            _walk_once(found[i : i + 1], found[i : i + 1], height, width, keys, back)
-    return found
+        while result[i] >= n:
+            _walk_once(result[i : i + 1], result[i : i + 1], height, width, keys, back)
+    return result
 
 
 @compiled(nogil=True)
-def _walk_once(index: Any, found: Any, height: Any, width: Any, keys: Any, back: bool) -> None:
+def _walk_once(index: Any, result: Any, height: Any, width: Any, keys: Any, back: bool) -> None:
     """Pass once, forward or backward. All numbers finish a round before the next one, so that the loops vectorise."""
     rows = index // width
     cols = index - rows * width
@@ -149,7 +149,7 @@ def _walk_once(index: Any, found: Any, height: Any, width: Any, keys: Any, back:
         for number in range(0, keys.size, 2):
             _shift_forward(rows, cols, keys[number], height)
             _shift_forward(cols, rows, keys[number + 1], width)
-    found[:] = rows * width + cols
+    result[:] = rows * width + cols
 
 
 @compiled(nogil=True)

@@ -80,59 +80,59 @@ def _select_gpu_kernel(A: Csr, H: Tensor) -> ProductKernel:
 
     If torch's deterministic algorithms are enabled, return the kernel with a fixed order of additions where it works.
     """
-    kept, deterministic = CACHED_PRODUCTS.get(A.rowptr), torch.are_deterministic_algorithms_enabled()
-    if not deterministic and (kept is None or kept.choose is None):
+    cached, deterministic = CACHED_PRODUCTS.get(A.rowptr), torch.are_deterministic_algorithms_enabled()
+    if not deterministic and (cached is None or cached.choose is None):
         return multiply_library
-    chosen = kept.kernels if kept else {}
+    chosen = cached.kernels if cached else {}
     product = H.shape[1], deterministic
     if product not in chosen:
-        chosen[product] = _choose_kernel(A, H, None if deterministic or not kept else kept.choose)
+        chosen[product] = _choose_kernel(A, H, None if deterministic or not cached else cached.choose)
     return PRODUCT_KERNELS[chosen[product]]
 
 
 def _choose_kernel(A: Csr, H: Tensor, choose: ChooseKernel | None) -> str:
     """Return the name of the fastest usable kernel for A H; without `choose`, that of the deterministic kernel."""
     H = H.contiguous()
-    ways = _usable_kernels(A, H)
+    kernels = _usable_kernels(A, H)
     if choose is None:
-        if TRITON not in ways:
+        if TRITON not in kernels:
             warnings.warn(f"The library's sparse product {NO_FIXED_ORDER}.", stacklevel=2)
-        return TRITON if TRITON in ways else LIBRARY
-    if len(ways) == 1:
+        return TRITON if TRITON in kernels else LIBRARY
+    if len(kernels) == 1:
         return LIBRARY
     what = f"product of {A.rows} x {A.cols} with {A.nnz} entries by {H.shape[1]} columns"
-    name = choose(what, {name: partial(way, A, H, None) for name, way in ways.items()})
-    return name if name in ways else LIBRARY  # the cached choice of an earlier run may not work here
+    name = choose(what, {name: partial(kernel, A, H, None) for name, kernel in kernels.items()})
+    return name if name in kernels else LIBRARY  # the cached choice of an earlier run may not work here
 
 
 def _usable_kernels(A: Csr, H: Tensor) -> dict[str, ProductKernel]:
     """Return the library's kernel, and the others that run on this device and agree with it on this product."""
-    ways: dict[str, ProductKernel] = {LIBRARY: multiply_library}
-    for name, way in PRODUCT_KERNELS.items():
-        is_same = name == LIBRARY or (way is multiply_library_blocked and H.shape[1] <= BLOCK)
-        if is_same or (way is multiply_triton and not can_run_triton()):
+    kernels: dict[str, ProductKernel] = {LIBRARY: multiply_library}
+    for name, kernel in PRODUCT_KERNELS.items():
+        is_same = name == LIBRARY or (kernel is multiply_library_blocked and H.shape[1] <= BLOCK)
+        if is_same or (kernel is multiply_triton and not can_run_triton()):
             continue
-        if fault := _check_kernel(way, A, H):
+        if fault := _check_kernel(kernel, A, H):
             warnings.warn(f"The sparse kernel {name!r} is disabled on this GPU: {fault}", stacklevel=2)
         else:
-            ways[name] = way
-    return ways
+            kernels[name] = kernel
+    return kernels
 
 
-def _check_kernel(way: ProductKernel, A: Csr, H: Tensor) -> str | None:
+def _check_kernel(kernel: ProductKernel, A: Csr, H: Tensor) -> str | None:
     """Compare A H by this kernel with the library's; return what is wrong, or None. Holds one result at a time."""
     try:
-        Z = way(A, H, None)
+        Z = kernel(A, H, None)
         largest = torch.linalg.vector_norm(Z, torch.inf)
         difference = torch.linalg.vector_norm(
             torch.addmm(Z, _get_sparse_tensor(A), H, beta=-1, out=Z), torch.inf
         )
-        of_result, beside_library = torch.stack((largest, difference)).tolist()
+        result_norm, error_norm = torch.stack((largest, difference)).tolist()
     except Exception as error:  # a compiler, a driver and an allocator have errors of many types
         return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    if of_result < torch.inf and beside_library <= TOLERANCES.get(H.dtype, 0.0) * of_result:
+    if result_norm < torch.inf and error_norm <= TOLERANCES.get(H.dtype, 0.0) * result_norm:
         return None
-    return f"it differs from the library by {beside_library:.1e} in numbers up to {of_result:.1e}"
+    return f"it differs from the library by {error_norm:.1e} in numbers up to {result_norm:.1e}"
 
 
 def multiply_tiled(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
@@ -161,26 +161,26 @@ def inner_products(A: Csr, X: Tensor, Y: Tensor) -> Tensor:
 
 def _get_sparse_tensor(A: Csr) -> Tensor:
     """Return A as a torch sparse CSR tensor, cached for matrices that were passed to `cache_for_products`."""
-    kept = CACHED_PRODUCTS.get(A.rowptr)
-    if kept is None or kept.col is not A.col:
+    cached = CACHED_PRODUCTS.get(A.rowptr)
+    if cached is None or cached.col is not A.col:
         return _make_sparse_tensor(A, _row_pointers(A))
-    if kept.pointers is None:
-        kept.pointers = _row_pointers(A)
-    if kept.val is not A.val:  # attention coefficients with the indices of a cached matrix
-        return _make_sparse_tensor(A, kept.pointers)
-    if kept.tensor is None:
-        kept.tensor = _make_sparse_tensor(A, kept.pointers)
-    return kept.tensor
+    if cached.pointers is None:
+        cached.pointers = _row_pointers(A)
+    if cached.val is not A.val:  # attention coefficients with the indices of a cached matrix
+        return _make_sparse_tensor(A, cached.pointers)
+    if cached.tensor is None:
+        cached.tensor = _make_sparse_tensor(A, cached.pointers)
+    return cached.tensor
 
 
 def _get_schedule(A: Csr) -> RowSchedule:
     """Return the row schedule of A, cached for matrices that were passed to `cache_for_products`."""
-    kept = CACHED_PRODUCTS.get(A.rowptr)
-    if kept is None:
+    cached = CACHED_PRODUCTS.get(A.rowptr)
+    if cached is None:
         return schedule_rows(A.rowptr)
-    if kept.schedule is None:
-        kept.schedule = schedule_rows(A.rowptr)
-    return kept.schedule
+    if cached.schedule is None:
+        cached.schedule = schedule_rows(A.rowptr)
+    return cached.schedule
 
 
 def _row_pointers(A: Csr) -> Tensor:
@@ -273,12 +273,12 @@ class SparseProduct(torch.autograd.Function):
         return spmm(ctx.A_T_KN, dZ_NF) if ctx.needs_input_grad[0] else None, None, None
 
 
-def _implement(device: str, way: ProductKernel) -> None:
+def _implement(device: str, kernel: ProductKernel) -> None:
     def product(rowptr: Tensor, col: Tensor, val: Tensor, cols: int, H_KF: Tensor) -> Tensor:
-        return way(Csr(rowptr, col, val, cols), H_KF, None)
+        return kernel(Csr(rowptr, col, val, cols), H_KF, None)
 
     def product_add(out: Tensor, rowptr: Tensor, col: Tensor, val: Tensor, cols: int, H_KF: Tensor) -> None:
-        way(Csr(rowptr, col, val, cols), H_KF, out)
+        kernel(Csr(rowptr, col, val, cols), H_KF, out)
 
     OPERATORS.impl("spmm", product, device)
     OPERATORS.impl("spmm_add_", product_add, device)

@@ -81,14 +81,14 @@ def inner_products_into(A: Csr, X: Tensor, Y: Tensor, products: Tensor) -> None:
 
 def _run(rows: Any, shares: Any, A: Csr, dense: tuple[Tensor, Tensor, Tensor], add: bool) -> None:
     """Run a kernel for each tile of columns. The column indices of A select rows of the second dense operand."""
-    asked = dense[1]
-    width, dtype = asked.shape[1], asked.dtype
+    gathered = dense[1]
+    width, dtype = gathered.shape[1], gathered.dtype
     kinds = KINDS[A.rowptr.dtype], KINDS[A.col.dtype], KINDS[dtype]
     operands = (A.rowptr, A.col, *dense)
     assert all(map(Tensor.is_contiguous, operands))
     addresses = tuple(map(Tensor.data_ptr, operands))
     lines = -(-width * dtype.itemsize // LINE_BYTES)
-    sizes = A.nnz, width, max(LINES_AHEAD // lines, 1) if asked.nbytes >= FAR_BYTES else 0, int(add)
+    sizes = A.nnz, width, max(LINES_AHEAD // lines, 1) if gathered.nbytes >= FAR_BYTES else 0, int(add)
     for start, tail, lanes, vectors in tile_columns(width, dtype):
         run_over_rows(rows, shares, A.rowptr, kinds, lanes, vectors, addresses, sizes, (start, tail))
 
@@ -227,9 +227,9 @@ class Vectors:
 
     def repeat(self, x: Any) -> Any:
         """Broadcast a number to a vector."""
-        nothing = ir.Constant(ir.VectorType(x.type, self.lanes), ir.Undefined)
-        first = self.builder.insert_element(nothing, x, I32(0))
-        return self.builder.shuffle_vector(first, nothing, ir.Constant(self.words, None))
+        undefined = ir.Constant(ir.VectorType(x.type, self.lanes), ir.Undefined)
+        first = self.builder.insert_element(undefined, x, I32(0))
+        return self.builder.shuffle_vector(first, undefined, ir.Constant(self.words, None))
 
 
 class Tile:
@@ -264,16 +264,18 @@ class Tile:
     def for_each_entry(self, first: Any, end: Any, carried: Emitted, body: Body) -> Emitted:
         """Emit a loop over entries first .. end - 1, once with prefetching and once without."""
 
-        def ahead(entry: Any, carried: Emitted) -> Emitted:
+        def body_with_prefetch(entry: Any, carried: Emitted) -> Emitted:
             self._prefetch(entry)
             return body(entry, carried)
 
-        far = self.builder.icmp_unsigned(">", self.ahead, I64(0))
+        prefetches = self.builder.icmp_unsigned(">", self.ahead, I64(0))
 
         def over_entries(body: Body) -> Emitted:
             return emit_loop(self.builder, first, end, carried, body, tight=self.count == 1)
 
-        return emit_if_else(self.builder, far, lambda: over_entries(ahead), lambda: over_entries(body))
+        return emit_if_else(
+            self.builder, prefetches, lambda: over_entries(body_with_prefetch), lambda: over_entries(body)
+        )
 
     def operand_addresses(self, entry: Any) -> Emitted:
         """Return the addresses of the tile's vectors in the row selected by an entry's column index."""

@@ -117,9 +117,9 @@ def read_entries(
     SUM: tl.constexpr,
 ) -> tl.tensor:
     """Load one entry's value for each row of the tile and the row of H that it selects; zeros unless `inside`."""
-    asked = tl.load(col + e).to(tl.int64)
+    selected = tl.load(col + e).to(tl.int64)
     value = tl.load(val + e).to(SUM)
-    h = tl.load(H + asked[:, None] * width + f, mask=inside & within, other=0.0).to(SUM)
+    h = tl.load(H + selected[:, None] * width + f, mask=inside & within, other=0.0).to(SUM)
     return tl.where(inside, value[:, None], 0.0), h
 
 
@@ -146,13 +146,13 @@ def sum_rows(
     f = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
     within = f < width * VECTOR
     task = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    there = (task < tasks)[:, None]
+    valid = (task < tasks)[:, None]
     task = tl.minimum(task, tasks - 1)
     # Called twice, because Triton 3.7 does not compile a vector that both addresses loads and masks a tile.
     _, first, _ = row_bounds(rowptr, rows, numbers, task, PIECE)
     row, _, length = row_bounds(rowptr, rows, numbers, task[:, None], PIECE)
     place = result + (task[:, None] if PIECE > 0 else row) * width * VECTOR + f
-    total = tl.load(place, mask=there & within, other=0.0).to(SUM) if ADD else tl.full((ROWS, COLS), 0.0, SUM)
+    total = tl.load(place, mask=valid & within, other=0.0).to(SUM) if ADD else tl.full((ROWS, COLS), 0.0, SUM)
     width *= VECTOR
     last = entries - 1
     for k in range(0, tl.max(length), 4):
@@ -169,7 +169,7 @@ def sum_rows(
         total += a1 * h1
         total += a2 * h2
         total += a3 * h3
-    tl.store(place, total.to(result.dtype.element_ty), mask=there & within)
+    tl.store(place, total.to(result.dtype.element_ty), mask=valid & within)
 
 
 @triton.jit

@@ -133,10 +133,10 @@ class Recording(NamedTuple):
     amounts: Mapping[Key, Amounts]
     end: Any
 
-    def with_bounds(self, begun: Any, end: Any) -> Recording:
+    def with_bounds(self, start: Any, end: Any) -> Recording:
         """Return the recording with other first and last marks, for the replay of a captured epoch."""
         (first, _), *moves = self.moves
-        return self._replace(moves=[(first, begun), *moves], end=end)
+        return self._replace(moves=[(first, start), *moves], end=end)
 
 
 class Ledger:
@@ -216,7 +216,7 @@ class Ledger:
         """Return a mark of the start of an asynchronous call, for `waiting_for` and `record_in_flight`."""
         return self.clock.mark()
 
-    def waiting_for(self, key: Key, left: Any) -> Scope:
+    def waiting_for(self, key: Key, mark: Any) -> Scope:
         """Charge the wait for an asynchronous call to the key that issued the call."""
         return self.at(key)
 

@@ -57,7 +57,7 @@ class Event:
     """The number of copies between host and device."""
     copied: int = 0
     """The bytes of these copies."""
-    begun_after: int = NO_INDEX
+    prefetched_after: int = NO_INDEX
     """The index of the event after which a background thread may start this one; NO_INDEX for the main thread."""
     leaves: bool = False
     """True for an asynchronous call, whose result is waited for in a later event."""
@@ -133,17 +133,17 @@ class Tape(Ledger):
         self._open: Event | None = None
         self._opened = NO_INDEX
         """The index of the open event."""
-        self._wait: Event | None = None
-        self._begun_after, self._fusing = NO_INDEX, False
-        self._putting_off, self._put_off = False, list[Callable[[], None]]()
+        self._wait_event: Event | None = None
+        self._prefetched_after, self._is_fusing = NO_INDEX, False
+        self._is_deferring, self._deferred = False, list[Callable[[], None]]()
         """True while an item is prefetched, and the deferred calls of this tape by its kernels."""
-        self._foreseeing = False
+        self._is_simulating = False
         self._companions: dict[Key, Event] = {}
-        self._left: dict[int, int] = {}
+        self._call_events: dict[int, int] = {}
         """The index of a call's event, by the mark at which the call was issued."""
 
     def start(self) -> None:
-        self.events, self._left, self._open, self._wait = [], {}, None, None
+        self.events, self._call_events, self._open, self._wait_event = [], {}, None, None
         super().start()
         self._update_turn(self.current)
 
@@ -171,16 +171,16 @@ class Tape(Ledger):
     def switch_to(self, key: Key) -> Key:
         if not self.is_taping:
             return super().switch_to(key)
-        if self._wait is None:
+        if self._wait_event is None:
             self._charge_cpu_time()
-        self._open, self._wait = self._wait, None
+        self._open, self._wait_event = self._wait_event, None
         before = super().switch_to(key)
         self._update_turn(key)
         return before
 
     def add(self, key: Key, **more: float) -> None:
-        if self._putting_off:
-            self._put_off.append(lambda: self.add(self.current, **more))
+        if self._is_deferring:
+            self._deferred.append(lambda: self.add(self.current, **more))
             return
         super().add(key, **more)
         if (
@@ -192,7 +192,7 @@ class Tape(Ledger):
 
     def record_operator(self, product: ProductShape | None, flops: int, touched: int) -> None:
         """Add the FLOPs and bytes of an operator to the current key, and record its kernel."""
-        if self._foreseeing:
+        if self._is_simulating:
             return
         for amounts in (self._amounts_of(self.current), self._event(self.current).amounts):
             amounts.flops += flops
@@ -201,18 +201,18 @@ class Tape(Ledger):
 
     @contextmanager
     def simulating_peers(self) -> Iterator[None]:
-        outer, self._foreseeing = self._foreseeing, True
+        outer, self._is_simulating = self._is_simulating, True
         try:
             yield
         finally:
-            self._foreseeing = outer
+            self._is_simulating = outer
 
     def record_kernel(self, product: ProductShape | None, touched: int) -> None:
         """Record a kernel in the current event: the shape of a product, or the bytes of another kernel."""
-        if self._putting_off:
-            self._put_off.append(partial(self.record_kernel, product, touched))
+        if self._is_deferring:
+            self._deferred.append(partial(self.record_kernel, product, touched))
             return
-        if not (self.recording and self.is_taping) or self._fusing:
+        if not (self.recording and self.is_taping) or self._is_fusing:
             return
         event = self._event(self.current)
         if product:
@@ -226,8 +226,8 @@ class Tape(Ledger):
 
     def record_copy(self, size: int) -> None:
         """Record a copy of `size` bytes between host and device."""
-        if self._putting_off:
-            self._put_off.append(partial(self.record_copy, size))
+        if self._is_deferring:
+            self._deferred.append(partial(self.record_copy, size))
             return
         if self.recording and self.is_taping:
             event = self._event(self.current)
@@ -235,11 +235,11 @@ class Tape(Ledger):
 
     def run_fused(self, function: Callable[..., T], *operands: Any) -> T:
         """Record one kernel, which reads every operand and writes every result once."""
-        self._fusing = True
+        self._is_fusing = True
         try:
             results = function(*operands)
         finally:
-            self._fusing = False
+            self._is_fusing = False
         tensors = [*operands, *(results if isinstance(results, tuple) else (results,))]
         self.record_kernel(None, sum(getattr(each, "nbytes", 0) for each in tensors))
         return results
@@ -251,22 +251,22 @@ class Tape(Ledger):
         """
         if not (self.recording and self.is_taping):
             return make
-        after, calls = len(self.events) - 1, self._put_off
+        after, calls = len(self.events) - 1, self._deferred
         assert not calls, "prefetches cannot be nested"
-        self._putting_off = True
+        self._is_deferring = True
         try:
             items = [make()]
         finally:
-            self._putting_off, self._put_off = False, []
+            self._is_deferring, self._deferred = False, []
 
         def made() -> T:
-            self._open, self._begun_after = None, after
+            self._open, self._prefetched_after = None, after
             try:
                 for call in calls:
                     call()
                 return items.pop()
             finally:
-                self._open, self._begun_after = None, NO_INDEX
+                self._open, self._prefetched_after = None, NO_INDEX
 
         return made
 
@@ -275,19 +275,19 @@ class Tape(Ledger):
         if not self.is_taping:
             return mark
         self._event(self.current).leaves = True
-        self._left[mark] = self._opened
+        self._call_events[mark] = self._opened
         return mark
 
-    def waiting_for(self, key: Key, left: Any) -> Scope:
-        if left in self._left:
+    def waiting_for(self, key: Key, mark: Any) -> Scope:
+        if mark in self._call_events:
             self._charge_cpu_time()
-            self._wait = Event(key, waits_for=self._left.pop(left))
-            self.events.append(self._wait)
-        return super().waiting_for(key, left)
+            self._wait_event = Event(key, waits_for=self._call_events.pop(mark))
+            self.events.append(self._wait_event)
+        return super().waiting_for(key, mark)
 
     def _event(self, key: Key) -> Event:
         if self._open is None or self._open.key != key:
-            self._open, self._opened = Event(key, begun_after=self._begun_after), len(self.events)
+            self._open, self._opened = Event(key, prefetched_after=self._prefetched_after), len(self.events)
             self.events.append(self._open)
             self._companions = {}
         return self._open

@@ -43,13 +43,13 @@ class Gradients:
             reduce_all_gradients(weights, self._groups)
             return
         self._advance()
-        for W, coming in self._across_groups:
-            W.grad = coming.wait()
+        for W, pending in self._across_groups:
+            W.grad = pending.wait()
 
     def _advance(self) -> None:
         """Start the sum across groups of every gradient that was summed within this group."""
-        for W, coming in self._within_group:
-            dW = coming.wait()
+        for W, pending in self._within_group:
+            dW = pending.wait()
             with self._groups.ledger.phase(Phase.SYNC, -1):
                 self._across_groups.append((W, self._groups.all_reduce.later(dW, tensor=TensorName.DW)))
         self._within_group.clear()

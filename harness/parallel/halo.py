@@ -64,13 +64,18 @@ def build_halo(
 ) -> tuple[Halo, Csr]:
     """Return the halo of such a block row, and A_NK on the host."""
     rows, others = blocks[own], [i for i in range(len(blocks)) if i != own]
-    wanted = [i for i in others if i in stages]
-    served = others if own in stages else []
-    A_NK, arriving = ctx.blocks.compact_on_host(rows, [blocks[i] for i in wanted], transposed=transposed)
-    leaving, needed = ctx.blocks.needed([blocks[i] for i in served], rows, transposed=transposed)
-    receive, send = dict(zip(wanted, arriving, strict=True)), dict(zip(served, needed, strict=True))
+    sources = [i for i in others if i in stages]
+    targets = others if own in stages else []
+    A_NK, receive_sizes = ctx.blocks.compact_on_host(
+        rows, [blocks[i] for i in sources], transposed=transposed
+    )
+    send_rows, send_sizes = ctx.blocks.needed([blocks[i] for i in targets], rows, transposed=transposed)
+    receive, send = (
+        dict(zip(sources, receive_sizes, strict=True)),
+        dict(zip(targets, send_sizes, strict=True)),
+    )
     sizes = ([rows.get(i, 0) for i in range(len(blocks))] for rows in (send, receive))
-    return Halo(leaving, *sizes), A_NK
+    return Halo(send_rows, *sizes), A_NK
 
 
 class Boundary(NamedTuple):
@@ -90,10 +95,10 @@ class Boundary(NamedTuple):
 
     def outgoing_rows(self, *, transposed: bool = False) -> dict[int, int]:
         """Return the number of rows sent to each other rank."""
-        served = range(len(self.blocks)) if self.own in self.stages else range(0)
+        targets = range(len(self.blocks)) if self.own in self.stages else range(0)
         return {
             i: self.counts.filled(self.blocks[i], self.blocks[self.own], transposed=transposed)
-            for i in self._others(served)
+            for i in self._others(targets)
         }
 
     def index_bytes(self, *, transposed: bool = False) -> int:
@@ -108,8 +113,8 @@ class Boundary(NamedTuple):
     def nonzeros(self, *, transposed: bool = False) -> int:
         """Return the nonzeros of A_NK."""
         rows = self.blocks[self.own]
-        wanted = (self.blocks[i] for i in self._others(self.stages))
-        return sum(self.counts.nonzeros(rows, cols, transposed=transposed) for cols in wanted)
+        sources = (self.blocks[i] for i in self._others(self.stages))
+        return sum(self.counts.nonzeros(rows, cols, transposed=transposed) for cols in sources)
 
     def _others(self, numbers: range) -> list[int]:
         return [i for i in numbers if i != self.own]

@@ -55,10 +55,10 @@ class BackgroundThread:
         self, numbers: Iterable[int], make: Callable[[int], T]
     ) -> Iterator[tuple[int, Callable[[], T]]]:
         """Yield the numbers in order, each with a function that waits for its item, prefetched one number ahead."""
-        begun = ((number, self.submit(partial(make, number))) for number in numbers)
-        coming = next(begun, None)
-        while coming:
-            last, coming = coming, next(begun, None)
+        submitted = ((number, self.submit(partial(make, number))) for number in numbers)
+        pending = next(submitted, None)
+        while pending:
+            last, pending = pending, next(submitted, None)
             yield last
 
     def _keep(self, made: Callable[[], T]) -> T:
@@ -66,9 +66,9 @@ class BackgroundThread:
         item: T = self._used[-1]
         return item
 
-    def _receive(self, stream: SideStream, coming: "Future[tuple[T, Any]]") -> T:
+    def _receive(self, stream: SideStream, pending: "Future[tuple[T, Any]]") -> T:
         """Return an item that the consumer's stream waits for. The host waits only until its kernels are launched."""
-        item, made = coming.result()
+        item, made = pending.result()
         stream.block_current_stream_until(made)
         self._used.append(item)
         return item
@@ -85,16 +85,16 @@ class Prefetcher(Generic[T]):
         in_use: int = 1,
     ) -> None:
         self._make, self._thread = make, BackgroundThread(device, ledger, in_use)
-        self._coming: tuple[int, Callable[[], T]] | None = None
+        self._pending: tuple[int, Callable[[], T]] | None = None
 
     def take(self, number: int) -> T:
         """Return the item of this number, and start to make the next one."""
-        if self._coming is None or self._coming[0] != number:
+        if self._pending is None or self._pending[0] != number:
             self._submit(number)
-        assert self._coming is not None
-        item = self._coming[1]()
+        assert self._pending is not None
+        item = self._pending[1]()
         self._submit(number + 1)
         return item
 
     def _submit(self, number: int) -> None:
-        self._coming = number, self._thread.submit(partial(self._make, number))
+        self._pending = number, self._thread.submit(partial(self._make, number))

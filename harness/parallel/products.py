@@ -127,15 +127,15 @@ def _multiply(kernels: Kernels, A: SparseFactor, H: Tensor, makes: TensorName) -
         product = _add_diagonal(kernels, A.stripes[0], H, kernels.spmm(A.stripes[0].A, H, makes), makes)
         return product if A.over is None else A.over.all_reduce(product, tensor=makes)
     rows = A.stripes[-1].rows.stop
-    product, under_way = H.new_zeros((rows, H.shape[1])), []
+    product, in_flight = H.new_zeros((rows, H.shape[1])), []
     for stripe in A.stripes:
         part = kernels.spmm(stripe.A, H, makes, add_to=product[stripe.rows])
         part = _add_diagonal(kernels, stripe, H, part, makes)
         if A.over is not None and A.overlap:
-            under_way.append(A.over.all_reduce.later(part, tensor=makes))
+            in_flight.append(A.over.all_reduce.later(part, tensor=makes))
         elif A.over is not None:
             A.over.all_reduce(part, tensor=makes)
-    for pending in under_way:
+    for pending in in_flight:
         pending.wait()
     return product
 
@@ -249,13 +249,13 @@ class Linear3D(Function):
     def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         kernels, axes, (overlap, gradients) = saved.kernels, saved.axes, saved.sending
         H_NF, W_FH = saved.saved_tensors
-        coming, dH_NF = None, None
+        pending, dH_NF = None, None
         if saved.needs_input_grad[0]:
             dH_NF = kernels.gemm(G_NH, W_FH.T, axes.gradient)
             send = axes.cols.all_reduce.call(dH_NF, tensor=axes.gradient)
-            coming, dH_NF = (send.later(), None) if overlap else (None, send.now())
+            pending, dH_NF = (send.later(), None) if overlap else (None, send.now())
         dW_FH = kernels.gemm(H_NF.T, G_NH, TensorName.DW)
-        if coming is not None:
-            dH_NF = coming.wait()
+        if pending is not None:
+            dH_NF = pending.wait()
         dW = gradients.sum(saved.W, dW_FH, axes.rows, TensorName.DW, axes.rows.wire)
         return dH_NF, dW, None, None, None

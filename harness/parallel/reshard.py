@@ -95,22 +95,22 @@ def _overlap(block: Rectangle, other: Rectangle) -> Rectangle:
     )
 
 
-def send_pieces(H: Tensor, moves: ReshardPlan, tensor: TensorName) -> Pending[Tensor]:
+def send_pieces(H: Tensor, plan: ReshardPlan, tensor: TensorName) -> Pending[Tensor]:
     """Start to send the pieces of H. `receive_pieces` completes the call."""
-    with moves.group.ledger.op(Op.COPY, tensor=tensor):
-        pieces = [H[rows.start : rows.stop, cols.start : cols.stop].flatten() for rows, cols in moves.sends]
+    with plan.group.ledger.op(Op.COPY, tensor=tensor):
+        pieces = [H[rows.start : rows.stop, cols.start : cols.stop].flatten() for rows, cols in plan.sends]
         flat = torch.cat(pieces)
-    return moves.group.all_to_all.later(
-        flat, send=_piece_sizes(moves.sends), receive=_piece_sizes(moves.receives), tensor=tensor
+    return plan.group.all_to_all.later(
+        flat, send=_piece_sizes(plan.sends), receive=_piece_sizes(plan.receives), tensor=tensor
     )
 
 
-def receive_pieces(coming: Pending[Tensor], moves: ReshardPlan, tensor: TensorName) -> Tensor:
+def receive_pieces(pending: Pending[Tensor], plan: ReshardPlan, tensor: TensorName) -> Tensor:
     """Wait for the pieces and assemble them into this rank's block."""
-    flat = coming.wait()
-    with moves.group.ledger.op(Op.COPY, tensor=tensor):
-        H, pieces = flat.new_empty(moves.shape), flat.split(_piece_sizes(moves.receives))
-        for piece, (rows, cols) in zip(pieces, moves.receives, strict=True):
+    flat = pending.wait()
+    with plan.group.ledger.op(Op.COPY, tensor=tensor):
+        H, pieces = flat.new_empty(plan.shape), flat.split(_piece_sizes(plan.receives))
+        for piece, (rows, cols) in zip(pieces, plan.receives, strict=True):
             H[rows.start : rows.stop, cols.start : cols.stop] = piece.view(len(rows), len(cols))
     return H
 
@@ -119,23 +119,24 @@ def _piece_sizes(pieces: Sequence[Rectangle]) -> list[int]:
     return [len(rows) * len(cols) for rows, cols in pieces]
 
 
-def reshard(x: Tensor, forth: ReshardPlan, back: ReshardPlan) -> Tensor:
+def reshard(x: Tensor, forward_plan: ReshardPlan, backward_plan: ReshardPlan) -> Tensor:
     """Return x in another layout, differentiable."""
-    landed: Tensor = apply(forth.group.ledger, Reshard, x, forth, back)
-    return landed
+    resharded: Tensor = apply(forward_plan.group.ledger, Reshard, x, forward_plan, backward_plan)
+    return resharded
 
 
 class Reshard(Function):
     """Reshards a matrix; the backward pass reshards its gradient back."""
 
     @staticmethod
-    def forward(saved: Any, Z: Tensor, forth: ReshardPlan, back: ReshardPlan) -> Tensor:
-        saved.back = back
-        return receive_pieces(send_pieces(Z, forth, TensorName.Z), forth, TensorName.Z)
+    def forward(saved: Any, Z: Tensor, forward_plan: ReshardPlan, backward_plan: ReshardPlan) -> Tensor:
+        saved.backward_plan = backward_plan
+        return receive_pieces(send_pieces(Z, forward_plan, TensorName.Z), forward_plan, TensorName.Z)
 
     @staticmethod
     def backward(saved: Any, G: Tensor) -> tuple[Tensor, None, None]:
-        return receive_pieces(send_pieces(G, saved.back, TensorName.G), saved.back, TensorName.G), None, None
+        plan = saved.backward_plan
+        return receive_pieces(send_pieces(G, plan, TensorName.G), plan, TensorName.G), None, None
 
 
 class RowColumnSlices(NamedTuple):
@@ -151,9 +152,9 @@ class RowColumnSlices(NamedTuple):
         """Return x split by rows or by columns, differentiable."""
         if self.across.size == 1:
             return x
-        ahead, back = (self.to_rows, self.to_columns) if whole_rows else (self.to_columns, self.to_rows)
+        there, back = (self.to_rows, self.to_columns) if whole_rows else (self.to_columns, self.to_rows)
         return apply_pair(
-            self.across.ledger, x, partial(ahead, tensor=tensor), partial(back, tensor=gradient)
+            self.across.ledger, x, partial(there, tensor=tensor), partial(back, tensor=gradient)
         )
 
     def to_rows(self, x: Tensor, tensor: TensorName) -> Tensor:
@@ -174,20 +175,21 @@ class RowColumnSlices(NamedTuple):
         send, receive = [len(x) * len(cols) for cols in self.cols], [len(rows) * own for rows in self.rows]
         with self.across.ledger.op(Op.COPY, tensor=tensor):
             flat = torch.cat([x[:, cols.start : cols.stop].flatten() for cols in self.cols])
-        arrived = self.across.all_to_all(flat, send=send, receive=receive, tensor=tensor)
-        return arrived.view(sum(map(len, self.rows)), own)
+        received = self.across.all_to_all(flat, send=send, receive=receive, tensor=tensor)
+        return received.view(sum(map(len, self.rows)), own)
 
 
 class Residual:
     """The residual connection of a layer, resharded from the layout of the input to that of the output and back."""
 
-    def __init__(self, forth: ReshardPlan, back: ReshardPlan) -> None:
-        self._forth, self._back, self.ledger = forth, back, forth.group.ledger
-        self._coming: Pending[Tensor] | None = None
+    def __init__(self, forward_plan: ReshardPlan, backward_plan: ReshardPlan) -> None:
+        self._forward_plan, self._backward_plan = forward_plan, backward_plan
+        self.ledger = forward_plan.group.ledger
+        self._pending: Pending[Tensor] | None = None
 
     def keep(self, H: Tensor) -> tuple[Tensor, Tensor]:
         """Start to reshard H; return H for the layer, and a token for `add`."""
-        self._coming = send_pieces(H.detach(), self._forth, TensorName.H)
+        self._pending = send_pieces(H.detach(), self._forward_plan, TensorName.H)
         forked, token = Fork.apply(H, self)  # type: ignore[no-untyped-call]
         charge_backward(self.ledger, forked, (H,))  # one node of autograd makes both
         return forked, token
@@ -199,17 +201,17 @@ class Residual:
 
     def receive(self) -> Tensor:
         """Return H in the layout of the output."""
-        assert self._coming is not None
-        return receive_pieces(self._coming, self._forth, TensorName.H)
+        assert self._pending is not None
+        return receive_pieces(self._pending, self._forward_plan, TensorName.H)
 
     def send_gradient(self, G: Tensor) -> None:
         """Start to reshard the gradient of H back."""
-        self._coming = send_pieces(G, self._back, TensorName.DH)
+        self._pending = send_pieces(G, self._backward_plan, TensorName.DH)
 
     def receive_gradient(self) -> Tensor:
         """Return the gradient of H in the layout of the input."""
-        assert self._coming is not None
-        return receive_pieces(self._coming, self._back, TensorName.DH)
+        assert self._pending is not None
+        return receive_pieces(self._pending, self._backward_plan, TensorName.DH)
 
 
 class Fork(Function):

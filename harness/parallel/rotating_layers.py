@@ -64,9 +64,11 @@ class RotatingLayers(LayerOperators):
         group, shape, rows = self.grid.axis((R, S)), self.grid.shape, self.cuts
         cols: Cuts = self.layout.column_cuts(self.layout.shapes[layer][1])
         with self.ledger.phase(Phase.LINEAR, layer):
-            forth = plan_reshard(group, shape, before, after, rows, cols)
-            back = plan_reshard(group, shape, after, before, rows, cols)
-            return reshard(linear_3d(self.kernels, H_KF, W_FH, axes, self.linear_options), forth, back)
+            forward_plan = plan_reshard(group, shape, before, after, rows, cols)
+            backward_plan = plan_reshard(group, shape, after, before, rows, cols)
+            return reshard(
+                linear_3d(self.kernels, H_KF, W_FH, axes, self.linear_options), forward_plan, backward_plan
+            )
 
     def finish(self, layer: int, Z_NH: Tensor, gamma: Tensor | None) -> Tensor:
         if gamma is None:
@@ -103,9 +105,9 @@ class RotatingLayers(LayerOperators):
         group, shape, rows = self.grid.axis(CUBE), self.grid.shape, self.cuts
         cols: Cuts = self.layout.column_cuts(self.model.hidden)
         with self.ledger.phase(Phase.ACTIVATE, layer):
-            forth = plan_reshard(group, shape, before, after, rows, cols)
-            back = plan_reshard(group, shape, after, before, rows, cols)
-            residual = Residual(forth, back)
+            forward_plan = plan_reshard(group, shape, before, after, rows, cols)
+            backward_plan = plan_reshard(group, shape, after, before, rows, cols)
+            residual = Residual(forward_plan, backward_plan)
             H, token = residual.keep(H)
         return Skip(H, (residual, token))
 

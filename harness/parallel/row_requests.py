@@ -20,15 +20,15 @@ from harness.kernels import Csr
 from harness.ledger import Ledger, Op, TensorName
 
 
-def resolve_in_replay(arrived: Tensor, foreseen: Callable[[], Tensor], ledger: Ledger) -> Tensor:
-    """Return the received tensor. In a replay, where it is a meta tensor, return the result of `foreseen` instead.
+def resolve_in_replay(received: Tensor, simulate: Callable[[], Tensor], ledger: Ledger) -> Tensor:
+    """Return the received tensor. In a replay, where it is a meta tensor, return the result of `simulate` instead.
 
     A run does not compute it, so the ledger does not charge for it.
     """
-    if not arrived.is_meta:
-        return arrived
+    if not received.is_meta:
+        return received
     with ledger.simulating_peers():
-        return foreseen()
+        return simulate()
 
 
 class RowRequests(NamedTuple):
@@ -48,9 +48,9 @@ class RowRequests(NamedTuple):
 
     def exchange_and_merge(self, rows: Tensor, own: Tensor, tensor: TensorName) -> Tensor:
         """Send `rows` to others, and return all rows that this member needs in order, including `own`."""
-        arrived = self.exchange(rows, tensor).now()
+        received = self.exchange(rows, tensor).now()
         with self.over.ledger.op(Op.COPY, tensor=tensor):
-            return torch.cat(self.merge(arrived, own))
+            return torch.cat(self.merge(received, own))
 
     def exchange(self, rows: Tensor, tensor: TensorName) -> Call[Tensor]:
         """Send the rows that others requested; the result of the call is the rows that this member requested."""
@@ -58,74 +58,82 @@ class RowRequests(NamedTuple):
             rows, send=self.send_counts, receive=self.receive_counts, tensor=tensor
         )
 
-    def merge(self, arrived: Tensor, own: Tensor) -> list[Tensor]:
+    def merge(self, received: Tensor, own: Tensor) -> list[Tensor]:
         """Return the rows in the order of owners: of members before this one, its own, of members after."""
-        return [arrived[: self.before], own, arrived[self.before :]]
+        return [received[: self.before], own, received[self.before :]]
 
 
 def request_rows(
     over: Axis,
     blocks: Sequence[range],
-    named: Tensor,
+    needed: Tensor,
     counts: list[int],
     others: Callable[[], Sequence[Tensor]],
 ) -> RowRequests:
-    """Request the vertices `named`, which are sorted by owner, with `counts` of each.
+    """Request the vertices `needed`, which are sorted by owner, with `counts` of each.
 
     `others` returns the vertices that each member requests from this one, for a replay.
     """
     this, start = over.index, blocks[over.index].start
     before, own = sum(counts[:this]), counts[this]
     with over.ledger.op(Op.COPY, tensor=TensorName.INDEX):
-        wanted = [0 if member == this else count for member, count in enumerate(counts)]
-        absent = torch.cat([named[:before], named[before + own :]])
-        numbers = upload(torch.tensor(wanted), named.device)
+        receive_counts = [0 if member == this else count for member, count in enumerate(counts)]
+        remote = torch.cat([needed[:before], needed[before + own :]])
+        numbers = upload(torch.tensor(receive_counts), needed.device)
     ones = [1] * over.size
 
     @cache
-    def foreseen() -> list[Tensor]:
+    def simulate() -> list[Tensor]:
         return [vertices[:0] if member == this else vertices for member, vertices in enumerate(others())]
 
-    arrived = over.all_to_all(numbers, send=ones, receive=ones, tensor=TensorName.COUNT)
-    asked = resolve_in_replay(arrived, lambda: torch.tensor(list(map(len, foreseen()))), over.ledger).tolist()
-    arrived = over.all_to_all(absent, send=wanted, receive=asked, tensor=TensorName.INDEX)
-    coming = resolve_in_replay(arrived, lambda: torch.cat(foreseen()), over.ledger)
-    return RowRequests(over, wanted, asked, coming - start, named[before : before + own] - start, before)
+    received = over.all_to_all(numbers, send=ones, receive=ones, tensor=TensorName.COUNT)
+    send_counts = resolve_in_replay(
+        received, lambda: torch.tensor(list(map(len, simulate()))), over.ledger
+    ).tolist()
+    received = over.all_to_all(remote, send=receive_counts, receive=send_counts, tensor=TensorName.INDEX)
+    requested = resolve_in_replay(received, lambda: torch.cat(simulate()), over.ledger)
+    return RowRequests(
+        over, receive_counts, send_counts, requested - start, needed[before : before + own] - start, before
+    )
 
 
-def fetch_matrix_rows(requests: RowRequests, leaving: Csr, own: Csr, foreseen: Callable[[], Csr]) -> Csr:
+def fetch_matrix_rows(requests: RowRequests, outgoing: Csr, own: Csr, simulate: Callable[[], Csr]) -> Csr:
     """Return the requested rows of a sparse matrix, given the rows to send and this member's own.
 
-    Row lengths are exchanged first, then columns, then values. `foreseen` computes the same rows for a replay.
+    Row lengths are exchanged first, then columns, then values. `simulate` computes the same rows for a replay.
     """
-    known, ledger = cache(foreseen), requests.over.ledger
+    simulated_rows, ledger = cache(simulate), requests.over.ledger
 
-    def lengths_known() -> Tensor:
-        return known().rowptr.diff()
+    def simulated_lengths() -> Tensor:
+        return simulated_rows().rowptr.diff()
 
-    lengths = _exchange_values(requests, leaving.rowptr.diff(), own.rowptr.diff(), TensorName.COUNT)
-    lengths = resolve_in_replay(lengths, lengths_known, ledger).to(own.rowptr.device)
-    absent = torch.cat([lengths[: requests.before], lengths[requests.before + own.rows :]])
+    lengths = _exchange_values(requests, outgoing.rowptr.diff(), own.rowptr.diff(), TensorName.COUNT)
+    lengths = resolve_in_replay(lengths, simulated_lengths, ledger).to(own.rowptr.device)
+    remote = torch.cat([lengths[: requests.before], lengths[requests.before + own.rows :]])
     parts = sum_parts(
-        torch.cat([absent, leaving.rowptr.diff()]), requests.receive_counts + requests.send_counts
+        torch.cat([remote, outgoing.rowptr.diff()]), requests.receive_counts + requests.send_counts
     )
-    wanted, asked = parts[: requests.over.size], parts[requests.over.size :]
+    receive_counts, send_counts = parts[: requests.over.size], parts[requests.over.size :]
     entries = requests._replace(
-        receive_counts=wanted, send_counts=asked, before=sum(wanted[: requests.over.index])
+        receive_counts=receive_counts,
+        send_counts=send_counts,
+        before=sum(receive_counts[: requests.over.index]),
     )
     col = resolve_in_replay(
-        _exchange_values(entries, leaving.col, own.col, TensorName.INDEX), lambda: known().col, ledger
+        _exchange_values(entries, outgoing.col, own.col, TensorName.INDEX),
+        lambda: simulated_rows().col,
+        ledger,
     )
     val = resolve_in_replay(
-        _exchange_values(entries, leaving.val, own.val, TensorName.A), lambda: known().val, ledger
+        _exchange_values(entries, outgoing.val, own.val, TensorName.A), lambda: simulated_rows().val, ledger
     )
     here = own.rowptr.device
     return Csr(pad(lengths.cumsum(0), (1, 0)), col.to(here), val.to(here), own.cols)
 
 
-def _exchange_values(requests: RowRequests, leaving: Tensor, own: Tensor, tensor: TensorName) -> Tensor:
+def _exchange_values(requests: RowRequests, outgoing: Tensor, own: Tensor, tensor: TensorName) -> Tensor:
     device = requests.over.device
-    return requests.exchange_and_merge(leaving.to(device), own.to(device), tensor)
+    return requests.exchange_and_merge(outgoing.to(device), own.to(device), tensor)
 
 
 def sum_parts(lengths: Tensor, parts: list[int]) -> list[int]:

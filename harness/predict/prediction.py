@@ -340,8 +340,8 @@ class OnCard:
             needs = () if event.leaves else epoch.names(waits_for)
             self.items.append(Item(float(work.sum()), posts, needs, handling=float(handling.sum())))
             self._work.append(work + handling)
-            if event.begun_after != NO_INDEX and card.rates.cores_per_node is None:
-                self._move_aside(number, event.begun_after + 1)
+            if event.prefetched_after != NO_INDEX and card.rates.cores_per_node is None:
+                self._move_aside(number, event.prefetched_after + 1)
 
     def _move_aside(self, number: int, first: int) -> None:
         """Leaves the work of an event to the background thread, from the item `first` on; the event waits for it."""

@@ -125,7 +125,7 @@ def _issued(event: Event) -> tuple[object, ...]:
         event.leaves,
         event.waits_for,
         event.travels_with,
-        event.begun_after,
+        event.prefetched_after,
     )
 
 
