@@ -38,9 +38,9 @@ def curve(spec: Spec, at: Sequence[int]) -> tuple[list[float], float] | None:
     for epoch in range(max(at)):
         words += sum(amounts.words_payload for amounts in trainer.epoch().entries.values())
         if epoch + 1 in at:
-            accuracies.append(trainer.evaluate()[0]["test"].share)
+            accuracies.append(trainer.evaluate()[0]["test"].ratio)
     every = gather_tables(trainer.ctx.grid.world, words / max(at))
-    trainer.ctx.grid.settle()
+    trainer.ctx.grid.drain()
     return (accuracies, max(every)) if every else None
 
 

@@ -285,7 +285,9 @@ class JoinedWorld:
         machine = json.loads((scratch / "spec.json").read_text(encoding="utf-8"))["machine"]
         torch.set_num_threads(machine["threads_per_rank"])
         here = is_single_machine(os.environ)
-        store = make_file_store(scratch / "meeting", self.at.world) if here else PrefixStore(order, self._store)
+        store = (
+            make_file_store(scratch / "meeting", self.at.world) if here else PrefixStore(order, self._store)
+        )
         run_and_report_faults(self.at, root, scratch, runs, store)
 
 

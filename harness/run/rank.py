@@ -54,7 +54,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="harness.run.rank")
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--meeting", type=Path, help="a file by which ranks find each other without a board")
+    parser.add_argument("--meeting", type=Path, help="a file by which ranks find each other without a rendezvous")
     parser.add_argument("--stacks", action="store_true", help="write the stacks into a file at every SIGUSR1")
     interfaces.add_interface_options(parser)
     options = parser.parse_args()
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def run_and_report_faults(
-    at: meeting.RankPlace,
+    at: launchers.RankPlace,
     root: Path,
     scratch: Path,
     runs: Path,
@@ -130,7 +130,7 @@ def run(
             tables.add_tape(record_tape(trainer, ledger))
         ranks = gather_tables(grid.world, tables)
         grid.drain()
-        read_network = engine.read_network()
+        network = engine.read_network()
     finally:
         engine.leave_world()
         if in_turns:
@@ -156,7 +156,7 @@ def open_turn(scratch: Path) -> Turn:
 
 
 def record_tape(trainer: Trainer, tape: Tape) -> list[Event]:
-    """Record `TAPED` more epochs, in which the ranks of a machine compute in turns, and return their take_median_times events."""
+    """Record `TAPED` more epochs, in which the ranks of a machine compute in turns, and return their typical events."""
     tape.recording = tape.is_taping = True
     epochs = []
     for _ in range(TAPED):
