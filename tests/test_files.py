@@ -271,9 +271,9 @@ def test_sweep_spares_a_live_process_of_another_pid_namespace(tmp_path):
     if subprocess.run([*IN_A_NAMESPACE, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this system makes no PID namespaces for its users")
     program = (
-        "import os, sys; from pathlib import Path; from harness.files import owner_tag, sibling\n"
+        "import os, sys; from pathlib import Path; from harness.files import owner_tag, temporary_path\n"
         "os.fork() and (os.wait(), os._exit(0))\n"  # the first process of a namespace has an id that is always taken
-        f"folder = Path({str(tmp_path)!r}); sibling(folder / 'record').touch()\n"
+        f"folder = Path({str(tmp_path)!r}); temporary_path(folder / 'record').touch()\n"
         "(folder / f'launch-{owner_tag()}.ab12cd34').mkdir(); print(flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -167,13 +167,13 @@ def test_no_two_classes_share_a_name() -> None:
 def test_strategies_are_shallow() -> None:
     """Classes between a built-in strategy and `Strategy`, itself included, along the longest line."""
     code = """
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 from harness.strategy import Strategy
 
 def depth(kind):
     return 0 if kind is Strategy else 1 + max(depth(base) for base in kind.__bases__ if issubclass(base, Strategy))
 
-for point in registered():
+for point in registered_strategies():
     if point.value.startswith("harness.strategies."):
         print(point.name, depth(load_strategy(point.name)))
 """

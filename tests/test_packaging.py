@@ -131,9 +131,9 @@ def test_an_installed_wheel_finds_its_strategies_as_it_would_find_foreign_ones(
     zipfile.ZipFile(wheel).extractall(tmp_path)
     code = """
 import harness
-from harness.registry import registered
+from harness.registry import registered_strategies
 print(harness.__file__)
-for point in registered():
+for point in registered_strategies():
     print(point.name, point.load().name)
 """
     environment = with_python_path(tmp_path)

@@ -61,8 +61,8 @@ def run(python: Path, *words: object, cwd: Path, path: str, code: int = 0) -> st
 
 LISTED = """
 import importlib.metadata, json, sys
-from harness.registry import registered
-names = {point.name: point.value for point in registered()}
+from harness.registry import registered_strategies
+names = {point.name: point.value for point in registered_strategies()}
 try:
     installed = importlib.metadata.version("parallel-gnn-harness")
 except importlib.metadata.PackageNotFoundError:

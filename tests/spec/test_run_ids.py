@@ -8,7 +8,7 @@ from harness.experiment.expand import expand, load_experiment
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
 from harness.strategy import MessageParams
-from harness.validation import added_later, settings_of
+from harness.validation import added_later, list_settings
 
 RECORDED = Path(__file__).with_name("run_ids.txt")
 """What `harness plan --experiment workflows/experiments/every-choice.yaml` printed, with run ids and labels."""
@@ -49,7 +49,7 @@ def test_a_parameter_added_later_changes_an_id_only_when_it_is_set() -> None:
 
 
 def test_a_parameter_added_later_is_listed_and_checked_like_any_other() -> None:
-    (setting,) = [each for each in settings_of(OneMoreParam) if each.key == "depth"]
+    (setting,) = [each for each in list_settings(OneMoreParam) if each.key == "depth"]
     assert (setting.default, setting.meaning) == ("2", "How deep.")
     with pytest.raises(ValueError, match="greater than or equal to 1"):
         OneMoreParam(depth=0)
