@@ -86,7 +86,9 @@ def _read(path: Path, where: str, language: str, parse: Callable[[str], Any]) ->
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{where} cannot be read: {reason}.") from None
     if len(data) > LONGEST[language]:
-        raise UserError(f"{where} has more than {LONGEST[language]:,} bytes, which is no file of this kind.")
+        raise UserError(
+            f"{where} has more than {LONGEST[language]:,} bytes, which is too large for a file of this kind."
+        )
     return _parse(data, where, language, parse)
 
 
@@ -94,7 +96,7 @@ def _parse(data: bytes, where: str, language: str, parse: Callable[[str], Any]) 
     try:
         return parse(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise UserError(f"{where} is not text in UTF-8: byte {error.start + 1:,} belongs to none.") from None
+        raise UserError(f"{where} is not text in UTF-8: byte {error.start + 1:,} is invalid.") from None
     except _InvalidDocumentError as reason:
         raise UserError(f"{where} cannot be read as {language}: {reason}.") from None
 

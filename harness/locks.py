@@ -46,8 +46,8 @@ def find_lockable_path(path: Path) -> Path:
             if _is_private(folder) and has_locks(folder):
                 return folder / f".{path.name}.{owner}.{digest}.part"
     raise UserError(
-        f"{path.parent} is on a file system without locks ({file_system(path)}), and so is every local folder "
-        f"({', '.join(map(str, places))}), or it cannot be written. Ranks of one machine meet in a file under a lock: "
+        f"{path.parent} is on a file system without locks ({file_system(path)}), and so are the local folders "
+        f"({', '.join(map(str, places))}), or they are not writable. Ranks on one machine need a locked file to meet: "
         "set TMPDIR to a folder on a local disk, or choose other results (--out, HARNESS_RESULTS)."
     )
 

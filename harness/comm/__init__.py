@@ -1,4 +1,4 @@
 """Grids of ranks, their axes, and the collectives on an axis.
 
-This file imports nothing: `harness.comm.layout` is plain arithmetic, read by commands that must start without torch.
+This module has no imports, so that commands can import `harness.comm.layout` without importing torch.
 """

@@ -59,7 +59,7 @@ def join_world(
     """
     if engine is Engine.SINGLE and at.world > 1:
         raise UserError(
-            f"The engine single runs one rank, and {at.world} were started. "
+            f"The engine single runs one rank, but {at.world} were started. "
             "Start one rank, or choose the engine gloo (CPU) or nccl (GPU)."
         )
     device = select_device(engine, at.local_rank)
@@ -168,7 +168,7 @@ def _make_tcp_store(host: str, port: int, world: int, timeout: timedelta, *, is_
 def _check_world(store: dist.Store, name: str) -> None:  # type: ignore[name-defined]
     if (other := store.get(WORLD).decode(errors="replace")) != name:
         raise UserError(
-            f"The ranks of {name!r} met those of {other!r}. Set MASTER_PORT to a port of their own."
+            f"Ranks of {name!r} found the store of {other!r}. Set MASTER_PORT to a port that no other job uses."
         )
 
 
@@ -178,8 +178,7 @@ def _claim_gpu(device: torch.device, store: dist.Store) -> None:  # type: ignore
     if store.add(f"{host} {gpu_identity(device)}", 1) > 1:
         raise UserError(
             f"Two ranks on {host} have the same GPU: this rank sees {gpu_count()}, and its launcher started more ranks "
-            "there than the GPUs that it shows. Start as many ranks on a machine as it has GPUs, or show each rank "
-            "a GPU of its own."
+            "there than visible GPUs. Start at most one rank per GPU, or make a different GPU visible to each rank."
         )
 
 

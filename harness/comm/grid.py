@@ -137,6 +137,6 @@ def _check_shape(shape: Mapping[AxisName, int], world: int) -> None:
         raise UserError(f"The grid {text} has an axis without ranks. Every axis needs at least one.")
     if (ranks := prod(shape.values())) != world:
         raise UserError(
-            f"The grid {text} arranges {ranks} ranks, and {world} were started. "
+            f"The grid {text} arranges {ranks} ranks, but {world} were started. "
             f"Start {ranks}, or choose a grid whose axes multiply to {world}."
         )

@@ -30,7 +30,7 @@ MIX_2 = 0x94D049BB133111EB
 
 
 NUMBA_THRESHOLD = 1 << 18
-"""The smallest draw that uses the compiled loop; below it, compilation costs more than it saves."""
+"""The smallest draw that uses the compiled loop; for smaller ones, compilation costs more than it saves."""
 
 
 class Purpose(StrEnum):

@@ -28,7 +28,7 @@ SUMS = {torch.float32: torch.float32, torch.float64: torch.float64, torch.bfloat
 """The dtype of sums."""
 TRITON = {torch.float32: tl.float32, torch.float64: tl.float64}
 
-assert ENTRIES_PER_ITERATION == 4, "a turn of the loop below adds four entries"
+assert ENTRIES_PER_ITERATION == 4, "an iteration of the loop below adds four entries"
 
 
 class TileShape(NamedTuple):

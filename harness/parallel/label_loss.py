@@ -59,8 +59,10 @@ class LabelLoss(ABC):
         with rows.ledger.phase(Phase.LOSS):
             with rows.ledger.op(Op.ELEMENTWISE, tensor=TensorName.COUNT):
                 counted = self._count_rows().to(Z_NC.dtype)
-            of = rows.all_reduce(counted, tensor=TensorName.COUNT).clamp(min=1)
-            return shares.sum(replace(self, denominator=of).partial_loss(Z_NC), tensor=TensorName.LOSS)
+            denominator = rows.all_reduce(counted, tensor=TensorName.COUNT).clamp(min=1)
+            return shares.sum(
+                replace(self, denominator=denominator).partial_loss(Z_NC), tensor=TensorName.LOSS
+            )
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
         """Return the accuracy of each split over the whole graph."""
@@ -100,9 +102,9 @@ class OneClass(LabelLoss):
         return Z_NC.argmax(dim=1)
 
     def count_correct(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        guess_N = self.predict(Z_NC)
+        predicted_N = self.predict(Z_NC)
         return {
-            name: ((guess_N == labels_N).sum(), (labels_N != IGNORED).sum())
+            name: ((predicted_N == labels_N).sum(), (labels_N != IGNORED).sum())
             for name, labels_N in self.splits.items()
         }
 
@@ -117,8 +119,8 @@ class OneClassSplit(OneClass):
 
     def partial_loss(self, Z_NC: Tensor) -> Tensor:
         axis, classes = self._axis, self.own
-        share: Tensor = apply(axis.ledger, CrossEntropy, Z_NC, self.labels, classes, axis, self.denominator)
-        return share
+        loss: Tensor = apply(axis.ledger, CrossEntropy, Z_NC, self.labels, classes, axis, self.denominator)
+        return loss
 
     def predict(self, Z_NC: Tensor) -> Tensor:
         return predict_split(Z_NC, self.own, self._axis)

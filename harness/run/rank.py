@@ -54,7 +54,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="harness.run.rank")
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--meeting", type=Path, help="a file by which ranks find each other without a rendezvous")
+    parser.add_argument(
+        "--meeting", type=Path, help="a file by which ranks find each other without a rendezvous"
+    )
     parser.add_argument("--stacks", action="store_true", help="write the stacks into a file at every SIGUSR1")
     interfaces.add_interface_options(parser)
     options = parser.parse_args()

@@ -26,7 +26,7 @@ def test_a_world_of_one_has_no_process_group(kind: Engine) -> None:
 
 
 def test_the_engine_single_refuses_a_second_rank() -> None:
-    with pytest.raises(UserError, match="one rank, and 2 were started"):
+    with pytest.raises(UserError, match="one rank, but 2 were started"):
         engine.join_world(Engine.SINGLE, RankPlace(0, 2))
 
 

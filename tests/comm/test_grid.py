@@ -67,7 +67,7 @@ def test_a_world_of_one_fits_grids_of_one(shape: dict[AxisName, int]) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "said"),
-    [({X: 2, Y: 2}, "x=2 x y=2 arranges 4 ranks, and 1 were started"), ({X: 0}, "without ranks")],
+    [({X: 2, Y: 2}, "x=2 x y=2 arranges 4 ranks, but 1 were started"), ({X: 0}, "without ranks")],
 )
 def test_a_grid_that_does_not_fit_is_refused(shape: dict[AxisName, int], said: str) -> None:
     with pytest.raises(UserError, match=said):
