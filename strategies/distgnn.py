@@ -138,7 +138,7 @@ class CopiedRows(RowOperators):
         self.A_VV = self.A_T_VV = ctx.memory.hold_matrix(A_VV)
         if strategy.transposes(sizes):
             self.A_T_VV = ctx.memory.hold_matrix(transpose(A_VV))
-        leaving, self.V = torch.cat(M) - self.rows.start, V.to(self.device)
+        leaving, self.V = torch.cat(M) - self.rows.start, hold(V)
         self.S_NM = ctx.memory.hold_matrix(
             build_scatter_matrix(leaving, self.masters, ctx.dtype), TensorName.INDEX
         )
@@ -347,13 +347,14 @@ class DistGnn(RowStrategy):
         return words
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """A of this rank's edges and its transpose; X of all copies; M and S; what has arrived of other copies."""
+        """A of this rank's edges and its transpose; X of all copies; V, M and S; what has arrived of other copies."""
         sizes, precision = self.sizes_of(at, counts), self.spec.precision
         N, M, K = len(self.rows(at)), sum(sizes.M), sum(sizes.K)
         word, matrix = WORD[precision], csr_bytes(N + K, sizes.entries, precision)
         held = {**dense_bytes(self, at), TensorName.A: matrix * (1 + self.transposes(sizes))}
         held[TensorName.X] += word * K * self.facts.features
-        held[TensorName.INDEX] = LONG * (M + (M + K) * bool(self.delay)) + csr_bytes(N, M, precision)
+        in_bins = (M + K) * bool(self.delay)
+        held[TensorName.INDEX] = LONG * (N + K + M + in_bins) + csr_bytes(N, M, precision)
         for direction, _, width in self.sums() if self.delay else ():
             held[self.moves(direction)] = held.get(self.moves(direction), 0) + word * width * (M + K)
         return held

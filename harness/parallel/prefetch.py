@@ -60,6 +60,7 @@ class BackgroundThread:
         while pending:
             last, pending = pending, next(submitted, None)
             yield last
+        self._used.clear()  # the next item is begun behind the kernels of this pass
 
     def _keep(self, made: Callable[[], T]) -> T:
         self._used.append(made())

@@ -180,6 +180,15 @@ class HoldsTwice(OneD):
         return WholeRows(ctx, self)
 
 
+class KeepsApart(OneD):
+    """Keeps a tensor on the device without a word to the memory of its context."""
+
+    def operators(self, ctx: Context) -> WholeRows:
+        rows = WholeRows(ctx, self)
+        rows.apart = torch.zeros(3, device=ctx.device)  # type: ignore[attr-defined]
+        return rows
+
+
 class AcceptsAnything(OneD):
     """Refuses nothing."""
 

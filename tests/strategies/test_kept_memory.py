@@ -1,0 +1,149 @@
+"""Whatever a rank keeps on its device from one step to the next is in the formula of its strategy, or listed here.
+
+A rank is replayed on shapes, where tensors of the device are those of torch's device `meta`. The bytes that live after
+training are counted as torch makes and frees them, whoever holds them. Each must be in the formula, but for gradients
+and for the exceptions, which have reasons.
+"""
+
+import gc
+from collections.abc import Iterable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from harness.check.case import Case
+from harness.check.kit import _at_once, _case, _grids, _split_axes
+from harness.check.laws import ScipyCounts
+from harness.comm import engine
+from harness.comm.call import Pending
+from harness.comm.engine import Engine
+from harness.comm.grid import Grid
+from harness.comm.meeting import RankPlace
+from harness.errors import UserError
+from harness.ledger import Ledger
+from harness.ledger.tape import Tape
+from harness.parallel.prefetch import Prefetcher
+from harness.registry import load_strategy, registered
+from harness.replay import Meter
+from harness.run.trainer import Trainer
+from harness.strategies.sampling.bulk import Bulk
+from harness.strategies.sampling.composition import Feed
+from harness.strategy import Strategy
+from tests.check.mutants import __file__ as mutants
+
+EXCEPTIONS: dict[tuple[type, str], str] = {
+    (Pending, "_result"): "a message in flight, or one that has landed and is used in the next epoch",
+    (Pending, "_started"): "a message in flight",
+    (Prefetcher, "_coming"): "the item of the next step, made while this step is computed",
+    (Prefetcher, "_thread"): "the items of the last steps, whose kernels may still run",
+    (Feed, "_begun"): "the next mini-batch of a system that prefetches, whose features travel",
+    (Bulk, "layers"): "the samples of a bulk, drawn for many steps at once: `Strategy.samples` states them",
+    (Bulk, "shapes"): "the shapes of the same samples in a replay",
+}
+"""What may live from step to step and not be in the formula, by the class of its owner and the attribute, and why.
+
+The graphs that samplers draw from are not here: they stay on the host.
+"""
+OF_THE_TRAINER = 1
+"""The byte in which the trainer keeps whether its last output was finite."""
+BUILT_IN = [point.name for point in registered() if point.value.startswith("harness.strategies.")]
+EPOCHS = 2
+
+
+def objects_within(roots: Iterable[Any]) -> Iterator[Any]:
+    """The objects that others lead to, but for those behind modules, classes and the globals of functions."""
+    seen, waiting = set[int](), list(roots)
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen or isinstance(each, ModuleType | type | Ledger):
+            continue
+        seen.add(id(each))
+        yield each
+        if isinstance(each, FunctionType):
+            waiting += [*(each.__closure__ or ()), *(each.__defaults__ or ())]
+        elif not isinstance(each, Tensor | str | bytes | int | float):
+            waiting += gc.get_referents(each)
+
+
+def memory_of(tensors: Iterable[Any]) -> dict[int, int]:
+    """The bytes of each piece of memory that shapes have."""
+    found = (each for each in tensors if isinstance(each, Tensor) and each.is_meta)
+    return {x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in found}
+
+
+def excepted(operators: Any) -> dict[int, int]:
+    """The memory of the EXCEPTIONS."""
+    roots = [
+        getattr(each, name, None)
+        for each in objects_within([operators])
+        for kind, name in EXCEPTIONS
+        if isinstance(each, kind)
+    ]
+    return memory_of(objects_within(roots))
+
+
+def unstated(case: Case, rank: int) -> tuple[int, list[str]]:
+    """The bytes that live after training and are in no formula, and the shapes that they may be."""
+    strategy, tape = case.strategy(), Tape()
+    device = engine.start(Engine.REPLAY, RankPlace(rank, case.spec.ranks))
+    try:
+        grid = Grid.build(strategy.grid, tape, device, wire=strategy.wire)
+        with Meter(tape) as meter:
+            trainer = Trainer(strategy, grid, case.store())
+            memory = trainer.ctx.memory
+            meter.memory.begin_epoch(memory.shapes_on_host())
+            for _ in range(EPOCHS * trainer.steps):
+                trainer.step()
+    finally:
+        engine.stop()
+    formula = strategy.memory(strategy.coordinates(rank), ScipyCounts(case.store()))
+    gradients = memory_of(W.grad for W in trainer.parameters)
+    held = memory_of([*(tensor for _, tensor in memory._held), *memory._on_host])
+    others = {key: size for key, size in excepted(trainer.operators).items() if key not in held}
+    stated = sum(formula.values()) + sum(gradients.values()) + sum(others.values()) + OF_THE_TRAINER
+    shapes = [
+        f"{tuple(each.shape)} of {each.dtype}"
+        for each in objects_within([trainer.operators])
+        if not memory_of([each]).keys() <= {*held, *gradients, *others}
+    ]
+    return meter.memory.now - stated, shapes
+
+
+def cases_of(name: str, *, every: bool) -> list[Case]:
+    """The kit's cases of a strategy on its grid with the most split axes; the ordinary one, or every case."""
+    strategy: type[Strategy] = load_strategy(name)
+    grids = [grid for ranks in (3, 4) for grid in _grids(strategy, ranks, "quick")] or _grids(
+        strategy, 1, "quick"
+    )
+    grid = max(reversed(grids), key=_split_axes)
+    return [_case(name, grid, "ordinary"), *(_at_once(name, strategy, grid) if every else ())]
+
+
+def check(name: str, *, every: bool = False) -> None:
+    for case in cases_of(name, every=every):
+        try:
+            case.strategy()
+        except UserError:
+            continue
+        for rank in {0, case.spec.ranks - 1} if every else {case.spec.ranks - 1}:
+            left, shapes = unstated(case, rank)
+            assert left == 0, f"{case.description}, rank {rank}: {left:,} bytes in no formula; {shapes}"
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_byte_that_lives_on_is_in_the_formula(name: str) -> None:
+    check(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_byte_that_lives_on_is_in_the_formula_in_every_case(name: str) -> None:
+    check(name, every=True)
+
+
+@pytest.mark.parametrize("name", ["HoldsTwice", "KeepsApart"])
+def test_a_tensor_that_the_formula_does_not_know_is_seen(name: str) -> None:
+    with pytest.raises(AssertionError, match=r"bytes in no formula"):
+        check(f"{mutants}:{name}")
