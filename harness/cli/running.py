@@ -229,7 +229,7 @@ def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
 def _record(folder: Path, *, cached: bool) -> dict[str, Any]:
     """The record of a run, with its folder and the number of epochs that its spec asks for."""
     whole = read_record(folder)
-    asked = whole.spec["training"]["epochs"]
+    asked = whole.parsed_spec().training.epochs
     return {"folder": str(folder), "cached": cached, "epochs_asked": asked, **whole.record}
 
 
@@ -253,7 +253,7 @@ def _write_trace(root: Path, folder: Path, strategy: str) -> dict[str, Any]:
     """Writes the trace of a run into its folder; returns what the trace shows."""
     from harness.predict.emulation import play_run, trace_summary, write_trace
 
-    card = read_record(folder).spec["machine"]["name"]
+    card = read_record(folder).parsed_spec().machine.name
     played = play_run(folder, load_machine_card(root, card), strategy)
     path = folder / "trace.json"
     write_trace(path, played)
@@ -402,7 +402,7 @@ def _emulate(options: argparse.Namespace) -> int:
     )
 
     def emulated(folder: Path) -> PricedEpoch:
-        card = load_machine_card(root, options.machine or read_record(folder).spec["machine"]["name"])
+        card = load_machine_card(root, options.machine or read_record(folder).parsed_spec().machine.name)
         spec, facts, predicted = emulate(folder, card, options.strategy)
         if options.trace:
             write_trace(options.trace, play_run(folder, card, options.strategy))

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness.documents import read_yaml
-from harness.validation import Frozen, unknown_name_error, validate
+from harness.errors import UserError
+from harness.validation import Frozen, format_value, unknown_name_error, validate
 
 FIGURES = Path("workflows") / "figures.csv"
 EXPERIMENTS = Path("workflows") / "experiments"
@@ -43,7 +44,12 @@ def paper_figures(root: Path) -> list[PaperFigure]:
     """All figures, in the order of the file."""
     named: dict[str, list[str]] = {}
     for path in sorted((root / EXPERIMENTS).glob("*.yaml")):
-        for figure in read_yaml(path, path.name).get("reproduces", []):
+        figures = read_yaml(path, path.name).get("reproduces") or []
+        if not isinstance(figures, list) or not all(isinstance(figure, str) for figure in figures):
+            raise UserError(
+                f"{path.name}: reproduces = {shown(figures)} is not accepted: a list of ids of {FIGURES} is expected."
+            )
+        for figure in figures:
             named.setdefault(figure, []).append(path.stem)
     return [
         validate(PaperFigure, {**row, "experiments": tuple(named.get(row["id"], ()))}, str(FIGURES))

@@ -111,7 +111,7 @@ class PartialFile:
     @property
     def version(self) -> Version:
         """The noted version; an empty one if the notes cannot be read."""
-        with suppress(OSError, ValueError, TypeError):
+        with suppress(OSError, ValueError, TypeError, RecursionError):
             version = Version(**json.loads(self.notes.read_text(encoding="utf-8")))
             if all(isinstance(each, str | None) for each in (version.etag, version.modified)):
                 return version

@@ -12,10 +12,11 @@ tape has no times of the clock, because its ranks compute in turns.
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.errors import UserError
+from harness.errors import RunError, UserError
 from harness.files import write_text
 from harness.ledger import COMPUTING, MOVING, NO_INDEX
 from harness.ledger.tape import Event
@@ -23,13 +24,16 @@ from harness.predict.prediction import OnCard, Prediction, RankEpoch, check_card
 from harness.predict.timeline import Played, Slice, play
 from harness.registry import load_installed_strategy, load_strategy
 from harness.replay import Replayed
-from harness.results.record import Record, read_record
+from harness.results.record import WAY_OUT, Record, read_record
 from harness.run.ledger_rows import key_row
 from harness.run.rank_tables import COUNTED, event_from_row
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec
 from harness.strategy import Facts, Strategy
-from harness.validation import format_value
+from harness.validation import format_value, truncate
+
+MOST = 1e18
+"""Far above the seconds, words and bytes of any event."""
 
 
 class Emulated(NamedTuple):
@@ -44,11 +48,26 @@ def emulate(folder: Path, card: MachineCard, strategy: str = "") -> Emulated:
     """Plays the tape of a run on the links of a card. The file of a strategy is run only if `strategy` names it too."""
     check_card(card)
     record = read_record(folder)
-    spec = Spec.model_validate(record.spec)
-    facts = _facts(record)
-    epochs = tape_epochs(record, spec, facts, strategy)
+    spec, facts = record.parsed_spec(), _facts(record)
+    with _refusing_misfits(record):
+        prediction = priced(tape_epochs(record, spec, facts, strategy), card)
     spec = spec.model_copy(update={"machine": spec.machine.model_copy(update={"name": card.name})})
-    return Emulated(spec, facts, priced(epochs, card))
+    return Emulated(spec, facts, prediction)
+
+
+@contextmanager
+def _refusing_misfits(record: Record) -> Iterator[None]:
+    """Refuses a tape that does not fit its spec, in whatever way: the record may be damaged or come from others."""
+    try:
+        yield
+    except (UserError, RunError):
+        raise
+    except Exception as error:
+        reason = clipped(f"{type(error).__name__}: {error}", 200)
+        raise UserError(
+            f"{record.folder} holds no whole record: its tape does not fit its spec ({reason}). "
+            f"{WAY_OUT.format(folder=record.folder)}"
+        ) from error
 
 
 def tape_epochs(record: Record, spec: Spec, facts: Facts, strategy: str = "") -> list[RankEpoch]:
@@ -59,6 +78,9 @@ def tape_epochs(record: Record, spec: Spec, facts: Facts, strategy: str = "") ->
             f"{record.folder} has no tape. Run it again with --set measure.tape=true, which records another epoch "
             "event by event."
         )
+    for name in ("cpu_seconds", *COUNTED):
+        if wrong := [value for value in tape[name] if not 0 <= value <= MOST]:
+            raise ValueError(f"{name} = {wrong[0]} of an event")
     of_run = _strategy_of(record, spec, strategy)(spec, facts)
     ranks, epochs = sorted(set(tape["rank"])), []
     for rank in ranks:
@@ -88,15 +110,11 @@ def _facts(record: Record) -> Facts:
     graph = record.record["summary"].get("graph")
     if not graph:
         raise UserError(f"{record.folder} is no run that succeeded, so there is nothing to emulate.")
-    return Facts(
-        graph["vertices"],
-        graph["nonzeros"],
-        graph["features"],
-        graph["classes"],
-        directed=False,
-        labelled=graph["trained"],
-        training=graph["trained"],
-    )
+    with _refusing_misfits(record):
+        vertices, nonzeros, features, classes, trained = (
+            int(graph[name]) for name in ("vertices", "nonzeros", "features", "classes", "trained")
+        )
+    return Facts(vertices, nonzeros, features, classes, directed=False, labelled=trained, training=trained)
 
 
 # Traces.
@@ -133,10 +151,11 @@ def check_traced(spec: Spec, card: MachineCard) -> None:
 def play_run(folder: Path, card: MachineCard, strategy: str = "") -> PlayedRun:
     """Plays the tape of a run on the links of a card, each rank on a core of its own."""
     record = read_record(folder)
-    spec = Spec.model_validate(record.spec)
+    spec, facts = record.parsed_spec(), _facts(record)
     check_traced(spec, card)
-    epochs = tape_epochs(record, spec, _facts(record), strategy)
-    lines = play([OnCard(epoch, card).items for epoch in epochs])
+    with _refusing_misfits(record):
+        epochs = tape_epochs(record, spec, facts, strategy)
+        lines = play([OnCard(epoch, card).items for epoch in epochs])
     return PlayedRun(record, card.name, list(zip(epochs, lines, strict=True)))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.errors import UserError
 from harness.ledger import Amounts, Key
 from harness.predict.prediction import Prediction, SecondsBetween
 from harness.results.record import read_record, write_record
@@ -14,6 +15,7 @@ from harness.run.rank_tables import key_from_row, ledger_row
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec, digest
 from harness.strategy import Facts
+from harness.validation import clipped
 
 
 def record_prediction(
@@ -88,16 +90,23 @@ def recorded_prediction(runs: Path, spec: Spec, facts: Facts, card: MachineCard)
     if not folder.is_dir():
         return None
     record = read_record(folder)
-    known, entries = record.record["predicted"], record.rows("ledger").to_pylist()
-    return Prediction(
-        known["rank"],
-        SecondsBetween(**known["seconds"]),
-        {key_from_row(row): row["seconds"] for row in entries},
-        known["waiting"],
-        known["words_received"],
-        known["peak_bytes"],
-        known["shares"],
-    )
+    entries = record.rows("ledger").to_pylist()
+    try:
+        known = record.record["predicted"]
+        return Prediction(
+            known["rank"],
+            SecondsBetween(**known["seconds"]),
+            {key_from_row(row): row["seconds"] for row in entries},
+            known["waiting"],
+            known["words_received"],
+            known["peak_bytes"],
+            known["shares"],
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        reason = clipped(f"{type(error).__name__}: {error}", 200)
+        raise UserError(
+            f"{folder} holds no whole prediction ({reason}). Move {folder} away: it is predicted again."
+        ) from None
 
 
 def _run_id(spec: Spec, facts: Facts, card: MachineCard, emulates: str = "") -> str:

@@ -31,8 +31,9 @@ from harness.files import (
 )
 from harness.results.run_row import checked_row
 from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES
-from harness.spec.spec import digest
+from harness.spec.spec import Spec, digest
 from harness.untrusted import redact_all
+from harness.validation import validated
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +69,13 @@ class Record:
                 status = path.lstat()
                 sizes += status.st_size if stat.S_ISREG(status.st_mode) else 0
         return sizes
+
+    def parsed_spec(self) -> Spec:
+        """The spec of a run of this harness; the record of another program may lack keys, which is refused."""
+        try:
+            return validated(Spec, self.spec, f"{self.folder} holds no whole record: its spec")
+        except UserError as error:
+            raise UserError(f"{error} {WAY_OUT.format(folder=self.folder)}") from None
 
     def table(self, name: str) -> "pd.DataFrame":
         """One of the run's tables; without rows if the run did not get that far."""

@@ -31,6 +31,7 @@ from harness.slurm.resources import (
 from harness.slurm.srun import step
 from harness.spec.machine_card import Slurm
 from harness.spec.spec import canonical_json, digest
+from harness.validation import shown
 
 # The history of runs: the runs that have a result, and the time that a run like another one took.
 #
@@ -328,10 +329,16 @@ def _seconds(run: Mapping[str, Any]) -> float | None:
     return cost["seconds"] if cost else None
 
 
-def predicted(run: Mapping[str, Any]) -> float | None:
-    """The seconds that a run is predicted to take at most."""
-    cost = run.get("cost")
-    return cost["most"] if cost else None
+def predicted(run: Any) -> float | None:
+    """The seconds that a run of a plan or of a job's file is predicted to take at most."""
+    cost = run.get("cost") if isinstance(run, Mapping) else None
+    most = cost.get("most") if isinstance(cost, Mapping) else None
+    if most is None or (isinstance(most, int | float) and not isinstance(most, bool)):
+        return most
+    raise UserError(
+        f"cost.most = {shown(most)} is not accepted: the seconds that a run takes at most are expected. "
+        "`harness plan --experiment FILE --out FILE` writes the plan anew."
+    )
 
 
 def _processors(spec: Mapping[str, Any]) -> int:

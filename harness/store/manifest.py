@@ -109,7 +109,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
         fields = json.loads(content)
     except FileNotFoundError:
         raise UserError(f"{folder} is not a store: it has no {FILE}. {_build(folder, None)}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}. {_build(folder, None)}") from None
     version = fields.get("schema_version") if isinstance(fields, dict) else None
     if version != SCHEMA:

@@ -248,7 +248,7 @@ def _parts(path: Path, record: FileRecord, choice: DatasetChoice, size: int) -> 
 def _record(path: Path, choice: DatasetChoice) -> PartitionRecord:
     try:
         return validate(PartitionRecord, json.loads((path / RECORD).read_bytes()), RECORD)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         _refuse(path / RECORD, f"cannot be read: {error}", choice)
 
 

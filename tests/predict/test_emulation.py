@@ -1,9 +1,13 @@
 """The emulation of a run: its own kernels, calls and waits, on the links of a card; and the trace of that play."""
 
 import json
+import random
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harness.cli import main
@@ -15,6 +19,7 @@ from harness.results.record import read_record
 from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.plan import read_plan
 from harness.spec.spec import Spec
+from tests.results.test_mutations import with_a_wrong_value
 
 ROOT = Path(__file__).parents[2]
 ETHERNET = load_machine_card(ROOT, "ethernet")
@@ -260,3 +265,74 @@ def test_what_cannot_be_traced_is_refused_before_the_run(
     on_gpus = spec.model_copy(update={"machine": spec.machine.model_copy(update={"device": "cuda"})})
     with pytest.raises(UserError, match="leave out --trace"):
         check_traced(on_gpus, ETHERNET)
+
+
+def spoil_tape(folder: Path, rng: random.Random) -> None:
+    """Puts a wrong value, of the right type, into one cell of the tape."""
+    table = pq.read_table(folder / "tape.parquet")
+    name, number = rng.choice(table.column_names), rng.randrange(table.num_rows)
+    column = table[name].to_pylist()
+    wrong: dict[type, list[Any]] = {
+        bool: [not column[number]],
+        int: [-1, 0, 10**6, -(2**60)],
+        float: [-1.0, 1e300, float("nan"), float("inf")],
+        str: ["", "x", "p+q"],
+    }
+    column[number] = rng.choice(wrong[type(column[number])])
+    spoiled = pa.array(column, table.schema.field(name).type, from_pandas=False)
+    place = table.column_names.index(name)
+    pq.write_table(table.set_column(place, table.schema.field(name), spoiled), folder / "tape.parquet")
+
+
+@pytest.mark.parametrize("number", [40, pytest.param(600, marks=pytest.mark.slow)])
+def test_a_damaged_record_is_refused_by_name_whatever_is_wrong_in_it(
+    number: int, taped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng, refused = random.Random(number), 0
+    for place in range(number):
+        folder = Path(shutil.copytree(taped, tmp_path / f"{place:016x}"))
+        if place % 3 == 2:
+            spoil_tape(folder, rng)
+        else:
+            path = folder / ("spec.json" if place % 3 else "record.json")
+            path.write_text(json.dumps(with_a_wrong_value(json.loads(path.read_text()), rng)))
+        words = [] if place % 2 else ["--machine", "ethernet", "--trace", str(tmp_path / "trace.json")]
+        code = main(["emulate", str(folder), *words])
+        said = capsys.readouterr().err
+        assert code in (0, 2), (folder, said)
+        assert code == 0 or (said.startswith("harness: ") and said.count("\n") == 1), said
+        refused += code == 2
+    assert refused > number / 4
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"machine": None}, "machine = None is not accepted"),
+        ({"grid": {"p": 2}}, "does not hold exactly 3 ranks"),
+        ({"model": {"kind": "x"}}, "model.kind = 'x' is not accepted"),
+        ({"new": 1}, "new is not a key here"),
+    ],
+)
+def test_a_spec_that_no_run_has_is_a_damaged_record(
+    spec: dict[str, Any], why: str, taped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(taped, tmp_path / taped.name))
+    whole = json.loads((folder / "spec.json").read_text())
+    (folder / "spec.json").write_text(json.dumps({**whole, **spec}))
+    assert main(["emulate", str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"harness: {folder} holds no whole record: ") and why in said
+    assert f"Move {folder} away and run its spec again" in said
+
+
+def test_a_tape_that_does_not_fit_its_spec_is_a_damaged_record(
+    taped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(taped, tmp_path / taped.name))
+    table = pq.read_table(folder / "tape.parquet")
+    renamed = pa.array(["q" if axis else "" for axis in table["axis"].to_pylist()])
+    place = table.column_names.index("axis")
+    pq.write_table(table.set_column(place, table.schema.field("axis"), renamed), folder / "tape.parquet")
+    assert main(["emulate", str(folder), "--machine", "ethernet"]) == 2
+    assert "its tape does not fit its spec" in capsys.readouterr().err
