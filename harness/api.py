@@ -5,6 +5,7 @@ Functions that need a project take the nearest one upwards, or `root`. `settings
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -55,15 +56,19 @@ def run(
     A run that has a result is not repeated unless `fresh`. The status of the record tells whether the run succeeded; a
     run that its strategy or its graph refuses raises the reason.
     """
-    from harness.launch.launch import launch, settled
+    from harness.launch.launch import exclusive, launch, settled
     from harness.results.record import read_record
 
     home = _home(root)
     spec = _spec(home, strategy, dataset, {"ranks": ranks, "grid": grid}, settings)
     runs = results_folder(home) / "runs"
-    if fresh or not settled(runs / spec.run_id):
-        launch(spec, home, runs, ignore_step)
-    done = read_record(runs / spec.run_id)
+    folder = runs / spec.run_id
+    with ExitStack() as lock:
+        if fresh or not settled(folder):
+            lock.enter_context(exclusive(spec, runs, ignore_step))
+            if fresh or not settled(folder):  # an equal run of another process may have finished
+                launch(spec, home, runs, ignore_step)
+        done = read_record(folder)
     if done.record["status"] == "refused":
         raise UserError(done.record["error"]["message"])
     return done

@@ -1,8 +1,9 @@
-"""Child processes that end with their parent, even if the parent is killed."""
+"""Child processes that end with their parent, even if the parent is killed; and a SIGTERM that allows cleaning up."""
 
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from ctypes import CDLL
@@ -43,3 +44,20 @@ def kill_group_on_exit(group: int) -> Iterator[None]:
             with suppress(ProcessLookupError):  # usually all processes have ended
                 os.killpg(group, signal.SIGKILL)
             guard.kill()
+
+
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """A SIGTERM ends the block as an interrupt does, so that it ends its children and cleans up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

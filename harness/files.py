@@ -88,23 +88,31 @@ def atomic_folder(
 def publish_folder(partial: Path, folder: Path, last: str, *, replace: bool) -> None:
     """Rename a complete folder to `folder`. If another writer was first, its folder is kept.
 
-    With `replace`, an older folder is moved away first, and restored if the rename fails.
+    With `replace`, an older folder is moved away first. It is restored if the new folder cannot be renamed, or if a signal
+    ends this process.
     """
     assert (partial / last).is_file(), f"{partial} has no {last}"
     sync_folder(partial)
-    aside = temporary_path(folder)
-    if replace:
-        with suppress(FileNotFoundError):
-            folder.rename(aside)
-    try:
-        partial.rename(folder)
-    except OSError as error:
-        with suppress(OSError):
-            aside.rename(folder)
-        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-            raise
+    while True:
+        aside = temporary_path(folder)
+        try:
+            if replace:
+                with suppress(FileNotFoundError):
+                    folder.rename(aside)
+            partial.rename(folder)
+            break
+        except BaseException as error:
+            with suppress(OSError):
+                aside.rename(folder)
+            if not isinstance(error, OSError) or error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
         if not (folder / last).exists():
-            raise RunError(f"{folder} is in the way: it has no {last}. Remove it.") from None
+            raise RunError(f"{folder} is in the way: it has no {last}. Remove it.")
+        if not replace:
+            break
+        shutil.rmtree(
+            aside, ignore_errors=True
+        )  # another writer was faster, and its folder steps aside in turn
     shutil.rmtree(aside, ignore_errors=True)
     sync_folder(folder.parent)
 

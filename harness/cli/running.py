@@ -3,6 +3,7 @@
 import argparse
 import json
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ def _run_alone(options: argparse.Namespace) -> int:
     if options.spec:
         return _run_all(root, runs, options)
     from harness.launch.fork_server import ForkServer
-    from harness.launch.launch import joined_world, launch, launch_here, prepare, settled
+    from harness.launch.launch import exclusive, joined_world, launch, launch_here, prepare, settled
 
     with ForkServer() as server:
         machine = settings(options.set).get("machine", "local")
@@ -170,12 +171,16 @@ def _run_alone(options: argparse.Namespace) -> int:
             prepare(server, load_machine(root, machine), root)
         spec = _spec_of_options(root, options)
         folder = runs / spec.run_id
-        cached = not options.fresh and settled(folder)
-        if not cached and options.in_process:
-            launch_here(spec, root, runs)
-        elif not cached:
-            launch(spec, root, runs, say, fork_server=server)
-    record = _record(folder, cached=cached)
+        with ExitStack() as turn_taken:
+            cached = not options.fresh and settled(folder)
+            if not cached:
+                turn_taken.enter_context(exclusive(spec, runs, say))
+                cached = not options.fresh and settled(folder)  # by an equal run of another process
+            if not cached and options.in_process:
+                launch_here(spec, root, runs)
+            elif not cached:
+                launch(spec, root, runs, say, fork_server=server)
+            record = _record(folder, cached=cached)
     text = _text(record)
     if options.trace and record["status"] != "ok":
         text += "\n  no trace: a run that did not succeed has no tape"
@@ -326,12 +331,21 @@ def _summary(summary: dict[str, Any], asked: int) -> list[str]:
 
 
 def _external_run(options: argparse.Namespace) -> int:
+    from harness.children import ending_on_sigterm
     from harness.external.log_record import run_command
 
     folder = results_folder(project_root(options.root)) / "external"
     log = folder / f"{options.format}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06}.log"
-    exit_code, provenance = run_command(options.command, options.cwd, log)
-    return _record_logs(options, [log], provenance, exit_code)
+    with ending_on_sigterm():
+        exit_code, provenance = run_command(options.command, options.cwd, log)
+        try:
+            return _record_logs(options, [log], provenance, exit_code)
+        except (KeyboardInterrupt, SystemExit):
+            tell(
+                "harness: stopped while the record was written. What the program printed is kept, and can be recorded: "
+                f"harness external read {log} --format {options.format}"
+            )
+            raise
 
 
 def _external_read(options: argparse.Namespace) -> int:

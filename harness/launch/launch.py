@@ -8,14 +8,12 @@ such as a lost node, goes on no record, and the run can be tried again.
 import json
 import os
 import platform
-import signal
 import tempfile
-import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import cache, partial
 from itertools import count
@@ -24,6 +22,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
+from harness.children import ending_on_sigterm
 from harness.comm.hosts import is_single_machine
 from harness.comm.launchers import RankPlace, read_place
 from harness.errors import RunError, UserError
@@ -32,6 +31,7 @@ from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks, Watched, find_cause, nobody_is_to_blame
 from harness.launch.rank_starter import rank_starter
+from harness.locks import locked
 from harness.results.record import read_record
 from harness.results.schema import SETTLED
 from harness.run.fault import Fault, read_faults
@@ -103,6 +103,24 @@ def launch(
     return _recorded(spec, root, runs, ranks, turn)
 
 
+@contextmanager
+def exclusive(spec: Spec, runs: Path, progress: Progress) -> Iterator[None]:
+    """Lets equal runs of several processes take turns: each replaces the record of the one before.
+
+    Whoever reads the record within the block reads that of its own run.
+    """
+    with ExitStack() as held:
+        with refusals(runs):
+            lock = locked(
+                runs / f".{spec.run_id}.lock",
+                wait=lambda: progress(
+                    f"{spec.label}: another process has this run under way. Waiting for its end."
+                ),
+            )
+            held.enter_context(lock)
+        yield
+
+
 def prepare(fork_server: ForkServer, machine: Machine, root: Path) -> None:
     """Lets the fork server import with the settings of a machine, if it will start the ranks there."""
     starter = rank_starter(machine, 1, root, [])
@@ -126,7 +144,7 @@ def _recorded(
         remove_leftovers(runs)
         remove_leftovers(runs.parent)
         folder = tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{owner_tag()}.", dir=runs.parent)
-    with folder as name, _ending_on_sigterm():
+    with folder as name, ending_on_sigterm():
         scratch = Path(name)
         with explain_os_errors(scratch):
             (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")), encoding="utf-8")
@@ -317,23 +335,6 @@ class _Progress:
             self._tell(now)
 
 
-@contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """A SIGTERM ends the ranks and cleans up, as an interrupt does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(*_: object) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _record_fault(
     spec: Spec, root: Path, runs: Path, scratch: Path, fault: Fault, times: Mapping[str, float]
 ) -> None:
@@ -395,22 +396,27 @@ def series(
     clock, history = _clock(), RunHistory(runs)
     with ForkServer() as fork_server:
         for spec, turn in zip(specs, turns(specs), strict=True):
-            try:
-                minutes, left = _minutes(spec, root, history, predicted.get(spec.run_id)), clock()
-                if not fresh and settled(runs / spec.run_id):
-                    outcome = Outcome(spec, runs / spec.run_id, cached=True)
-                elif minutes and left is not None and left < 60 * minutes.asked:
-                    needs = f"{60 * minutes.asked:.0f} s are asked for the run"
-                    outcome = Outcome(
-                        spec, None, why=f"the job has {left:.0f} s left and {needs}: left for another job"
-                    )
-                else:
-                    limits = TimeLimits(run=60 * minutes.limit, job=left) if minutes else LIMITS
-                    folder = launch(spec, root, runs, progress, limits, fork_server, turn)
-                    outcome = Outcome(spec, folder)
-            except Exception as error:
-                outcome = Outcome(spec, None, why=named_reason(error))
-            yield outcome
+            with ExitStack() as turn_taken:  # until the caller has read the record
+                try:
+                    minutes, left = _minutes(spec, root, history, predicted.get(spec.run_id)), clock()
+                    asked = 60 * minutes.asked if minutes else 0.0
+                    if not fresh and settled(runs / spec.run_id):
+                        outcome = Outcome(spec, runs / spec.run_id, cached=True)
+                    elif left is not None and left < asked:
+                        needs = f"{asked:.0f} s are asked for the run"
+                        outcome = Outcome(
+                            spec, None, why=f"the job has {left:.0f} s left and {needs}: left for another job"
+                        )
+                    else:
+                        limits = TimeLimits(run=60 * minutes.limit, job=left) if minutes else LIMITS
+                        turn_taken.enter_context(exclusive(spec, runs, progress))
+                        cached = not fresh and settled(runs / spec.run_id)
+                        if not cached:
+                            launch(spec, root, runs, progress, limits, fork_server, turn)
+                        outcome = Outcome(spec, runs / spec.run_id, cached)
+                except Exception as error:
+                    outcome = Outcome(spec, None, why=named_reason(error))
+                yield outcome
 
 
 def turns(specs: Sequence[Spec]) -> list[BlockPlace]:

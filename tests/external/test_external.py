@@ -1,9 +1,12 @@
 """Other programs: the content of their logs stands in our tables, marked, and any other file is refused."""
 
 import json
+import os
+import pkgutil
 import re
 import runpy
 import shutil
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -397,3 +400,40 @@ def test_a_command_that_is_not_there_is_refused(run: Any, capsys: Any, tmp_path:
     assert run("no-such-program") == 2
     assert "no-such-program cannot be started" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize(
+    "moment", ["harness.results.record.write_synced", "harness.files.sync_folder", "harness.files.put_folder"]
+)
+def test_a_signal_while_the_record_is_written_leaves_nothing_half_written(
+    moment: str, before: bool, number: signal.Signals, run: Any, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    words = (sys.executable, "-c", f"print({LOGS.whole(LOGS.BNS)!r})")
+    if before:
+        assert run(*words) == 0
+    old, act = content(tmp_path / "runs"), pkgutil.resolve_name(moment)
+
+    def signalled(*given: Any, **more: Any) -> Any:
+        os.kill(os.getpid(), number)
+        return act(*given, **more)
+
+    monkeypatch.setattr(moment, signalled)
+    capsys.readouterr()
+    if number == signal.SIGTERM:
+        with pytest.raises(SystemExit) as ending:
+            run(*words)
+        assert ending.value.code == 128 + number
+    else:
+        assert run(*words) == 130
+    said = capsys.readouterr().err
+    log = max((tmp_path / "external").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert f"harness external read {log} --format bns-gcn" in said
+    assert said.endswith("harness: interrupted\n") == (number == signal.SIGINT)
+    assert content(tmp_path / "runs") == old
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
