@@ -340,6 +340,17 @@ def explain_os_errors(path: Path, way_out: str = RESULTS, kept: str = KEPT) -> I
         raise _explain(error, path, way_out, kept) from error
 
 
+@contextmanager
+def naming_full_disk(folder: Path, way_out: str = RESULTS) -> Iterator[None]:
+    """Name the folder in the error of a full disk, because the system gives no path when a write fails."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise _explained(error, folder, way_out, KEPT) from error
+
+
 def check_free_space(folder: Path, needs: int) -> None:
     """Raise a RunError if a folder will not fit on the disk. The folder need not exist yet."""
     place = next(parent for parent in folder.absolute().parents if parent.is_dir())

@@ -26,7 +26,15 @@ from harness.children import ending_on_sigterm
 from harness.comm.hosts import is_single_machine
 from harness.comm.launchers import RankPlace, read_place
 from harness.errors import RunError, UserError
-from harness.files import SCRATCH, SCRATCH_NAMES, explain_os_errors, is_own, owner_tag, remove_leftovers
+from harness.files import (
+    SCRATCH,
+    SCRATCH_NAMES,
+    explain_os_errors,
+    is_own,
+    naming_full_disk,
+    owner_tag,
+    remove_leftovers,
+)
 from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks, Watched, find_cause, nobody_is_to_blame
@@ -144,7 +152,7 @@ def _recorded(
         remove_leftovers(runs)
         remove_leftovers(runs.parent)
         folder = tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{owner_tag()}.", dir=runs.parent)
-    with folder as name, ending_on_sigterm():
+    with folder as name, naming_full_disk(runs.parent), ending_on_sigterm():
         scratch = Path(name)
         with explain_os_errors(scratch):
             (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")), encoding="utf-8")
