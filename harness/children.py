@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, even if the parent is killed; and a SIGTERM that allows cleaning up."""
+"""Child processes that end with their parent, even if the parent is killed."""
 
 import os
 import signal
