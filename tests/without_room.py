@@ -45,7 +45,7 @@ def main() -> int:
         with redirect_stdout(out), redirect_stderr(err):
             code = harness(words)
         answers.append({"words": words, "code": code, "err": err.getvalue()})
-    left = sorted(str(path) for path in Path(sys.argv[2]).rglob("*"))
+    left = sorted(str(path) for path in Path(sys.argv[2]).rglob("*") if path.is_file())
     json.dump({"answers": answers, "left": left}, sys.stdout)
     return 0
 
