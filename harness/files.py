@@ -88,8 +88,8 @@ def atomic_folder(
 def publish_folder(partial: Path, folder: Path, last: str, *, replace: bool) -> None:
     """Rename a complete folder to `folder`. If another writer was first, its folder is kept.
 
-    With `replace`, an older folder is moved away first. It is restored if the new folder cannot be renamed, or if a signal
-    ends this process.
+    With `replace`, an older folder is moved away first. It is restored if the new folder cannot be renamed, or if a
+    signal ends this process.
     """
     assert (partial / last).is_file(), f"{partial} has no {last}"
     sync_folder(partial)
@@ -348,7 +348,7 @@ def naming_full_disk(folder: Path, way_out: str = RESULTS) -> Iterator[None]:
     except OSError as error:
         if error.errno not in FULL:
             raise
-        raise _explained(error, folder, way_out, KEPT) from error
+        raise _explain(error, folder, way_out, KEPT) from error
 
 
 def check_free_space(folder: Path, needs: int) -> None:

@@ -47,7 +47,7 @@ def paper_figures(root: Path) -> list[PaperFigure]:
         figures = read_yaml(path, path.name).get("reproduces") or []
         if not isinstance(figures, list) or not all(isinstance(figure, str) for figure in figures):
             raise UserError(
-                f"{path.name}: reproduces = {shown(figures)} is not accepted: a list of ids of {FIGURES} is expected."
+                f"{path.name}: reproduces = {format_value(figures)} is not accepted: give a list of ids of {FIGURES}."
             )
         for figure in figures:
             named.setdefault(figure, []).append(path.stem)

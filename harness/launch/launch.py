@@ -39,7 +39,7 @@ from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks, Watched, find_cause, nobody_is_to_blame
 from harness.launch.rank_starter import rank_starter
-from harness.locks import locked
+from harness.locks import acquire_lock
 from harness.results.record import read_record
 from harness.results.schema import SETTLED
 from harness.run.fault import Fault, read_faults
@@ -113,13 +113,13 @@ def launch(
 
 @contextmanager
 def exclusive(spec: Spec, runs: Path, progress: Progress) -> Iterator[None]:
-    """Lets equal runs of several processes take turns: each replaces the record of the one before.
+    """Hold the lock of a run, so that equal runs of several processes run one after the other.
 
-    Whoever reads the record within the block reads that of its own run.
+    A record that is read within the block belongs to the caller's own run.
     """
     with ExitStack() as held:
-        with refusals(runs):
-            lock = locked(
+        with explain_os_errors(runs):
+            lock = acquire_lock(
                 runs / f".{spec.run_id}.lock",
                 wait=lambda: progress(
                     f"{spec.label}: another process has this run under way. Waiting for its end."

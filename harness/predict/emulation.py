@@ -30,7 +30,7 @@ from harness.run.rank_tables import COUNTED, event_from_row
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec
 from harness.strategy import Facts, Strategy
-from harness.validation import format_value, truncate
+from harness.validation import clip_line, format_value
 
 MOST = 1e18
 """Far above the seconds, words and bytes of any event."""
@@ -63,7 +63,7 @@ def _refusing_misfits(record: Record) -> Iterator[None]:
     except (UserError, RunError):
         raise
     except Exception as error:
-        reason = clipped(f"{type(error).__name__}: {error}", 200)
+        reason = clip_line(f"{type(error).__name__}: {error}", 200)
         raise UserError(
             f"{record.folder} holds no whole record: its tape does not fit its spec ({reason}). "
             f"{WAY_OUT.format(folder=record.folder)}"

@@ -15,7 +15,7 @@ from harness.run.rank_tables import key_from_row, ledger_row
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec, digest
 from harness.strategy import Facts
-from harness.validation import clipped
+from harness.validation import clip_line
 
 
 def record_prediction(
@@ -103,7 +103,7 @@ def recorded_prediction(runs: Path, spec: Spec, facts: Facts, card: MachineCard)
             known["shares"],
         )
     except (LookupError, TypeError, ValueError) as error:
-        reason = clipped(f"{type(error).__name__}: {error}", 200)
+        reason = clip_line(f"{type(error).__name__}: {error}", 200)
         raise UserError(
             f"{folder} holds no whole prediction ({reason}). Move {folder} away: it is predicted again."
         ) from None

@@ -33,7 +33,7 @@ from harness.results.run_row import checked_row
 from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES
 from harness.spec.spec import Spec, digest
 from harness.untrusted import redact_all
-from harness.validation import validated
+from harness.validation import validate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +73,7 @@ class Record:
     def parsed_spec(self) -> Spec:
         """The spec of a run of this harness; the record of another program may lack keys, which is refused."""
         try:
-            return validated(Spec, self.spec, f"{self.folder} holds no whole record: its spec")
+            return validate(Spec, self.spec, f"{self.folder} holds no whole record: its spec")
         except UserError as error:
             raise UserError(f"{error} {WAY_OUT.format(folder=self.folder)}") from None
 

@@ -31,7 +31,7 @@ from harness.slurm.resources import (
 from harness.slurm.srun import step
 from harness.spec.machine_card import Slurm
 from harness.spec.spec import canonical_json, digest
-from harness.validation import shown
+from harness.validation import format_value
 
 # The history of runs: the runs that have a result, and the time that a run like another one took.
 #
@@ -336,7 +336,7 @@ def predicted(run: Any) -> float | None:
     if most is None or (isinstance(most, int | float) and not isinstance(most, bool)):
         return most
     raise UserError(
-        f"cost.most = {shown(most)} is not accepted: the seconds that a run takes at most are expected. "
+        f"cost.most = {format_value(most)} is not accepted: the seconds that a run takes at most are expected. "
         "`harness plan --experiment FILE --out FILE` writes the plan anew."
     )
 

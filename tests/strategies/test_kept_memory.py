@@ -20,7 +20,7 @@ from harness.comm import engine
 from harness.comm.call import Pending
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.comm.meeting import RankPlace
+from harness.comm.launchers import RankPlace
 from harness.errors import UserError
 from harness.ledger import Ledger
 from harness.ledger.tape import Tape
