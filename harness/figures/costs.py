@@ -14,6 +14,7 @@ from functools import partial
 from math import isfinite, nan
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -139,7 +140,7 @@ class Quantities(NamedTuple):
 def _values(name: str, launches: pd.DataFrame, tables: Tables) -> "pd.Series[float]":
     """A quantity of some launches: a column of runs, or what the tables of memory and accuracy say."""
     if name == "held_bytes":
-        return pd.Series([_held(tables.memory.get(run)) for run in launches.run_id], dtype=float)
+        return pd.Series([held_bytes(tables.memory.get(run)) for run in launches.run_id], dtype=float)
     if name == "best_accuracy":
         return pd.Series([_best(run, tables) for _, run in launches.iterrows()], dtype=float)
     return launches[name].astype(float)
@@ -154,15 +155,21 @@ def _best(run: "pd.Series[Any]", tables: Tables) -> float:
 
 def _known(launches: pd.DataFrame, names: Sequence[str]) -> bool:
     """Whether a paper prints any of these quantities."""
-    columns = ["accuracy_test" if name == "best_accuracy" else name for name in names]
-    return bool(launches[columns].notna().any(axis=None))
+    return bool(launches[_columns(names)].notna().any(axis=None))
+
+
+def _columns(names: Sequence[str]) -> list[str]:
+    """Return the columns of `runs` in which papers print these quantities."""
+    return ["accuracy_test" if name == "best_accuracy" else name for name in names]
 
 
 def _printed(panel: Panel, names: Sequence[str]) -> Iterator[tuple[Curve, pd.DataFrame]]:
     """Every curve of which a paper prints a quantity, and its runs at the largest number of ranks that has one."""
     for curve in panel.curves:
-        some = curve.runs[[_known(row.to_frame().T, names) for _, row in curve.runs.iterrows()]]
-        if curve.source == "published" and not some.empty:
+        if curve.source != "published":
+            continue
+        some = curve.runs[curve.runs[_columns(names)].notna().any(axis="columns")]
+        if not some.empty:
             yield curve, some[some.ranks == some.ranks.max()]
 
 
@@ -191,9 +198,12 @@ def draw(axes: Axes, some: Bars, name: str, first: bool) -> None:
     axes.set_xlabel(label)
 
 
-def _held(memory: pd.DataFrame | None) -> float:
-    """Persistent bytes of the rank that has most; 0 without a table."""
-    return 0.0 if memory is None else float(memory.groupby("rank").persistent_bytes.sum().max())
+def held_bytes(memory: pd.DataFrame | None) -> float:
+    """Return the persistent bytes of the rank that has most; 0 without a table."""
+    if memory is None:
+        return 0.0
+    _, rank = np.unique(memory["rank"].to_numpy(), return_inverse=True)
+    return float(np.bincount(rank, memory.persistent_bytes.to_numpy()).max())
 
 
 COSTS = Quantities(("seconds_to_target", "epoch_seconds_median", "messages", "words_payload", "held_bytes"))

@@ -21,6 +21,7 @@ import matplotlib as mpl
 import matplotlib.style
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
 from harness.children import die_with_parent
 from harness.errors import UserError
@@ -40,6 +41,7 @@ from harness.files import read_head, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results.parquet import read_claims_of, read_collected
 from harness.results.schema import MISSING, TABLES
+from harness.results.statistics import ON_SHARED_CORES
 from harness.untrusted import make_file_stem, spreadsheet_cell
 
 # A figure as PDF, PNG and SVG, with its numbers as CSV and its caption as text: the same tables give the same bytes.
@@ -76,7 +78,8 @@ def save(figure: Figure, folder: Path, name: str, origin: str, label: str = "") 
 
 def pictures(figure: Figure, folder: Path, name: str, origin: str, label: str = "") -> dict[Path, bytes]:
     """The three pictures of a figure, laid out once: text stays text in PDF and SVG."""
-    figure.draw_without_rendering()
+    if not isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):  # that one has nothing to lay out
+        figure.draw_without_rendering()
     with mpl.rc_context({"svg.fonttype": "none", "figure.constrained_layout.use": False}):
         figure.set_layout_engine(None)  # `none` keeps a place for one, and each file is drawn twice
         files = {folder / f"{name}.{kind}": rendered(figure, kind, name, origin) for kind in FORMATS}
@@ -136,7 +139,7 @@ def draw_all(tables: Path, out: Path, on_step: OnStep = ignore_step) -> list[Pat
             f"{tables / 'runs.parquet'} holds no run that took place, so there is nothing to draw. "
             "`harness run` or the workflow makes runs; then `harness collect`."
         )
-    shared = divided(runs, read_claims_of(tables))
+    shared = divided(_without_origin(runs), read_claims_of(tables))
     draw = partial(_draw, shared=shared, tables=collected, out=out, digest=tables_digest(tables))
     cores, start = min(len(os.sched_getaffinity(0)), len(KINDS)), get_context("fork")
     # Forked processes share what is imported and read already: neither modules nor tables travel to them.
@@ -155,6 +158,14 @@ def draw_all(tables: Path, out: Path, on_step: OnStep = ignore_step) -> list[Pat
         path.unlink()
     return paths
 
+
+def _without_origin(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of runs that figures need. Each division into panels and curves copies every column."""
+    unused = [name for name in runs if str(name).startswith(ORIGIN) and name not in ON_SHARED_CORES]
+    return runs.drop(columns=[*unused, "spec", "extra"])
+
+
+ORIGIN = ("provenance.", "error.")
 
 _DRAW: list[Callable[[FigureKind[Any]], list[Path]]] = []
 """In a process that draws: how it draws a kind."""

@@ -18,7 +18,7 @@ import pandas as pd
 
 from harness.figures.palette import FILLS, StrategyLook, look_of, look_of_number, place_of
 from harness.results.schema import MISSING, SOURCES
-from harness.results.statistics import oversubscribed
+from harness.results.statistics import configurations, oversubscribed
 
 SETTINGS = {
     "model.kind": "{}",
@@ -72,6 +72,11 @@ class Panel:
     @property
     def title(self) -> str:
         return ", ".join(part for part in (self.dataset, self.setting) if part)
+
+    @cached_property
+    def configurations(self) -> pd.DataFrame:
+        """One row for each configuration of the panel: see `statistics.configurations`."""
+        return configurations(self.runs)
 
     def place(self, strategy: str, variant: tuple[tuple[Hashable, ...], Any]) -> list[int]:
         """The place of a variant, by its values, among those of a strategy."""
@@ -407,19 +412,10 @@ def _varied(runs: pd.DataFrame) -> list[str]:
 def data(lines: Sequence[Curve], column: str = EPOCH) -> Iterator[dict[str, Any]]:
     """A row for each launch."""
     for curve in lines:
-        runs = curve.runs.sort_values(["ranks", "grid", "launch"])
-        for _, run in runs.iterrows():
-            yield {
-                "curve": curve.label,
-                "strategy": curve.strategy,
-                "source": curve.source,
-                "ranks": run.ranks,
-                "grid": run.grid,
-                "launch": run.launch,
-                "status": run.status,
-                column: run[column],
-                "run_id": run.run_id,
-            }
+        runs = curve.runs[["ranks", "grid", "launch", "status", column, "run_id"]]
+        own = {"curve": curve.label, "strategy": curve.strategy, "source": curve.source}
+        for row in runs.sort_values(["ranks", "grid", "launch"]).to_dict("records"):
+            yield {**own, **{str(name): value for name, value in row.items()}}
 
 
 def shown(panel: Panel, _: object) -> list[Curve]:
@@ -429,8 +425,8 @@ def shown(panel: Panel, _: object) -> list[Curve]:
 
 def reaching(panel: Panel, _: object) -> list[Curve]:
     """The curves with runs that reached their target accuracy, without other runs."""
-    some = [replace(curve, runs=curve.runs[curve.runs[TARGET].notna()]) for curve in panel.curves]
-    return [curve for curve in some if len(curve.runs)]
+    reached = {curve: curve.runs[TARGET].notna() for curve in panel.curves}
+    return [replace(curve, runs=curve.runs[rows]) for curve, rows in reached.items() if rows.any()]
 
 
 def unknown(value: Any) -> bool:

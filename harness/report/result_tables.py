@@ -43,11 +43,9 @@ def results(panel: Panel, held: Mapping[str, float] = MappingProxyType({})) -> R
 
     `held`: the persistent bytes of the rank that has most, by run.
     """
-    rows = statistics.configurations(panel.runs)
-    rows["details"] = _details(rows)
-    rows["held"] = [
-        max((held[run] for run in runs if run in held), default=math.nan) for runs in rows.run_ids
-    ]
+    rows = panel.configurations
+    most = [max((held[run] for run in runs if run in held), default=math.nan) for runs in rows.run_ids]
+    rows = rows.assign(details=_details(rows), held=most)
     order = sorted(range(len(rows)), key=lambda number: _place(rows.iloc[number]))
     rows = rows.iloc[order]
     unit = unit_for(rows.seconds.max()) if rows.seconds.notna().any() else unit_for(1.0)
@@ -219,7 +217,7 @@ def answer(panel: Panel, tables: Tables) -> list[str]:
 
     None where nothing is to be compared.
     """
-    done = _compared(statistics.configurations(panel.runs))
+    done = _compared(panel.configurations)
     if done is None:
         return []
     unit = unit_for(float(done.seconds.iloc[0]))

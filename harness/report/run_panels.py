@@ -14,12 +14,13 @@ import numpy as np
 import pandas as pd
 
 from harness.figures.breakdown import group_of
+from harness.figures.costs import held_bytes
 from harness.figures.kind import Tables
 from harness.figures.palette import GROUPS
 from harness.ledger import Direction, Op, Phase
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results.collect import cause
-from harness.results.epoch_parts import TimedEpoch, middle_epochs
+from harness.results.epoch_parts import TimedEpoch, columns_of, middle_epochs
 from harness.results.schema import MISSING, OK
 from harness.spec.spec import canonical_json
 
@@ -210,9 +211,9 @@ def _timelines(run: "pd.Series[Any]", tables: Tables, texts: Shared) -> list[lis
         for number, rank, seconds in zip(*(epochs[name].tolist() for name in TimedEpoch._fields), strict=True)
         if number == epoch
     }
-    rows = ledger.take(np.flatnonzero(ledger.epoch.to_numpy() == epoch))
+    chosen = np.flatnonzero(ledger.epoch.to_numpy() == epoch)
     keyed: dict[int, list[dict[str, Any]]] = {}
-    for values in zip(*(rows[name].tolist() for name in ("rank", *PLACED)), strict=True):
+    for values in zip(*columns_of(ledger, ("rank", *PLACED), chosen), strict=True):
         keyed.setdefault(values[0], []).append(dict(zip(PLACED, values[1:], strict=True)))
     return [
         [
@@ -282,4 +283,4 @@ def _part_name(row: Mapping[str, Any]) -> str:
 
 def held(memory: Iterable[tuple[str, pd.DataFrame]]) -> dict[str, float]:
     """The persistent bytes of the rank that has most, by run."""
-    return {run: float(rows.groupby("rank").persistent_bytes.sum().max()) for run, rows in memory}
+    return {run: held_bytes(rows) for run, rows in memory}

@@ -6,8 +6,8 @@ and the rows are their mean. Launches are treated alike. No other choice of rows
 """
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -41,6 +41,11 @@ def middle_epochs(epochs: pd.DataFrame) -> list[TimedEpoch]:
     return ordered[max(len(ordered) - 1, 0) // 2 : len(ordered) // 2 + 1]
 
 
+def columns_of(frame: pd.DataFrame, names: Sequence[str], rows: np.ndarray[Any, Any]) -> Iterator[list[Any]]:
+    """Return the values of some columns at these rows. Taking rows of a frame would copy all of its columns."""
+    return (frame[name].array.take(rows).tolist() for name in names)
+
+
 def of_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> Parts:
     """Seconds by phase, op and tensor of one launch; their sum is its `statistics.median_epoch`.
 
@@ -51,9 +56,8 @@ def of_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> Parts:
     chosen = np.zeros(len(ledger), dtype=bool)
     for each in middle:
         chosen |= (epoch == each.epoch) & (rank == each.rank)
-    rows = ledger.take(np.flatnonzero(chosen))
     parts: Parts = {}
-    for *key, seconds in zip(*(rows[name].tolist() for name in [*KEY, "seconds"]), strict=True):
+    for *key, seconds in zip(*columns_of(ledger, [*KEY, "seconds"], np.flatnonzero(chosen)), strict=True):
         phase, op, tensor = key
         parts[phase, op, tensor] = parts.get((phase, op, tensor), 0.0) + seconds / len(middle)
     whole = sum(each.seconds for each in middle) / len(middle) if middle else math.nan

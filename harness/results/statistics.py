@@ -22,6 +22,10 @@ CONFIGURATION = [
 """The columns in which launches of one configuration agree."""
 
 
+ON_SHARED_CORES = [f"provenance.{name}" for name in ("env", "ranks_on_host", "threads", "cores")]
+"""The columns of provenance that say whether ranks shared cores."""
+
+
 def oversubscribed(runs: pd.DataFrame) -> "pd.Series[bool]":
     """Whether the ranks of a host had more threads than the cores that they might use.
 
@@ -101,36 +105,41 @@ def median_interval(values: "pd.Series[float]", level: float = 0.95) -> Interval
     return Interval(float(ordered.iloc[k - 1]), float(ordered.iloc[n - k]))
 
 
+TIMES = ["epoch_seconds_median", "epoch_seconds_paper"]
+SUMMED_UP = (
+    "phase_seconds_mean computing_share communicating_share vertices_per_second "
+    "steps messages words_payload words_received words_formula final_loss "
+    "accuracy_train accuracy_valid accuracy_test seconds_to_target evaluation_seconds"
+).split()
+"""The columns of which a configuration has the median over its launches."""
+
+
 def configurations(runs: pd.DataFrame) -> pd.DataFrame:
     """One row for each configuration and source, in the order of `runs`: its launches summed up."""
     shown = runs.assign(source=runs.source.where(runs.source != "", "measured"))
-    groups = shown.groupby(["source", *CONFIGURATION], sort=False, dropna=False)
-    rows = [{**dict(zip(groups.keys, key, strict=True)), **_summed_up(launches)} for key, launches in groups]
-    return pd.DataFrame(rows)
-
-
-def _summed_up(launches: pd.DataFrame) -> dict[str, object]:
-    done = launches[launches.status == "ok"]
-    seconds = done.epoch_seconds_median.dropna()
-    interval = median_interval(seconds)
-    middle = (
-        "phase_seconds_mean computing_share communicating_share vertices_per_second "
-        "steps messages words_payload words_received words_formula final_loss "
-        "accuracy_train accuracy_valid accuracy_test seconds_to_target evaluation_seconds"
-    )
-    return {
-        "run_ids": list(launches.run_id),
-        "launches": len(launches),
-        "ok": len(done),
-        "statuses": ", ".join(sorted(set(launches.status) - {"ok"})),
-        "seconds": float(seconds.median()),
-        "low": float(seconds.min()),
-        "high": float(seconds.max()),
-        "interval_low": interval.low if interval else float("nan"),
-        "interval_high": interval.high if interval else float("nan"),
-        "seconds_paper": float(done.epoch_seconds_paper.mean()),
-        **{str(column): value for column, value in done[middle.split()].astype(float).median().items()},
+    keys = ["source", *CONFIGURATION]
+    number = shown.groupby(keys, sort=False, dropna=False).ngroup()
+    launches = shown.groupby(number)
+    ok = shown.status == "ok"
+    failed = shown.status[~ok].groupby(number[~ok]).agg(lambda names: ", ".join(sorted(set(names))))
+    done, of = shown[ok].astype(dict.fromkeys((*SUMMED_UP, *TIMES), float)), number[ok]
+    seconds = done.epoch_seconds_median.groupby(of)
+    intervals = {key: found for key, values in seconds if (found := median_interval(values.dropna()))}
+    configuration = shown.loc[~number.duplicated(), keys].reset_index(drop=True)
+    summary = {
+        "run_ids": launches.run_id.agg(list),
+        "launches": launches.size(),
+        "ok": of.value_counts().reindex(configuration.index, fill_value=0),
+        "statuses": failed.reindex(configuration.index, fill_value=""),
+        "seconds": seconds.median(),
+        "low": seconds.min(),
+        "high": seconds.max(),
+        "interval_low": pd.Series({key: found.low for key, found in intervals.items()}, dtype=float),
+        "interval_high": pd.Series({key: found.high for key, found in intervals.items()}, dtype=float),
+        "seconds_paper": done.epoch_seconds_paper.groupby(of).mean(),
+        **done[SUMMED_UP].groupby(of).median(),
     }
+    return configuration.assign(**{name: pd.Series(values) for name, values in summary.items()})
 
 
 # Competitors: configurations that had the same nodes in one allocation, one after the other. Between allocations a run

@@ -219,6 +219,7 @@ def test_a_table_that_memory_has_no_room_for_is_refused(
     study_of: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, sound, _ = study_of(0, 0)
+    monkeypatch.setattr("harness.results.parquet.ALWAYS_FITS", 0)
     monkeypatch.setattr("harness.results.parquet.available_bytes", lambda: 100)
     code, _, err = called(capsys, "runs", "show", sound, "--runs", runs)
     assert code == 2
