@@ -4,7 +4,8 @@
     python benchmarks/studies.py --keep DIR     leaves the records, tables, figures and report there
 
 Each line is a command of `harness` in a process of its own. CPU seconds are of the command and its children: they say
-what a busy machine's wall time hides. `rows` are those of the ledger, `MB` is the file that the command wrote.
+what a busy machine's wall time hides. The peak of memory is that of the largest process of the command. `rows` are those
+of the ledger, `MB` is the file that the command wrote.
 """
 
 import os
@@ -20,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import yaml
-from measuring import Table, argument_parser
+from measuring import Table, argument_parser, in_a_process
 
 from harness.figures.palette import KNOWN
 from harness.results.parquet import read_collected
@@ -38,7 +39,7 @@ NEW = 10
 def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument(
-        "--drawn", type=int, default=325, help="runs that are drawn and reported: 100,000 rows"
+        "--drawn", type=int, default=2000, help="runs that are drawn and reported: 625,000 rows"
     )
     parser.add_argument("--collected", type=int, default=10_000, help="runs that are collected")
     parser.add_argument("--planned", type=int, default=5000, help="runs that are planned")
@@ -49,7 +50,7 @@ def main() -> None:
 
 
 def measure(folder: Path, options: Any) -> None:
-    table = Table("command", "runs", "wall (s)", "CPU (s)", "target (s)", "what came out")
+    table = Table("command", "runs", "wall (s)", "CPU (s)", "peak (MB)", "target (s)", "what came out")
     experiment, plan = folder / "large.yaml", folder / "plan.json"
     folder.mkdir(parents=True, exist_ok=True)
     experiment.write_text(yaml.safe_dump(large(options.planned)))
@@ -62,12 +63,12 @@ def measure(folder: Path, options: Any) -> None:
     write_runs(drawn / "runs", options.drawn)
     seconds = taken("collect", "--runs", drawn / "runs", "--out", drawn)
     rows = f"{len(read_collected(drawn, 'ledger')):,} rows"
-    table.row("collect", f"{options.drawn:,}", *seconds, "", rows)
+    table.row("collect", f"{options.drawn:,}", *seconds, "10", rows)
     figures, report = drawn / "figures", drawn / "report.html"
     seconds = taken("figures", "--tables", drawn, "--out", figures)
     table.row("figures", f"{options.drawn:,}", *seconds, "60", f"{len(list(figures.iterdir()))} files")
     seconds = taken("report", "--tables", drawn, "--figures", figures, "--out", report)
-    table.row("report", f"{options.drawn:,}", *seconds, "10", megabytes(report))
+    table.row("report", f"{options.drawn:,}", *seconds, "15", megabytes(report))
 
     write_runs(many / "runs", options.collected)
     for number, what in ((0, "collect"), (0, "collect, unchanged"), (NEW, f"collect, {NEW} new")):
@@ -76,7 +77,7 @@ def measure(folder: Path, options: Any) -> None:
         table.row(what, f"{options.collected + number:,}", *seconds, "60", megabytes(many / "ledger.parquet"))
 
 
-def dry_run(folder: Path, experiment: Path) -> tuple[tuple[str, str], int]:
+def dry_run(folder: Path, experiment: Path) -> tuple[tuple[str, ...], int]:
     """A first dry run for Perlmutter in a new project, with all of its plans and files of jobs; and its jobs."""
     root = project_root()
     for name in ("workflow", "workflows", "datasets/catalog", "config/machines"):
@@ -88,16 +89,21 @@ def dry_run(folder: Path, experiment: Path) -> tuple[tuple[str, str], int]:
     return seconds, len(list(folder.glob("results/batches/*")))
 
 
-def taken(*words: object) -> tuple[str, str]:
-    """Wall and CPU seconds of a command of the harness."""
+def taken(*words: object) -> tuple[str, ...]:
+    """Wall and CPU seconds and the peak of memory of a command of the harness."""
     return timed([sys.executable, "-m", "harness", *map(str, words)], project_root())
 
 
-def timed(command: list[str], folder: Path) -> tuple[str, str]:
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), perf_counter()
+def timed(command: list[str], folder: Path) -> tuple[str, ...]:
+    """Wall seconds, CPU seconds, and the MB of the largest process of a command; another process counts them."""
+    return in_a_process(_timed, command, folder)
+
+
+def _timed(command: list[str], folder: Path) -> tuple[str, ...]:
+    begun = perf_counter()
     subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wall, after = perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return f"{wall:.1f}", f"{after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.1f}"
+    wall, used = perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return f"{wall:.1f}", f"{used.ru_utime + used.ru_stime:.1f}", f"{used.ru_maxrss * 1024 / 1e6:.0f}"
 
 
 def megabytes(file: Path) -> str:

@@ -63,7 +63,8 @@ def conform(frame: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
         frame = frame.reindex(columns=table.names)
     differing = set(map(str, frame)) ^ set(table.names)
     assert not differing, f"{table.name}: strange or missing columns {sorted(differing)}"
-    return pd.DataFrame({column.name: _cast(frame[column.name], column.dtype) for column in table.columns})
+    cast = {column.name: _cast(frame[column.name], column.dtype) for column in table.columns}
+    return pd.DataFrame(cast, copy=False)
 
 
 def _cast(values: "pd.Series[Any]", dtype: Any) -> "pd.Series[Any]":

@@ -6,6 +6,7 @@ The keys of an epoch are those of the epoch before, so a key is kept once and a 
 from array import array
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -114,14 +115,16 @@ def ledger_frame(ranks: Mapping[int, LedgerRows]) -> pd.DataFrame:
     lists = list(ranks.values())
     if not lists:
         return pd.DataFrame()
-    described = [pd.DataFrame(map(key_row, rows.keys), columns=KEY_COLUMNS) for rows in lists]
-    chosen = [keys.take(rows.column("key")) for keys, rows in zip(described, lists, strict=True)]
+    keys = pd.DataFrame([key_row(key) for rows in lists for key in rows.keys], columns=KEY_COLUMNS)
+    begins = accumulate((len(rows.keys) for rows in lists[:-1]), initial=0)
+    chosen = np.concatenate([rows.column("key") + begin for rows, begin in zip(lists, begins, strict=True)])
     amounts = {name: np.concatenate([rows.column(name) for rows in lists]) for name in KINDS}
     return pd.DataFrame(
         {
             "epoch": np.concatenate([rows.column("epoch") for rows in lists]),
             "rank": np.repeat(list(ranks), list(map(len, lists))),
-            **pd.concat(chosen, ignore_index=True),
+            **keys.take(chosen).reset_index(drop=True),
             **amounts,
-        }
+        },
+        copy=False,
     )

@@ -69,6 +69,8 @@ class RankTables:
     """The seconds of each stage of the rank's start."""
     fault: Fault | None = None
     """The reason why finished training has no valid result: it diverged."""
+    trained_seconds: float = 0.0
+    """The seconds of all epochs so far, warm-up included."""
 
     def add_epoch(self, number: int, epoch: Epoch, readings: Sequence[Reading]) -> None:
         """Add the rows of an epoch. The row in `epochs` is added last and marks the other rows as complete."""
@@ -76,6 +78,7 @@ class RankTables:
         self.ledger.add_epoch(number, epoch.entries)
         self.utilisation.extend({**at, **row} for row in _windows(epoch, readings))
         self.epochs.append({**at, "seconds": epoch.seconds, "loss": epoch.loss.item()})
+        self.trained_seconds += epoch.seconds
 
     def add_tape(self, events: Sequence[Event]) -> None:
         """Add the events of a tape, as an epoch after the last one."""
@@ -87,10 +90,9 @@ class RankTables:
         """Add the accuracies of the whole graph; only rank 0 has them."""
         if self.rank:
             return
-        trained = sum(row["seconds"] for row in self.epochs)
         for split, (right, of) in hits.items():
             accuracy = right / of if of else None
-            at = {"epoch": number, "train_seconds": trained, "eval_seconds": eval_seconds}
+            at = {"epoch": number, "train_seconds": self.trained_seconds, "eval_seconds": eval_seconds}
             self.accuracy.append({**at, "split": split, "accuracy": accuracy})
 
     def words_by_epoch(self, column: Literal["words_payload", "words_received"]) -> dict[int, float]:
@@ -189,7 +191,10 @@ def gather_tables(world: Axis, value: T) -> list[T]:
     sizes = world.all_gather(torch.tensor([len(data)], device=world.device), tensor=TensorName.COUNT).tolist()
     receives = {rank: (size,) for rank, size in enumerate(sizes)} if world.index == 0 else {}
     arrived = world.exchange({0: data}, receives, dtype=torch.uint8, tensor=TensorName.COUNT)
-    return [_TablesReader(BytesIO(arrived[rank].cpu().numpy().tobytes())).load() for rank in sorted(arrived)]
+    # Each buffer is freed once it is read.
+    return [
+        _TablesReader(BytesIO(arrived.pop(rank).cpu().numpy().tobytes())).load() for rank in sorted(arrived)
+    ]
 
 
 class _TablesReader(pickle.Unpickler):

@@ -2,7 +2,7 @@
 
 import pickle
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase, TensorName
+from harness.models import SplitAccuracy
 from harness.results.parquet import to_arrow, to_bytes
 from harness.results.schema import LEDGER
 from harness.run.ledger_rows import LedgerRows, key_row
@@ -111,3 +112,22 @@ def test_each_epoch_takes_as_many_bytes_as_its_rows_need() -> None:
     finally:
         tracemalloc.stop()
     assert len(pickled) < BYTES_PER_ROW * len(rows)
+
+
+class CountedEpochs(list[dict[str, object]]):
+    """Rows of epochs that count how often they are gone through."""
+
+    readings = 0
+
+    def __iter__(self) -> Iterator[dict[str, object]]:
+        self.readings += 1
+        return super().__iter__()
+
+
+def test_evaluation_after_every_epoch_reads_no_earlier_epoch_again() -> None:
+    tables, seconds = RankTables(0, CountedEpochs()), [1.0, 0.5, 0.25, 4.0]
+    for number, taken in enumerate(seconds, start=-1):
+        tables.add_epoch(number, Epoch(taken, torch.ones(1), {}, 0.0, []), [])
+        tables.add_accuracy(number, {"test": SplitAccuracy(1, 2)}, 0.1)
+    assert [row["train_seconds"] for row in tables.accuracy] == [1.0, 1.5, 1.75, 5.75]
+    assert tables.epochs.readings == 0  # type: ignore[attr-defined]
