@@ -4,8 +4,8 @@
     python benchmarks/studies.py --keep DIR     leaves the records, tables, figures and report there
 
 Each line is a command of `harness` in a process of its own. CPU seconds are of the command and its children: they say
-what a busy machine's wall time hides. The peak of memory is that of the largest process of the command. `rows` are those
-of the ledger, `MB` is the file that the command wrote.
+what a busy machine's wall time hides. The peak of memory is that of the command's largest process. `rows` are those of
+the ledger, `MB` is the file that the command wrote.
 """
 
 import os
@@ -39,7 +39,7 @@ NEW = 10
 def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument(
-        "--drawn", type=int, default=2000, help="runs that are drawn and reported: 625,000 rows"
+        "--drawn", type=int, default=2000, help="runs that are drawn and reported: 617,304 rows"
     )
     parser.add_argument("--collected", type=int, default=10_000, help="runs that are collected")
     parser.add_argument("--planned", type=int, default=5000, help="runs that are planned")

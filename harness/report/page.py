@@ -197,7 +197,12 @@ def inlined(path: Path, dataset: str, digest: str) -> Picture:
 
 
 def _with_prefix(text: str, name: str) -> str:
-    """Prefixes every id and every reference to an id, because two figures on a page may use the same."""
+    """Prefixes every id and every reference to an id, because two figures on a page may use the same.
+
+    An id that nothing in the figure refers to is left out: matplotlib gives one to every mark.
+    """
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]*)', text))
+    text = re.sub(r'\sid="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
     prefix = re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found[0]):x}_", name)
     text = re.sub(r'\bid="', f'id="{prefix}-', text)
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", text)

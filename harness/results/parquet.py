@@ -37,7 +37,7 @@ ROW_GROUP = 1 << 20
 WORD = 8
 """The bytes of a value in memory, at least."""
 ALWAYS_FITS = 1 << 20
-"""Tables of at most this many bytes are read without asking how much memory is free: asking takes longer than reading."""
+"""The bytes up to which a table is read without asking how much memory is free, which takes as long as reading."""
 MARK = "harness.collected"
 ANEW = "`harness collect` makes the tables anew from the run folders."
 

@@ -106,11 +106,23 @@ def median_interval(values: "pd.Series[float]", level: float = 0.95) -> Interval
 
 
 TIMES = ["epoch_seconds_median", "epoch_seconds_paper"]
-SUMMED_UP = (
-    "phase_seconds_mean computing_share communicating_share vertices_per_second "
-    "steps messages words_payload words_received words_formula final_loss "
-    "accuracy_train accuracy_valid accuracy_test seconds_to_target evaluation_seconds"
-).split()
+SUMMED_UP = [
+    "phase_seconds_mean",
+    "computing_share",
+    "communicating_share",
+    "vertices_per_second",
+    "steps",
+    "messages",
+    "words_payload",
+    "words_received",
+    "words_formula",
+    "final_loss",
+    "accuracy_train",
+    "accuracy_valid",
+    "accuracy_test",
+    "seconds_to_target",
+    "evaluation_seconds",
+]
 """The columns of which a configuration has the median over its launches."""
 
 

@@ -7,17 +7,19 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from harness.errors import UserError
 from harness.figures import draw_all, drawing
 from harness.figures.drawing import BESIDE, FORMATS, KINDS, name_of, pictures, styled, tables_digest
 from harness.figures.kind import CAPTIONS, read_tables
-from harness.figures.page_layout import LONGEST_WORD, MOST_WORDS, elided, wrapped
+from harness.figures.page_layout import LONGEST_WORD, MOST_WORDS, Cell, Section, compose, elided, wrapped
 from harness.figures.panels import panels
 from harness.results.schema import RUN_TABLES, RUNS
 
@@ -147,6 +149,23 @@ def test_the_same_tables_give_the_same_bytes(
     for path, data in again.items():
         assert data == before[path.name].read_bytes(), path.name
     assert plt.get_fignums() == [], "drawing leaves no figure open"
+
+
+def test_a_composed_figure_is_drawn_once_for_each_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    draw = Figure.draw
+
+    def counted(figure: Figure, renderer: Any) -> None:
+        drawn.append(figure)
+        draw(figure, renderer)
+
+    monkeypatch.setattr(Figure, "draw", counted)
+    with styled():
+        figure = compose([Section([Cell("", lambda _: None, 1.0)], 1)])
+        pictures(figure, tmp_path, "empty", "tables 0")
+    assert len(drawn) == len(FORMATS)
 
 
 def test_names_of_users_are_drawn_as_they_are(synthetic: SimpleNamespace, collected: Collected) -> None:

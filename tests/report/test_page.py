@@ -10,14 +10,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from harness.errors import UserError
 from harness.figures import draw_all
 from harness.figures.drawing import KINDS
 from harness.figures.kind import read_tables
+from harness.figures.panels import panels
 from harness.report import run_panels, write
-from harness.report.page import SVG, _rounded
+from harness.report.page import SVG, _rounded, _with_prefix
+from harness.results import statistics
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.spec.spec import canonical_json
@@ -184,6 +187,24 @@ def test_coordinates_of_a_drawing_are_rounded_and_its_words_are_not() -> None:
     drawing = '<path d="M 1.23456 -7.5 L 0.125 3"/><use x="10.98765" y="2"/><text x="1.5">0.12345</text>'
     rounded = '<path d="M 1.23 -7.5 L 0.12 3"/><use x="10.98" y="2"/><text x="1.5">0.12345</text>'
     assert _rounded(drawing) == rounded
+
+
+def test_ids_of_a_drawing_are_kept_where_something_refers_to_them() -> None:
+    drawing = '<g id="mark_1"><path id="p" clip-path="url(#box)"/><use href="#p"/></g><rect id="box"/>'
+    kept = '<g><path id="fig-p" clip-path="url(#fig-box)"/><use href="#fig-p"/></g><rect id="fig-box"/>'
+    assert _with_prefix(drawing, "fig") == kept
+
+
+def test_each_panel_is_summed_up_once(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(runs: pd.DataFrame) -> pd.DataFrame:
+        calls.append(len(runs))
+        return statistics.configurations(runs)
+
+    monkeypatch.setattr("harness.figures.panels.configurations", counted)
+    write(study / "tables", study / "figures", tmp_path / "report.html")
+    assert len(calls) == len(panels(read_collected(study / "tables", "runs")))
 
 
 def test_an_experiment_is_repeated_by_its_line(study: Path, tmp_path: Path) -> None:

@@ -287,3 +287,12 @@ def test_no_column_of_the_runs_is_left_to_chance(runs: Path, tmp_path: Path) -> 
     collect(runs, tmp_path)
     kinds: dict[str, Any] = {column.name: column.dtype for column in RUNS.columns}
     assert read_collected(tmp_path, "runs").dtypes.to_dict() == kinds
+
+
+def test_collecting_small_tables_does_not_ask_for_free_memory(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "harness.results.parquet.available_bytes", lambda: pytest.fail("the system was asked")
+    )
+    assert len(collect(runs, tmp_path).runs) == 4

@@ -162,3 +162,24 @@ def test_sources_and_settings_are_never_summed_up_together(
         runs, synthetic.make_spec("serial", "tiny", {"p": 1}, protocol="faithful"), 3.0, "measured"
     )
     assert len(statistics.configurations(collect(runs, tmp_path).runs)) == 3
+
+
+def test_summing_up_twice_the_configurations_takes_as_many_operations_on_frames(
+    synthetic: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ranks in range(1, 9):
+        spec = synthetic.make_spec("cagnet-1d", "tiny", {"p": ranks})
+        synthetic.write_quoted(tmp_path / "runs", spec, 1.0 / ranks, "measured")
+    runs = collect(tmp_path / "runs", tmp_path).runs
+    calls: list[int] = []
+    select = pd.DataFrame.__getitem__
+
+    def counted(frame: pd.DataFrame, key: object) -> object:
+        calls[-1] += 1
+        return select(frame, key)
+
+    monkeypatch.setattr(pd.DataFrame, "__getitem__", counted)
+    for number in (4, 8):
+        calls.append(0)
+        assert len(statistics.configurations(runs.head(number))) == number
+    assert calls[0] == calls[1]
