@@ -8,6 +8,7 @@ needed (SALIENT++'s), and those at the boundary that were needed lately (Massive
 trained or sent: hits are counted over all ranks, in the second epoch of such a run.
 """
 
+import torch
 from measuring import Table, argument_parser
 
 from harness.graph.partition import in_order, parts_of
@@ -69,9 +70,10 @@ def hit_rate(strategy: SampledStrategy, store: MemoryStore) -> float:
     peers = PeerCaches(
         features.policy, layout, {AxisName.P: 0}, seen, lambda rows: extract_block(A, rows, layout.vertices)
     )
+    caches = [peers.new_cache(rank, torch.device("cpu")) for rank in range(len(layout.blocks))]
     needed = hits = 0
     for step in range(2 * strategy.steps):
-        for rank, (cache, own) in enumerate(zip(peers.caches, layout.blocks, strict=True)):
+        for rank, (cache, own) in enumerate(zip(caches, layout.blocks, strict=True)):
             K = seen.batch(step, rank).vertices[0]
             cached = len(cache.look_up(K).hits)
             if step >= strategy.steps:

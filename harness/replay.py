@@ -116,6 +116,10 @@ class Meter(TorchDispatchMode):
         if kind is Kind.MOVES:
             return func(*args, **kwargs)
         operands = _tensors((*args, *kwargs.values()))
+        on_host = bool(operands) and not any(x.is_meta for x in operands)
+        # A rank of a run does not compute what a replay simulates of its peers.
+        if self._tape.is_simulating and on_host and func is not HOST_DEVICE_COPY:
+            return func(*args, **kwargs)
         self.memory.made(operands, before=True)
         if func is HOST_DEVICE_COPY:
             self.memory.leave(args[0])

@@ -137,7 +137,8 @@ class Tape(Ledger):
         self._prefetched_after, self._is_fusing = NO_INDEX, False
         self._is_deferring, self._deferred = False, list[Callable[[], None]]()
         """True while an item is prefetched, and the deferred calls of this tape by its kernels."""
-        self._is_simulating = False
+        self.is_simulating = False
+        """True while a replay computes what other ranks send."""
         self._companions: dict[Key, Event] = {}
         self._call_events: dict[int, int] = {}
         """The index of a call's event, by the mark at which the call was issued."""
@@ -192,7 +193,7 @@ class Tape(Ledger):
 
     def record_operator(self, product: ProductShape | None, flops: int, touched: int) -> None:
         """Add the FLOPs and bytes of an operator to the current key, and record its kernel."""
-        if self._is_simulating:
+        if self.is_simulating:
             return
         for amounts in (self._amounts_of(self.current), self._event(self.current).amounts):
             amounts.flops += flops
@@ -201,11 +202,11 @@ class Tape(Ledger):
 
     @contextmanager
     def simulating_peers(self) -> Iterator[None]:
-        outer, self._is_simulating = self._is_simulating, True
+        outer, self.is_simulating = self.is_simulating, True
         try:
             yield
         finally:
-            self._is_simulating = outer
+            self.is_simulating = outer
 
     def record_kernel(self, product: ProductShape | None, touched: int) -> None:
         """Record a kernel in the current event: the shape of a product, or the bytes of another kernel."""

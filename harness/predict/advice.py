@@ -205,7 +205,7 @@ def _options_of(
     """
     quick, reasons = list[Option](), [candidate.reason]
     few = len(candidate.ready) <= FULL  # all of these are predicted in full anyway
-    least = [least_seconds(ready, card) for ready in candidate.ready]
+    least = [0.0 if few else least_seconds(ready, card) for ready in candidate.ready]
     for seconds, ready in sorted(zip(least, candidate.ready, strict=True), key=itemgetter(0)):
         if seconds > _to_beat(quick, card):
             break

@@ -5,7 +5,9 @@ from harness.strategy.admit import Candidate as Candidate
 from harness.strategy.admit import Ready as Ready
 from harness.strategy.admit import admit as admit
 from harness.strategy.context import Context as Context
+from harness.strategy.context import Once as Once
 from harness.strategy.context import RemoteRows as RemoteRows
+from harness.strategy.context import every_time as every_time
 from harness.strategy.contract import MessageParams as MessageParams
 from harness.strategy.contract import MiniBatch as MiniBatch
 from harness.strategy.contract import NoParams as NoParams

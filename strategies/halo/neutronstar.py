@@ -50,8 +50,10 @@ from harness.strategy import (
     Coordinates,
     Counts,
     MessageParams,
+    Once,
     Promise,
     csr_bytes,
+    every_time,
     turned_bytes,
 )
 
@@ -75,18 +77,20 @@ class Prices(NamedTuple):
     """The additional cost for every entry of the vertex's row."""
 
 
-def heights(A: Csr, own: range, prices: Prices, room: int) -> Tensor:
+def heights(A: Csr, own: range, prices: Prices, room: int, wanted: Tensor | None = None) -> Tensor:
     """The height of every vertex on the rank that owns a block: -1 if absent, above all layers for its own vertices.
 
-    int8; `room` is the largest number of vertices of other parts that the rank takes.
+    int8; `room` is the largest number of vertices of other parts that the rank takes. `wanted` is the boundary of the
+    block, if it is known.
     """
 
     rows = A.rowptr.numpy(), A.col.numpy()
     vertex, entry = (np.array([0.0, *each]) for each in (prices.vertex, prices.entry))
     height = np.full(A.cols, -1, np.int8)
     height[own.start : own.stop] = len(prices.worth)
-    wanted = boundary(A, own)
-    shortest_first = wanted[take(A.rowptr.diff(), wanted).argsort(stable=True)].numpy()
+    wanted = boundary(A, own) if wanted is None else wanted
+    lengths = take(A.rowptr, wanted + 1) - take(A.rowptr, wanted)
+    shortest_first = wanted[lengths.argsort(stable=True)].numpy()
     for level, worth in enumerate(prices.worth):
         room -= raise_each(rows, (vertex, entry), height, shortest_first, level, (float(worth), room))
     return torch.from_numpy(height)
@@ -174,6 +178,16 @@ class Choice(NamedTuple):
         """The replicas whose rows are at the input of a layer."""
         return self.replicas[: self.sizes[layer]]
 
+    def packed(self) -> list[Tensor]:
+        """The choice in tensors alone, to be kept for other ranks that are replayed."""
+        return [self.replicas, torch.tensor(self.sizes), *self.fetched]
+
+    @classmethod
+    def unpacked(cls, tensors: Sequence[Tensor]) -> "Choice":
+        """The choice that was packed into these tensors."""
+        replicas, sizes, *fetched = tensors
+        return cls(replicas, sizes.tolist(), fetched)
+
 
 def choices(A: Csr, blocks: Sequence[range], prices: Prices, share: float | None) -> list[Choice]:
     """The choice of every part; `share` limits replicas to that share of a part's own vertices, None sets no limit."""
@@ -186,7 +200,8 @@ def choices(A: Csr, blocks: Sequence[range], prices: Prices, share: float | None
 
 
 def _choice(A: Csr, own: range, prices: Prices, room: int) -> Choice:
-    height, layers, needed = heights(A, own, prices, room), len(prices.worth), boundary(A, own)
+    layers, needed = len(prices.worth), boundary(A, own)
+    height = heights(A, own, prices, room, needed)
     of_others = ((height >= 0) & (height < layers)).nonzero()[:, 0]
     replicas = of_others[height[of_others].argsort(descending=True, stable=True)]
     sizes = [int((height[replicas] >= layer).sum()) for layer in range(layers + 1)]
@@ -236,10 +251,16 @@ class NeutronStar(PartitionParallel):
         graph, exchange = HybridGraph(ctx, self), Exchange(overlap=self.params.overlap)
         return PartOperators(ctx, self, graph.layers(), exchange, replicas=graph.choice.replicas)
 
-    def choices(self, A: Csr) -> list[Choice]:
+    def choices(self, A: Csr, once: Once = every_time) -> list[Choice]:
         """The choice of every part. Trained features change in every step, so none are copied."""
         share = 0.0 if self.spec.training.features else self.params.replicas
-        return choices(A, self.blocks(), self.prices(), share)
+        blocks, prices = self.blocks(), self.prices()
+        key = "choices", tuple(blocks), *(tuple(each) for each in prices), share
+        layers = len(prices.worth)
+        kept = once(key, lambda: [x for each in choices(A, blocks, prices, share) for x in each.packed()])
+        return [
+            Choice.unpacked(kept[first : first + layers + 2]) for first in range(0, len(kept), layers + 2)
+        ]
 
     def prices(self) -> Prices:
         """Prices in flops of the forward pass; the backward pass takes about as many again of both."""
@@ -293,7 +314,7 @@ class HybridGraph:
         self.ctx, self.blocks = ctx, strategy.blocks()
         self.own = self.blocks[ctx.at[P]]
         self.A = ctx.blocks.counts.whole()
-        self.choices = strategy.choices(self.A)
+        self.choices = strategy.choices(self.A, ctx.once)
         self.choice = self.choices[ctx.at[P]]
 
     def layers(self) -> list[LayerPart]:

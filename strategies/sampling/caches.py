@@ -11,8 +11,9 @@ Verifier (tests/sampling/test_caches.py): plain Python, dense matrices, and the 
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -27,19 +28,33 @@ from harness.strategies.sampling.features import Cache, CachePolicy, Holdings, K
 from harness.strategies.sampling.graph_placement import BlockLayout
 from harness.strategy import Coordinates, Counts
 
+TOGETHER = 8
+"""The ranks whose chances are computed in one pass through the graph: as many numbers as a line of a cache has."""
+
 
 class StaticPolicy(CachePolicy):
     """The rows of highest worth stay for good; the share is one of the n / P rows of an average block row."""
 
     @abstractmethod
-    def worth(self, keeper: Keeper) -> Tensor:
-        """The worth, to the rank that keeps the cache, of the row of every vertex."""
+    def worth(self, keepers: Sequence[Keeper]) -> list[Tensor]:
+        """The worth of the row of every vertex, to each of some ranks that keep a cache."""
 
     def build(self, keeper: Keeper) -> Cache:
+        return self._filled(keeper, *self.worth([keeper]))
+
+    def caches(self, keepers: Sequence[Keeper]) -> Iterator[Cache]:
+        if not self.share:
+            yield from super().caches(keepers)
+            return
+        for first in range(0, len(keepers), TOGETHER):
+            some = keepers[first : first + TOGETHER]
+            yield from map(self._filled, some, self.worth(some))
+
+    def _filled(self, keeper: Keeper, worth: Tensor) -> "StaticCache":
         n = len(keeper.layout.vertices)
         others = complement(keeper.own, n)
         slots = self._slots(keeper.layout, keeper.own)
-        return StaticCache(top(self.worth(keeper)[others], others, slots).to(keeper.device), n)
+        return StaticCache(top(worth[others], others, slots).to(keeper.device), n)
 
     def size(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
         return Holdings(self._slots(layout, layout.rows(at)), len(layout.vertices))
@@ -52,18 +67,20 @@ class StaticPolicy(CachePolicy):
 class Popular(StaticPolicy):
     """The vertices with most out-neighbours come first, the order in which Quiver fills the memory of GPUs."""
 
-    def worth(self, keeper: Keeper) -> Tensor:
-        return shared_popularity(keeper)
+    def worth(self, keepers: Sequence[Keeper]) -> list[Tensor]:
+        return [shared_popularity(keeper) for keeper in keepers]
 
 
 class Likeliest(StaticPolicy):
     """The vertices likeliest to be in a mini-batch of the rank come first; the popular ones if no chance is known."""
 
-    def worth(self, keeper: Keeper) -> Tensor:
-        blocks, n, hops = keeper.layout.blocks, len(keeper.layout.vertices), keeper.sampler.hops()
+    def worth(self, keepers: Sequence[Keeper]) -> list[Tensor]:
+        first = keepers[0]
+        blocks, n, hops = first.layout.blocks, len(first.layout.vertices), first.sampler.hops()
         if hops is None:
-            return shared_popularity(keeper)
-        return inclusion(keeper.read, blocks, keeper.sampler.chances(keeper.group, keeper.targets, n), hops)
+            return [shared_popularity(keeper) for keeper in keepers]
+        chances = [keeper.sampler.chances(keeper.group, keeper.targets, n) for keeper in keepers]
+        return inclusion(first.read, blocks, chances, hops, shared_degrees(first))
 
 
 @dataclass(frozen=True)
@@ -75,6 +92,10 @@ class AtBoundary(CachePolicy):
 
     alpha: float = 0.05
     every: int = 16
+
+    @property
+    def learns(self) -> bool:
+        return self.share > 0
 
     def build(self, keeper: Keeper) -> Cache:
         own, n = keeper.own, len(keeper.layout.vertices)
@@ -93,13 +114,19 @@ class AtBoundary(CachePolicy):
 class StaticCache:
     """The same rows all the time."""
 
-    learns = False
-
     def __init__(self, vertices: Tensor, of: int) -> None:
         """`of` is the number of vertices in the graph."""
-        self.vertices = vertices
-        self._slot = vertices.new_full((of,), -1)
-        self._slot[vertices] = torch.arange(len(vertices), device=vertices.device)
+        self.vertices, self._of = vertices, of
+
+    @cached_property
+    def _slot(self) -> Tensor:
+        """The slot of every vertex; -1 for a vertex without one."""
+        slot = self.vertices.new_full((self._of,), -1)
+        slot[self.vertices] = torch.arange(len(self.vertices), device=slot.device)
+        return slot
+
+    def packed(self) -> Callable[[], Cache]:
+        return partial(StaticCache, self.vertices, self._of)
 
     def held(self) -> list[Tensor]:
         return [self._slot]
@@ -120,16 +147,29 @@ class EvictingCache(StaticCache):
        S_A above zero. The two rows take over each other's score.
     """
 
-    learns = True
-
     def __init__(self, vertices: Tensor, boundary: Tensor, of: int, alpha: float, every: int) -> None:
         """The cache begins with the rows of `vertices`, and takes in rows of `boundary` alone."""
         super().__init__(vertices.clone(), of)
+        self.boundary, self.alpha = boundary, alpha
         self.decay, self.every, self._batches = 1 - alpha, every, 0
         self.S_E = torch.ones(len(vertices), dtype=torch.float64, device=vertices.device)
         self.S_A = torch.full((of,), -torch.inf, dtype=torch.float64, device=vertices.device)
         self.S_A[boundary] = 0
         self.threshold = prod([self.decay] * every)
+
+    def packed(self) -> Callable[[], Cache]:
+        """Scores S_A are above minus infinity at the boundary alone."""
+        made_with = self.vertices, self.boundary, self._of, self.alpha, self.every
+        S_E, S_A, batches = self.S_E, self.S_A[self.boundary], self._batches
+
+        def again() -> EvictingCache:
+            cache = EvictingCache(*made_with)
+            cache.S_E.copy_(S_E)
+            cache.S_A[cache.boundary] = S_A
+            cache._batches = batches
+            return cache
+
+        return again
 
     def held(self) -> list[Tensor]:
         return [self._slot, self.vertices, self.S_E, self.S_A]
@@ -164,6 +204,10 @@ def _joined(requested: Tensor, entering: Tensor) -> tuple[Tensor, Tensor]:
 
 def top(scores: Tensor, vertices: Tensor, number: int) -> Tensor:
     """The vertices of the highest scores, as many as `number`; of equal scores, the first."""
+    if number < len(scores):  # most of them are not sorted
+        least = scores.topk(number + 1).values[-1]
+        kept = (scores >= least).nonzero()[:, 0]
+        scores, vertices = scores[kept], vertices[kept]
     return vertices[scores.sort(descending=True, stable=True).indices[:number]]
 
 
@@ -172,21 +216,39 @@ def complement(own: range, of: int) -> Tensor:
     return torch.cat([torch.arange(own.start), torch.arange(own.stop, of)])
 
 
-def inclusion(read: ReadRows, blocks: Sequence[range], p: Tensor, fanouts: Sequence[int]) -> Tensor:
-    """The chance of every vertex to be in a batch's input, given the chance `p` to be in the batch; float64."""
-    degree = torch.empty_like(p)
-    for strip in strips(blocks):
-        A = read(range(strip[0], strip[-1]))
-        count_neighbours(A.rowptr.numpy(), A.col.numpy(), strip[0], degree.numpy())
-    for fanout in fanouts:
-        log_absent = torch.log1p(-p)
-        log_not_drawn = torch.log1p(-(p * (fanout / degree.clamp(min=1)).clamp(max=1)))
+def inclusion(
+    read: ReadRows, blocks: Sequence[range], chances: Sequence[Tensor], fanouts: Sequence[int], degree: Tensor
+) -> list[Tensor]:
+    """The chances of every vertex to be in the input of a batch, given those to be in the batch; float64.
+
+    There may be several batches, up to `TOGETHER`, which go through the graph together. `degree` is the number of
+    neighbours of each vertex without its loop.
+    """
+    p, drawn = list(chances), [(fanout / degree.clamp(min=1)).clamp(max=1) for fanout in fanouts]
+    for share in drawn:  # batch by batch, so that the bits of a batch do not depend on the others
+        log_not_drawn = torch.stack([torch.log1p(-(each * share)) for each in p], 1)
+        log_absent = torch.stack([torch.log1p(-each) for each in p], 1)
         for strip in strips(blocks):
             A, starts = read(range(strip[0], strip[-1])), np.array(strip)
             sums = log_not_drawn.numpy(), log_absent.numpy()
             add_block_by_block((A.rowptr.numpy(), A.col.numpy()), starts, sums)
-        p = -torch.expm1(log_absent)
+        p = [-torch.expm1(each) for each in log_absent.T.contiguous()]
     return p
+
+
+def shared_degrees(keeper: Keeper) -> Tensor:
+    """The neighbours of every vertex, counted once for all ranks that are replayed."""
+    blocks, n = keeper.layout.blocks, len(keeper.layout.vertices)
+    return keeper.once("degrees", lambda: [degrees(keeper.read, blocks, n)])[0]
+
+
+def degrees(read: ReadRows, blocks: Sequence[range], vertices: int) -> Tensor:
+    """The number of neighbours of every vertex, without its loop; float64."""
+    degree = torch.empty(vertices, dtype=torch.float64)
+    for strip in strips(blocks):
+        A = read(range(strip[0], strip[-1]))
+        count_neighbours(A.rowptr.numpy(), A.col.numpy(), strip[0], degree.numpy())
+    return degree
 
 
 def strips(blocks: Sequence[range], most: int = 1 << 20) -> list[list[int]]:
@@ -213,33 +275,36 @@ def count_neighbours(rowptr: Any, col: Any, first: int, degree: Any) -> None:
 
 @compiled()
 def add_block_by_block(A: tuple[Any, Any], starts: Any, sums: tuple[Any, Any]) -> None:
-    """Adds the number of each row to the total of each of its neighbours.
+    """Adds the numbers of each row to the totals of each of its neighbours.
 
     Numbers are summed within a block first, so the totals do not depend on how many blocks are read at a time.
     """
     rowptr, col = A
-    number, total = sums
-    within = np.zeros(total.size)
-    touched = np.empty(total.size, np.int64)
-    is_touched = np.zeros(total.size, np.bool_)
+    numbers, totals = sums
+    width = totals.shape[1]
+    within = np.zeros(totals.shape)
+    touched = np.empty(totals.shape[0], np.int64)
+    is_touched = np.zeros(totals.shape[0], np.bool_)
     for block in range(starts.size - 1):
         count = 0
         for u in range(starts[block], starts[block + 1]):
-            if number[u] == 0:
+            if not numbers[u].any():
                 continue
             row = u - starts[0]
             for e in range(rowptr[row], rowptr[row + 1]):
                 v = col[e]
                 if v != u:
-                    within[v] += number[u]
+                    for batch in range(width):
+                        within[v, batch] += numbers[u, batch]
                     if not is_touched[v]:
                         is_touched[v] = True
                         touched[count] = v
                         count += 1
         for place in range(count):
             v = touched[place]
-            total[v] += within[v]
-            within[v] = 0
+            for batch in range(width):
+                totals[v, batch] += within[v, batch]
+                within[v, batch] = 0
             is_touched[v] = False
 
 
@@ -252,7 +317,8 @@ def shared_popularity(keeper: Keeper) -> Tensor:
 def popularity(read: ReadRows, blocks: Sequence[range], vertices: int) -> Tensor:
     """The number of rows, other than its own, that have an entry in the column of each vertex; float64."""
     counts = torch.zeros(vertices, dtype=torch.float64)
-    for rows in blocks:
+    for strip in strips(blocks, 1 << 16):
+        rows = range(strip[0], strip[-1])
         counts += edges(read(rows), rows)[1].bincount(minlength=vertices)
     return counts
 

@@ -13,7 +13,7 @@ features.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -38,9 +38,9 @@ from harness.parallel.row_requests import (
     sort_by_owner,
 )
 from harness.ranges import split_evenly
-from harness.strategies.sampling.graph_placement import BlockLayout, Foresight, Once, Rank, Tally, every_time
+from harness.strategies.sampling.graph_placement import BlockLayout, Foresight, Rank, Tally
 from harness.strategies.sampling.sampler import Sampler
-from harness.strategy import Coordinates, Counts, Piece, require_entries
+from harness.strategy import Coordinates, Counts, Once, Piece, every_time, require_entries
 
 ReadRows = Callable[[range], Csr]
 """Reads some rows of a graph, with all columns."""
@@ -66,8 +66,6 @@ class Cache(Protocol):
 
     vertices: Tensor
     """The vertex of every slot."""
-    learns: bool
-    """The rows in the cache depend on the mini-batches so far."""
 
     def held(self) -> list[Tensor]:
         """All numbers that the cache keeps besides rows, of eight bytes each."""
@@ -75,11 +73,12 @@ class Cache(Protocol):
     def look_up(self, vertices: Tensor) -> Lookup:
         """Looks up a mini-batch; to be called once for every mini-batch, in turn."""
 
+    def packed(self) -> "Callable[[], Cache]":
+        """Returns a function that makes the cache again as it is now, from tensors of the size of its contents."""
+
 
 class NoCache:
     """Every row is fetched."""
-
-    learns = False
 
     def __init__(self) -> None:
         self.vertices = torch.empty(0, dtype=torch.int64)
@@ -91,6 +90,9 @@ class NoCache:
         everything = torch.arange(len(vertices), device=vertices.device)
         nothing = everything[:0]
         return Lookup(vertices, everything, nothing, nothing, nothing, nothing)
+
+    def packed(self) -> "Callable[[], Cache]":
+        return NoCache
 
 
 class Keeper(NamedTuple):
@@ -131,9 +133,18 @@ class CachePolicy:
     share: float = 0.0
     """The size of the cache, as a share of a number that the policy names; 0 for no cache."""
 
+    @property
+    def learns(self) -> bool:
+        """True if the rows in a cache depend on the mini-batches so far."""
+        return False
+
     def cache(self, keeper: Keeper) -> Cache:
         """The cache of a rank when training begins."""
         return self.build(keeper) if self.share else NoCache()
+
+    def caches(self, keepers: Sequence[Keeper]) -> "Iterator[Cache]":
+        """The caches of several ranks when training begins, one after the other."""
+        return map(self.cache, keepers)
 
     def holdings(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
         """The sizes of the cache of the rank at `at`, by formula."""
@@ -161,18 +172,22 @@ class PeerCaches:
 
     def new_cache(self, member: int, device: torch.device) -> Cache:
         """The cache of the rank with this block row when training begins, for mini-batches on a device."""
+        return self.policy.cache(self._keeper(member, device))
+
+    def _keeper(self, member: int, device: torch.device) -> Keeper:
         sampler, targets, group = self.foresight.sampler, self.foresight.targets, self.groups[member]
-        keeper = Keeper(self.layout, member, group, self.read, sampler, targets, device, self.foresight.once)
-        return self.policy.cache(keeper)
+        return Keeper(self.layout, member, group, self.read, sampler, targets, device, self.foresight.once)
 
     @cached_property
-    def caches(self) -> list[Cache]:
-        return [self.new_cache(member, torch.device("cpu")) for member in range(len(self.groups))]
+    def _caches(self) -> list[Callable[[], Cache]]:
+        """The caches of all ranks, packed: the table of a cache is as long as the graph has vertices."""
+        keepers = [self._keeper(member, torch.device("cpu")) for member in range(len(self.groups))]
+        return [cache.packed() for cache in self.policy.caches(keepers)]
 
     def first_requests(self) -> list[Tensor]:
         """The vertices whose rows each rank keeps when training begins."""
         key = "first requests", self.policy, self._layout
-        return list(self.foresight.once(key, lambda: [cache.vertices.clone() for cache in self.caches]))
+        return list(self.foresight.once(key, lambda: [make().vertices.clone() for make in self._caches]))
 
     def requests(self, step: int) -> list[Tensor]:
         """The vertices whose rows each rank requests; to be called for every step, in turn."""
@@ -181,11 +196,17 @@ class PeerCaches:
 
     def _follow(self, step: int) -> list[Tensor]:
         """Looks up the mini-batches of all ranks; caches that learn have to see all of them up to this one."""
-        learns = any(cache.learns for cache in self.caches)
-        for each in range(self._followed if learns else step, step + 1):
-            inputs = [self.foresight.vertices(each, group)[0] for group in self.groups]
-            requested = [cache.look_up(K).requested for cache, K in zip(self.caches, inputs, strict=True)]
+        for each in range(self._followed if self.policy.learns else step, step + 1):
+            requested = [self._look_up(member, each) for member in range(len(self.groups))]
         self._followed = step + 1
+        return requested
+
+    def _look_up(self, member: int, step: int) -> Tensor:
+        """The vertices whose rows one rank requests."""
+        cache = self._caches[member]()
+        requested = cache.look_up(self.foresight.vertices(step, self.groups[member])[0]).requested
+        if self.policy.learns:
+            self._caches[member] = cache.packed()
         return requested
 
 
@@ -282,8 +303,7 @@ class PartitionedFeatures(FeaturePlacement):
         peers = PeerCaches(
             self.policy, layout, at, foresight, lambda rows: extract_block(A, rows, layout.vertices)
         )
-        learns = any(cache.learns for cache in peers.caches)
-        for step in range(0 if learns else steps.start, steps.stop):
+        for step in range(0 if self.policy.learns else steps.start, steps.stop):
             requested = peers.requests(step)
             if step not in steps:
                 continue

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from harness.comm.axis import Axis
 from harness.kernels import Csr
+from harness.kernels.csr import index_dtype
 from harness.kernels.parts import extract_block, select_rows, vstack
 from harness.ledger import AxisName, Direction, Ledger, Op, TensorName
 from harness.parallel.halo import Boundary
@@ -30,7 +31,18 @@ from harness.parallel.row_requests import (
     sort_by_owner,
 )
 from harness.strategies.sampling.sampler import DrawKey, DrawRows, GraphView, Sampler
-from harness.strategy import Context, Coordinates, Counts, Facts, MiniBatch, Piece, Words, require_entries
+from harness.strategy import (
+    Context,
+    Coordinates,
+    Counts,
+    Facts,
+    MiniBatch,
+    Once,
+    Piece,
+    Words,
+    every_time,
+    require_entries,
+)
 
 
 class BlockLayout(NamedTuple):
@@ -93,15 +105,6 @@ class WholeGraph:
         return draw(self.A, vertices, vertices, key)
 
 
-Once = Callable[[Hashable, Callable[[], Sequence[Tensor]]], Sequence[Tensor]]
-"""Computes tensors under a key, once for all ranks that are replayed (`Context.once`)."""
-
-
-def every_time(_: Hashable, compute: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-    """Computes without a look at the key."""
-    return compute()
-
-
 class Foresight:
     """The mini-batches of all groups, drawn from the whole graph: for formulas, and for replays."""
 
@@ -111,7 +114,7 @@ class Foresight:
         """`read` returns all of A when it is first needed; None in a run, where other ranks draw for themselves."""
         self.sampler, self.targets, self._read, self._once = sampler, targets, read, once
         self._step, self._batches = -1, dict[int, MiniBatch]()
-        self._vertices: dict[int, Sequence[Tensor]] = {}
+        self._inputs: dict[int, Sequence[Tensor]] = {}
 
     def read_ahead(self) -> None:
         """In a replay, reads all of A before the first epoch, in whose memory it has no part."""
@@ -139,21 +142,28 @@ class Foresight:
         return self._once((self.sampler.identity, key), compute)
 
     def vertices(self, step: int, group: int) -> Sequence[Tensor]:
-        """The vertices of every layer of a mini-batch; those of one step are kept."""
+        """The vertices of every layer of a mini-batch; those of one step are kept.
+
+        The input of a layer begins with its output, so the input of the first layer is all that is kept.
+        """
 
         def draw() -> Sequence[Tensor]:
-            return self.prepared.mini_batch(step, group, self.graph, self.targets).vertices
+            layers = self.prepared.mini_batch(step, group, self.graph, self.targets).vertices
+            assert all(torch.equal(each, layers[0][: len(each)]) for each in layers)
+            return [layers[0].to(index_dtype(self.graph.A.cols)), torch.tensor(list(map(len, layers)))]
 
         if step != self._step:
-            self._step, self._batches, self._vertices = step, {}, {}
-        if group not in self._vertices:
-            self._vertices[group] = self.once(("vertices", step, group), draw)
-        return self._vertices[group]
+            self._step, self._batches, self._inputs = step, {}, {}
+        if group not in self._inputs:
+            self._inputs[group] = self.once(("vertices", step, group), draw)
+        inputs, sizes = self._inputs[group]
+        inputs = inputs.long()
+        return [inputs[:size] for size in sizes.tolist()]
 
     def batch(self, step: int, group: int) -> MiniBatch:
         """The mini-batch of a group; those of one step are kept."""
         if step != self._step:
-            self._step, self._batches, self._vertices = step, {}, {}
+            self._step, self._batches, self._inputs = step, {}, {}
         if group not in self._batches:
             self._batches[group] = self.prepared.mini_batch(step, group, self.graph, self.targets)
         return self._batches[group]

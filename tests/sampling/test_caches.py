@@ -8,17 +8,22 @@ from torch import Tensor
 from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import extract_block
+from harness.ledger import AxisName
 from harness.ranges import split
 from harness.strategies.sampling.caches import (
+    AtBoundary,
     EvictingCache,
+    Likeliest,
+    Popular,
     StaticCache,
     complement,
+    degrees,
     inclusion,
     popularity,
     top,
 )
-from harness.strategies.sampling.features import NoCache
-from harness.strategies.sampling.graph_placement import WholeGraph
+from harness.strategies.sampling.features import CachePolicy, NoCache, PeerCaches
+from harness.strategies.sampling.graph_placement import BlockLayout, Foresight, WholeGraph
 from harness.strategies.sampling.sampler import Neighbours
 
 N = 60
@@ -99,9 +104,55 @@ def test_chances_of_inclusion_are_those_of_the_dense_recursion(parts: int) -> No
     for fanout in (3, 1):
         absent = np.prod(1 - np.where(edges, (expected * np.minimum(1, fanout / degree))[:, None], 0), axis=0)
         expected = 1 - (1 - expected) * absent
-    found = inclusion(stripes(A), split(N, parts), torch.from_numpy(p), [3, 1])
+    read, blocks = stripes(A), split(N, parts)
+    found = inclusion(read, blocks, [torch.from_numpy(p)], [3, 1], degrees(read, blocks, N))[0]
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
     assert popularity(stripes(A), split(N, parts), N).tolist() == edges.sum(axis=0).tolist()
+
+
+def test_chances_of_several_batches_have_the_bits_of_each_batch_alone() -> None:
+    A, read, blocks = check_graph(N).A, stripes(check_graph(N).A), split(N, 7)
+    degree = degrees(read, blocks, N)
+    assert degree.tolist() == ((to_scipy(A).toarray() != 0) & ~np.eye(N, dtype=bool)).sum(axis=1).tolist()
+    chances = [torch.where(torch.arange(N) % each == 0, 1 / each, 0.0).double() for each in (2, 3, 7, 61)]
+    together = inclusion(read, blocks, chances, (3, 2, 1), degree)
+    for p, found in zip(chances, together, strict=True):
+        assert torch.equal(found, inclusion(read, blocks, [p], (3, 2, 1), degree)[0])
+
+
+@pytest.mark.parametrize("number", [0, 1, 7, 59, 60, 99])
+def test_the_highest_scores_are_the_first_of_a_stable_sort(number: int) -> None:
+    scores = (torch.arange(N) * 37 % 11).double()
+    vertices = torch.arange(N) + 100
+    expected = vertices[scores.sort(descending=True, stable=True).indices[:number]]
+    assert top(scores, vertices, number).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("policy", [Popular(0.3), Likeliest(0.3), AtBoundary(0.4, 0.5, 2), AtBoundary(0.0)])
+def test_caches_that_are_followed_for_peers_request_what_caches_of_their_own_request(
+    policy: CachePolicy,
+) -> None:
+    """Eleven ranks, more than are computed together; every other mini-batch evicts rows."""
+    A, blocks, targets = check_graph(N).A, split(N, 11), torch.arange(N)
+    sampler = Neighbours(5, 2, (2, 1), layers=2, groups=11, own=True)
+    layout = BlockLayout({AxisName.P: 11}, blocks, AxisName.P)
+
+    def peers() -> PeerCaches:
+        return PeerCaches(policy, layout, {AxisName.P: 0}, Foresight(sampler, lambda: A, targets), stripes(A))
+
+    followed, judge = peers(), peers()
+    caches = [judge.new_cache(member, torch.device("cpu")) for member in range(11)]
+    expected = [cache.vertices.tolist() for cache in caches]
+    assert [each.tolist() for each in followed.first_requests()] == expected
+    for step in range(6):
+        batches = [judge.foresight.batch(step, group).vertices for group in range(11)]
+        for group, layers in enumerate(batches):
+            found = followed.foresight.vertices(step, group)
+            assert [each.tolist() for each in found] == [each.tolist() for each in layers]
+        expected = [
+            cache.look_up(layers[0]).requested.tolist() for cache, layers in zip(caches, batches, strict=True)
+        ]
+        assert [each.tolist() for each in followed.requests(step)] == expected
 
 
 def test_chances_of_inclusion_are_frequencies_where_nothing_meets() -> None:
@@ -114,7 +165,8 @@ def test_chances_of_inclusion_are_frequencies_where_nothing_meets() -> None:
     targets = torch.tensor([0])
     sampler, graph = Neighbours(5, 1, (2, 1), layers=2, groups=1), WholeGraph(A)
     p = sampler.chances(0, targets, 40)
-    expected = inclusion(stripes(A), [range(40)], p, (2, 1)).numpy()
+    read, blocks = stripes(A), [range(40)]
+    expected = inclusion(read, blocks, [p], (2, 1), degrees(read, blocks, 40))[0].numpy()
     seen, steps = np.zeros(40), 3000
     for step in range(steps):
         seen[sampler.mini_batch(step, 0, graph, targets).vertices[0]] += 1
