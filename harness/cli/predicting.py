@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.cli.options import (
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 GB = 1 << 30
 WITHIN = 60
 """The seconds in which advice is given, unless asked otherwise."""
+PRINTING = 1.0
+"""The seconds among these that are left for the answer itself."""
 PROCESS_BYTES = 6 * GB
 """The memory that a process which predicts may take: of a built graph, results that ranks share, and caches."""
 
@@ -373,6 +376,7 @@ def _sizes(options: argparse.Namespace, facts: "Facts") -> str:
 
 
 def _advise(options: argparse.Namespace) -> int:
+    began = monotonic()  # the libraries below take seconds to import, which count
     from harness.predict.advice import advise, tuned
     from harness.predict.prediction import check_card
     from harness.spec.dataset import DatasetChoice
@@ -384,7 +388,7 @@ def _advise(options: argparse.Namespace) -> int:
     if options.memory is not None:
         card = card.model_copy(update={"memory_gb": options.memory})
     facts = know(validate(DatasetChoice, {"name": options.dataset}, "--dataset")).facts
-    seconds = inf if options.all else options.within
+    seconds = inf if options.all else max(0.0, options.within - PRINTING - (monotonic() - began))
     # Twins may have to be built first, which must not be ended.
     time = (inf, 0) if options.twins else (seconds, _processes())
     with Progress() as progress:
@@ -455,6 +459,7 @@ def _advice_document(advice: "Advice", card: "MachineCard") -> dict[str, Any]:
         "too_slow": [
             {"strategy": name, "estimated_seconds": seconds} for name, seconds in advice.too_slow.items()
         ],
+        "partly": [{"strategy": name, **partly._asdict()} for name, partly in advice.partly.items()],
     }
 
 
@@ -473,10 +478,7 @@ def _advice_page(options: argparse.Namespace, facts: "Facts", card: "MachineCard
     for each in advice.too_large:
         peak = f"{each.prediction.peak_bytes / GB:.3g} GB of {card.memory_gb:g}"
         lines += ["", f"{each.strategy.name}: too large, {peak} on its smallest grid"]
-    if advice.too_slow:
-        lines += ["", f"Left out, as there was no time to predict them within {options.within} s"]
-        lines += [f"  {name}: about {seconds:.0f} s" for name, seconds in advice.too_slow.items()]
-        lines += ["This command includes them:", f"  {_command_for_all(options)}"]
+    lines += _unpredicted(options, advice)
     if advice.refused:
         reasons = defaultdict[str, list[str]](list)
         for refusal in advice.refused:
@@ -484,6 +486,23 @@ def _advice_page(options: argparse.Namespace, facts: "Facts", card: "MachineCard
         lines += ["", "No prediction"]
         lines += [paragraph(f"{', '.join(names)}: {reason}") for reason, names in reasons.items()]
     return "\n".join(lines)
+
+
+def _unpredicted(options: argparse.Namespace, advice: "Advice") -> list[str]:
+    """The strategies that were not predicted in time, in part or at all, and the command that includes them."""
+    lines = list[str]()
+    if advice.partly:
+        lines += [
+            "",
+            f"Predicted in part within {options.within} s: the best grids so far, some by one rank alone",
+        ]
+        lines += [f"  {name}: {predicted} of {of} grids" for name, (predicted, of) in advice.partly.items()]
+    if left_out := [name for name in advice.too_slow if name not in advice.partly]:
+        lines += ["", f"Left out, as there was no time to predict them within {options.within} s"]
+        lines += [f"  {name}: about {advice.too_slow[name]:.0f} s" for name in left_out]
+    if advice.too_slow:
+        lines += ["This command includes all grids of all strategies:", f"  {_command_for_all(options)}"]
+    return lines
 
 
 def _command_for_all(options: argparse.Namespace) -> str:

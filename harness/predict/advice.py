@@ -12,7 +12,7 @@ constants, within their intervals, can turn it; otherwise the two tie.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf, log, sqrt
+from math import inf, log, prod, sqrt
 from operator import itemgetter
 from pathlib import Path
 from time import monotonic
@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 from harness.errors import UserError
 from harness.launch.launch import series
 from harness.ledger import Op
-from harness.predict.budget import Budget, ReportLeft, work_through
+from harness.predict.budget import Budget, Keep, ReportLeft, work_through
 from harness.predict.prediction import ALL_RANKS, RESIDUAL, STEPS, Prediction, predict
 from harness.predict.pricing import constants, ring_seconds
 from harness.progress import ignore_step
@@ -34,17 +34,15 @@ FULL = 2
 """The grids of each strategy that are predicted in full."""
 TUNING_EPOCHS = 5
 
-# Estimates of the seconds of a core, fitted on rmat-17 with 64 and 1,024 ranks. Predictions that are done correct them.
-REPLAY_SECONDS, CALL_SECONDS = 0.05, 5e-4
-"""Of a replay, and of a call in it."""
-CORNERS = 6
-"""The ranks that are replayed of a large world."""
+# Estimates of the seconds of a core, fitted on R-MAT graphs with 1,024 ranks. Predictions that are done correct them.
+REPLAY_SECONDS, CALL_SECONDS = 0.05, 1.2e-3
+"""Of a replay, and of its calls for each member of its axes."""
 NONZERO_SECONDS = 1e-7
 """Of finding the rows that ranks need of each other."""
 NEIGHBOURS, ENTRY_SECONDS = 1000, 3e-8
 """The entries in the mini-batch of a target, and the seconds of drawing an entry."""
-PEER_SECONDS = 1.5e-3
-"""Of looking up the requests of another rank, in a step of a replay."""
+PEER_SECONDS = 6e-3
+"""Of drawing for another rank and of looking up its requests, beyond the entries, in a step."""
 GB = 1 << 30
 
 
@@ -101,6 +99,23 @@ class Advice:
     """The choices with the lowest peak of memory, of strategies all of whose grids are too large."""
     too_slow: dict[str, float]
     """The strategies that were not predicted in time, with the seconds that each is estimated to take."""
+    partly: dict[str, "Partly"]
+    """Those among them of which some grids were predicted. Their best grids so far are among the choices."""
+
+
+class Partly(NamedTuple):
+    """The grids of a strategy that were predicted in time."""
+
+    predicted: int
+    of: int
+
+
+class Found(NamedTuple):
+    """The choices of a strategy: numbers of its grids, and their predictions."""
+
+    options: list[tuple[int, Prediction]]
+    grids: int
+    """The grids that were predicted, by one rank at least."""
 
 
 class Predictor(Protocol):
@@ -119,7 +134,8 @@ def advise(
 ) -> Advice:
     """Ranks strategies, each on the grids that admit it.
 
-    Predictions that do not fit into these seconds are left out. Full-graph training comes before mini-batches, and in
+    Predictions that do not fit into these seconds are left out; of a strategy whose time ends before all of its grids
+    are predicted, the best so far are among the choices. Full-graph training comes before mini-batches, and in
     both the strategies that are estimated to be predicted the fastest come first. Processes, if there are any, predict
     at the same time, and are ended with the budget; without any, this process finishes what it has begun.
     """
@@ -129,26 +145,27 @@ def advise(
         _read_once(named.values())
     costs = {name: estimated_seconds(candidate) for name, candidate in named.items()}
     order = sorted(costs, key=lambda name: (_is_mini_batch(named[name]), costs[name]))
-    budget = Budget({name: costs[name] for name in order}, seconds, processes or 1)
+    divisible = [name for name in order if processes and len(named[name].ready) > FULL]
+    budget = Budget({name: costs[name] for name in order}, seconds, processes or 1, divisible)
 
-    def work(name: str) -> list[tuple[int, Prediction]] | Refusal:
-        return _options_of(named[name], card, predicts)
+    def work(name: str, keep: Keep) -> Found | Refusal:
+        return _options_of(named[name], card, predicts, keep)
 
     done = work_through(budget, work, processes, report, lambda: monotonic() - began)
     chosen, refused, too_large = list[Option](), list[Refusal](), list[Option]()
     for name, candidate in named.items():
         if name in done.lost:
             refused.append(Refusal(name, done.lost[name]))
-        if name not in done.results:
+        found = done.results.get(name) or done.partial.get(name)
+        if found is None:
             continue
-        found = done.results[name]
         if isinstance(found, Refusal):
             refused.append(found)
             continue
-        options = [Option(candidate.ready[number], prediction) for number, prediction in found]
+        options = [Option(candidate.ready[number], prediction) for number, prediction in found.options]
         fitting = [option for option in options if option.fits(card)]
         chosen += fitting
-        if not fitting:
+        if not fitting and name in done.results:
             too_large.append(min(options, key=lambda choice: choice.prediction.peak_bytes))
     ranked = sorted(chosen, key=lambda choice: choice.cost)
     return Advice(
@@ -157,32 +174,47 @@ def advise(
         refused,
         too_large,
         dict(sorted(done.left_out.items(), key=itemgetter(1))),
+        {name: Partly(found.grids, len(named[name].ready)) for name, found in done.partial.items()},
     )
 
 
 def estimated_seconds(candidate: Candidate) -> float:
     """The seconds of a core that the predictions of a strategy are estimated to take.
 
-    A replay of a rank issues about as many calls as there are ranks. The second term is for lists of the rows that
-    ranks need of each other. A rank whose features are in block rows follows the mini-batches of all ranks, in which
-    the neighbours of some vertices are drawn hop after hop.
+    A replay of a rank issues about as many calls as its axes have members. The second term is for lists of the rows
+    that ranks need of each other. A rank whose features are in block rows follows the mini-batches of all ranks, in
+    which the neighbours of some vertices are drawn hop after hop.
     """
     if not candidate.ready:
         return 0.0
-    strategy, blocks = candidate.ready[0]
-    ranks, grids, facts = strategy.spec.ranks, len(candidate.ready), strategy.facts
-    full = min(grids, FULL)
-    replayed = full * min(ranks, CORNERS if blocks is None or ranks > ALL_RANKS else ALL_RANKS)
-    replays = replayed + (0 if grids <= FULL else grids)
-    seconds = replays * (REPLAY_SECONDS + CALL_SECONDS * ranks)
+    (strategy, blocks), *_ = candidate.ready
+    ranks, facts = strategy.spec.ranks, strategy.facts
+    quick, full = replays_of(candidate)
+    calls = sum(sum(strategy.grid.values()) for strategy, _ in candidate.ready) / len(candidate.ready)
+    seconds = (quick + full) * (REPLAY_SECONDS + CALL_SECONDS * calls)
     if blocks is None:
         return seconds
-    seconds += NONZERO_SECONDS * facts.nonzeros * full
+    if strategy.partitioned_over:
+        seconds += NONZERO_SECONDS * facts.nonzeros * (quick + full)
     if strategy.mini_batches and strategy.partitioned_over:
         batch = min(strategy.spec.training.batch, facts.trained_on(strategy.spec.protocol) / ranks)
         entries = min(facts.nonzeros, NEIGHBOURS * batch)
-        seconds += min(STEPS, strategy.steps) * ranks * (entries * ENTRY_SECONDS + full * PEER_SECONDS)
+        grids = min(len(candidate.ready), FULL)
+        seconds += min(STEPS, strategy.steps) * ranks * (entries * ENTRY_SECONDS + grids * PEER_SECONDS)
     return seconds
+
+
+def replays_of(candidate: Candidate) -> tuple[int, int]:
+    """The ranks that are replayed in order to choose among grids, one of each; and to predict the choices in full."""
+    grids = len(candidate.ready)
+    full = sum(sorted(map(replayed_ranks_of, candidate.ready))[-FULL:])
+    return (0 if grids <= FULL else grids), full
+
+
+def replayed_ranks_of(ready: Ready) -> int:
+    """About how many ranks are replayed of a world: all ranks of a small one, else the corners of the grid."""
+    ranks, corners = ready.strategy.spec.ranks, prod(min(size, 2) for size in ready.strategy.grid.values())
+    return ranks if ready.blocks is not None and ranks <= ALL_RANKS else corners
 
 
 def _is_mini_batch(candidate: Candidate) -> bool:
@@ -197,15 +229,24 @@ def _read_once(candidates: Iterable[Candidate]) -> None:
 
 
 def _options_of(
-    candidate: Candidate, card: MachineCard, predicts: Predictor
-) -> list[tuple[int, Prediction]] | Refusal:
+    candidate: Candidate, card: MachineCard, predicts: Predictor, keep: Keep = ignore_step
+) -> Found | Refusal:
     """The fastest grids of a strategy in full; of one whose grids are all too large, the grids that were tried.
 
-    Grids are numbered as the candidate lists them.
+    Grids are numbered as the candidate lists them. What is found so far is kept after each of them.
     """
     quick, reasons = list[Option](), [candidate.reason]
     few = len(candidate.ready) <= FULL  # all of these are predicted in full anyway
     least = [0.0 if few else least_seconds(ready, card) for ready in candidate.ready]
+    numbers = {id(ready): number for number, ready in enumerate(candidate.ready)}
+    all_replays, replays = sum(replays_of(candidate)), 0
+
+    def found(choices: Iterable[Option]) -> Found:
+        return Found([(numbers[id(each.ready)], each.prediction) for each in choices], len(quick))
+
+    def fastest() -> list[Option]:
+        return sorted((choice for choice in quick if choice.fits(card)), key=lambda choice: choice.cost)
+
     for seconds, ready in sorted(zip(least, candidate.ready, strict=True), key=itemgetter(0)):
         if seconds > _to_beat(quick, card):
             break
@@ -213,15 +254,21 @@ def _options_of(
             quick.append(Option(ready, predicts(ready, card, ranks=None if few else [0])))
         except UserError as refusal:
             reasons.append(str(refusal))
+        replays += replayed_ranks_of(ready) if few else 1
+        if quick:
+            keep(replays / all_replays, found(fastest()[:FULL]))
     if not quick:
         return Refusal(candidate.name, reasons[-1])
-    fitting = sorted((choice for choice in quick if choice.fits(card)), key=lambda choice: choice.cost)
-    if few or not fitting:
-        chosen = fitting or quick
-    else:
-        chosen = [replace(each, prediction=predicts(each.ready, card)) for each in fitting[:FULL]]
-    numbers = {id(ready): number for number, ready in enumerate(candidate.ready)}
-    return [(numbers[id(each.ready)], each.prediction) for each in chosen]
+    chosen = fastest()
+    if few or not chosen:
+        return found(chosen or quick)
+    chosen = chosen[:FULL]
+    total = replays + sum(replayed_ranks_of(each.ready) for each in chosen)
+    for place, each in enumerate(chosen):
+        chosen[place] = replace(each, prediction=predicts(each.ready, card))
+        replays += replayed_ranks_of(each.ready)
+        keep(replays / total, found(chosen))
+    return found(chosen)
 
 
 def least_seconds(ready: Ready, card: MachineCard) -> float:

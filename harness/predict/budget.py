@@ -1,14 +1,16 @@
 """Work within a budget of wall-clock time, in this process or in several.
 
 Each piece of work has an estimated cost. The pieces that are done correct the estimates of the others, so a slow or
-busy machine is taken into account. A piece that no longer fits into the time that is left is not begun, and a process
-that still works when the time is over is ended. What is done by then is kept.
+busy machine is taken into account. A piece may say what share of it is done, and what it has found so far. A piece that
+no longer fits into the time that is left is not begun, and a process that still works when the time is over is ended.
+What is found by then is kept.
 """
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from math import inf
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -32,38 +34,74 @@ class ReportLeft(Protocol):
     def __call__(self, done: int, of: int, doing: str, left: float, /) -> None: ...
 
 
+class Keep(Protocol):
+    """Takes the share of a piece of work that is done, and what it has found so far."""
+
+    def __call__(self, share: float, found: Any, /) -> None: ...
+
+
+Work = Callable[[str, Keep], Any]
+"""Does a piece of work, and returns its result."""
+
+
 class Budget:
     """Which piece of work to begin next. Times are seconds since the work began."""
 
-    def __init__(self, costs: Mapping[str, float], seconds: float = inf, processes: int = 1) -> None:
-        """`costs` are the estimated seconds of each piece, in the order in which the pieces should be done."""
+    def __init__(
+        self,
+        costs: Mapping[str, float],
+        seconds: float = inf,
+        processes: int = 1,
+        divisible: Collection[str] = (),
+    ) -> None:
+        """`costs` are the estimated seconds of each piece, in the order in which the pieces should be done.
+
+        `divisible` are the pieces of which a part is of use. They are begun after all that fit, if there is time.
+        """
         self.seconds, self._costs, self._processes = seconds, dict(costs), processes
+        self._divisible = divisible
         self._waiting = list(costs)
         self._began = dict[str, float]()
+        self._shares = dict[str, float]()
+        """The share that is done of pieces that say it."""
         self._done, self._estimated, self._spent = 0, TRUSTED, TRUSTED
 
     def cost(self, name: str, now: float) -> float:
-        """The estimated seconds of a piece, corrected by the pieces that are done or take longer than estimated."""
+        """The estimated seconds of a piece: by the share of it that is done, else by its estimate.
+
+        Estimates are corrected by the pieces that are done, by the shares of others, and by pieces that take longer
+        than estimated.
+        """
+        if name in self._shares:
+            return (now - self._began[name]) / self._shares[name]
         estimated, spent = self._estimated, self._spent
         for running, began in self._began.items():
-            if now - began > self._costs[running]:
-                estimated, spent = estimated + self._costs[running], spent + now - began
+            share = self._shares.get(running, 0.0)
+            if share or now - began > self._costs[running]:
+                estimated, spent = estimated + self._costs[running] * (share or 1.0), spent + now - began
         return self._costs[name] * spent / estimated
 
+    def progress(self, name: str, share: float) -> None:
+        """Takes notice of the share of a running piece that is done."""
+        if share > 0:
+            self._shares[name] = share
+
     def begin(self, now: float) -> str | None:
-        """Returns the first piece that fits, which begins now; None if there is none."""
-        for name in self._waiting:
-            if now + self.cost(name, now) <= self.seconds:
-                self._waiting.remove(name)
-                self._began[name] = now
-                return name
-        return None
+        """Returns the first piece that fits, or else the first that is divisible, which begins now; None if none is."""
+        fitting = (name for name in self._waiting if now + self.cost(name, now) <= self.seconds)
+        divisible = (name for name in self._waiting if name in self._divisible and now < self.seconds)
+        name = next(chain(fitting, divisible), None)
+        if name is not None:
+            self._waiting.remove(name)
+            self._began[name] = now
+        return name
 
     def end(self, name: str, now: float) -> None:
         """Takes notice that a piece is done."""
         self._done += 1
         self._estimated += self._costs[name]
         self._spent += now - self._began.pop(name)
+        self._shares.pop(name, None)
 
     def left(self, now: float) -> float:
         """The seconds until all pieces are done that fit, and at most until the budget is used up."""
@@ -71,7 +109,7 @@ class Budget:
         free = sorted([*running, *[0.0] * (self._processes - len(running))])
         for name in self._waiting:
             cost = self.cost(name, now)
-            if now + free[0] + cost <= self.seconds:
+            if now + free[0] + cost <= self.seconds or name in self._divisible:
                 free = sorted([*free[1:], free[0] + cost])
         return min(free[-1], max(0.0, self.seconds - now))
 
@@ -90,6 +128,8 @@ class Outcomes(NamedTuple):
     """What was done in time."""
 
     results: dict[str, Any]
+    partial: dict[str, Any]
+    """What was found by pieces that were not done in time."""
     lost: dict[str, str]
     """The pieces whose process died, with the reason."""
     left_out: dict[str, float]
@@ -98,7 +138,7 @@ class Outcomes(NamedTuple):
 
 def work_through(
     budget: Budget,
-    work: Callable[[str], Any],
+    work: Work,
     processes: int = 0,
     report: ReportLeft = ignore_step,
     clock: Callable[[], float] = monotonic,
@@ -112,19 +152,30 @@ def work_through(
     results = {}
     while (name := budget.begin(clock())) is not None:
         budget.report(clock(), report)
-        results[name] = work(name)
+        results[name] = work(name, _reporting(budget, name, report, clock))
         budget.end(name, clock())
-    return Outcomes(results, {}, budget.left_out(clock()))
+    return Outcomes(results, {}, {}, budget.left_out(clock()))
+
+
+def _reporting(budget: Budget, name: str, report: ReportLeft, clock: Callable[[], float]) -> Keep:
+    """Reports the shares of a piece. What it has found is not kept, because nothing ends it."""
+
+    def keep(share: float, _: Any) -> None:
+        budget.progress(name, share)
+        budget.report(clock(), report)
+
+    return keep
 
 
 def _in_processes(
     budget: Budget,
-    work: Callable[[str], Any],
+    work: Work,
     processes: int,
     report: ReportLeft,
     clock: Callable[[], float],
 ) -> Outcomes:
-    results, lost, workers = dict[str, Any](), dict[str, str](), list[_ForkedWorker]()
+    results, partial, lost = dict[str, Any](), dict[str, Any](), dict[str, str]()
+    workers = list[_ForkedWorker]()
     try:
         while True:
             for name in _startable(
@@ -143,15 +194,22 @@ def _in_processes(
                 worker = busy[pipe]  # type: ignore[index]
                 name = str(worker.doing)
                 try:
-                    results[name] = worker.result()
+                    answer = worker.answer()
                 except EOFError:
                     lost[name] = worker.end()
                     workers.remove(worker)
+                else:
+                    if isinstance(answer, _Part):
+                        partial[name] = answer.found
+                        budget.progress(name, answer.share)
+                        continue
+                    results[name] = answer
+                    partial.pop(name, None)
                 budget.end(name, clock())
     finally:
         for worker in workers:
             worker.end()
-    return Outcomes(results, lost, budget.left_out(clock()))
+    return Outcomes(results, partial, lost, budget.left_out(clock()))
 
 
 def _startable(budget: Budget, free: int, clock: Callable[[], float]) -> Iterator[str]:
@@ -162,10 +220,17 @@ def _startable(budget: Budget, free: int, clock: Callable[[], float]) -> Iterato
         yield name
 
 
+class _Part(NamedTuple):
+    """A message of a worker about the piece that it works on."""
+
+    share: float
+    found: Any
+
+
 class _ForkedWorker:
     """A forked process that does one piece of work after the other."""
 
-    def __init__(self, work: Callable[[str], Any]) -> None:
+    def __init__(self, work: Work) -> None:
         fork = get_context("fork")
         self.pipe, there = fork.Pipe()
         self.doing: str | None = None
@@ -177,9 +242,11 @@ class _ForkedWorker:
         self.doing = name
         self.pipe.send(name)
 
-    def result(self) -> Any:
-        """The result of what the worker was doing, or the error that it raised."""
+    def answer(self) -> Any:
+        """A part of what the worker is doing; or the result of it, or the error that it raised."""
         result, error = self.pipe.recv()
+        if isinstance(result, _Part):
+            return result
         self.doing = None
         if error is not None:
             raise error
@@ -195,16 +262,20 @@ class _ForkedWorker:
         return f"its process ended with {how}; the machine may have too little memory."
 
 
-def _serve(work: Callable[[str], Any], pipe: Connection, parent: int) -> None:
+def _serve(work: Work, pipe: Connection, parent: int) -> None:
     die_with_parent(parent)()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this process
     torch.set_num_threads(1)  # a forked process cannot use the threads of its parent
+
+    def keep(share: float, found: Any) -> None:
+        pipe.send((_Part(share, found), None))
+
     with suppress(EOFError):
         while True:
             name = pipe.recv()
             answer: tuple[Any, Exception | None]
             try:
-                answer = work(name), None
+                answer = work(name, keep), None
             except Exception as error:  # the parent raises it
                 answer = None, error
             pipe.send(answer)

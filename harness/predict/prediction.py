@@ -6,7 +6,7 @@ the time.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import ceil, exp, log, sqrt
@@ -310,6 +310,16 @@ class RankEpoch:
         return IssuedCall(name, key, moved, there, posted=posted)
 
 
+class CallOnCard(NamedTuple):
+    """The seconds of one call on a machine."""
+
+    links: Seconds
+    woken: Seconds
+    """The time in which cores wake each other."""
+    handled: Seconds
+    """The work of the cores while the bytes travel."""
+
+
 class OnCard:
     """The steps of one rank with their seconds on a machine."""
 
@@ -318,19 +328,20 @@ class OnCard:
         self.epoch, self.items = epoch, list[Item]()
         self._work: list[Seconds] = []
         self._links: dict[int, Seconds] = {}
+        self._of_kernels: dict[Hashable, Seconds] = {}
+        self._of_calls: dict[Hashable, CallOnCard] = {}
         for number, event in enumerate(epoch.replayed.events):
-            work, posts = kernel_seconds(event, card.rates) + copy_seconds(event, card.links), []
+            work, posts = self._kernels(event, card), []
             handling = np.zeros(len(TimePart))
             if epoch.measured:  # what the processor did in a call, it did while the bytes travelled
                 (handling if event.key.op in MOVING else work)[TimePart.MEASURED] = event.cpu_seconds
             for call in epoch.calls.get(number, ()):
-                on_cores, on_links = call_seconds(call.moved, epoch.placed(call, card.links), card)
-                woken = np.where(LATENCIES, on_cores, 0.0)
+                on_links, woken, handled = self._call(call, card)
                 if epoch.measured:  # an empty message costs its rank next to nothing but time
                     on_links = on_links + woken
                 else:
                     work += woken
-                handling += on_cores - woken
+                handling += handled
                 self._links[number] = self._links.get(number, 0.0) + on_links
                 if call.posted:
                     posts.append((call.name, float(on_links.sum())))
@@ -342,6 +353,24 @@ class OnCard:
             self._work.append(work + handling)
             if event.prefetched_after != NO_INDEX and card.rates.cores_per_node is None:
                 self._move_aside(number, event.prefetched_after + 1)
+
+    def _kernels(self, event: Event, card: MachineCard) -> Seconds:
+        """The seconds of an event's kernels and copies, for the caller to change. Many events are alike."""
+        assert card.rates and card.links
+        alike = event.kernels, event.streamed, event.drawn, event.copies, event.copied, *event.products
+        if alike not in self._of_kernels:
+            self._of_kernels[alike] = kernel_seconds(event, card.rates) + copy_seconds(event, card.links)
+        return self._of_kernels[alike].copy()
+
+    def _call(self, call: IssuedCall, card: MachineCard) -> "CallOnCard":
+        """The seconds of a call. Many calls are alike."""
+        assert card.links
+        alike = call.key.axis, call.peer, call.moved
+        if alike not in self._of_calls:
+            on_cores, on_links = call_seconds(call.moved, self.epoch.placed(call, card.links), card)
+            woken = np.where(LATENCIES, on_cores, 0.0)
+            self._of_calls[alike] = CallOnCard(on_links, woken, on_cores - woken)
+        return self._of_calls[alike]
 
     def _move_aside(self, number: int, first: int) -> None:
         """Leaves the work of an event to the background thread, from the item `first` on; the event waits for it."""

@@ -149,6 +149,8 @@ class Foresight:
 
         def draw() -> Sequence[Tensor]:
             layers = self.prepared.mini_batch(step, group, self.graph, self.targets).vertices
+            if layers[0].is_meta:
+                return layers
             assert all(torch.equal(each, layers[0][: len(each)]) for each in layers)
             return [layers[0].to(index_dtype(self.graph.A.cols)), torch.tensor(list(map(len, layers)))]
 
@@ -156,6 +158,8 @@ class Foresight:
             self._step, self._batches, self._inputs = step, {}, {}
         if group not in self._inputs:
             self._inputs[group] = self.once(("vertices", step, group), draw)
+        if self._inputs[group][0].is_meta:
+            return self._inputs[group]
         inputs, sizes = self._inputs[group]
         inputs = inputs.long()
         return [inputs[:size] for size in sizes.tolist()]

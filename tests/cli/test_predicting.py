@@ -10,6 +10,7 @@ import pytest
 from harness.cli import main
 from harness.experiment.known_graph import facts_of_card
 from harness.predict import prediction
+from harness.predict.advice import Advice, Partly
 from harness.predict.predicted_record import recorded_prediction
 from harness.predict.prediction import predict, replayed_ranks
 from harness.registry import load_strategy
@@ -244,3 +245,20 @@ def test_predict_takes_a_strategy_or_an_experiment(
 ) -> None:
     assert main(["predict", *words]) == 2
     assert "either --strategy NAME --dataset NAME or --experiment FILE" in capsys.readouterr().err
+
+
+def test_advice_names_strategies_that_were_predicted_in_part(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = Advice([], [], [], [], {"plexus": 70.0, "rdm": 9.0}, {"plexus": Partly(4, 10)})
+    monkeypatch.setattr("harness.predict.advice.advise", lambda *_: found)
+    asked = ["advise", "--dataset", "tiny-sbm", "--machine", "perlmutter", "--ranks", "8", "--from-card"]
+    page = answer(capsys, *asked)
+    assert "Predicted in part within 60 s" in page
+    assert "  plexus: 4 of 10 grids\n" in page
+    assert "  rdm: about 9 s\n" in page
+    assert "plexus: about" not in page
+    assert page.endswith("--from-card --all\n")
+    data = json.loads(answer(capsys, *asked, "--json"))
+    assert data["partly"] == [{"strategy": "plexus", "predicted": 4, "of": 10}]
+    assert [each["strategy"] for each in data["too_slow"]] == ["plexus", "rdm"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.predict.budget import Budget, Outcomes, work_through
+from harness.predict.budget import Budget, Keep, Outcomes, work_through
 
 COSTS = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 40.0, "e": 3.0}
 
@@ -19,7 +19,7 @@ class Worked:
     def __init__(self, pace: float = 1.0) -> None:
         self.now, self.pace, self.order = 0.0, pace, list[str]()
 
-    def __call__(self, name: str) -> str:
+    def __call__(self, name: str, _: Keep) -> str:
         self.now += COSTS[name] * self.pace
         self.order.append(name)
         return name.upper()
@@ -81,7 +81,7 @@ def test_work_that_is_ended_is_estimated_at_no_less_than_was_spent_on_it() -> No
     assert budget.left_out(20.0) == {"a": 20.0, "b": 22.0}
 
 
-def elsewhere(name: str) -> tuple[str, int]:
+def elsewhere(name: str, _: Keep) -> tuple[str, int]:
     return name.upper(), os.getpid()
 
 
@@ -94,7 +94,7 @@ def test_processes_do_the_work_elsewhere_and_return_its_results() -> None:
 
 
 def test_a_process_that_dies_costs_its_own_work_alone() -> None:
-    def work(name: str) -> Any:
+    def work(name: str, _: Keep) -> Any:
         return os.kill(os.getpid(), signal.SIGKILL) if name == "b" else name
 
     done = work_through(Budget(COSTS, processes=2), work, 2)
@@ -103,7 +103,7 @@ def test_a_process_that_dies_costs_its_own_work_alone() -> None:
 
 
 def test_an_error_of_a_process_is_raised_here() -> None:
-    def work(name: str) -> Any:
+    def work(name: str, _: Keep) -> Any:
         raise UserError(f"{name} is broken")
 
     with pytest.raises(UserError, match="a is broken"):
@@ -114,7 +114,7 @@ def test_work_that_never_ends_is_ended_and_nothing_else_is_lost() -> None:
     """The clock runs out once the other work is done."""
     over = list[bool]()
 
-    def work(name: str) -> Any:
+    def work(name: str, _: Keep) -> Any:
         while name == "b":
             os.read(os.pipe()[0], 1)
         return name
@@ -126,3 +126,47 @@ def test_work_that_never_ends_is_ended_and_nothing_else_is_lost() -> None:
     done = work_through(Budget(COSTS, 30.0, 2), work, 2, report, lambda: 100.0 * bool(over))
     assert done.results.keys() == {"a", "c", "d", "e"}
     assert done.left_out == {"b": 100.0}
+
+
+def test_work_that_is_ended_leaves_what_it_had_found() -> None:
+    """Both pieces tell two parts; one of them ends, and the other never does."""
+    over = list[bool]()
+
+    def work(name: str, keep: Keep) -> Any:
+        keep(0.25, name * 2)
+        keep(0.5, name * 3)
+        while name == "b":
+            os.read(os.pipe()[0], 1)
+        return name
+
+    def report(done: int, of: int, doing: str, left: float) -> None:
+        if done == 1 and left == 10.0:  # half of `b` took the ten seconds of the clock
+            over.append(True)
+
+    now = iter([0.0] * 3 + [10.0] * 10_000)
+    done = work_through(
+        Budget({"a": 1.0, "b": 1.0}, 30.0, 2), work, 2, report, lambda: 30.0 if over else next(now)
+    )
+    assert done.results == {"a": "a"}
+    assert done.partial == {"b": "bbb"}
+    assert done.left_out == {"b": 60.0}
+
+
+@pytest.mark.parametrize("pace", [0.1, 1.0, 10.0])
+def test_the_share_that_is_done_tells_the_time_of_a_piece_and_corrects_those_that_wait(pace: float) -> None:
+    budget = Budget({"a": 40.0, "b": 20.0}, processes=1)
+    budget.begin(0.0)
+    budget.progress("a", 0.25)
+    now = 10.0 * pace
+    assert budget.cost("a", now) == 40.0 * pace
+    assert budget.left(now) == pytest.approx(30.0 * pace + 20.0 * (2 + now) / (2 + 10))
+    budget.end("a", 40.0 * pace)
+    assert budget.left(40.0 * pace) == pytest.approx(20.0 * (2 + 40 * pace) / 42)
+
+
+def test_a_piece_of_which_a_part_is_of_use_is_begun_after_all_that_fit() -> None:
+    budget = Budget({"a": 50.0, "b": 40.0, "c": 5.0}, 10.0, 3, divisible=["a"])
+    assert budget.left(0.0) == 10.0
+    assert [budget.begin(0.0) for _ in range(3)] == ["c", "a", None]
+    assert budget.left(4.0) == 6.0
+    assert Budget({"a": 50.0}, 10.0, divisible=["a"]).begin(10.0) is None

@@ -8,9 +8,18 @@ import pytest
 from harness.check.case import check_graph
 from harness.errors import UserError
 from harness.ledger import AxisName, Phase, TensorName
-from harness.predict.advice import Option, advise, least_seconds, turned_by
-from harness.predict.prediction import Prediction, RankEpoch, extremes, predict, priced
-from harness.predict.pricing import constants
+from harness.predict.advice import Found, Option, Partly, _options_of, advise, least_seconds, turned_by
+from harness.predict.budget import Outcomes
+from harness.predict.prediction import (
+    OnCard,
+    Prediction,
+    RankEpoch,
+    extremes,
+    predict,
+    priced,
+    replayed_ranks,
+)
+from harness.predict.pricing import call_seconds, constants, copy_seconds, kernel_seconds
 from harness.registry import load_strategy, registered_strategies
 from harness.replay import replay
 from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
@@ -318,11 +327,64 @@ def test_advice_names_what_does_not_fit_into_its_time() -> None:
     assert {option.strategy.name for option in patient.mini_batch} == {"distdgl", "salient"}
 
 
+def many_grids(name: str = "plexus") -> Candidate:
+    grids = load_strategy(name).grids(8)
+    return Candidate(name, [Ready(ready(name, dict(grid), PRODUCTS)) for grid in grids], "")
+
+
+def test_what_is_found_so_far_are_the_fastest_of_the_grids_so_far() -> None:
+    """Each is predicted by its first rank until it is predicted in full; the shares ascend to one."""
+    parts, candidate = list[tuple[float, Found]](), many_grids()
+    found = _options_of(candidate, PERLMUTTER, predict, lambda *part: parts.append(part))
+    assert isinstance(found, Found)
+    assert found == parts[-1][1] == _options_of(candidate, PERLMUTTER, predict)
+    assert [len(part.options) for _, part in parts[:3]] == [1, 2, 2]
+    assert [part.grids for _, part in parts] == [*range(1, found.grids + 1), found.grids, found.grids]
+    shares = [share for share, _ in parts]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    *_, (_, by_one_rank), (_, half), _ = parts
+    for number, prediction in by_one_rank.options:
+        assert prediction == predict(candidate.ready[number], PERLMUTTER, ranks=[0])
+    in_full = {number: predict(candidate.ready[number], PERLMUTTER) for number, _ in found.options}
+    assert dict(found.options) == in_full
+    (first, prediction), second = half.options
+    assert prediction == in_full[first]
+    assert second in by_one_rank.options
+
+
+def test_a_strategy_whose_time_ends_is_advised_with_its_best_grids_so_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    candidate = many_grids()
+    found = Found([(3, predict(candidate.ready[3], PERLMUTTER, ranks=[0]))], 4)
+    ended = Outcomes({}, {"plexus": found}, {}, {"plexus": 70.0})
+    monkeypatch.setattr("harness.predict.advice.work_through", lambda *_: ended)
+    advice = advise([candidate], PERLMUTTER)
+    assert [option.strategy for option in advice.full_graph] == [candidate.ready[3].strategy]
+    assert advice.partly == {"plexus": Partly(4, len(candidate.ready))}
+    assert advice.too_slow == {"plexus": 70.0}
+
+
+@pytest.mark.parametrize("name", ["cagnet-1d", "g3", "bulk-sage", "quiver"])
+def test_events_that_are_alike_are_priced_as_each_of_them_is(name: str) -> None:
+    (epoch,) = replayed_ranks(Ready(ready(name, first_grid(name)), STORE), [1])
+    on_card = OnCard(epoch, PERLMUTTER)
+    for number, event in enumerate(epoch.replayed.events):
+        alone = kernel_seconds(event, PERLMUTTER.rates) + copy_seconds(event, PERLMUTTER.links)
+        assert (on_card._kernels(event, PERLMUTTER) == alone).all()
+        for call in epoch.calls.get(number, ()):
+            cores, links = call_seconds(call.moved, epoch.placed(call, PERLMUTTER.links), PERLMUTTER)
+            found = on_card._call(call, PERLMUTTER)
+            assert (found.links == links).all()
+            assert (found.woken + found.handled == cores).all()
+
+
 def test_full_graph_training_is_predicted_first() -> None:
     """So that a short time still gives an answer."""
     told = list[str]()
     advise(CHOICES, PERLMUTTER, report=lambda *report: told.append(report[2]))
-    assert [line.split()[-1] for line in told[:2]] == ["serial", "cagnet-1d"]
+    assert list(dict.fromkeys(line.split()[-1] for line in told))[:2] == ["serial", "cagnet-1d"]
 
 
 def test_two_processes_give_the_advice_of_one() -> None:
