@@ -23,6 +23,12 @@ def split_evenly(n: int, parts: int) -> list[range]:
     return ranges_between([i * block + min(i, longer) for i in range(parts + 1)])
 
 
+def split_evenly_part(n: int, parts: int, i: int) -> range:
+    """Return the i-th block of `split_evenly`."""
+    block, longer = divmod(n, parts)
+    return range(i * block + min(i, longer), (i + 1) * block + min(i + 1, longer))
+
+
 def ranges_between(bounds: Sequence[int]) -> list[range]:
     """Return the ranges between consecutive bounds."""
     return [range(start, stop) for start, stop in pairwise(bounds)]

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.ranges import intersect, split, split_evenly, subrange
+from harness.ranges import intersect, split, split_evenly, split_evenly_part, subrange
 
 amounts, parts_of = st.integers(0, 300), st.integers(1, 40)
 
@@ -28,6 +28,11 @@ def test_balanced_makes_the_blocks_of_numpy(n: int, parts: int) -> None:
     assert [len(block) for block in split_evenly(n, parts)] == [
         len(block) for block in np.array_split(np.arange(n), parts)
     ]
+
+
+@given(amounts, parts_of)
+def test_part_of_even_split_is_block_of_its_number(n: int, parts: int) -> None:
+    assert [split_evenly_part(n, parts, i) for i in range(parts)] == split_evenly(n, parts)
 
 
 def test_more_parts_than_things_leaves_empty_parts_at_the_end() -> None:

@@ -12,6 +12,7 @@ constants, within their intervals, can turn it; otherwise the two tie.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from math import inf, log, prod, sqrt
 from operator import itemgetter
 from pathlib import Path
@@ -222,7 +223,11 @@ def _is_mini_batch(candidate: Candidate) -> bool:
 
 
 def _read_once(candidates: Iterable[Candidate]) -> None:
-    """Reads every graph, so that processes which are forked from this one share it."""
+    """Reads every graph, so that processes which are forked from this one share it.
+
+    So they share the import of a second that torch makes for its first operators on shapes.
+    """
+    import_module("torch._dynamo")
     for blocks in {id(ready.blocks): ready.blocks for each in candidates for ready in each.ready}.values():
         if blocks is not None:
             blocks.adjacency(range(0), range(blocks.n))

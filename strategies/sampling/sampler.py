@@ -25,7 +25,7 @@ from harness.kernels.parts import nonempty_columns
 from harness.kernels.random import Purpose, Seed, derive_key, random_order, uniform
 from harness.kernels.shuffle import random_permutation
 from harness.ledger import TensorName
-from harness.ranges import split_evenly
+from harness.ranges import split_evenly_part
 from harness.strategies.sampling import vectorised
 from harness.strategies.sampling.compiled import draw_neighbours
 from harness.strategy import LONG, MiniBatch
@@ -160,7 +160,7 @@ class Neighbours(Sampler):
         epoch, turn = divmod(step, steps)
         candidates = self.targets_of(group, targets)
         shares, number = (steps, turn) if self.own else (steps * self.groups, turn * self.groups + group)
-        share = split_evenly(len(candidates), shares)[number]
+        share = split_evenly_part(len(candidates), shares, number)
         if targets.is_meta:
             return candidates[share.start : share.stop]
         seed = (self.seed, epoch, group) if self.own else (self.seed, epoch)
@@ -171,7 +171,7 @@ class Neighbours(Sampler):
         """All targets that a group may train on."""
         if not self.own:
             return targets
-        stretch = split_evenly(len(targets), self.groups)[group]
+        stretch = split_evenly_part(len(targets), self.groups, group)
         return targets[stretch.start : stretch.stop]
 
     def chances(self, group: int, targets: Tensor, vertices: int) -> Tensor:
