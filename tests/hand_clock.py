@@ -10,10 +10,10 @@ class HandClock:
     def mark(self) -> float:
         return self.now
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Marks can always be read."""
 
-    def between(self, earlier: float, later: float) -> float:
+    def elapsed(self, earlier: float, later: float) -> float:
         return later - earlier
 
     def delay(self, seconds: float) -> None:
