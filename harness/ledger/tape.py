@@ -184,9 +184,8 @@ class Tape(Ledger):
             self._deferred.append(lambda: self.add(self.current, **more))
             return
         super().add(key, **more)
-        if (
-            self.is_taping and "seconds" not in more and "in_flight_seconds" not in more
-        ):  # sums at the end of an epoch
+        is_epoch_sum = "seconds" in more or "in_flight_seconds" in more
+        if self.is_taping and not is_epoch_sum:
             event = self._event(key) if key == self.current else self._companion(key)
             for name, value in more.items():
                 setattr(event.amounts, name, getattr(event.amounts, name) + value)

@@ -214,7 +214,7 @@ class Combine3D(Function):
         return dT_NF, dW, None, None, None, None
 
 
-# Z = H W, with W whole along the axis that splits the rows: a combination, a projection or a head.
+# Z = H W, with W replicated along the axis that splits the rows: a combination, a projection or a head.
 
 
 class LinearOptions(NamedTuple):

@@ -52,9 +52,8 @@ class BlockSampler:
     def __init__(self, A: Csr, rows: range, cols: range) -> None:
         """`A` is the block A[rows, cols]."""
         self._A, self._rows, self._cols = A, rows, cols
-        self._device = (
-            torch.device("cpu") if A.val.is_meta else A.val.device
-        )  # shapes need to know the sample
+        # A replay needs the values of the sample, so it samples on the host.
+        self._device = torch.device("cpu") if A.val.is_meta else A.val.device
 
     def sample(self, S: Tensor, chance: float) -> tuple[Csr, Csr]:
         """Return this rank's part of the subgraph induced by S, and its transpose (the four phases of Algorithm 2).
