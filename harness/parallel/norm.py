@@ -92,7 +92,7 @@ class Normalise(Function):
         plan.across.all_reduce(products_N, tensor=TensorName.SQUARES)
         with ledger.op(Op.ELEMENTWISE, tensor=TensorName.DH):
             dZ_NH = plan.run(_backward, dH_NH, Z_NH, squares_N, products_N, gamma_1H, epilogue)
-        dgamma = plan.gradients.sum(saved.gamma, dgamma_1H, plan.down, TensorName.DGAMMA)
+        dgamma = plan.gradients.reduce(saved.gamma, dgamma_1H, plan.down, TensorName.DGAMMA)
         return dZ_NH, dgamma, None, None, None
 
 

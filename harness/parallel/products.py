@@ -257,5 +257,5 @@ class Linear3D(Function):
         dW_FH = kernels.gemm(H_NF.T, G_NH, TensorName.DW)
         if pending is not None:
             dH_NF = pending.wait()
-        dW = gradients.sum(saved.W, dW_FH, axes.rows, TensorName.DW, axes.rows.wire)
+        dW = gradients.reduce(saved.W, dW_FH, axes.rows, TensorName.DW, axes.rows.wire)
         return dH_NF, dW, None, None, None

@@ -224,7 +224,7 @@ class Fork(Function):
 
     @staticmethod
     def backward(saved: Any, dH: Tensor, _: Tensor) -> tuple[Tensor, None]:
-        around = saved.residual.landed_back()
+        around = saved.residual.receive_gradient()
         with saved.residual.ledger.op(Op.ELEMENTWISE, tensor=TensorName.DH):
             return dH + around, None
 
@@ -241,5 +241,5 @@ class Join(Function):
 
     @staticmethod
     def backward(saved: Any, G: Tensor) -> tuple[Tensor, Tensor, None]:
-        saved.residual.send_back(G)
+        saved.residual.send_gradient(G)
         return G, G.new_zeros(()), None
