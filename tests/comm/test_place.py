@@ -116,7 +116,7 @@ def test_the_ranks_of_a_foreign_launcher_meet_on_its_first_host(tmp_path: Path) 
     hosts.write_text("x3001.hsn\nx3001.hsn\nx3002.hsn\n")
     assert get_master_address(PALS | {"PBS_NODEFILE": str(hosts)})["MASTER_ADDR"] == "x3001.hsn"
     assert get_master_address(PALS | {"MASTER_ADDR": "mine"})["MASTER_ADDR"] == "mine"
-    with pytest.raises(UserError, match="set MASTER_ADDR"):
+    with pytest.raises(UserError, match="Set MASTER_ADDR"):
         get_master_address(PALS)
 
 
