@@ -409,7 +409,8 @@ def content(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize(
-    "moment", ["harness.results.record.write_synced", "harness.files.sync_folder", "harness.files.put_folder"]
+    "moment",
+    ["harness.results.record.write_synced", "harness.files.sync_folder", "harness.files.publish_folder"],
 )
 def test_a_signal_while_the_record_is_written_leaves_nothing_half_written(
     moment: str, before: bool, number: signal.Signals, run: Any, tmp_path: Path, capsys: Any, monkeypatch: Any

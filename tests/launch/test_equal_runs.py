@@ -10,7 +10,7 @@ import pytest
 
 import harness.launch.launch
 from harness.experiment.defaults import make_spec
-from harness.files import whole_folder, whole_folders
+from harness.files import atomic_folder, complete_folders
 from harness.launch.launch import series
 from harness.results.record import read_record
 
@@ -78,10 +78,10 @@ def test_the_folder_of_a_faster_writer_is_replaced_too(
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", renamed)
-    with whole_folder(folder, "last", replace=True) as partial:
+    with atomic_folder(folder, "last", replace=True) as partial:
         (partial / "last").write_bytes(b"mine")
     assert (folder / "last").read_bytes() == b"mine"
-    assert whole_folders(tmp_path) == list(tmp_path.iterdir()) == [folder]
+    assert complete_folders(tmp_path) == list(tmp_path.iterdir()) == [folder]
 
 
 @pytest.mark.parametrize("at", [1, 2])
@@ -104,7 +104,7 @@ def test_a_signal_between_the_renames_brings_the_old_folder_back(
     monkeypatch.setattr(Path, "rename", renamed)
     with (
         pytest.raises((KeyboardInterrupt, SystemExit)),
-        whole_folder(folder, "last", replace=True) as partial,
+        atomic_folder(folder, "last", replace=True) as partial,
     ):
         (partial / "last").write_bytes(b"new")
     assert (folder / "last").read_bytes() == b"old"

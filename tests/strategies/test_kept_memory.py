@@ -25,7 +25,7 @@ from harness.errors import UserError
 from harness.ledger import Ledger
 from harness.ledger.tape import Tape
 from harness.parallel.prefetch import Prefetcher
-from harness.registry import load_strategy, registered
+from harness.registry import load_strategy, registered_strategies
 from harness.replay import Meter
 from harness.run.trainer import Trainer
 from harness.strategies.sampling.bulk import Bulk
@@ -48,7 +48,7 @@ The graphs that samplers draw from are not here: they stay on the host.
 """
 OF_THE_TRAINER = 1
 """The byte in which the trainer keeps whether its last output was finite."""
-BUILT_IN = [point.name for point in registered() if point.value.startswith("harness.strategies.")]
+BUILT_IN = [point.name for point in registered_strategies() if point.value.startswith("harness.strategies.")]
 EPOCHS = 2
 
 
