@@ -56,7 +56,7 @@ def caching(
         return keeping(share)
     whole, counts = keeping(1.0), BlockCounts(store)
     boundary = sum(
-        whole.composed.features.holdings(whole.layout, {AxisName.P: rank}, counts).rows
+        whole.composed.features.held_sizes(whole.layout, {AxisName.P: rank}, counts).rows
         for rank in range(ranks)
     )
     return keeping(min(share * store.n / boundary, 1.0))
@@ -64,7 +64,7 @@ def caching(
 
 def hit_rate(strategy: SampledStrategy, store: MemoryStore) -> float:
     """The hit rate over all ranks, in the second epoch."""
-    features, seen = strategy.composed.features, strategy.foresight(BlockCounts(store))
+    features, seen = strategy.composed.features, strategy.global_replay(BlockCounts(store))
     assert isinstance(features, PartitionedFeatures)
     A, layout = seen.graph.A, strategy.layout
     peers = PeerCaches(

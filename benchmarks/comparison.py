@@ -79,7 +79,7 @@ def epochs_to_target(specs: Sequence[Spec]) -> list[tuple[int | None, float]]:
     torch.set_num_threads(1)
     reached, exact = list[tuple[int | None, float]](), None
     for spec in specs:
-        promise = open_run(project_root(), spec)[0].promised()
+        promise = open_run(project_root(), spec)[0].effective_promise
         if promise is Promise.EXACT and exact:
             reached.append(exact)
             continue

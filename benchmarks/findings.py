@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from measuring import Table, argument_parser, plain_ticks
 from numpy.typing import NDArray
+from plexus_formulas import Coefficients, predict_milliseconds, terms_in_code
 from prediction import POINTS, terms_of_epoch
 from scipy.stats import spearmanr
 
@@ -48,7 +49,6 @@ from harness.spec.spec import grid_text
 from harness.store.build import build, open_dataset
 from harness.store.catalog import load_card
 from harness.store.info import balance
-from harness.strategies.plexus.formulas import Coefficients, product_milliseconds, terms_of_the_code
 from harness.strategy import Ready, admit
 
 RESULTS = Path(__file__).parent / "results"
@@ -178,8 +178,8 @@ def by_equation(point: dict[str, str]) -> float:
     assert card
     grid = {axis: int(point[axis.value]) for axis in (AxisName.X, AxisName.Y, AxisName.Z)}
     widths = [int(point[name]) for name in ("d0", "d1", "d2")]
-    terms = terms_of_the_code(grid, FIRST, int(point["n"]), int(point["nnz"]), widths)
-    return product_milliseconds(terms, Coefficients(card.flops, card.forward, card.backward))
+    terms = terms_in_code(grid, FIRST, int(point["n"]), int(point["nnz"]), widths)
+    return predict_milliseconds(terms, Coefficients(card.flops, card.forward, card.backward))
 
 
 # The settings that ScaleGNN's paper leaves open.

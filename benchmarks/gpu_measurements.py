@@ -137,7 +137,7 @@ def ask_products(item: str, size: Size) -> Iterator[Row]:
     kind, type_name, width = item.split()
     dtype, f, speed = getattr(torch, type_name), int(width), copy_speed(size)
     measured = Measurements(device(), {})
-    A = cache_for_products(cast(random_graph(kind, size.scale), dtype), measured.choose)
+    A = cache_for_products(cast(random_graph(kind, size.scale), dtype), measured.choose_fastest)
     H = torch.rand(A.cols, f, device=device()).to(dtype)
     ours, *others = medians({"ours": lambda: spmm(A, H), **ways_of(A, H), "PyG": scattered(A, H)}).values()
     indices = A.nnz * (H.itemsize + A.col.itemsize) + A.rowptr.nbytes

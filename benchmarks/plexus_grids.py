@@ -26,6 +26,7 @@ from measuring import (
     train_in_turns,
     trainer_of,
 )
+from plexus_formulas import Coefficients, predict_milliseconds, terms_of_strategy
 from scipy.stats import spearmanr
 
 from harness.experiment.defaults import make_spec
@@ -38,7 +39,6 @@ from harness.registry import load_strategy
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import project_root
 from harness.spec.spec import grid_text
-from harness.strategies.plexus.formulas import Coefficients, product_milliseconds
 from harness.strategies.plexus.plexus import Plexus
 from harness.strategy import WORD, BlockCounts, Facts, Ready, ShapeBlocks, Strategy, admit
 
@@ -71,7 +71,7 @@ def by_the_paper(strategy: Strategy) -> tuple[float, float]:
     coefficients = Coefficients(**card.plexus_model.model_dump())
     words = strategy.words(strategy.coordinates(0), BlockCounts(ShapeBlocks(strategy.facts)))
     moving = ring_seconds(words, strategy.grid, card.links, WORD[strategy.spec.precision])
-    return product_milliseconds(strategy.model_terms(), coefficients) / 1e3, moving
+    return predict_milliseconds(terms_of_strategy(strategy), coefficients) / 1e3, moving
 
 
 def predict_all(machine: str, ranks: int) -> None:

@@ -6,7 +6,7 @@
 
 A point is a graph, a number of ranks and a grid: the products of an epoch, forward and backward, of the rank at the
 origin. Each kernel is timed alone in this process, the median of several calls. Three layers, hidden 128, trained
-features. Equation 4.4 as in strategies/plexus/formulas.py is fitted with an intercept and without, by least squares
+features. Equation 4.4 as in plexus_formulas.py is fitted with an intercept and without, by least squares
 with no coefficient below zero, and judged by 1000 random splits into 70 and 30 percent. Beside
 it stands a model by kernels, fitted to relative errors: its terms are what a product reads and writes. The last lines
 are for a machine's card.
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from measuring import Table, alternate, argument_parser, one_thread
 from numpy.typing import NDArray
+from plexus_formulas import Coefficients, Terms, terms_in_code, terms_in_paper
 from scipy.optimize import nnls
 from scipy.stats import spearmanr
 
@@ -36,7 +37,6 @@ from harness.parallel.rotating_layout import FIRST
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import project_root
 from harness.store.build import open_dataset
-from harness.strategies.plexus.formulas import Coefficients, Terms, terms_of_the_code, terms_of_the_paper
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 HIDDEN, LAYERS, TURNS = 128, 3, 5
@@ -67,7 +67,7 @@ def points() -> Iterator[Point]:
         for ranks in worlds:
             for grid in list_grids(ranks, X, Y, Z):
                 sizes = (grid, FIRST, blocks.n, blocks.nnz, widths)
-                terms = terms_of_the_code(*sizes), terms_of_the_paper(*sizes)
+                terms = terms_in_code(*sizes), terms_in_paper(*sizes)
                 yield Point(graph, grid, *terms, *measured(blocks, grid, widths))
 
 
@@ -126,9 +126,7 @@ def published() -> None:
 
 def _printed_terms(row: dict[str, str]) -> Terms:
     grid = {axis: int(row[axis]) for axis in (X, Y, Z)}
-    return terms_of_the_paper(
-        grid, FIRST, int(row["n"]), int(row["nnz"]), [int(row[f"d{k}"]) for k in range(3)]
-    )
+    return terms_in_paper(grid, FIRST, int(row["n"]), int(row["nnz"]), [int(row[f"d{k}"]) for k in range(3)])
 
 
 def ordinary(terms: Numbers, ms: Numbers, *, intercept: bool) -> Model:

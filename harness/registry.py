@@ -71,7 +71,7 @@ def _read_entry_points(pyproject: Path) -> Collection[EntryPoint]:
 
 def load_strategy(name: str) -> type[Strategy]:
     """Load a strategy class by its name, or by path/to/file.py:Class."""
-    from harness.strategy.contract import Strategy, faults_of
+    from harness.strategy.contract import Strategy, find_faults
 
     strategy = _load_from_file(name) if ".py:" in name else _import_entry_point(_find_entry_point(name))
     if not (isinstance(strategy, type) and issubclass(strategy, Strategy)):
@@ -79,7 +79,7 @@ def load_strategy(name: str) -> type[Strategy]:
             f"{name} names {format_value(strategy)}, which does not derive from harness.strategy.Strategy. {GUIDE}"
         )
     faults = [f"method {method} is missing" for method in sorted(strategy.__abstractmethods__)]
-    if faults := faults + faults_of(strategy):
+    if faults := faults + find_faults(strategy):
         raise UserError(f"{name} is not a whole strategy: {'; '.join(faults)}. {GUIDE}")
     return strategy
 

@@ -326,9 +326,9 @@ def replay(
         shapes = blocks or ShapeBlocks(strategy.facts, strategy.spec.dataset.permutation)
         with Meter(tape) as meter:
             trainer = Trainer(strategy, grid, shapes, chosen)
-            for _ in range(strategy.opening * trainer.steps if opened and not evaluation else 0):
+            for _ in range(strategy.transient_epochs * trainer.steps if opened and not evaluation else 0):
                 trainer.step()
-            meter.memory.begin_epoch(trainer.ctx.memory.shapes_on_host())
+            meter.memory.begin_epoch(trainer.ctx.memory.host_shapes())
             tape.start()
             first_of_step = []
             most = 1 if evaluation else trainer.steps

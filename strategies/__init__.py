@@ -1,1 +1,1 @@
-"""The built-in strategies, found by their entry points as foreign ones are; one file or folder a system."""
+"""The built-in strategies, one file or folder for each system. Entry points register them, as they do plugins."""

@@ -1,19 +1,19 @@
-"""DistGNN: full-graph training on a vertex cut, whose partial aggregates may be delayed (Md et al., SC 2021).
+"""DistGNN: full-graph training on a vertex cut, with partial aggregates that may be delayed (Md et al., SC 2021).
 
-Every edge is on one rank, and a vertex has a copy on each rank with an edge of its own; one copy is the master. A copy
-has the vertex's row of H and computes all that follows from it; only A H needs other ranks. With A_p the edges of rank
-p, T = A H is the sum over the copies of their partial aggregates A_p H:
+Every edge belongs to one rank, and a vertex has a copy on each rank that has one of its edges; one copy is the master.
+A copy has the vertex's row of H and computes everything that follows from it; only A H needs other ranks. With A_p the
+edges of rank p, T = A H is the sum over the copies of their partial aggregates A_p H:
 
-    cd-0   `delay` 0      copies send their partial aggregates to the master, which adds them in the order of the ranks
-                          and sends the sum back
-    cd-r   `delay` r      the split vertices are dealt into r bins, and epoch e moves bin e mod r. What is sent in epoch
-                          e is used from epoch e + r on: the master adds what its copies sent last to its own partial
-                          aggregate; a copy adds to its own the sum of all others, which the master sent last
-    0c     `aggregates`   none: every copy is left with its own partial aggregate
+    cd-0   `delay` 0      Copies send their partial aggregates to the master, which adds them in the order of the ranks
+                          and sends the sum back.
+    cd-r   `delay` r      The split vertices are divided into r bins, and epoch e sends bin e mod r. What is sent in
+                          epoch e is used from epoch e + r on: a master adds the aggregates that its copies sent last to
+                          its own; a copy adds the sum of all others, which the master sent last, to its own.
+    0c     `aggregates`   "none": Every copy uses only its own partial aggregate.
 
-The sum over copies is its own transpose: in cd-0 gradients of T take the same way. In cd-r a copy is left with its own
-gradient, unless `gradients` are delayed too, and in 0c always. The last layer's sums stay with the masters, which alone
-have a loss. Evaluation is always cd-0.
+The sum over copies is its own transpose: in cd-0, gradients of T are summed in the same way. In cd-r a copy uses only
+its own gradient, unless `gradients` are delayed too, and in 0c always. The last layer's sums stay with the masters,
+because only they have a loss. Evaluation always uses cd-0.
 
 Legend: N the vertices whose masters are here, K those with a copy here and a master elsewhere, V first N, then K; M the
 vertices of N with copies elsewhere, once for each copy; F features in, H features out.
@@ -32,7 +32,7 @@ from harness.comm.call import CompletedCall, Pending
 from harness.kernels import Csr, transpose
 from harness.kernels.csr import from_coo, row_indices, take
 from harness.kernels.parts import build_scatter_matrix
-from harness.ledger import AxisName, Direction, Op, Phase, TensorName
+from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.parallel.halo import Halo
 from harness.parallel.row_strategy import (
     RowOperators,
@@ -59,12 +59,12 @@ FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 
 
 class RankShare(NamedTuple):
-    """The share of one rank in the vertex cut."""
+    """One rank's share of the vertex cut."""
 
     entries: Tensor
-    """Whether the rank has an entry of A, row by row."""
+    """For every entry of A, row by row, whether this rank has it."""
     M: list[Tensor]
-    """The vertices M, by the rank that has the copy."""
+    """The vertices M, by the rank of the copy."""
     K: list[Tensor]
     """The vertices K, by the rank of the master."""
 
@@ -74,14 +74,14 @@ class ShareSizes(NamedTuple):
 
     entries: int
     in_cut: bool
-    """Whether the store has a vertex cut, which keeps both entries of an undirected edge on one rank."""
+    """Whether the store has a vertex cut, which puts both entries of an undirected edge on one rank."""
     M: list[int]
-    """The rows of M in each bin; in one bin without a delay."""
+    """The rows of M in each bin; a single bin without a delay."""
     K: list[int]
 
 
-def share_of(A: Csr, edge_parts: Tensor | None, blocks: Sequence[range], own: int) -> RankShare:
-    """The share of a rank. Without a cut in the store, an entry is on the rank of its row or its column, by parity."""
+def find_share(A: Csr, edge_parts: Tensor | None, blocks: Sequence[range], own: int) -> RankShare:
+    """Return the share of a rank. Without a cut in the store, parity puts an entry on the rank of its row or column."""
     require_entries(A, "distgnn", "its copies depend on every edge", "choose another strategy")
     row, col = row_indices(A), A.col.long()
     owner = torch.repeat_interleave(torch.arange(len(blocks)), torch.tensor(list(map(len, blocks))))
@@ -102,7 +102,7 @@ def share_of(A: Csr, edge_parts: Tensor | None, blocks: Sequence[range], own: in
 
 
 class DelayBin(NamedTuple):
-    """The split vertices that move in an epoch: their places among M and among K, and the sizes by rank."""
+    """The split vertices that are sent in an epoch: their positions in M and in K, and how many go to each rank."""
 
     of_masters: Tensor
     of_copies: Tensor
@@ -110,12 +110,12 @@ class DelayBin(NamedTuple):
     receive: list[int]
 
 
-class Late(NamedTuple):
-    """What has arrived of other copies for one direction and layer; and by bin, the two messages under way."""
+class DelayedSums(NamedTuple):
+    """The sums received from other copies for one direction and layer, and the messages in flight, by bin."""
 
     partials: Tensor
-    rest: Tensor
-    under_way: dict[int, list[Pending[Tensor]]]
+    others: Tensor
+    in_flight: dict[int, list[Pending[Tensor]]]
 
 
 class CopiedRows(RowOperators):
@@ -123,12 +123,16 @@ class CopiedRows(RowOperators):
 
     def __init__(self, ctx: Context, strategy: "DistGnn") -> None:
         blocks, own, everyone = strategy.blocks(), ctx.at[P], range(ctx.facts.vertices)
-        A, hold = ctx.blocks.host_block(everyone, everyone), partial(ctx.memory.hold, TensorName.INDEX)
+        A, hold = ctx.blocks.host_adjacency(everyone, everyone), partial(ctx.memory.hold, TensorName.INDEX)
         edge_parts = ctx.blocks.edge_parts(everyone)
-        mine, M, K = share = share_of(A, edge_parts, blocks, own)
-        sizes = strategy.note_sizes(own, share, in_cut=edge_parts is not None)
+        mine, M, K = share = find_share(A, edge_parts, blocks, own)
+        sizes = strategy.record_sizes(own, share, in_cut=edge_parts is not None)
         super().__init__(ctx, strategy, over=(P,), beyond=torch.cat(K))
-        self.strategy, self.masters, self.late = strategy, len(self.rows), dict[tuple[Direction, int], Late]()
+        self.strategy, self.masters, self.late = (
+            strategy,
+            len(self.rows),
+            dict[tuple[Direction, int], DelayedSums](),
+        )
         V, place = (
             torch.cat([to_index_tensor(self.rows, torch.device("cpu")), *K]),
             torch.empty(A.rows).long(),
@@ -136,21 +140,21 @@ class CopiedRows(RowOperators):
         place[V] = torch.arange(len(V))
         A_VV = from_coo(place[row_indices(A)[mine]], place[A.col.long()[mine]], A.val[mine], (len(V), len(V)))
         self.A_VV = self.A_T_VV = ctx.memory.hold_matrix(A_VV)
-        if strategy.transposes(sizes):
+        if strategy.holds_transpose(sizes):
             self.A_T_VV = ctx.memory.hold_matrix(transpose(A_VV))
         leaving, self.V = torch.cat(M) - self.rows.start, hold(V)
         self.S_NM = ctx.memory.hold_matrix(
             build_scatter_matrix(leaving, self.masters, ctx.dtype), TensorName.INDEX
         )
         self.halo = Halo(hold(leaving), list(map(len, M)), list(map(len, K)))
-        self.bins = [self.bin(M, K, number, hold) for number in range(strategy.delay)]
-        for direction, layer, width in strategy.sums() if self.bins else ():
-            buffer = partial(ctx.memory.buffer, strategy.moves(direction))
-            self.late[direction, layer] = Late(
+        self.bins = [self.build_bin(M, K, number, hold) for number in range(strategy.delay)]
+        for direction, layer, width in strategy.reductions() if self.bins else ():
+            buffer = partial(ctx.memory.hold_zeros, strategy.reduced_tensor(direction))
+            self.late[direction, layer] = DelayedSums(
                 buffer(len(leaving), width), buffer(len(V) - self.masters, width), {}
             )
 
-    def bin(
+    def build_bin(
         self, M: list[Tensor], K: list[Tensor], number: int, hold: Callable[[Tensor], Tensor]
     ) -> DelayBin:
         in_M, in_K = ([self.strategy.in_bin(each, number) for each in lists] for lists in (M, K))
@@ -161,52 +165,56 @@ class CopiedRows(RowOperators):
     def rows_of(self, layer: int) -> Tensor:
         return super().rows_of(layer) if self.strategy.is_last(layer) else self.V
 
-    def convolve(self, layer: int, H_VF: Tensor, W_FH: Tensor) -> Tensor:
-        T, Z = TensorName.T, TensorName.Z
-        with self.ledger.phase(Phase.CONVOLVE, layer):
-            if self.strategy.combine_first:
-                T_VH = self.kernels.gemm(H_VF, W_FH, T)
-                return self.sum_of_copies(layer, self.kernels.aggregate(self.A_VV, self.A_T_VV, T_VH, Z))
-            T_VF = self.kernels.aggregate(self.A_VV, self.A_T_VV, H_VF, T)
-            return self.kernels.gemm(self.sum_of_copies(layer, T_VF), W_FH, Z)
+    def aggregate(self, layer: int, H_VF: Tensor, makes: TensorName) -> Tensor:
+        """Return the sum over copies of A_p H."""
+        return self.sum_over_copies(layer, self.kernels.aggregate(self.A_VV, self.A_T_VV, H_VF, makes))
 
-    def sum_of_copies(self, layer: int, T_VF: Tensor) -> Tensor:
-        """The sums of the partial aggregates, at all copies; in the last layer at the masters."""
-        ahead, back = (partial(self.summed, layer, direction) for direction in (FORWARD, BACKWARD))
+    def sum_over_copies(self, layer: int, T_VF: Tensor) -> Tensor:
+        """Return the sums of the partial aggregates at all copies; in the last layer, at the masters."""
+        ahead, back = (partial(self.reduce_copies, layer, direction) for direction in (FORWARD, BACKWARD))
         return apply_pair(self.ledger, T_VF, ahead, back)
 
-    def summed(self, layer: int, direction: Direction, x_VF: Tensor) -> Tensor:
-        up, down = self.strategy.ways(layer, direction)
-        tensor = self.strategy.moves(direction)
+    def reduce_copies(self, layer: int, direction: Direction, x_VF: Tensor) -> Tensor:
+        up, down = self.strategy.message_ways(layer, direction)
+        tensor = self.strategy.reduced_tensor(direction)
         with self.ledger.op(Op.COPY, tensor=tensor):
             sum_NF = x_VF[: self.masters].clone()
             x_KF = x_VF[self.masters :] if up else x_VF.new_zeros(len(self.V) - self.masters, x_VF.shape[1])
-        if self.step is None or not (self.bins or self.strategy.alone):
-            sum_KF = self.now(x_KF, sum_NF, up=up, down=down, tensor=tensor)
+        if self.step is None or not (self.bins or self.strategy.is_local_only):
+            sum_KF = self.reduce_now(x_KF, sum_NF, up=up, down=down, tensor=tensor)
         elif late := self.late.get((direction, layer)):
-            sum_KF = self.delayed(x_KF, sum_NF, up=up, down=down, late=late, tensor=tensor)
+            sum_KF = self.reduce_delayed(x_KF, sum_NF, up=up, down=down, late=late, tensor=tensor)
         else:
             sum_KF = x_KF
         with self.ledger.op(Op.COPY, tensor=tensor):
             return torch.cat([sum_NF, sum_KF]) if down else sum_NF
 
-    def now(self, x_KF: Tensor, sum_NF: Tensor, *, up: bool, down: bool, tensor: TensorName) -> Tensor:
-        """cd-0: adds the copies' x to the masters' in place; returns the sums of the copies."""
+    def reduce_now(self, x_KF: Tensor, sum_NF: Tensor, *, up: bool, down: bool, tensor: TensorName) -> Tensor:
+        """Add the copies' `x_KF` to the masters' `sum_NF` in place, and return the sums at the copies (cd-0)."""
         if up:
             self.kernels.spmm(
                 self.S_NM, self.halo.exchange_gradients(self.over, x_KF, tensor).now(), tensor, add_to=sum_NF
             )
         return self.halo.exchange(self.over, self.kernels, sum_NF, tensor).now() if down else x_KF
 
-    def delayed(
-        self, x_KF: Tensor, sum_NF: Tensor, *, up: bool, down: bool, late: Late, tensor: TensorName
+    def reduce_delayed(
+        self, x_KF: Tensor, sum_NF: Tensor, *, up: bool, down: bool, late: DelayedSums, tensor: TensorName
     ) -> Tensor:
-        """cd-r: the same with what was sent r epochs ago or earlier, and sends what r epochs from now will use."""
+        """Do the same with what was sent r epochs ago, and send what will be used in r epochs (cd-r).
+
+        1. Wait for the messages of this epoch's bin, and store the sums that they bring.
+        2. Add the stored partial aggregates of the copies to the masters'.
+        3. Send the bin's partial aggregates to the masters, and the sums of all others to the copies.
+        4. Return the copies' partial aggregates plus the stored sums of all others.
+        """
         assert self.step is not None
         number = self.step % len(self.bins)
         of_masters, of_copies, send, receive = self.bins[number]
         for pending, kept, places in zip(
-            late.under_way.pop(number, ()), (late.partials, late.rest), (of_masters, of_copies), strict=False
+            late.in_flight.pop(number, ()),
+            (late.partials, late.others),
+            (of_masters, of_copies),
+            strict=False,
         ):
             arrived = pending.wait()
             with self.ledger.op(Op.COPY, tensor=tensor):
@@ -216,19 +224,19 @@ class CopiedRows(RowOperators):
             to_masters = take(x_KF, of_copies)
             to_copies = take(take(sum_NF, self.halo.send_rows) - late.partials, of_masters)
         call = partial(self.over.all_to_all.later, tensor=tensor)
-        late.under_way[number] = [
+        late.in_flight[number] = [
             call(to_masters, send=receive, receive=send)
             if up
             else CompletedCall(take(late.partials, of_masters)),
             call(to_copies, send=send, receive=receive)
             if down
-            else CompletedCall(take(late.rest, of_copies)),
+            else CompletedCall(take(late.others, of_copies)),
         ]
         with self.ledger.op(Op.COPY, tensor=tensor):
-            return x_KF + late.rest
+            return x_KF + late.others
 
     def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
-        """Every copy has the gradient of what it computed: the whole gradient is the sum."""
+        """Sum the gradients over all ranks, each of which has those of what its copies computed."""
         reduce_all_gradients(weights, self.over, [weight.layer for weight in self.strategy.weights])
 
 
@@ -238,96 +246,95 @@ class DistGnn(RowStrategy):
     name = "distgnn"
     paper = "DistGNN (SC 2021)"
     promise = Promise.EXACT
-    parts = True
+    has_model_parts = True
     models = ("gcn", "sage")
 
     class Params(MessageParams):
-        """The algorithm: cd-0, cd-r, or 0c."""
+        """The choice of the algorithm: cd-0, cd-r or 0c."""
 
         delay: int = Field(0, ge=0, examples=[1, 3])
-        """The epochs r after which a partial aggregate is used, and the bins of split vertices; 0: at once, exact."""
+        """The number r of epochs after which a partial aggregate is used, and of bins; 0 is exact."""
         aggregates: Literal["sum", "none"] = "sum"
-        """Copies add up their partial aggregates; or in training each is left with its own (0c)."""
+        """Copies sum their partial aggregates; or in training each uses only its own (0c)."""
         gradients: Literal["own", "delayed"] = "own"
-        """With a delay, each copy is left with its own gradient; or gradients are added up as late as aggregates."""
+        """With a delay, each copy uses only its own gradient; or gradients are summed with the same delay."""
 
     params: Params
 
     @cached_property
     def sizes(self) -> dict[int, ShareSizes]:
-        """The sizes of the shares that were counted, by rank: a share is found in the whole graph."""
+        """The sizes of the ranks' shares, cached by rank, because finding a share takes the whole graph."""
         return {}
 
     def refuse(self) -> str | None:
         if self.spec.training.features:
-            return (
-                "copies have features of their own, which must not change: leave training.features at false"
-            )
+            return "copies hold their own features, which must not change: leave training.features at false"
         return super().refuse()
 
-    def promised(self) -> Promise:
-        late = self.spec.ranks > 1 and (self.delay or self.alone)
+    @property
+    def effective_promise(self) -> Promise:
+        late = self.spec.ranks > 1 and (self.delay or self.is_local_only)
         return Promise.APPROXIMATE if late else Promise.EXACT
 
     @property
-    def alone(self) -> bool:
-        """True for 0c."""
+    def is_local_only(self) -> bool:
+        """True for 0c, in which copies use only their own partial aggregates."""
         return self.params.aggregates == "none"
 
     @property
     def delay(self) -> int:
-        """The number of bins; 0 if all copies add up at once, or never."""
-        return 0 if self.alone else self.params.delay
+        """The number of bins; 0 for cd-0 and 0c."""
+        return 0 if self.is_local_only else self.params.delay
 
     def is_last(self, layer: int) -> bool:
         return layer + 1 == len(self.shapes)
 
-    def moves(self, direction: Direction) -> TensorName:
-        """The name of what is summed."""
+    def reduced_tensor(self, direction: Direction) -> TensorName:
+        """Return the name of the tensor that copies sum in a direction."""
         names = (TensorName.Z, TensorName.G) if self.combine_first else (TensorName.T, TensorName.DT)
         return names[direction is BACKWARD]
 
-    def ways(self, layer: int, direction: Direction) -> tuple[bool, bool]:
-        """Whether copies send to masters, and masters to copies."""
+    def message_ways(self, layer: int, direction: Direction) -> tuple[bool, bool]:
+        """Return whether copies send to masters, and whether masters send to copies."""
         last = self.is_last(layer)
         return direction is FORWARD or not last, direction is BACKWARD or not last
 
-    def sums(self) -> list[tuple[Direction, int, int]]:
-        """Every sum over copies in an epoch: its direction, layer and width."""
+    def reductions(self) -> list[tuple[Direction, int, int]]:
+        """Return the direction, layer and width of every sum over copies in an epoch."""
         widths = [shape[self.combine_first] for shape in self.shapes]
         forward = [(FORWARD, layer, width) for layer, width in enumerate(widths)]
         if self.delay and self.params.gradients == "own":
             return forward
-        backward = [layer for layer, _ in enumerate(widths) if self.combine_first or self.wants_dH(layer)]
+        backward = [layer for layer, _ in enumerate(widths) if self.combine_first or self.needs_dH(layer)]
         return forward + [(BACKWARD, layer, widths[layer]) for layer in backward]
 
     def in_bin(self, vertices: Tensor, number: int) -> Tensor:
-        """Which of these vertices are in a bin."""
+        """Return a mask of the vertices that are in a bin."""
         return vertices % max(self.delay, 1) == number
 
-    def note_sizes(self, rank: int, share: RankShare, *, in_cut: bool) -> ShareSizes:
-        """Counts the share of a rank."""
+    def record_sizes(self, rank: int, share: RankShare, *, in_cut: bool) -> ShareSizes:
+        """Count the share of a rank, and cache its sizes."""
         bins = range(max(self.delay, 1))
         M, K = ([sum(int(self.in_bin(each, b).sum()) for each in lists) for b in bins] for lists in share[1:])
         self.sizes[rank] = ShareSizes(int(share.entries.sum()), in_cut, M, K)
         return self.sizes[rank]
 
     def sizes_of(self, at: Coordinates, counts: Counts) -> ShareSizes:
-        """The sizes of a rank's share, counted once."""
+        """Return the sizes of a rank's share, which are counted once."""
         if known := self.sizes.get(at[P]):
             return known
         edge_parts = counts.edge_parts()
-        share = share_of(counts.whole(), edge_parts, self.blocks(), at[P])
-        return self.note_sizes(at[P], share, in_cut=edge_parts is not None)
+        share = find_share(counts.adjacency(), edge_parts, self.blocks(), at[P])
+        return self.record_sizes(at[P], share, in_cut=edge_parts is not None)
 
-    def transposes(self, sizes: ShareSizes) -> bool:
-        """Whether a rank holds the transpose of its piece A_p besides A_p.
+    def holds_transpose(self, sizes: ShareSizes) -> bool:
+        """Return whether a rank holds the transpose of its piece A_p in addition to A_p.
 
-        Pieces of a symmetric A add up to A^T too, which suffices if all copies add up at once. A copy that is left with
-        its own sum, or with a late one, needs its own A_p^T. That is A_p only if a cut keeps both entries of an edge
-        together: by parity, (i, j) and (j, i) are on different ranks.
+        The pieces of a symmetric A also sum to A^T, which suffices if all copies are summed immediately. A copy that
+        uses only its own sum, or a delayed one, needs A_p^T. This equals A_p only if a vertex cut keeps both entries of
+        an edge on one rank; by parity, (i, j) and (j, i) are on different ranks.
         """
-        return self.facts.directed or (self.promised() is not Promise.EXACT and not sizes.in_cut)
+        return self.facts.directed or (self.effective_promise is not Promise.EXACT and not sizes.in_cut)
 
     def operators(self, ctx: Context) -> CopiedRows:
         return CopiedRows(ctx, self)
@@ -336,13 +343,20 @@ class DistGnn(RowStrategy):
         return self.words_of_epoch(at, counts, 0)
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
-        """For every sum, M rows arrive at masters and K at copies, of the epoch's bin; dW; one word for the loss."""
+        """Return the words of each sum (M rows at masters, K at copies, of the epoch's bin), of dW and of the loss."""
         words, number = Words(self.grid), epoch % max(self.delay, 1)
         sizes = self.sizes_of(at, counts)
         M, K = sizes.M[number], sizes.K[number]
-        for direction, layer, width in () if self.alone else self.sums():
-            up, down = self.ways(layer, direction)
-            words.put(direction, layer, Op.ALL_TO_ALL, P, self.moves(direction), width * (M * up + K * down))
+        for direction, layer, width in () if self.is_local_only else self.reductions():
+            up, down = self.message_ways(layer, direction)
+            words.add(
+                direction,
+                layer,
+                Op.ALL_TO_ALL,
+                P,
+                self.reduced_tensor(direction),
+                width * (M * up + K * down),
+            )
         self.add_reductions(words, P)
         return words
 
@@ -351,10 +365,12 @@ class DistGnn(RowStrategy):
         sizes, precision = self.sizes_of(at, counts), self.spec.precision
         N, M, K = len(self.rows(at)), sum(sizes.M), sum(sizes.K)
         word, matrix = WORD[precision], csr_bytes(N + K, sizes.entries, precision)
-        held = {**dense_bytes(self, at), TensorName.A: matrix * (1 + self.transposes(sizes))}
+        held = {**dense_bytes(self, at), TensorName.A: matrix * (1 + self.holds_transpose(sizes))}
         held[TensorName.X] += word * K * self.facts.features
         in_bins = (M + K) * bool(self.delay)
         held[TensorName.INDEX] = LONG * (N + K + M + in_bins) + csr_bytes(N, M, precision)
-        for direction, _, width in self.sums() if self.delay else ():
-            held[self.moves(direction)] = held.get(self.moves(direction), 0) + word * width * (M + K)
+        for direction, _, width in self.reductions() if self.delay else ():
+            held[self.reduced_tensor(direction)] = held.get(
+                self.reduced_tensor(direction), 0
+            ) + word * width * (M + K)
         return held

@@ -1,15 +1,15 @@
-"""SANCUS: the 1D algorithm, whose ranks skip a broadcast while others have fresh copies (Peng et al., PVLDB 2022).
+"""SANCUS: the 1D algorithm, in which ranks skip a broadcast while the others' copies are fresh (PVLDB 2022).
 
-A is cut by rows, and T_i = sum over j of A_ij H_j, where the blocks H_j arrive one after the other. Every rank keeps
-the blocks of all others from epoch to epoch. With a bound of S epochs, a layer goes through the ranks j in order:
+A is split by rows, and T_i = sum over j of A_ij H_j, where the blocks H_j arrive one after the other. Every rank caches
+the blocks of all other ranks across epochs. With a staleness bound of S epochs, a layer visits the ranks j in order:
 
-    1. In the first epoch, and from then on in every (S + 1)-th, rank j broadcasts H_j, and all others keep it.
-    2. In any other epoch nothing moves. The others multiply by the kept block, which is at most S epochs old.
-    3. A rank's own rows are always those of the epoch.
+    1. In the first epoch, and in every (S + 1)-th epoch after it, rank j broadcasts H_j, and the others cache it.
+    2. In all other epochs, the others multiply by the cached block, which is at most S epochs old.
+    3. A rank's own rows are always current.
 
-Ranks take turns: those whose turn is in the same epoch are every (S + 1)-th. An input that never changes, as given
-features are, is never stale: it is broadcast in the first epoch alone. Gradients are never kept: the backward pass is
-that of the 1D algorithm, on the current rows of H. With S = 0 nothing is kept, and this is the 1D algorithm itself.
+Ranks take turns: every (S + 1)-th rank broadcasts in the same epoch. An input that never changes, such as fixed
+features, is broadcast only in the first epoch. Gradients are not cached: the backward pass is that of the 1D algorithm,
+on the current rows of H. With S = 0 there is no cache, and this is the 1D algorithm.
 
 Legend: N this rank's vertices, K those of rank j; F features in, H features out.
 """
@@ -27,14 +27,14 @@ from harness.strategy import WORD, Context, Coordinates, Counts, Promise, Words
 
 
 class StaleRows(WholeRows):
-    """One rank's convolution over whole rows, with the blocks of the others as they were last sent."""
+    """One rank's convolution on whole rows, with cached blocks of the other ranks."""
 
     def __init__(self, ctx: Context, strategy: "Sancus") -> None:
         super().__init__(ctx, strategy)
         self.sancus, self.layer, self.own = strategy, 0, self.over.index
-        self.kept = {
-            (layer, j): ctx.memory.buffer(TensorName.H, len(block), width)
-            for layer, width in enumerate(strategy.kept_widths())
+        self.cached = {
+            (layer, j): ctx.memory.hold_zeros(TensorName.H, len(block), width)
+            for layer, width in enumerate(strategy.cached_widths())
             for j, block in enumerate(self.blocks)
             if j != self.own
         }
@@ -44,29 +44,29 @@ class StaleRows(WholeRows):
         self.layer = layer
         return super().convolve(layer, H_NF, W_FH)
 
-    def block_of(self, j: int, H_NF: Tensor, moves: TensorName) -> Call[Tensor]:
-        """H_j by a broadcast, which renews the kept block, or as it was kept."""
-        if not self.kept or moves is TensorName.G or self.step is None:
-            return super().block_of(j, H_NF, moves)
-        kept, sends = self.kept.get((self.layer, j)), self.sancus.sends(j, self.layer, self.step)
-        self.count(sends)
+    def fetch_block(self, j: int, H_NF: Tensor, moves: TensorName) -> Call[Tensor]:
+        """Return H_j: the broadcast that refreshes the cached block, or the cached block."""
+        if not self.cached or moves is TensorName.G or self.step is None:
+            return super().fetch_block(j, H_NF, moves)
+        kept, sends = self.cached.get((self.layer, j)), self.sancus.is_broadcast(j, self.layer, self.step)
+        self.record_broadcast(sends)
         if sends:
             shape = len(self.blocks[j]), H_NF.shape[1]
             return self.over.broadcast.call(H_NF, root=j, shape=shape, tensor=moves, out=kept)
         return EmptyCall(H_NF if kept is None else kept)
 
-    def count(self, sends: bool) -> None:
-        """Counts a broadcast that was sent or skipped, for the run's record: the same numbers on every rank."""
+    def record_broadcast(self, sends: bool) -> None:
+        """Count a broadcast as sent or skipped, for the run's record. All ranks count the same."""
         self.broadcasts["sent" if sends else "skipped"] += 1
         skipped, all_ = self.broadcasts["skipped"], self.broadcasts.total()
         self.chosen["broadcasts of H"] = f"{skipped:,} of {all_:,} skipped"
 
 
 class SancusParams(RowParams):
-    """The bound, beside the parameters of the 1D algorithm."""
+    """The parameters of the 1D algorithm, and the staleness bound."""
 
     stale: int = Field(1, ge=0, examples=[0, 3])
-    """The age in epochs that the rows of other ranks may reach."""
+    """The largest age, in epochs, of the rows of other ranks."""
 
 
 class Sancus(RowScheme):
@@ -81,50 +81,53 @@ class Sancus(RowScheme):
     def operators(self, ctx: Context) -> StaleRows:
         return StaleRows(ctx, self)
 
-    def promised(self) -> Promise:
+    @property
+    def effective_promise(self) -> Promise:
         """Training is exact if no layer multiplies by rows that have changed since they were sent."""
-        stale = self.keeps and any(map(self.changes, range(len(self.shapes))))
+        stale = self.has_cache and any(map(self.has_changing_input, range(len(self.shapes))))
         return Promise.APPROXIMATE if stale else Promise.EXACT
 
     def is_owner_computes(self) -> bool:
         return self.params.stale == 0
 
     @property
-    def keeps(self) -> bool:
-        """True if ranks keep the blocks of others."""
+    def has_cache(self) -> bool:
+        """True if ranks cache the blocks of others."""
         return self.params.stale > 0 and self.spec.ranks > 1
 
     @property
-    def opening(self) -> int:
-        """In the first epoch all ranks broadcast."""
-        return int(self.keeps)
+    def transient_epochs(self) -> int:
+        """One if ranks have a cache: all of them broadcast in the first epoch."""
+        return int(self.has_cache)
 
-    def changes(self, layer: int) -> bool:
-        """False for the rows of given features: they are the same in every epoch."""
-        return self.wants_dH(layer) or self.combine_first
+    def has_changing_input(self, layer: int) -> bool:
+        """Return whether a layer's input changes between epochs; fixed features do not."""
+        return self.needs_dH(layer) or self.combine_first
 
-    def sends(self, j: int, layer: int, epoch: int) -> bool:
-        """True if rank j broadcasts its rows for a layer in this epoch; epochs count from 0 through warm-up."""
+    def is_broadcast(self, j: int, layer: int, epoch: int) -> bool:
+        """Return whether rank j broadcasts its rows for a layer; `epoch` counts from 0, warm-up included."""
         turn = (epoch - 1 - j) % (self.params.stale + 1) == 0
-        return epoch == 0 or (turn and self.changes(layer))
+        return epoch == 0 or (turn and self.has_changing_input(layer))
 
-    def kept_widths(self) -> list[int]:
-        """The width of the rows that a layer multiplies by, for every layer whose blocks are kept."""
-        return [shape[self.combine_first] for shape in self.shapes] if self.keeps else []
+    def cached_widths(self) -> list[int]:
+        """Return the width of the cached rows of each layer; empty without a cache."""
+        return [shape[self.combine_first] for shape in self.shapes] if self.has_cache else []
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         return self.words_of_epoch(at, counts, 0)
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
-        """The words of the 1D algorithm, less the rows whose broadcast is skipped."""
+        """Return the words of the 1D algorithm, minus the rows whose broadcast is skipped."""
         words, moves = super().words(at, counts), TensorName.T if self.combine_first else TensorName.H
-        for layer, width in enumerate(self.kept_widths()):
-            skipped = [len(block) for j, block in enumerate(self.blocks()) if not self.sends(j, layer, epoch)]
-            words.put(FORWARD, layer, Op.BROADCAST, AxisName.P, moves, -width * sum(skipped))
+        for layer, width in enumerate(self.cached_widths()):
+            skipped = [
+                len(block) for j, block in enumerate(self.blocks()) if not self.is_broadcast(j, layer, epoch)
+            ]
+            words.add(FORWARD, layer, Op.BROADCAST, AxisName.P, moves, -width * sum(skipped))
         return words
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """A rank holds the rows of all others, too, as wide as each layer multiplies by."""
+        """Return the bytes of the 1D algorithm, plus the cached rows of all other ranks for each layer."""
         held, others = super().memory(at, counts), self.facts.vertices - len(self.rows(at))
-        kept = WORD[self.spec.precision] * others * sum(self.kept_widths())
+        kept = WORD[self.spec.precision] * others * sum(self.cached_widths())
         return {**held, TensorName.H: held.get(TensorName.H, 0) + kept}

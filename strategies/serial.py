@@ -1,4 +1,4 @@
-"""Serial training: one rank, plain torch, no communication. Every strategy is compared with this reference.
+"""Serial training on one rank, in plain PyTorch and without communication: the reference for all other strategies.
 
 Legend: N vertices, F features in, H features out. T = A H is the aggregated input; in attention, T = H W.
 """
@@ -8,25 +8,18 @@ from torch import Tensor
 from harness.ledger import AxisName, Phase, TensorName
 from harness.parallel.row_attention import attend_rows, build_edges
 from harness.parallel.row_strategy import RowOperators, RowStrategy
-from harness.strategy import Context, Coordinates, Counts, Promise, Words, csr_bytes, turned_bytes
+from harness.strategy import Context, Coordinates, Counts, Promise, Words, csr_bytes, transposed_index_bytes
 
 
 class PlainTorch(RowOperators):
-    """Convolutions on one block of rows, the whole graph; autograd derives the backward pass."""
+    """Convolutions on the whole graph; autograd derives the backward pass."""
 
     def __init__(self, ctx: Context, strategy: "Serial") -> None:
         super().__init__(ctx, strategy, over=(AxisName.P,))
         self.A_NN = ctx.blocks.adjacency(self.rows, self.rows)
         self.A_T_NN = ctx.blocks.adjacency(self.rows, self.rows, transposed=True)
-        self.combine_first = ctx.spec.model.order == "combine_first"
 
-    def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
-        with self.ledger.phase(Phase.CONVOLVE, layer):
-            if self.combine_first:
-                return self._aggregate(self.kernels.gemm(H_NF, W_FH, TensorName.T), TensorName.Z)
-            return self.kernels.gemm(self._aggregate(H_NF, TensorName.T), W_FH, TensorName.Z)
-
-    def _aggregate(self, H_NF: Tensor, makes: TensorName) -> Tensor:
+    def aggregate(self, layer: int, H_NF: Tensor, makes: TensorName) -> Tensor:
         return self.kernels.aggregate(self.A_NN, self.A_T_NN, H_NF, makes)
 
 
@@ -35,7 +28,7 @@ class PlainAttention(RowOperators):
 
     def __init__(self, ctx: Context, strategy: "Serial") -> None:
         super().__init__(ctx, strategy, over=(AxisName.P,))
-        self.edges = build_edges(ctx.blocks.host_block(self.rows, self.rows), ctx.memory.hold_matrix)
+        self.edges = build_edges(ctx.blocks.host_adjacency(self.rows, self.rows), ctx.memory.hold_matrix)
 
     def attend(self, layer: int, H_NF: Tensor, W_FH: Tensor, a_2H: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
@@ -49,8 +42,8 @@ class Serial(RowStrategy):
     name = "serial"
     paper = "the reference: one rank, the whole graph"
     promise = Promise.EXACT
-    parts = True
-    recomputes = True
+    has_model_parts = True
+    can_recompute = True
     models = ("gcn", "sage", "gat")
 
     @classmethod
@@ -61,11 +54,13 @@ class Serial(RowStrategy):
         return (PlainAttention if self.spec.model.kind == "gat" else PlainTorch)(ctx, self)
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
-        return Words(self.grid, self.recomputed)
+        return Words(self.grid, self.recomputed_layers)
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """With attention, A and its transpose, with places in A as values."""
+        """Return the bytes held. For attention, A has a transpose whose values are positions in A."""
         held, (n, nonzeros) = super().memory(at, counts), (self.facts.vertices, self.facts.nonzeros)
         if self.spec.model.kind == "gat":
-            held[TensorName.A] = csr_bytes(n, nonzeros, self.spec.precision) + turned_bytes(n, nonzeros)
+            held[TensorName.A] = csr_bytes(n, nonzeros, self.spec.precision) + transposed_index_bytes(
+                n, nonzeros
+            )
         return held

@@ -100,7 +100,7 @@ def draw_blocks(axes: Any, strategy: RowStrategy, title: str = "A", dense: str =
         at = coordinates(strategy.grid, rank)
         for rows, cols in strategy.matrix_pieces(at):
             A[rows, cols].append(rank)
-        H[strategy.input(at)].append(rank)
+        H[strategy.input_piece(at)].append(rank)
     draw(axes[0], A, (VERTICES, VERTICES), title)
     draw(axes[1], H, (VERTICES, WIDTH), dense)
 
@@ -118,7 +118,7 @@ def layer_figure(name: str, grid: dict[str, int]) -> Figure:
             share = strategy.layout.shares(at)[layer]
             A[share.N, share.K].append(rank)
             H[share.K, share.F].append(rank)
-            W[strategy.weight(strategy.weights[layer], at)].append(rank)
+            W[strategy.weight_piece(strategy.weights[layer], at)].append(rank)
         R, S, T = share.roles
         draw(row[0], A, (VERTICES, VERTICES), f"layer {layer}: R = {R}, S = {S}, T = {T}\nA")
         draw(row[1], H, (VERTICES, WIDTH), "H")

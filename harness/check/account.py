@@ -9,7 +9,7 @@ import pandas as pd
 from harness.graph.blocks import Blocks
 from harness.ledger import MOVING, Amounts, Direction, Key, Op, TensorName
 from harness.replay import replay
-from harness.strategy import Counts, Published, Quantity, Strategy, WordsKey
+from harness.strategy import Counts, PublishedCost, Quantity, Strategy, WordsKey
 
 LAYERS = 1 << 30
 """A number above every model's layers: in the order of rows the loss, of layer -1, comes last."""
@@ -55,7 +55,7 @@ def account(strategy: Strategy, rank: int, counts: Counts, seen: Seen) -> Accoun
         }
         for key in sorted(formula.keys() | seen.keys(), key=_as_it_goes)
     ]
-    return Account(rows, [_beside(line, seen) for line in strategy.published()])
+    return Account(rows, [_beside(line, seen) for line in strategy.published_costs()])
 
 
 def _as_it_goes(key: WordsKey) -> tuple[bool, int, WordsKey]:
@@ -99,7 +99,7 @@ def _add(seen: dict[WordsKey, Sent], key: WordsKey, amounts: Any) -> None:
     )
 
 
-def _beside(line: Published, seen: Seen) -> dict[str, Any]:
+def _beside(line: PublishedCost, seen: Seen) -> dict[str, Any]:
     forward = [sent for key, sent in seen.items() if key.direction is Direction.FORWARD and key.layer >= 0]
     counted = {
         Quantity.WORDS: sum(sent.words for sent in seen.values()),

@@ -14,7 +14,7 @@ from harness.kernels import to_scipy
 from harness.kernels.random import Purpose, integers
 from harness.store.memory_store import MemoryStore
 from harness.strategy import Promise, Strategy
-from harness.strategy.counts import targets_of
+from harness.strategy.counts import find_targets
 
 # The matrices that a strategy multiplies by in a training step: serial training uses the same matrices, and the kit
 # tests their mean. A strategy numbers vertices in the order of its dataset, serial training as in the given graph.
@@ -27,10 +27,10 @@ DEVIATIONS = 5.0
 def multiplier_of(case: Case) -> Multiplier | None:
     """The matrices of a case's training steps: A if the strategy is exact, None if no matrix describes a step."""
     strategy = case.strategy()
-    if strategy.promised() is Promise.EXACT:
+    if strategy.effective_promise is Promise.EXACT:
         return _itself
     order = case.store().orders.cols(0)
-    if strategy.multiplier(torch.eye(case.vertices), 0, 0) is None:
+    if strategy.effective_adjacency(torch.eye(case.vertices), 0, 0) is None:
         return None
     return partial(_in_order, strategy, order)
 
@@ -40,7 +40,7 @@ def _itself(A: Tensor, _layer: int, _step: int | None) -> Tensor:
 
 
 def _in_order(strategy: Strategy, order: Tensor, A: Tensor, layer: int, step: int | None) -> Tensor:
-    ordered = strategy.multiplier(A[order][:, order], layer, step)
+    ordered = strategy.effective_adjacency(A[order][:, order], layer, step)
     assert ordered is not None
     matrix = torch.empty_like(ordered)
     matrix[order[:, None], order] = ordered
@@ -96,7 +96,7 @@ def unbiased_messages(case: Case) -> Finding:
     strategy = case.strategy()
     rows = integers(2, Purpose.TEST, range(12 * 10), high=1 << 20).view(12, 10).double() / (1 << 20) - 0.5
     rows[0], rows[1, 3] = 0.25, 100.0
-    draws = [strategy.received(rows, step) for step in range(STEPS)]
+    draws = [strategy.transmit_rows(rows, step) for step in range(STEPS)]
     numbers = torch.stack([each[0] for each in draws if each])
     bounds = torch.stack([each[1] for each in draws if each]).amax(dim=0)
     units = torch.where(bounds > 0, bounds.sqrt(), 1e-12)
@@ -128,7 +128,7 @@ def unbiased_batches(case: Case) -> Finding:
     strategy, store = case.strategy(), case.store()
     everyone, kind = range(store.n), case.spec.model.kind
     A = multiplied(store, kind).adjacency(everyone, everyone)
-    targets = targets_of(store, "corrected")
+    targets = find_targets(store, "corrected")
     weight = torch.linspace(1, 2, store.n, dtype=torch.float64)
     exact = matrix_of(kind, store) @ weight
     halves = _random_halves(store.n)

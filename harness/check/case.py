@@ -227,7 +227,7 @@ def nearby_losses(case: Case) -> list[float]:
     strategy = case.strategy()
     device = engine.select_device(Engine(case.spec.machine.engine), engine.rank())
     grid = Grid.build(strategy.grid, Tape(), device, wire=strategy.wire)
-    pieces, losses = strategy.weights_of(grid.rank), []
+    pieces, losses = strategy.weight_pieces(grid.rank), []
     for number, piece in enumerate(pieces):
         for distance in (NEARBY, -NEARBY):
             trainer = Trainer(strategy, grid, case.store())

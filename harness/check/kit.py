@@ -165,11 +165,11 @@ PECULIARITIES: list[dict[str, Any]] = [
 def _at_once(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
     """Cases with every peculiarity that the strategy accepts, for each kind of model; and a case of their opposites."""
     for kind in strategy.models:
-        model = (WHOLE if strategy.parts else MODEL).model_copy(update={"layers": 4, "kind": kind})
+        model = (WHOLE if strategy.has_model_parts else MODEL).model_copy(update={"layers": 4, "kind": kind})
         accepted, refused = _accumulated(name, small, model, PECULIARITIES)
-        what = ", ".join(["every part" if strategy.parts else "four layers", *(list(accepted)[1:])])
+        what = ", ".join(["every part" if strategy.has_model_parts else "four layers", *(list(accepted)[1:])])
         yield replace(_case(name, small, f"{kind}: {what}", **accepted), again=True)
-        if strategy.parts:
+        if strategy.has_model_parts:
             bare = MODEL.model_copy(update={"layers": 4, "kind": kind})
             accepted, _ = _accumulated(name, small, bare, refused)
             if what := ", ".join(list(accepted)[1:]):
@@ -213,7 +213,7 @@ def _accepted(case: Case) -> Strategy | None:
 
 def _with_uneven_parts(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
     if strategy.partitioned_over:
-        parts = small[strategy.partitioned_over] * strategy.parts_of_block(strategy.Params())
+        parts = small[strategy.partitioned_over] * strategy.parts_per_block(strategy.Params())
         yield _case(name, small, "uneven parts", order={"partition": "metis", "parts": parts})
 
 
@@ -228,9 +228,9 @@ def _one_by_one(name: str, strategy: type[Strategy], small: dict[AxisName, int])
     for kind in strategy.models[1:]:
         model = MODEL.model_copy(update={"kind": kind})
         yield _case(name, small, f"model {kind}", model=model)
-        whole = WHOLE.model_copy(update={"kind": kind}) if strategy.parts else model
+        whole = WHOLE.model_copy(update={"kind": kind}) if strategy.has_model_parts else model
         yield _case(name, small, f"model {kind}, undirected", model=whole, directed=False)
-    if strategy.parts:
+    if strategy.has_model_parts:
         yield _case(name, small, "every part of a model", model=WHOLE)
         yield _case(name, small, "dropout alone", model=MODEL.model_copy(update={"dropout": 0.4}))
     yield _case(name, small, "many classes a vertex", task="multi-label")
@@ -256,8 +256,10 @@ def _one_by_one(name: str, strategy: type[Strategy], small: dict[AxisName, int])
 
 def _recomputed(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
     """Every part of a model, in layers that are computed twice."""
-    if strategy.recomputes:
-        model = (WHOLE if strategy.parts else MODEL).model_copy(update={"kind": strategy.models[-1]})
+    if strategy.can_recompute:
+        model = (WHOLE if strategy.has_model_parts else MODEL).model_copy(
+            update={"kind": strategy.models[-1]}
+        )
         yield _case(name, small, "layers are recomputed", model=model, training=RECOMPUTED)
 
 
@@ -275,7 +277,7 @@ def _with_an_empty_rank(name: str, grids: list[dict[AxisName, int]]) -> Iterator
 def _leaves_a_rank_empty(case: Case) -> bool:
     strategy = _accepted(case)
     return strategy is not None and any(
-        not strategy.output(strategy.coordinates(rank)).rows for rank in range(case.spec.ranks)
+        not strategy.output_piece(strategy.coordinates(rank)).rows for rank in range(case.spec.ranks)
     )
 
 
@@ -355,10 +357,10 @@ def _findings(
 
 def _unbiased(case: Case, strategy: Strategy) -> Iterator[Finding]:
     """The law of samples, of strategies that promise it."""
-    if strategy.promised() == "estimator" and not strategy.mini_batches:
-        drawn_messages = strategy.received(torch.zeros(1, 1), 0) is not None
+    if strategy.effective_promise == "estimator" and not strategy.mini_batches:
+        drawn_messages = strategy.transmit_rows(torch.zeros(1, 1), 0) is not None
         yield unbiased_messages(case) if drawn_messages else unbiased(case, multiplier_of(case))
-    unbiased_ones = strategy.mini_batches and strategy.promised() == "estimator" and not strategy.wire
+    unbiased_ones = strategy.mini_batches and strategy.effective_promise == "estimator" and not strategy.wire
     if unbiased_ones and (
         case.again or case.weights or case.spec.strategy.params or case.spec.model.kind != "gcn"
     ):
@@ -389,7 +391,7 @@ def _refusals(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) ->
         yield _refused(crowded)
     foreign = next(axis for axis in AxisName if axis not in strategy.axes)
     yield _refused(_case(name, {foreign: 2}, "an axis it does not have"))
-    if not strategy.recomputes:
+    if not strategy.can_recompute:
         yield _refused(_case(name, grid, "layers are recomputed", training=RECOMPUTED))
     if strategy.partitioned_over and prod(grid.values()) > 1:
         parts = grid[strategy.partitioned_over] + 1

@@ -38,10 +38,10 @@ class ScipyCounts:
     def nonzeros(self, rows: range, cols: range, *, transposed: bool = False, order: int = 0) -> int:
         return len(self._columns(rows, cols, transposed, order))
 
-    def filled(self, rows: range, cols: range, *, transposed: bool = False) -> int:
+    def nonempty_columns(self, rows: range, cols: range, *, transposed: bool = False) -> int:
         return len(np.unique(self._columns(rows, cols, transposed, 0)))
 
-    def whole(self) -> Csr:
+    def adjacency(self) -> Csr:
         return from_scipy(self._A[0])
 
     def edge_parts(self) -> Tensor | None:
@@ -100,7 +100,7 @@ LOOK = {
     "outputs equal serial": "the set of `operators` that is made for the whole graph, with which the harness evaluates",
     "answers equal serial": "the set of `operators`: its `evaluate`, and the labels of every split",
     "words equal the formula": "`words`, and the call that the ledger has under this key",
-    "words reach the bound": "`least_words`, which is no bound, or `owners_compute`",
+    "words reach the bound": "`words_lower_bound`, which is not a bound, or `owners_compute`",
     "messages are rounded": "tensors in `harness.comm.axis.ROUNDED` that travel packed, or in a type of their own",
     "memory equals the formula": "`memory`, and what the operators take from the context or hand to it",
     "equal to its replay": "code that depends on values or on the device (docs/add-a-strategy.md, end of steps)",
@@ -109,8 +109,8 @@ LOOK = {
     "same seed, same bits": "random numbers that are no function of seed, group and step; sums in order of arrival",
     "trains": "the set of `operators`: where replicas differ, a sum over ranks is lost, in "
     "`reduce_gradients` or in the backward pass of this weight; otherwise the line of code at the end of the trace",
-    "unbiased": "`mini_batch` or `multiplier`: by what sampled entries are scaled, which is one over their chance",
-    "messages are unbiased": "`received`: the rounding of the rows that travel",
+    "unbiased": "`mini_batch` or `effective_adjacency`: sampled entries are scaled by one over their probability",
+    "messages are unbiased": "`transmit_rows`: the rounding of the rows that travel",
     "refused with a reason": "`refuse` and `grids`",
 }
 """The parts of a strategy to look at when a law is broken (docs/add-a-strategy.md)."""
@@ -165,7 +165,7 @@ def equal_to_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) ->
 def _compared(strategy: Strategy, number: int, rank: RankResult, serial: Trained) -> Iterator[Compared]:
     """The tensors in the order in which a mistake spreads: from the last layer back to the first, then step by step."""
     last = len(serial.losses) - 1
-    pieces = strategy.parameters_of(number)
+    pieces = strategy.parameter_pieces(number)
     names = [*map(str, strategy.weights), "the input features"][: len(pieces)]
     for name, piece, mine, whole in reversed(
         list(zip(names, pieces, rank.gradients, serial.gradients, strict=True))
@@ -175,7 +175,7 @@ def _compared(strategy: Strategy, number: int, rank: RankResult, serial: Trained
     for name, piece, mine, whole in zip(names, pieces, rank.parameters, serial.parameters, strict=True):
         when, serial_part = f"after epoch {last}", _part(whole, piece)
         yield Compared("parameters equal serial", when, name, mine, serial_part, _start(piece))
-    piece = strategy.output(rank.at)
+    piece = strategy.output_piece(rank.at)
     yield Compared(
         "outputs equal serial",
         f"after epoch {last}",
@@ -214,7 +214,7 @@ def equal_to_differences(case: Case, ranks: Sequence[RankResult], nearby: Sequen
     This holds whatever a strategy leaves out or takes from earlier epochs, of which the first has none.
     """
     strategy, wrong, worst = case.strategy(), list[Mismatch](), 0.0
-    pieces = [strategy.weights_of(number) for number in range(len(ranks))]
+    pieces = [strategy.weight_pieces(number) for number in range(len(ranks))]
     for number, weight in enumerate(strategy.weights):
         gradient = torch.zeros(weight.shape, dtype=torch.float64)
         for rank, of_rank in zip(ranks, pieces, strict=True):
@@ -258,7 +258,7 @@ def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
 def no_fewer_than_least(case: Case, ranks: Sequence[RankResult]) -> Finding:
     """No rank receives fewer words than the lower bound of the strategy's kind."""
     strategy, counts = case.strategy(), ScipyCounts(case.store())
-    least = [strategy.least_words(rank.at, counts) for rank in ranks]
+    least = [strategy.words_lower_bound(rank.at, counts) for rank in ranks]
     words = [sum(sent.received for sent in rank.sent.values()) for rank in ranks]
     wrong = [
         Mismatch(number, "epoch 0", "all received words", f"{bound:,.0f} or more", total)

@@ -540,7 +540,7 @@ def _advised(choices: "Sequence[Option]", card: "MachineCard") -> "Iterator[tupl
     for choice, tie in zip(choices, ties(choices, card), strict=True):
         epoch, between, *others = cells_of(choice.prediction, card)
         vertex = [_short(1e9 * choice.cost)] if batches else []
-        name = f"{choice.strategy.name}{' ~' * (choice.strategy.promised() == 'approximate')}"
+        name = f"{choice.strategy.name}{' ~' * (choice.strategy.effective_promise == 'approximate')}"
         grid = grid_text(choice.strategy.spec.grid, " ")
         yield "=" if tie else "", name, grid, epoch, between, *vertex, *others
 

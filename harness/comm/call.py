@@ -114,6 +114,10 @@ class Call(Generic[T]):
             started = self._issue(True)
         return Pending(ledger, self._key, mark, started)
 
+    def issue(self, *, overlap: bool) -> Pending[T]:
+        """Issue the call. Without `overlap`, also wait for its result, so that `wait` returns at once."""
+        return self.later() if overlap else CompletedCall(self.now())
+
     def _issue(self, later: bool) -> StartedCall[T]:
         started = self._start(later)
         if self._words is not None:

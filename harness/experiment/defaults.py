@@ -32,7 +32,7 @@ def filled(root: Path, request: dict[str, Any], where: str) -> Spec:
     asked["strategy"] = {**choice, "params": params.model_dump(mode="json")}
     asked["ranks"] = ranks_of(asked, where)
     asked["grid"] = _grid(strategy, asked.get("grid"), asked["ranks"], where)
-    cuts = strategy.parts_of_block(params)
+    cuts = strategy.parts_per_block(params)
     asked["dataset"] = _dataset(strategy, asked["dataset"], asked["grid"], cuts, where)
     asked["machine"] = _machine(root, asked.get("machine", "local"), where)
     return validate(Spec, asked, where)
@@ -228,7 +228,7 @@ class _Need:
 
     def _held(self, strategy: Strategy) -> int:
         held = strategy.memory(strategy.coordinates(0), self._counts)
-        return sum(held.values()) + strategy.samples(self._counts)
+        return sum(held.values()) + strategy.sample_bytes(self._counts)
 
     def _beside_formulas(self, strategy: Strategy) -> int:
         """The activations, gradients and messages of a training step; 0 for samplers without a prediction."""

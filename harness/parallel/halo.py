@@ -49,6 +49,26 @@ class BlockRow(NamedTuple):
     A_NK: Csr
     halo: Halo
 
+    def multiply(
+        self,
+        over: Axis,
+        kernels: Kernels,
+        H_NF: Tensor,
+        *,
+        moves: TensorName,
+        makes: TensorName,
+        overlap: bool,
+    ) -> Tensor:
+        """Return A H on this rank.
+
+        1. Send the rows that other ranks need.
+        2. Multiply by this rank's own rows; with `overlap`, while the rows of other ranks arrive.
+        3. Multiply by the rows that arrived.
+        """
+        arriving = self.halo.exchange(over, kernels, H_NF, moves).issue(overlap=overlap)
+        T_NF = None if self.A_NN is None else kernels.spmm(self.A_NN, H_NF, makes)
+        return kernels.spmm(self.A_NK, arriving.wait(), makes, add_to=T_NF)
+
 
 def build_block_row(
     ctx: Context, blocks: Sequence[range], own: int, stages: range, *, transposed: bool = False
@@ -66,10 +86,12 @@ def build_halo(
     rows, others = blocks[own], [i for i in range(len(blocks)) if i != own]
     sources = [i for i in others if i in stages]
     targets = others if own in stages else []
-    A_NK, receive_sizes = ctx.blocks.compact_on_host(
+    A_NK, receive_sizes = ctx.blocks.compact_adjacency(
         rows, [blocks[i] for i in sources], transposed=transposed
     )
-    send_rows, send_sizes = ctx.blocks.needed([blocks[i] for i in targets], rows, transposed=transposed)
+    send_rows, send_sizes = ctx.blocks.needed_columns(
+        [blocks[i] for i in targets], rows, transposed=transposed
+    )
     receive, send = (
         dict(zip(sources, receive_sizes, strict=True)),
         dict(zip(targets, send_sizes, strict=True)),
@@ -89,7 +111,7 @@ class Boundary(NamedTuple):
     def incoming_rows(self, *, transposed: bool = False) -> dict[int, int]:
         """Return the number of rows received from each owner."""
         return {
-            i: self.counts.filled(self.blocks[self.own], self.blocks[i], transposed=transposed)
+            i: self.counts.nonempty_columns(self.blocks[self.own], self.blocks[i], transposed=transposed)
             for i in self._others(self.stages)
         }
 
@@ -97,7 +119,7 @@ class Boundary(NamedTuple):
         """Return the number of rows sent to each other rank."""
         targets = range(len(self.blocks)) if self.own in self.stages else range(0)
         return {
-            i: self.counts.filled(self.blocks[i], self.blocks[self.own], transposed=transposed)
+            i: self.counts.nonempty_columns(self.blocks[i], self.blocks[self.own], transposed=transposed)
             for i in self._others(targets)
         }
 

@@ -87,7 +87,7 @@ def build_sparse_factor(
     for part in striping.split_rows(rows):
         loops = None
         if striping.separate_diagonal:
-            A, values = ctx.blocks.loopless(part, cols, order, transposed=transposed)
+            A, values = ctx.blocks.adjacency_without_loops(part, cols, order, transposed=transposed)
             if both := intersect(part, cols):
                 loops = Diagonal(_slice(both, part), _slice(both, cols), values)
         else:

@@ -134,28 +134,28 @@ def add_words(
         down, across = map(len, layout.weight(weight, at))
         if weight.part is Part.SCALE:
             R, S, _ = layout.roles(weight.layer)
-            words.put(FORWARD, weight.layer, Op.ALL_REDUCE, S, TensorName.SQUARES, rows[R])
-            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, S, TensorName.SQUARES, rows[R])
-            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, R, TensorName.DGAMMA, across)
+            words.add(FORWARD, weight.layer, Op.ALL_REDUCE, S, TensorName.SQUARES, rows[R])
+            words.add(BACKWARD, weight.layer, Op.ALL_REDUCE, S, TensorName.SQUARES, rows[R])
+            words.add(BACKWARD, weight.layer, Op.ALL_REDUCE, R, TensorName.DGAMMA, across)
         elif weight.part is Part.PROJECTION:  # the features are not trained
             R, S, _ = layout.projection_roles
-            words.put(FORWARD, -1, Op.ALL_REDUCE, R, TensorName.H, rows[S] * across)
-            words.put(BACKWARD, -1, Op.ALL_REDUCE, S, TensorName.DW, down * across)
+            words.add(FORWARD, -1, Op.ALL_REDUCE, R, TensorName.H, rows[S] * across)
+            words.add(BACKWARD, -1, Op.ALL_REDUCE, S, TensorName.DW, down * across)
         elif weight.part is Part.ROOT:
             layer, (R, S, T) = weight.layer, layout.roles(weight.layer)
-            words.put(FORWARD, layer, Op.ALL_REDUCE, T, TensorName.Z, rows[S] * across)
-            words.put(
+            words.add(FORWARD, layer, Op.ALL_REDUCE, T, TensorName.Z, rows[S] * across)
+            words.add(
                 FORWARD, layer, Op.ALL_TO_ALL, (R, S), TensorName.Z, rows[R] * len(layout.shares(at)[layer].H)
             )
-            words.put(BACKWARD, layer, Op.ALL_TO_ALL, (R, S), TensorName.G, rows[S] * across)
-            words.put(BACKWARD, layer, Op.ALL_REDUCE, S, TensorName.DW, down * across)
+            words.add(BACKWARD, layer, Op.ALL_TO_ALL, (R, S), TensorName.G, rows[S] * across)
+            words.add(BACKWARD, layer, Op.ALL_REDUCE, S, TensorName.DW, down * across)
             if layer or layout.projection:
-                words.put(BACKWARD, layer, Op.ALL_REDUCE, R, TensorName.DH, rows[S] * down)
+                words.add(BACKWARD, layer, Op.ALL_REDUCE, R, TensorName.DH, rows[S] * down)
         elif weight.part is Part.HEAD:
             R, S, T = layout.head_roles
-            words.put(FORWARD, -1, Op.ALL_REDUCE, T, TensorName.Z, rows[S] * across)
-            words.put(BACKWARD, -1, Op.ALL_REDUCE, R, TensorName.DH, rows[S] * down)
-            words.put(BACKWARD, -1, Op.ALL_REDUCE, S, TensorName.DW, down * across)
+            words.add(FORWARD, -1, Op.ALL_REDUCE, T, TensorName.Z, rows[S] * across)
+            words.add(BACKWARD, -1, Op.ALL_REDUCE, R, TensorName.DH, rows[S] * down)
+            words.add(BACKWARD, -1, Op.ALL_REDUCE, S, TensorName.DW, down * across)
     for layer, (roles, _, _, F, H) in enumerate(layout.shares(at) if residual else ()):
-        words.put(FORWARD, layer, Op.ALL_TO_ALL, CUBE, TensorName.H, rows[roles.R] * len(H))
-        words.put(BACKWARD, layer, Op.ALL_TO_ALL, CUBE, TensorName.DH, rows[roles.S] * len(F))
+        words.add(FORWARD, layer, Op.ALL_TO_ALL, CUBE, TensorName.H, rows[roles.R] * len(H))
+        words.add(BACKWARD, layer, Op.ALL_TO_ALL, CUBE, TensorName.DH, rows[roles.S] * len(F))

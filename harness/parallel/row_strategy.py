@@ -1,4 +1,4 @@
-"""Base classes of strategies that split the graph by rows: layouts, and all operators except the convolution.
+"""Base classes of strategies that split the graph by rows: layouts, and all operators except the product with A.
 
 Legend: N this rank's vertices, F features in, H features out, C classes. On an axis of one rank this is serial
 training.
@@ -47,7 +47,7 @@ class RowStrategy(Strategy):
     def refuse(self) -> str | None:
         if self.spec.dataset.permutation == "double":
             return "its layers do not alternate between two orders, as a double permutation asks: use single or none"
-        return self.crowded()
+        return self.too_many_ranks()
 
     def blocks(self) -> list[range]:
         """Return the vertices of every block of rows."""
@@ -76,12 +76,17 @@ class RowStrategy(Strategy):
         """True if layers multiply by W before A, where the model chooses the order."""
         return self.spec.model.order == "combine_first"
 
+    @property
+    def needs_own_features(self) -> bool:
+        """True if a weight of its own multiplies X, in addition to A X."""
+        return any(weight.part is Part.ROOT for weight in self.weights)
+
     def add_reductions(self, words: Words, over: AxisName | tuple[AxisName, ...]) -> None:
         """Add the words of an epoch's reductions over all ranks: the gradient of every weight, and the loss."""
         for weight in self.weights:
             size = prod(weight.shape)
-            words.put(Direction.BACKWARD, weight.layer, Op.ALL_REDUCE, over, TensorName.DW, size)
-        words.put(Direction.FORWARD, NO_INDEX, Op.ALL_REDUCE, over, TensorName.LOSS, 1)
+            words.add(Direction.BACKWARD, weight.layer, Op.ALL_REDUCE, over, TensorName.DW, size)
+        words.add(Direction.FORWARD, NO_INDEX, Op.ALL_REDUCE, over, TensorName.LOSS, 1)
 
     def is_owner_computes(self) -> bool:
         """Return True if each row of H and G is on one rank, which multiplies by the entries of that row of A."""
@@ -91,7 +96,7 @@ class RowStrategy(Strategy):
         """Return the number of products with A in a layer."""
         return 1
 
-    def least_words(self, at: Coordinates, counts: Counts) -> float:
+    def words_lower_bound(self, at: Coordinates, counts: Counts) -> float:
         """Return the boundary at the narrower width of each product with A, plus one sum of all weight gradients.
 
         A X of fixed features needs to be computed only once, so the first layer is free. Between two ranks, either rows
@@ -103,26 +108,26 @@ class RowStrategy(Strategy):
         others = [block for block in self.blocks() if block != own]
         if not others:
             return 0.0
-        forward = [counts.filled(own, block) for block in others]
-        turned = [counts.filled(own, block, transposed=True) for block in others]
-        partial_sums = [counts.filled(block, own) for block in others]
+        forward = [counts.nonempty_columns(own, block) for block in others]
+        turned = [counts.nonempty_columns(own, block, transposed=True) for block in others]
+        partial_sums = [counts.nonempty_columns(block, own) for block in others]
         backward = map(min, turned, partial_sums)
         narrow = sum(
             self.products_per_layer(layer) * min(shape)
             for layer, shape in enumerate(self.shapes)
-            if self.wants_dH(layer)
+            if self.needs_dH(layer)
         )
         trained = sum(rows * cols for _, _, (rows, cols) in self.weights)
         return float(narrow * (sum(forward) + sum(backward)) + trained)
 
-    def weight(self, weight: Weight, at: Coordinates) -> Piece:
+    def weight_piece(self, weight: Weight, at: Coordinates) -> Piece:
         rows, cols = weight.shape
         return Piece(range(rows), range(cols))
 
-    def input(self, at: Coordinates) -> Piece:
+    def input_piece(self, at: Coordinates) -> Piece:
         return Piece(self.rows(at), self.columns(at, self.facts.features))
 
-    def output(self, at: Coordinates) -> Piece:
+    def output_piece(self, at: Coordinates) -> Piece:
         return Piece(self.rows(at), self.columns(at, self.facts.classes))
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
@@ -147,12 +152,12 @@ class RowStrategy(Strategy):
 
 def dense_bytes(strategy: Strategy, at: Coordinates) -> dict[TensorName, int]:
     """Return the bytes of the features, weights and labels that the rank at `at` holds."""
-    word, features = WORD[strategy.spec.precision], strategy.input(at)
-    weights = [strategy.weight(weight, at) for weight in strategy.weights]
+    word, features = WORD[strategy.spec.precision], strategy.input_piece(at)
+    weights = [strategy.weight_piece(weight, at) for weight in strategy.weights]
     return {
         TensorName.X: word * len(features.rows) * len(features.cols),
         TensorName.W: word * sum(len(rows) * len(cols) for rows, cols in weights),
-        TensorName.LABELS: label_bytes(strategy.output(at), strategy.facts.task),
+        TensorName.LABELS: label_bytes(strategy.output_piece(at), strategy.facts.task),
     }
 
 
@@ -251,17 +256,40 @@ class RowOperators(LayerOperators):
 
         `beyond` are vertices of other ranks whose features are stored after this rank's own.
         """
-        super().__init__(ctx, strategy.output(ctx.at).rows)
+        super().__init__(ctx, strategy.output_piece(ctx.at).rows)
         self.over = ctx.grid.axis(over)
         self.shares = ctx.grid.axis((*over, across)) if across else self.over
         """The axis over which partial losses are summed."""
-        output, order = strategy.output(ctx.at), (ctx.spec.model.layers - 1) % 2
+        output, order = strategy.output_piece(ctx.at), (ctx.spec.model.layers - 1) % 2
         self.rows, split = output.rows, ctx.grid[across] if across else None
         self.label_loss = make_label_loss(ctx, output, order, self.over, split, self.shares)
-        self.X = ctx.blocks.features(*strategy.input(ctx.at), beyond)
+        self.X, self._memory = ctx.blocks.features(*strategy.input_piece(ctx.at), beyond), ctx.memory
+
+    @property
+    def combine_first(self) -> bool:
+        """True if a convolution multiplies by W before A."""
+        return self.model.order == "combine_first"
 
     def inputs(self) -> Tensor:
         return self.X
+
+    def hold_aggregated_features(self, AX: Tensor, X: Tensor | None) -> Tensor:
+        """Hold A X, which is computed once, in place of the features, or next to `X` if a weight multiplies X too."""
+        self._memory.release(self.X)
+        AX = self._memory.hold(TensorName.T, AX)
+        self.X = AX if X is None else self._memory.hold(TensorName.X, X)
+        return AX
+
+    def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
+        """Return A H W, multiplied in the order that the model names."""
+        with self.ledger.phase(Phase.CONVOLVE, layer):
+            if self.combine_first:
+                return self.aggregate(layer, self.kernels.gemm(H_NF, W_FH, TensorName.T), TensorName.Z)
+            return self.kernels.gemm(self.aggregate(layer, H_NF, TensorName.T), W_FH, TensorName.Z)
+
+    def aggregate(self, layer: int, H_NF: Tensor, makes: TensorName) -> Tensor:
+        """Return this rank's rows of A H, differentiable, under the name `makes`."""
+        raise NotImplementedError(f"{type(self).__name__} has neither aggregate nor a convolve of its own")
 
     def loss(self, Z_NC: Tensor) -> Tensor:
         return self.label_loss.mean(Z_NC, self.shares)

@@ -287,7 +287,7 @@ def least_seconds(ready: Ready, card: MachineCard) -> float:
         return 0.0
     counts = BlockCounts(blocks or ShapeBlocks(facts, spec.dataset.permutation))
     try:
-        words = strategy.words_of_epoch(strategy.coordinates(0), counts, strategy.opening)
+        words = strategy.words_of_epoch(strategy.coordinates(0), counts, strategy.transient_epochs)
     except UserError:
         return 0.0
     in_rings = Words(strategy.grid)

@@ -223,7 +223,7 @@ def _cores_of(epochs: "Sequence[RankEpoch]", card: MachineCard) -> float | None:
 def peak_bytes(epochs: "Sequence[RankEpoch]") -> int:
     """The most bytes that one of some ranks holds at any time, with all mini-batches that it draws at once."""
     strategy = epochs[0].strategy
-    drawn = 0 if epochs[0].measured else strategy.samples(BlockCounts(ShapeBlocks(strategy.facts)))
+    drawn = 0 if epochs[0].measured else strategy.sample_bytes(BlockCounts(ShapeBlocks(strategy.facts)))
     return max(epoch.replayed.peak_bytes for epoch in epochs) + drawn
 
 

@@ -56,7 +56,7 @@ def check_replicas(strategy: Strategy, checksums: Tensor) -> None:
     """Raise an error if two ranks with the same piece of a parameter ever held different bits of it."""
     first: dict[tuple[int, Piece], int] = {}
     for rank in range(strategy.spec.ranks):
-        for number, piece in enumerate(strategy.parameters_of(rank)):
+        for number, piece in enumerate(strategy.parameter_pieces(rank)):
             other = first.setdefault((number, piece), rank)
             differs = checksums[rank, :, number] != checksums[other, :, number]
             if differs.any():

@@ -180,7 +180,7 @@ def train(
     reported = time.monotonic()
     for number in range(-training.warmup, training.epochs):
         if number == 0:
-            ctx.measured.remote.forget()
+            ctx.measured.remote.reset()
         before = [weight.detach().clone() for weight in trainer.weights]
         epoch = trainer.epoch()
         tables.add_epoch(number, epoch, readings)
@@ -202,7 +202,7 @@ def train(
     tables.chosen, tables.remote = ctx.measured.chosen, ctx.measured.remote
     dearest = training.warmup + tables.epoch_with_most_words()
     tables.words_formula = sum(strategy.words_of_epoch(ctx.at, ctx.blocks.counts, dearest).values())
-    tables.least_words = strategy.least_words(ctx.at, ctx.blocks.counts)
+    tables.least_words = strategy.words_lower_bound(ctx.at, ctx.blocks.counts)
     checksums = gather_checksums(ctx.grid, sums)
     check_replicas(strategy, checksums)
     numbers = [row["epoch"] for row in tables.epochs]

@@ -146,10 +146,10 @@ def least_words_by_memory(strategy: Strategy, held: float) -> float:
     of the received words. Strategies that sample skip multiplications, so their bound is 0.
     """
     facts, ranks, total = strategy.facts, strategy.spec.ranks, 0
-    if strategy.promised() is not Promise.EXACT or ranks == 1:
+    if strategy.effective_promise is not Promise.EXACT or ranks == 1:
         return 0.0
     for layer, (f_in, f_out) in enumerate(strategy.shapes):
-        wants = strategy.wants_dH(layer)  # without it, the product with A is computed once, before training
+        wants = strategy.needs_dH(layer)  # without it, the product with A is computed once, before training
         total += (2 + wants) * facts.vertices * f_in * f_out + 2 * wants * facts.nonzeros * min(f_in, f_out)
     return max(0.0, float(total / ranks / (8 * sqrt(held)) - held)) / 2
 

@@ -59,7 +59,7 @@ class Trainer:
         assert grid.wire == strategy.wire, "the grid sends in the type that the strategy chose"
         self.strategy = strategy
         self.ctx = ctx = Context(strategy.spec, strategy.facts, grid, blocks, chosen)
-        pieces = strategy.weights_of(ctx.grid.rank)
+        pieces = strategy.weight_pieces(ctx.grid.rank)
         self.weights = [
             create_weight(ctx, number, weight, piece)
             for number, (weight, piece) in enumerate(zip(strategy.weights, pieces, strict=True))
@@ -73,7 +73,7 @@ class Trainer:
         """The number of steps taken so far."""
         features = [self.operators.inputs()] if ctx.spec.training.features else []
         self.parameters = self.weights + features
-        """All trained tensors, in the order of `Strategy.parameters_of`."""
+        """All trained tensors, in the order of `Strategy.parameter_pieces`."""
         optimizers = GPU_OPTIMIZERS if is_gpu(ctx.device) else OPTIMIZERS
         self.optimizer = optimizers[ctx.spec.training.optimizer](
             self.parameters, ctx.spec.training, ctx.numbers

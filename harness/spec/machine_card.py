@@ -108,7 +108,7 @@ class Links(Frozen):
 
 
 class PlexusModel(Frozen):
-    """The coefficients of Plexus' own model of products, equation 4.4, in milliseconds (strategies/plexus/formulas.py).
+    """The coefficients of Plexus' own model of products, equation 4.4, in milliseconds (benchmarks/plexus_formulas.py).
 
     Predictions take the rates of the device; this model is for the paper's figure 5.
     """

@@ -7,12 +7,12 @@ from harness.strategy.admit import admit as admit
 from harness.strategy.context import Context as Context
 from harness.strategy.context import Once as Once
 from harness.strategy.context import RemoteRows as RemoteRows
-from harness.strategy.context import every_time as every_time
+from harness.strategy.context import compute_every_time as compute_every_time
 from harness.strategy.contract import MessageParams as MessageParams
 from harness.strategy.contract import MiniBatch as MiniBatch
 from harness.strategy.contract import NoParams as NoParams
 from harness.strategy.contract import Promise as Promise
-from harness.strategy.contract import Published as Published
+from harness.strategy.contract import PublishedCost as PublishedCost
 from harness.strategy.contract import Quantity as Quantity
 from harness.strategy.contract import Strategy as Strategy
 from harness.strategy.contract import Words as Words
@@ -25,10 +25,10 @@ from harness.strategy.counts import Piece as Piece
 from harness.strategy.counts import csr_bytes as csr_bytes
 from harness.strategy.counts import label_bytes as label_bytes
 from harness.strategy.counts import packed_bytes as packed_bytes
-from harness.strategy.counts import turned_bytes as turned_bytes
+from harness.strategy.counts import transposed_index_bytes as transposed_index_bytes
 from harness.strategy.facts import Facts as Facts
 from harness.strategy.facts import ShapeBlocks as ShapeBlocks
 from harness.strategy.facts import facts_of as facts_of
-from harness.strategy.facts import weights_of_model as weights_of_model
+from harness.strategy.facts import list_weights as list_weights
 from harness.strategy.rank_blocks import IGNORED as IGNORED
 from harness.strategy.rank_blocks import require_entries as require_entries

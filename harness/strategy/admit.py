@@ -1,4 +1,4 @@
-"""Admission of a spec: checks that its strategy can run on its graph, and gives the reason if not."""
+"""Checks that a spec's strategy can run on its graph, with a reason if it cannot."""
 
 from collections.abc import Sequence
 from math import prod
@@ -14,14 +14,14 @@ from harness.validation import format_value
 
 
 class Ready(NamedTuple):
-    """A strategy that was admitted, and the blocks of its graph if they are at hand."""
+    """An admitted strategy, and the blocks of its graph if they are open."""
 
     strategy: Strategy
     blocks: Blocks | None = None
 
 
 class Candidate(NamedTuple):
-    """A strategy by its name, ready on every grid that admits it, and the reason if none does."""
+    """The grids on which a strategy can run, and the reason if there are none."""
 
     name: str
     ready: Sequence[Ready]
@@ -29,7 +29,7 @@ class Candidate(NamedTuple):
 
 
 def admit(strategy: type[Strategy], spec: Spec, facts: Facts) -> Strategy:
-    """The strategy, ready for this spec and graph; an error with the reason if the spec cannot run."""
+    """Return the strategy for this spec and graph; raise `UserError` with the reason if the spec cannot run."""
     if set(spec.grid) != set(strategy.axes):
         raise UserError(
             f"grid {grid_text(spec.grid)}: {strategy.name} is arranged over the axes "
@@ -40,27 +40,27 @@ def admit(strategy: type[Strategy], spec: Spec, facts: Facts) -> Strategy:
         raise UserError(f"ranks = {spec.ranks}: {strategy.name} has no grid of that many ranks.")
     ready = strategy(spec, facts)
     reason = (
-        _foreign_model(ready)
-        or _foreign_weights(ready)
-        or _foreign_training(ready)
-        or _foreign_graph(ready)
+        _refuse_model(ready)
+        or _refuse_edge_weights(ready)
+        or _refuse_training(ready)
+        or _refuse_cuda_graph(ready)
         or ready.refuse()
-        or _misfit(ready)
+        or _refuse_partition(ready)
     )
     if reason:
         raise UserError(f"{strategy.name} cannot run on {spec.dataset.name}: {reason}.")
     return ready
 
 
-def _foreign_model(strategy: Strategy) -> str | None:
-    """The part of the model that the strategy has no operator for."""
+def _refuse_model(strategy: Strategy) -> str | None:
+    """Return why the strategy cannot train the spec's model, or None."""
     model, bare = strategy.spec.model, ModelChoice()
     if model.kind not in strategy.models:
-        because = strategy.untrained.get(model.kind)
+        because = strategy.model_refusals.get(model.kind)
         refused = f"{model.kind}, because {because}" if because else model.kind
         return f"it trains {', '.join(strategy.models)} and not {refused}: set model.kind accordingly"
     for part in PARTS:
-        if not strategy.parts and getattr(model, part) != getattr(bare, part):
+        if not strategy.has_model_parts and getattr(model, part) != getattr(bare, part):
             return f"it trains the bare model, without {part}: leave model.{part} at {getattr(bare, part)}"
     return None
 
@@ -69,25 +69,25 @@ WITHOUT_WEIGHTS = {
     "sage": "GraphSAGE takes the mean over the neighbours, whatever their edges weigh",
     "gat": "attention computes the value of every edge by itself",
 }
-"""The reasons why models cannot train on weighted edges, by kind."""
+"""Why models cannot train on weighted edges, by kind."""
 
 
-def _foreign_weights(strategy: Strategy) -> str | None:
-    """The reason why weights of edges would be lost."""
-    reason = WITHOUT_WEIGHTS.get(strategy.spec.model.kind) or strategy.unweighted
+def _refuse_edge_weights(strategy: Strategy) -> str | None:
+    """Return why the weights of edges would be ignored, or None."""
+    reason = WITHOUT_WEIGHTS.get(strategy.spec.model.kind) or strategy.edge_weights_refusal
     if strategy.facts.weights is None or reason is None:
         return None
     way_out = "Train gcn by another strategy, or import the graph without --weights"
     return f"its edges carry weights, and {reason}. {way_out}"
 
 
-def _foreign_training(strategy: Strategy) -> str | None:
-    """The reason why the spec's batch size, or its activations, do not suit the strategy."""
+def _refuse_training(strategy: Strategy) -> str | None:
+    """Return why the strategy cannot train with the spec's batch size or recomputation, or None."""
     training, vertices = strategy.spec.training, strategy.facts.vertices
     batch = training.batch
-    if training.recompute and not strategy.recomputes:
+    if training.recompute and not strategy.can_recompute:
         return "it cannot compute a layer twice in a step: leave training.recompute at false"
-    if training.recompute and not strategy.recomputed:
+    if training.recompute and not strategy.recomputed_layers:
         return "its one layer is the last, which is never recomputed: leave training.recompute at false"
     if not strategy.mini_batches:
         return f"it trains on the full graph: leave training.batch = {batch} at 0" if batch else None
@@ -100,11 +100,11 @@ def _foreign_training(strategy: Strategy) -> str | None:
 
 
 ORDINARY_EPOCHS = 2
-"""The epochs before a CUDA graph is captured, which are not timed: the second has what the first leaves behind."""
+"""The epochs before a CUDA graph is captured, which are not timed: the second sees the state that the first left."""
 
 
-def _foreign_graph(strategy: Strategy) -> str | None:
-    """The reason why the epochs of the spec cannot be replayed from a CUDA graph."""
+def _refuse_cuda_graph(strategy: Strategy) -> str | None:
+    """Return why a CUDA graph cannot replay the spec's epochs, or None."""
     spec, way_out = strategy.spec, "leave training.cuda_graph at false"
     if not spec.training.cuda_graph:
         return None
@@ -126,21 +126,21 @@ def _foreign_graph(strategy: Strategy) -> str | None:
     return None
 
 
-def _misfit(strategy: Strategy) -> str | None:
-    """The reason why the graph's partition does not suit the strategy's grid."""
+def _refuse_partition(strategy: Strategy) -> str | None:
+    """Return why the graph's partition does not fit the strategy's grid, or None."""
     bounds, axis = strategy.facts.bounds, strategy.partitioned_over
     if not bounds:
         return None
     if axis is None:
         return "its rows and its columns are cut alike, so it has no use for a partition: use block"
-    parts, blocks = len(bounds) - 1, strategy.grid[axis] * strategy.parts_of_block(strategy.params)
+    parts, blocks = len(bounds) - 1, strategy.grid[axis] * strategy.parts_per_block(strategy.params)
     if parts != blocks:
         return f"the partition has {parts} parts, and the rows are split into {blocks}: ask for {blocks}"
     return None
 
 
 def parse_grid(strategy: type[Strategy], text: str | None, ranks: int) -> dict[AxisName, int]:
-    """A grid from a command line: 2x2x2 along the strategy's axes, or x=2,y=2,z=2, or its first guess."""
+    """Parse a grid such as 2x2x2, along the strategy's axes, or x=2,y=2,z=2; None gives its best guess."""
     if text is None:
         grids = strategy.grids(ranks)
         if not grids:

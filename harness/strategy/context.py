@@ -1,8 +1,8 @@
 """A strategy's view of its run on one rank.
 
-A strategy asks `blocks` for pieces of the graph, keeps tensors in `memory`, computes with `kernels`, communicates over
-the axes of `grid`, and notes in `measured` what the run's record should tell. Numbers that differ from step to step and
-that kernels read come from `numbers`, so that a CUDA graph of one step serves all.
+A strategy reads pieces of the graph from `blocks`, keeps tensors in `memory`, computes with `kernels`, communicates
+over the axes of `grid`, and records choices and counts in `measured`. Numbers that change from step to step and that
+kernels read come from `numbers`, so that a CUDA graph of one step can be replayed for all steps.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -24,14 +24,14 @@ from harness.strategy.rank_blocks import RankBlocks
 
 @dataclass
 class RemoteRows:
-    """Rows of features of other ranks that mini-batches needed, counted by the code that fetches the rows."""
+    """The number of feature rows of other ranks that mini-batches needed."""
 
     rows: int = 0
     cached: int = 0
-    """The rows among them that a cache held."""
+    """The number of these rows that a cache held."""
 
-    def forget(self) -> None:
-        """Counts from zero again."""
+    def reset(self) -> None:
+        """Reset the counts to zero."""
         self.rows = self.cached = 0
 
 
@@ -40,25 +40,25 @@ class Measurements:
 
     def __init__(self, device: torch.device, chosen: Mapping[str, str]) -> None:
         self.chosen = dict(chosen)
-        """Choices by measurement, or by a strategy as its spec allowed."""
+        """What was chosen, by measurement or by the strategy, by the name of the choice."""
         self.remote = RemoteRows()
         self._device = device
 
-    def choose(self, what: str, ways: Mapping[str, Callable[[], object]]) -> str:
-        """The fastest of several ways to compute the same, measured on this device; of shapes alone, the first.
+    def choose_fastest(self, choice: str, variants: Mapping[str, Callable[[], object]]) -> str:
+        """Return the name of the variant that is fastest on this device; on meta tensors, the first.
 
-        A choice of an earlier run stays.
+        A choice from an earlier run is kept.
         """
-        if what not in self.chosen:
-            self.chosen[what] = autotune(ways, self._device)
-        return self.chosen[what]
+        if choice not in self.chosen:
+            self.chosen[choice] = autotune(variants, self._device)
+        return self.chosen[choice]
 
 
 Once = Callable[[Hashable, Callable[[], Sequence[Tensor]]], Sequence[Tensor]]
 """Computes tensors under a key, once for all ranks that are replayed (`Context.once`)."""
 
 
-def every_time(_: Hashable, compute: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+def compute_every_time(_: Hashable, compute: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
     """Computes without a look at the key."""
     return compute()
 
@@ -69,14 +69,14 @@ class Context:
     def __init__(
         self, spec: Spec, facts: Facts, grid: Grid, blocks: Blocks, chosen: Mapping[str, str] | None = None
     ) -> None:
-        """`chosen` are the choices of an earlier run, which are not measured again."""
+        """Create a context; `chosen` are the choices of an earlier run, which are not measured again."""
         self.spec, self.facts, self.grid, self.ledger = spec, facts, grid, grid.ledger
         self.device = grid.device
         self.dtype: torch.dtype = getattr(torch, spec.precision)
         self.kernels = Kernels(grid.ledger)
         self.numbers = StepNumbers(self.device)
         self.measured = Measurements(self.device, chosen or {})
-        self.memory = DeviceMemory(self.device, self.dtype, self.measured.choose)
+        self.memory = DeviceMemory(self.device, self.dtype, self.measured.choose_fastest)
         self.blocks = RankBlocks(spec, facts, multiplied(blocks, spec.model.kind), self.memory)
         self._shared = blocks if isinstance(blocks, SharedBlocks) else None
 
@@ -85,12 +85,11 @@ class Context:
         """The coordinates of this rank on the grid."""
         return self.grid.coordinates
 
-    def once(self, key: Hashable, compute: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        """Tensors on the host that are equal on every rank; nobody may change them.
+    def compute_once(self, key: Hashable, compute: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+        """Return read-only host tensors that are equal on every rank, computed once when several ranks are replayed.
 
-        Replays of several ranks compute them once. No rank is charged for them: in a run, they are known before the
-        first epoch, or other ranks send them. `key` has everything that they follow from, but for the graph, the
-        model and the targets.
+        No rank is charged for them: in a run they are computed before the first epoch, or other ranks send them. `key`
+        identifies everything that they depend on besides the graph, the model and the targets.
         """
         if self._shared is None or self.device.type != "meta":
             return compute()

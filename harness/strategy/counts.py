@@ -1,4 +1,4 @@
-"""Counts of a graph's structure, for formulas of words and bytes and for the sizes of messages."""
+"""Counts of a graph's structure, for the formulas of words and bytes and for the sizes of messages."""
 
 from typing import NamedTuple, Protocol
 
@@ -19,64 +19,64 @@ class Piece(NamedTuple):
     cols: range
 
 
-# Bytes of tensors that a rank holds all the time, for formulas of memory.
+# Bytes of the tensors that a rank holds between steps, for formulas of memory.
 
 WORD = {"float32": 4, "float64": 8}
-"""The bytes of a number, by the precision of the run."""
+"""The bytes of an element, by the precision of the run."""
 
 INDEX, LONG = 4, 8
-"""The bytes of a column of a sparse matrix; and of a row pointer, a position or a label."""
+"""The bytes of a column index of a sparse matrix, and of a row pointer, a position or a label."""
 
 NARROW = 2**31 - 1
-"""The largest number that a row pointer of a packed matrix counts in INDEX bytes."""
+"""The largest row pointer that a packed matrix stores in INDEX bytes."""
 
 
 LABELS = 1 + len(SPLITS)
-"""The label tensors of a rank: the training labels, and those of each split."""
+"""The number of label tensors on a rank: the training labels, and the labels of each split."""
 
 
 def label_bytes(output: Piece, task: LabelTask) -> int:
-    """The bytes of the labels of a rank's vertices: one class a vertex, or yes or no for each class."""
+    """Return the bytes of the labels of a rank's vertices: one class per vertex, or one flag per vertex and class."""
     return LABELS * len(output.rows) * (LONG if task == "single-label" else len(output.cols))
 
 
-def turned_bytes(rows: int, nonzeros: int) -> int:
-    """The bytes of a transpose whose values are positions of entries: row pointers, columns and positions."""
+def transposed_index_bytes(rows: int, nonzeros: int) -> int:
+    """Return the bytes of a transpose whose values are positions of entries in the original matrix."""
     return LONG * (rows + 1) + (INDEX + LONG) * nonzeros
 
 
 def csr_bytes(rows: int, nonzeros: int, precision: str) -> int:
-    """The bytes of a sparse matrix: row pointers, columns and values."""
+    """Return the bytes of a sparse matrix: row pointers, columns and values."""
     return LONG * (rows + 1) + (INDEX + WORD[precision]) * nonzeros
 
 
 def packed_bytes(rows: int, nonzeros: int, precision: str) -> int:
-    """The bytes of a packed sparse matrix (`harness.kernels.csr`), whose row pointers are as narrow as possible."""
+    """Return the bytes of a packed sparse matrix (`harness.kernels.csr`), with row pointers as narrow as possible."""
     pointer = INDEX if nonzeros <= NARROW else LONG
     return pointer * (rows + 1) + (INDEX + WORD[precision]) * nonzeros
 
 
 class Counts(Protocol):
-    """Counts by rectangle, exact or as expected from the facts of a graph."""
+    """Counts of rectangles of A, either exact or expected from the facts of a graph."""
 
     def nonzeros(self, rows: range, cols: range, *, transposed: bool = False, order: int = 0) -> int:
-        """Nonzeros of A[rows, cols], or of A^T[rows, cols], in this order of the vertices."""
+        """Return the number of nonzeros of A[rows, cols], or of A^T[rows, cols], in an order of the vertices."""
 
-    def filled(self, rows: range, cols: range, *, transposed: bool = False) -> int:
-        """Columns of A[rows, cols], or of A^T[rows, cols], that have a nonzero."""
+    def nonempty_columns(self, rows: range, cols: range, *, transposed: bool = False) -> int:
+        """Return the number of columns of A[rows, cols], or of A^T[rows, cols], that have a nonzero."""
 
-    def whole(self) -> Csr:
-        """A itself, for formulas of samples."""
+    def adjacency(self) -> Csr:
+        """Return A, for the formulas of strategies that sample."""
 
     def edge_parts(self) -> Tensor | None:
-        """The part of every entry of A, row by row, if the partition is a vertex cut."""
+        """Return the part of every entry of A, row by row, if the partition is a vertex cut; otherwise None."""
 
     def targets(self, protocol: ProtocolChoice) -> Tensor:
-        """The vertices that the loss counts, ascending."""
+        """Return the vertices that the loss counts, in ascending order."""
 
 
 class BlockCounts:
-    """Counts in the blocks themselves; of shapes alone, the expected numbers."""
+    """Counts in the blocks of a graph; with shapes only, the expected numbers."""
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
@@ -84,13 +84,13 @@ class BlockCounts:
         self._filled: dict[Rectangle, int] = {}
 
     def nonzeros(self, rows: range, cols: range, *, transposed: bool = False, order: int = 0) -> int:
-        """A block is read once for this, although receivers and formulas ask layer by layer."""
+        """Return the number of nonzeros. Counts are cached, because receivers and formulas ask in every layer."""
         where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
         if where not in self._nonzeros:
             self._nonzeros[where] = self._read(where).nnz
         return self._nonzeros[where]
 
-    def filled(self, rows: range, cols: range, *, transposed: bool = False) -> int:
+    def nonempty_columns(self, rows: range, cols: range, *, transposed: bool = False) -> int:
         where = rectangle_of(self._blocks, rows, cols, 0, transposed=transposed)
         if where not in self._filled:
             self._filled[where] = len(
@@ -98,21 +98,21 @@ class BlockCounts:
             )
         return self._filled[where]
 
-    def whole(self) -> Csr:
+    def adjacency(self) -> Csr:
         return self._blocks.adjacency(range(self._blocks.n), range(self._blocks.n))
 
     def edge_parts(self) -> Tensor | None:
         return self._blocks.edge_parts(range(self._blocks.n))
 
     def targets(self, protocol: ProtocolChoice) -> Tensor:
-        return targets_of(self._blocks, protocol)
+        return find_targets(self._blocks, protocol)
 
     def _read(self, where: Rectangle) -> Csr:
         return self._blocks.adjacency(where.rows, where.cols, where.order)
 
 
-def targets_of(blocks: Blocks, protocol: ProtocolChoice) -> Tensor:
-    """The vertices that the loss counts, ascending; of shapes alone, the largest possible number."""
+def find_targets(blocks: Blocks, protocol: ProtocolChoice) -> Tensor:
+    """Return the vertices that the loss counts, in ascending order; with shapes only, as many as there can be."""
     everyone = range(blocks.n)
     labels = blocks.labels(everyone)
     if labels.is_meta:

@@ -1,4 +1,4 @@
-"""Facts about a graph and sizes of a model: the basis of formulas, layouts and grids."""
+"""Facts about a graph and the sizes of a model, from which formulas, layouts and grids follow."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,7 +18,7 @@ from harness.spec.spec import ModelChoice, Protocol
 
 @dataclass(frozen=True)
 class Facts:
-    """The sizes of a graph, known before any of its blocks is read."""
+    """The sizes of a graph, known before any block of it is read."""
 
     vertices: int
     nonzeros: int
@@ -26,33 +26,33 @@ class Facts:
     classes: int
     directed: bool
     labelled: int
-    """Vertices that have a label; the loss of the faithful protocol is a mean over these."""
+    """The number of labelled vertices, over which the faithful protocol averages the loss."""
     training: int
-    """Labelled vertices of the training split; the loss of the corrected protocol is a mean over these."""
+    """The number of labelled vertices in the training split, over which the corrected protocol averages the loss."""
     bounds: tuple[int, ...] | None = None
     """The first vertex of each part of a partition, and the end; None without a partition."""
     task: LabelTask = "single-label"
     exact: bool = True
-    """True if counted in a store, False if expected from a card."""
+    """True if counted in a store, False if taken from a dataset card."""
     weights: Weighting | None = None
-    """The values of a weighted A; None if edges carry no weights."""
+    """How edge weights enter A; None if edges have no weights."""
 
     def trained_on(self, protocol: Protocol) -> int:
-        """The number of vertices that the loss is a mean over, in the whole graph."""
+        """Return the number of vertices over which the loss is averaged."""
         return self.training if protocol == "corrected" else self.labelled
 
     def blocks(self, parts: int) -> list[range]:
-        """The vertices in `parts` blocks: the parts of the partition, or blocks of equal size."""
+        """Split the vertices into `parts` blocks: the parts of the partition, or blocks of equal size."""
         if self.bounds is None:
             return split(self.vertices, parts)
         assert len(self.bounds) == parts + 1, (self.bounds, parts)
         return ranges_between(self.bounds)
 
 
-def weights_of_model(model: ModelChoice, facts: Facts) -> list[Weight]:
-    """The trained matrices of a model on a graph, in the order of their first use.
+def list_weights(model: ModelChoice, facts: Facts) -> list[Weight]:
+    """Return the trained matrices of a model on a graph, in the order of their first use.
 
-    With a projection, every layer has as many input features as output features. Heads of attention are side by side.
+    With a projection, all layers have equally many input and output features. Attention heads are concatenated.
     """
     heads = model.heads if model.kind == "gat" else 1
     ends = (model.width, model.width) if model.projection else (facts.features, facts.classes * heads)
@@ -77,9 +77,9 @@ META = torch.device("meta")
 
 
 class ShapeBlocks:
-    """The blocks of a graph as shapes alone (`harness.graph.blocks.Blocks`), with the expected numbers of nonzeros.
+    """Blocks of a graph (`harness.graph.blocks.Blocks`) on the meta device, with the expected numbers of nonzeros.
 
-    Nonzeros are spread evenly, as by a random permutation.
+    Nonzeros are spread evenly, as after a random permutation.
     """
 
     def __init__(self, facts: Facts, permutation: Permutation = "none") -> None:
@@ -91,7 +91,7 @@ class ShapeBlocks:
         self.manifest_hash = "shapes"
 
     def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
-        """A rectangle as shapes. Nonzeros of stripes add up: both edges are rounded, not their difference."""
+        """Return a rectangle of A. Its edges are rounded, not their difference, so stripes add up to all nonzeros."""
         assert_within(self.n, rows, cols)
         columns = round(self.nnz * cols.stop / self.n) - round(self.nnz * cols.start / self.n)
         nnz = round(columns * rows.stop / self.n) - round(columns * rows.start / self.n)
@@ -122,7 +122,7 @@ class ShapeBlocks:
 
 
 def facts_of(blocks: Blocks) -> Facts:
-    """The facts of a store, counted."""
+    """Count the facts of a store."""
     everyone = range(blocks.n)
     known = labelled(blocks.labels(everyone))
     trains = known & (blocks.split(everyone) == TRAIN)

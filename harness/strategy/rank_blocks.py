@@ -1,6 +1,6 @@
-"""Pieces of the graph that one rank asks for by rectangle, in the precision of the run.
+"""Pieces of the graph for one rank, read by rectangle, in the precision of the run.
 
-A strategy never learns whether a piece comes from memory or from files, or is a shape alone. Pieces on the device are
+A strategy cannot tell whether a piece comes from memory or from files, or is a meta tensor. Pieces on the device are
 held (`harness.strategy.memory`); pieces on the host are not.
 """
 
@@ -24,15 +24,15 @@ from harness.kernels.parts import (
 )
 from harness.ledger import TensorName
 from harness.spec.spec import Spec
-from harness.strategy.counts import BlockCounts, Counts, Piece, targets_of
+from harness.strategy.counts import BlockCounts, Counts, Piece, find_targets
 from harness.strategy.facts import Facts
 from harness.strategy.memory import DeviceMemory
 
 STRIP = 1 << 20
-"""The most rows that are read at a time in search of what other ranks need."""
+"""The most rows to read at a time when looking for the rows that other ranks need."""
 
 IGNORED = -100
-"""The label of a vertex that does not count."""
+"""The label of a vertex that the loss ignores."""
 
 
 class RankBlocks:
@@ -44,23 +44,23 @@ class RankBlocks:
     def __init__(self, spec: Spec, facts: Facts, blocks: Blocks, memory: DeviceMemory) -> None:
         self.counts: Counts = BlockCounts(blocks)
         self._spec, self._facts, self._blocks, self._memory = spec, facts, blocks, memory
-        self._only_shapes = blocks.feature_block(range(0), range(0)).is_meta
+        self._has_only_shapes = blocks.feature_block(range(0), range(0)).is_meta
         self._adjacency: dict[Rectangle, Csr] = {}
         self._loopless: dict[Rectangle, tuple[Csr, Tensor]] = {}
 
-    # On the device, and held.
+    # Pieces on the device, which are held.
 
     def adjacency(self, rows: range, cols: range, order: int = 0, *, transposed: bool = False) -> Csr:
-        """A[rows, cols] or A^T[rows, cols], (len(rows), len(cols)). A block that is asked for twice is held once."""
+        """Return A[rows, cols] or A^T[rows, cols]. A block that is read twice is held once."""
         where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
         if where not in self._adjacency:
             self._adjacency[where] = self._memory.hold_matrix(self._read(where))
         return self._adjacency[where]
 
-    def loopless(
+    def adjacency_without_loops(
         self, rows: range, cols: range, order: int = 0, *, transposed: bool = False
     ) -> tuple[Csr, Tensor]:
-        """`adjacency` without its loops; and the loops, one for each vertex that is both a row and a column."""
+        """Return `adjacency` without self-loops, and the self-loops of vertices that are both a row and a column."""
         where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
         if where not in self._loopless:
             A, loops = split_diagonal(self._read(where), rows.start - cols.start)
@@ -68,25 +68,27 @@ class RankBlocks:
             self._loopless[where] = self._memory.hold_matrix(A), loops
         return self._loopless[where]
 
-    def packed(self, rows: range, cols: range, *, transposed: bool = False) -> tuple[Tensor, PackedFormat]:
-        """A[rows, cols] or A^T[rows, cols] as bytes that can be sent, and their form, which a receiver needs."""
-        A = self.host_block(rows, cols, transposed=transposed)
+    def pack_adjacency(
+        self, rows: range, cols: range, *, transposed: bool = False
+    ) -> tuple[Tensor, PackedFormat]:
+        """Pack A[rows, cols] or A^T[rows, cols] into bytes; return them with their form, which a receiver needs."""
+        A = self.host_adjacency(rows, cols, transposed=transposed)
         return self._memory.hold(TensorName.A, pack(A)), get_packed_format(A)
 
-    def form(self, rows: range, cols: range, *, transposed: bool = False) -> PackedFormat:
-        """The form of a packed block that another rank sends."""
+    def packed_form(self, rows: range, cols: range, *, transposed: bool = False) -> PackedFormat:
+        """Return the form of a packed block that another rank sends."""
         nonzeros = self.counts.nonzeros(rows, cols, transposed=transposed)
         return PackedFormat(len(rows), len(cols), nonzeros, self._memory.dtype)
 
-    def needed(
+    def needed_columns(
         self, others: Sequence[range], cols: range, *, transposed: bool = False
     ) -> tuple[Tensor, list[int]]:
-        """The filled columns of A[rows, cols] or A^T[rows, cols], for each of the rows in `others` in turn.
+        """Return the columns of A[rows, cols] or A^T[rows, cols] that have a nonzero, for each `rows` in `others`.
 
-        Columns count from the start of `cols`; the list has the number of columns for each of `others`.
+        Columns are relative to the start of `cols`. The list has the number of columns for each of `others`.
         """
         needed, counts = list[Tensor](), list[int]()
-        for strip in self._strips(others):
+        for strip in self._group_into_strips(others):
             A = self._block(range(strip[0].start, strip[-1].stop), cols, transposed)
             columns, numbers = nonempty_columns_by_block(A, [len(rows) for rows in strip])
             needed.append(columns)
@@ -95,7 +97,7 @@ class RankBlocks:
         return self._memory.hold(TensorName.INDEX, torch.cat(needed or [nothing])), counts
 
     def features(self, rows: range, cols: range, beyond: Tensor | None = None) -> Tensor:
-        """X[rows, cols] and, below, the rows of the vertices `beyond`; a leaf of autograd if features are trained."""
+        """Return X[rows, cols] followed by the rows of the vertices `beyond`; a leaf tensor if features are trained."""
         X = self._blocks.feature_block(rows, cols)
         if beyond is not None:
             X = torch.cat([X, feature_rows(self._blocks, beyond, cols)])
@@ -103,10 +105,10 @@ class RankBlocks:
         return X.requires_grad_(self._spec.training.features)
 
     def training_labels(self, piece: Piece, order: int = 0) -> Tensor:
-        """The labels that the loss counts, of the vertices of a piece of the output; IGNORED elsewhere.
+        """Return the labels that the loss counts, for a piece of the output; IGNORED elsewhere.
 
-        One class a vertex, (rows,) int64; or for every class of the piece whether the vertex has it, (rows, cols) int8.
-        The faithful protocol counts every labelled vertex.
+        The shape is (rows,), int64, with one class per vertex; or (rows, cols), int8, with one flag per vertex and
+        class. The faithful protocol counts every labelled vertex.
         """
         labels = self._labels(piece, order)
         counts = labels.new_ones(len(labels), dtype=torch.bool)
@@ -115,28 +117,28 @@ class RankBlocks:
         return self._labels_where(labels, counts)
 
     def split_labels(self, piece: Piece, order: int = 0) -> dict[str, Tensor]:
-        """The labels of each split in the same form; IGNORED outside the split."""
+        """Return the labels of each split in the same format; IGNORED outside the split."""
         labels, split = self._labels(piece, order), self._blocks.split(piece.rows, order)
         return {name: self._labels_where(labels, split == number) for name, number in SPLITS.items()}
 
-    # On the host, for schedules; not held.
+    # Pieces on the host, for schedules, which are not held.
 
-    def host_block(self, rows: range, cols: range, *, transposed: bool = False) -> Csr:
-        """A[rows, cols] or A^T[rows, cols] on the host."""
-        return self._memory.on_host(cast(self._block(rows, cols, transposed), self._memory.dtype))
+    def host_adjacency(self, rows: range, cols: range, *, transposed: bool = False) -> Csr:
+        """Return A[rows, cols] or A^T[rows, cols] on the host."""
+        return self._memory.keep_on_host(cast(self._block(rows, cols, transposed), self._memory.dtype))
 
     def edge_parts(self, rows: range) -> Tensor | None:
-        """The part of every entry of whole rows, row by row, if the partition is a vertex cut."""
+        """Return the part of every entry of whole rows, row by row, if the partition is a vertex cut."""
         return self._blocks.edge_parts(rows)
 
-    def compact_on_host(
+    def compact_adjacency(
         self, rows: range, blocks: Sequence[range], *, transposed: bool = False
     ) -> tuple[Csr, list[int]]:
-        """A[rows, blocks] or A^T[rows, blocks], side by side without empty columns; the columns left of each block.
+        """Return A[rows, blocks] or A^T[rows, blocks] without empty columns, and how many columns each block keeps.
 
-        The blocks ascend.
+        The blocks must be in ascending order.
         """
-        if self._only_shapes:  # their nonzeros are rounded block by block
+        if self._has_only_shapes:  # the expected nonzeros are rounded block by block
             pieces = [drop_empty_columns(self._block(rows, cols, transposed)) for cols in blocks]
             A = hstack(pieces or [self._block(rows, range(0), transposed)])
             return cast(A, self._memory.dtype), [piece.cols for piece in pieces]
@@ -146,30 +148,30 @@ class RankBlocks:
         return cast(A, self._memory.dtype), counts
 
     def sampling_matrix(self, rows: range, cols: range) -> Csr:
-        """A[rows, cols] to draw samples from, where `adjacency` holds it; a replay reads its entries on the host."""
+        """Return A[rows, cols] to sample from: on the device, or on the host in a replay, which reads its entries."""
         held = self.adjacency(rows, cols)
-        return self.host_block(rows, cols) if self._replayed else held
+        return self.host_adjacency(rows, cols) if self._is_replay else held
 
-    def replay_graph(self) -> Callable[[], Csr] | None:
-        """In a replay, which cannot ask other ranks for their parts of A: reads all of A. None in a run."""
+    def replay_reader(self) -> Callable[[], Csr] | None:
+        """Return a function that reads all of A in a replay, which cannot ask other ranks; None in a run."""
         everyone = range(self._blocks.n)
-        return partial(self.host_block, everyone, everyone) if self._replayed else None
+        return partial(self.host_adjacency, everyone, everyone) if self._is_replay else None
 
     def targets(self) -> Tensor:
-        """All vertices that the loss counts, ascending; of shapes alone, as many as the facts expect."""
+        """Return all vertices that the loss counts, in ascending order; with shapes only, as many as expected."""
         trained_on = self._facts.trained_on(self._spec.protocol)
-        return targets_of(self._blocks, self._spec.protocol)[:trained_on]
+        return find_targets(self._blocks, self._spec.protocol)[:trained_on]
 
     @property
-    def _replayed(self) -> bool:
+    def _is_replay(self) -> bool:
         return self._memory.device.type == "meta"
 
-    def _strips(self, blocks: Sequence[range]) -> list[list[range]]:
-        """Blocks in runs, each of adjacent blocks with at most `STRIP` rows in all; of shapes alone, one by one."""
+    def _group_into_strips(self, blocks: Sequence[range]) -> list[list[range]]:
+        """Group adjacent blocks into strips of at most `STRIP` rows; with shapes only, one block per strip."""
         runs = list[list[range]]()
         for each in blocks:
             joins = runs and runs[-1][-1].stop == each.start and each.stop - runs[-1][0].start <= STRIP
-            if joins and not self._only_shapes:
+            if joins and not self._has_only_shapes:
                 runs[-1].append(each)
             else:
                 runs.append([each])
@@ -180,8 +182,8 @@ class RankBlocks:
 
     def _read(self, where: Rectangle) -> Csr:
         A, dtype = self._blocks.adjacency(where.rows, where.cols, where.order), self._memory.dtype
-        fine = A.val.is_meta or A.val.dtype.itemsize >= dtype.itemsize
-        assert fine, f"a run in {dtype} was given A in {A.val.dtype}: open its store in that precision"
+        is_precise = A.val.is_meta or A.val.dtype.itemsize >= dtype.itemsize
+        assert is_precise, f"a run in {dtype} was given A in {A.val.dtype}: open its store in that precision"
         return transpose(A) if where.turned else A
 
     def _labels(self, piece: Piece, order: int) -> Tensor:
@@ -194,8 +196,8 @@ class RankBlocks:
 
 
 def require_entries(A: Csr, what: str, reason: str, way_out: str) -> None:
-    """Refuses the replay by facts alone of anything that depends on the entries of A."""
+    """Raise `UserError` if A has shapes only, as in a replay of a dataset that is not built."""
     if A.val.is_meta:
         raise UserError(
-            f"{what} cannot be replayed by facts alone: {reason}. Build the dataset, or {way_out}."
+            f"{what} cannot be replayed from facts only: {reason}. Build the dataset, or {way_out}."
         )

@@ -1,7 +1,7 @@
-"""CAGNET, sparsity-aware: only the rows of H that a block of A needs travel, in 1D and in 1.5D.
+"""CAGNET, sparsity-aware: ranks send only the rows of H that a block of A needs, in 1D and in 1.5D.
 
-Section IV-A6 of the paper considers this, and the authors built it later: if a partition of the graph puts neighbours
-together, few rows are needed. The layouts are those of `oned`.
+Section IV-A6 of the paper proposes this, and the authors implemented it later. A partition that keeps neighbours
+together makes these rows few. The layouts are those of `oned`.
 
 Legend: N this rank's vertices, K the rows that arrive. A_NN is the block of A at this rank's own vertices, A_NK the
 other blocks without their empty columns (`harness.parallel.halo`).
@@ -9,37 +9,32 @@ other blocks without their empty columns (`harness.parallel.halo`).
 
 from torch import Tensor
 
-from harness.comm.call import CompletedCall
 from harness.ledger import Op, TensorName
 from harness.parallel.halo import BlockRow, build_block_row
 from harness.strategies.cagnet.oned import Aggregation, RowScheme, WholeRows
-from harness.strategies.cagnet.terms import COL, ROW, Moved
+from harness.strategies.cagnet.terms import COL, ROW, MovedRows
 from harness.strategy import Context, Coordinates, Counts, Piece
 
 
 class NeededRows(Aggregation):
-    """The rows of H that a block row of A needs arrive in one all-to-all."""
+    """Fetches the rows of H that a block row of A needs, in one all-to-all."""
 
     def block_row(self, ctx: Context, *, transposed: bool = False) -> BlockRow:
         blocks, own = self.scheme.blocks(), ctx.at[self.scheme.rows_over]
         return build_block_row(ctx, blocks, own, self.scheme.stages(ctx.at), transposed=transposed)
 
-    def product(
+    def multiply(
         self, ops: WholeRows, A: BlockRow, H_NF: Tensor, *, moves: TensorName, makes: TensorName
     ) -> Tensor:
-        """A H: the rows that others need leave, this rank's own rows are multiplied, then the rows that arrived."""
-        exchange = A.halo.exchange(ops.over, ops.kernels, H_NF, moves)
-        arriving = exchange.later() if ops.overlap else CompletedCall(exchange.now())
-        T_NF = None if A.A_NN is None else ops.kernels.spmm(A.A_NN, H_NF, makes)
-        return ops.kernels.spmm(A.A_NK, arriving.wait(), makes, add_to=T_NF)
+        return A.multiply(ops.over, ops.kernels, H_NF, moves=moves, makes=makes, overlap=ops.overlap)
 
-    def moved(self, at: Coordinates, counts: Counts, *, transposed: bool) -> Moved:
-        """The columns of this rank's blocks that have a nonzero, those at its own vertices excepted."""
+    def moved_rows(self, at: Coordinates, counts: Counts, *, transposed: bool) -> MovedRows:
+        """Return the columns of this rank's blocks that have a nonzero, except those at its own vertices."""
         arriving = self.scheme.boundary(at, counts).incoming_rows(transposed=transposed)
-        return Moved(Op.ALL_TO_ALL, self.scheme.rows_over, sum(arriving.values()))
+        return MovedRows(Op.ALL_TO_ALL, self.scheme.rows_over, sum(arriving.values()))
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """The bytes of A_NN and A_NK, of their transposes if A is directed, and of the indices of rows that leave."""
+        """Return the bytes of A_NN and A_NK, of their transposes if A is directed, and of the indices of sent rows."""
         scheme, rows, sides = self.scheme, self.scheme.rows(at), self.scheme.transposed_options()
         boundary, precision = scheme.boundary(at, counts), scheme.spec.precision
         is_served = at[scheme.rows_over] in scheme.stages(at)

@@ -1,9 +1,9 @@
-"""SUMMA and Split-3D: the layout and the stages of a product on a grid of rows, columns and fibres, and its broadcasts.
+"""SUMMA and Split-3D: layout, stages and broadcasts of a product on a grid of rows, columns and fibres.
 
-The vertices are cut into blocks by rows, and each block into one part a fibre layer. A layer k contracts over its own
-vertices V_k, the k-th part of every block, in stages: in each stage one grid column has the columns of A, and one grid
-row has the rows of H. On a grid that is not square, cuts by rows and by columns that do not meet make more stages. With
-one fibre this is SUMMA on two dimensions.
+The vertices are split into one block for each grid row, and each block into one part for each fibre layer. Layer k
+contracts over its own vertices V_k, the k-th part of every block, in stages. In each stage one grid column has the
+columns of A, and one grid row has the rows of H. On a rectangular grid, the cuts by rows and by columns do not
+coincide, so there are more stages. With one fibre layer this is SUMMA in two dimensions.
 
 Legend: N the vertices of this grid row, K the vertices of a stage, F this rank's share of the features.
 """
@@ -36,7 +36,7 @@ class Stage(NamedTuple):
 
 
 class Split3D(NamedTuple):
-    """The layout of vertices on rows x cols x fibres. It is arithmetic alone, without tensors and ranks."""
+    """The layout of vertices on a grid of rows x cols x fibres; pure arithmetic, without tensors or ranks."""
 
     vertices: int
     rows: int
@@ -46,24 +46,24 @@ class Split3D(NamedTuple):
     """The most vertices that a stage contracts over (the blocking parameter b)."""
 
     def block(self, i: int) -> range:
-        """The vertices of grid row i."""
+        """Return the vertices of grid row i."""
         return split_part(self.vertices, self.rows, i)
 
     def rows_of(self, i: int, k: int) -> range:
-        """The rows of H that grid row i has in layer k."""
+        """Return the rows of H that grid row i has in layer k."""
         block = self.block(i)
         return subrange(block, split_part(len(block), self.fibres, k))
 
     def layer(self, k: int) -> list[range]:
-        """V_k: the vertices of a layer, one range a grid row."""
+        """Return V_k, the vertices of a layer, as one range for each grid row."""
         return [self.rows_of(i, k) for i in range(self.rows)]
 
     def columns_of(self, j: int, k: int) -> list[range]:
-        """The columns of A that grid column j has in layer k, stage by stage."""
+        """Return the columns of A that grid column j has in layer k, stage by stage."""
         return [stage.vertices for stage in self.stages(k) if stage.col == j]
 
     def stages(self, k: int) -> list[Stage]:
-        """The stages of a layer, in order."""
+        """Return the stages of a layer, in order."""
         layer = self.layer(k)
         starts = [0, *accumulate(map(len, layer))]
         share = max(1, -(-starts[-1] // self.cols))
@@ -77,40 +77,40 @@ class Split3D(NamedTuple):
             stages.append(Stage(vertices, row, low // share))
         return stages
 
-    def meetings(self, k: int) -> dict[tuple[int, int], range]:
-        """The vertices at which a grid row has the rows of H and a grid column the columns of A, by row and column."""
-        met: dict[tuple[int, int], range] = {}
+    def intersections(self, k: int) -> dict[tuple[int, int], range]:
+        """Return the vertices for which grid row i has rows of H and grid column j has columns of A, by (i, j)."""
+        vertices_at: dict[tuple[int, int], range] = {}
         for vertices, row, col in self.stages(k):
-            before = met.get((row, col), vertices)
-            met[row, col] = range(before.start, vertices.stop)
-        return met
+            before = vertices_at.get((row, col), vertices)
+            vertices_at[row, col] = range(before.start, vertices.stop)
+        return vertices_at
 
 
-# From H, cut by vertices over grid rows and by features over grid columns, to the layout of its transpose.
+# Redistribution of H, split by vertices over grid rows and by features over grid columns, to the layout of its
+# transpose.
 #
-# Afterwards grid row a has its share of the features, at the vertices at which its grid column has columns
-# of A: the layout from which SUMMA multiplies H^T S. On a square grid every rank trades with the rank across
-# the diagonal; on other grids with all ranks that share a piece. Verifier
-# (tests/parallel/test_transposition.py): the pieces of a whole matrix.
+# Afterwards grid row i has its share of the features, at the vertices for which its grid column has columns of A: the
+# layout from which SUMMA multiplies H^T S. On a square grid every rank exchanges with the rank across the diagonal, on
+# other grids with all ranks that share a piece. Tested in tests/parallel/test_transposition.py against a full matrix.
 
 
-def transposed_layout(H_NF: Tensor, features: int, layout: Split3D, k: int, plane: Axis) -> Tensor:
-    """The rows of H at `layout.columns_of(j, k)`, in order, with the features of grid row i."""
+def redistribute_transposed(H_NF: Tensor, features: int, layout: Split3D, k: int, plane: Axis) -> Tensor:
+    """Return the rows of H at `layout.columns_of(j, k)`, in order, with the features of grid row i."""
     i, j = divmod(plane.index, layout.cols)
     down, across = split_evenly(features, layout.rows), split_evenly(features, layout.cols)
-    meetings = layout.meetings(k)
+    intersections = layout.intersections(k)
     sends, receives = {}, {}
     top, left = layout.rows_of(i, k).start, across[j].start
     for peer, (a, c) in enumerate(product(range(layout.rows), range(layout.cols))):
-        rows, cols = meetings.get((i, c), range(0)), intersect(down[a], across[j])
+        rows, cols = intersections.get((i, c), range(0)), intersect(down[a], across[j])
         if rows and cols:
             sends[peer] = H_NF[rows.start - top : rows.stop - top, cols.start - left : cols.stop - left]
-        rows, cols = meetings.get((a, j), range(0)), intersect(down[i], across[c])
+        rows, cols = intersections.get((a, j), range(0)), intersect(down[i], across[c])
         if rows and cols:
             receives[peer] = rows, cols
     shapes = {peer: (len(rows), len(cols)) for peer, (rows, cols) in receives.items()}
     arrived = plane.exchange(sends, shapes, dtype=H_NF.dtype, tensor=TensorName.H)
-    heights = [len(meetings.get((a, j), ())) for a in range(layout.rows)]
+    heights = [len(intersections.get((a, j), ())) for a in range(layout.rows)]
     with plane.ledger.op(Op.COPY, tensor=TensorName.H):
         H_KF, tops = H_NF.new_empty((sum(heights), len(down[i]))), [0, *accumulate(heights)]
         for peer, (rows, cols) in receives.items():
@@ -119,40 +119,40 @@ def transposed_layout(H_NF: Tensor, features: int, layout: Split3D, k: int, plan
     return H_KF
 
 
-# The calls of stages, in turn or with the next stage under way.
+# The calls of stages, one after the other or with the next stage in flight.
 
 
-def arrivals(stages: Iterable[Sequence[Call[Tensor]]], *, overlap: bool) -> Iterator[list[Tensor]]:
-    """The results of the calls of each stage. With `overlap` the next stage is issued before a stage is yielded."""
+def run_stages(stages: Iterable[Sequence[Call[Tensor]]], *, overlap: bool) -> Iterator[list[Tensor]]:
+    """Yield the results of the calls of each stage; with `overlap`, after the next stage has been issued."""
     if not overlap:
         for calls in stages:
             yield [call.now() for call in calls]
         return
-    under_way: list[list[Pending[Tensor]]] = []
+    in_flight: list[list[Pending[Tensor]]] = []
     for calls in stages:
-        under_way.append([call.later() for call in calls])
-        if len(under_way) > 1:
-            yield [pending.wait() for pending in under_way.pop(0)]
-    for last in under_way:
+        in_flight.append([call.later() for call in calls])
+        if len(in_flight) > 1:
+            yield [pending.wait() for pending in in_flight.pop(0)]
+    for last in in_flight:
         yield [pending.wait() for pending in last]
 
 
 # The blocks of one rank, and their broadcasts.
 
 
-class Travelling(NamedTuple):
-    """The block of A or of A^T in one stage of a product."""
+class PackedBlock(NamedTuple):
+    """The packed block of A or of A^T in one stage of a product."""
 
     stage: Stage
     form: PackedFormat
     bytes: Tensor | None
-    """The packed block, on the rank that holds it."""
+    """The bytes of the block on the rank that holds it, None elsewhere."""
 
 
 class SummaBlocks:
-    """One rank's blocks of A and of A^T, packed to travel, and how the blocks of a product arrive.
+    """One rank's packed blocks of A and of A^T, and the calls that bring the blocks of a product.
 
-    They arrive by a broadcast for each stage, or by one all-gather, whose result is in the order of the stages.
+    Blocks arrive by a broadcast in each stage, or in one all-gather whose result is in the order of the stages.
     """
 
     def __init__(self, ctx: Context, layout: Split3D, layer: int, *, overlap: bool, at_once: bool) -> None:
@@ -170,36 +170,36 @@ class SummaBlocks:
         if ctx.facts.directed:
             self.A_T_NK = [self._block(ctx, stage, transposed=True) for stage in self.stages]
 
-    def _block(self, ctx: Context, stage: Stage, *, transposed: bool) -> Travelling:
+    def _block(self, ctx: Context, stage: Stage, *, transposed: bool) -> PackedBlock:
         rows, cols = self.layout.block(self.row), stage.vertices
         if stage.col == self.col:
-            buffer, form = ctx.blocks.packed(rows, cols, transposed=transposed)
-            return Travelling(stage, form, buffer)
-        return Travelling(stage, ctx.blocks.form(rows, cols, transposed=transposed), None)
+            buffer, form = ctx.blocks.pack_adjacency(rows, cols, transposed=transposed)
+            return PackedBlock(stage, form, buffer)
+        return PackedBlock(stage, ctx.blocks.packed_form(rows, cols, transposed=transposed), None)
 
-    def of_product(
-        self, A_NK: Sequence[Travelling], X_NF: Tensor, name: TensorName
+    def product_operands(
+        self, A_NK: Sequence[PackedBlock], X_NF: Tensor, name: TensorName
     ) -> Iterator[Sequence[Tensor]]:
-        """The packed block of A and the rows of X of each stage of A X."""
+        """Yield the packed block of A and the rows of X for each stage of A X."""
         if self.at_once:
-            return zip(self._all_of_A(A_NK), self._all_rows(X_NF, name), strict=True)
-        stages = ((self._block_of_A(A), self._block_of_rows(X_NF, A.stage, name)) for A in A_NK)
-        return arrivals(stages, overlap=self.overlap)
+            return zip(self._gather_A(A_NK), self._gather_all_rows(X_NF, name), strict=True)
+        stages = ((self._broadcast_A(A), self._broadcast_rows(X_NF, A.stage, name)) for A in A_NK)
+        return run_stages(stages, overlap=self.overlap)
 
-    def of_transposed_product(self, H_KF: Tensor, S_NH: Tensor) -> Iterator[Sequence[Tensor]]:
-        """The rows of H, which has the layout of its transpose, and those of S, of each stage of H^T S."""
+    def transposed_product_operands(self, H_KF: Tensor, S_NH: Tensor) -> Iterator[Sequence[Tensor]]:
+        """Yield the rows of H, in the layout of its transpose, and the rows of S for each stage of H^T S."""
         if self.at_once:
-            sizes = self._by_column(self.heights)
+            sizes = self._sum_by_column(self.heights)
             H_VF = self.row_group.all_gather(H_KF, sizes=sizes, tensor=TensorName.H)
-            return zip(H_VF.split(self.heights), self._all_rows(S_NH, TensorName.S), strict=True)
+            return zip(H_VF.split(self.heights), self._gather_all_rows(S_NH, TensorName.S), strict=True)
         stages = (
-            (self._block_of_transposed(H_KF, stage), self._block_of_rows(S_NH, stage, TensorName.S))
+            (self._broadcast_transposed(H_KF, stage), self._broadcast_rows(S_NH, stage, TensorName.S))
             for stage in self.stages
         )
-        return arrivals(stages, overlap=self.overlap)
+        return run_stages(stages, overlap=self.overlap)
 
-    def whole_rows(self, X_NF: Tensor, width: int, name: TensorName) -> Iterator[Tensor]:
-        """The blocks of this grid row in turn: together they are whole rows of X, of this width."""
+    def gather_rows(self, X_NF: Tensor, width: int, name: TensorName) -> Iterator[Tensor]:
+        """Yield the blocks of this grid row one by one; together they are whole rows of X, `width` wide."""
         rows = len(self.layout.rows_of(self.row, self.layer))
         shapes = [(rows, len(part)) for part in split_evenly(width, self.layout.cols)]
         if self.at_once:
@@ -208,61 +208,61 @@ class SummaBlocks:
             return (block.view(shape) for block, shape in zip(blocks, shapes, strict=True))
         broadcast = self.row_group.broadcast.call
         stages = ([broadcast(X_NF, root=c, shape=shape, tensor=name)] for c, shape in enumerate(shapes))
-        return (X for (X,) in arrivals(stages, overlap=self.overlap))
+        return (X for (X,) in run_stages(stages, overlap=self.overlap))
 
-    # Broadcasts, one for each stage.
+    # One broadcast for each stage.
 
-    def _block_of_A(self, A: Travelling) -> Call[Tensor]:
-        """Broadcasts the packed block of A of a stage along this grid row."""
+    def _broadcast_A(self, A: PackedBlock) -> Call[Tensor]:
+        """Broadcast the packed block of A of a stage along this grid row."""
         own = self.no_bytes if A.bytes is None else A.bytes
         shape, words = (A.form.nbytes,), A.form.words
         return self.row_group.broadcast.call(
             own, root=A.stage.col, shape=shape, words=words, tensor=TensorName.A
         )
 
-    def _block_of_rows(self, X_NF: Tensor, stage: Stage, name: TensorName) -> Call[Tensor]:
-        """Broadcasts the rows of X at the vertices of a stage along this grid column."""
+    def _broadcast_rows(self, X_NF: Tensor, stage: Stage, name: TensorName) -> Call[Tensor]:
+        """Broadcast the rows of X at the vertices of a stage along this grid column."""
         shape = len(stage.vertices), X_NF.shape[1]
         if stage.row == self.row:
             first = self.layout.rows_of(self.row, self.layer).start
             X_NF = X_NF[stage.vertices.start - first : stage.vertices.stop - first]
         return self.col_group.broadcast.call(X_NF, root=stage.row, shape=shape, tensor=name)
 
-    def _block_of_transposed(self, H_KF: Tensor, stage: Stage) -> Call[Tensor]:
-        """Broadcasts the rows of H, in the layout of its transpose, at the vertices of a stage along this grid row."""
+    def _broadcast_transposed(self, H_KF: Tensor, stage: Stage) -> Call[Tensor]:
+        """Broadcast the rows of H, in its transposed layout, at the vertices of a stage along this grid row."""
         shape = len(stage.vertices), H_KF.shape[1]
         if stage in self.starts:
             H_KF = H_KF[self.starts[stage] : self.starts[stage] + len(stage.vertices)]
         return self.row_group.broadcast.call(H_KF, root=stage.col, shape=shape, tensor=TensorName.H)
 
-    # All-gathers, whose results are cut by stages.
+    # One all-gather, whose result is split by stages.
 
-    def _all_of_A(self, A_NK: Sequence[Travelling]) -> Iterator[Tensor]:
+    def _gather_A(self, A_NK: Sequence[PackedBlock]) -> Iterator[Tensor]:
         own = [A.bytes for A in A_NK if A.bytes is not None]
         sizes, words = [A.form.nbytes for A in A_NK], [A.form.words for A in A_NK]
         with self.ledger.op(Op.COPY, tensor=TensorName.A):
             mine = own[0] if len(own) == 1 else torch.cat([self.no_bytes, *own])
         everything = self.row_group.all_gather(
-            mine, sizes=self._by_column(sizes), words=self._by_column(words), tensor=TensorName.A
+            mine, sizes=self._sum_by_column(sizes), words=self._sum_by_column(words), tensor=TensorName.A
         )
         for A, packed in zip(A_NK, everything.split(sizes), strict=True):
             with self.ledger.op(Op.COPY, tensor=TensorName.A):
                 yield packed if packed.storage_offset() % A.form.dtype.itemsize == 0 else packed.clone()
 
-    def _all_rows(self, X_NF: Tensor, name: TensorName) -> Sequence[Tensor]:
+    def _gather_all_rows(self, X_NF: Tensor, name: TensorName) -> Sequence[Tensor]:
         sizes = [len(rows) for rows in self.layout.layer(self.layer)]
         X_VF = self.col_group.all_gather(X_NF, sizes=sizes, tensor=name)
         return list(X_VF.split(self.heights))
 
-    def _by_column(self, sizes: Sequence[int]) -> list[int]:
-        """The sums over the stages of each grid column."""
+    def _sum_by_column(self, sizes: Sequence[int]) -> list[int]:
+        """Return the sums over the stages of each grid column."""
         sums = [0] * self.layout.cols
         for stage, size in zip(self.stages, sizes, strict=True):
             sums[stage.col] += size
         return sums
 
-    def gathered(self, Y: Tensor, down: Sequence[range], across: Sequence[range]) -> Tensor:
-        """Gathers a matrix from the blocks of all ranks of this fibre layer."""
+    def gather_matrix(self, Y: Tensor, down: Sequence[range], across: Sequence[range]) -> Tensor:
+        """Gather a matrix from the blocks of all ranks of this fibre layer."""
         sizes = [len(a) * len(c) for a in down for c in across]
         flat = self.plane.all_gather(Y.flatten(), sizes=sizes, tensor=TensorName.DW)
         blocks = iter(flat.split(sizes))

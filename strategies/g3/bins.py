@@ -1,4 +1,4 @@
-"""The bins of a rank: the priority list of its vertices, cut into groups (SIGMOD'23, section 5.2)."""
+"""The bins of a rank: groups of its vertices, in the order of a priority list (SIGMOD'23, section 5.2)."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,13 +13,11 @@ from harness.kernels.jit import compiled
 from harness.kernels.parts import extract_block
 from harness.strategy import Context
 
-# The vertices in the order of a breadth-first search of every component.
-#
-# Verifier (tests/kernels/test_traverse.py): scipy's search of every component.
+# Breadth-first search of every component. Tested in tests/kernels/test_traverse.py against scipy.
 
 
 def breadth_first(A: Csr) -> Tensor:
-    """All vertices, component by component; each search starts at the first vertex not yet visited."""
+    """Return all vertices in breadth-first order; each search starts at the first vertex not yet visited."""
     assert A.rows == A.cols
     order = np.empty(A.rows, np.int64)
     _search(A.rowptr.numpy(), A.col.numpy(), order)
@@ -48,10 +46,10 @@ def _search(rowptr: Any, col: Any, order: Any) -> None:
 
 
 class BinList:
-    """The vertices of every bin, and the order in which the bins are computed.
+    """The vertices of each bin, and the order in which bins are computed.
 
-    The inputs of the first layer are complete, so its order is the list's. In later layers, if bins do not wait for
-    whole layers, the bins that need no rows of other ranks come first.
+    The inputs of the first layer are complete, so it computes bins in list order. In later layers, if bins do not wait
+    for whole layers, the bins that need no rows of other ranks come first.
     """
 
     def __init__(self, parts: Sequence[Tensor], waits: Sequence[bool]) -> None:
@@ -59,12 +57,12 @@ class BinList:
         self.later = sorted(range(len(parts)), key=lambda number: waits[number])
 
     def order(self, layer: int) -> Sequence[int]:
-        """The bins in the order of a layer's forward pass; the place of a bin in this order is its turn."""
+        """Return the bins in the order of a layer's forward pass. The position of a bin in this order is its turn."""
         return self.later if layer else range(len(self.parts))
 
     @cached_property
     def bin_and_turn(self) -> Tensor:
-        """For every vertex its bin, and the turn of that bin in later layers."""
+        """The bin of every vertex, and the turn of that bin in later layers."""
         turns = torch.empty(len(self.parts), dtype=torch.int64)
         turns[torch.tensor(self.later, dtype=torch.int64)] = torch.arange(len(self.parts))
         table = torch.empty(sum(map(len, self.parts)), 2, dtype=torch.int64)
@@ -74,15 +72,15 @@ class BinList:
 
 
 def cut_into_bins(ctx: Context, rows: range, size: int, *, priority: bool, at_once: bool) -> BinList:
-    """The bins of a rank, of `size` vertices each.
+    """Cut the vertices of a rank into bins of `size` vertices.
 
-    A priority list has the vertices with neighbours on other ranks first and then the rest, both in the order of the
-    search. Shapes alone give the list in the order of the numbers, and every bin waits for other ranks.
+    A priority list starts with the vertices that have neighbours on other ranks; both halves are in breadth-first
+    order. With shapes only, vertices stay in numerical order, and every bin waits for other ranks.
     """
     listed, remote = torch.arange(len(rows)), torch.ones(len(rows), dtype=torch.bool)
     if not len(rows):
         return BinList((), ())
-    A = ctx.blocks.host_block(rows, range(ctx.facts.vertices))
+    A = ctx.blocks.host_adjacency(rows, range(ctx.facts.vertices))
     if not A.col.is_meta:
         inside = extract_block(A, range(len(rows)), rows)
         remote = inside.rowptr.diff() < A.rowptr.diff()

@@ -1,13 +1,13 @@
-"""Messages between ranks: the rows of bins forward, and gradients backward.
+"""Messages between ranks: rows of bins in the forward pass, their gradients in the backward pass.
 
-A layer hands over the rows that leave after each bin, and receives the rows that it needs. All kinds of messages move
+After each bin, a layer sends the rows that other ranks need, and it receives the rows that it needs. All variants move
 the same words:
 
-- `EagerMessages` posts every receive before anything is computed, and sends every message by itself.
-- `LockstepMessages` is for NCCL, which has no tags: two ranks' messages to each other start in the order of the calls.
-  After a rank's first bin, all messages of the first round go as one exchange, and so on. A rank with fewer bins takes
-  part in the remaining rounds at the end. Before training, all ranks know the round of every message.
-- `DeferredMessages` keeps messages of another kind until the layer is over.
+- `EagerMessages` posts every receive before anything is computed, and sends each message separately.
+- `LockstepMessages` is for NCCL, which has no tags, so that two ranks must issue their messages in the same order.
+  After a rank's first bin, all messages of the first round are one exchange, and so on. A rank with fewer bins takes
+  part in the remaining rounds at the end. All ranks know the round of each message before training.
+- `DeferredMessages` holds back the messages of another variant until the layer is finished.
 """
 
 from abc import ABC, abstractmethod
@@ -42,10 +42,10 @@ class Channel(NamedTuple):
     most_bins: int
     """The largest number of bins of any rank."""
     sends: list[Transfer]
-    """Transfers that leave this rank, waited for at the end of the pass."""
+    """Transfers from this rank, which are waited for at the end of the pass."""
 
     def exchange(self, sends: Mapping[int, Tensor], rows: Mapping[int, int], number: int) -> Transfer:
-        """Starts at most one message to and from each peer; `number` is that of the bin or of the round."""
+        """Start at most one message to and from each peer. `number` identifies the bin or the round."""
         with self.over.ledger.phase(Phase.CONVOLVE, self.layer):
             return self.over.exchange.later(
                 sends,
@@ -64,19 +64,19 @@ class Messages(ABC):
 
     @abstractmethod
     def send(self, turn: int, rows: Mapping[Address, Tensor]) -> None:
-        """Sends the rows that leave after the bin of this turn. Turns are consecutive and start at 0."""
+        """Send the rows that leave after the bin of this turn. Turns are consecutive and start at 0."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Ends the layer, after the last turn."""
+        """End the layer, after the last turn."""
 
     @abstractmethod
     def receive(self, address: Address) -> Tensor:
-        """Waits for the rows of one message."""
+        """Wait for the rows of one message."""
 
 
 class EagerMessages(Messages):
-    """One message for every bin and peer."""
+    """One message for each bin and peer."""
 
     def __init__(self, channel: Channel, incoming: Mapping[Address, Incoming]) -> None:
         super().__init__(channel, incoming)
@@ -90,27 +90,27 @@ class EagerMessages(Messages):
             self.channel.sends.append(self.channel.exchange({peer: leaving}, {}, number))
 
     def finish(self) -> None:
-        """Every message has been sent already."""
+        """Do nothing: every message has been sent."""
 
     def receive(self, address: Address) -> Tensor:
         return self.posted.pop(address).wait()[address[0]]
 
 
 class LockstepMessages(Messages):
-    """One exchange for every turn, in the same order on every rank."""
+    """One exchange for each turn, in the same order on every rank."""
 
     def __init__(self, channel: Channel, incoming: Mapping[Address, Incoming]) -> None:
         super().__init__(channel, incoming)
         self.rounds: dict[int, list[Address]] = defaultdict(list)
         for address in sorted(incoming):
             self.rounds[incoming[address].turn].append(address)
-        self.begun = 0
+        self.next_turn = 0
         self.arriving: dict[Address, tuple[Transfer, slice]] = {}
 
     def send(self, turn: int, rows: Mapping[Address, Tensor]) -> None:
-        """Messages of one turn to one peer travel as one, bin by bin."""
-        assert turn == self.begun, (turn, self.begun)
-        self.begun += 1
+        """Send the messages of one turn, those to the same peer concatenated by bin."""
+        assert turn == self.next_turn, (turn, self.next_turn)
+        self.next_turn += 1
         sends = {
             peer: torch.cat([rows[address] for address in addresses])
             for peer, addresses in _by_peer(rows).items()
@@ -126,7 +126,7 @@ class LockstepMessages(Messages):
         self.arriving |= {address: (exchange, place) for address, place in places.items()}
 
     def finish(self) -> None:
-        for turn in range(self.begun, self.channel.most_bins):
+        for turn in range(self.next_turn, self.channel.most_bins):
             self.send(turn, {})
 
     def receive(self, address: Address) -> Tensor:
@@ -135,7 +135,7 @@ class LockstepMessages(Messages):
 
 
 class DeferredMessages(Messages):
-    """Messages of another kind; all leave after the last bin."""
+    """The messages of another variant, all sent after the last bin."""
 
     def __init__(self, messages: Messages) -> None:
         super().__init__(messages.channel, messages.incoming)
@@ -155,7 +155,7 @@ class DeferredMessages(Messages):
 
 
 class Channels:
-    """All channels of one rank. Messages leave at once or after the layer, by themselves or in lock step."""
+    """All channels of one rank. Messages leave immediately or after the layer, eagerly or in lock step."""
 
     def __init__(
         self,
@@ -168,29 +168,29 @@ class Channels:
         at_once: bool,
         lockstep: bool,
     ) -> None:
-        """`widths` are those of the layers' inputs and of the output."""
+        """Create the channels; `widths` are those of the layers' inputs and of the output."""
         self.over, self.plan, self.widths, self.dtype = over, plan, widths, dtype
         self.most_bins, self.at_once, self.lockstep = most_bins, at_once, lockstep
         self.sends: list[Transfer] = []
 
-    def messages(self, direction: Direction, layer: int) -> Messages:
-        """The messages of one layer in one direction."""
+    def open(self, direction: Direction, layer: int) -> Messages:
+        """Open the messages of one layer in one direction."""
         width, incoming = self.widths[layer], self.plan.incoming(direction, layer)
         channel = Channel(self.over, direction, layer, width, self.dtype, self.most_bins, self.sends)
         messages = (LockstepMessages if self.lockstep else EagerMessages)(channel, incoming)
         return messages if self.at_once else DeferredMessages(messages)
 
-    def of_pass(self, direction: Direction) -> dict[int, Messages]:
-        """The messages of every layer but the first, whose input has been fetched."""
-        return {layer: self.messages(direction, layer) for layer in range(1, len(self.widths) - 1)}
+    def open_pass(self, direction: Direction) -> dict[int, Messages]:
+        """Open the messages of every layer but the first, whose input has been fetched."""
+        return {layer: self.open(direction, layer) for layer in range(1, len(self.widths) - 1)}
 
     def wait_for_sends(self) -> None:
-        """Waits until every message has left this rank."""
+        """Wait until every message has left this rank."""
         for pending in self.sends:
             pending.wait()
         self.sends.clear()
 
 
 def _by_peer(addresses: Iterable[Address]) -> dict[int, list[Address]]:
-    """The addresses of each peer, in the order of the bins."""
+    """Return the addresses of each peer, in the order of the bins."""
     return {peer: list(each) for peer, each in groupby(sorted(addresses), itemgetter(0))}

@@ -1,4 +1,4 @@
-"""The pipelines of G3: layers bin by bin, forward and backward, and the sends between them (SIGMOD'23, 5.3 and 6).
+"""The pipelines of G3: the forward and backward passes bin by bin (SIGMOD'23, sections 5.3 and 6).
 
 Legend: N this rank's vertices, K those that it needs of others, B the vertices of a bin, M those of a message; F
 features in, H features out; G = dL/dZ.
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class PipelinedLayers(Function):
-    """All layers as one function of their weights: those of the first layer, then those of the next."""
+    """All layers as one autograd function of their weights, layer by layer."""
 
     @staticmethod
     def forward(saved: Any, pipeline: "Pipeline", *weights: Tensor) -> Tensor:
@@ -37,10 +37,10 @@ class PipelinedLayers(Function):
 
 
 class Pipeline:
-    """The layers of one rank, bin by bin.
+    """The layers of one rank, computed bin by bin.
 
-    If the channels send at once, layers overlap: rows leave bin by bin, and a bin waits for its own rows alone. With
-    `prefetch`, the work within a layer overlaps: the inputs of a bin are gathered while the bin before is computed.
+    If the channels send immediately, layers overlap: rows leave bin by bin, and a bin waits only for the rows that it
+    needs. With `prefetch`, work within a layer overlaps: a bin's inputs are gathered while the previous bin computes.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class Pipeline:
     ) -> None:
         self.ledger, self.plan, self.make_layer, self.channels = ctx.ledger, plan, make_layer, channels
         self.thread = BackgroundThread(ctx.device, ctx.ledger) if prefetch else None
-        self.X, self.X_K = X, ctx.memory.buffer(TensorName.X, plan.halo, X.shape[1])
+        self.X, self.X_K = X, ctx.memory.hold_zeros(TensorName.X, plan.halo, X.shape[1])
         self._fetch_features()
 
     def forward(self, weights: Sequence[Tensor]) -> tuple[list[BinLayer], Tensor]:
-        """The layers, and the output of the last."""
+        """Return the layers, and the output of the last."""
         layers: list[BinLayer] = []
-        messages, widths = self.channels.of_pass(FORWARD), self.channels.widths
+        messages, widths = self.channels.open_pass(FORWARD), self.channels.widths
         count = len(widths) - 1
         each = len(weights) // count
         H_NF, H_KF = self.X, self.X_K
@@ -76,9 +76,9 @@ class Pipeline:
         return layers, H_NF
 
     def backward(self, layers: Sequence[BinLayer], G_NH: Tensor) -> list[Tensor]:
-        """The gradients of the weights. A layer's are summed over the ranks while the layers below are computed."""
+        """Return the weights' gradients. Those of a layer are summed over ranks while lower layers are computed."""
         sums: list[Pending[Tensor]] = []
-        messages, over = self.channels.of_pass(BACKWARD), self.channels.over
+        messages, over = self.channels.open_pass(BACKWARD), self.channels.over
         for layer in reversed(layers):
             with self.ledger.phase(Phase.CONVOLVE, layer.number):
                 self._backward(layer, G_NH, messages.get(layer.number))
@@ -92,7 +92,7 @@ class Pipeline:
     # Forward.
 
     def _output(self, layer: BinLayer, incoming: Messages | None, outgoing: Messages | None) -> Tensor:
-        """H_NH of a layer, bin by bin; the rows that others need in the next layer are sent."""
+        """Compute H_NH of a layer bin by bin, and send the rows that other ranks need in the next layer."""
         bins, order = self.plan.bins, self.plan.bin_list.order(layer.number)
         H_NH = layer.H_NF.new_empty((len(layer.H_NF), self.channels.widths[layer.number + 1]))
         waiting = dict.fromkeys(self.plan.messages if incoming else ())
@@ -101,16 +101,18 @@ class Pipeline:
             for address in addresses:
                 if incoming and address in waiting:
                     del waiting[address]
-                    layer.arrived(self._receive_rows(address, incoming, layer.H_KF))
+                    layer.use_rows(self._receive_rows(address, incoming, layer.H_KF))
 
-        # 1. Wait for all rows; or, in a pipeline between layers, multiply the own rows of all bins meanwhile.
+        # 1. Wait for all rows; or, in a pipeline between layers, multiply this rank's own rows while others arrive.
         if not self.channels.at_once:
             receive(list(waiting))
         elif incoming:
-            for _, own_rows in self._prepared(order, layer.own_rows, TensorName.H):
+            for _, own_rows in self._prepare_bins(order, layer.multiply_own_rows, TensorName.H):
                 own_rows()
         # 2. Complete each bin when its rows have arrived, and send the rows that others need.
-        for turn, (number, output) in enumerate(self._prepared(order, layer.output, TensorName.H)):
+        for turn, (number, output) in enumerate(
+            self._prepare_bins(order, layer.compute_output, TensorName.H)
+        ):
             Z_BH = output(partial(receive, bins[number].needs))
             with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.H):
                 H_NH.index_copy_(0, bins[number].rows, Z_BH.relu_() if outgoing else Z_BH)
@@ -121,7 +123,7 @@ class Pipeline:
         return H_NH
 
     def _send_rows(self, outgoing: Messages, turn: int, number: int, H_NF: Tensor) -> None:
-        """Sends to each peer the rows of a bin that it needs."""
+        """Send to each peer the rows of a bin that it needs."""
         with self.ledger.phase(Phase.CONVOLVE, outgoing.channel.layer):
             rows = {}
             for peer, needed in self.plan.bins[number].sends.items():
@@ -130,15 +132,15 @@ class Pipeline:
             outgoing.send(turn, rows)
 
     def _receive_rows(self, address: Address, incoming: Messages, H_KF: Tensor) -> range:
-        """Waits for a message and copies its rows to their slots in H_K, which are returned."""
+        """Wait for a message, copy its rows to their slots in H_K, and return the slots."""
         slots, H_MF = self.plan.messages[address].slots, incoming.receive(address)
         with self.ledger.op(Op.COPY, tensor=TensorName.H):
             H_KF[slots.start : slots.stop] = H_MF
         return slots
 
     def _fetch_features(self) -> None:
-        """X at K: fetched once, before training."""
-        messages = self.channels.messages(FORWARD, 0)
+        """Fetch X at K, once before training."""
+        messages = self.channels.open(FORWARD, 0)
         for turn, number in enumerate(self.plan.bin_list.order(0)):
             self._send_rows(messages, turn, number, self.X)
         messages.finish()
@@ -149,28 +151,28 @@ class Pipeline:
     # Backward.
 
     def _backward(self, layer: BinLayer, G_NH: Tensor, outgoing: Messages | None) -> None:
-        """Every bin, the last first; the gradients of others' rows leave as soon as they are complete."""
+        """Run the bins in reverse order; send the gradients of other ranks' rows as soon as they are complete."""
         layer.begin_backward(G_NH)
         numbers = reversed(range(len(self.plan.bins)))
-        for turn, (number, backward) in enumerate(self._prepared(numbers, layer.backward, TensorName.G)):
+        for turn, (number, backward) in enumerate(self._prepare_bins(numbers, layer.backward, TensorName.G)):
             backward()
             if outgoing:
                 complete = self.plan.bins[number].completes
-                rows = {address: layer.grad_of_message(self.plan.messages[address]) for address in complete}
+                rows = {address: layer.message_gradient(self.plan.messages[address]) for address in complete}
                 outgoing.send(turn, rows)
         if outgoing:
             outgoing.finish()
 
     def _gradient_below(self, layer: BinLayer, incoming: Messages) -> Tensor:
-        """G of the layer below: every bin's dH, plus the dH that others return, in rank order; G = dH where H > 0."""
+        """Return G of the layer below: each bin's dH plus the dH that others return, in rank order, where H > 0."""
         G_NF, bins = layer.H_NF.new_empty(layer.H_NF.shape), self.plan.bins
         arrived = (
             {}
             if self.channels.at_once
             else {address: incoming.receive(address) for address in incoming.incoming}
         )
-        for number, grad_of_bin in self._prepared(range(len(bins)), layer.grad_of_bin, TensorName.G):
-            dH_BF = grad_of_bin()
+        for number, bin_gradient in self._prepare_bins(range(len(bins)), layer.bin_gradient, TensorName.G):
+            dH_BF = bin_gradient()
             with self.ledger.op(Op.COPY, tensor=TensorName.DH):
                 G_NF.index_copy_(0, bins[number].rows, dH_BF)
         for number in reversed(range(len(bins))):
@@ -182,10 +184,10 @@ class Pipeline:
         with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.G):
             return G_NF.mul_(layer.H_NF > 0)
 
-    def _prepared(
+    def _prepare_bins(
         self, numbers: Iterable[int], step: Callable[[int], T], makes: TensorName
     ) -> Iterator[tuple[int, T]]:
-        """A step of each bin with the inputs gathered: with prefetch, while the bin before is computed."""
+        """Yield a step of each bin after gathering its inputs; with prefetch, while the previous bin is computed."""
         each = (
             self.thread.prefetch_each(numbers, step)
             if self.thread

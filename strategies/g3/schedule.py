@@ -1,10 +1,10 @@
 """The schedule of a rank of G3: its bins, and the rows that each bin sends and needs (SIGMOD'23, sections 5.2 and 6).
 
-A rank reads from its own rows of A the vertices of other ranks that it needs, and requests each from the owner. The
-owner answers with the vertex's bin and the bin's turn, so no rank reads rows of others. A message then holds the rows
-of one bin for one peer, without any index. Finally, ranks exchange the turns in which gradients return. In a replay no
-rank can answer, and the graph is read instead; with shapes alone, the needed vertices are spread evenly. All of this
-is done once, before training.
+A rank finds the vertices of other ranks that it needs in its own rows of A, and requests each from its owner. The owner
+answers with the vertex's bin and the bin's turn, so no rank reads the rows of others. A message then holds the rows of
+one bin for one peer, without indices. Finally, ranks exchange the turns in which gradients return. In a replay no rank
+can answer, so the graph is read instead; with shapes only, the needed vertices are spread evenly. All of this happens
+once, before training.
 
 Legend: N this rank's vertices, K the vertices of others that it needs, in the order of owner, bin and number.
 """
@@ -26,39 +26,39 @@ from harness.strategies.g3.bins import BinList, cut_into_bins
 from harness.strategy import Context
 
 Address = tuple[int, int]
-"""A peer, and a bin of the owner of the rows."""
+"""A peer, and the number of a bin on the rank that owns the rows."""
 VertexLists = Mapping[int, Tensor]
-"""Vertices in the owner's numbers, by peer or by bin; bins without any are left out."""
+"""Vertices in the owner's numbering, by peer or by bin; bins without vertices are left out."""
 
 
 class Bin(NamedTuple):
     """Rows that are computed together."""
 
     rows: Tensor
-    """Numbers of this rank's vertices."""
+    """The numbers of this rank's vertices in the bin."""
     sends: VertexLists
     """The vertices of the bin that each peer needs."""
     needs: Sequence[Address]
     """The messages that the bin's output depends on."""
     completes: Sequence[Address]
-    """The messages whose gradients are complete after this bin's backward step; the last bin is the first backward."""
+    """The messages whose gradients are complete after this bin's backward step, which runs from the last bin."""
 
 
 class Message(NamedTuple):
-    """Rows of another rank's bin; their gradients return to that rank."""
+    """Rows of another rank's bin, whose gradients return to that rank."""
 
     slots: range
-    """The places of the rows in K."""
+    """The positions of the rows in K."""
     entries: range
-    """The places of the rows' nonzeros in A_KN."""
+    """The positions of the rows' nonzeros in A_KN."""
 
 
 class Incoming(NamedTuple):
-    """The size and the time of a message that will arrive."""
+    """The size and the turn of a message that will arrive."""
 
     rows: int
     turn: int
-    """The number of bins that the sender computes before the one after which the message leaves."""
+    """The sender's turn after which the message leaves."""
 
 
 class Schedule(NamedTuple):
@@ -75,7 +75,7 @@ class Schedule(NamedTuple):
     """The size of K."""
 
     def incoming(self, direction: Direction, layer: int) -> dict[Address, Incoming]:
-        """The messages of a layer's input or of the input's gradient. Output of the first layer comes in list order."""
+        """Return the messages of a layer's input, or of its gradient. The first layer's output comes in list order."""
         if direction is Direction.FORWARD:
             return {
                 address: Incoming(len(message.slots), address[1] if layer < 2 else self.turns[address])
@@ -88,17 +88,17 @@ class Schedule(NamedTuple):
         }
 
 
-def schedule(
+def build_schedule(
     ctx: Context, blocks: Sequence[range], own: int, size: int, *, priority: bool, at_once: bool
 ) -> tuple[Schedule, Csr]:
-    """The schedule of the rank with the vertices `blocks[own]`, in bins of `size` vertices; and A_NK, on the host."""
+    """Return the schedule of the rank with the vertices `blocks[own]` in bins of `size`, and A_NK on the host."""
     bins_of_rank = cache(
         lambda rank: cut_into_bins(ctx, blocks[rank], size, priority=priority, at_once=at_once)
     )
     bin_list = bins_of_rank(own)
-    needed, turns, sends = halo_lists(ctx, blocks, own, bins_of_rank)
-    A_NK = _columns_of(ctx, blocks, own, needed)
-    messages, first_bin = _messages(needed, transpose(A_NK), bin_list)
+    needed, turns, sends = find_halo(ctx, blocks, own, bins_of_rank)
+    A_NK = _halo_columns(ctx, blocks, own, needed)
+    messages, first_bin = _build_messages(needed, transpose(A_NK), bin_list)
     bins = [
         Bin(
             ctx.memory.hold(TensorName.INDEX, rows.clone()),
@@ -107,21 +107,21 @@ def schedule(
                 for peer, lists in sends.items()
                 if i in lists
             },
-            _needs(rows_of_bin(A_NK, rows), messages),
+            _find_needed_messages(rows_of_bin(A_NK, rows), messages),
             [address for address, first in first_bin.items() if first == i],
         )
         for i, rows in enumerate(bin_list.parts)
     ]
     sent_back = {address: len(bins) - 1 - first for address, first in first_bin.items()}
-    returns = _return_turns(ctx, blocks, own, bins_of_rank, sends, sent_back)
+    returns = _exchange_return_turns(ctx, blocks, own, bins_of_rank, sends, sent_back)
     return Schedule(bin_list, bins, messages, turns, returns, A_NK.cols), A_NK
 
 
-# The halo by bin: a rank requests the vertices that it needs, and learns from the requests the vertices it sends.
+# The halo by bin: a rank requests the vertices that it needs, and learns from others' requests what to send.
 
 
 class HaloLists(NamedTuple):
-    """The rows of others that a rank needs, and its own rows that others need."""
+    """The rows of other ranks that a rank needs, and its own rows that other ranks need."""
 
     needed: Mapping[Address, Tensor]
     turns: Mapping[Address, int]
@@ -130,39 +130,39 @@ class HaloLists(NamedTuple):
     """For every peer, the vertices of each of this rank's bins."""
 
 
-def halo_lists(
+def find_halo(
     ctx: Context, blocks: Sequence[range], own: int, bins_of_rank: Callable[[int], BinList]
 ) -> HaloLists:
-    """The lists of the rank with the vertices `blocks[own]`; `bins_of_rank` cuts the bins of any rank by the graph."""
+    """Return the halo of the rank with the vertices `blocks[own]`; `bins_of_rank` returns the bins of any rank."""
     over, rows, bin_list = ctx.grid[AxisName.P], blocks[own], bins_of_rank(own)
     peers = [peer for peer in range(len(blocks)) if peer != own]
-    needed = {peer: _needed(ctx, rows, blocks[peer]) for peer in peers}
+    needed = {peer: _find_needed_vertices(ctx, rows, blocks[peer]) for peer in peers}
     if over.device.type == "meta":
-        requested: VertexLists = {peer: _needed(ctx, blocks[peer], rows) for peer in peers}
+        requested: VertexLists = {peer: _find_needed_vertices(ctx, blocks[peer], rows) for peer in peers}
         answers: VertexLists = {peer: bins_of_rank(peer).bin_and_turn[needed[peer]] for peer in peers}
     else:
-        requested, answers = _request(over, blocks, needed, bin_list.bin_and_turn)
+        requested, answers = _exchange_requests(over, blocks, needed, bin_list.bin_and_turn)
     return HaloLists(
         {
             (peer, number): vertices
             for peer in peers
-            for number, vertices in _by_bin(needed[peer], answers[peer][:, 0]).items()
+            for number, vertices in _group_by_bin(needed[peer], answers[peer][:, 0]).items()
         },
         {(peer, number): turn for peer in peers for number, turn in answers[peer].unique(dim=0).tolist()},
-        {peer: _by_bin(requested[peer], bin_list.bin_and_turn[requested[peer], 0]) for peer in peers},
+        {peer: _group_by_bin(requested[peer], bin_list.bin_and_turn[requested[peer], 0]) for peer in peers},
     )
 
 
-def _needed(ctx: Context, rows: range, owner: range) -> Tensor:
-    """The vertices of an owner at which these rows have nonzeros."""
-    columns = nonempty_columns(ctx.blocks.host_block(rows, owner))
+def _find_needed_vertices(ctx: Context, rows: range, owner: range) -> Tensor:
+    """Return the vertices of an owner for which these rows have nonzeros."""
+    columns = nonempty_columns(ctx.blocks.host_adjacency(rows, owner))
     return torch.arange(len(columns)) * len(owner) // max(len(columns), 1) if columns.is_meta else columns
 
 
-def _request(
+def _exchange_requests(
     over: Axis, blocks: Sequence[range], needed: VertexLists, own: Tensor
 ) -> tuple[VertexLists, VertexLists]:
-    """For each peer, the vertices that it requests, and its answers (bin and turn) to this rank's requests."""
+    """Return the vertices that each peer requests, and its answers (bin and turn) to this rank's requests."""
     counts = [len(needed.get(rank, ())) for rank in range(len(blocks))]
     named = [vertices + blocks[peer].start for peer, vertices in needed.items()]
     requests = request_rows(
@@ -174,14 +174,14 @@ def _request(
     return dict(enumerate(requested.split(requests.send_counts))), dict(enumerate(answers.split(counts)))
 
 
-def _by_bin(vertices: Tensor, bins: Tensor) -> dict[int, Tensor]:
+def _group_by_bin(vertices: Tensor, bins: Tensor) -> dict[int, Tensor]:
     return {int(number): vertices[bins == number] for number in bins.unique()}
 
 
 # The turns in which gradients return.
 
 
-def _return_turns(
+def _exchange_return_turns(
     ctx: Context,
     blocks: Sequence[range],
     own: int,
@@ -189,7 +189,7 @@ def _return_turns(
     sends: Mapping[int, VertexLists],
     sent_back: Mapping[Address, int],
 ) -> dict[Address, int]:
-    """The turn in which each peer returns the gradients of each bin that this rank sends to it.
+    """Return the turn in which each peer returns the gradients of each bin that this rank sends to it.
 
     Every rank sends to each owner the turns of its own returns, `sent_back`.
     """
@@ -206,18 +206,18 @@ def _return_turns(
     returns: dict[Address, int] = {}
     for peer, turns in arrived.items():
         if turns.is_meta:
-            turns = _turns_by_graph(ctx, blocks[peer], blocks[own], bins_of_rank(peer), sends[peer])  # noqa: PLW2901
+            turns = _return_turns_by_graph(ctx, blocks[peer], blocks[own], bins_of_rank(peer), sends[peer])  # noqa: PLW2901
         returns |= {
             (peer, number): int(turn) for number, turn in zip(sorted(sends[peer]), turns, strict=True)
         }
     return returns
 
 
-def _turns_by_graph(
+def _return_turns_by_graph(
     ctx: Context, rows: range, owner: range, bin_list: BinList, needed: VertexLists
 ) -> Tensor:
-    """The turns in which the rank of `rows` returns gradients to the owner, one for each bin in `needed`."""
-    A, last = ctx.blocks.host_block(rows, owner), len(bin_list.parts) - 1
+    """Return the turns in which the rank of `rows` returns gradients to the owner, for each bin in `needed`."""
+    A, last = ctx.blocks.host_adjacency(rows, owner), len(bin_list.parts) - 1
     if A.col.is_meta:
         return torch.full((len(needed),), last)
     row, col = take(bin_list.bin_and_turn[:, 0], row_indices(A)), A.col.long()
@@ -228,11 +228,11 @@ def _turns_by_graph(
 # The matrix at the halo, and the messages as ranges of its columns.
 
 
-def _columns_of(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping[Address, Tensor]) -> Csr:
-    """A_NK: A at the vertices of others, without empty columns, in the order of the messages."""
+def _halo_columns(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping[Address, Tensor]) -> Csr:
+    """Return A_NK: A at the vertices of other ranks, without empty columns, in the order of the messages."""
     owners = sorted({peer for peer, _ in needed})
-    pieces = [drop_empty_columns(ctx.blocks.host_block(blocks[own], blocks[peer])) for peer in owners]
-    A = hstack(pieces or [ctx.blocks.host_block(blocks[own], range(0))])
+    pieces = [drop_empty_columns(ctx.blocks.host_adjacency(blocks[own], blocks[peer])) for peer in owners]
+    A = hstack(pieces or [ctx.blocks.host_adjacency(blocks[own], range(0))])
     if A.col.is_meta:
         return A
     place, start = torch.empty(A.cols, dtype=torch.int64), 0
@@ -243,10 +243,10 @@ def _columns_of(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping
     return from_coo(row_indices(A), take(place, A.col), A.val, A.shape)
 
 
-def _messages(
+def _build_messages(
     needed: Mapping[Address, Tensor], A_KN: Csr, bin_list: BinList
 ) -> tuple[dict[Address, Message], dict[Address, int]]:
-    """The messages, and for each the first bin that uses its rows."""
+    """Return the messages, and the first bin that uses the rows of each."""
     messages, first_bin, start = {}, {}, 0
     for address, rows in needed.items():
         slots = range(start, start + len(rows))
@@ -261,8 +261,8 @@ def _messages(
     return messages, first_bin
 
 
-def _needs(A_BK: Csr, messages: Mapping[Address, Message]) -> list[Address]:
-    """The messages in whose columns these rows have a nonzero; with shapes alone, all messages."""
+def _find_needed_messages(A_BK: Csr, messages: Mapping[Address, Message]) -> list[Address]:
+    """Return the messages in whose columns these rows have a nonzero; with shapes only, all messages."""
     if A_BK.col.is_meta:
         return list(messages)
     ends = torch.tensor([message.slots.stop for message in messages.values()], dtype=A_BK.col.dtype)
@@ -272,7 +272,7 @@ def _needs(A_BK: Csr, messages: Mapping[Address, Message]) -> list[Address]:
 
 
 def rows_of_bin(A: Csr, rows: Tensor) -> Csr:
-    """The rows of a bin; with shapes alone, the rows have an even share of the nonzeros."""
+    """Select the rows of a bin; with shapes only, they have an even share of the nonzeros."""
     if not A.col.is_meta:
         return select_rows(A, rows)
     nnz = A.nnz * len(rows) // max(A.rows, 1)
@@ -280,7 +280,7 @@ def rows_of_bin(A: Csr, rows: Tensor) -> Csr:
 
 
 def rows_between(A: Csr, rows: range, entries: range) -> Csr:
-    """Consecutive rows, whose nonzeros are `entries` of A."""
+    """Return consecutive rows of A, whose nonzeros are `entries`."""
     rowptr = A.rowptr[rows.start : rows.stop + 1] - entries.start
     inside = slice(entries.start, entries.stop)
     return Csr(rowptr, A.col[inside], A.val[inside], A.cols)

@@ -1,15 +1,16 @@
-"""AdaQP-style quantised boundaries (Wan, Zhao and Wu, MLSys'23): a row travels as integers of 2, 4 or 8 bits.
+"""AdaQP-style quantized boundaries (Wan, Zhao and Wu, MLSys'23): rows are sent as integers of 2, 4 or 8 bits.
 
-A message is one row x of H, or of dH, with F numbers. With b bits, the sender
+A message is one row x of H, or of dH, with F elements. With b bits, the sender
 
-    1. takes the zero point z = min x and the step s = (max x - min x) / (2^b - 1)       (equation 2)
-    2. rounds (x - z) / s up or down at random, with the probability that makes its mean exact
-    3. packs 8 / b integers into a byte, beside z and s;
+    1. computes the zero point z = min x and the step s = (max x - min x) / (2^b - 1)       (equation 2)
+    2. rounds (x - z) / s stochastically to an integer q, so that its mean is exact
+    3. packs 8 / b integers into a byte, and prepends z and s;
 
-the receiver computes z + s q. Its mean is x, and its variance at most s^2 / 4 an element. While messages travel, a rank
-multiplies by its own rows: the vertices without neighbours elsewhere, which the paper calls central, are done by then.
+the receiver computes z + s q, whose mean is x and whose variance is at most s^2 / 4 per element. While messages are in
+flight, a rank multiplies by its own rows, which completes the vertices without neighbours on other ranks, called
+central in the paper.
 
-Sums of gradients of weights travel in full, and so do the rows of evaluation. Legend as in `partition_parallel`.
+Gradients of weights and the rows of evaluation are sent in full precision. Legend as in `partition_parallel`.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.comm.call import CompletedCall, Pending
+from harness.comm.call import Pending
 from harness.kernels.csr import take
 from harness.kernels.random import Purpose, random_order, uniform
 from harness.ledger import Direction, Op, TensorName
@@ -42,8 +43,8 @@ WIDTHS = (2, 4, 8)
 Seed = tuple[int, ...]
 
 
-def quantised(x_MF: Tensor, bits: int, seed: Seed) -> Tensor:
-    """The rows as bytes (M, .): zero point and step in the type of x, then the packed integers."""
+def quantize(x_MF: Tensor, bits: int, seed: Seed) -> Tensor:
+    """Return each row as bytes: zero point and step in the type of `x_MF`, then the packed integers."""
     low_M1, high_M1 = x_MF.amin(dim=1, keepdim=True), x_MF.amax(dim=1, keepdim=True)
     step_M1 = (high_M1 - low_M1) / (2**bits - 1)
     index_MF = torch.arange(x_MF.numel(), device=x_MF.device).view(x_MF.shape)
@@ -57,8 +58,8 @@ def quantised(x_MF: Tensor, bits: int, seed: Seed) -> Tensor:
     return torch.cat([torch.cat([low_M1, step_M1], dim=1).view(torch.uint8), packed], dim=1)
 
 
-def dequantised(message: Tensor, bits: int, width: int, dtype: torch.dtype) -> Tensor:
-    """The rows (M, width) of such bytes."""
+def dequantize(message: Tensor, bits: int, width: int, dtype: torch.dtype) -> Tensor:
+    """Return the rows (M, width) that `quantize` packed."""
     head = 2 * dtype.itemsize
     low_M1, step_M1 = message[:, :head].reshape(-1).view(dtype).view(len(message), 2).split(1, dim=1)
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=message.device)
@@ -68,7 +69,7 @@ def dequantised(message: Tensor, bits: int, width: int, dtype: torch.dtype) -> T
 
 
 class MessageGroup(NamedTuple):
-    """The messages of one bit width: their places among the rows that leave and arrive, and both by member."""
+    """The messages of one bit width: their positions among sent and received rows, and their numbers by member."""
 
     bits: int
     leaving: Tensor
@@ -78,26 +79,26 @@ class MessageGroup(NamedTuple):
 
     @property
     def reverse(self) -> "MessageGroup":
-        """The same messages on their way back."""
+        """The same messages in the opposite direction."""
         return MessageGroup(self.bits, self.arriving, self.leaving, self.receive, self.send)
 
 
-class UnderWay(Pending[Tensor]):
-    """Quantised rows on their way; `wait` puts them together in the order in which rows in full arrive."""
+class QuantizedRows(Pending[Tensor]):
+    """Quantized rows in flight. `wait` returns them in the order in which full rows would arrive."""
 
     def __init__(
         self,
-        ops: "QuantisedOperators",
+        ops: "QuantizedOperators",
         rows: Tensor,
         groups: list[MessageGroup],
         place: tuple[int, Direction],
     ) -> None:
-        """`place` is the layer that the rows belong to, and the direction."""
+        """Send the rows, group by group; `place` is their layer and direction."""
         (layer, direction), self.ops, self.groups, self.like = place, ops, groups, rows
         self.tensor = TensorName.H if direction is FORWARD else TensorName.DH
         assert ops.step is not None
         seed = (ops.seed, ops.step, layer, int(direction is BACKWARD), ops.over.index)
-        self.calls = [ops.send(rows, group, self.tensor, (*seed, group.bits)) for group in groups]
+        self.calls = [ops.send_group(rows, group, self.tensor, (*seed, group.bits)) for group in groups]
 
     def wait(self) -> Tensor:
         width, dtype, ledger = self.like.shape[1], self.like.dtype, self.ops.ledger
@@ -105,55 +106,57 @@ class UnderWay(Pending[Tensor]):
         for group, call in zip(self.groups, self.calls, strict=True):
             message = call.wait()
             with ledger.op(Op.ELEMENTWISE, tensor=self.tensor):
-                out[group.arriving] = dequantised(message, group.bits, width, dtype)
+                out[group.arriving] = dequantize(message, group.bits, width, dtype)
         return out
 
 
-class QuantisedOperators(PartOperators):
-    """One rank's operators, which send integers in training."""
+class QuantizedOperators(PartOperators):
+    """One rank's operators, which send quantized rows in training."""
 
     def __init__(self, ctx: Context, strategy: "AdaQP", graph: LocalGraph) -> None:
-        super().__init__(ctx, strategy, graph.layers(), Exchange(overlap=strategy.params.overlap))
+        super().__init__(ctx, strategy, graph.build_layers(), Exchange(overlap=strategy.params.overlap))
         hold = partial(ctx.memory.hold, TensorName.INDEX)
         self.groups = [
             group._replace(leaving=hold(group.leaving), arriving=hold(group.arriving))
-            for group in strategy.groups_of(graph.halo, ctx.at[P])
+            for group in strategy.group_messages(graph.halo, ctx.at[P])
         ]
 
-    def fetch(self, layer: int, H_NF: Tensor) -> Pending[Tensor]:
+    def fetch_rows(self, layer: int, H_NF: Tensor) -> Pending[Tensor]:
         if self.step is None:
-            return super().fetch(layer, H_NF)
+            return super().fetch_rows(layer, H_NF)
         leaving_MF = self.kernels.run(Op.COPY, TensorName.H, take, H_NF, self.parts[layer].halo.send_rows)
-        return UnderWay(self, leaving_MF, self.groups, (layer, FORWARD))
+        return QuantizedRows(self, leaving_MF, self.groups, (layer, FORWARD))
 
-    def give_back(self, layer: int, dH_KF: Tensor) -> Pending[Tensor]:
-        return UnderWay(self, dH_KF, [group.reverse for group in self.groups], (layer, BACKWARD))
+    def return_gradients(self, layer: int, dH_KF: Tensor) -> Pending[Tensor]:
+        return QuantizedRows(self, dH_KF, [group.reverse for group in self.groups], (layer, BACKWARD))
 
-    def send(self, rows: Tensor, group: MessageGroup, tensor: TensorName, seed: Seed) -> Pending[Tensor]:
-        """Quantises the rows of one group and sends them."""
+    def send_group(
+        self, rows: Tensor, group: MessageGroup, tensor: TensorName, seed: Seed
+    ) -> Pending[Tensor]:
+        """Quantize the rows of one group and send them."""
         with self.ledger.op(Op.ELEMENTWISE, tensor=tensor):
-            message = quantised(rows[group.leaving], group.bits, seed)
+            message = quantize(rows[group.leaving], group.bits, seed)
         sizes = {"send": group.send, "receive": group.receive}
         call = self.over.all_to_all.call(message, **sizes, tensor=tensor, words=rows.shape[1])
-        return call.later() if self.exchange.overlap else CompletedCall(call.now())
+        return call.issue(overlap=self.exchange.overlap)
 
 
 class AdaQP(PartitionParallel):
-    """Training with a quantised boundary, for any number of parts up to the number of vertices."""
+    """Training with a quantized boundary, for any number of parts up to the number of vertices."""
 
     name = "adaqp"
     paper = "AdaQP (MLSys 2023)"
     promise = Promise.ESTIMATOR
     models = ("gcn", "sage")
-    untrained: ClassVar[Mapping[str, str]] = {"gat": "a softmax over rounded scores estimates nothing"}
+    model_refusals: ClassVar[Mapping[str, str]] = {"gat": "a softmax over rounded scores is biased"}
 
     class Params(Frozen):
-        """The bits of a number, and the time of the exchange."""
+        """The bit width, and when ranks wait for messages."""
 
         bits: Literal[2, 4, 8, "random"] = 8
-        """The bits of every message; or for a third of the messages each 2, 4 and 8, drawn once."""
+        """The bit width of all messages; or 2, 4 and 8 for a third of the messages each, drawn once."""
         overlap: bool = True
-        """A rank multiplies by its own rows while the rows of others are under way."""
+        """A rank multiplies by its own rows while the rows of others are in flight."""
 
     params: Params
 
@@ -162,37 +165,38 @@ class AdaQP(PartitionParallel):
         """The bit widths of messages."""
         return WIDTHS if self.params.bits == "random" else (self.params.bits,)
 
-    def promised(self) -> Promise:
+    @property
+    def effective_promise(self) -> Promise:
         return Promise.ESTIMATOR if self.spec.ranks > 1 else Promise.EXACT
 
     @property
     def rounding(self) -> float:
-        """Half a step, of the range of a row."""
+        """Half a step, relative to the range of a row."""
         return 0.5 / (2 ** min(self.widths) - 1) if self.spec.ranks > 1 else 0.0
 
     @property
     def word_bytes(self) -> float:
         return min(self.widths) / 8
 
-    def multiplier(self, A: Tensor, layer: int, step: int | None) -> Tensor:
-        """A, times rows that are those of serial training in the mean."""
+    def effective_adjacency(self, A: Tensor, layer: int, step: int | None) -> Tensor:
+        """Return A: the rows that it multiplies equal those of serial training in the mean."""
         return A
 
-    def received(self, x: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Rows in turn with each of the bit widths; the variance of a number that is one of two, a step apart."""
+    def transmit_rows(self, x: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """Quantize rows with each bit width in turn. An element has two possible values, a step apart."""
         out, bound = torch.empty_like(x), torch.empty_like(x)
         for first, bits in enumerate(self.widths):
             rows = x[first :: len(self.widths)]
-            message = quantised(rows, bits, (self.spec.seed, step, bits))
-            out[first :: len(self.widths)] = dequantised(message, bits, x.shape[1], x.dtype)
+            message = quantize(rows, bits, (self.spec.seed, step, bits))
+            out[first :: len(self.widths)] = dequantize(message, bits, x.shape[1], x.dtype)
             step_of = (rows.amax(dim=1) - rows.amin(dim=1)) / (2**bits - 1)
             bound[first :: len(self.widths)] = (step_of**2 / 4)[:, None]
         return out, bound
 
-    def groups_of(self, halo: Halo, own: int) -> list[MessageGroup]:
-        """The messages of the rank `own` by bit width. Both ends draw the same widths, so none are sent."""
-        leaving = [self.assigned((other, own), rows) for other, rows in enumerate(halo.send)]
-        arriving = [self.assigned((own, owner), rows) for owner, rows in enumerate(halo.receive)]
+    def group_messages(self, halo: Halo, own: int) -> list[MessageGroup]:
+        """Return the messages of the rank `own` by bit width. Both ends draw the same widths, so none is sent."""
+        leaving = [self.draw_widths((other, own), rows) for other, rows in enumerate(halo.send)]
+        arriving = [self.draw_widths((own, owner), rows) for owner, rows in enumerate(halo.receive)]
         return [
             MessageGroup(
                 bits,
@@ -204,16 +208,16 @@ class AdaQP(PartitionParallel):
             for i, bits in enumerate(self.widths)
         ]
 
-    def assigned(self, pair: tuple[int, int], rows: int) -> list[Tensor]:
-        """For every bit width, the places of its messages among those from the second to the first of a pair."""
+    def draw_widths(self, pair: tuple[int, int], rows: int) -> list[Tensor]:
+        """Draw the messages of each bit width among those from the second to the first rank of a pair."""
         drawn = random_order((self.spec.seed, *pair), Purpose.SAMPLE, range(rows))
         return [drawn[first :: len(self.widths)].sort().values for first in range(len(self.widths))]
 
-    def operators(self, ctx: Context) -> QuantisedOperators:
-        return QuantisedOperators(ctx, self, LocalGraph(ctx, self.blocks()))
+    def operators(self, ctx: Context) -> QuantizedOperators:
+        return QuantizedOperators(ctx, self, LocalGraph(ctx, self.blocks()))
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """A rank holds the places of all messages, too."""
+        """Return the bytes held, including the positions of all messages."""
         held, boundary = super().memory(at, counts), self.boundary(at, counts)
         messages = sum(boundary.incoming_rows().values()) + sum(boundary.outgoing_rows().values())
         held[TensorName.INDEX] = held.get(TensorName.INDEX, 0) + LONG * messages

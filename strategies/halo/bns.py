@@ -1,11 +1,12 @@
 """BNS-GCN-style boundary sampling (Wan et al., MLSys'22): a part trains with a sample of the rows at its boundary.
 
-In every epoch each part draws a share p of the rows that it needs of each other part, and multiplies by these alone,
-scaled by 1/p. p = 1 is the plain halo exchange, exact; with p = 0 parts ignore each other. The first layer takes no
-sample: A X is computed once, before training, with the whole boundary (`precompute`). This is not the authors' code:
+In every epoch, each part draws a fraction p of the rows that it needs of each other part, and multiplies only by these,
+scaled by 1/p. With p = 1 this is an exact halo exchange; with p = 0, parts ignore each other. The first layer does not
+sample: A X is computed once, before training, with the whole boundary (`precompute`). Differences from the authors'
+code:
 
-- the number of rows is rounded at random; the authors round down and never sample a small boundary;
-- the scale is 1/p; the authors scale by the realised share;
+- the number of rows is rounded stochastically; the authors round down and never sample a small boundary;
+- the scale is 1/p; the authors scale by the fraction that was drawn;
 - gradients are summed by plain all-reduces.
 
 Legend as in `partition_parallel`.
@@ -31,27 +32,27 @@ from harness.strategies.halo.partition_parallel import (
 )
 from harness.strategy import Context, MessageParams, Promise
 
-# A sample of the boundary: the rows of one part that travel to another in a step.
+# A sample of the boundary: the rows that one part sends to another in a step.
 #
-# Both ranks draw the sample, so no list is sent. The number of rows is p b, rounded up or down at random: its mean
-# is p b even where p b is below one. The rows are drawn without replacement. A row is drawn with probability p for
+# Both ranks draw the sample, so no list is sent. The number of rows is p b, rounded up or down at random, so that its
+# mean is p b even where p b is below one. The rows are drawn without replacement. A row is drawn with probability p for
 # any b, so 1/p times the drawn rows is unbiased.
 
 Pair = tuple[int, int]
 """The receiving part and the owner."""
 
 
-def size_of_sample(seed: int, step: int, pair: Pair, boundary: int, rate: float) -> int:
-    """The number of boundary rows that travel."""
+def sample_size(seed: int, step: int, pair: Pair, boundary: int, rate: float) -> int:
+    """Return the number of boundary rows that are sent."""
     whole = int(rate * boundary)
     last = torch.tensor([boundary])
     up = float(uniform((seed, step, *pair), Purpose.SAMPLE, last)) < rate * boundary - whole
     return min(whole + up, boundary)
 
 
-def sample(seed: int, step: int, pair: Pair, boundary: int, rate: float) -> Tensor:
-    """The numbers of the drawn rows, ascending."""
-    size = size_of_sample(seed, step, pair, boundary, rate)
+def draw_sample(seed: int, step: int, pair: Pair, boundary: int, rate: float) -> Tensor:
+    """Draw the numbers of the sampled rows, in ascending order."""
+    size = sample_size(seed, step, pair, boundary, rate)
     drawn = random_bits((seed, step, *pair), Purpose.SAMPLE, range(boundary))
     return torch.argsort(drawn, stable=True)[:size].sort().values
 
@@ -64,14 +65,14 @@ class Bns(PartitionParallel):
     promise = Promise.EXACT
 
     class Params(MessageParams):
-        """The sample, and the time of its exchange."""
+        """The sampling rate, precomputation and overlap."""
 
         p: float = Field(1.0, ge=0, le=1, examples=[0.5, 0.1, 0.0])
-        """The share of the boundary that travels in an epoch."""
+        """The fraction of the boundary that is sent in an epoch."""
         precompute: bool = True
-        """A X is computed once, before training, where features never change: the authors' --use-pp."""
+        """A X is computed once, before training, if features never change: the authors' --use-pp."""
         overlap: bool = False
-        """A rank multiplies by its own rows while the rows of others are under way."""
+        """A rank multiplies by its own rows while the rows of others are in flight."""
 
     params: Params
 
@@ -80,44 +81,47 @@ class Bns(PartitionParallel):
         return self.params.precompute
 
     @property
-    def samples_rows(self) -> bool:
+    def is_sampling(self) -> bool:
         """True if any layer multiplies by a sample."""
-        return self.params.p < 1 and len(self.exchanging) > 0
+        return self.params.p < 1 and len(self.exchanging_layers) > 0
 
     def is_owner_computes(self) -> bool:
-        """A sample leaves entries of A out."""
-        return not self.samples_rows
+        """Return False when sampling, which leaves out entries of A."""
+        return not self.is_sampling
 
-    def promised(self) -> Promise:
-        """A sample makes an estimate of a product with A, but not of attention."""
-        if not self.samples_rows:
+    @property
+    def effective_promise(self) -> Promise:
+        """An estimator when sampling, except for attention and p = 0, which are biased."""
+        if not self.is_sampling:
             return Promise.EXACT
         estimates = self.params.p > 0 and self.spec.model.kind != "gat"
         return Promise.ESTIMATOR if estimates else Promise.APPROXIMATE
 
     def operators(self, ctx: Context) -> PartOperators:
         graph = LocalGraph(ctx, self.blocks())
-        sample = BoundarySampler(self, graph).part if self.samples_rows else None
-        return PartOperators(ctx, self, graph.layers(), Exchange(overlap=self.params.overlap), sample=sample)
+        sample = BoundarySampler(self, graph).draw_part if self.is_sampling else None
+        return PartOperators(
+            ctx, self, graph.build_layers(), Exchange(overlap=self.params.overlap), sample=sample
+        )
 
-    def travelling(self, boundary: Boundary, epoch: int) -> list[tuple[int, int]]:
+    def exchanged_rows(self, boundary: Boundary, epoch: int) -> list[tuple[int, int]]:
         own = boundary.own
-        arriving = (self.size(epoch, own, owner, b) for owner, b in boundary.incoming_rows().items())
-        leaving = (self.size(epoch, other, own, b) for other, b in boundary.outgoing_rows().items())
+        arriving = (self.sample_size(epoch, own, owner, b) for owner, b in boundary.incoming_rows().items())
+        leaving = (self.sample_size(epoch, other, own, b) for other, b in boundary.outgoing_rows().items())
         return [(sum(arriving), sum(leaving))] * len(self.shapes)
 
-    def size(self, step: int, receiver: int, owner: int, boundary: int) -> int:
-        return size_of_sample(self.spec.seed, step, (receiver, owner), boundary, self.params.p)
+    def sample_size(self, step: int, receiver: int, owner: int, boundary: int) -> int:
+        return sample_size(self.spec.seed, step, (receiver, owner), boundary, self.params.p)
 
-    def sample(self, step: int, receiver: int, owner: int, boundary: int) -> Tensor:
-        return sample(self.spec.seed, step, (receiver, owner), boundary, self.params.p)
+    def draw_rows(self, step: int, receiver: int, owner: int, boundary: int) -> Tensor:
+        return draw_sample(self.spec.seed, step, (receiver, owner), boundary, self.params.p)
 
-    def multiplier(self, A: Tensor, layer: int, step: int | None) -> Tensor:
-        """A; the columns outside the diagonal blocks are scaled by 1/p if drawn, and by 0 if not.
+    def effective_adjacency(self, A: Tensor, layer: int, step: int | None) -> Tensor:
+        """Return A with the columns outside the diagonal blocks scaled by 1/p if drawn, and by 0 if not.
 
-        The first layer multiplies by A itself if A X is computed once.
+        The first layer multiplies by A if A X is computed once.
         """
-        if step is None or layer not in self.exchanging:
+        if step is None or layer not in self.exchanging_layers:
             return A
         estimate = A.clone()
         for i, rows in enumerate(self.blocks()):
@@ -126,7 +130,7 @@ class Bns(PartitionParallel):
                     continue
                 block = estimate[rows.start : rows.stop, cols.start : cols.stop]
                 boundary = (block != 0).any(dim=0).nonzero()[:, 0]
-                drawn = boundary[self.sample(step, i, j, len(boundary))]
+                drawn = boundary[self.draw_rows(step, i, j, len(boundary))]
                 scale = torch.zeros(len(cols), dtype=A.dtype)
                 scale[drawn] = 1 / self.params.p if self.params.p else 0
                 block *= scale
@@ -134,23 +138,23 @@ class Bns(PartitionParallel):
 
 
 class BoundarySampler:
-    """Draws one rank's part of the graph for a training step."""
+    """Draws one rank's part of the graph for each training step."""
 
     def __init__(self, strategy: Bns, graph: LocalGraph) -> None:
         self.strategy, self.graph = strategy, graph
 
-    def part(self, step: int) -> LayerPart:
-        """The part with the drawn rows of the boundary alone; its matrices are not held."""
+    def draw_part(self, step: int) -> LayerPart:
+        """Return the part with only the drawn rows of the boundary. Its matrices are not held."""
         graph, ctx = self.graph, self.graph.ctx
-        A_KN, halo = self.drawn(step)
+        A_KN, halo = self.draw_halo(step)
         S_NM = build_scatter_matrix(halo.send_rows, len(graph.rows), ctx.dtype)
-        return LayerPart(graph.matrices(transpose(A_KN), A_KN, ctx.memory.to_device), halo, S_NM)
+        return LayerPart(graph.build_matrices(transpose(A_KN), A_KN, ctx.memory.to_device), halo, S_NM)
 
-    def drawn(self, step: int) -> tuple[Csr, Halo]:
-        """A_KN of the sample, on the host and scaled by 1/p, and the halo."""
+    def draw_halo(self, step: int) -> tuple[Csr, Halo]:
+        """Return A_KN of the sample, on the host and scaled by 1/p, and the halo."""
         halo, own = self.graph.halo, self.graph.ctx.at[P]
-        sent = [self.strategy.sample(step, other, own, b) for other, b in enumerate(halo.send)]
-        received = [self.strategy.sample(step, own, owner, b) for owner, b in enumerate(halo.receive)]
+        sent = [self.strategy.draw_rows(step, other, own, b) for other, b in enumerate(halo.send)]
+        received = [self.strategy.draw_rows(step, own, owner, b) for owner, b in enumerate(halo.receive)]
         scale = 1 / (self.strategy.params.p or 1)
         A_KN = sample_rows(self.graph.A_KN, offset_positions(received, halo.receive), scale)
         leaving = take(halo.send_rows, upload(offset_positions(sent, halo.send), halo.send_rows.device))

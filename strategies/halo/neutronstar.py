@@ -1,12 +1,12 @@
-"""NeutronStar-style training (Wang et al., SIGMOD'22): a row of another part is fetched, or computed as a replica.
+"""NeutronStar-style training (Wang et al., SIGMOD'22): rows of other parts are either fetched or recomputed locally.
 
-For every layer and every vertex at its boundary a part compares two costs: to fetch the row in every epoch, or to
-compute it together with all rows below it, down to features, which are copied once. Both ways are exact. A replicated
-row is differentiated on each rank for that rank's losses, and the gradients add up. This is not the authors' code:
-costs are counted in flops and words; the authors measure costs on the machine.
+For every layer and every vertex at its boundary, a part compares two costs: fetching the row in every epoch, or
+computing it together with all rows below it, down to the features, which are copied once. Both are exact. A replicated
+row is differentiated on each rank for that rank's loss, and the gradients are summed. This is not the authors' code:
+costs are counted in flops and words, where the authors measure them on the machine.
 
 Legend as in `partition_parallel`, except that N are this rank's own vertices and then its replicas of other ranks'
-vertices. A layer has rows of H at N and makes rows at N', the first of N.
+vertices. A layer has rows of H at N and computes rows at N', the first of N.
 """
 
 from collections.abc import Sequence
@@ -52,72 +52,69 @@ from harness.strategy import (
     MessageParams,
     Once,
     Promise,
+    compute_every_time,
     csr_bytes,
-    every_time,
-    turned_bytes,
+    transposed_index_bytes,
 )
 
-# The vertices of other parts that a part computes itself, with all rows that this takes.
+# The vertices of other parts that a part computes itself, with all rows that they depend on.
 #
-# A vertex at height k has been computed through k layers; this takes its neighbours at height k - 1, and so on down
-# to the features at height 0. Every vertex is its own neighbour, so a vertex at one height is at all heights below.
-# Neighbours of a block are raised from height to height, at each height those with the shortest rows first. A vertex
-# is raised only if the rows that this adds cost less than the vertex is worth: the greedy choice of NeutronStar
-# (SIGMOD'22). Verifier (tests/kernels/test_closure.py): sets.
+# A vertex at height k has been computed through k layers, which takes its neighbours at height k - 1, and so on down to
+# the features at height 0. Every vertex is its own neighbour, so a vertex at one height is at all lower heights.
+# Neighbours of a block are raised from height to height, at each height those with the shortest rows first. A vertex is
+# raised only if the rows that this adds cost less than the vertex saves, as in NeutronStar's greedy algorithm. Tested
+# in tests/kernels/test_closure.py against sets.
 
 
 class Prices(NamedTuple):
-    """The prices by height, all in one unit."""
+    """Savings and costs by height, all in one unit."""
 
     worth: Sequence[float]
-    """The saving if a vertex is at that height: its row is not fetched."""
+    """What a vertex at that height saves, because its row is not fetched."""
     vertex: Sequence[float]
-    """The cost of raising a vertex from the ground to that height."""
+    """The cost of raising a vertex from height 0 to that height."""
     entry: Sequence[float]
-    """The additional cost for every entry of the vertex's row."""
+    """The additional cost for each entry of the vertex's row."""
 
 
-def heights(A: Csr, own: range, prices: Prices, room: int, wanted: Tensor | None = None) -> Tensor:
-    """The height of every vertex on the rank that owns a block: -1 if absent, above all layers for its own vertices.
+def compute_heights(A: Csr, own: range, prices: Prices, room: int, wanted: Tensor | None = None) -> Tensor:
+    """Return the height (int8) of each vertex on the rank that owns a block.
 
-    int8; `room` is the largest number of vertices of other parts that the rank takes. `wanted` is the boundary of the
-    block, if it is known.
+    It is -1 if the vertex is absent, and above all layers for the rank's own vertices. `room` is the largest number of
+    vertices of other parts that the rank may replicate. `wanted` is the boundary of the block, if it is known.
     """
 
     rows = A.rowptr.numpy(), A.col.numpy()
     vertex, entry = (np.array([0.0, *each]) for each in (prices.vertex, prices.entry))
     height = np.full(A.cols, -1, np.int8)
     height[own.start : own.stop] = len(prices.worth)
-    wanted = boundary(A, own) if wanted is None else wanted
+    wanted = find_boundary(A, own) if wanted is None else wanted
     lengths = take(A.rowptr, wanted + 1) - take(A.rowptr, wanted)
     shortest_first = wanted[lengths.argsort(stable=True)].numpy()
     for level, worth in enumerate(prices.worth):
-        room -= raise_each(rows, (vertex, entry), height, shortest_first, level, (float(worth), room))
+        room -= raise_vertices(rows, (vertex, entry), height, shortest_first, level, (float(worth), room))
     return torch.from_numpy(height)
 
 
-def boundary(A: Csr, own: range) -> Tensor:
-    """The vertices outside a block at which its rows have entries, ascending."""
+def find_boundary(A: Csr, own: range) -> Tensor:
+    """Return the vertices outside a block at which its rows have entries, in ascending order."""
     cols = nonempty_columns(extract_block(A, own, range(A.cols)))
     return cols[(cols < own.start) | (cols >= own.stop)]
 
 
-# The compiled loops.
-#
-# Heights fall along the search, so the search reaches a vertex once at most, and a vertex that was raised in vain
-# can be put back.
+# The compiled loops. Heights decrease along the search, so it reaches a vertex at most once, and can be undone.
 
 Rows = tuple[Any, Any]
 """Row pointers and columns."""
 Costs = tuple[Any, Any]
-"""The costs of a vertex and of an entry of its row up to each height; the first entry is for absence, height -1."""
+"""The costs of a vertex, and of an entry of its row, up to each height. The first element is for height -1."""
 Limits = tuple[float, int]
 """The cost that raising a vertex must stay below, and the number of absent vertices that may become present."""
 
 
 @compiled()
-def raise_each(A: Rows, costs: Costs, height: Any, wanted: Any, level: int, limits: Limits) -> int:
-    """Raises vertices to a level, one after the other, where this pays; returns the number of new vertices."""
+def raise_vertices(A: Rows, costs: Costs, height: Any, wanted: Any, level: int, limits: Limits) -> int:
+    """Raise vertices to a level one by one, where this pays off, and return the number of new vertices."""
     log = np.empty(height.size, np.int64), np.empty(height.size, np.int8)
     worth, room = limits
     for v in wanted:
@@ -130,7 +127,7 @@ def raise_each(A: Rows, costs: Costs, height: Any, wanted: Any, level: int, limi
 def _raise(
     A: Rows, costs: Costs, height: Any, log: tuple[Any, Any], first: int, level: int, limits: Limits
 ) -> int:
-    """Raises a vertex and all vertices below it, or none of them; returns the number of new vertices."""
+    """Raise a vertex and all vertices below it, or none of them, and return the number of new vertices."""
     rowptr, col = A
     reached, before = log
     worth, room = limits
@@ -158,73 +155,75 @@ def _raise(
 
 @compiled()
 def _cost(rowptr: Any, costs: Costs, v: int, low: int, high: int) -> Any:
-    """The cost of raising a vertex from one height to another."""
+    """Return the cost of raising a vertex from one height to another."""
     vertex, entry = costs
     entries = rowptr[v + 1] - rowptr[v]
     return vertex[high + 1] - vertex[low + 1] + entries * (entry[high + 1] - entry[low + 1])
 
 
 class Choice(NamedTuple):
-    """The vertices that one part replicates, and those that it fetches."""
+    """The vertices that a part replicates, and the vertices that it fetches."""
 
     replicas: Tensor
-    """Vertices of others whose rows, or at least features, this part has: the highest come first."""
+    """Vertices of other parts whose rows, or at least features, this part has, in descending order of height."""
     sizes: list[int]
-    """The number of replicas at the input of each layer, and at the last output, which has none."""
+    """The number of replicas at the input of each layer, and 0 at the output of the last."""
     fetched: list[Tensor]
-    """The vertices whose rows the part fetches for each layer, ascending."""
+    """The vertices whose rows the part fetches for each layer, in ascending order."""
 
-    def at(self, layer: int) -> Tensor:
-        """The replicas whose rows are at the input of a layer."""
+    def replicas_at(self, layer: int) -> Tensor:
+        """Return the replicas whose rows are at the input of a layer."""
         return self.replicas[: self.sizes[layer]]
 
-    def packed(self) -> list[Tensor]:
-        """The choice in tensors alone, to be kept for other ranks that are replayed."""
+    def to_tensors(self) -> list[Tensor]:
+        """Return the choice as a list of tensors, to share it between replayed ranks."""
         return [self.replicas, torch.tensor(self.sizes), *self.fetched]
 
     @classmethod
-    def unpacked(cls, tensors: Sequence[Tensor]) -> "Choice":
-        """The choice that was packed into these tensors."""
+    def from_tensors(cls, tensors: Sequence[Tensor]) -> "Choice":
+        """Return the choice that these tensors hold."""
         replicas, sizes, *fetched = tensors
         return cls(replicas, sizes.tolist(), fetched)
 
 
-def choices(A: Csr, blocks: Sequence[range], prices: Prices, share: float | None) -> list[Choice]:
-    """The choice of every part; `share` limits replicas to that share of a part's own vertices, None sets no limit."""
+def choose_for_parts(A: Csr, blocks: Sequence[range], prices: Prices, share: float | None) -> list[Choice]:
+    """Choose the replicas of each part, at most `share` of its own vertices; None for no limit."""
     if A.col.is_meta:
         raise UserError(
-            "The rows worth computing twice depend on the edges of the graph, which are unknown before the dataset is "
+            "Which rows to recompute depends on the edges of the graph, which are unknown before the dataset is "
             "built: build it (harness data build)."
         )
-    return [_choice(A, own, prices, A.rows if share is None else int(share * len(own))) for own in blocks]
+    return [
+        _choose_for_part(A, own, prices, A.rows if share is None else int(share * len(own))) for own in blocks
+    ]
 
 
-def _choice(A: Csr, own: range, prices: Prices, room: int) -> Choice:
-    layers, needed = len(prices.worth), boundary(A, own)
-    height = heights(A, own, prices, room, needed)
+def _choose_for_part(A: Csr, own: range, prices: Prices, room: int) -> Choice:
+    layers, needed = len(prices.worth), find_boundary(A, own)
+    height = compute_heights(A, own, prices, room, needed)
     of_others = ((height >= 0) & (height < layers)).nonzero()[:, 0]
     replicas = of_others[height[of_others].argsort(descending=True, stable=True)]
     sizes = [int((height[replicas] >= layer).sum()) for layer in range(layers + 1)]
     return Choice(replicas, sizes, [needed[height[needed] < layer] for layer in range(layers)])
 
 
-def leaving(choices: Sequence[Choice], layer: int, own: range) -> list[Tensor]:
-    """For each part, the vertices of `own` that it fetches for a layer: ascending, counted from the start of `own`."""
+def leaving_rows(choices: Sequence[Choice], layer: int, own: range) -> list[Tensor]:
+    """Return the vertices of `own` that each part fetches for a layer, in ascending order and relative to `own`."""
     return [
         fetched[is_in_block(fetched, own)] - own.start
         for fetched in (choice.fetched[layer] for choice in choices)
     ]
 
 
-def arriving(choice: Choice, layer: int, blocks: Sequence[range]) -> list[int]:
-    """The number of rows that arrive from each part."""
+def count_arriving(choice: Choice, layer: int, blocks: Sequence[range]) -> list[int]:
+    """Return the number of rows that arrive from each part."""
     stops = torch.tensor([block.stop for block in blocks])
     before = torch.searchsorted(choice.fetched[layer], stops)
     return before.diff(prepend=before.new_zeros(1)).tolist()
 
 
 class NeutronStar(PartitionParallel):
-    """Rows fetched or computed, by cost; for any number of parts up to the number of vertices."""
+    """Fetches or computes rows, whichever costs less, for any number of parts up to the number of vertices."""
 
     name = "neutronstar"
     paper = "NeutronStar (SIGMOD 2022)"
@@ -235,37 +234,37 @@ class NeutronStar(PartitionParallel):
         """The price of communication, and the limits of replication."""
 
         flops_per_word: float = Field(100.0, ge=0, examples=[0.0, 30.0, 1e9])
-        """The flops that a rank computes while one word arrives; with 0 all rows are fetched."""
+        """The flops that a rank computes while one word arrives; with 0, all rows are fetched."""
         replicas: float | None = Field(None, ge=0, examples=[0.4])
-        """The most vertices of others whose features a rank keeps, as a share of its own; None for any number."""
+        """The most replicas on a rank, as a share of its own vertices; None for no limit."""
         overlap: bool = False
-        """A rank multiplies by its own rows and replicas while fetched rows are under way."""
+        """A rank multiplies by its own rows and replicas while fetched rows are in flight."""
 
     params: Params
 
     def is_owner_computes(self) -> bool:
-        """Replicas compute rows of other ranks, and features are copied before training."""
+        """Return False: ranks compute rows of other ranks, whose features are copied before training."""
         return False
 
     def operators(self, ctx: Context) -> PartOperators:
         graph, exchange = HybridGraph(ctx, self), Exchange(overlap=self.params.overlap)
-        return PartOperators(ctx, self, graph.layers(), exchange, replicas=graph.choice.replicas)
+        return PartOperators(ctx, self, graph.build_layers(), exchange, replicas=graph.choice.replicas)
 
-    def choices(self, A: Csr, once: Once = every_time) -> list[Choice]:
-        """The choice of every part. Trained features change in every step, so none are copied."""
+    def choose_replicas(self, A: Csr, once: Once = compute_every_time) -> list[Choice]:
+        """Choose the replicas of each part; none if features are trained, because copies would be outdated."""
         share = 0.0 if self.spec.training.features else self.params.replicas
-        blocks, prices = self.blocks(), self.prices()
+        blocks, prices = self.blocks(), self.compute_prices()
         key = "choices", tuple(blocks), *(tuple(each) for each in prices), share
-        layers = len(prices.worth)
-        kept = once(key, lambda: [x for each in choices(A, blocks, prices, share) for x in each.packed()])
-        return [
-            Choice.unpacked(kept[first : first + layers + 2]) for first in range(0, len(kept), layers + 2)
-        ]
+        size = len(prices.worth) + 2
+        tensors = once(
+            key, lambda: [x for each in choose_for_parts(A, blocks, prices, share) for x in each.to_tensors()]
+        )
+        return [Choice.from_tensors(tensors[first : first + size]) for first in range(0, len(tensors), size)]
 
-    def prices(self) -> Prices:
-        """Prices in flops of the forward pass; the backward pass takes about as many again of both."""
+    def compute_prices(self) -> Prices:
+        """Return the prices in flops of the forward pass; those of the backward pass are about proportional."""
         layers = range(len(self.shapes))
-        sent = [self.width(layer) for layer in layers]
+        sent = [self.aggregated_width(layer) for layer in layers]
         taken = [f_out for _, f_out in self.shapes] if self.spec.model.kind == "gat" else sent
         return Prices(
             worth=[self.params.flops_per_word * width for width in sent],
@@ -274,31 +273,34 @@ class NeutronStar(PartitionParallel):
         )
 
     def _trained_below(self, layer: int) -> int:
-        """The elements of all weights that a row has been multiplied by when the layer aggregates the row."""
+        """Return the number of elements of all weights that a row is multiplied by before a layer aggregates it."""
         last = layer if self.combine_first else layer - 1
         below = [each for each in self.weights if each.layer <= last and each.part is not WeightPart.HEAD]
         return sum(rows * cols for _, _, (rows, cols) in below)
 
-    def travelling(self, boundary: Boundary, epoch: int) -> list[tuple[int, int]]:
-        made, own = self.choices(boundary.counts.whole()), boundary.blocks[boundary.own]
+    def exchanged_rows(self, boundary: Boundary, epoch: int) -> list[tuple[int, int]]:
+        made, own = self.choose_replicas(boundary.counts.adjacency()), boundary.blocks[boundary.own]
         return [
-            (len(fetched), sum(map(len, leaving(made, layer, own))))
+            (len(fetched), sum(map(len, leaving_rows(made, layer, own))))
             for layer, fetched in enumerate(made[boundary.own].fetched)
         ]
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """Features of replicas, too; matrices, shared by layers with the same replicas; indices and S of each layer."""
-        A, rows, precision = counts.whole(), self.rows(at), self.spec.precision
-        choice, lengths = self.choices(A)[at[P]], A.rowptr.diff()
+        """Return the bytes held; layers with the same replicas share their matrices, and each has its indices and S."""
+        A, rows, precision = counts.adjacency(), self.rows(at), self.spec.precision
+        choice, lengths = self.choose_replicas(A)[at[P]], A.rowptr.diff()
         own = int(lengths[rows.start : rows.stop].sum())
         held, matrices = super().memory(at, counts), {}
         held[TensorName.X] += WORD[precision] * len(choice.replicas) * self.facts.features
         held[TensorName.INDEX] = LONG * len(choice.replicas)
-        for layer, (come, leave) in enumerate(self.travelling(self.boundary(at, counts), 0)):
+        for layer, (come, leave) in enumerate(self.exchanged_rows(self.boundary(at, counts), 0)):
             present, made = (len(rows) + size for size in choice.sizes[layer : layer + 2])
-            nonzeros = own + int(lengths[choice.at(layer + 1)].sum())
+            nonzeros = own + int(lengths[choice.replicas_at(layer + 1)].sum())
             if self.spec.model.kind == "gat":
-                sizes = [csr_bytes(made, nonzeros, precision), turned_bytes(present + come, nonzeros)]
+                sizes = [
+                    csr_bytes(made, nonzeros, precision),
+                    transposed_index_bytes(present + come, nonzeros),
+                ]
             else:
                 sides = [(made, nonzeros), (made, 0), (present, nonzeros), (come, 0)]
                 sizes = [csr_bytes(*side, precision) for side in sides]
@@ -308,27 +310,27 @@ class NeutronStar(PartitionParallel):
 
 
 class HybridGraph:
-    """The graph of one rank, cut by its choice. A and the choices of the other ranks are used for the cut alone."""
+    """The graph of one rank, cut by its choice. A and the other ranks' choices are used only to cut it."""
 
     def __init__(self, ctx: Context, strategy: NeutronStar) -> None:
         self.ctx, self.blocks = ctx, strategy.blocks()
         self.own = self.blocks[ctx.at[P]]
-        self.A = ctx.blocks.counts.whole()
-        self.choices = strategy.choices(self.A, ctx.once)
+        self.A = ctx.blocks.counts.adjacency()
+        self.choices = strategy.choose_replicas(self.A, ctx.compute_once)
         self.choice = self.choices[ctx.at[P]]
 
-    def layers(self) -> list[LayerPart]:
-        """Every layer's part; layers with the same replicas share their matrices."""
+    def build_layers(self) -> list[LayerPart]:
+        """Return the part of each layer; layers with the same replicas share their matrices."""
         ends = list(pairwise(self.choice.sizes))
-        matrices = {each: self.matrices(ends.index(each)) for each in dict.fromkeys(ends)}
+        matrices = {each: self.build_matrices(ends.index(each)) for each in dict.fromkeys(ends)}
         replicas = self.ctx.memory.hold(TensorName.INDEX, self.choice.replicas)
         return [
-            LayerPart(matrices[each], *self.halo(layer), replicas[: each[1]], self.is_exchanged(layer))
+            LayerPart(matrices[each], *self.build_halo(layer), replicas[: each[1]], self.has_exchange(layer))
             for layer, each in enumerate(ends)
         ]
 
-    def matrices(self, layer: int) -> PartMatrices | Edges:
-        """A of the rows that a layer makes, at the rows that are present and at those that are fetched."""
+    def build_matrices(self, layer: int) -> PartMatrices | Edges:
+        """Return A of the rows that a layer computes, at the rows that are present and at those that are fetched."""
         A, keep = select_rows(self.A, self.vertices_at(layer + 1)), self.ctx.memory.hold_matrix
         A_NN, A_NK = (
             select_columns(A, cols) for cols in (self.vertices_at(layer), self.choice.fetched[layer])
@@ -337,18 +339,18 @@ class HybridGraph:
             return build_edges(hstack([A_NN, A_NK]), keep)
         return PartMatrices(keep(A_NN), keep(transpose(A_NN)), keep(A_NK), keep(transpose(A_NK)))
 
-    def halo(self, layer: int) -> tuple[Halo, Csr]:
-        """The exchange of a layer, and S, which adds up the gradients that return."""
-        sent = leaving(self.choices, layer, self.own)
+    def build_halo(self, layer: int) -> tuple[Halo, Csr]:
+        """Return the halo of a layer, and S, which sums the returned gradients."""
+        sent = leaving_rows(self.choices, layer, self.own)
         indices = self.ctx.memory.hold(TensorName.INDEX, torch.cat(sent))
-        halo = Halo(indices, list(map(len, sent)), arriving(self.choice, layer, self.blocks))
+        halo = Halo(indices, list(map(len, sent)), count_arriving(self.choice, layer, self.blocks))
         S_NM = build_scatter_matrix(halo.send_rows, len(self.vertices_at(layer)), self.ctx.dtype)
         return halo, self.ctx.memory.hold_matrix(S_NM, TensorName.INDEX)
 
-    def is_exchanged(self, layer: int) -> bool:
-        """True if any rank fetches a row for a layer."""
+    def has_exchange(self, layer: int) -> bool:
+        """Return whether any rank fetches a row for a layer."""
         return any(len(choice.fetched[layer]) for choice in self.choices)
 
     def vertices_at(self, layer: int) -> Tensor:
-        """The vertices whose rows are present at the input of a layer."""
-        return torch.cat([torch.arange(self.own.start, self.own.stop), self.choice.at(layer)])
+        """Return the vertices whose rows are present at the input of a layer."""
+        return torch.cat([torch.arange(self.own.start, self.own.stop), self.choice.replicas_at(layer)])

@@ -1,9 +1,9 @@
-"""PipeGCN-style staleness (Wan et al., ICLR'22): a layer uses the boundary of the last epoch while the next travels.
+"""PipeGCN-style staleness (Wan et al., ICLR'22): a layer uses boundary rows of the previous epoch.
 
-A layer multiplies by the rows of its neighbours of one epoch before and adds gradients of one epoch before; the rows
-that it sends now are used in the next epoch. No rank waits for a message that it has just requested. The first epoch
-uses zeros. The first layer is never stale: A X is computed once, before training (`precompute`). The result is
-approximate, and this is not the authors' code. Evaluation exchanges the current rows.
+A layer multiplies by its neighbours' rows of the previous epoch and adds gradients of the previous epoch; the rows that
+it sends now are used in the next epoch, so no rank waits for a message that it has just requested. The first epoch uses
+zeros. The first layer is never stale: A X is computed once, before training (`precompute`). The result is approximate,
+and this is not the authors' code. Evaluation exchanges the current rows.
 
 Legend as in `partition_parallel`.
 """
@@ -33,16 +33,16 @@ class Pipe(PartitionParallel):
     name = "pipegcn"
     paper = "PipeGCN (ICLR 2022)"
     promise = Promise.APPROXIMATE
-    recomputes = False  # rows that arrive are used once, in the next epoch
+    can_recompute = False  # received rows are used only once, in the next epoch
 
     class Params(MessageParams):
-        """Precomputation, and smoothing: m of the average so far plus 1 - m of the rows that arrived."""
+        """Precomputation, and smoothing by moving averages, m times the average plus 1 - m times the received rows."""
 
         precompute: bool = True
-        """A X is computed once, before training, where features never change: the authors' --use-pp."""
+        """A X is computed once, before training, if features never change: the authors' --use-pp."""
 
         features: float = Field(0.0, ge=0, lt=1, examples=[0.95])
-        """The m of the rows of H."""
+        """The m of rows of H."""
         gradients: float = Field(0.0, ge=0, lt=1, examples=[0.95])
         """The m of the gradients of these rows."""
 
@@ -52,26 +52,27 @@ class Pipe(PartitionParallel):
     def precompute(self) -> bool:
         return self.params.precompute
 
-    def promised(self) -> Promise:
-        """Training is exact if nothing travels: then no row is stale."""
-        return Promise.APPROXIMATE if self.exchanging else Promise.EXACT
+    @property
+    def effective_promise(self) -> Promise:
+        """Exact if no layer exchanges rows, because then no row is stale."""
+        return Promise.APPROXIMATE if self.exchanging_layers else Promise.EXACT
 
     def operators(self, ctx: Context) -> PartOperators:
         graph = LocalGraph(ctx, self.blocks())
-        return PartOperators(ctx, self, graph.layers(), StaleExchange(ctx, self, graph.halo))
+        return PartOperators(ctx, self, graph.build_layers(), StaleExchange(ctx, self, graph.halo))
 
     def widths(self) -> list[tuple[Direction, int, int]]:
-        """Every exchange of an epoch: direction, layer, and the width of the rows."""
-        forward = [(FORWARD, layer, self.width(layer)) for layer in self.exchanging]
+        """Return the direction, layer and row width of each exchange in an epoch."""
+        forward = [(FORWARD, layer, self.aggregated_width(layer)) for layer in self.exchanging_layers]
         backward = [
             (BACKWARD, layer, width)
             for _, layer, width in forward
-            if self.combine_first or self.wants_dH(layer)
+            if self.combine_first or self.needs_dH(layer)
         ]
         return forward + backward
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """A rank holds the averages of every exchange, too."""
+        """Return the bytes held, including the moving averages of all exchanges."""
         held, boundary = super().memory(at, counts), self.boundary(at, counts)
         word = WORD[self.spec.precision]
         rows = {
@@ -84,7 +85,7 @@ class Pipe(PartitionParallel):
 
 
 class StaleExchange(Exchange):
-    """The calls of one epoch are issued, and the results of the last epoch's are used."""
+    """Issues the calls of one epoch, and returns the results of those of the previous epoch."""
 
     def __init__(self, ctx: Context, strategy: Pipe, halo: Halo) -> None:
         super().__init__()
@@ -92,21 +93,21 @@ class StaleExchange(Exchange):
         rows = {FORWARD: sum(halo.receive), BACKWARD: len(halo.send_rows)}
         self.smoothing = {FORWARD: smoothing.features, BACKWARD: smoothing.gradients}
         self.average = {
-            (direction, layer): ctx.memory.buffer(NAMES[direction], rows[direction], width)
+            (direction, layer): ctx.memory.hold_zeros(NAMES[direction], rows[direction], width)
             for direction, layer, width in strategy.widths()
         }
-        self.under_way: dict[tuple[Direction, int], Pending[Tensor]] = {}
+        self.in_flight: dict[tuple[Direction, int], Pending[Tensor]] = {}
 
     def issue(
         self, call: Call[Tensor], direction: Direction, layer: int, step: int | None
     ) -> Pending[Tensor]:
-        """average = m average + (1 - m) arrived, with the rows or gradients that were requested one epoch before."""
+        """Update the average with what was requested in the previous epoch, issue the call, and return the average."""
         if step is None:
             return super().issue(call, direction, layer, step)
         key, m = (direction, layer), self.smoothing[direction]
-        if last := self.under_way.pop(key, None):
+        if last := self.in_flight.pop(key, None):
             arrived = last.wait()
             with self.ledger.op(Op.COPY, tensor=NAMES[direction]):
                 self.average[key].mul_(m).add_(arrived, alpha=1 - m)
-        self.under_way[key] = call.later()
+        self.in_flight[key] = call.later()
         return CompletedCall(self.average[key])

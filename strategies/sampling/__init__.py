@@ -1,1 +1,1 @@
-"""Systems that sample, each composed of a sampler, a placement of the graph and a placement of the features."""
+"""Sampling systems, each composed of a sampler, a graph placement and a feature placement."""

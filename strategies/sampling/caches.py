@@ -1,13 +1,13 @@
-"""Policies of caches: the rows of others with which a rank begins, and the rows that it keeps from then on.
+"""Cache policies: which rows of other ranks a rank caches initially, and which it caches later.
 
-The chance of a vertex to be in a mini-batch follows the analysis of SALIENT++ (Kaler et al., MLSys 2023). A vertex u of
-the frontier draws its neighbour v with chance min(1, s / d_u), where d_u is the number of neighbours of u without its
-loop. So with p the chance of being in the frontier, hop after hop
+The probability that a vertex is in a mini-batch follows the analysis of SALIENT++ (Kaler et al., MLSys 2023). A vertex
+u of the frontier draws its neighbour v with probability min(1, s / d_u), where d_u is the number of neighbours of u
+without its self-loop. With p the probability of being in the frontier, each hop gives
 
     1 - p'(v) = (1 - p(v)) product over u of (1 - p(u) min(1, s / d_u)),
 
-as if the vertices of a frontier were independent. The graph is read in stripes of rows, one at a time.
-Verifier (tests/sampling/test_caches.py): plain Python, dense matrices, and the frequencies of vertices in samples.
+as if the vertices of a frontier were independent. The graph is read in strips of rows, one at a time. Tested in
+tests/sampling/test_caches.py against plain Python, dense matrices, and the frequencies of vertices in samples.
 """
 
 from abc import abstractmethod
@@ -24,7 +24,7 @@ from torch import Tensor
 from harness.kernels import Csr, row_indices
 from harness.kernels.jit import compiled
 from harness.parallel.row_requests import is_in_block
-from harness.strategies.sampling.features import Cache, CachePolicy, Holdings, Keeper, Lookup, ReadRows
+from harness.strategies.sampling.features import Cache, CacheOwner, CachePolicy, HeldSizes, Lookup, ReadRows
 from harness.strategies.sampling.graph_placement import BlockLayout
 from harness.strategy import Coordinates, Counts
 
@@ -33,61 +33,61 @@ TOGETHER = 8
 
 
 class StaticPolicy(CachePolicy):
-    """The rows of highest worth stay for good; the share is one of the n / P rows of an average block row."""
+    """Caches the rows of highest score and never replaces them. The share is relative to n / P rows."""
 
     @abstractmethod
-    def worth(self, keepers: Sequence[Keeper]) -> list[Tensor]:
-        """The worth of the row of every vertex, to each of some ranks that keep a cache."""
+    def score_vertices(self, owners: Sequence[CacheOwner]) -> list[Tensor]:
+        """Return the score of every vertex for each rank that has a cache."""
 
-    def build(self, keeper: Keeper) -> Cache:
-        return self._filled(keeper, *self.worth([keeper]))
+    def build_cache(self, owner: CacheOwner) -> Cache:
+        return self._fill(owner, *self.score_vertices([owner]))
 
-    def caches(self, keepers: Sequence[Keeper]) -> Iterator[Cache]:
+    def initial_caches(self, owners: Sequence[CacheOwner]) -> Iterator[Cache]:
         if not self.share:
-            yield from super().caches(keepers)
+            yield from super().initial_caches(owners)
             return
-        for first in range(0, len(keepers), TOGETHER):
-            some = keepers[first : first + TOGETHER]
-            yield from map(self._filled, some, self.worth(some))
+        for first in range(0, len(owners), TOGETHER):
+            some = owners[first : first + TOGETHER]
+            yield from map(self._fill, some, self.score_vertices(some))
 
-    def _filled(self, keeper: Keeper, worth: Tensor) -> "StaticCache":
-        n = len(keeper.layout.vertices)
-        others = complement(keeper.own, n)
-        slots = self._slots(keeper.layout, keeper.own)
-        return StaticCache(top(worth[others], others, slots).to(keeper.device), n)
+    def _fill(self, owner: CacheOwner, scores: Tensor) -> "StaticCache":
+        n = len(owner.layout.vertices)
+        others = other_vertices(owner.own, n)
+        slots = self._slots(owner.layout, owner.own)
+        return StaticCache(highest_scoring(scores[others], others, slots).to(owner.device), n)
 
-    def size(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
-        return Holdings(self._slots(layout, layout.rows(at)), len(layout.vertices))
+    def cache_sizes(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> HeldSizes:
+        return HeldSizes(self._slots(layout, layout.rows(at)), len(layout.vertices))
 
     def _slots(self, layout: BlockLayout, own: range) -> int:
         n = len(layout.vertices)
         return min(round(self.share * n / len(layout.blocks)), n - len(own))
 
 
-class Popular(StaticPolicy):
-    """The vertices with most out-neighbours come first, the order in which Quiver fills the memory of GPUs."""
+class PopularPolicy(StaticPolicy):
+    """Caches the vertices with most out-neighbours, as Quiver fills the memory of GPUs."""
 
-    def worth(self, keepers: Sequence[Keeper]) -> list[Tensor]:
-        return [shared_popularity(keeper) for keeper in keepers]
+    def score_vertices(self, owners: Sequence[CacheOwner]) -> list[Tensor]:
+        return [count_popularity_once(owner) for owner in owners]
 
 
-class Likeliest(StaticPolicy):
-    """The vertices likeliest to be in a mini-batch of the rank come first; the popular ones if no chance is known."""
+class LikelyPolicy(StaticPolicy):
+    """Caches the vertices most likely to be in the rank's mini-batches; popular ones if probabilities are unknown."""
 
-    def worth(self, keepers: Sequence[Keeper]) -> list[Tensor]:
-        first = keepers[0]
-        blocks, n, hops = first.layout.blocks, len(first.layout.vertices), first.sampler.hops()
+    def score_vertices(self, owners: Sequence[CacheOwner]) -> list[Tensor]:
+        first = owners[0]
+        blocks, n, hops = first.layout.blocks, len(first.layout.vertices), first.sampler.fanouts_per_hop()
         if hops is None:
-            return [shared_popularity(keeper) for keeper in keepers]
-        chances = [keeper.sampler.chances(keeper.group, keeper.targets, n) for keeper in keepers]
-        return inclusion(first.read, blocks, chances, hops, shared_degrees(first))
+            return [count_popularity_once(owner) for owner in owners]
+        p = [owner.sampler.target_probabilities(owner.group, owner.targets, n) for owner in owners]
+        return inclusion_probabilities(first.read, blocks, p, hops, count_neighbours_once(first))
 
 
 @dataclass(frozen=True)
-class AtBoundary(CachePolicy):
-    """MassiveGNN's buffer for the boundary of a part: it begins with the rows of largest degree and evicts idle rows.
+class EvictingPolicy(CachePolicy):
+    """MassiveGNN's buffer for the boundary of a part: starts with the rows of largest degree and evicts idle rows.
 
-    The share is one of the rows at the boundary.
+    The share is relative to the number of rows at the boundary.
     """
 
     alpha: float = 0.05
@@ -97,25 +97,25 @@ class AtBoundary(CachePolicy):
     def learns(self) -> bool:
         return self.share > 0
 
-    def build(self, keeper: Keeper) -> Cache:
-        own, n = keeper.own, len(keeper.layout.vertices)
-        neighbours = edges(keeper.read(own), own)[1]
+    def build_cache(self, owner: CacheOwner) -> Cache:
+        own, n = owner.own, len(owner.layout.vertices)
+        neighbours = list_edges(owner.read(own), own)[1]
         boundary = neighbours[~is_in_block(neighbours, own)].unique()
-        degree = shared_popularity(keeper)[boundary]
-        first = top(degree, boundary, round(self.share * len(boundary)))
-        return EvictingCache(first.to(keeper.device), boundary.to(keeper.device), n, self.alpha, self.every)
+        degree = count_popularity_once(owner)[boundary]
+        first = highest_scoring(degree, boundary, round(self.share * len(boundary)))
+        return EvictingCache(first.to(owner.device), boundary.to(owner.device), n, self.alpha, self.every)
 
-    def size(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
-        """The sizes of the cache: two numbers per slot, and two per vertex."""
+    def cache_sizes(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> HeldSizes:
+        """Return the sizes of the cache: two numbers for each slot, and two for each vertex."""
         rows = round(self.share * sum(layout.boundary(at, counts).incoming_rows().values()))
-        return Holdings(rows, 2 * rows + 2 * len(layout.vertices))
+        return HeldSizes(rows, 2 * rows + 2 * len(layout.vertices))
 
 
 class StaticCache:
-    """The same rows all the time."""
+    """A cache whose rows never change."""
 
     def __init__(self, vertices: Tensor, of: int) -> None:
-        """`of` is the number of vertices in the graph."""
+        """Cache the rows of `vertices`; `of` is the number of vertices in the graph."""
         self.vertices, self._of = vertices, of
 
     @cached_property
@@ -125,10 +125,10 @@ class StaticCache:
         slot[self.vertices] = torch.arange(len(self.vertices), device=slot.device)
         return slot
 
-    def packed(self) -> Callable[[], Cache]:
+    def pack(self) -> Callable[[], Cache]:
         return partial(StaticCache, self.vertices, self._of)
 
-    def held(self) -> list[Tensor]:
+    def held_tensors(self) -> list[Tensor]:
         return [self._slot]
 
     def look_up(self, vertices: Tensor) -> Lookup:
@@ -139,16 +139,16 @@ class StaticCache:
 
 
 class EvictingCache(StaticCache):
-    """MassiveGNN's cache: rows that were idle for long make room for rows that were often missed (its algorithm 2).
+    """MassiveGNN's cache: replaces idle rows by rows that were often missed (its algorithm 2).
 
-    1. A row in the cache has a score S_E, one at first, which decays by 1 - alpha with each mini-batch without the row.
-    2. Other vertices at the boundary have a score S_A, which grows by one with each mini-batch that misses the row.
-    3. After every `every` mini-batches, rows with S_E of at most (1 - alpha)^every leave for the vertices of largest
-       S_A above zero. The two rows take over each other's score.
+    1. A row in the cache has a score S_E, initially 1, which is multiplied by 1 - alpha in each mini-batch without it.
+    2. Other vertices at the boundary have a score S_A, which grows by 1 in each mini-batch that misses them.
+    3. After every `every` mini-batches, the vertices of largest S_A above zero replace rows whose S_E is at most
+       (1 - alpha)^every. The two rows swap their scores.
     """
 
     def __init__(self, vertices: Tensor, boundary: Tensor, of: int, alpha: float, every: int) -> None:
-        """The cache begins with the rows of `vertices`, and takes in rows of `boundary` alone."""
+        """Cache the rows of `vertices` initially, and only rows of `boundary` later."""
         super().__init__(vertices.clone(), of)
         self.boundary, self.alpha = boundary, alpha
         self.decay, self.every, self._batches = 1 - alpha, every, 0
@@ -157,21 +157,21 @@ class EvictingCache(StaticCache):
         self.S_A[boundary] = 0
         self.threshold = prod([self.decay] * every)
 
-    def packed(self) -> Callable[[], Cache]:
-        """Scores S_A are above minus infinity at the boundary alone."""
-        made_with = self.vertices, self.boundary, self._of, self.alpha, self.every
+    def pack(self) -> Callable[[], Cache]:
+        """Scores S_A are above minus infinity only at the boundary, so only these are kept."""
+        arguments = self.vertices, self.boundary, self._of, self.alpha, self.every
         S_E, S_A, batches = self.S_E, self.S_A[self.boundary], self._batches
 
-        def again() -> EvictingCache:
-            cache = EvictingCache(*made_with)
+        def unpack() -> EvictingCache:
+            cache = EvictingCache(*arguments)
             cache.S_E.copy_(S_E)
             cache.S_A[cache.boundary] = S_A
             cache._batches = batches
             return cache
 
-        return again
+        return unpack
 
-    def held(self) -> list[Tensor]:
+    def held_tensors(self) -> list[Tensor]:
         return [self._slot, self.vertices, self.S_E, self.S_A]
 
     def look_up(self, vertices: Tensor) -> Lookup:
@@ -184,51 +184,51 @@ class EvictingCache(StaticCache):
         return self._evict(lookup) if self._batches % self.every == 0 else lookup
 
     def _evict(self, lookup: Lookup) -> Lookup:
-        """Exchanges idle rows for missed ones, and requests the new rows with the misses of this mini-batch."""
+        """Replace idle rows by missed ones, and request the new rows with the misses of this mini-batch."""
         missed = ((self.S_A > 0) & (self._slot < 0)).nonzero()[:, 0]
         slots = (self.threshold >= self.S_E).nonzero()[:, 0][: len(missed)]
-        entering, leaving = top(self.S_A[missed], missed, len(slots)), self.vertices[slots]
+        entering, leaving = highest_scoring(self.S_A[missed], missed, len(slots)), self.vertices[slots]
         self.S_A[leaving], self.S_E[slots] = self.S_E[slots], self.S_A[entering]
         self._slot[leaving], self._slot[entering] = -1, slots
         self.vertices[slots] = entering
-        requested, newcomers = _joined(lookup.requested, entering)
+        requested, newcomers = _append_new(lookup.requested, entering)
         return lookup._replace(requested=requested, freed=slots, newcomers=newcomers)
 
 
-def _joined(requested: Tensor, entering: Tensor) -> tuple[Tensor, Tensor]:
-    """The first list and then the vertices of the second that are new; and the position of all of the second."""
+def _append_new(requested: Tensor, entering: Tensor) -> tuple[Tensor, Tensor]:
+    """Append the new vertices of the second list to the first; return the result and the second's positions in it."""
     joined = torch.cat([requested, entering[~torch.isin(entering, requested)]])
     ascending, order = joined.sort()
     return joined, order[torch.searchsorted(ascending, entering)]
 
 
-def top(scores: Tensor, vertices: Tensor, number: int) -> Tensor:
-    """The vertices of the highest scores, as many as `number`; of equal scores, the first."""
-    if number < len(scores):  # most of them are not sorted
+def highest_scoring(scores: Tensor, vertices: Tensor, number: int) -> Tensor:
+    """Return the `number` vertices of highest scores; of equal scores, the first."""
+    if number < len(scores):  # the others need not be sorted
         least = scores.topk(number + 1).values[-1]
         kept = (scores >= least).nonzero()[:, 0]
         scores, vertices = scores[kept], vertices[kept]
     return vertices[scores.sort(descending=True, stable=True).indices[:number]]
 
 
-def complement(own: range, of: int) -> Tensor:
-    """All vertices of the graph but a rank's own."""
+def other_vertices(own: range, of: int) -> Tensor:
+    """Return all vertices of the graph except a rank's own."""
     return torch.cat([torch.arange(own.start), torch.arange(own.stop, of)])
 
 
-def inclusion(
-    read: ReadRows, blocks: Sequence[range], chances: Sequence[Tensor], fanouts: Sequence[int], degree: Tensor
+def inclusion_probabilities(
+    read: ReadRows, blocks: Sequence[range], p: Sequence[Tensor], fanouts: Sequence[int], degree: Tensor
 ) -> list[Tensor]:
-    """The chances of every vertex to be in the input of a batch, given those to be in the batch; float64.
+    """Return the probability (float64) that each vertex is in a batch's input, given `p`, that it is in the batch.
 
-    There may be several batches, up to `TOGETHER`, which go through the graph together. `degree` is the number of
+    There may be several batches, up to `TOGETHER`, which share one pass over the graph. `degree` is the number of
     neighbours of each vertex without its loop.
     """
-    p, drawn = list(chances), [(fanout / degree.clamp(min=1)).clamp(max=1) for fanout in fanouts]
+    p, drawn = list(p), [(fanout / degree.clamp(min=1)).clamp(max=1) for fanout in fanouts]
     for share in drawn:  # batch by batch, so that the bits of a batch do not depend on the others
         log_not_drawn = torch.stack([torch.log1p(-(each * share)) for each in p], 1)
         log_absent = torch.stack([torch.log1p(-each) for each in p], 1)
-        for strip in strips(blocks):
+        for strip in group_into_strips(blocks):
             A, starts = read(range(strip[0], strip[-1])), np.array(strip)
             sums = log_not_drawn.numpy(), log_absent.numpy()
             add_block_by_block((A.rowptr.numpy(), A.col.numpy()), starts, sums)
@@ -236,23 +236,23 @@ def inclusion(
     return p
 
 
-def shared_degrees(keeper: Keeper) -> Tensor:
-    """The neighbours of every vertex, counted once for all ranks that are replayed."""
-    blocks, n = keeper.layout.blocks, len(keeper.layout.vertices)
-    return keeper.once("degrees", lambda: [degrees(keeper.read, blocks, n)])[0]
+def count_neighbours_once(owner: CacheOwner) -> Tensor:
+    """Count the neighbours of every vertex, once for all replayed ranks."""
+    blocks, n = owner.layout.blocks, len(owner.layout.vertices)
+    return owner.once("degrees", lambda: [count_all_neighbours(owner.read, blocks, n)])[0]
 
 
-def degrees(read: ReadRows, blocks: Sequence[range], vertices: int) -> Tensor:
-    """The number of neighbours of every vertex, without its loop; float64."""
+def count_all_neighbours(read: ReadRows, blocks: Sequence[range], vertices: int) -> Tensor:
+    """Return the number of neighbours of every vertex, without its loop (float64)."""
     degree = torch.empty(vertices, dtype=torch.float64)
-    for strip in strips(blocks):
+    for strip in group_into_strips(blocks):
         A = read(range(strip[0], strip[-1]))
         count_neighbours(A.rowptr.numpy(), A.col.numpy(), strip[0], degree.numpy())
     return degree
 
 
-def strips(blocks: Sequence[range], most: int = 1 << 20) -> list[list[int]]:
-    """Adjacent blocks in strips of at most `most` rows, or one block: the starts of the blocks, and the last end."""
+def group_into_strips(blocks: Sequence[range], most: int = 1 << 20) -> list[list[int]]:
+    """Group adjacent blocks into strips of at most `most` rows; return each as its blocks' starts and its end."""
     strips = list[list[int]]()
     for rows in blocks:
         if strips and rows.stop - strips[-1][0] <= most:
@@ -264,7 +264,7 @@ def strips(blocks: Sequence[range], most: int = 1 << 20) -> list[list[int]]:
 
 @compiled()
 def count_neighbours(rowptr: Any, col: Any, first: int, degree: Any) -> None:
-    """Counts the entries of each row without its loop; `first` is the vertex of the first row."""
+    """Count the entries of each row without its self-loop; `first` is the vertex of the first row."""
     for row in range(rowptr.size - 1):
         u = first + row
         count = 0
@@ -275,9 +275,9 @@ def count_neighbours(rowptr: Any, col: Any, first: int, degree: Any) -> None:
 
 @compiled()
 def add_block_by_block(A: tuple[Any, Any], starts: Any, sums: tuple[Any, Any]) -> None:
-    """Adds the numbers of each row to the totals of each of its neighbours.
+    """Add the numbers of each row to the totals of each of its neighbours.
 
-    Numbers are summed within a block first, so the totals do not depend on how many blocks are read at a time.
+    Numbers are first summed within a block, so that the totals do not depend on how many blocks are read together.
     """
     rowptr, col = A
     numbers, totals = sums
@@ -308,22 +308,22 @@ def add_block_by_block(A: tuple[Any, Any], starts: Any, sums: tuple[Any, Any]) -
             is_touched[v] = False
 
 
-def shared_popularity(keeper: Keeper) -> Tensor:
-    """The popularity of every vertex, counted once for all ranks that are replayed."""
-    blocks, n = keeper.layout.blocks, len(keeper.layout.vertices)
-    return keeper.once("popularity", lambda: [popularity(keeper.read, blocks, n)])[0]
+def count_popularity_once(owner: CacheOwner) -> Tensor:
+    """Count the popularity of every vertex, once for all replayed ranks."""
+    blocks, n = owner.layout.blocks, len(owner.layout.vertices)
+    return owner.once("popularity", lambda: [count_popularity(owner.read, blocks, n)])[0]
 
 
-def popularity(read: ReadRows, blocks: Sequence[range], vertices: int) -> Tensor:
-    """The number of rows, other than its own, that have an entry in the column of each vertex; float64."""
+def count_popularity(read: ReadRows, blocks: Sequence[range], vertices: int) -> Tensor:
+    """Return the number of other rows that have an entry in each vertex's column (float64)."""
     counts = torch.zeros(vertices, dtype=torch.float64)
-    for strip in strips(blocks, 1 << 16):
+    for strip in group_into_strips(blocks, 1 << 16):
         rows = range(strip[0], strip[-1])
-        counts += edges(read(rows), rows)[1].bincount(minlength=vertices)
+        counts += list_edges(read(rows), rows)[1].bincount(minlength=vertices)
     return counts
 
 
-def edges(A: Csr, rows: range) -> tuple[Tensor, Tensor]:
-    """The row and the column of every entry in these rows of a graph, without loops."""
+def list_edges(A: Csr, rows: range) -> tuple[Tensor, Tensor]:
+    """Return the row and the column of every entry in these rows of a graph, without self-loops."""
     u, v = row_indices(A) + rows.start, A.col.long()
     return u[u != v], v[u != v]

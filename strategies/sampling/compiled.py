@@ -1,7 +1,7 @@
-"""The loops of the samplers, compiled: neighbours of vertices, inverse transform sampling, extraction.
+"""Compiled loops of the samplers: drawing neighbours, inverse transform sampling, extraction.
 
-Rows of a graph lie far apart in memory, so the loops prefetch rows some time before reading them. An element of the map
-of `Places` is the tag of a batch in the upper 32 bits and a place in the lower 32 bits.
+Rows of a graph are far apart in memory, so the loops prefetch rows before they read them. An element of the map in
+`Places` has the tag of a batch in its upper 32 bits and a position in its lower 32 bits.
 """
 
 from typing import Any
@@ -12,14 +12,14 @@ from harness.kernels.jit import compiled, multiply_high, prefetch
 from harness.kernels.random import hash_index
 
 HALF, NEIGHBOURS, DARTS = np.uint64(32), np.uint64(12), np.uint64(16)
-"""Half a word, and the bits of a counter for the number of a draw in its row, by either sampler."""
+"""Half a word, and the bits of a counter that hold the number of a draw, for each sampler."""
 
-TOGETHER = 64  # rows whose darts are thrown before the first entry of any is read
+TOGETHER = 64  # rows whose darts are thrown before any of their entries is read
 TAG = 32
 PLACE = (1 << TAG) - 1
 AHEAD = 24  # entries between the prefetch of an element of the map and its use
 
-# Neighbours: Floyd's algorithm chooses entries of one row after the other, in ascending order.
+# Neighbours: Floyd's algorithm chooses entries row by row, in ascending order.
 
 
 @compiled(nogil=True)
@@ -29,7 +29,7 @@ def draw_neighbours(
     how: tuple[int, bool, Any, Any],
     out: tuple[Any, Any, Any],
 ) -> int:
-    """Fills the sampled matrix, and returns the number of its entries."""
+    """Fill the sampled matrix, and return the number of its entries."""
     rowptr, col, val = A
     rows, vertices = which
     fanout, loops, first, second = how
@@ -63,7 +63,7 @@ def draw_neighbours(
 
 @compiled(nogil=True)
 def choose_by_floyd(chosen: Any, drawn: int, of: int, counter: Any, first: Any, second: Any) -> None:
-    """Writes `drawn` of the numbers 0 .. of - 1, ascending, into the first places of an array."""
+    """Write `drawn` of the numbers 0 .. of - 1, in ascending order, to the start of an array."""
     if drawn == of:
         for k in range(drawn):
             chosen[k] = k
@@ -85,7 +85,7 @@ def choose_by_floyd(chosen: Any, drawn: int, of: int, counter: Any, first: Any, 
 
 @compiled(nogil=True)
 def _loop_of(col: Any, start: int, stop: int, vertex: int) -> int:
-    """The place of the row's own vertex by binary search, or the end of the row."""
+    """Find the position of a row's self-loop by binary search; otherwise return the end of the row."""
     low, high = start, stop
     while low < high:
         middle = (low + high) // 2
@@ -96,7 +96,7 @@ def _loop_of(col: Any, start: int, stop: int, vertex: int) -> int:
     return low if low < stop and col[low] == vertex else stop
 
 
-# Inverse transform sampling: draws from rows of equal masses, and from rows of any masses.
+# Inverse transform sampling: draws from rows of equal masses, and from rows of arbitrary masses.
 
 
 @compiled(nogil=True)
@@ -108,7 +108,7 @@ def draw_uniformly(
     keys: Any,
     S: tuple[Any, Any, Any],
 ) -> int:
-    """Fills S with at most `fanout` entries of each row, and returns the number of its entries."""
+    """Fill S with at most `fanout` entries of each row, and return the number of its entries."""
     rowptr, col, val = A
     rows, starts = stack
     out_rowptr, out_col, out_val = S
@@ -125,7 +125,7 @@ def draw_uniformly(
                 start, of = rowptr[rows[i]], rowptr[rows[i] + 1] - rowptr[rows[i]]
                 drawn = min(of, fanout)
                 scales[i - begin] = of / drawn if drawn else 1.0
-                choose(entries[thrown:], drawn, of, np.uint64(own[i]) << DARTS, first, second)
+                choose_by_darts(entries[thrown:], drawn, of, np.uint64(own[i]) << DARTS, first, second)
                 for k in range(thrown, thrown + drawn):
                     entries[k] += start
                     prefetch(col.ctypes.data + col.itemsize * entries[k])
@@ -141,8 +141,8 @@ def draw_uniformly(
 
 
 @compiled(nogil=True)
-def choose(chosen: Any, drawn: int, of: int, counter: Any, first: Any, second: Any) -> None:
-    """Writes `drawn` of the numbers 0 .. of - 1, ascending: a dart selects among the numbers that are left."""
+def choose_by_darts(chosen: Any, drawn: int, of: int, counter: Any, first: Any, second: Any) -> None:
+    """Write `drawn` of the numbers 0 .. of - 1, in ascending order; a dart selects among the remaining numbers."""
     if drawn == of:
         for k in range(drawn):
             chosen[k] = k
@@ -162,7 +162,7 @@ def choose(chosen: Any, drawn: int, of: int, counter: Any, first: Any, second: A
 def draw_by_mass(
     P: tuple[Any, Any, Any], darts: int, replacement: bool, keys: Any, S: tuple[Any, Any, Any]
 ) -> int:
-    """Fills S with the entries that darts take, and returns the number of its entries."""
+    """Fill S with the entries that darts take, and return the number of its entries."""
     rowptr, col, mass = P
     out_rowptr, out_col, out_weight = S
     at = 0
@@ -171,7 +171,7 @@ def draw_by_mass(
         whole = masses.size <= darts and not replacement
         times, total = np.full(masses.size, 1 if whole else 0), masses.sum()
         if masses.size and not whole:
-            throw(masses, darts, replacement, np.uint64(keys[row, 0]), np.uint64(keys[row, 1]), times)
+            throw_darts(masses, darts, replacement, np.uint64(keys[row, 0]), np.uint64(keys[row, 1]), times)
         for e in range(masses.size):
             if times[e]:
                 out_col[at] = col[rowptr[row] + e]
@@ -182,21 +182,21 @@ def draw_by_mass(
 
 
 @compiled(nogil=True)
-def throw(mass: Any, darts: int, replacement: bool, first: Any, second: Any, times: Any) -> None:
-    """Throws darts at one row; a tree of the sums of masses lets an entry leave in logarithmic time."""
-    sums, left = _tree(mass), mass.sum()
+def throw_darts(mass: Any, darts: int, replacement: bool, first: Any, second: Any, times: Any) -> None:
+    """Throw darts at one row. A Fenwick tree of the masses removes an entry in logarithmic time."""
+    sums, left = _build_tree(mass), mass.sum()
     for dart in range(darts):
         below: Any = np.int64(multiply_high(hash_index(np.uint64(dart), first, second), np.uint64(left)))
-        place = _find(sums, below)
+        place = _find_entry(sums, below)
         times[place] += 1
         if not replacement:
             left -= mass[place]
-            _take(sums, place, mass[place])
+            _remove_mass(sums, place, mass[place])
 
 
 @compiled(nogil=True)
-def _tree(mass: Any) -> Any:
-    """A Fenwick tree: place i, counted from 1, has the sum of the last `i & -i` masses up to i."""
+def _build_tree(mass: Any) -> Any:
+    """Return a Fenwick tree: element i, counted from 1, is the sum of the last `i & -i` masses up to i."""
     sums = np.zeros(mass.size + 1, dtype=np.int64)
     for i in range(1, sums.size):
         sums[i] += mass[i - 1]
@@ -207,8 +207,8 @@ def _tree(mass: Any) -> Any:
 
 
 @compiled(nogil=True)
-def _find(sums: Any, below: int) -> int:
-    """The first place with a running sum above a number."""
+def _find_entry(sums: Any, below: int) -> int:
+    """Return the first position whose running sum is above a number."""
     step = 1
     while 2 * step < sums.size:
         step *= 2
@@ -222,15 +222,15 @@ def _find(sums: Any, below: int) -> int:
 
 
 @compiled(nogil=True)
-def _take(sums: Any, place: int, mass: int) -> None:
-    """Subtracts the mass of an entry from every sum that contains it."""
+def _remove_mass(sums: Any, place: int, mass: int) -> None:
+    """Subtract the mass of an entry from every sum that contains it."""
     i = place + 1
     while i < sums.size:
         sums[i] -= mass
         i += i & -i
 
 
-# Extraction: columns get the numbers of places in their batch's list of vertices.
+# Extraction: columns are renumbered by positions in their batch's list of vertices.
 
 
 @compiled(nogil=True)
@@ -241,7 +241,7 @@ def renumber_columns(
     out: tuple[Any, Any],
     inputs: tuple[Any, Any],
 ) -> None:
-    """Renumbers row by row; within a row, columns ascend by their new numbers."""
+    """Renumber columns row by row; within a row, the new numbers ascend."""
     rowptr, col, val = S
     vertices, starts = stack
     where, tag = at
@@ -250,7 +250,7 @@ def renumber_columns(
     total = 0
     for batch in range(starts.size - 1):
         own, base = (tag + batch) << TAG, total
-        total += mark(where, vertices[starts[batch] : starts[batch + 1]], own, input_vertices[base:])
+        total += mark_vertices(where, vertices[starts[batch] : starts[batch + 1]], own, input_vertices[base:])
         for i in range(starts[batch], starts[batch + 1]):
             for e in range(rowptr[i], rowptr[i + 1]):
                 if e + AHEAD < col.size:
@@ -261,13 +261,13 @@ def renumber_columns(
                     where[col[e]] = own | place
                     input_vertices[total] = col[e]
                     total += 1
-                insert(out_col, out_val, rowptr[i], e, place, val[e])
+                insert_entry(out_col, out_val, rowptr[i], e, place, val[e])
         input_starts[batch + 1] = total
 
 
 @compiled(nogil=True)
-def mark(where: Any, vertices: Any, own: int, inputs: Any) -> int:
-    """Copies vertices to `inputs` and marks each on the map, of equal vertices the first. Returns their number."""
+def mark_vertices(where: Any, vertices: Any, own: int, inputs: Any) -> int:
+    """Copy vertices to `inputs`, mark the first of equal vertices on the map, and return their number."""
     for i in range(vertices.size):
         if i + AHEAD < vertices.size:
             prefetch(where.ctypes.data + where.itemsize * vertices[i + AHEAD])
@@ -278,8 +278,8 @@ def mark(where: Any, vertices: Any, own: int, inputs: Any) -> int:
 
 
 @compiled(nogil=True, forceinline=True)
-def insert(col: Any, val: Any, first: int, last: int, place: int, value: Any) -> None:
-    """Inserts an entry into the stretch from `first` to before `last`, whose columns ascend."""
+def insert_entry(col: Any, val: Any, first: int, last: int, place: int, value: Any) -> None:
+    """Insert an entry into the range from `first` to before `last`, whose columns ascend."""
     at = last
     while at > first and col[at - 1] > place:
         col[at], val[at] = col[at - 1], val[at - 1]
@@ -289,7 +289,7 @@ def insert(col: Any, val: Any, first: int, last: int, place: int, value: Any) ->
 
 @compiled(nogil=True)
 def sum_columns(R: tuple[Any, Any, Any], starts: Any, sums: Any, P: tuple[Any, Any, Any]) -> int:
-    """Sums the masses of each batch by column; `sums` begins and ends as zeros. Returns the number of entries of P."""
+    """Sum the masses of each batch by column, and return the number of entries of P. `sums` is zeros, and is reset."""
     rowptr, col, mass = R
     out_rowptr, out_col, out_mass = P
     at = 0
@@ -314,7 +314,7 @@ def sum_columns(R: tuple[Any, Any, Any], starts: Any, sums: Any, P: tuple[Any, A
 def join_columns(
     stack: tuple[Any, Any], chosen: tuple[Any, Any], at: tuple[Any, int], inputs: tuple[Any, Any]
 ) -> None:
-    """Lists the vertices of every batch, then the chosen vertices that are new."""
+    """List the vertices of each batch, then its new chosen vertices."""
     vertices, starts = stack
     rowptr, col = chosen
     where, tag = at
@@ -322,7 +322,9 @@ def join_columns(
     total = 0
     for batch in range(starts.size - 1):
         own = (tag + batch) << TAG
-        total += mark(where, vertices[starts[batch] : starts[batch + 1]], own, input_vertices[total:])
+        total += mark_vertices(
+            where, vertices[starts[batch] : starts[batch + 1]], own, input_vertices[total:]
+        )
         for e in range(rowptr[batch], rowptr[batch + 1]):
             if where[col[e]] >> TAG != tag + batch:
                 input_vertices[total] = col[e]
@@ -338,7 +340,7 @@ def keep_columns(
     at: tuple[Any, int],
     out: tuple[Any, Any, Any],
 ) -> int:
-    """Keeps the entries of R in chosen columns, times the weights of the columns, and returns their number."""
+    """Keep the entries of R in chosen columns, times the weights of the columns, and return their number."""
     rowptr, col, val = R
     starts, inputs, input_starts = stacks
     chosen_rowptr, chosen_col, weight = chosen
@@ -348,7 +350,7 @@ def keep_columns(
     for batch in range(starts.size - 1):
         own = (tag + batch) << TAG
         batch_inputs = inputs[input_starts[batch] : input_starts[batch + 1]]
-        times = np.zeros(mark(where, batch_inputs, own, batch_inputs))
+        times = np.zeros(mark_vertices(where, batch_inputs, own, batch_inputs))
         for e in range(chosen_rowptr[batch], chosen_rowptr[batch + 1]):
             times[where[chosen_col[e]] & PLACE] = weight[e]
         for i in range(starts[batch], starts[batch + 1]):
@@ -357,7 +359,7 @@ def keep_columns(
                     prefetch(where.ctypes.data + where.itemsize * col[e + AHEAD])
                 place = where[col[e]] ^ own
                 if 0 <= place <= PLACE and times[place] > 0:
-                    insert(out_col, out_val, out_rowptr[i], kept, place, val[e] * times[place])
+                    insert_entry(out_col, out_val, out_rowptr[i], kept, place, val[e] * times[place])
                     kept += 1
             out_rowptr[i + 1] = kept
     return kept

@@ -1,14 +1,13 @@
-"""A strategy that samples, composed of parts, and the operators of one rank.
+"""A sampling strategy, composed of parts, and the operators of one rank.
 
-Every rank trains a copy of the model on mini-batches of its own; gradients are averaged over all mini-batches of a
-step. Systems differ in four parts: the sampler, the placement of the graph, the placement of the features, and whether
-a mini-batch is prefetched while the rank trains on the one before. Each part answers for its own share of the words, of
-the bytes and of a rank's work. The strategy is their sum, and its operators are the same for all systems. The table of
-systems is in `systems`.
+Every rank trains a copy of the model on its own mini-batches; gradients are averaged over all mini-batches of a step.
+Systems differ in four parts: the sampler, the graph placement, the feature placement, and whether the next mini-batch
+is prefetched during training. Each part accounts for its share of the words, the bytes and a rank's work. The strategy
+is their sum, and its operators are the same for all systems, which `systems` lists.
 
-Prefetching has two stages. The features of the next mini-batch travel while the rank trains. Where the graph is whole
-on a rank, a thread also draws the mini-batch after that one. On a partitioned graph a draw sends messages; calls belong
-to the thread that trains, because all ranks must make them in one order, so such a draw is not behind training.
+Prefetching has two stages. The features of the next mini-batch are fetched while the rank trains. If the graph is
+replicated, a thread also draws the mini-batch after that one. On a partitioned graph, drawing sends messages, and all
+ranks must issue their calls in the same order, so only the training thread may draw.
 
 Legend: N vertices of a layer's output, K of its input, which begin with the N; F features in, H features out.
 """
@@ -32,14 +31,14 @@ from harness.parallel.label_loss import LabelLoss, make_label_loss
 from harness.parallel.prefetch import Prefetcher
 from harness.parallel.row_attention import Edges, apply_per_head, attend_rows
 from harness.parallel.row_strategy import LayerOperators, RowStrategy, reduce_all_gradients, to_index_tensor
-from harness.strategies.sampling.features import Arriving, FeaturePlacement
+from harness.strategies.sampling.features import FeaturePlacement, PendingRows
 from harness.strategies.sampling.graph_placement import (
     BlockLayout,
-    Foresight,
+    GlobalReplay,
     GraphPlacement,
     Rank,
-    Tally,
     WholeGraph,
+    WordCount,
 )
 from harness.strategies.sampling.sampler import Neighbours, Sampler
 from harness.strategy import (
@@ -61,37 +60,37 @@ P = AxisName.P
 
 
 class Composition(NamedTuple):
-    """A row of the table of systems."""
+    """The parts of a system."""
 
     sampler: Sampler
     graph: GraphPlacement
     features: FeaturePlacement
     prefetch: bool = False
-    """Fetch the features of a mini-batch while the rank trains on the one before, and draw the next where it can."""
+    """Fetch the features of the next mini-batch during training, and draw the one after it if the graph is local."""
 
 
 class SampledStrategy(RowStrategy):
-    """One mini-batch a rank, for a model whose features are fixed: the sum of the parts of a composition."""
+    """Trains one mini-batch per rank, for a model with fixed features, by the parts of a composition."""
 
     promise = Promise.ESTIMATOR
     mini_batches = True
-    parts = True
-    recomputes = True
+    has_model_parts = True
+    can_recompute = True
     models: ClassVar[tuple[str, ...]] = ("gcn", "sage", "gat")
     axes: ClassVar[tuple[AxisName, ...]] = (P,)
     partitioned_over: ClassVar[AxisName | None] = P
-    """The axis over which vertices are in block rows; with None every rank has all vertices."""
+    """The axis over which vertices are split into block rows; None if every rank has all vertices."""
 
     @abstractmethod
     def compose(self) -> Composition:
-        """The parts of the system, from its parameters."""
+        """Create the parts of the system from its parameters."""
 
     @cached_property
     def composed(self) -> Composition:
         return self.compose()
 
     def neighbours(self, fanouts: tuple[int, ...], *, own: bool = False) -> Neighbours:
-        """The sampler of neighbours for this system, on a rank's own targets or on any."""
+        """Return a neighbour sampler, for a rank's own targets or for any targets."""
         spec = self.spec
         return Neighbours(spec.seed, spec.training.batch, fanouts, spec.model.layers, self.groups, own)
 
@@ -100,8 +99,9 @@ class SampledStrategy(RowStrategy):
         copied = [axis for axis in self.axes if axis != self.partitioned_over]
         return BlockLayout(self.grid, self.blocks(), self.partitioned_over, copied[0] if copied else None)
 
-    def promised(self) -> Promise:
-        """Attention over drawn neighbours estimates nothing: the softmax of some scores has another mean."""
+    @property
+    def effective_promise(self) -> Promise:
+        """Approximate for attention, because a softmax over sampled scores is biased."""
         return Promise.APPROXIMATE if self.spec.model.kind == "gat" else self.promise
 
     def refuse(self) -> str | None:
@@ -121,7 +121,7 @@ class SampledStrategy(RowStrategy):
 
     def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
         graph = WholeGraph(A)
-        return self.composed.sampler.on(graph).mini_batch(step, group, graph, targets)
+        return self.composed.sampler.prepare_for(graph).mini_batch(step, group, graph, targets)
 
     def blocks(self) -> list[range]:
         if self.partitioned_over is None:
@@ -132,8 +132,8 @@ class SampledStrategy(RowStrategy):
         return self.layout.rows(at)
 
     def operators(self, ctx: Context) -> "SampledOperators":
-        feed = Feed(ctx, self)
-        return SampledOperators(feed, feed.whole)
+        source = StepSource(ctx, self)
+        return SampledOperators(source, source.whole)
 
     # Words.
 
@@ -141,38 +141,38 @@ class SampledStrategy(RowStrategy):
         return self.words_of_epoch(at, counts, 0)
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
-        """The words of the two placements and, for every step, the two numbers of the loss and the gradients."""
-        words, axes = Words(self.grid, self.recomputed), self.axes
+        """Return the words of both placements, and of the loss and the gradients in each step."""
+        words, axes = Words(self.grid, self.recomputed_layers), self.axes
         steps = range(epoch * self.steps, (epoch + 1) * self.steps)
-        tally = Tally(words, self.layout, at, self.facts, steps, self.foresight(counts))
-        self.composed.features.add_words(tally)
-        self.composed.graph.add_words(tally)
+        count = WordCount(words, self.layout, at, self.facts, steps, self.global_replay(counts))
+        self.composed.features.add_words(count)
+        self.composed.graph.add_words(count)
         weights = sum(rows * cols for _, _, (rows, cols) in self.weights)
-        words.put(Direction.FORWARD, -1, Op.ALL_REDUCE, axes, TensorName.COUNT, self.steps)
-        words.put(Direction.FORWARD, -1, Op.ALL_REDUCE, axes, TensorName.LOSS, self.steps)
-        words.put(Direction.BACKWARD, -1, Op.ALL_REDUCE, axes, TensorName.DW, self.steps * weights)
+        words.add(Direction.FORWARD, -1, Op.ALL_REDUCE, axes, TensorName.COUNT, self.steps)
+        words.add(Direction.FORWARD, -1, Op.ALL_REDUCE, axes, TensorName.LOSS, self.steps)
+        words.add(Direction.BACKWARD, -1, Op.ALL_REDUCE, axes, TensorName.DW, self.steps * weights)
         return words
 
-    def foresight(self, counts: Counts) -> Foresight:
-        """The mini-batches of all groups, from A in the precision of a run, and the targets."""
+    def global_replay(self, counts: Counts) -> GlobalReplay:
+        """Return a replay of all groups' mini-batches, with A in the precision of a run."""
 
         def read() -> Csr:
-            return cast(counts.whole(), getattr(torch, self.spec.precision))
+            return cast(counts.adjacency(), getattr(torch, self.spec.precision))
 
-        return Foresight(self.composed.sampler, read, counts.targets(self.spec.protocol))
+        return GlobalReplay(self.composed.sampler, read, counts.targets(self.spec.protocol))
 
     # Bytes.
 
     def transposed_options(self) -> list[bool]:
-        """A alone: only samples are transposed."""
+        """Return A only: samples are transposed, not the graph."""
         return [False]
 
     def matrix_pieces(self, at: Coordinates) -> list[Piece]:
         return [self.composed.graph.piece(self.layout, at)]
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """The bytes of the rank's piece of the graph, of its features, of its caches and tables, and of labels."""
-        everyone, held = self.layout.vertices, self.composed.features.holdings(self.layout, at, counts)
+        """Return the bytes of the rank's piece of the graph, its features, caches, tables and labels."""
+        everyone, held = self.layout.vertices, self.composed.features.held_sizes(self.layout, at, counts)
         total = Counter(super().memory(at, counts))
         total.update(self.composed.sampler.memory(len(everyone)))
         total[TensorName.A] += held.matrix_bytes
@@ -184,26 +184,26 @@ class SampledStrategy(RowStrategy):
             )
         return {name: size for name, size in total.items() if size}
 
-    def samples(self, counts: Counts) -> int:
-        """Bytes of the expected vertices and matrices of a bulk and, for a partitioned graph, of the fetched rows."""
+    def sample_bytes(self, counts: Counts) -> int:
+        """Return the expected bytes of a bulk: vertices, matrices and, in a partitioned graph, fetched rows."""
         sampler, graph = self.composed.sampler, self.composed.graph
         if not sampler.at_once:
             return 0
-        foresight, precision = self.foresight(counts), self.spec.precision
-        A, at_once = foresight.graph.A, min(sampler.at_once, self.steps)
-        one = sampler.expected(A, foresight.targets[: self.spec.training.batch])
+        global_replay, precision = self.global_replay(counts), self.spec.precision
+        A, at_once = global_replay.graph.A, min(sampler.at_once, self.steps)
+        one = sampler.expected_shapes(A, global_replay.targets[: self.spec.training.batch])
         batches, rows, entries = graph.bulk_counts(self.layout, A, at_once, len(one.vertices[1]))
         drawn = LONG * sum(map(len, one.vertices)) + sum(csr_bytes(S.rows, S.nnz, precision) for S in one.A)
         return batches * drawn + (csr_bytes(rows, entries, precision) if rows else 0)
 
 
 class Step(NamedTuple):
-    """The input of the operators: the whole graph, or the mini-batch of a training step."""
+    """The input of the operators: the whole graph, or a training step's mini-batch."""
 
     number: int | None
     """None for the whole graph."""
     A: Sequence[tuple[Csr, Csr]]
-    """The sampled matrix of each layer, and its transpose, `turned` for attention; empty for the whole graph."""
+    """The sampled matrix of each layer and its transpose, with positions for attention; empty for the whole graph."""
     X: Tensor
     loss: LabelLoss
     outputs: Sequence[Index]
@@ -211,97 +211,105 @@ class Step(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A mini-batch; and, if a thread has drawn it, each of its matrices by identity with the transpose."""
+    """A mini-batch; if a thread has drawn it, also its matrices with their transposes, by identity."""
 
     batch: MiniBatch
     matrices: Mapping[int, tuple[Csr, Csr]] | None = None
     shapes: Sequence[Tensor] = ()
-    """Of shapes alone, the vertices as a GPU holds them from here on: the vertices themselves are drawn on the host."""
+    """In a replay, the vertices as the device holds them from here on; the vertices are drawn on the host."""
 
 
-class Feed:
-    """The parts at work on one rank: the steps, one after the other, and the whole graph for evaluation."""
+class StepSource:
+    """Prepares one rank's input: training steps one after the other, and the whole graph for evaluation."""
 
     def __init__(self, ctx: Context, strategy: SampledStrategy) -> None:
         self.ctx, composed, layout = ctx, strategy.composed, strategy.layout
         self.everyone = ctx.grid.axis(strategy.axes)
-        """All ranks, each with a mini-batch of its own."""
+        """The axis of all ranks, each of which trains on its own mini-batch."""
         over = ctx.grid.axis((layout.over,) if layout.over else ())
-        output = strategy.output(ctx.at)
+        output = strategy.output_piece(ctx.at)
         loss = make_label_loss(ctx, output, (ctx.spec.model.layers - 1) % 2, over, None, over)
-        X = ctx.blocks.features(*strategy.input(ctx.at))
+        X = ctx.blocks.features(*strategy.input_piece(ctx.at))
         self.whole = Step(None, (), X, loss, [output.rows] * ctx.spec.model.layers)
         self.A = ctx.blocks.adjacency(*composed.graph.piece(layout, ctx.at))
         self.targets = ctx.blocks.targets()
-        foresight = Foresight(composed.sampler, ctx.blocks.replay_graph(), self.targets, ctx.once)
-        rank = Rank(ctx, layout, self.everyone.index, foresight)
-        self.graph = composed.graph.on(rank)
-        self.sampler = composed.sampler.on(self.graph)
-        for name, tensor in self.sampler.held():
+        global_replay = GlobalReplay(
+            composed.sampler, ctx.blocks.replay_reader(), self.targets, ctx.compute_once
+        )
+        rank = Rank(ctx, layout, self.everyone.index, global_replay)
+        self.graph = composed.graph.create_view(rank)
+        self.sampler = composed.sampler.prepare_for(self.graph)
+        for name, tensor in self.sampler.held_tensors():
             ctx.memory.hold(name, tensor)
-        self.store = composed.features.on(rank, X, loss)
+        self.store = composed.features.create_store(rank, X, loss)
         self.reverse = transpose_with_positions if ctx.spec.model.kind == "gat" else transpose
         self.steps, self.prefetch = strategy.steps, composed.prefetch
-        self._begun: dict[int, tuple[Drawn, Arriving]] = {}
+        self._in_flight: dict[int, tuple[Drawn, PendingRows]] = {}
         ahead = composed.prefetch and isinstance(self.graph, WholeGraph)
-        # A step trains on one item while the features of the next one travel.
+        # A step trains on one item while the features of the next one are in flight.
         self._ahead = Prefetcher(self._draw_whole, ctx.device, ctx.ledger, in_use=2) if ahead else None
 
-    def take(self, number: int) -> Step:
-        """A training step; with prefetching, the features of the next step travel from now on."""
-        drawn, rows = self._begun.pop(number) if number in self._begun else self._begin(number)
+    def take_step(self, number: int) -> Step:
+        """Return a training step; with prefetching, start to fetch the features of the next step."""
+        drawn, rows = self._in_flight.pop(number) if number in self._in_flight else self._start_fetch(number)
         X_KF = rows.wait()
         if self.prefetch and (number + 1) % self.steps:
-            self._begun[number + 1] = self._begin(number + 1)
+            self._in_flight[number + 1] = self._start_fetch(number + 1)
         ledger, device, batch = self.ctx.ledger, self.ctx.device, drawn.batch
         with ledger.phase(self.store.phase), ledger.op(Op.COPY, tensor=TensorName.A):
             importance = batch.importance
             if importance is not None:
                 importance = importance.to(device=device, dtype=X_KF.dtype)
             loss = self.store.loss(batch.vertices[-1], importance)
-            matrices = self._with_transposes(batch) if drawn.matrices is None else drawn.matrices
-            once = {key: (_uploaded(A, device), _uploaded(A_T, device)) for key, (A, A_T) in matrices.items()}
+            matrices = self._add_transposes(batch) if drawn.matrices is None else drawn.matrices
+            once = {
+                key: (_upload_matrix(A, device), _upload_matrix(A_T, device))
+                for key, (A, A_T) in matrices.items()
+            }
             outputs = [upload(each, device) for each in (drawn.shapes or batch.vertices)[1:]]
             return Step(number, [once[id(A)] for A in batch.A], X_KF, loss, outputs)
 
-    def _begin(self, number: int) -> tuple[Drawn, Arriving]:
-        """Draws a mini-batch, or waits until the thread has drawn it, and begins to fetch its features."""
+    def _start_fetch(self, number: int) -> tuple[Drawn, PendingRows]:
+        """Draw a mini-batch, or wait until the thread has drawn it, and start to fetch its features."""
         with self.ctx.ledger.phase(Phase.SAMPLE), self.ctx.ledger.op(Op.COPY, tensor=TensorName.A):
             drawn = self._ahead.take(number) if self._ahead else Drawn(self._draw(number))
             self.ctx.ledger.record_sampled(sum(A.nnz for A in drawn.batch.A))
-        return drawn, self.store.begin(number, drawn.batch.vertices[0], later=self.prefetch)
+        return drawn, self.store.start_fetch(number, drawn.batch.vertices[0], later=self.prefetch)
 
     def _draw(self, number: int) -> MiniBatch:
         return self.sampler.mini_batch(number, self.everyone.index, self.graph, self.targets)
 
     def _draw_whole(self, number: int) -> Drawn:
-        """A mini-batch with its transposes; this runs on a thread, and touches neither the ledger nor an axis."""
+        """Draw a mini-batch and its transposes; runs on a thread, without the ledger and without communication."""
         batch, device = self._draw(number), self.ctx.device
-        matrices = self._with_transposes(batch)
+        matrices = self._add_transposes(batch)
         if device.type != "meta":
             return Drawn(batch, matrices)
-        on_gpu = {key: (_uploaded(A, device), _uploaded(A_T, device)) for key, (A, A_T) in matrices.items()}
+        on_gpu = {
+            key: (_upload_matrix(A, device), _upload_matrix(A_T, device))
+            for key, (A, A_T) in matrices.items()
+        }
         return Drawn(batch, on_gpu, [upload(vertices, device) for vertices in batch.vertices])
 
-    def _with_transposes(self, batch: MiniBatch) -> dict[int, tuple[Csr, Csr]]:
-        """Each layer's matrix and its transpose; layers with one matrix share it."""
+    def _add_transposes(self, batch: MiniBatch) -> dict[int, tuple[Csr, Csr]]:
+        """Return each layer's matrix with its transpose; layers with the same matrix share them."""
         return {id(A): (A, self.reverse(A)) for A in batch.A}
 
 
-def _uploaded(A: Csr, device: torch.device) -> Csr:
-    """A matrix on a device, where it was drawn unless the sampler draws on the host alone."""
+def _upload_matrix(A: Csr, device: torch.device) -> Csr:
+    """Move a matrix to a device, where it already is unless the sampler draws on the host."""
     return Csr(upload(A.rowptr, device), upload(A.col, device), upload(A.val, device), A.cols)
 
 
 class SampledOperators(LayerOperators):
-    """The operators of one rank: on a sampled mini-batch in a training step, on the whole graph in an evaluation."""
+    """One rank's operators: on a sampled mini-batch in training, and on the whole graph in evaluation."""
 
-    def __init__(self, feed: Feed, step: Step) -> None:
-        super().__init__(feed.ctx, step.outputs[-1], feed.everyone.index, step.number)
-        self.feed, self.data = feed, step
+    def __init__(self, source: StepSource, step: Step) -> None:
+        super().__init__(source.ctx, step.outputs[-1], source.everyone.index, step.number)
+        self.source, self.data = source, step
 
     def for_step(self, step: int) -> "SampledOperators":
-        return SampledOperators(self.feed, self.feed.take(step))
+        return SampledOperators(self.source, self.source.take_step(step))
 
     def inputs(self) -> Tensor:
         return self.data.X
@@ -311,27 +319,27 @@ class SampledOperators(LayerOperators):
             if self.data.A:
                 T_NF = self.kernels.aggregate(*self.data.A[layer], H_KF, TensorName.T)
             else:
-                T_NF = self.feed.store.aggregate(self.feed.A, H_KF)
+                T_NF = self.source.store.aggregate(self.source.A, H_KF)
             return self.kernels.gemm(T_NF, W_FH, TensorName.Z)
 
     def attend(self, layer: int, H_KF: Tensor, W_FH: Tensor, a_2H: Tensor) -> Tensor:
-        """T = H W, then attention of each output vertex over the entries that were drawn for the vertex."""
+        """Compute T = H W, then attention of each output vertex over its drawn entries."""
         with self.ledger.phase(Phase.CONVOLVE, layer):
             T_KH = self.kernels.gemm(H_KF, W_FH, TensorName.T)
             if self.data.A:
                 return attend_rows(self, layer, Edges(*self.data.A[layer]), T_KH, a_2H)
-            store, A = self.feed.store, self.feed.A
+            store, A = self.source.store, self.source.A
             return apply_per_head(self, layer, lambda T_QNF: store.attend(A, T_QNF, a_2H), T_KH)
 
     def rows_of(self, layer: int) -> Tensor:
         return to_index_tensor(self.data.outputs[layer], self.device).to(self.device)
 
     def loss(self, Z_NC: Tensor) -> Tensor:
-        return self.data.loss.mean_of_batches(Z_NC, self.feed.everyone, self.feed.everyone)
+        return self.data.loss.mean_of_batches(Z_NC, self.source.everyone, self.source.everyone)
 
     def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
-        """Adds up the gradients of all mini-batches."""
-        reduce_all_gradients(weights, self.feed.everyone)
+        """Sum the gradients over all mini-batches."""
+        reduce_all_gradients(weights, self.source.everyone)
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
         return self.data.loss.evaluate(Z_NC)

@@ -1,12 +1,12 @@
-"""Placements of the features: the rows of X on a rank, the rows of others in its cache, and the way to all others.
+"""Placements of the features: which rows of X a rank has and caches, and how it fetches all other rows.
 
-A placement answers for its rank (`on`: the store that gives mini-batches their features and labels), for its words and
-for its bytes. Where the features are partitioned, a rank names the rows that it lacks to their owners, each once, and
-gets them in one all-to-all. Ranks along the other axis have copies of the same blocks and never ask each other (section
-6 of Tripathy, Yelick and Buluc). Rows in a rank's cache are not requested either; a policy (`caches`) fills the cache.
+A placement provides a rank's store of features and labels (`create_store`), its words and its bytes. If features are
+partitioned, a rank requests the rows that it lacks from their owners, each once, and receives them in one all-to-all.
+Ranks along the other axis have copies of the same blocks and do not communicate (section 6 of Tripathy, Yelick and
+Buluc). A rank does not request rows in its cache, which a policy (`caches`) fills.
 
-The state of a cache is a function of the graph and of the mini-batches so far, and so are the requests of a rank.
-Formulas and replays follow the caches of all ranks in this way (`PeerCaches`).
+The state of a cache, and so a rank's requests, is a function of the graph and of all earlier mini-batches. Formulas and
+replays therefore simulate the caches of all ranks (`PeerCaches`).
 
 Legend: N vertices of this rank's block, K vertices of a mini-batch's input, M rows that leave, S slots of the cache, F
 features.
@@ -38,43 +38,43 @@ from harness.parallel.row_requests import (
     sort_by_owner,
 )
 from harness.ranges import split_evenly
-from harness.strategies.sampling.graph_placement import BlockLayout, Foresight, Rank, Tally
+from harness.strategies.sampling.graph_placement import BlockLayout, GlobalReplay, Rank, WordCount
 from harness.strategies.sampling.sampler import Sampler
-from harness.strategy import Coordinates, Counts, Once, Piece, every_time, require_entries
+from harness.strategy import Coordinates, Counts, Once, Piece, compute_every_time, require_entries
 
 ReadRows = Callable[[range], Csr]
-"""Reads some rows of a graph, with all columns."""
+"""Reads a range of rows of the graph, with all columns."""
 
 
 class Lookup(NamedTuple):
-    """The answer of a cache for the vertices of one mini-batch: hits, misses, and rows to exchange."""
+    """The result of looking up a mini-batch's vertices in a cache: hits, misses, and rows to replace."""
 
     requested: Tensor
-    """The vertices whose rows are to be fetched: the misses, then rows that the cache wants for later."""
+    """The vertices whose rows must be fetched: the misses, then rows that the cache will store."""
     misses: Tensor
     """The positions of the cache misses among the vertices of the mini-batch."""
     hits: Tensor
     """The positions of the cache hits, and the slots that hold their rows."""
     slots: Tensor
     freed: Tensor
-    """The slots to refill once the rows have arrived, and the positions of the new rows among `requested`."""
+    """The slots to refill when the rows have arrived, and the positions of the new rows in `requested`."""
     newcomers: Tensor
 
 
 class Cache(Protocol):
-    """Rows of other ranks in slots."""
+    """A cache of rows of other ranks, in slots."""
 
     vertices: Tensor
     """The vertex of every slot."""
 
-    def held(self) -> list[Tensor]:
-        """All numbers that the cache keeps besides rows, of eight bytes each."""
+    def held_tensors(self) -> list[Tensor]:
+        """Return the tensors that the cache holds besides rows, with elements of eight bytes."""
 
     def look_up(self, vertices: Tensor) -> Lookup:
-        """Looks up a mini-batch; to be called once for every mini-batch, in turn."""
+        """Look up a mini-batch; call this once for each mini-batch, in order."""
 
-    def packed(self) -> "Callable[[], Cache]":
-        """Returns a function that makes the cache again as it is now, from tensors of the size of its contents."""
+    def pack(self) -> "Callable[[], Cache]":
+        """Return a function that rebuilds the cache from tensors of the size of its contents."""
 
 
 class NoCache:
@@ -83,7 +83,7 @@ class NoCache:
     def __init__(self) -> None:
         self.vertices = torch.empty(0, dtype=torch.int64)
 
-    def held(self) -> list[Tensor]:
+    def held_tensors(self) -> list[Tensor]:
         return []
 
     def look_up(self, vertices: Tensor) -> Lookup:
@@ -91,12 +91,12 @@ class NoCache:
         nothing = everything[:0]
         return Lookup(vertices, everything, nothing, nothing, nothing, nothing)
 
-    def packed(self) -> "Callable[[], Cache]":
+    def pack(self) -> "Callable[[], Cache]":
         return NoCache
 
 
-class Keeper(NamedTuple):
-    """The rank that keeps a cache, as a policy sees it."""
+class CacheOwner(NamedTuple):
+    """What a policy knows about the rank that has the cache."""
 
     layout: BlockLayout
     member: int
@@ -107,170 +107,182 @@ class Keeper(NamedTuple):
     targets: Tensor
     device: torch.device
     """The device on which mini-batches are looked up."""
-    once: Once = every_time
+    once: Once = compute_every_time
 
     @property
     def own(self) -> range:
         return self.layout.blocks[self.member]
 
 
-class Holdings(NamedTuple):
-    """The sizes of everything that a rank holds beside its own rows of the features, by formula."""
+class HeldSizes(NamedTuple):
+    """The sizes of what a rank holds in addition to its own rows of the features, by formula."""
 
     rows: int = 0
-    """Rows of features that belong to others."""
+    """The number of feature rows of other ranks."""
     numbers: int = 0
-    """Numbers of eight bytes: positions and scores."""
+    """The number of positions and scores, of eight bytes each."""
     matrix_bytes: int = 0
     every_label: bool = False
-    """The rank has the labels of all vertices, to train on."""
+    """True if the rank has the training labels of all vertices."""
 
 
 @dataclass(frozen=True)
 class CachePolicy:
-    """The choice of the rows of others that a rank keeps; by default, none."""
+    """Decides which rows of other ranks a rank caches; by default, none."""
 
     share: float = 0.0
-    """The size of the cache, as a share of a number that the policy names; 0 for no cache."""
+    """The size of the cache, relative to a number that the policy defines; 0 for no cache."""
 
     @property
     def learns(self) -> bool:
-        """True if the rows in a cache depend on the mini-batches so far."""
+        """True if the cached rows depend on earlier mini-batches."""
         return False
 
-    def cache(self, keeper: Keeper) -> Cache:
-        """The cache of a rank when training begins."""
-        return self.build(keeper) if self.share else NoCache()
+    def initial_cache(self, owner: CacheOwner) -> Cache:
+        """Return the cache of a rank at the start of training."""
+        return self.build_cache(owner) if self.share else NoCache()
 
-    def caches(self, keepers: Sequence[Keeper]) -> "Iterator[Cache]":
-        """The caches of several ranks when training begins, one after the other."""
-        return map(self.cache, keepers)
+    def initial_caches(self, owners: Sequence[CacheOwner]) -> "Iterator[Cache]":
+        """Yield the caches of several ranks at the start of training."""
+        return map(self.initial_cache, owners)
 
-    def holdings(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
-        """The sizes of the cache of the rank at `at`, by formula."""
-        return self.size(layout, at, counts) if self.share else Holdings()
+    def held_sizes(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> HeldSizes:
+        """Return the sizes of the cache of the rank at `at`, by formula."""
+        return self.cache_sizes(layout, at, counts) if self.share else HeldSizes()
 
-    def build(self, keeper: Keeper) -> Cache:
-        """The cache, where the share is above 0."""
-        raise NotImplementedError(f"{type(self).__name__} keeps no rows")
+    def build_cache(self, owner: CacheOwner) -> Cache:
+        """Build the cache, given a share above 0."""
+        raise NotImplementedError(f"{type(self).__name__} caches no rows")
 
-    def size(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
-        """The sizes of this cache."""
-        raise NotImplementedError(f"{type(self).__name__} keeps no rows")
+    def cache_sizes(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> HeldSizes:
+        """Return the sizes of this cache, given a share above 0."""
+        raise NotImplementedError(f"{type(self).__name__} caches no rows")
 
 
 class PeerCaches:
-    """The caches of the ranks that have all block rows between them, followed mini-batch after mini-batch."""
+    """Simulates the caches of the ranks that together have all block rows, mini-batch by mini-batch."""
 
     def __init__(
-        self, policy: CachePolicy, layout: BlockLayout, at: Coordinates, foresight: Foresight, read: ReadRows
+        self,
+        policy: CachePolicy,
+        layout: BlockLayout,
+        at: Coordinates,
+        global_replay: GlobalReplay,
+        read: ReadRows,
     ) -> None:
-        self.policy, self.layout, self.foresight, self.read = policy, layout, foresight, read
+        self.policy, self.layout, self.global_replay, self.read = policy, layout, global_replay, read
         self.groups = layout.peer_groups(at)
         self._layout = tuple(self.groups), tuple(layout.blocks)
-        self._followed = 0
+        self._simulated = 0
 
     def new_cache(self, member: int, device: torch.device) -> Cache:
-        """The cache of the rank with this block row when training begins, for mini-batches on a device."""
-        return self.policy.cache(self._keeper(member, device))
+        """Return the initial cache of the rank with this block row, for mini-batches on a device."""
+        return self.policy.initial_cache(self._owner(member, device))
 
-    def _keeper(self, member: int, device: torch.device) -> Keeper:
-        sampler, targets, group = self.foresight.sampler, self.foresight.targets, self.groups[member]
-        return Keeper(self.layout, member, group, self.read, sampler, targets, device, self.foresight.once)
+    def _owner(self, member: int, device: torch.device) -> CacheOwner:
+        replay, group = self.global_replay, self.groups[member]
+        return CacheOwner(
+            self.layout, member, group, self.read, replay.sampler, replay.targets, device, replay.once
+        )
 
     @cached_property
-    def _caches(self) -> list[Callable[[], Cache]]:
-        """The caches of all ranks, packed: the table of a cache is as long as the graph has vertices."""
-        keepers = [self._keeper(member, torch.device("cpu")) for member in range(len(self.groups))]
-        return [cache.packed() for cache in self.policy.caches(keepers)]
+    def _packed_caches(self) -> list[Callable[[], Cache]]:
+        """The packed caches of all ranks, because a cache in use has a table with an element for each vertex."""
+        owners = [self._owner(member, torch.device("cpu")) for member in range(len(self.groups))]
+        return [cache.pack() for cache in self.policy.initial_caches(owners)]
 
     def first_requests(self) -> list[Tensor]:
-        """The vertices whose rows each rank keeps when training begins."""
+        """Return the vertices whose rows each rank caches at the start of training."""
         key = "first requests", self.policy, self._layout
-        return list(self.foresight.once(key, lambda: [make().vertices.clone() for make in self._caches]))
+        return list(
+            self.global_replay.once(
+                key, lambda: [unpack().vertices.clone() for unpack in self._packed_caches]
+            )
+        )
 
     def requests(self, step: int) -> list[Tensor]:
-        """The vertices whose rows each rank requests; to be called for every step, in turn."""
+        """Return the vertices whose rows each rank requests in a step; call this for each step, in order."""
         key = "requests", step, self.policy, self._layout
-        return list(self.foresight.once(key, lambda: self._follow(step)))
+        return list(self.global_replay.once(key, lambda: self._simulate_step(step)))
 
-    def _follow(self, step: int) -> list[Tensor]:
-        """Looks up the mini-batches of all ranks; caches that learn have to see all of them up to this one."""
-        for each in range(self._followed if self.policy.learns else step, step + 1):
+    def _simulate_step(self, step: int) -> list[Tensor]:
+        """Look up the mini-batches of all ranks; caches that learn must see all of them up to this step."""
+        for each in range(self._simulated if self.policy.learns else step, step + 1):
             requested = [self._look_up(member, each) for member in range(len(self.groups))]
-        self._followed = step + 1
+        self._simulated = step + 1
         return requested
 
     def _look_up(self, member: int, step: int) -> Tensor:
-        """The vertices whose rows one rank requests."""
-        cache = self._caches[member]()
-        requested = cache.look_up(self.foresight.vertices(step, self.groups[member])[0]).requested
+        """Return the vertices whose rows one rank requests."""
+        cache = self._packed_caches[member]()
+        inputs = self.global_replay.vertices(step, self.groups[member])[0]
+        requested = cache.look_up(inputs).requested
         if self.policy.learns:
-            self._caches[member] = cache.packed()
+            self._packed_caches[member] = cache.pack()
         return requested
 
 
-class Arriving(Protocol):
-    """Rows of features that are under way."""
+class PendingRows(Protocol):
+    """Feature rows in flight."""
 
     def wait(self) -> Tensor:
-        """All rows that a mini-batch needs, in the order of its vertices."""
+        """Return all rows that a mini-batch needs, in the order of its vertices."""
 
 
 class FeatureStore(ABC):
     """The features and labels of one rank's mini-batches."""
 
     phase = Phase.SAMPLE
-    """The phase in which mini-batches are completed."""
+    """The phase that completes mini-batches."""
 
     @abstractmethod
-    def begin(self, step: int, vertices: Tensor, *, later: bool) -> Arriving:
-        """Begins to fetch X[vertices], each vertex once; with `later`, the rows travel while the rank computes."""
+    def start_fetch(self, step: int, vertices: Tensor, *, later: bool) -> PendingRows:
+        """Start to fetch X[vertices], each vertex once; without `later`, wait for the rows too."""
 
     @abstractmethod
     def loss(self, vertices: Tensor, importance: Tensor | None) -> LabelLoss:
-        """The loss on some vertices of the graph."""
+        """Return the loss of some vertices."""
 
     @abstractmethod
     def aggregate(self, A: Csr, H_NF: Tensor) -> Tensor:
-        """T = A H on the whole graph, given the part of A that the placement of the graph puts on this rank."""
+        """Return T = A H on the whole graph, given this rank's part of A."""
 
     @abstractmethod
     def attend(self, A: Csr, T_QNF: Tensor, a_2H: Tensor) -> Tensor:
-        """Z of attention on the whole graph, over the entries of the same part of A; not differentiable."""
+        """Return Z of attention on the whole graph, given the same part of A. Not differentiable."""
 
 
 class FeaturePlacement(ABC):
     """A placement of the features."""
 
     @abstractmethod
-    def on(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> FeatureStore:
-        """The store of a rank, given its own rows and their labels."""
+    def create_store(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> FeatureStore:
+        """Return the store of a rank, given its own rows and labels."""
 
-    def add_words(self, tally: Tally) -> None:
-        """Adds the words of fetching; by default none, as no rank asks another."""
+    def add_words(self, count: WordCount) -> None:
+        """Add the words of fetching features; by default none."""
         return
 
-    def holdings(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
-        """The sizes of everything that the rank at `at` holds beside its own rows, by formula."""
-        return Holdings()
+    def held_sizes(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> HeldSizes:
+        """Return the sizes of what the rank at `at` holds in addition to its own rows, by formula."""
+        return HeldSizes()
 
 
 class LocalFeatures(FeaturePlacement):
-    """Every rank has the features of all vertices that its mini-batches can contain."""
+    """Every rank has the features of all vertices in its mini-batches."""
 
-    def on(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> "LocalStore":
+    def create_store(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> "LocalStore":
         return LocalStore(rank, X_NF, labels)
 
 
 class LocalStore(FeatureStore):
-    """The rows of one rank, where no others are needed."""
+    """The store of a rank that needs no rows of other ranks."""
 
     def __init__(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> None:
         self.ctx, self.X_NF, self.labels = rank.ctx, X_NF, labels
         self.start = rank.layout.rows(rank.ctx.at).start
 
-    def begin(self, step: int, vertices: Tensor, *, later: bool) -> Arriving:
+    def start_fetch(self, step: int, vertices: Tensor, *, later: bool) -> PendingRows:
         with self.ctx.ledger.phase(Phase.SAMPLE), self.ctx.ledger.op(Op.COPY, tensor=TensorName.A):
             return CompletedCall(self.X_NF.index_select(0, self._positions(vertices)))
 
@@ -289,19 +301,19 @@ class LocalStore(FeatureStore):
 
 @dataclass(frozen=True)
 class PartitionedFeatures(FeaturePlacement):
-    """Block rows of the features; rows of others are fetched from their owners, or found in a cache."""
+    """Block rows of the features. Rows of other ranks are fetched from their owners or found in a cache."""
 
     policy: CachePolicy = CachePolicy()
 
-    def on(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> "FetchingStore":
+    def create_store(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> "FetchingStore":
         return FetchingStore(rank, self.policy, X_NF, labels)
 
-    def add_words(self, tally: Tally) -> None:
-        """Adds the requests for all rows that are neither in the rank's block nor in its cache, and these rows."""
-        layout, at, steps, foresight = tally.layout, tally.at, tally.steps, tally.foresight
-        own, member, A = layout.rows(at), layout.member(at), foresight.graph.A
+    def add_words(self, count: WordCount) -> None:
+        """Add the requests for all rows that are neither in the rank's block nor in its cache, and the rows."""
+        layout, at, steps, global_replay = count.layout, count.at, count.steps, count.global_replay
+        own, member, A = layout.rows(at), layout.member(at), global_replay.graph.A
         peers = PeerCaches(
-            self.policy, layout, at, foresight, lambda rows: extract_block(A, rows, layout.vertices)
+            self.policy, layout, at, global_replay, lambda rows: extract_block(A, rows, layout.vertices)
         )
         for step in range(0 if self.policy.learns else steps.start, steps.stop):
             requested = peers.requests(step)
@@ -309,16 +321,16 @@ class PartitionedFeatures(FeaturePlacement):
                 continue
             owned = [int(is_in_block(vertices, own).sum()) for vertices in requested]
             arriving, asked = len(requested[member]) - owned[member], sum(owned) - owned[member]
-            tally.put(Op.ALL_TO_ALL, layout.over, TensorName.COUNT, len(layout.blocks))
-            tally.put(Op.ALL_TO_ALL, layout.over, TensorName.INDEX, asked)
-            tally.put(Op.ALL_TO_ALL, layout.over, TensorName.X, arriving * tally.facts.features)
+            count.add(Op.ALL_TO_ALL, layout.over, TensorName.COUNT, len(layout.blocks))
+            count.add(Op.ALL_TO_ALL, layout.over, TensorName.INDEX, asked)
+            count.add(Op.ALL_TO_ALL, layout.over, TensorName.X, arriving * count.facts.features)
 
-    def holdings(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
-        return self.policy.holdings(layout, at, counts)._replace(every_label=True)
+    def held_sizes(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> HeldSizes:
+        return self.policy.held_sizes(layout, at, counts)._replace(every_label=True)
 
 
 class FetchingStore(FeatureStore):
-    """The block row of one rank, its cache, and the way to the owners of all other rows."""
+    """The block row of one rank, its cache, and requests to the owners of all other rows."""
 
     phase = Phase.FETCH
 
@@ -330,26 +342,28 @@ class FetchingStore(FeatureStore):
         self.every_label = ctx.blocks.training_labels(Piece(layout.vertices, range(ctx.facts.classes)))
 
         def read(rows: range) -> Csr:
-            return ctx.blocks.host_block(rows, layout.vertices)
+            return ctx.blocks.host_adjacency(rows, layout.vertices)
 
         if policy.share:
             reason, way_out = "its hits depend on the entries of the graph", "train without a cache"
             require_entries(read(range(0)), "A cache", reason, way_out)
-        rank.foresight.read_ahead()
-        self.peers = PeerCaches(policy, layout, ctx.at, rank.foresight, rank.foresight.reader(read))
-        drawn_on = torch.device("cpu") if ctx.device.type == "meta" else ctx.device
-        self.cache = self.peers.new_cache(layout.member(ctx.at), drawn_on)
-        for tensor in self.cache.held():
+        rank.global_replay.read_graph_in_replay()
+        self.peers = PeerCaches(
+            policy, layout, ctx.at, rank.global_replay, rank.global_replay.row_reader(read)
+        )
+        lookup_device = torch.device("cpu") if ctx.device.type == "meta" else ctx.device
+        self.cache = self.peers.new_cache(layout.member(ctx.at), lookup_device)
+        for tensor in self.cache.held_tensors():
             ctx.memory.hold(TensorName.INDEX, tensor)
-        self.X_SF = ctx.memory.buffer(TensorName.X, len(self.cache.vertices), ctx.facts.features)
+        self.X_SF = ctx.memory.hold_zeros(TensorName.X, len(self.cache.vertices), ctx.facts.features)
         if policy.share:
-            self._fill()
+            self._fill_cache()
 
-    def begin(self, step: int, vertices: Tensor, *, later: bool) -> "FetchedRows":
+    def start_fetch(self, step: int, vertices: Tensor, *, later: bool) -> "FetchedRows":
         with self.ctx.ledger.phase(Phase.FETCH):
             with self.ctx.ledger.op(Op.COPY, tensor=TensorName.INDEX):
                 lookup = self.cache.look_up(vertices)
-            rows = self._request(lookup, lambda: self.peers.requests(step), later=later)
+            rows = self._request_rows(lookup, lambda: self.peers.requests(step), later=later)
         absent, hits = sum(rows.requests.receive_counts), len(lookup.hits)
         self.ctx.measured.remote.rows += absent - (len(lookup.requested) - len(lookup.misses)) + hits
         self.ctx.measured.remote.cached += hits
@@ -359,10 +373,10 @@ class FetchingStore(FeatureStore):
         return self.labels.select(vertices.to(self.ctx.device), self.every_label, importance)
 
     def aggregate(self, A: Csr, H_NF: Tensor) -> Tensor:
-        """T = A H by broadcasts of the block rows of H, one owner after the other.
+        """Return T = A H by broadcasting the block rows of H one after the other.
 
-        With copies, this is CAGNET's 1.5D product: each rank multiplies by its share of the block rows, and the ranks
-        of a grid row add up their results.
+        With copies this is CAGNET's 1.5D product: each rank multiplies by its share of the block rows, and the ranks of
+        a grid row sum their results.
         """
         T_NF, rows = torch.zeros_like(H_NF), self._rows_of(A)
         for q in self._stages():
@@ -371,7 +385,7 @@ class FetchingStore(FeatureStore):
         return self.copies.all_reduce(T_NF, tensor=TensorName.T) if self.copies else T_NF
 
     def attend(self, A: Csr, T_QNF: Tensor, a_2H: Tensor) -> Tensor:
-        """Z by the same broadcasts of T, once the scores of all vertices have given the weights of all entries."""
+        """Return Z by the same broadcasts of T, after the scores of all vertices have determined all edge weights."""
         s_NQ = compute_scores(T_QNF, a_2H[1]).T.contiguous()
         s_VQ = torch.cat([self._block_of(q, s_NQ, TensorName.SCORES) for q in range(self.over.size)])
         A_NV = extract_block(A, self._rows_of(A), range(len(s_VQ)))
@@ -386,52 +400,52 @@ class FetchingStore(FeatureStore):
         return self.copies.all_reduce(Z_QNF, tensor=TensorName.Z) if self.copies else Z_QNF
 
     def _rows_of(self, A: Csr) -> range:
-        """This rank's rows of A, which has this rank's rows alone, or the rows of all."""
+        """Return the range of this rank's rows in A, which has either this rank's rows or all rows."""
         own = self.blocks[self.over.index]
         first = 0 if A.rows == len(own) else own.start
         return range(first, first + len(own))
 
     def _stages(self) -> range:
-        """The numbers of the block rows whose products this rank computes."""
+        """Return the numbers of the block rows that this rank multiplies by."""
         if self.copies is None:
             return range(self.over.size)
         return split_evenly(self.over.size, self.copies.size)[self.copies.index]
 
     def _block_of(self, q: int, x_NF: Tensor, tensor: TensorName) -> Tensor:
-        """The rows of the owner q, by a broadcast."""
+        """Broadcast the rows of the owner q."""
         shape = (len(self.blocks[q]), x_NF.shape[1])
         return self.over.broadcast(x_NF, root=q, shape=shape, tensor=tensor)
 
-    def _fill(self) -> None:
-        """Fetches the rows with which the cache begins."""
+    def _fill_cache(self) -> None:
+        """Fetch the initial rows of the cache."""
         vertices = self.cache.vertices
         everything = torch.arange(len(vertices), device=vertices.device)
         lookup = Lookup(vertices, everything, everything[:0], everything[:0], everything, everything)
-        self._request(lookup, self.peers.first_requests, later=False).wait()
+        self._request_rows(lookup, self.peers.first_requests, later=False).wait()
 
-    def _request(
-        self, lookup: Lookup, foreseen: Callable[[], Sequence[Tensor]], *, later: bool
+    def _request_rows(
+        self, lookup: Lookup, replayed: Callable[[], Sequence[Tensor]], *, later: bool
     ) -> "FetchedRows":
-        """Requests rows from their owners; `foreseen` are the requests of all peers, for a replay."""
+        """Request rows from their owners; `replayed` returns the requests of all peers, for a replay."""
         over, device = self.over, self.X_NF.device
         with over.ledger.op(Op.COPY, tensor=TensorName.INDEX):
             order, counts = sort_by_owner(lookup.requested, self.blocks)
             named = lookup.requested.index_select(0, order).to(device)
-        requests = request_rows(over, self.blocks, named, counts, lambda: list(map(self._owned, foreseen())))
+        requests = request_rows(
+            over, self.blocks, named, counts, lambda: list(map(self._select_owned, replayed()))
+        )
         with over.ledger.op(Op.COPY, tensor=TensorName.X):
             leaving_MF = self.X_NF.index_select(0, requests.requested.to(device))
         call = requests.exchange(leaving_MF, TensorName.X)
-        return FetchedRows(
-            self, lookup, order, requests, call.later() if later else CompletedCall(call.now())
-        )
+        return FetchedRows(self, lookup, order, requests, call.issue(overlap=later))
 
-    def _owned(self, vertices: Tensor) -> Tensor:
-        """Those of the vertices that are in this rank's block."""
+    def _select_owned(self, vertices: Tensor) -> Tensor:
+        """Return the vertices that are in this rank's block."""
         return select_owner(vertices, self.blocks, self.over.index)
 
 
 class FetchedRows(NamedTuple):
-    """Rows of features that owners send to a rank."""
+    """Feature rows that their owners are sending to a rank."""
 
     store: FetchingStore
     lookup: Lookup
@@ -441,7 +455,7 @@ class FetchedRows(NamedTuple):
     arriving: Pending[Tensor]
 
     def wait(self) -> Tensor:
-        """All rows of the mini-batch, in the order of its vertices; the cache takes its newcomers."""
+        """Return all rows of the mini-batch, in the order of its vertices, and refill the freed slots of the cache."""
         store, lookup = self.store, self.lookup
         with store.ctx.ledger.phase(Phase.FETCH):
             arrived = self.arriving.wait()

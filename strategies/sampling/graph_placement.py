@@ -1,12 +1,12 @@
-"""Placements of the graph: the rows of A on a rank, and the way to all other rows.
+"""Placements of the graph: which rows of A a rank has, and how it samples from all other rows.
 
-A placement answers for its rank (`on`: the graph that a sampler draws from), for its words and for its bytes. In a
-partitioned graph, a rank names the vertices of its frontier to their owners, and the owners draw their neighbours. What
-is drawn of a vertex is a function of group, step, layer and vertex, so the owner draws exactly what the rank would have
-drawn from the whole graph. A vertex is named once a layer, and only the drawn entries travel.
+A placement provides the graph that a rank's sampler draws from (`create_view`), its words and its bytes. In a
+partitioned graph, a rank sends the vertices of its frontier to their owners, which draw their neighbours. The draw is a
+function of group, step, layer and vertex, so the owner draws exactly what the rank would have drawn from the whole
+graph. A vertex is requested once per layer, and only the drawn entries are sent.
 
-In a replay no other rank can be asked. Replays, and the formulas of words, draw the mini-batches of all ranks from the
-whole graph instead, which no rank holds (`Foresight`). The 1.5D placement is in `graph_15d`.
+In a replay no other rank can answer. Replays, and the formulas of words, instead draw the mini-batches of all ranks
+from the whole graph (`GlobalReplay`). The 1.5D placement is in `graph_15d`.
 """
 
 from abc import ABC, abstractmethod
@@ -40,13 +40,13 @@ from harness.strategy import (
     Once,
     Piece,
     Words,
-    every_time,
+    compute_every_time,
     require_entries,
 )
 
 
 class BlockLayout(NamedTuple):
-    """The vertices in block rows, one for each rank of an axis or a single one for all ranks; and its copies.
+    """The vertices in block rows, one for each rank of an axis, or a single one for all ranks.
 
     Ranks along the other axis of the grid have copies of the same block row.
     """
@@ -65,29 +65,29 @@ class BlockLayout(NamedTuple):
         return self.grid[self.copied] if self.copied else 1
 
     def member(self, at: Coordinates) -> int:
-        """The number of the block row of the rank at `at`."""
+        """Return the number of the block row of the rank at `at`."""
         return at[self.over] if self.over else 0
 
     def rows(self, at: Coordinates) -> range:
-        """The vertices of the block row of the rank at `at`."""
+        """Return the vertices of the block row of the rank at `at`."""
         return self.blocks[self.member(at)]
 
-    def groups_of(self, member: int) -> list[int]:
-        """The groups of the ranks with the same block row."""
+    def groups_of_block(self, member: int) -> list[int]:
+        """Return the groups of the ranks with the same block row."""
         return [member * self.copies + copy for copy in range(self.copies)]
 
     def peer_groups(self, at: Coordinates) -> list[int]:
-        """The groups of the rank at `at` and its peers, which have all block rows between them."""
+        """Return the groups of the rank at `at` and its peers, which together have all block rows."""
         column = at[self.copied] if self.copied else 0
-        return [self.groups_of(member)[column] for member in range(len(self.blocks))]
+        return [self.groups_of_block(member)[column] for member in range(len(self.blocks))]
 
     def boundary(self, at: Coordinates, counts: Counts) -> Boundary:
-        """The number of rows that every block row needs of every other."""
+        """Return the number of rows that block rows need of each other."""
         return Boundary(counts, self.blocks, self.member(at), range(len(self.blocks)))
 
 
 class WholeGraph:
-    """The graph on one rank, or a square part of it on the diagonal; a sampler needs no other rank."""
+    """The graph on one rank, or a square diagonal block of it. Samplers need no other rank."""
 
     def __init__(
         self,
@@ -97,58 +97,62 @@ class WholeGraph:
         start: int = 0,
         device: torch.device | None = None,
     ) -> None:
-        """`groups` are those that this rank draws for, and `device` is that of the rank, by default that of A."""
+        """Wrap A; `groups` are those that this rank draws for, and `device` is the rank's, by default that of A."""
         self.A, self.start, self.groups, self.device = A, start, groups, device or A.val.device
         self.ledger = ledger or Ledger(recording=False)
 
-    def sampled_rows(self, draw: DrawRows, vertices: Tensor, key: DrawKey) -> Csr:
+    def sample_rows(self, draw: DrawRows, vertices: Tensor, key: DrawKey) -> Csr:
         return draw(self.A, vertices, vertices, key)
 
 
-class Foresight:
-    """The mini-batches of all groups, drawn from the whole graph: for formulas, and for replays."""
+class GlobalReplay:
+    """Draws the mini-batches of all groups from the whole graph, for formulas and replays."""
 
     def __init__(
-        self, sampler: Sampler, read: Callable[[], Csr] | None, targets: Tensor, once: Once = every_time
+        self,
+        sampler: Sampler,
+        read: Callable[[], Csr] | None,
+        targets: Tensor,
+        once: Once = compute_every_time,
     ) -> None:
-        """`read` returns all of A when it is first needed; None in a run, where other ranks draw for themselves."""
+        """Prepare to draw; `read` returns all of A when first needed, and is None in a run, where other ranks draw."""
         self.sampler, self.targets, self._read, self._once = sampler, targets, read, once
         self._step, self._batches = -1, dict[int, MiniBatch]()
         self._inputs: dict[int, Sequence[Tensor]] = {}
 
-    def read_ahead(self) -> None:
-        """In a replay, reads all of A before the first epoch, in whose memory it has no part."""
+    def read_graph_in_replay(self) -> None:
+        """In a replay, read all of A before the first epoch, so that it does not count as memory of the epoch."""
         if self._read:
-            _ = self.prepared
+            _ = self.prepared_sampler
 
     @cached_property
     def graph(self) -> WholeGraph:
         assert self._read is not None, "in a run other ranks answer"
         return WholeGraph(self._read())
 
-    def reader(self, read: Callable[[range], Csr]) -> Callable[[range], Csr]:
-        """Returns a function that reads rows of A: views of the whole graph in a replay, `read` itself in a run."""
+    def row_reader(self, read: Callable[[range], Csr]) -> Callable[[range], Csr]:
+        """Return a function that reads rows of A: views of the whole graph in a replay, `read` itself in a run."""
         return (
             (lambda rows: extract_block(self.graph.A, rows, range(self.graph.A.cols))) if self._read else read
         )
 
     @cached_property
-    def prepared(self) -> Sampler:
-        """The sampler on the whole graph."""
-        return self.sampler.on(self.graph)
+    def prepared_sampler(self) -> Sampler:
+        """The sampler, prepared for the whole graph."""
+        return self.sampler.prepare_for(self.graph)
 
     def once(self, key: Hashable, compute: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        """Tensors that all ranks compute alike from the graph and the mini-batches of this sampler."""
+        """Compute tensors once that depend only on the graph and this sampler's mini-batches."""
         return self._once((self.sampler.identity, key), compute)
 
     def vertices(self, step: int, group: int) -> Sequence[Tensor]:
-        """The vertices of every layer of a mini-batch; those of one step are kept.
+        """Return the vertices of each layer of a mini-batch; those of one step are cached.
 
-        The input of a layer begins with its output, so the input of the first layer is all that is kept.
+        The input of a layer begins with its output, so only the input of the first layer is cached.
         """
 
         def draw() -> Sequence[Tensor]:
-            layers = self.prepared.mini_batch(step, group, self.graph, self.targets).vertices
+            layers = self.prepared_sampler.mini_batch(step, group, self.graph, self.targets).vertices
             if layers[0].is_meta:
                 return layers
             assert all(torch.equal(each, layers[0][: len(each)]) for each in layers)
@@ -165,67 +169,67 @@ class Foresight:
         return [inputs[:size] for size in sizes.tolist()]
 
     def batch(self, step: int, group: int) -> MiniBatch:
-        """The mini-batch of a group; those of one step are kept."""
+        """Return the mini-batch of a group; those of one step are cached."""
         if step != self._step:
             self._step, self._batches, self._inputs = step, {}, {}
         if group not in self._batches:
-            self._batches[group] = self.prepared.mini_batch(step, group, self.graph, self.targets)
+            self._batches[group] = self.prepared_sampler.mini_batch(step, group, self.graph, self.targets)
         return self._batches[group]
 
 
 class Rank(NamedTuple):
-    """One rank as the parts of a strategy see it."""
+    """What the parts of a system know about their rank."""
 
     ctx: Context
     layout: BlockLayout
     group: int
-    foresight: Foresight
+    global_replay: GlobalReplay
 
     @property
     def holders(self) -> Axis:
-        """The axis of the ranks that have all block rows between them."""
+        """The axis whose ranks together have all block rows."""
         return self.ctx.grid.axis((self.layout.over,) if self.layout.over else ())
 
 
-class Tally(NamedTuple):
-    """The words of one rank in some steps, to which every part of a strategy adds its own."""
+class WordCount(NamedTuple):
+    """The words of one rank in some steps, to which each part of a system adds its own."""
 
     words: Words
     layout: BlockLayout
     at: Coordinates
     facts: Facts
     steps: range
-    foresight: Foresight
+    global_replay: GlobalReplay
 
-    def put(self, op: Op, axis: AxisName | None, tensor: TensorName, number: int) -> None:
-        """Adds words of the forward pass, outside of layers."""
+    def add(self, op: Op, axis: AxisName | None, tensor: TensorName, number: int) -> None:
+        """Add words of the forward pass that belong to no layer."""
         assert axis is not None, "words go over an axis"
-        self.words.put(Direction.FORWARD, -1, op, axis, tensor, number)
+        self.words.add(Direction.FORWARD, -1, op, axis, tensor, number)
 
 
 class GraphPlacement(ABC):
     """A placement of the graph; by default every rank has the whole graph."""
 
     def piece(self, layout: BlockLayout, at: Coordinates) -> Piece:
-        """The rows and columns of A that the rank at `at` has."""
+        """Return the rows and columns of A that the rank at `at` has."""
         return Piece(layout.vertices, layout.vertices)
 
-    def own(self, rank: Rank) -> Csr:
-        """A at that piece, to draw from."""
+    def sampling_block(self, rank: Rank) -> Csr:
+        """Return A at that piece, to sample from."""
         return rank.ctx.blocks.sampling_matrix(*self.piece(rank.layout, rank.ctx.at))
 
     @abstractmethod
-    def on(self, rank: Rank) -> GraphView:
-        """The graph that the sampler of a rank draws from."""
+    def create_view(self, rank: Rank) -> GraphView:
+        """Return the graph that the sampler of a rank draws from."""
 
-    def add_words(self, tally: Tally) -> None:
-        """Adds the words of sampling; by default none, as no rank asks another."""
+    def add_words(self, count: WordCount) -> None:
+        """Add the words of sampling; by default none."""
         return
 
     def bulk_counts(self, layout: BlockLayout, A: Csr, batches: int, frontier: int) -> tuple[int, int, int]:
-        """The numbers of batches that a rank draws at once, and of rows and entries of A that it fetches for the draw.
+        """Return how many batches a rank draws together, and how many rows and entries of A it fetches for that.
 
-        The rank trains on `batches` of them, and a batch has a frontier of `frontier` vertices.
+        The rank trains on `batches` of them, each with a frontier of `frontier` vertices.
         """
         return batches, 0, 0
 
@@ -233,88 +237,88 @@ class GraphPlacement(ABC):
 class ReplicatedGraph(GraphPlacement):
     """The whole graph on every rank."""
 
-    def on(self, rank: Rank) -> WholeGraph:
-        return WholeGraph(self.own(rank), rank.ctx.ledger, [rank.group], device=rank.ctx.device)
+    def create_view(self, rank: Rank) -> WholeGraph:
+        return WholeGraph(self.sampling_block(rank), rank.ctx.ledger, [rank.group], device=rank.ctx.device)
 
 
 class OwnSubgraph(GraphPlacement):
-    """The subgraph on a rank's own vertices; edges between the vertices of two ranks are on neither."""
+    """The subgraph of a rank's own vertices, without edges to other ranks."""
 
     def piece(self, layout: BlockLayout, at: Coordinates) -> Piece:
         return Piece(layout.rows(at), layout.rows(at))
 
-    def on(self, rank: Rank) -> WholeGraph:
+    def create_view(self, rank: Rank) -> WholeGraph:
         start = rank.layout.rows(rank.ctx.at).start
-        return WholeGraph(self.own(rank), rank.ctx.ledger, [rank.group], start)
+        return WholeGraph(self.sampling_block(rank), rank.ctx.ledger, [rank.group], start)
 
 
 class PartitionedGraph(GraphPlacement):
-    """Block rows of the graph, one for each rank; the owner of a vertex draws its neighbours."""
+    """Block rows of the graph, one for each rank. The owner of a vertex draws its neighbours."""
 
     def piece(self, layout: BlockLayout, at: Coordinates) -> Piece:
         return Piece(layout.rows(at), layout.vertices)
 
-    def on(self, rank: Rank) -> GraphView:
-        A_NK = self.own(rank)
+    def create_view(self, rank: Rank) -> GraphView:
+        A_NK = self.sampling_block(rank)
         require_entries(
             A_NK,
             "Sampling a partitioned graph",
             "the words depend on the neighbours that are drawn",
-            "take graphsage, which has the graph on every rank",
+            "use graphsage, which replicates the graph",
         )
         return BlockRowGraph(A_NK, rank)
 
-    def add_words(self, tally: Tally) -> None:
-        """Adds, layer by layer, the vertices that are requested, and the lengths, columns and values of their rows."""
-        layout, at = tally.layout, tally.at
+    def add_words(self, count: WordCount) -> None:
+        """Add, layer by layer, the vertices that are requested, and the lengths, columns and values of their rows."""
+        layout, at = count.layout, count.at
         own, member, over = layout.rows(at), layout.member(at), layout.over
-        for step in tally.steps:
-            batches = [tally.foresight.batch(step, group) for group in layout.peer_groups(at)]
+        for step in count.steps:
+            batches = [count.global_replay.batch(step, group) for group in layout.peer_groups(at)]
             for layer in range(len(batches[member].A)):
                 owned = [is_in_block(batch.vertices[layer + 1], own) for batch in batches]
                 absent = ~owned[member]
                 entries = int(batches[member].A[layer].rowptr.diff()[absent].sum())
                 requests = sum(int(each.sum()) for peer, each in enumerate(owned) if peer != member)
-                tally.put(Op.ALL_TO_ALL, over, TensorName.COUNT, len(layout.blocks) + int(absent.sum()))
-                tally.put(Op.ALL_TO_ALL, over, TensorName.INDEX, requests + entries)
-                tally.put(Op.ALL_TO_ALL, over, TensorName.A, entries)
+                count.add(Op.ALL_TO_ALL, over, TensorName.COUNT, len(layout.blocks) + int(absent.sum()))
+                count.add(Op.ALL_TO_ALL, over, TensorName.INDEX, requests + entries)
+                count.add(Op.ALL_TO_ALL, over, TensorName.A, entries)
 
 
 class BlockRowGraph:
-    """The block row of one rank, and the way to the block rows of the others."""
+    """The block row of one rank, and requests to the owners of all other block rows."""
 
     def __init__(self, A_NK: Csr, rank: Rank) -> None:
-        self.A, self.blocks, self.over, self.foresight = (
+        self.A, self.blocks, self.over, self.global_replay = (
             A_NK,
             rank.layout.blocks,
             rank.holders,
-            rank.foresight,
+            rank.global_replay,
         )
         self.own = self.blocks[self.over.index]
         self.start = self.own.start
-        self.foresight.read_ahead()
+        self.global_replay.read_graph_in_replay()
 
-    def sampled_rows(self, draw: DrawRows, vertices: Tensor, key: DrawKey) -> Csr:
-        """Every owner draws from its rows with the key of the group that asks."""
+    def sample_rows(self, draw: DrawRows, vertices: Tensor, key: DrawKey) -> Csr:
+        """Request rows from their owners, each of which draws with the key of the requesting group."""
         order, counts = sort_by_owner(vertices, self.blocks)
         named = vertices[order]
 
-        def foreseen_requests() -> list[Tensor]:
-            """The vertices of this rank in the frontier of every group."""
+        def replayed_requests() -> list[Tensor]:
+            """Return the vertices of this rank in the frontier of each group."""
             groups = range(self.over.size)
-            frontiers = (self.foresight.vertices(key.step, group)[key.layer + 1] for group in groups)
+            frontiers = (self.global_replay.vertices(key.step, group)[key.layer + 1] for group in groups)
             return [frontier[is_in_block(frontier, self.own)] for frontier in frontiers]
 
-        def foreseen_sample() -> Csr:
-            return draw(self.foresight.graph.A, named, named, key)
+        def replayed_sample() -> Csr:
+            return draw(self.global_replay.graph.A, named, named, key)
 
         def draw_for(group: int, rows: Tensor) -> Csr:
             return draw(self.A, rows, rows + self.start, key._replace(group=group))
 
-        requests = request_rows(self.over, self.blocks, named.to(self.over.device), counts, foreseen_requests)
+        requests = request_rows(self.over, self.blocks, named.to(self.over.device), counts, replayed_requests)
         by_group = requests.requested.split(requests.send_counts)
         leaving = vstack([draw_for(group, rows) for group, rows in enumerate(by_group)])
         own = draw_for(self.over.index, named.split(counts)[self.over.index] - self.start)
         return select_rows(
-            fetch_matrix_rows(requests, leaving, own, foreseen_sample), invert_permutation(order)
+            fetch_matrix_rows(requests, leaving, own, replayed_sample), invert_permutation(order)
         )

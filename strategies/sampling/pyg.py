@@ -1,9 +1,9 @@
-"""PyTorch Geometric's own NeighborLoader, in data parallel: PyG draws the mini-batches, and the harness trains on them.
+"""PyTorch Geometric's NeighborLoader in data parallel: PyG draws the mini-batches, and the harness trains on them.
 
-Every rank has the whole graph, and the targets of `graphsage`. As in PyG's examples, all layers multiply by one sampled
-graph, whose outermost vertices have drawn no neighbours. Loops are not drawn and always kept; the other entries of a
-row are multiplied by the number of its neighbours over the number of those drawn. So the rows of the targets have the
-right mean, and the rows of outermost vertices do not: the strategy is approximate. PyG samples in pyg-lib or
+Every rank has the whole graph, and the same targets as in `graphsage`. As in PyG's examples, all layers multiply by one
+sampled graph, in which the outermost vertices have no neighbours. Self-loops are not drawn but always kept; the other
+entries of a row are scaled by the number of its neighbours over the number of drawn ones. The rows of targets are
+therefore unbiased, but those of outermost vertices are not, so the strategy is approximate. PyG samples with pyg-lib or
 torch-sparse.
 
 Legend: S the sampled vertices, which begin with the targets B.
@@ -44,8 +44,8 @@ class Pyg(SampledStrategy):
     def refuse(self) -> str | None:
         if not any(map(find_spec, SAMPLING)):
             return (
-                "PyG samples neighbours in pyg-lib or torch-sparse, and neither is installed: install one as PyG's "
-                "documentation says, or take graphsage, which samples by itself"
+                "PyG samples neighbours with pyg-lib or torch-sparse, and neither is installed: install one as PyG's "
+                "documentation says, or use graphsage, which has its own sampler"
             )
         return super().refuse()
 
@@ -55,18 +55,18 @@ class Pyg(SampledStrategy):
 
 @dataclass(frozen=True)
 class Loader(Sampler):
-    """PyG's loader, on the targets of another sampler. The memory that PyG takes for the graph is not counted."""
+    """PyG's loader, on the targets of another sampler. The memory of PyG's copy of the graph is not counted."""
 
     plain: Neighbours
     loader: Any = None
-    """PyG's loader, once the graph is known; and the graph without its loops, and the loops."""
+    """PyG's loader, the graph without self-loops, and the self-loops; set by `prepare_for`."""
     A: Csr | None = None
     loops: Tensor | None = None
 
     def steps(self, targets: int) -> int:
         return self.plain.steps(targets)
 
-    def on(self, graph: GraphView) -> Self:
+    def prepare_for(self, graph: GraphView) -> Self:
         from torch_geometric.data import Data
         from torch_geometric.loader import NeighborLoader
 
@@ -74,11 +74,11 @@ class Loader(Sampler):
         edges = torch.stack([A.col.long(), row_indices(A)])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Using 'NeighborSampler' without a 'pyg-lib'")
-            loader = NeighborLoader(Data(edge_index=edges, num_nodes=A.rows), self.plain.hops())
+            loader = NeighborLoader(Data(edge_index=edges, num_nodes=A.rows), self.plain.fanouts_per_hop())
         return replace(self, loader=loader, A=A, loops=loops)
 
     def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
-        """The same mini-batch in every call: PyG draws from torch's generator, which is seeded for each."""
+        """Draw a mini-batch with PyG. torch's generator is seeded for each, so repeated calls return the same."""
         assert self.A is not None
         assert self.loops is not None
         layers, B = self.plain.layers, self.plain.targets(step, group, targets)

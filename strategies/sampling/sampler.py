@@ -1,8 +1,8 @@
-"""Samplers: the vertices and the entries of A in a mini-batch, as functions of seed, group and step.
+"""Samplers: draw the vertices and the entries of A in a mini-batch, as functions of seed, group and step.
 
-A sampler draws from a graph, wherever its rows are (`graph_placement`). GraphSAGE's sampler takes some training
-vertices, some neighbours of each, and some neighbours of those. GraphSAINT's sampler takes vertices by their
-importance, and all edges between them. The sampler that draws many mini-batches at once is in `bulk`.
+A sampler draws from a graph, wherever its rows are (`graph_placement`). GraphSAGE's sampler draws training vertices,
+neighbours of each, and neighbours of those. GraphSAINT's sampler draws vertices by importance and takes all edges
+between them. The sampler that draws many mini-batches together is in `bulk`.
 
 Legend: q the probability of one draw of a vertex, p the probability that a vertex is in a sample.
 """
@@ -32,20 +32,20 @@ from harness.strategy import LONG, MiniBatch
 from harness.validation import Frozen
 
 MAX_FANOUT = 1 << 12
-"""The draws of a row must be fewer: the counter of a random number has 12 bits for them."""
+"""A row must have fewer draws, because the counter of a random number has 12 bits for them."""
 
 Fanouts = tuple[Annotated[int, Field(ge=1, lt=MAX_FANOUT)], ...]
 
 
 class FanoutParams(Frozen):
-    """The parameters of every sampler of neighbours."""
+    """The parameters of neighbour samplers."""
 
     fanouts: Fanouts = Field((15, 10, 5), min_length=1, examples=[[3, 2]])
-    """Neighbours drawn per vertex, hop by hop from the batch outwards; the last fan-out holds for all hops beyond."""
+    """Neighbours drawn per vertex, for each hop from the batch; the last fan-out applies to all further hops."""
 
 
 class DrawKey(NamedTuple):
-    """The key of a draw: the group and the step of the mini-batch, and the layer."""
+    """The key of a draw: the group, step and layer of a mini-batch."""
 
     group: int
     step: int
@@ -53,7 +53,7 @@ class DrawKey(NamedTuple):
 
 
 class DrawRows(Protocol):
-    """Draws some of the entries of these rows of A, which belong to these vertices."""
+    """Draws some entries of rows of A, which belong to `vertices`."""
 
     def __call__(self, A: Csr, rows: Tensor, vertices: Tensor, key: DrawKey) -> Csr: ...
 
@@ -66,99 +66,99 @@ class GraphView(Protocol):
     start: int
     """The vertex of the first row."""
 
-    def sampled_rows(self, draw: DrawRows, vertices: Tensor, key: DrawKey) -> Csr:
-        """The rows of some vertices, in their order; the rank that has a row draws from it."""
+    def sample_rows(self, draw: DrawRows, vertices: Tensor, key: DrawKey) -> Csr:
+        """Sample the rows of some vertices, in their order. The rank that has a row draws from it."""
 
 
 class Sampler(ABC):
-    """A way to draw mini-batches; a mini-batch is the same on whichever rank and beside whatever else it is drawn."""
+    """Draws mini-batches. A mini-batch does not depend on the rank that draws it, nor on what else is drawn."""
 
     @abstractmethod
     def steps(self, targets: int) -> int:
-        """The training steps of an epoch, by the number of vertices that may be trained on."""
+        """Return the number of training steps in an epoch, given the number of target vertices."""
 
     @abstractmethod
     def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
-        """The mini-batch of a step and group (`harness.strategy.Strategy.mini_batch`)."""
+        """Return the mini-batch of a step and group (`harness.strategy.Strategy.mini_batch`)."""
 
-    def on(self, graph: GraphView) -> "Sampler":
-        """The sampler with everything prepared that this graph needs; by default, the sampler itself."""
+    def prepare_for(self, graph: GraphView) -> "Sampler":
+        """Return a sampler that is prepared for this graph; by default, the sampler itself."""
         return self
 
     @property
     def identity(self) -> Hashable:
-        """Equal for samplers that draw the same mini-batches of the same graph."""
+        """A key that is equal for samplers that draw the same mini-batches of the same graph."""
         return self
 
-    def held(self) -> list[tuple[TensorName, Tensor]]:
-        """The tensors that were prepared for the graph."""
+    def held_tensors(self) -> list[tuple[TensorName, Tensor]]:
+        """Return the tensors that were prepared for the graph."""
         return []
 
     def memory(self, vertices: int) -> dict[TensorName, int]:
-        """The bytes of these tensors, by formula."""
+        """Return the bytes of these tensors, by formula."""
         return {}
 
-    def chances(self, group: int, targets: Tensor, vertices: int) -> Tensor:
-        """The chance of every vertex to be in the output of a group's mini-batch; float64."""
-        raise NotImplementedError(f"{type(self).__name__} states no chances")
+    def target_probabilities(self, group: int, targets: Tensor, vertices: int) -> Tensor:
+        """Return the probability (float64) that each vertex is in the output of a group's mini-batch."""
+        raise NotImplementedError(f"{type(self).__name__} does not know the probabilities of its vertices")
 
-    def hops(self) -> Sequence[int] | None:
-        """The fan-outs hop by hop; None where a vertex draws no neighbours of its own."""
+    def fanouts_per_hop(self) -> Sequence[int] | None:
+        """Return the fan-out of each hop; None if vertices do not draw neighbours independently."""
         return None
 
     @property
     def at_once(self) -> int:
-        """The steps of an epoch whose mini-batches are drawn at once; 0 where each is drawn by itself."""
+        """The number of steps whose mini-batches are drawn together; 0 if they are drawn one by one."""
         return 0
 
-    def expected(self, A: Csr, targets: Tensor) -> MiniBatch:
-        """The shapes of a mini-batch of these targets, where several are drawn at once."""
+    def expected_shapes(self, A: Csr, targets: Tensor) -> MiniBatch:
+        """Return the expected shapes of a mini-batch of these targets, if several are drawn together."""
         raise NotImplementedError(f"{type(self).__name__} draws one mini-batch at a time")
 
 
 @dataclass(frozen=True)
 class Neighbours(Sampler):
-    """Some targets, some neighbours of each, some neighbours of those (GraphSAGE).
+    """Draws some targets, neighbours of each, and neighbours of those (GraphSAGE).
 
-    An epoch goes through the targets once, in an order of its own. Each layer draws anew. A vertex's own loop is always
-    kept as it is, and the other entries are rescaled, so that a layer's aggregation has the right mean.
+    An epoch visits each target once, in a new random order. Each layer draws again. A vertex's self-loop is always kept
+    unscaled, and the other entries are rescaled, so that a layer's aggregation is unbiased.
     """
 
     seed: int
     size: int
-    """The targets of a mini-batch."""
+    """The number of targets in a mini-batch."""
     fanouts: Sequence[int]
     layers: int
     groups: int
     own: bool = False
-    """A group trains on its own stretch of the targets; otherwise a shuffle of all targets is dealt to all groups."""
+    """Whether a group trains on its own range of the targets; otherwise all targets are shuffled among the groups."""
 
     def steps(self, targets: int) -> int:
         return max(1, -(-targets // (self.size * self.groups)))
 
-    def hops(self) -> list[int]:
-        return hops_of(self.fanouts, self.layers)
+    def fanouts_per_hop(self) -> list[int]:
+        return fanout_per_hop(self.fanouts, self.layers)
 
     def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
         """Layers are drawn from the output back to the input."""
-        vertices = [beside_entries(self.targets(step, group, targets), graph.A)]
+        vertices = [move_to_entries(self.targets(step, group, targets), graph.A)]
         matrices: list[Csr] = []
         for layer in reversed(range(self.layers)):
-            sample = graph.sampled_rows(self.draw, vertices[0], DrawKey(group, step, layer))
-            frontier, A = renumbered(sample, vertices[0])
+            sample = graph.sample_rows(self.draw, vertices[0], DrawKey(group, step, layer))
+            frontier, A = renumber_columns(sample, vertices[0])
             vertices.insert(0, frontier)
             matrices.insert(0, A)
         return MiniBatch(vertices, matrices)
 
     def draw(self, A: Csr, rows: Tensor, vertices: Tensor, key: DrawKey) -> Csr:
-        fanout = self.hops()[self.layers - 1 - key.layer]
-        return sampled_neighbours(A, rows, vertices, fanout, (self.seed, *key), loops=True)
+        fanout = self.fanouts_per_hop()[self.layers - 1 - key.layer]
+        return sample_neighbours(A, rows, vertices, fanout, (self.seed, *key), loops=True)
 
     def targets(self, step: int, group: int, targets: Tensor) -> Tensor:
-        """The targets of a mini-batch; those of an epoch are shared out evenly among steps and groups."""
+        """Return the targets of a mini-batch. An epoch divides them evenly among steps and groups."""
         steps = self.steps(len(targets))
         epoch, turn = divmod(step, steps)
-        candidates = self.targets_of(group, targets)
+        candidates = self.group_targets(group, targets)
         shares, number = (steps, turn) if self.own else (steps * self.groups, turn * self.groups + group)
         share = split_evenly_part(len(candidates), shares, number)
         if targets.is_meta:
@@ -167,26 +167,28 @@ class Neighbours(Sampler):
         order = random_order(seed, Purpose.SAMPLE, range(len(candidates)))
         return candidates[order[share.start : share.stop]]
 
-    def targets_of(self, group: int, targets: Tensor) -> Tensor:
-        """All targets that a group may train on."""
+    def group_targets(self, group: int, targets: Tensor) -> Tensor:
+        """Return all targets that a group may train on."""
         if not self.own:
             return targets
         stretch = split_evenly_part(len(targets), self.groups, group)
         return targets[stretch.start : stretch.stop]
 
-    def chances(self, group: int, targets: Tensor, vertices: int) -> Tensor:
+    def target_probabilities(self, group: int, targets: Tensor, vertices: int) -> Tensor:
         p = torch.zeros(vertices, dtype=torch.float64)
-        p[self.targets_of(group, targets)] = 1 / (self.steps(len(targets)) * (1 if self.own else self.groups))
+        p[self.group_targets(group, targets)] = 1 / (
+            self.steps(len(targets)) * (1 if self.own else self.groups)
+        )
         return p
 
 
-def hops_of(fanouts: Sequence[int], layers: int) -> list[int]:
-    """The fan-outs hop by hop; the last holds for all hops beyond."""
+def fanout_per_hop(fanouts: Sequence[int], layers: int) -> list[int]:
+    """Return the fan-out of each hop; the last applies to all further hops."""
     return [fanouts[min(hop, len(fanouts) - 1)] for hop in range(layers)]
 
 
-def renumbered(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:
-    """The frontier, which is the vertices of A's rows and then those of its other filled columns; and A renumbered.
+def renumber_columns(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:
+    """Return the frontier, the vertices of A's rows followed by its other filled columns, and A renumbered.
 
     The columns of the renumbered matrix are positions in the frontier.
     """
@@ -200,32 +202,31 @@ def renumbered(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:
     return frontier, relabel_columns(A, col, len(frontier))
 
 
-def beside_entries(x: Tensor, A: Csr) -> Tensor:
-    """A tensor of the host where the entries of A are; of shapes alone, it stays."""
+def move_to_entries(x: Tensor, A: Csr) -> Tensor:
+    """Move a host tensor to the device of A's entries; with shapes only, return it unchanged."""
     return x if A.val.is_meta else upload(x, A.val.device)
 
 
-def sampled_neighbours(
+def sample_neighbours(
     A: Csr, rows: Tensor, vertices: Tensor, fanout: int, seed: Seed, *, loops: bool = False
 ) -> Csr:
-    """`fanout` neighbours of each vertex without replacement, every set of neighbours being equally likely.
+    """Draw `fanout` neighbours of each vertex without replacement, each set of neighbours equally likely.
 
-    Returns some of the entries of A[rows], rescaled so that a product with the sample has the mean of the product with
-    A[rows]; `vertices` are the numbers of the rows' vertices. With `loops`, an entry in the column of its own row's
-    vertex is always kept as it is, and the draw is among the others. Rows of no more than `fanout` entries stay whole.
-    The draw from a row is a function of the seed, of the number of its vertex and of the row's length. So every rank
-    that has the row draws the same entries, whichever other rows stand beside it. Floyd's algorithm draws, so the work
-    for a row is proportional to the fan-out and not to the row's length. A compiled loop runs on a CPU, and tensor
-    operations on a GPU (`vectorised`), with equal bits.
-    Verifier (tests/sampling/test_neighbours.py): the definition in Python, and the frequency of every set on tiny rows.
+    Return entries of A[rows], rescaled so that a product with the sample is an unbiased estimate of the product with
+    A[rows]. `vertices` are the vertices of the rows. With `loops`, self-loops are always kept unscaled, and the other
+    entries are drawn. Rows of at most `fanout` entries are taken whole. The draw from a row is a function of the seed,
+    its vertex and its length, so every rank that has the row draws the same entries, whatever the other rows are.
+    Floyd's algorithm makes the work for a row proportional to the fan-out, not to the row's length. A compiled loop
+    runs on a CPU and tensor operations on a GPU (`vectorised`), with equal bits. Tested in
+    tests/sampling/test_neighbours.py against the definition in Python, and the frequency of every set on tiny rows.
     """
     assert 0 < fanout < MAX_FANOUT, fanout
     most = fanout + loops
-    if A.val.is_meta:  # as if all rows of A were of equal length
-        return unfilled(A, len(rows), len(rows) * min(most, -(-A.nnz // max(A.rows, 1))))
+    if A.val.is_meta:  # rows of equal length
+        return allocate_rows(A, len(rows), len(rows) * min(most, -(-A.nnz // max(A.rows, 1))))
     key = derive_key(seed, Purpose.SAMPLE)
     if is_on_gpu(A.val):
-        spans = vectorised.spans_of(A, rows, vertices if loops else None)
+        spans = vectorised.find_spans(A, rows, vertices if loops else None)
         return vectorised.draw_entries(
             A,
             spans,
@@ -233,25 +234,25 @@ def sampled_neighbours(
             lambda which, of: vectorised.choose_by_floyd(vertices.index_select(0, which), of, fanout, key),
         )
     lengths = A.rowptr.index_select(0, rows + 1) - A.rowptr.index_select(0, rows)
-    sample = unfilled(A, len(rows), int(lengths.clamp(max=most).sum()))
+    sample = allocate_rows(A, len(rows), int(lengths.clamp(max=most).sum()))
     first, second = (np.uint64(word) for word in key)
     how = fanout, loops, first, second
-    entries = draw_neighbours(arrays(A), (rows.numpy(), vertices.numpy()), how, arrays(sample))
+    entries = draw_neighbours(as_arrays(A), (rows.numpy(), vertices.numpy()), how, as_arrays(sample))
     return sample._replace(col=sample.col[:entries], val=sample.val[:entries])
 
 
-def unfilled(A: Csr, rows: int, entries: int) -> Csr:
-    """A matrix for some rows of A, with room for so many entries; a compiled loop fills it."""
+def allocate_rows(A: Csr, rows: int, entries: int) -> Csr:
+    """Allocate a matrix for some rows of A with this many entries, which a compiled loop fills."""
     return Csr(A.rowptr.new_zeros(rows + 1), A.col.new_empty(entries), A.val.new_empty(entries), A.cols)
 
 
-def arrays(matrix: Sequence[Any]) -> tuple[Any, ...]:
-    """The tensors of a matrix or a stack as arrays, for a compiled loop."""
+def as_arrays(matrix: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the tensors of a matrix or a stack as NumPy arrays, for a compiled loop."""
     return tuple(part.numpy() for part in matrix if isinstance(part, Tensor))
 
 
 class Shares(NamedTuple):
-    """The chances of GraphSAINT's vertices."""
+    """The probabilities of GraphSAINT's vertices."""
 
     q: Tensor
     cumulative: Tensor
@@ -264,13 +265,13 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True)
 class NodesByImportance(Sampler):
-    """GraphSAINT's node sampler: vertices with large columns are drawn more often, and weigh less once drawn.
+    """GraphSAINT's node sampler: draws vertices with large columns more often, and weights them less.
 
-    A vertex is drawn in proportion to the squares of its column of A, `size` times, with replacement. The authors count
-    in many samples beforehand how often a vertex and an edge occur; these frequencies have a closed form. An epoch has
-    about as many draws as the graph has vertices. The host computes the chances of vertices, since sums and logarithms
-    differ between devices, so a GPU draws the same vertices and edges. The chances of edges, which scale the values,
-    are computed where A is, and may differ in the last bit.
+    Vertices are drawn `size` times with replacement, with probabilities proportional to the squared norms of their
+    columns of A. The authors estimate the frequencies of vertices and edges from many samples; here they have a closed
+    form. An epoch draws about as many vertices as the graph has. The host computes the probabilities of vertices,
+    because sums and logarithms differ between devices, so a GPU draws the same vertices and edges. The probabilities of
+    edges, which scale the values, are computed on the device of A, and may differ in the last bit.
     """
 
     seed: int
@@ -283,21 +284,21 @@ class NodesByImportance(Sampler):
     def steps(self, targets: int) -> int:
         return -(-self.vertices // (self.size * self.groups))
 
-    def on(self, graph: GraphView) -> Self:
+    def prepare_for(self, graph: GraphView) -> Self:
         A = graph.A
         q = column_shares(to_device(A, "cpu"))
         p = self._at_least_once(q)
-        q_there, cumulative, p_there = (beside_entries(x, A) for x in (q, q.cumsum(0), p))
+        q_there, cumulative, p_there = (move_to_entries(x, A) for x in (q, q.cumsum(0), p))
         return replace(self, shares=Shares(q_there, cumulative, p_there, float(p.mean())))
 
-    def held(self) -> list[tuple[TensorName, Tensor]]:
+    def held_tensors(self) -> list[tuple[TensorName, Tensor]]:
         return [(TensorName.CHANCE, each) for each in self.shares or () if isinstance(each, Tensor)]
 
     def memory(self, vertices: int) -> dict[TensorName, int]:
         return {TensorName.CHANCE: 3 * LONG * vertices}
 
     def draw(self, step: int, group: int) -> Tensor:
-        """The vertices of the sample, ascending, each once."""
+        """Draw the distinct vertices of a sample, in ascending order."""
         cumulative = self._known.cumulative
         numbers = torch.arange(self.size, device=cumulative.device)
         darts = uniform((self.seed, group, step), Purpose.SAMPLE, numbers) * cumulative[-1]
@@ -305,33 +306,33 @@ class NodesByImportance(Sampler):
         return S
 
     def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
-        """The subgraph on a sample; an entry is divided by the chance of its column, given its row."""
+        """Return the subgraph of a sample; entries are divided by the probability of their column, given their row."""
         A, S = graph.A, self.draw(step, group)
         *_, p, mean = self._known
-        A_S = induced_on(A, S)
+        A_S = induce_subgraph(A, S)
         if not A.val.is_meta:
             row, col = row_indices(A_S), A_S.col.long()
-            chance = torch.where(row == col, 1.0, self.both(S[row], S[col]) / p[S[row]])
+            chance = torch.where(row == col, 1.0, self.pair_probability(S[row], S[col]) / p[S[row]])
             A_S = A_S._replace(val=A_S.val / chance.to(A_S.val.dtype))
         return MiniBatch([S] * (self.layers + 1), [A_S] * self.layers, mean / p[S])
 
-    def both(self, u: Tensor, v: Tensor) -> Tensor:
-        """The chance that two different vertices are in one sample: p_u + p_v minus the chance of either."""
+    def pair_probability(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return the probability that two different vertices are in a sample: p_u + p_v minus that of either."""
         q, _, p, _ = self._known
         return p[u] + p[v] - self._at_least_once(q[u] + q[v])
 
     @property
     def _known(self) -> Shares:
-        assert self.shares is not None, "a sampler by importance is prepared for a graph first"
+        assert self.shares is not None, "prepare the sampler for a graph first, with `prepare_for`"
         return self.shares
 
     def _at_least_once(self, q: Tensor) -> Tensor:
-        """The chance of at least one draw, 1 - (1 - q)^B; exact for small q too."""
+        """Return the probability of at least one draw, 1 - (1 - q)^B, accurately for small q."""
         return -torch.expm1(self.size * torch.log1p(-q.clamp(max=1 - 1e-15)))
 
 
 def column_shares(A: Csr) -> Tensor:
-    """The share of each column of A in the sum of the squares of its entries; of shapes alone, equal shares."""
+    """Return the share of each column in the sum of A's squared entries; with shapes only, equal shares."""
     if A.val.is_meta:
         return torch.full((A.cols,), 1 / max(A.cols, 1), dtype=torch.float64)
     squares = torch.zeros(A.cols, dtype=torch.float64)
@@ -339,16 +340,16 @@ def column_shares(A: Csr) -> Tensor:
     return squares / squares.sum()
 
 
-def induced_on(A: Csr, S: Tensor) -> Csr:
-    """The subgraph of a square A on some of its vertices, ascending."""
+def induce_subgraph(A: Csr, S: Tensor) -> Csr:
+    """Return the subgraph of a square A that some vertices induce, in ascending order."""
     return induced_pair(A, S, S, 0, 1.0)[0]
 
 
 @dataclass(frozen=True)
-class Deal:
-    """The deal of targets to mini-batches: an epoch goes through the targets once, in an order of its own.
+class BatchSchedule:
+    """The assignment of targets to mini-batches. An epoch visits each target once, in a new random order.
 
-    A step trains a batch of every group. The last batch may be short, and in the last step some groups may have none.
+    A step trains one batch of each group. The last batch may be short, and in the last step some groups may have none.
     """
 
     seed: int
@@ -358,21 +359,21 @@ class Deal:
 
     @property
     def count(self) -> int:
-        """The batches of an epoch."""
+        """The number of batches in an epoch."""
         return -(-self.targets // self.size)
 
     @property
     def steps(self) -> int:
-        """The steps of an epoch; one even if nothing is to be trained on."""
+        """The number of steps in an epoch; at least one, even without targets."""
         return max(1, -(-self.count // self.groups))
 
-    def number(self, step: int, group: int) -> tuple[int, int]:
-        """The epoch of a step, and the number of a group's batch in the epoch; batches from `count` on are empty."""
+    def locate_batch(self, step: int, group: int) -> tuple[int, int]:
+        """Return the epoch of a step and the number of a group's batch in it; batches from `count` on are empty."""
         epoch, turn = divmod(step, self.steps)
         return epoch, turn * self.groups + group
 
-    def of(self, epoch: int, number: int, targets: Tensor) -> Tensor:
-        """The targets of a batch."""
+    def batch_targets(self, epoch: int, number: int, targets: Tensor) -> Tensor:
+        """Return the targets of a batch."""
         dealt = range(min(number * self.size, self.targets), min((number + 1) * self.size, self.targets))
         if targets.is_meta or not dealt:
             return targets[dealt.start : dealt.stop]

@@ -1,19 +1,19 @@
-"""The systems that sample. Each is a row of one table: a sampler, the graph, the features, and the prefetching.
+"""The sampling systems. Each is a row of this table: a sampler, the graph, the features, and prefetching.
 
 | system | sampler | graph | features, and the rows of others in a cache | prefetch |
 | --- | --- | --- | --- | --- |
 | graphsage | neighbours | replicated | replicated | |
 | graphsaint-node | nodes by importance | replicated | replicated | |
-| distdgl | neighbours | partitioned | partitioned, no cache | perhaps features |
-| salient | neighbours | replicated or partitioned | partitioned, the likeliest | draws if replicated, and features |
+| distdgl | neighbours | partitioned | partitioned, no cache | optionally features |
+| salient | neighbours | replicated or partitioned | partitioned, likely rows | draws if replicated, and features |
 | massivegnn | neighbours | partitioned | partitioned, an evicting buffer | features |
-| quiver | neighbours | replicated | partitioned, the most popular | draws and features |
-| bulk-sage, bulk-ladies | neighbours, layers, in bulk | replicated or 1.5D | 1.5D, perhaps the likeliest | k batches |
-| pyg (`pyg`) | PyG's own | replicated | replicated | |
+| quiver | neighbours | replicated | partitioned, popular rows | draws and features |
+| bulk-sage, bulk-ladies | neighbours, layers, in bulk | replicated or 1.5D | 1.5D, optionally likely rows | k batches |
+| pyg (`pyg`) | PyG's | replicated | replicated | |
 | cluster-gcn (`clusters`) | some clusters of a part | a rank's own part | a rank's own part | |
 
-None of these is its authors' code. Each is the idea of a system, on one sampler, one model and one way to send, so that
-two runs differ in the idea alone (docs/strategies/baselines.md and bulk-sampling.md).
+None of these is the authors' code. Each implements a system's idea with the same samplers, models and communication, so
+that two runs differ only in the idea (docs/strategies/baselines.md and bulk-sampling.md).
 """
 
 from collections.abc import Mapping
@@ -23,21 +23,21 @@ from pydantic import Field
 
 from harness.ledger import AxisName
 from harness.strategies.sampling.bulk import Algorithm1, Bulk, Distribution
-from harness.strategies.sampling.caches import AtBoundary, Likeliest, Popular
+from harness.strategies.sampling.caches import EvictingPolicy, LikelyPolicy, PopularPolicy
 from harness.strategies.sampling.composition import Composition, SampledStrategy
 from harness.strategies.sampling.features import LocalFeatures, PartitionedFeatures
 from harness.strategies.sampling.graph_15d import PartitionedGraph15D
 from harness.strategies.sampling.graph_placement import PartitionedGraph, ReplicatedGraph
 from harness.strategies.sampling.matrices import MAX_DARTS
-from harness.strategies.sampling.sampler import Deal, FanoutParams, NodesByImportance, hops_of
+from harness.strategies.sampling.sampler import BatchSchedule, FanoutParams, NodesByImportance, fanout_per_hop
 from harness.strategy import MessageParams, Promise
 from harness.validation import Frozen
 
 D, ROW, COL = AxisName.D, AxisName.ROW, AxisName.COL
 
 
-# Graph and features on every rank of one axis: on one rank, this is serial mini-batch training. Uniform vertex sampling
-# is compared with these two, on the same model.
+# Graph and features replicated over one axis; on one rank this is serial mini-batch training. These two are the
+# baselines for uniform vertex sampling, on the same model.
 
 
 class SageParams(Frozen):
@@ -46,7 +46,7 @@ class SageParams(Frozen):
 
 
 class GraphSage(SampledStrategy):
-    """GraphSAGE's neighbours in data parallel."""
+    """GraphSAGE's neighbour sampling in data parallel."""
 
     name = "graphsage"
     paper = "GraphSAGE (NeurIPS 2017)"
@@ -65,12 +65,12 @@ class GraphSaintNode(SampledStrategy):
     name = "graphsaint-node"
     paper = "GraphSAINT (ICLR 2020)"
     models = ("gcn", "gat")
-    unweighted = (
-        "it draws vertices by the squares of a normalised adjacency, of which none is empty or negative"
+    edge_weights_refusal = (
+        "it draws vertices by the squares of a normalised adjacency, without negative entries"
     )
-    untrained: ClassVar[Mapping[str, str]] = {
-        "sage": "a vertex that is no neighbour of another has an empty column in the mean over neighbours, and would "
-        "never be drawn"
+    model_refusals: ClassVar[Mapping[str, str]] = {
+        "sage": "a vertex that is not a neighbour of any other has an empty column in the mean over neighbours, and "
+        "would never be drawn"
     }
     axes: ClassVar[tuple[AxisName, ...]] = (D,)
     partitioned_over = None
@@ -81,14 +81,14 @@ class GraphSaintNode(SampledStrategy):
         return Composition(sampler, ReplicatedGraph(), LocalFeatures())
 
 
-# Neighbours on a partitioned graph, in the manner of known systems: one part of the vertices per rank.
+# Neighbour sampling on a partitioned graph, as in known systems: one part of the vertices per rank.
 
 
 class SamplingParams(FanoutParams, MessageParams):
-    """The parameters of all of these systems."""
+    """The parameters of systems with a partitioned graph."""
 
     targets: Literal["own", "any"] = "own"
-    """A rank trains on the training vertices of its part; or on any, in the same mini-batches as `graphsage`."""
+    """A rank trains on the training vertices of its part; or on any, with the same mini-batches as `graphsage`."""
 
     @property
     def own(self) -> bool:
@@ -99,15 +99,15 @@ class DistDglParams(SamplingParams):
     """The parameters of the system without a cache."""
 
     prefetch: bool = False
-    """Fetch the features of a mini-batch while the rank trains on the one before; its draw is waited for."""
+    """Fetch the features of the next mini-batch during training; drawing it is not overlapped."""
 
 
 class DistDgl(SampledStrategy):
-    """DistDGL (Zheng et al., IA3'20): neighbours and features come from their owners, and nothing is cached.
+    """DistDGL (Zheng et al., IA3'20): neighbours and features come from their owners, without a cache.
 
-    The caches of SALIENT++ and MassiveGNN are compared with this baseline. DGL itself differs: DistDGL runs servers
-    beside the trainers, which answer remote calls and share memory with the trainers of their machine. Here a rank is
-    trainer and server in one, and all ranks ask each other in common calls.
+    This is the baseline for the caches of SALIENT++ and MassiveGNN. DGL itself differs: DistDGL runs server processes
+    next to the trainers, which answer remote calls and share memory with the trainers on their machine. Here a rank is
+    both trainer and server, and all ranks exchange requests in collectives.
     """
 
     name = "distdgl"
@@ -121,28 +121,28 @@ class DistDgl(SampledStrategy):
         return Composition(sampler, PartitionedGraph(), PartitionedFeatures(), params.prefetch)
 
 
-class KeepingParams(SamplingParams):
+class CachingParams(SamplingParams):
     """The parameters of systems with a cache."""
 
     share: float = Field(0.1, ge=0, examples=[0.0, 0.7])
-    """Rows of others that a rank keeps, as a share of the rows per rank if all ranks have equally many."""
+    """The rows of others that a rank caches, as a share of the average number of rows per rank."""
     prefetch: bool = True
-    """Fetch the features of a mini-batch while the rank trains on the one before, and draw the next where it can."""
+    """Fetch the features of the next mini-batch during training, and draw the one after it if the graph is local."""
 
 
-class SalientParams(KeepingParams):
-    """The parameters of a cache, and of the graph's placement."""
+class SalientParams(CachingParams):
+    """The parameters of a cache, and the graph placement."""
 
     graph: Literal["replicated", "partitioned"] = "replicated"
-    """Every rank has the whole graph; or each rank has the rows of its part."""
+    """Every rank has the whole graph; or only the rows of its part."""
 
 
 class Salient(SampledStrategy):
-    """SALIENT++ (Kaler et al., MLSys'23): a static cache of the rows that are likeliest to be needed.
+    """SALIENT++ (Kaler et al., MLSys'23): a static cache of the rows that are most likely to be needed.
 
     The graph is replicated as in SALIENT++, or partitioned for a comparison with `distdgl`. The authors' code differs:
-    it also splits features by the same chances between a GPU's memory and its host's, and draws and fetches on several
-    threads, more than one mini-batch ahead.
+    it also splits features by the same probabilities between the memory of a GPU and its host, and draws and fetches
+    more than one mini-batch ahead, on several threads.
     """
 
     name = "salient"
@@ -154,25 +154,25 @@ class Salient(SampledStrategy):
         params = self.params
         graph = ReplicatedGraph() if params.graph == "replicated" else PartitionedGraph()
         sampler = self.neighbours(params.fanouts, own=params.own)
-        return Composition(sampler, graph, PartitionedFeatures(Likeliest(params.share)), params.prefetch)
+        return Composition(sampler, graph, PartitionedFeatures(LikelyPolicy(params.share)), params.prefetch)
 
 
-class EvictingParams(KeepingParams):
-    """The parameters of the buffer."""
+class EvictingParams(CachingParams):
+    """The parameters of the evicting buffer."""
 
     share: float = Field(0.25, ge=0, le=1, examples=[0.0, 1.0])
-    """Rows that a rank keeps, as a share of the rows of others at the boundary of its part."""
+    """The rows that a rank caches, as a share of the rows of others at the boundary of its part."""
     alpha: float = Field(0.05, gt=0, lt=1, examples=[0.5])
-    """The part of its score that a cached row loses with every mini-batch that does not need the row."""
+    """The fraction of its score that a cached row loses in each mini-batch that does not need it."""
     every: int = Field(16, ge=1, examples=[2])
-    """Mini-batches between evictions."""
+    """The number of mini-batches between evictions."""
 
 
 class MassiveGnn(SampledStrategy):
-    """MassiveGNN (Sarkar et al., CLUSTER'24): a buffer for the boundary, which evicts rows that were idle for long.
+    """MassiveGNN (Sarkar et al., CLUSTER'24): a buffer for boundary rows, which evicts rows that were idle for long.
 
-    The authors' code differs: it is part of DistDGL, fetches a row twice that is missed and enters the buffer at once,
-    and does not count the misses of a mini-batch with evictions.
+    The authors' code differs: it is part of DistDGL, fetches a missed row twice if it also enters the buffer, and does
+    not count the misses of a mini-batch with evictions.
     """
 
     name = "massivegnn"
@@ -183,65 +183,65 @@ class MassiveGnn(SampledStrategy):
     def compose(self) -> Composition:
         params = self.params
         sampler = self.neighbours(params.fanouts, own=params.own)
-        buffer = AtBoundary(params.share, params.alpha, params.every)
+        buffer = EvictingPolicy(params.share, params.alpha, params.every)
         return Composition(sampler, PartitionedGraph(), PartitionedFeatures(buffer), params.prefetch)
 
 
 class Quiver(SampledStrategy):
-    """Quiver (Tan et al., 2023): every rank has the graph and the features of popular vertices; sampling sends nothing.
+    """Quiver (Tan et al., 2023): replicates the graph and caches the features of popular vertices on every rank.
 
     Quiver itself differs: it samples on GPUs, shares features over NVLink within a machine, and leaves features that no
-    GPU holds in the host's memory. Here all ranks are alike.
+    GPU holds in host memory. Here all ranks are treated equally.
     """
 
     name = "quiver"
     paper = "Quiver (2023)"
-    Params = KeepingParams
-    params: KeepingParams
+    Params = CachingParams
+    params: CachingParams
 
     def compose(self) -> Composition:
         params = self.params
         sampler = self.neighbours(params.fanouts, own=params.own)
-        features = PartitionedFeatures(Popular(params.share))
+        features = PartitionedFeatures(PopularPolicy(params.share))
         return Composition(sampler, ReplicatedGraph(), features, params.prefetch)
 
 
 # Matrix-based bulk sampling (Tripathy, Yelick and Buluc, MLSys 2024), on P/c rows and c columns of ranks. Batches are
-# dealt to all ranks, and each rank samples many of its own at once (Algorithm 1): without sending a word if it has the
-# whole graph (section 5.1), by products in 1.5D if it has block rows (section 5.2). Features are in P/c block rows,
-# each on the c ranks of a grid row; a batch gets its features in one all-to-all of the grid column (section 6). The
-# paper's k is the number of batches that P ranks draw at once, its b is training.batch, its s are the sizes of a layer.
-# What the paper leaves open is in docs/strategies/bulk-sampling.md.
+# divided among all ranks, and each rank samples many of its own together (Algorithm 1): without communication if the
+# graph is replicated (section 5.1), by 1.5D products if it is split into block rows (section 5.2). Features are in P/c
+# block rows, each on the c ranks of a grid row; a batch fetches its features in one all-to-all of the grid column
+# (section 6). The paper's k is the number of batches that P ranks draw together, its b is training.batch, and its s are
+# the sizes of a layer. docs/strategies/bulk-sampling.md lists the choices that the paper leaves open.
 
 
 class BulkParams(MessageParams):
-    """The parameters of all samplers in bulk."""
+    """The parameters of all bulk samplers."""
 
     bulk: int = Field(16, ge=0, examples=[2, 0])
-    """Batches that a rank draws at once, the paper's k over P; 0 draws all batches of an epoch."""
+    """The number of batches that a rank draws together, the paper's k over P; 0 for all batches of an epoch."""
     graph: Literal["replicated", "partitioned"] = "replicated"
     """Every rank has the whole graph (section 5.1), or block rows like those of the features (section 5.2)."""
     cache: float = Field(0.0, ge=0, examples=[0.3])
-    """Rows of others that a rank keeps, as a share of a block row; not in the paper."""
+    """The rows of others that a rank caches, as a share of a block row; not in the paper."""
 
 
-def in_bulk(strategy: SampledStrategy, params: BulkParams, algorithm: Algorithm1) -> Composition:
-    """The parts of a system that samples in bulk, given its way to draw the layers of stacked batches."""
+def compose_bulk(strategy: SampledStrategy, params: BulkParams, algorithm: Algorithm1) -> Composition:
+    """Return the parts of a bulk-sampling system, given the algorithm that draws the layers of stacked batches."""
     spec, targets = strategy.spec, strategy.facts.trained_on(strategy.spec.protocol)
-    deal = Deal(spec.seed, spec.training.batch, strategy.groups, targets)
+    schedule = BatchSchedule(spec.seed, spec.training.batch, strategy.groups, targets)
     graph = ReplicatedGraph() if params.graph == "replicated" else PartitionedGraph15D()
-    bulk = Bulk(deal, algorithm, params.bulk, mapped=spec.machine.device == "cpu")
-    return Composition(bulk, graph, PartitionedFeatures(Likeliest(params.cache)))
+    bulk = Bulk(schedule, algorithm, params.bulk, mapped=spec.machine.device == "cpu")
+    return Composition(bulk, graph, PartitionedFeatures(LikelyPolicy(params.cache)))
 
 
 class BulkSageParams(FanoutParams, BulkParams):
-    """The parameters of a sampler of neighbours, in bulk."""
+    """The parameters of bulk neighbour sampling."""
 
 
 class BulkSage(SampledStrategy):
-    """GraphSAGE's neighbours: a product with any sample is unbiased.
+    """GraphSAGE's neighbour sampling, whose products are unbiased.
 
-    Attention goes over the drawn entries: a vertex is one of its own neighbours only where its loop was drawn.
+    Attention goes over the drawn entries, so a vertex attends to itself only if its self-loop was drawn.
     """
 
     name = "bulk-sage"
@@ -252,39 +252,40 @@ class BulkSage(SampledStrategy):
     params: BulkSageParams
 
     def compose(self) -> Composition:
-        sizes = tuple(hops_of(self.params.fanouts, self.spec.model.layers))
-        return in_bulk(self, self.params, Algorithm1(self.spec.seed, "graphsage", sizes))
+        sizes = tuple(fanout_per_hop(self.params.fanouts, self.spec.model.layers))
+        return compose_bulk(self, self.params, Algorithm1(self.spec.seed, "graphsage", sizes))
 
 
 class LadiesParams(BulkParams):
     size: int = Field(512, ge=1, le=MAX_DARTS, examples=[9])
-    """Vertices drawn per layer."""
+    """The number of vertices drawn per layer."""
     distribution: Distribution = "counts"
     """The mass of a vertex: the squared number of neighbours in the batch (equation 1), or the sum of squares."""
     replacement: bool = True
-    """Draw a vertex possibly twice, which makes the products unbiased. The paper draws without replacement."""
+    """Draw with replacement, which makes the products unbiased. The paper draws without replacement."""
 
 
 class BulkLadies(SampledStrategy):
-    """LADIES' vertices of a layer: unbiased with replacement, and nearly so without."""
+    """LADIES' layer-wise sampling: unbiased with replacement, and approximately so without."""
 
     name = "bulk-ladies"
     paper = "Distributed matrix-based sampling (MLSys 2024)"
     models = ("gcn", "sage")
-    unweighted = "it counts chances in squares of entries of at most 1, which weighted ones exceed"
-    untrained: ClassVar[Mapping[str, str]] = {
-        "gat": "none of a vertex's neighbours need be among the vertices drawn for a layer, and a softmax over no "
-        "neighbour has no value"
+    edge_weights_refusal = "its probabilities assume entries of at most 1, which weighted edges can exceed"
+    model_refusals: ClassVar[Mapping[str, str]] = {
+        "gat": "a vertex may have no neighbour among the vertices drawn for a layer, and a softmax over no neighbours "
+        "is undefined"
     }
     axes = (ROW, COL)
     partitioned_over = ROW
     Params = LadiesParams
     params: LadiesParams
 
-    def promised(self) -> Promise:
+    @property
+    def effective_promise(self) -> Promise:
         return self.promise if self.params.replacement else Promise.APPROXIMATE
 
     def compose(self) -> Composition:
         params, sizes = self.params, (self.params.size,) * self.spec.model.layers
         algorithm = Algorithm1(self.spec.seed, "ladies", sizes, params.distribution, params.replacement)
-        return in_bulk(self, params, algorithm)
+        return compose_bulk(self, params, algorithm)

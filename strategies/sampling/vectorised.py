@@ -1,7 +1,7 @@
-"""The draws and the extraction of `compiled` as tensor operations, for a graph whose rows lie on a GPU.
+"""The draws and the extraction of `compiled` as tensor operations, for a graph on a GPU.
 
-Both executions take the same random bits and give equal bits. A step of a draw is done for all rows at once. The host
-waits only for the sizes of results. Verifier (tests/sampling/test_on_a_device.py): the compiled loops.
+Both implementations use the same random bits and give equal bits. Each step of a draw handles all rows together. The
+host waits only for the sizes of results. Tested in tests/sampling/test_on_a_device.py against the compiled loops.
 
 Legend: R rows, L rows that are longer than the fan-out, E entries, S draws of a row.
 """
@@ -18,13 +18,13 @@ from harness.kernels.csr import index_dtype, relabel_columns, take
 from harness.kernels.random import multiply_high, random_bits_torch, shift_right
 
 NEIGHBOUR_BITS, DART_BITS, HALF = 12, 16, 32
-"""The bits of a counter for the number of a draw in its row, by either sampler; and half a word."""
+"""The bits of a counter that hold the number of a draw, for each sampler; and half a word."""
 
 
 class RowSpans(NamedTuple):
-    """The rows to draw from: their first entries, their ends, and the entry of each row that is always kept.
+    """The rows to draw from: where they start and stop, and the entry of each that is always kept.
 
-    Where a row has no such entry, `kept` is its end.
+    If a row has no such entry, `kept` equals `stop`.
     """
 
     start: Tensor
@@ -33,12 +33,12 @@ class RowSpans(NamedTuple):
 
     @property
     def others(self) -> Tensor:
-        """The number of entries to draw among."""
+        """The number of entries to draw from."""
         return self.stop - self.start - (self.kept < self.stop).long()
 
 
-def spans_of(A: Csr, rows: Tensor, loops_of: Tensor | None = None) -> RowSpans:
-    """The spans of some rows of A. The loops of the vertices `loops_of`, one for each row, are kept."""
+def find_spans(A: Csr, rows: Tensor, loops_of: Tensor | None = None) -> RowSpans:
+    """Return the spans of some rows of A. With `loops_of`, the vertex of each row, self-loops are kept."""
     start_R, stop_R = take(A.rowptr, rows), take(A.rowptr, rows + 1)
     if loops_of is None or not A.nnz:
         return RowSpans(start_R, stop_R, stop_R)
@@ -48,7 +48,7 @@ def spans_of(A: Csr, rows: Tensor, loops_of: Tensor | None = None) -> RowSpans:
 
 
 def first_place(A: Csr, start: Tensor, stop: Tensor, reached: Callable[[Tensor], Tensor]) -> Tensor:
-    """The first entry of each span of a row for which a condition holds from then on, by binary search; or the end."""
+    """Find the first entry of each span from which on a condition holds, by binary search; otherwise the end."""
     low, high = (x.to(index_dtype(A.nnz)) for x in (start, stop))
     for _ in range(A.nnz.bit_length()):
         middle, is_open = (low + high) >> 1, low < high
@@ -58,9 +58,9 @@ def first_place(A: Csr, start: Tensor, stop: Tensor, reached: Callable[[Tensor],
 
 
 def draw_entries(A: Csr, spans: RowSpans, fanout: int, choose: Callable[[Tensor, Tensor], Tensor]) -> Csr:
-    """At most `fanout` entries of each span besides the kept one, rescaled to the mean of the whole row.
+    """Draw at most `fanout` entries of each span in addition to the kept one, rescaled to be unbiased.
 
-    `choose(which_L, others_L)` chooses places among the other entries of the rows `which_L`, ascending, (S, L).
+    `choose(which_L, others_L)` chooses positions among the other entries of the rows `which_L`, ascending, (S, L).
     """
     start_R, stop_R, kept_R = spans
     others_R = spans.others
@@ -76,22 +76,22 @@ def draw_entries(A: Csr, spans: RowSpans, fanout: int, choose: Callable[[Tensor,
         chosen = first_L + choose(which_L, take(others_R, which_L))
         chosen = torch.cat([chosen + (chosen >= kept_L), kept_L[None]]).sort(0).values
         at = take(rowptr, which_L) + torch.arange(fanout + 1, device=row_E.device)[:, None]
-        entry_E = _written(entry_E, at, chosen, chosen < stop_L)
+        entry_E = _write_where(entry_E, at, chosen, chosen < stop_L)
     scale_R = torch.where(others_R > fanout, others_R.double() / fanout, 1.0)
     scale_E = torch.where(entry_E == take(kept_R, row_E), 1.0, take(scale_R, row_E))
     val = (take(A.val, entry_E) * scale_E).to(A.val.dtype)
     return Csr(rowptr, take(A.col, entry_E), val, A.cols)
 
 
-def _written(x: Tensor, at: Tensor, values: Tensor, where: Tensor) -> Tensor:
-    """x with values at some places: the others are written to one place more, so no host asks for their number."""
+def _write_where(x: Tensor, at: Tensor, values: Tensor, where: Tensor) -> Tensor:
+    """Return x with the values written where `where` holds. The others go to a padding element, to avoid a sync."""
     longer = pad(x, (0, 1))
     longer[torch.where(where, at, len(x)).flatten()] = values.flatten()
     return longer[: len(x)]
 
 
 def choose_by_floyd(counter_L: Tensor, of_L: Tensor, draws: int, key: tuple[int, int]) -> Tensor:
-    """`draws` of the numbers 0 .. of - 1 for each row, ascending, (S, L): Floyd's algorithm in all rows at once."""
+    """Choose `draws` of the numbers 0 .. of - 1 for each row, ascending, (S, L), by Floyd's algorithm."""
     number_S1 = torch.arange(draws, device=of_L.device)[:, None]
     last_SL = of_L - draws + number_S1
     word_SL = shift_right(random_bits_torch((counter_L << NEIGHBOUR_BITS) + number_S1, *key), HALF)
@@ -103,11 +103,10 @@ def choose_by_floyd(counter_L: Tensor, of_L: Tensor, draws: int, key: tuple[int,
 
 
 def choose_by_darts(counter_L: Tensor, of_L: Tensor, draws: int, key_L2: Tensor) -> Tensor:
-    """The same for darts among the numbers that are left.
+    """Choose `draws` of the numbers 0 .. of - 1 for each row, ascending, (S, L), by darts at the remaining numbers.
 
-    A dart selects the number that has as many numbers left below it as the dart says. Of the ascending chosen numbers,
-    the j-th has c_j - j numbers left below it, so the number selected has as many chosen ones below as these are at
-    most the dart.
+    A dart d selects the remaining number with d remaining numbers below it. The j-th of the ascending chosen numbers
+    c_j has c_j - j remaining numbers below it, so the dart passes each chosen number for which this is at most d.
     """
     number_S1 = torch.arange(draws, device=of_L.device)[:, None]
     word_SL = random_bits_torch((counter_L << DART_BITS) + number_S1, *key_L2.T)
@@ -120,19 +119,19 @@ def choose_by_darts(counter_L: Tensor, of_L: Tensor, draws: int, key_L2: Tensor)
 
 
 def draw_by_mass(P: Csr, darts: int, key_R2: Tensor, *, replacement: bool) -> Csr:
-    """The entries of P that darts take, row by row, and the weights of their columns (`matrices.draw_masses`)."""
+    """Draw entries of P by darts, with the weights of their columns (`matrices.draw_masses`)."""
     start_R, stop_R = P.rowptr[:-1], P.rowptr[1:]
     row_E, sums = (
         row_indices(P),
         pad(P.val.cumsum(0), (1, 0)),
-    )  # a sum over several rows may wrap: differences are right
+    )  # may wrap around over rows; differences stay correct
     base_R, total_R = take(sums, start_R), take(sums, stop_R) - take(sums, start_R)
     is_whole = (stop_R - start_R <= darts) if not replacement else torch.zeros_like(stop_R, dtype=torch.bool)
     is_thrown = (~is_whole & (stop_R > start_R)).long()
     times_E = take(is_whole.long(), row_E)
     throw = _with_replacement if replacement else _without_replacement
     together = max(P.nnz // max(P.rows, 1), 1) if replacement else darts
-    for first in range(0, darts if P.nnz else 0, together):  # with no more darts in memory than entries
+    for first in range(0, darts if P.nnz else 0, together):  # at most as many darts in memory as entries
         number_S1 = torch.arange(first, min(first + together, darts), device=row_E.device)[:, None]
         word_SR = random_bits_torch(number_S1.expand(-1, P.rows), *key_R2.T)
         place_SR = throw(P, word_SR, base_R, total_R, sums)
@@ -145,12 +144,12 @@ def draw_by_mass(P: Csr, darts: int, key_R2: Tensor, *, replacement: bool) -> Cs
 
 
 def _with_replacement(P: Csr, word_SR: Tensor, base_R: Tensor, total_R: Tensor, sums: Tensor) -> Tensor:
-    """The entry of every dart, where an entry that was taken stays."""
+    """Return the entry of each dart, where taken entries stay in the row."""
     return _entry_at(P, multiply_high(word_SR, total_R), base_R, sums)
 
 
 def _entry_at(P: Csr, below: Tensor, base_R: Tensor, sums: Tensor) -> Tensor:
-    """The entry in whose stretch of its row's running sum each number lands."""
+    """Return the entry whose interval of its row's running sum contains each number."""
     start, stop = (x.expand_as(below) for x in (P.rowptr[:-1], P.rowptr[1:]))
     place = first_place(
         P, start, stop, lambda e: sums[1:].index_select(0, e.flatten()).view_as(e) - base_R > below
@@ -159,10 +158,10 @@ def _entry_at(P: Csr, below: Tensor, base_R: Tensor, sums: Tensor) -> Tensor:
 
 
 def _without_replacement(P: Csr, word_SR: Tensor, base_R: Tensor, total_R: Tensor, sums: Tensor) -> Tensor:
-    """The entry of every dart, where an entry that was taken leaves its row.
+    """Return the entry of each dart, where taken entries leave the row.
 
-    A dart is below the mass that is left. Of the entries taken, those whose stretch begins at or below the dart, in
-    the running sum of the mass that is left, lie before it: their masses are added to the dart.
+    A dart is below the remaining mass. Taken entries whose interval begins at or below the dart, in the running sum of
+    the remaining mass, precede it, so their masses are added to the dart.
     """
     left_R, places = total_R, word_SR[:0]
     for word_R in word_SR:
@@ -176,11 +175,11 @@ def _without_replacement(P: Csr, word_SR: Tensor, base_R: Tensor, total_R: Tenso
     return places
 
 
-# Extraction. A key is a vertex in a batch; sorting keys brings equal ones together, the first of them first.
+# Extraction. A key is a vertex in a batch. A stable sort makes equal keys adjacent, in their original order.
 
 
 class Stack(NamedTuple):
-    """The vertices of some batches, the batch of each, and where batches begin, with the end; all on one device."""
+    """The vertices of some batches, the batch of each, and where batches start, followed by the end; on one device."""
 
     vertices: Tensor
     batch: Tensor
@@ -188,21 +187,21 @@ class Stack(NamedTuple):
 
 
 def stack_on(vertices: Tensor, starts: Tensor) -> Stack:
-    """A stack whose batches begin at `starts`, on the device of the vertices."""
+    """Return a stack whose batches start at `starts`, on the device of the vertices."""
     batches = torch.arange(len(starts) - 1, device=vertices.device)
     return Stack(vertices, torch.repeat_interleave(batches, starts.diff(), output_size=len(vertices)), starts)
 
 
-def join(stack: Stack, batch_E: Tensor, col_E: Tensor, cols: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The vertices of every batch, and then its other columns in the order of their first entries.
+def join_columns(stack: Stack, batch_E: Tensor, col_E: Tensor, cols: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Append to the vertices of each batch its other columns, in the order of their first entries.
 
-    Returns these, where each batch of them begins, on the host, and the place of every entry's column in its batch.
+    Return them, where each batch starts (on the host), and the position of each entry's column in its batch.
     """
     vertices, batch, starts = stack
     own, device = len(vertices), vertices.device
     first = _first_equal(torch.cat([batch * cols + vertices, batch_E * cols + col_E]))
     is_new_E = first[own:] == torch.arange(own, len(first), device=device)
-    before_E = pad(is_new_E.cumsum(0), (1, 0))  # new entries before each
+    before_E = pad(is_new_E.cumsum(0), (1, 0))  # the number of new entries before each
     new_before = take(before_E, torch.searchsorted(batch_E, torch.arange(len(starts), device=device)))
     all_starts = starts + new_before
     starts_on_host = all_starts.cpu()
@@ -212,12 +211,12 @@ def join(stack: Stack, batch_E: Tensor, col_E: Tensor, cols: int) -> tuple[Tenso
     del before_E
     joined = vertices.new_empty(int(starts_on_host[-1]))
     joined[at[:own]] = vertices
-    joined = _written(joined, at[own:], col_E.long(), is_new_E)
+    joined = _write_where(joined, at[own:], col_E.long(), is_new_E)
     return joined, starts_on_host, take(at, first[own:]).sub_(take(all_starts, batch_E))
 
 
 def _first_equal(keys: Tensor) -> Tensor:
-    """For each key the place where an equal one stands first."""
+    """Return the position of the first equal key, for each key."""
     keys, order = torch.sort(keys, stable=True)
     places = torch.arange(len(keys), device=keys.device)
     if len(keys):
@@ -228,27 +227,27 @@ def _first_equal(keys: Tensor) -> Tensor:
 
 
 def batch_of_entries(A: Csr, stack: Stack) -> Tensor:
-    """The batch of every entry of a stacked matrix."""
+    """Return the batch of each entry of a stacked matrix."""
     return take(stack.batch, row_indices(A))
 
 
-def extract(R: Csr, batch_E: Tensor, inputs: Stack, chosen: Csr, widest: int) -> Csr:
-    """The entries of R in the chosen columns of their batch, times the weights, by places in the batch's inputs."""
+def extract_entries(R: Csr, batch_E: Tensor, inputs: Stack, chosen: Csr, widest: int) -> Csr:
+    """Extract the chosen columns of R for each batch, times their weights, numbered by positions in its inputs."""
     if not chosen.nnz:
         return Csr(torch.zeros_like(R.rowptr), R.col[:0].to(index_dtype(widest)), R.val[:0], widest)
     key_C = row_indices(chosen) * R.cols + chosen.col
-    kept, at = _found(key_C, batch_E * R.cols + R.col)
+    kept, at = _find_sorted(key_C, batch_E * R.cols + R.col)
     key_I, order = torch.sort(inputs.batch * R.cols + inputs.vertices, stable=True)
     place = take(order, torch.searchsorted(key_I, take(key_C, at)))
     place -= take(inputs.starts, take(batch_E, kept))
     val = (take(R.val, kept) * take(chosen.val, at)).to(R.val.dtype)
     A = Csr(torch.searchsorted(kept, R.rowptr), take(R.col, kept), val, R.cols)
-    del at, kept  # a GPU has little memory
+    del at, kept  # saves GPU memory
     return relabel_columns(A, place, widest)
 
 
-def _found(ascending: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """The places of the keys that are in an ascending list, and their places in the list."""
+def _find_sorted(ascending: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the positions of the keys that are in an ascending list, and their positions in the list."""
     at = torch.searchsorted(ascending, keys, out_int32=len(ascending) < 1 << 31)
     at.clamp_(max=len(ascending) - 1)
     kept = (take(ascending, at) == keys).nonzero()[:, 0]

@@ -1,4 +1,4 @@
-"""One rank's operators of ScaleGNN: on a sample in every training step, on the whole graph to evaluate.
+"""One rank's operators of ScaleGNN: on a sample in each training step, and on the whole graph in evaluation.
 
 The legend is that of `scalegnn`.
 """
@@ -32,34 +32,34 @@ class ScaleGNNParams(MessageParams):
     """The optimisations of section V. The first choice is the paper's baseline, without them."""
 
     prefetch: bool = False
-    """The next mini-batch is drawn while this one is trained on, across the ends of epochs too (section V-A)."""
-    fused: bool = Field(False, examples=[False])  # the kit would wait for its compiler; tests do not
-    """RMSNorm, ReLU and dropout as one compiled kernel (section V-C)."""
+    """The next mini-batch is drawn while this one is trained on, also across epochs (section V-A)."""
+    fused: bool = Field(False, examples=[False])  # not checked by the kit, which would wait for the compiler
+    """RMSNorm, ReLU and dropout are one compiled kernel (section V-C)."""
     overlap: bool = False
-    """Sums of gradients are under way while other gradients are computed (section V-D)."""
+    """Sums of gradients are in flight while other gradients are computed (section V-D)."""
 
 
 BlockOfA = tuple[range, range]
-"""The rows and columns of a block of A; layers three apart have the same block."""
+"""The rows and columns of a block of A, which repeats every three layers."""
 
 
 class Sample(NamedTuple):
-    """The input of one rank's operators: the whole graph, or its part of the mini-batch of a training step."""
+    """The input of one rank's operators: the whole graph, or its part of a mini-batch."""
 
     step: int | None
     """None for the whole graph."""
     S: Index
-    """The vertices of the whole group's mini-batch, ascending."""
+    """The vertices of the group's mini-batch, in ascending order."""
     matrices: dict[BlockOfA, tuple[Csr, Csr | None]]
-    """This rank's blocks of A at S, and their transposes, which evaluation does not need."""
+    """This rank's blocks of A at S and their transposes, which evaluation does not need."""
     X: Tensor
     loss: LabelLoss
     cuts: Cuts
-    """The blocks of places in S along each axis."""
+    """The blocks of positions in S along each axis."""
 
 
 class Samples:
-    """Algorithm 2 on one rank: its part of every step's mini-batch, and of the whole graph."""
+    """One rank's part of the whole graph, and of the mini-batches that Algorithm 2 draws from it."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class Samples:
         self.device, self.layers, self.group = ctx.device, layout.shares(ctx.at), ctx.at[D]
         down, across = layout.output_axes
         self.everywhere = ctx.grid.axis((D, down))
-        """The axis whose members have every row of every mini-batch once."""
+        """The axis whose ranks together have every row of every mini-batch once."""
         self.shares = ctx.grid.axis((D, down, across))
-        output, order = strategy.output(ctx.at), (ctx.spec.model.layers - 1) % 2
+        output, order = strategy.output_piece(ctx.at), (ctx.spec.model.layers - 1) % 2
         self.rows, over = output.rows, ctx.grid.axis((down,))
         loss = make_label_loss(ctx, output, order, over, ctx.grid[across], ctx.grid.axis((down, across)))
-        X = ctx.blocks.features(*strategy.input(ctx.at))
+        X = ctx.blocks.features(*strategy.input_piece(ctx.at))
         matrices: dict[BlockOfA, tuple[Csr, Csr | None]] = {
             (share.N, share.K): (ctx.blocks.adjacency(share.N, share.K), None) for share in self.layers
         }
@@ -88,14 +88,14 @@ class Samples:
         }
         self.prefetch = Prefetcher(self._draw, ctx.device, ctx.ledger) if params.prefetch else None
 
-    def take(self, step: int) -> Sample:
-        """The sample of a step, which may be prefetched."""
+    def take_sample(self, step: int) -> Sample:
+        """Return the sample of a step, which may have been prefetched."""
         ledger = self.ctx.ledger
         with ledger.phase(Phase.SAMPLE), ledger.op(Op.COPY, tensor=TensorName.A):
             return self.prefetch.take(step) if self.prefetch else self._draw(step)
 
     def _draw(self, step: int) -> Sample:
-        """Algorithm 2, which needs no communication."""
+        """Draw the sample of a step by Algorithm 2, without communication."""
         S = self.sampler.sample(step, self.group)
         matrices: dict[BlockOfA, tuple[Csr, Csr | None]] = {
             block: self._on_device(sampler.sample(S, self.sampler.inclusion_probability))
@@ -111,13 +111,13 @@ class Samples:
         return to_device(A, self.device), to_device(A_T, self.device)
 
     def _places(self, S: Tensor, block: range) -> Tensor:
-        """The sampled vertices of a block, numbered in the block."""
+        """Return the positions in a block of its sampled vertices."""
         sampled = find_places(S, block)
         return record_upload(S[sampled.start : sampled.stop] - block.start, self.device)
 
 
 class FourD(RotatingLayers):
-    """Algorithm 1, on the whole graph or on a sample."""
+    """One rank's operators by Algorithm 1, on the whole graph or on a sample."""
 
     def __init__(self, samples: Samples, sample: Sample) -> None:
         ctx, params = samples.ctx, samples.params
@@ -128,7 +128,7 @@ class FourD(RotatingLayers):
         self.gradients = Gradients(ctx.grid[D], overlap=params.overlap)
 
     def for_step(self, step: int) -> Self:
-        return type(self)(self.samples, self.samples.take(step))
+        return type(self)(self.samples, self.samples.take_sample(step))
 
     @property
     def cuts(self) -> Cuts:
@@ -140,7 +140,7 @@ class FourD(RotatingLayers):
     # The model.
 
     def convolve(self, layer: int, H: Tensor, W: Tensor) -> Tensor:
-        """T = A H summed over S, Z = T W summed over T (equations 27 and 28); backward dT over S, dH and dW over R."""
+        """Sum T = A H over S and Z = T W over T (equations 27 and 28); backward, dT over S, and dH and dW over R."""
         share = self.layers[layer]
         R, S, T = (self.grid[axis] for axis in share.roles)
         A_NK, A_T_KN = self.sample.matrices[share.N, share.K]

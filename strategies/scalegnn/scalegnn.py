@@ -1,8 +1,8 @@
-"""ScaleGNN: mini-batches on a grid of D x X x Y x Z ranks, drawn without communication (its sections III and IV).
+"""ScaleGNN: mini-batches on a grid of D x X x Y x Z ranks, drawn without communication (sections III and IV).
 
-Each of D groups trains on samples of its own, split over X x Y x Z ranks as Plexus splits the whole graph; roles R, S
-and T rotate from layer to layer (`harness.parallel.roles`). A rank holds its blocks of the whole graph, draws from
-them, and evaluates on them. All groups train the same weights, and their gradients are added up.
+Each of D groups trains on its own samples, split over X x Y x Z ranks as Plexus splits the whole graph; the roles R, S
+and T rotate from layer to layer (`harness.parallel.roles`). A rank holds its blocks of the whole graph, samples from
+them, and evaluates on them. All groups train the same weights, and their gradients are summed.
 
 Legend: N sampled vertices over R, K over S, F features in over T, H features out over S, C classes.
 The paper's A_S, X_h, H_agg, X_conv are our A, H, T, Z: T = A H, Z = T W. G = dL/dZ, dT = G W^T, dW = T^T G,
@@ -47,8 +47,8 @@ class ScaleGNN(Strategy):
     paper = "ScaleGNN (2026)"
     promise = Promise.ESTIMATOR
     mini_batches = True
-    parts = True
-    recomputes = True
+    has_model_parts = True
+    can_recompute = True
     models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (D, X, Y, Z)
     slowest_first = (D, *CUBE)
@@ -57,12 +57,14 @@ class ScaleGNN(Strategy):
 
     def refuse(self) -> str | None:
         if self.spec.model.order == "combine_first":
-            return "its roles rotate with (A H) W and not with A (H W): use order aggregate_first"
+            return "its axes rotate with (A H) W and not with A (H W): use order aggregate_first"
         if self.spec.training.features:
             return "its features are fixed: leave training.features at false"
         if self.spec.dataset.permutation == "double":
-            return "a sample has one order of the vertices, and a double permutation two: use single or none"
-        return self.crowded()
+            return (
+                "a sample has one order of the vertices, and a double permutation has two: use single or none"
+            )
+        return self.too_many_ranks()
 
     @property
     def groups(self) -> int:
@@ -70,7 +72,7 @@ class ScaleGNN(Strategy):
 
     @property
     def steps(self) -> int:
-        """The number of steps in which about every vertex is drawn once."""
+        """The number of steps that draw about as many vertices as the graph has."""
         return -(-self.facts.vertices // (self.sampler.size * self.groups))
 
     @property
@@ -84,13 +86,13 @@ class ScaleGNN(Strategy):
     def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
         return self.sampler.mini_batch(step, group, A, self.spec.model.layers)
 
-    def weight(self, weight: Weight, at: Coordinates) -> Piece:
+    def weight_piece(self, weight: Weight, at: Coordinates) -> Piece:
         return self.layout.weight(weight, at)
 
-    def input(self, at: Coordinates) -> Piece:
+    def input_piece(self, at: Coordinates) -> Piece:
         return self.layout.input(at)
 
-    def output(self, at: Coordinates) -> Piece:
+    def output_piece(self, at: Coordinates) -> Piece:
         return self.layout.output(at)
 
     def operators(self, ctx: Context) -> FourD:
@@ -101,40 +103,40 @@ class ScaleGNN(Strategy):
         return self.words_of_epoch(at, counts, 0)
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
-        """Sampling sends nothing; training sums the blocks of its products, and sends norms, residuals and the loss."""
-        words = Words(self.grid, self.recomputed)
+        """Return the words of an epoch's steps. Sampling sends nothing."""
+        words = Words(self.grid, self.recomputed_layers)
         for step in range(epoch * self.steps, (epoch + 1) * self.steps):
             S = self.sampler.sample(step, at[D])
             sampled = {axis: len(find_places(S, self.layout.row_cuts()[axis][at[axis]])) for axis in CUBE}
-            self._step(words, at, sampled)
+            self._add_step(words, at, sampled)
         return words
 
-    def _step(self, words: Words, at: Coordinates, sampled: dict[AxisName, int]) -> None:
-        """Adds the words of a step, given the number of sampled vertices in this rank's block along each axis."""
+    def _add_step(self, words: Words, at: Coordinates, sampled: dict[AxisName, int]) -> None:
+        """Add the words of a step, given the number of sampled vertices in this rank's block of each axis."""
         for layer, share in enumerate(self.layout.shares(at)):
-            self._layer(words, layer, share, sampled)
+            self._add_layer(words, layer, share, sampled)
         add_words(words, self.layout, self.weights, at, sampled, residual=self.spec.model.residual)
         down, across = self.layout.output_axes
-        words.put(FORWARD, -1, Op.ALL_REDUCE, (D, down), TensorName.COUNT, 1)
+        words.add(FORWARD, -1, Op.ALL_REDUCE, (D, down), TensorName.COUNT, 1)
         if self.facts.task == "single-label":
-            words.put(FORWARD, -1, Op.ALL_REDUCE, across, TensorName.LOSS, 2 * sampled[down])
-        words.put(FORWARD, -1, Op.ALL_REDUCE, (D, down, across), TensorName.LOSS, 1)
+            words.add(FORWARD, -1, Op.ALL_REDUCE, across, TensorName.LOSS, 2 * sampled[down])
+        words.add(FORWARD, -1, Op.ALL_REDUCE, (D, down, across), TensorName.LOSS, 1)
         for weight in self.weights:
-            rows, cols = self.weight(weight, at)
-            words.put(BACKWARD, -1, Op.ALL_REDUCE, D, TensorName.DW, len(rows) * len(cols))
+            rows, cols = self.weight_piece(weight, at)
+            words.add(BACKWARD, -1, Op.ALL_REDUCE, D, TensorName.DW, len(rows) * len(cols))
 
-    def _layer(self, words: Words, layer: int, share: LayerShare, sampled: dict[AxisName, int]) -> None:
+    def _add_layer(self, words: Words, layer: int, share: LayerShare, sampled: dict[AxisName, int]) -> None:
         R, S, T = share.roles
         N, K, F, H = sampled[R], sampled[S], len(share.F), len(share.H)
-        words.put(FORWARD, layer, Op.ALL_REDUCE, S, TensorName.T, N * F)
-        words.put(FORWARD, layer, Op.ALL_REDUCE, T, TensorName.Z, N * H)
-        words.put(BACKWARD, layer, Op.ALL_REDUCE, R, TensorName.DW, F * H)
+        words.add(FORWARD, layer, Op.ALL_REDUCE, S, TensorName.T, N * F)
+        words.add(FORWARD, layer, Op.ALL_REDUCE, T, TensorName.Z, N * H)
+        words.add(BACKWARD, layer, Op.ALL_REDUCE, R, TensorName.DW, F * H)
         if layer > 0 or self.spec.model.projection:
-            words.put(BACKWARD, layer, Op.ALL_REDUCE, S, TensorName.DT, N * F)
-            words.put(BACKWARD, layer, Op.ALL_REDUCE, R, TensorName.DH, K * F)
+            words.add(BACKWARD, layer, Op.ALL_REDUCE, S, TensorName.DT, N * F)
+            words.add(BACKWARD, layer, Op.ALL_REDUCE, R, TensorName.DH, K * F)
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """The blocks of A of up to three layers, features, labels and weights."""
+        """Return the blocks of A of up to three layers, features, labels and weights."""
         blocks, precision = {(share.N, share.K) for share in self.layout.shares(at)}, self.spec.precision
         return {
             TensorName.A: sum(csr_bytes(len(N), counts.nonzeros(N, K), precision) for N, K in blocks),

@@ -106,9 +106,9 @@ class PeekingRows(WholeRows):
 class EngineAskedRows(WholeRows):
     """Does something else where it believes itself unobserved."""
 
-    def aggregate(self, A_NK: Sequence[Csr], H_NF: Tensor, **names: TensorName) -> Tensor:
-        T_NF = super().aggregate(A_NK, H_NF, **names)
-        return super().aggregate(A_NK, H_NF, **names) if H_NF.is_meta else T_NF
+    def multiply(self, A_NK: Sequence[Csr], H_NF: Tensor, **names: TensorName) -> Tensor:
+        T_NF = super().multiply(A_NK, H_NF, **names)
+        return super().multiply(A_NK, H_NF, **names) if H_NF.is_meta else T_NF
 
 
 class MiscountingRows(WholeRows):
@@ -168,7 +168,7 @@ class WrongFormula(OneD):
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         words = super().words(at, counts)
-        words.put(Direction.BACKWARD, 1, Op.BROADCAST, AxisName.P, TensorName.G, -1)
+        words.add(Direction.BACKWARD, 1, Op.BROADCAST, AxisName.P, TensorName.G, -1)
         return words
 
 
@@ -201,11 +201,11 @@ class RoundedDown(Bns):
 
     name = "rounded-down"
 
-    def size(self, step: int, receiver: int, owner: int, boundary: int) -> int:
+    def sample_size(self, step: int, receiver: int, owner: int, boundary: int) -> int:
         return int(self.params.p * boundary)
 
-    def sample(self, step: int, receiver: int, owner: int, boundary: int) -> Tensor:
-        return super().sample(step, receiver, owner, boundary)[: int(self.params.p * boundary)]
+    def draw_rows(self, step: int, receiver: int, owner: int, boundary: int) -> Tensor:
+        return super().draw_rows(step, receiver, owner, boundary)[: int(self.params.p * boundary)]
 
 
 class Unscaled(Bns):
@@ -216,12 +216,14 @@ class Unscaled(Bns):
 
     def operators(self, ctx: Context) -> PartOperators:
         graph = LocalGraph(ctx, self.blocks())
-        return PartOperators(ctx, self, graph.layers(), Exchange(), sample=UnscaledSampler(self, graph).part)
+        return PartOperators(
+            ctx, self, graph.build_layers(), Exchange(), sample=UnscaledSampler(self, graph).draw_part
+        )
 
 
 class UnscaledSampler(BoundarySampler):
-    def part(self, step: int) -> LayerPart:
-        part = super().part(step)
+    def draw_part(self, step: int) -> LayerPart:
+        part = super().draw_part(step)
         A = part.matrices
         assert isinstance(A, PartMatrices)
         A_NK = A.A_NK._replace(val=A.A_NK.val * self.strategy.params.p)

@@ -93,7 +93,7 @@ def test_2d_on_a_rectangular_grid_sends_the_papers_forward_words(grid: dict[str,
 
 
 def test_a_paper_that_speaks_of_cubes_says_nothing_of_other_grids() -> None:
-    assert case("cagnet-3d", {"row": 2, "col": 2, "fibre": 1}, 4).strategy().published() == []
+    assert case("cagnet-3d", {"row": 2, "col": 2, "fibre": 1}, 4).strategy().published_costs() == []
 
 
 def test_partial_products_are_as_many_as_there_are_layers() -> None:

@@ -18,30 +18,30 @@ from harness.ranges import split_evenly
 from harness.strategies.sampling.bulk import Algorithm1, Bulk
 from harness.strategies.sampling.clusters import JoinedClusters
 from harness.strategies.sampling.graph_placement import WholeGraph
-from harness.strategies.sampling.sampler import Deal, Neighbours, NodesByImportance, Sampler
+from harness.strategies.sampling.sampler import BatchSchedule, Neighbours, NodesByImportance, Sampler
 from harness.strategy import MiniBatch
 from harness.strategy.context import Measurements
 
 N, SIZE = 97, 20
 TARGETS = torch.arange(0, N, 2)
-DEAL = Deal(5, SIZE, 1, len(TARGETS))
+SCHEDULE = BatchSchedule(5, SIZE, 1, len(TARGETS))
 
 SAMPLERS: dict[str, Sampler] = {
     "neighbours": Neighbours(3, SIZE, (4, 2), 3, 1),
     "nodes by importance": NodesByImportance(3, SIZE, 2, 1, N),
-    "clusters, gcn": JoinedClusters(Deal(3, 3, 1, 8), split_evenly(N, 8), 2, "gcn"),
-    "clusters, sage": JoinedClusters(Deal(3, 3, 1, 8), split_evenly(N, 8), 2, "sage"),
-    "bulk-sage": Bulk(DEAL, Algorithm1(5, "graphsage", (4, 3)), 0),
-    "bulk-ladies": Bulk(DEAL, Algorithm1(5, "ladies", (9, 7)), 2),
-    "bulk-ladies, once": Bulk(DEAL, Algorithm1(5, "ladies", (9, 7), "norms", replacement=False), 2),
-    "bulk-fastgcn": Bulk(DEAL, Algorithm1(5, "fastgcn", (9, 7)), 2),
+    "clusters, gcn": JoinedClusters(BatchSchedule(3, 3, 1, 8), split_evenly(N, 8), 2, "gcn"),
+    "clusters, sage": JoinedClusters(BatchSchedule(3, 3, 1, 8), split_evenly(N, 8), 2, "sage"),
+    "bulk-sage": Bulk(SCHEDULE, Algorithm1(5, "graphsage", (4, 3)), 0),
+    "bulk-ladies": Bulk(SCHEDULE, Algorithm1(5, "ladies", (9, 7)), 2),
+    "bulk-ladies, once": Bulk(SCHEDULE, Algorithm1(5, "ladies", (9, 7), "norms", replacement=False), 2),
+    "bulk-fastgcn": Bulk(SCHEDULE, Algorithm1(5, "fastgcn", (9, 7)), 2),
 }
 
 
 def drawn(name: str, dtype: torch.dtype, device: torch.device) -> list[list[torch.Tensor]]:
     """The mini-batches of five steps, of a graph on a device: vertices, matrices and the factors of vertices."""
     graph = WholeGraph(to_device(cast(check_graph(N).A, dtype), device), groups=[0])
-    sampler = SAMPLERS[name].on(graph)
+    sampler = SAMPLERS[name].prepare_for(graph)
     batches = (sampler.mini_batch(step, 0, graph, TARGETS) for step in range(5))
     return [parts(batch) for batch in batches]
 
@@ -119,7 +119,8 @@ def chosen_ways() -> tuple[dict[str, str], list[bool]]:
     graph = cast(check_graph(N).A, torch.float64)
     measured = Measurements(device, {})
     A, A_T = (
-        cache_for_products(to_device(each, device), measured.choose) for each in (graph, transpose(graph))
+        cache_for_products(to_device(each, device), measured.choose_fastest)
+        for each in (graph, transpose(graph))
     )
     equal = []
     for width in (BLOCK, BLOCK + 1, 3 * BLOCK):
@@ -155,7 +156,7 @@ def choices_of_three_ways() -> dict[str, str]:
     def fourth(A: Csr, H: torch.Tensor, add_to: torch.Tensor | None) -> torch.Tensor:
         raise RuntimeError("no compiler")
 
-    cache_for_products(A, measured.choose)
+    cache_for_products(A, measured.choose_fastest)
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"):
         patch.setitem(PRODUCT_KERNELS, "third", third)
         patch.setitem(PRODUCT_KERNELS, "fourth", fourth)

@@ -34,8 +34,8 @@ def peak(spec: Spec) -> int:
     facts = facts_of_card(load_card(ROOT, spec.dataset.name))
     strategy, counts = admit(load_strategy(spec.strategy.name), spec, facts), BlockCounts(ShapeBlocks(facts))
     if spec.strategy.params.get("graph") == "partitioned":
-        return sum(strategy.memory(strategy.coordinates(0), counts).values()) + strategy.samples(counts)
-    return replay(strategy, steps=1).peak_bytes + strategy.samples(counts)
+        return sum(strategy.memory(strategy.coordinates(0), counts).values()) + strategy.sample_bytes(counts)
+    return replay(strategy, steps=1).peak_bytes + strategy.sample_bytes(counts)
 
 
 @pytest.mark.parametrize("name", list(BULK))
@@ -67,13 +67,15 @@ def test_a_bulk_holds_what_the_formula_says(
     store = open_dataset(ROOT, spec.dataset)
     strategy = admit(load_strategy(name), spec, facts_of(store))
     assert isinstance(strategy, SampledStrategy)
-    seen, sampler = strategy.foresight(BlockCounts(store)), strategy.composed.sampler
+    seen, sampler = strategy.global_replay(BlockCounts(store)), strategy.composed.sampler
     assert isinstance(sampler, Bulk)
-    layers = sampler.on(seen.graph).draw(range(sampler.at_once), [0], seen.targets)
+    layers = sampler.prepare_for(seen.graph).draw(range(sampler.at_once), [0], seen.targets)
     stacks = [layers[0].inputs, *(layer.outputs for layer in layers)]
     tensors = [*(stack.vertices for stack in stacks), *(part for layer in layers for part in layer.A[:3])]
     bytes_held = sum(tensor.nbytes for tensor in tensors)
-    assert strategy.samples(BlockCounts(ShapeBlocks(strategy.facts))) == pytest.approx(bytes_held, rel=0.2)
+    assert strategy.sample_bytes(BlockCounts(ShapeBlocks(strategy.facts))) == pytest.approx(
+        bytes_held, rel=0.2
+    )
 
 
 def test_more_than_there_are_steps_is_not_asked_for() -> None:

@@ -65,7 +65,7 @@ def test_advice_and_a_prediction_from_python_agree(project: Path) -> None:
     """The option that advice names is predicted alike by name; the strategies promise what was asked for."""
     advice = harness.advise("tiny-sbm", 2, "perlmutter", accuracy="exact", root=project)
     best = advice.full_graph[0]
-    assert {option.strategy.promised() for option in advice.full_graph} == {Promise.EXACT}
+    assert {option.strategy.effective_promise for option in advice.full_graph} == {Promise.EXACT}
     alone = harness.predict(
         best.strategy.name, "tiny-sbm", 2, "perlmutter", grid=best.strategy.spec.grid, root=project
     )

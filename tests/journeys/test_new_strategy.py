@@ -100,7 +100,7 @@ def test_the_kit_leads_from_the_skeleton_of_the_full_graph_to_the_end(tmp_path: 
 
     finished = changed(CODE[0], ("GatheredRows", "Fresh"))
     assert broken(finished, tmp_path, P, 3, pool) == []
-    no_words = changed(finished, ("words.put(FORWARD, layer", "words.put(FORWARD, -1"))
+    no_words = changed(finished, ("words.add(FORWARD, layer", "words.add(FORWARD, -1"))
     (law,) = broken(no_words, tmp_path, P, 3, pool)
     assert law.law == "words equal the formula"
     assert law.look.startswith(f"{tmp_path}/version_")

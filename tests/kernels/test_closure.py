@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from harness.kernels.csr import Csr, from_scipy
-from harness.strategies.halo.neutronstar import Prices, boundary, heights
+from harness.strategies.halo.neutronstar import Prices, compute_heights, find_boundary
 
 LAYERS = 3
 
@@ -52,7 +52,7 @@ def test_what_is_worth_it_is_what_a_search_with_sets_finds(seed: int) -> None:
     up = [np.cumsum(draw.integers(0, 4, LAYERS)).tolist() for _ in range(2)]
     prices = Prices(draw.integers(0, 40, LAYERS).tolist(), *up)
     room, own = int(draw.integers(0, n + 1)), range(*ends)
-    computed = heights(A, own, prices, room).tolist()
+    computed = compute_heights(A, own, prices, room).tolist()
     expected = by_sets(A, own, prices, room)
     assert computed == [LAYERS if v in own else expected.get(v, -1) for v in range(n)]
 
@@ -62,7 +62,7 @@ def test_what_is_worth_nothing_is_fetched_and_what_is_worth_anything_is_computed
     worth: float, raised: bool
 ) -> None:
     A, own = graph_of(np.random.default_rng(0), 50), range(10, 30)
-    height = heights(A, own, Prices([worth] * LAYERS, [1, 2, 3], [0, 1, 2]), A.rows)
-    at_the_boundary = height[boundary(A, own)]
+    height = compute_heights(A, own, Prices([worth] * LAYERS, [1, 2, 3], [0, 1, 2]), A.rows)
+    at_the_boundary = height[find_boundary(A, own)]
     assert len(at_the_boundary) > 10
     assert bool((at_the_boundary == (LAYERS - 1 if raised else -1)).all())

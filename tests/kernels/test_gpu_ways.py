@@ -121,7 +121,7 @@ def test_choices_of_an_earlier_run_are_taken_unless_they_do_not_work_here(monkey
     what = "product of 3 x 3 with 3 entries by 4 columns"
     for name, taken in ((LIBRARY, LIBRARY), ("third", "third"), (TRITON, LIBRARY), ("of old", LIBRARY)):
         measured = Measurements(torch.device("cpu"), {what: name})
-        A = cache_for_products(matrix(), measured.choose)
+        A = cache_for_products(matrix(), measured.choose_fastest)
         multiply(A, 4)
         assert CACHED_PRODUCTS[A.rowptr].kernels == {(4, False): taken}
         assert measured.chosen == {what: name}

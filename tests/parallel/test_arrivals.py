@@ -3,7 +3,7 @@
 import pytest
 
 from harness.comm.call import EmptyCall
-from harness.strategies.cagnet.summa import arrivals
+from harness.strategies.cagnet.summa import run_stages
 
 
 class Logged:
@@ -25,11 +25,11 @@ class Logged:
 @pytest.mark.parametrize("overlap", [False, True])
 def test_every_stage_arrives_in_order(stages: int, overlap: bool) -> None:
     calls = [(EmptyCall(stage), EmptyCall(-stage)) for stage in range(stages)]
-    assert list(arrivals(calls, overlap=overlap)) == [[stage, -stage] for stage in range(stages)]
+    assert list(run_stages(calls, overlap=overlap)) == [[stage, -stage] for stage in range(stages)]
 
 
 def test_with_overlap_the_next_stage_leaves_before_a_stage_is_used() -> None:
     log: list[str] = []
-    for (stage,) in arrivals(([Logged(log, name)] for name in "abc"), overlap=True):
+    for (stage,) in run_stages(([Logged(log, name)] for name in "abc"), overlap=True):
         log.append(f"use {stage}")
     assert log == ["leave a", "leave b", "wait a", "use a", "leave c", "wait b", "use b", "wait c", "use c"]

@@ -10,7 +10,7 @@ from harness.kernels.csr import to_scipy
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.parallel.halo import build_block_row
 from harness.spec.spec import Spec
-from harness.strategies.halo.bns import sample, size_of_sample
+from harness.strategies.halo.bns import draw_sample, sample_size
 from harness.strategy import Context, facts_of
 
 P = AxisName.P
@@ -64,7 +64,7 @@ def test_each_peer_sends_the_distinct_columns_of_its_block(ranks, parts: int, tr
 def test_every_boundary_is_sampled_at_its_rate_however_small(boundary: int, rate: float) -> None:
     """Also where rate times boundary is below one, which rounding down would never sample."""
     steps = 3000
-    sizes = torch.tensor([size_of_sample(5, step, (0, 1), boundary, rate) for step in range(steps)]).double()
+    sizes = torch.tensor([sample_size(5, step, (0, 1), boundary, rate) for step in range(steps)]).double()
     low = int(rate * boundary)
     assert set(sizes.tolist()) <= {low, low + 1}
     deviation = (rate * boundary % 1 * (1 - rate * boundary % 1) / steps) ** 0.5
@@ -73,13 +73,13 @@ def test_every_boundary_is_sampled_at_its_rate_however_small(boundary: int, rate
 
 def test_every_row_is_as_likely_as_any_other() -> None:
     boundary, rate, steps = 20, 0.23, 2000
-    drawn = [sample(5, step, (1, 0), boundary, rate) for step in range(steps)]
+    drawn = [draw_sample(5, step, (1, 0), boundary, rate) for step in range(steps)]
     assert all(bool((rows.diff() > 0).all()) for rows in drawn)
     share = torch.bincount(torch.cat(drawn), minlength=boundary) / steps
     assert (share - rate).abs().max() <= 5 * (rate * (1 - rate) / steps) ** 0.5
-    assert not torch.equal(drawn[0], sample(5, 0, (0, 1), boundary, rate))
+    assert not torch.equal(drawn[0], draw_sample(5, 0, (0, 1), boundary, rate))
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
 def test_rates_of_zero_and_one_draw_nothing_and_everything(rate: float) -> None:
-    assert all(len(sample(0, step, (0, 1), 9, rate)) == 9 * rate for step in range(50))
+    assert all(len(draw_sample(0, step, (0, 1), 9, rate)) == 9 * rate for step in range(50))

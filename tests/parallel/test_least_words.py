@@ -65,10 +65,10 @@ def test_a_halo_exchange_reaches_the_bound_where_all_layers_have_one_width() -> 
     blocks = strategy.blocks()
     for own, at in enumerate(all_ranks(strategy)):
         others = [block for number, block in enumerate(blocks) if number != own]
-        rows_of_G = [counts.filled(blocks[own], other, transposed=True) for other in others]
-        sums = [counts.filled(other, blocks[own]) for other in others]
+        rows_of_G = [counts.nonempty_columns(blocks[own], other, transposed=True) for other in others]
+        sums = [counts.nonempty_columns(other, blocks[own]) for other in others]
         saved = 2 * CLASSES * sum(max(0, many - few) for many, few in zip(sums, rows_of_G, strict=True))
-        assert sum(strategy.words(at, counts).values()) == strategy.least_words(at, counts) + 1 + saved
+        assert sum(strategy.words(at, counts).values()) == strategy.words_lower_bound(at, counts) + 1 + saved
 
 
 @pytest.mark.parametrize("name", ["cagnet-1d", "cagnet-sa-1d", "pipegcn", "adaqp", "g3", "bns-gcn"])
@@ -77,7 +77,7 @@ def test_a_halo_exchange_reaches_the_bound_where_all_layers_have_one_width() -> 
 def test_no_strategy_of_the_kind_sends_less(name: str, directed: bool, hidden: int) -> None:
     strategy, counts = made(name, directed=directed, hidden=hidden)
     for at in all_ranks(strategy):
-        least = strategy.least_words(at, counts)
+        least = strategy.words_lower_bound(at, counts)
         assert 0 < least <= sum(strategy.words(at, counts).values())
 
 
@@ -87,7 +87,7 @@ def test_no_strategy_of_the_kind_sends_less(name: str, directed: bool, hidden: i
 )
 def test_replicas_and_samples_may_send_less_and_have_no_bound(name: str, params: dict[str, Any]) -> None:
     strategy, counts = made(name, **params)
-    assert {strategy.least_words(at, counts) for at in all_ranks(strategy)} == {0.0}
+    assert {strategy.words_lower_bound(at, counts) for at in all_ranks(strategy)} == {0.0}
 
 
 @pytest.mark.parametrize("name", FULL_GRAPH)
@@ -108,7 +108,10 @@ def test_no_choice_of_parameters_on_any_grid_sends_fewer_words_than_the_bound(
         tried, counts = tried + 1, ScipyCounts(case.store())
         for rank in range(PARTS):
             at = ready.coordinates(rank)
-            assert ready.least_words(at, counts) <= sum(ready.words(at, counts).values()), (grid, params)
+            assert ready.words_lower_bound(at, counts) <= sum(ready.words(at, counts).values()), (
+                grid,
+                params,
+            )
     assert tried or name == "serial"
 
 
@@ -118,10 +121,10 @@ def test_the_products_of_a_decoupled_model_are_all_of_the_width_of_its_last_laye
     assert isinstance(strategy, RowStrategy)
     for at in all_ranks(strategy):
         others = [block for block in strategy.blocks() if block != strategy.rows(at)]
-        boundary = sum(counts.filled(strategy.rows(at), other) for other in others)
+        boundary = sum(counts.nonempty_columns(strategy.rows(at), other) for other in others)
         trained = sum(a * b for a, b in strategy.shapes)
-        assert strategy.least_words(at, counts) <= 2 * 3 * CLASSES * boundary + trained
-        assert strategy.least_words(at, counts) > trained
+        assert strategy.words_lower_bound(at, counts) <= 2 * 3 * CLASSES * boundary + trained
+        assert strategy.words_lower_bound(at, counts) > trained
 
 
 def test_memory_bounds_words_only_where_it_is_far_smaller_than_the_products() -> None:

@@ -6,7 +6,7 @@ import torch
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger
 from harness.ranges import split_evenly
-from harness.strategies.cagnet.summa import Split3D, transposed_layout
+from harness.strategies.cagnet.summa import Split3D, redistribute_transposed
 
 ROW, COL, FIBRE = AxisName.ROW, AxisName.COL, AxisName.FIBRE
 FEATURES = 5
@@ -17,7 +17,7 @@ def trade(layout: Split3D) -> tuple[dict[AxisName, int], torch.Tensor]:
     i, j, k = grid.coordinates.values()
     rows, cols = layout.rows_of(i, k), split_evenly(FEATURES, layout.cols)[j]
     mine = whole(layout)[rows.start : rows.stop, cols.start : cols.stop]
-    return grid.coordinates, transposed_layout(mine, FEATURES, layout, k, grid.axis((ROW, COL)))
+    return grid.coordinates, redistribute_transposed(mine, FEATURES, layout, k, grid.axis((ROW, COL)))
 
 
 def whole(layout: Split3D) -> torch.Tensor:

@@ -121,7 +121,7 @@ def test_the_peak_has_all_mini_batches_that_are_drawn_at_once() -> None:
         params = {"fanouts": [3, 3, 3], "bulk": bulk}
         strategy = ready("bulk-sage", {"row": 2, "col": 2}, PRODUCTS, params=params)
         peaks[bulk] = predict(Ready(strategy), PERLMUTTER).peak_bytes
-        drawn[bulk] = strategy.samples(BlockCounts(ShapeBlocks(PRODUCTS)))
+        drawn[bulk] = strategy.sample_bytes(BlockCounts(ShapeBlocks(PRODUCTS)))
     assert peaks[5] - peaks[1] == drawn[5] - drawn[1] > 0
 
 

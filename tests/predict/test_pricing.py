@@ -123,9 +123,9 @@ def test_measured_bandwidths_are_the_authors(machine: str, table: dict[tuple[int
 def test_a_ring_moves_the_words_that_it_brings() -> None:
     grid = {X: 4, Y: 2}
     words = Words(grid)
-    words.put(Direction.FORWARD, 0, Op.ALL_REDUCE, Y, TensorName.T, 4000)
-    words.put(Direction.FORWARD, 0, Op.ALL_GATHER, X, TensorName.W, 4000)
-    words.put(Direction.FORWARD, -1, Op.ALL_REDUCE, (X, Y), TensorName.LOSS, 1)
+    words.add(Direction.FORWARD, 0, Op.ALL_REDUCE, Y, TensorName.T, 4000)
+    words.add(Direction.FORWARD, 0, Op.ALL_GATHER, X, TensorName.W, 4000)
+    words.add(Direction.FORWARD, -1, Op.ALL_REDUCE, (X, Y), TensorName.LOSS, 1)
     summed, gathered = 4 * 2 * 4000 / 2 / (200 * GB), 4 * 4000 * 3 / 4 / (50 * GB)
     loss = 4 * 2 * 7 / 8 / (100 * GB)
     assert ring_seconds(words, grid, LINKS, 4) == pytest.approx(summed + gathered + loss)

@@ -67,7 +67,7 @@ def test_run_below_its_lower_bound_is_recorded_as_failed(
 ) -> None:
     """A rank alone receives nothing; the planted bound is one word."""
     spec = make_spec(project_root(), {"strategy": "serial", "dataset": "tiny-sbm", "ranks": 1}, "test")
-    monkeypatch.setattr(load_strategy("serial"), "least_words", lambda *_: 1.0)
+    monkeypatch.setattr(load_strategy("serial"), "words_lower_bound", lambda *_: 1.0)
     record = read_record(launch_here(spec, project_root(), tmp_path / "runs")).record
     assert (record["status"], record["error"]["type"]) == ("failed", "WordsBelowBound")
     assert "received 0 words" in record["error"]["message"] and "bound of 1," in record["error"]["message"]

@@ -76,7 +76,7 @@ def same(one: MiniBatch, other: MiniBatch) -> bool:
 def graph_of(case: Case) -> tuple[Any, torch.Tensor]:
     store, strategy = case.store(), strategy_of(case)
     everyone = range(store.n)
-    targets = torch.arange(sampler_of(strategy).deal.targets) * 2
+    targets = torch.arange(sampler_of(strategy).schedule.targets) * 2
     return store.adjacency(everyone, everyone), targets
 
 
@@ -91,10 +91,10 @@ def test_a_batch_has_one_sample_whoever_draws_it(name: str) -> None:
         for group in range(strategy.groups):
             graph = WholeGraph(A, groups=[group])
             bulk = sampler_of(strategy)
-            drawn = bulk.on(graph)
+            drawn = bulk.prepare_for(graph)
             for step in range(2 * strategy.steps):
-                epoch, number = bulk.deal.number(step, group)
-                if number < sampler_of(alone).deal.count:
+                epoch, number = bulk.schedule.locate_batch(step, group)
+                if number < sampler_of(alone).schedule.count:
                     theirs = alone.mini_batch(epoch * alone.steps + number, 0, A, targets)
                     assert same(drawn.mini_batch(step, group, graph, targets), theirs)
                 else:
@@ -118,7 +118,7 @@ def test_what_moves_is_what_is_needed(name: str, grid: str) -> None:
     A = store.adjacency(range(store.n), range(store.n))
     counted = case.graph()
     targets = ((counted.split == TRAIN) & labelled(counted.y)).nonzero()[:, 0]
-    assert len(targets) == sampler_of(strategy).deal.targets
+    assert len(targets) == sampler_of(strategy).schedule.targets
     for rank in range(4):
         at = strategy.coordinates(rank)
         own, needed = strategy.rows(at), 0
@@ -166,8 +166,10 @@ def test_whoever_draws_more_than_there_are_trains_on_every_neighbour() -> None:
 
 
 def test_ladies_says_what_its_draws_are_worth() -> None:
-    assert strategy_of(case_of("bulk-ladies", "1x1")).promised() is Promise.ESTIMATOR
-    assert strategy_of(case_of("bulk-ladies", "1x1", replacement=False)).promised() is Promise.APPROXIMATE
+    assert strategy_of(case_of("bulk-ladies", "1x1")).effective_promise is Promise.ESTIMATOR
+    assert (
+        strategy_of(case_of("bulk-ladies", "1x1", replacement=False)).effective_promise is Promise.APPROXIMATE
+    )
 
 
 def test_the_last_fan_out_holds_for_what_is_beyond() -> None:

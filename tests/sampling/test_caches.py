@@ -1,4 +1,4 @@
-"""Rows and requests of a cache against plain Python; chances of inclusion against a dense recursion and draws."""
+"""Rows and requests of a cache against plain Python; inclusion probabilities against a dense recursion and draws."""
 
 import numpy as np
 import pytest
@@ -11,19 +11,19 @@ from harness.kernels.parts import extract_block
 from harness.ledger import AxisName
 from harness.ranges import split
 from harness.strategies.sampling.caches import (
-    AtBoundary,
     EvictingCache,
-    Likeliest,
-    Popular,
+    EvictingPolicy,
+    LikelyPolicy,
+    PopularPolicy,
     StaticCache,
-    complement,
-    degrees,
-    inclusion,
-    popularity,
-    top,
+    count_all_neighbours,
+    count_popularity,
+    highest_scoring,
+    inclusion_probabilities,
+    other_vertices,
 )
 from harness.strategies.sampling.features import CachePolicy, NoCache, PeerCaches
-from harness.strategies.sampling.graph_placement import BlockLayout, Foresight, WholeGraph
+from harness.strategies.sampling.graph_placement import BlockLayout, GlobalReplay, WholeGraph
 from harness.strategies.sampling.sampler import Neighbours
 
 N = 60
@@ -84,10 +84,10 @@ def test_an_evicting_cache_is_that_of_the_paper(alpha: float, every: int) -> Non
 
 
 def test_the_best_are_kept_and_nobody_keeps_its_own() -> None:
-    others = complement(range(2, 4), 7)
+    others = other_vertices(range(2, 4), 7)
     assert others.tolist() == [0, 1, 4, 5, 6]
     worth = torch.tensor([1.0, 3.0, 9.0, 9.0, 3.0, 0.0, 5.0])
-    assert top(worth[others], others, 3).tolist() == [6, 1, 4]
+    assert highest_scoring(worth[others], others, 3).tolist() == [6, 1, 4]
 
 
 def stripes(A: Csr):
@@ -105,19 +105,20 @@ def test_chances_of_inclusion_are_those_of_the_dense_recursion(parts: int) -> No
         absent = np.prod(1 - np.where(edges, (expected * np.minimum(1, fanout / degree))[:, None], 0), axis=0)
         expected = 1 - (1 - expected) * absent
     read, blocks = stripes(A), split(N, parts)
-    found = inclusion(read, blocks, [torch.from_numpy(p)], [3, 1], degrees(read, blocks, N))[0]
+    degree = count_all_neighbours(read, blocks, N)
+    found = inclusion_probabilities(read, blocks, [torch.from_numpy(p)], [3, 1], degree)[0]
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
-    assert popularity(stripes(A), split(N, parts), N).tolist() == edges.sum(axis=0).tolist()
+    assert count_popularity(stripes(A), split(N, parts), N).tolist() == edges.sum(axis=0).tolist()
 
 
 def test_chances_of_several_batches_have_the_bits_of_each_batch_alone() -> None:
     A, read, blocks = check_graph(N).A, stripes(check_graph(N).A), split(N, 7)
-    degree = degrees(read, blocks, N)
+    degree = count_all_neighbours(read, blocks, N)
     assert degree.tolist() == ((to_scipy(A).toarray() != 0) & ~np.eye(N, dtype=bool)).sum(axis=1).tolist()
     chances = [torch.where(torch.arange(N) % each == 0, 1 / each, 0.0).double() for each in (2, 3, 7, 61)]
-    together = inclusion(read, blocks, chances, (3, 2, 1), degree)
+    together = inclusion_probabilities(read, blocks, chances, (3, 2, 1), degree)
     for p, found in zip(chances, together, strict=True):
-        assert torch.equal(found, inclusion(read, blocks, [p], (3, 2, 1), degree)[0])
+        assert torch.equal(found, inclusion_probabilities(read, blocks, [p], (3, 2, 1), degree)[0])
 
 
 @pytest.mark.parametrize("number", [0, 1, 7, 59, 60, 99])
@@ -125,10 +126,12 @@ def test_the_highest_scores_are_the_first_of_a_stable_sort(number: int) -> None:
     scores = (torch.arange(N) * 37 % 11).double()
     vertices = torch.arange(N) + 100
     expected = vertices[scores.sort(descending=True, stable=True).indices[:number]]
-    assert top(scores, vertices, number).tolist() == expected.tolist()
+    assert highest_scoring(scores, vertices, number).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("policy", [Popular(0.3), Likeliest(0.3), AtBoundary(0.4, 0.5, 2), AtBoundary(0.0)])
+@pytest.mark.parametrize(
+    "policy", [PopularPolicy(0.3), LikelyPolicy(0.3), EvictingPolicy(0.4, 0.5, 2), EvictingPolicy(0.0)]
+)
 def test_caches_that_are_followed_for_peers_request_what_caches_of_their_own_request(
     policy: CachePolicy,
 ) -> None:
@@ -138,16 +141,18 @@ def test_caches_that_are_followed_for_peers_request_what_caches_of_their_own_req
     layout = BlockLayout({AxisName.P: 11}, blocks, AxisName.P)
 
     def peers() -> PeerCaches:
-        return PeerCaches(policy, layout, {AxisName.P: 0}, Foresight(sampler, lambda: A, targets), stripes(A))
+        return PeerCaches(
+            policy, layout, {AxisName.P: 0}, GlobalReplay(sampler, lambda: A, targets), stripes(A)
+        )
 
     followed, judge = peers(), peers()
     caches = [judge.new_cache(member, torch.device("cpu")) for member in range(11)]
     expected = [cache.vertices.tolist() for cache in caches]
     assert [each.tolist() for each in followed.first_requests()] == expected
     for step in range(6):
-        batches = [judge.foresight.batch(step, group).vertices for group in range(11)]
+        batches = [judge.global_replay.batch(step, group).vertices for group in range(11)]
         for group, layers in enumerate(batches):
-            found = followed.foresight.vertices(step, group)
+            found = followed.global_replay.vertices(step, group)
             assert [each.tolist() for each in found] == [each.tolist() for each in layers]
         expected = [
             cache.look_up(layers[0]).requested.tolist() for cache, layers in zip(caches, batches, strict=True)
@@ -164,9 +169,10 @@ def test_chances_of_inclusion_are_frequencies_where_nothing_meets() -> None:
     A = from_coo(row, col, torch.ones(len(row)), (40, 40))
     targets = torch.tensor([0])
     sampler, graph = Neighbours(5, 1, (2, 1), layers=2, groups=1), WholeGraph(A)
-    p = sampler.chances(0, targets, 40)
+    p = sampler.target_probabilities(0, targets, 40)
     read, blocks = stripes(A), [range(40)]
-    expected = inclusion(read, blocks, [p], (2, 1), degrees(read, blocks, 40))[0].numpy()
+    degree = count_all_neighbours(read, blocks, 40)
+    expected = inclusion_probabilities(read, blocks, [p], (2, 1), degree)[0].numpy()
     seen, steps = np.zeros(40), 3000
     for step in range(steps):
         seen[sampler.mini_batch(step, 0, graph, targets).vertices[0]] += 1

@@ -70,7 +70,7 @@ def test_a_mini_batch_is_a_graph_of_its_own(kind: str) -> None:
     case = case_of(kind)
     strategy, store = strategy_of(case), case.store()
     edges = (dense_matrix(store) != 0).double()
-    batch = strategy.mini_batch(1, 1, ScipyCounts(store).whole(), torch.empty(0))
+    batch = strategy.mini_batch(1, 1, ScipyCounts(store).adjacency(), torch.empty(0))
     S = batch.vertices[0]
     here = edges[S][:, S]
     if kind == "gcn":

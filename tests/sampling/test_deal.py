@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from harness.strategies.sampling.sampler import Deal
+from harness.strategies.sampling.sampler import BatchSchedule
 
 
 @pytest.mark.parametrize(
@@ -11,15 +11,15 @@ from harness.strategies.sampling.sampler import Deal
 )
 def test_every_target_is_trained_on_once(size: int, groups: int, targets: int) -> None:
     """This holds with short last batches too, and with steps in which some groups have no batch."""
-    batches, vertices = Deal(3, size, groups, targets), torch.arange(targets) * 2
+    batches, vertices = BatchSchedule(3, size, groups, targets), torch.arange(targets) * 2
     orders = []
     for epoch in range(2):
         found = []
         for step in range(epoch * batches.steps, (epoch + 1) * batches.steps):
             for group in range(groups):
-                at, number = batches.number(step, group)
+                at, number = batches.locate_batch(step, group)
                 assert at == epoch
-                found.append(batches.of(at, number, vertices))
+                found.append(batches.batch_targets(at, number, vertices))
         assert all(len(batch) == size for batch in found[: targets // size])
         assert torch.cat(found).sort().values.tolist() == vertices.tolist()
         orders.append(torch.cat(found).tolist())

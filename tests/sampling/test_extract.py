@@ -15,15 +15,15 @@ from harness.kernels.parts import select_rows
 from harness.strategies.sampling.matrices import (
     BatchStack,
     Places,
+    batch_keys,
     draw_masses,
     draw_rows,
     extract_columns,
-    joined,
-    keys_of,
+    join_chosen,
     matrix_of_batch,
     renumber,
     square_masses,
-    stacked,
+    stack_batches,
     sum_rows,
     unit_masses,
 )
@@ -33,7 +33,7 @@ BATCHES = st.lists(st.lists(st.integers(0, N - 1), max_size=30), min_size=1, max
 
 
 def stack_of(batches: list[list[int]]) -> BatchStack:
-    return stacked([torch.tensor(batch, dtype=torch.int64) for batch in batches])
+    return stack_batches([torch.tensor(batch, dtype=torch.int64) for batch in batches])
 
 
 def selection(vertices: torch.Tensor) -> sparse.csr_array:
@@ -48,7 +48,7 @@ def ascending(A: Csr) -> bool:
 
 def well_formed(stack: BatchStack, inputs: BatchStack, batch: int) -> None:
     """Asserts that an input begins with the output, and has every other vertex once."""
-    out, found = stack.of(batch), inputs.of(batch)
+    out, found = stack.batch_vertices(batch), inputs.batch_vertices(batch)
     assert found[: len(out)].tolist() == out.tolist()
     new = found[len(out) :].tolist()
     assert len(set(new)) == len(new)
@@ -60,7 +60,7 @@ def test_renumbered_columns_are_the_sample(batches: list[list[int]], fanout: int
     """A sampled matrix times a selection of its columns, under one map for many layers."""
     stack, places = stack_of(batches), Places(N)
     for layer in range(3):
-        keys = keys_of([(layer, batch) for batch in range(stack.batches)])
+        keys = batch_keys([(layer, batch) for batch in range(stack.batches)])
         S = draw_rows(check_graph(N).A, stack, fanout, keys)
         A, inputs = renumber(S, stack, places)
         assert ascending(A)
@@ -68,10 +68,12 @@ def test_renumbered_columns_are_the_sample(batches: list[list[int]], fanout: int
             well_formed(stack, inputs, batch)
             here = stack.span(batch)
             mine = to_scipy(matrix_of_batch(A, stack, inputs, batch))
-            back = (mine @ selection(inputs.of(batch))).toarray()
+            back = (mine @ selection(inputs.batch_vertices(batch))).toarray()
             assert np.array_equal(back, to_scipy(S)[here.start : here.stop].toarray())
             drawn = set(S.col[S.rowptr[here.start] : S.rowptr[here.stop]].tolist())
-            assert set(inputs.of(batch).tolist()) == drawn | set(stack.of(batch).tolist())
+            assert set(inputs.batch_vertices(batch).tolist()) == drawn | set(
+                stack.batch_vertices(batch).tolist()
+            )
         stack = inputs
 
 
@@ -84,10 +86,10 @@ def test_masses_are_the_product(mass, batches: list[list[int]]) -> None:
     M = sparse.csr_array((mass(A.val).numpy(), A.col.numpy(), A.rowptr.numpy()), shape=A.shape)
     Q = np.zeros((stack.batches, N), dtype=np.int64)
     for batch in range(stack.batches):
-        np.add.at(Q[batch], stack.of(batch).numpy(), 1)
+        np.add.at(Q[batch], stack.batch_vertices(batch).numpy(), 1)
     assert np.array_equal(to_scipy(P).toarray(), Q @ M.toarray())
     assert ascending(P)
-    turned = stacked([stack.of(batch).flip(0) for batch in range(stack.batches)])
+    turned = stack_batches([stack.batch_vertices(batch).flip(0) for batch in range(stack.batches)])
     again = sum_rows(select_rows(A, turned.vertices), turned, mass)
     assert all(torch.equal(a, b) for a, b in zip(P[:3], again[:3], strict=True))
 
@@ -99,24 +101,24 @@ def test_extracted_columns_are_the_papers_products(
     """Q_R A Q_C, where Q_C has the weight of a chosen vertex in the column of its place."""
     A, stack, places = check_graph(N).A, stack_of(batches), Places(N)
     R = select_rows(A, stack.vertices)
-    keys = keys_of([(1, batch) for batch in range(stack.batches)])
+    keys = batch_keys([(1, batch) for batch in range(stack.batches)])
     chosen = draw_masses(sum_rows(R, stack, unit_masses), size, keys, replacement=replacement)
-    inputs = joined(stack, chosen, places)
+    inputs = join_chosen(stack, chosen, places)
     found = extract_columns(R, stack, inputs, chosen, places)
     for batch in range(stack.batches):
         well_formed(stack, inputs, batch)
         weight = to_scipy(chosen)[[batch]].toarray()[0]
         mine = to_scipy(matrix_of_batch(found, stack, inputs, batch))
-        back = (mine @ selection(inputs.of(batch))).toarray()
-        theirs = (selection(stack.of(batch)) @ to_scipy(A)).toarray() * weight
+        back = (mine @ selection(inputs.batch_vertices(batch))).toarray()
+        theirs = (selection(stack.batch_vertices(batch)) @ to_scipy(A)).toarray() * weight
         np.testing.assert_allclose(back, theirs, rtol=1e-15)
-        assert set(inputs.of(batch).tolist()) == set(stack.of(batch).tolist()) | set(
+        assert set(inputs.batch_vertices(batch).tolist()) == set(stack.batch_vertices(batch).tolist()) | set(
             np.flatnonzero(weight).tolist()
         )
 
 
 def test_a_map_runs_out_of_tags_loudly() -> None:
     places = Places(3)
-    places.tags((1 << 31) - 1)
+    places.reserve_tags((1 << 31) - 1)
     with pytest.raises(AssertionError):
-        places.tags(1)
+        places.reserve_tags(1)

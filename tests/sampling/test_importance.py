@@ -16,7 +16,7 @@ def test_chances_are_the_frequencies_and_sums_are_unbiased() -> None:
     A = check_graph(N).A
     dense = to_scipy(A).toarray()
     graph = WholeGraph(A)
-    sampler = NodesByImportance(3, 12, layers=1, groups=1, vertices=N).on(graph)
+    sampler = NodesByImportance(3, 12, layers=1, groups=1, vertices=N).prepare_for(graph)
     assert sampler.shares is not None
     np.testing.assert_allclose(
         sampler.shares.q.numpy(), (dense**2).sum(axis=0) / (dense**2).sum(), rtol=1e-12

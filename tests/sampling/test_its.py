@@ -16,7 +16,7 @@ from scipy import stats
 from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.random import Purpose, random_bits
-from harness.strategies.sampling.matrices import draw_masses, draw_rows, keys_of, one_batch, stacked
+from harness.strategies.sampling.matrices import batch_keys, draw_masses, draw_rows, one_batch, stack_batches
 
 LIKELY = 1e-6
 TIMES = 6000
@@ -59,9 +59,9 @@ def rows_of(A: Csr) -> list[dict[int, float]]:
 def test_rows_are_drawn_by_the_definition(batches: list[list[int]], fanout: int, seed: int) -> None:
     """This holds for any vertices, even repeated ones, in any number of batches, even empty ones."""
     A = check_graph(97).A
-    stack = stacked([torch.tensor(batch, dtype=torch.int64) for batch in batches])
+    stack = stack_batches([torch.tensor(batch, dtype=torch.int64) for batch in batches])
     seeds = [(seed, number) for number in range(len(batches))]
-    drawn = rows_of(draw_rows(A, stack, fanout, keys_of(seeds)))
+    drawn = rows_of(draw_rows(A, stack, fanout, batch_keys(seeds)))
     whole = rows_of(A)
     named = [(at, vertex) for at, batch in zip(seeds, batches, strict=True) for vertex in batch]
     for (at, vertex), row in zip(named, drawn, strict=True):
@@ -89,7 +89,7 @@ def test_masses_are_drawn_by_the_definition(
     place = [(i, j, mass) for i, row in enumerate(rows) for j, mass in enumerate(row)]
     row, col, mass = torch.tensor(place, dtype=torch.int64).reshape(-1, 3).T
     P = from_coo(row, col, mass, (len(rows), 12))
-    keys = keys_of([(seed, number) for number in range(len(rows))])
+    keys = batch_keys([(seed, number) for number in range(len(rows))])
     drawn = rows_of(draw_masses(P, times, keys, replacement=replacement))
     for number, (masses, found) in enumerate(zip(rows, drawn, strict=True)):
         if not masses or (len(masses) <= times and not replacement):
@@ -104,8 +104,8 @@ def test_masses_are_drawn_by_the_definition(
 @pytest.mark.parametrize(("degree", "fanout"), [(3, 1), (5, 2), (6, 3), (7, 6)])
 def test_every_set_of_neighbours_is_as_likely(degree: int, fanout: int) -> None:
     row = one_row([1] * degree)._replace(val=torch.ones(degree))
-    stack = stacked([torch.tensor([0])] * TIMES)
-    drawn = draw_rows(row, stack, fanout, keys_of([(3, step) for step in range(TIMES)]))
+    stack = stack_batches([torch.tensor([0])] * TIMES)
+    drawn = draw_rows(row, stack, fanout, batch_keys([(3, step) for step in range(TIMES)]))
     seen = Counter(map(tuple, drawn.col.view(TIMES, fanout).tolist()))
     assert seen.keys() == set(combinations(range(degree), fanout))
     assert len(seen) == comb(degree, fanout)
@@ -118,7 +118,7 @@ MASSES = [1, 5, 2, 9, 3]
 def drawn_sets(size: int, *, replacement: bool) -> Counter[tuple[int, ...]]:
     P = one_row(MASSES)
     many = Csr(torch.arange(TIMES + 1) * len(MASSES), P.col.repeat(TIMES), P.val.repeat(TIMES), len(MASSES))
-    keys = keys_of([(8, step) for step in range(TIMES)])
+    keys = batch_keys([(8, step) for step in range(TIMES)])
     return Counter(tuple(row) for row in rows_of(draw_masses(many, size, keys, replacement=replacement)))
 
 
@@ -151,8 +151,8 @@ def test_the_mean_of_drawn_products_is_the_product() -> None:
     """Without the scale the mean is another, so the test can fail."""
     A, times = check_graph(97).A, 3000
     x = torch.linspace(-1, 2, 97, dtype=torch.float64).numpy()
-    many = stacked([torch.arange(97)] * times)
-    drawn = draw_rows(A, many, 2, keys_of([(1, step) for step in range(times)]))
+    many = stack_batches([torch.arange(97)] * times)
+    drawn = draw_rows(A, many, 2, batch_keys([(1, step) for step in range(times)]))
     for scaled in (True, False):
         val = drawn.val if scaled else A.val[0].expand(drawn.nnz).clone()
         products = (to_scipy(drawn._replace(val=val)) @ x).reshape(times, 97)
@@ -163,10 +163,12 @@ def test_the_mean_of_drawn_products_is_the_product() -> None:
 
 def test_what_is_drawn_of_a_row_does_not_change_with_what_stands_beside_it() -> None:
     A = check_graph(97).A
-    whole = rows_of(draw_rows(A, one_batch(range(97)), 3, keys_of([(1, 2)])))
+    whole = rows_of(draw_rows(A, one_batch(range(97)), 3, batch_keys([(1, 2)])))
     some = torch.tensor([50, 3, 96, 3])
-    stack = stacked([torch.arange(5), some])
-    assert rows_of(draw_rows(A, stack, 3, keys_of([(1, 1), (1, 2)])))[5:] == [whole[v] for v in some.tolist()]
+    stack = stack_batches([torch.arange(5), some])
+    assert rows_of(draw_rows(A, stack, 3, batch_keys([(1, 1), (1, 2)])))[5:] == [
+        whole[v] for v in some.tolist()
+    ]
 
 
 def test_a_vertex_may_have_another_number_than_its_row() -> None:
@@ -174,6 +176,6 @@ def test_a_vertex_may_have_another_number_than_its_row() -> None:
     A = check_graph(97).A
     here = torch.arange(40, 60)
     mine = Csr(A.rowptr[40:61] - A.rowptr[40], A.col[A.rowptr[40] :], A.val[A.rowptr[40] :], 97)
-    own, keys = stacked([here]), keys_of([(1, 2)])
-    found = draw_rows(mine, stacked([here - 40]), 3, keys, own)
+    own, keys = stack_batches([here]), batch_keys([(1, 2)])
+    found = draw_rows(mine, stack_batches([here - 40]), 3, keys, own)
     assert rows_of(found) == rows_of(draw_rows(A, own, 3, keys))

@@ -11,7 +11,7 @@ from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import select_rows
 from harness.strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
-from harness.strategies.sampling.matrices import Places, matrix_of_batch, stacked
+from harness.strategies.sampling.matrices import Places, matrix_of_batch, stack_batches
 
 N = 97
 SAMPLERS = ["graphsage", "ladies", "fastgcn"]
@@ -29,7 +29,7 @@ def told(layers: list[SampledLayer], batch: int) -> list[list[object]]:
     """All numbers of a batch."""
     return [
         [part.tolist() for part in matrix_of_batch(layer.A, layer.outputs, layer.inputs, batch)[:3]]
-        + [layer.outputs.of(batch).tolist(), layer.inputs.of(batch).tolist()]
+        + [layer.outputs.batch_vertices(batch).tolist(), layer.inputs.batch_vertices(batch).tolist()]
         for layer in layers
     ]
 
@@ -71,8 +71,8 @@ def test_peculiar_batches(sampler) -> None:
     for batch in range(4):
         for layer in layers:
             mine = matrix_of_batch(layer.A, layer.outputs, layer.inputs, batch)
-            inputs = layer.inputs.of(batch).numpy()
-            dense = to_scipy(A).toarray()[layer.outputs.of(batch).numpy()]
+            inputs = layer.inputs.batch_vertices(batch).numpy()
+            dense = to_scipy(A).toarray()[layer.outputs.batch_vertices(batch).numpy()]
             back = np.zeros_like(dense)
             np.add.at(back.T, inputs, to_scipy(mine).toarray().T)
             assert np.array_equal(back, dense)
@@ -86,11 +86,13 @@ def test_ladies_has_the_probabilities_of_its_formula() -> None:
         ("counts", (dense != 0).sum(axis=0) ** 2.0),
         ("norms", (dense**2).sum(axis=0)),
     ):
-        bulk, stack = Algorithm1(0, "ladies", (4,), distribution), stacked([batch])
-        P = to_scipy(bulk.masses(BulkGraph(A), select_rows(A, batch), stack)).toarray()[0]
+        bulk, stack = Algorithm1(0, "ladies", (4,), distribution), stack_batches([batch])
+        P = to_scipy(bulk.compute_masses(BulkGraph(A), select_rows(A, batch), stack)).toarray()[0]
         np.testing.assert_allclose(P / P.sum(), sums / sums.sum(), rtol=1e-9)
         everyone = to_scipy(
-            Algorithm1(0, "fastgcn", (4,), distribution).masses(BulkGraph(A), select_rows(A, batch), stack)
+            Algorithm1(0, "fastgcn", (4,), distribution).compute_masses(
+                BulkGraph(A), select_rows(A, batch), stack
+            )
         )
         whole = to_scipy(A).toarray()
         of_all = (whole != 0).sum(axis=0) ** 2.0 if distribution == "counts" else (whole**2).sum(axis=0)

@@ -15,7 +15,7 @@ from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import select_rows
 from harness.kernels.random import Purpose, random_bits
-from harness.strategies.sampling.sampler import sampled_neighbours
+from harness.strategies.sampling.sampler import sample_neighbours
 
 LIKELY = 1e-6
 
@@ -41,7 +41,7 @@ def rows_of(A: Csr) -> list[dict[int, float]]:
 def test_what_is_drawn_is_the_definition(loops: bool, fanout: int, seed: int, size: int) -> None:
     A = check_graph(97).A
     rows = torch.randperm(97, generator=torch.Generator().manual_seed(size))[:size]
-    drawn = rows_of(sampled_neighbours(A, rows, rows, fanout, (seed, 1), loops=loops))
+    drawn = rows_of(sample_neighbours(A, rows, rows, fanout, (seed, 1), loops=loops))
     assert len(drawn) == size
     for vertex, row in zip(rows.tolist(), drawn, strict=True):
         (whole,) = rows_of(select_rows(A, torch.tensor([vertex])))
@@ -63,7 +63,7 @@ def test_every_set_of_neighbours_is_as_likely(degree: int, fanout: int) -> None:
     )
     row, times = torch.tensor([0]), 4000
     seen = Counter(
-        tuple(sampled_neighbours(A, row, torch.tensor([7]), fanout, (step, 3)).col.tolist())
+        tuple(sample_neighbours(A, row, torch.tensor([7]), fanout, (step, 3)).col.tolist())
         for step in range(times)
     )
     assert seen.keys() == set(combinations(range(degree), fanout))
@@ -76,7 +76,7 @@ def test_the_mean_of_drawn_products_is_the_product() -> None:
     x, rows = torch.linspace(-1, 2, 97, dtype=torch.float64).numpy(), torch.arange(97)
     exact = to_scipy(A) @ x
     draws = np.stack(
-        [to_scipy(sampled_neighbours(A, rows, rows, 2, (step,), loops=True)) @ x for step in range(3000)]
+        [to_scipy(sample_neighbours(A, rows, rows, 2, (step,), loops=True)) @ x for step in range(3000)]
     )
     spread = draws.std(axis=0) / len(draws) ** 0.5
     assert (np.abs(draws.mean(axis=0) - exact) <= 5 * spread + 1e-12).all()
@@ -85,5 +85,5 @@ def test_the_mean_of_drawn_products_is_the_product() -> None:
 def test_a_row_is_drawn_alike_whatever_stands_beside_it() -> None:
     A = check_graph(97).A
     all_rows, some = torch.arange(97), torch.tensor([50, 3, 96])
-    whole = rows_of(sampled_neighbours(A, all_rows, all_rows, 3, (1, 2)))
-    assert rows_of(sampled_neighbours(A, some, some, 3, (1, 2))) == [whole[row] for row in some.tolist()]
+    whole = rows_of(sample_neighbours(A, all_rows, all_rows, 3, (1, 2)))
+    assert rows_of(sample_neighbours(A, some, some, 3, (1, 2))) == [whole[row] for row in some.tolist()]

@@ -19,7 +19,7 @@ from harness.ledger import AxisName
 from harness.spec.spec import Spec
 from harness.strategies.sampling import pyg
 from harness.strategies.sampling.graph_placement import WholeGraph
-from harness.strategy.counts import targets_of
+from harness.strategy.counts import find_targets
 
 CALL = (
     "neighbor_sample(Tensor colptr, Tensor row, Tensor seeds, int[] sizes, bool replace, bool directed)"
@@ -95,7 +95,7 @@ def test_rescaled_entries_have_the_precision_of_the_run() -> None:
     """Judge, entry by entry in double precision: A times the neighbours of the row over the drawn neighbours."""
     case = case_of()
     strategy, store = case.strategy(), case.store()
-    A, targets = store.adjacency(range(store.n), range(store.n)), targets_of(store, "corrected")
+    A, targets = store.adjacency(range(store.n), range(store.n)), find_targets(store, "corrected")
     batch = strategy.mini_batch(0, 0, A, targets)
     S, drawn = batch.vertices[0].numpy(), to_scipy(batch.A[0]).toarray()
     dense = to_scipy(A).toarray()
@@ -112,10 +112,10 @@ def test_the_rows_of_the_targets_have_the_mean_of_the_graph() -> None:
     case = case_of()
     strategy, store = case.strategy(), case.store()
     assert isinstance(strategy, pyg.Pyg)
-    A, targets = store.adjacency(range(store.n), range(store.n)), targets_of(store, "corrected")
+    A, targets = store.adjacency(range(store.n), range(store.n)), find_targets(store, "corrected")
     dense, sums, squares = to_scipy(A).toarray(), np.zeros(A.shape), np.zeros(A.shape)
     graph, epochs = WholeGraph(A), 60
-    loader = strategy.composed.sampler.on(graph)
+    loader = strategy.composed.sampler.prepare_for(graph)
     for step in range(epochs * strategy.steps):
         batch = loader.mini_batch(step, 0, graph, targets)
         S, B = (batch.vertices[place].numpy() for place in (0, -1))

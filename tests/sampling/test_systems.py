@@ -212,7 +212,7 @@ def test_attention_on_samples_is_approximate(name: str) -> None:
         spec = case_of("distdgl", 1).spec.model_copy(
             update={"strategy": StrategyChoice(name=name), "grid": axes.get(name, {P: 1}), "model": model}
         )
-        promises.append(Case(name, spec, vertices=211).strategy().promised().value)
+        promises.append(Case(name, spec, vertices=211).strategy().effective_promise.value)
     assert promises == ["approximate" if name == "cluster-gcn" else "estimator"] * 2 + ["approximate"]
 
 

@@ -15,18 +15,18 @@ from harness.kernels.csr import transpose_torch
 from harness.kernels.parts import select_rows
 from harness.strategies.sampling.matrices import (
     Places,
+    batch_keys,
     draw_masses,
     draw_rows,
     extract_columns,
-    joined,
-    keys_of,
+    join_chosen,
     renumber,
     square_masses,
-    stacked,
+    stack_batches,
     sum_rows,
     unit_masses,
 )
-from harness.strategies.sampling.sampler import renumbered, sampled_neighbours
+from harness.strategies.sampling.sampler import renumber_columns, sample_neighbours
 
 N = 97
 SWITCHES = (
@@ -80,18 +80,18 @@ def test_neighbours(
     named = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=9)) if lengths else []
     rows = torch.tensor(named, dtype=torch.int64)
     how = fanout, (seed, 1)
-    compiled = sampled_neighbours(A, rows, rows, *how, loops=loops)
+    compiled = sample_neighbours(A, rows, rows, *how, loops=loops)
     with by_tensors():
-        assert same(sampled_neighbours(A, rows, rows, *how, loops=loops), compiled)
+        assert same(sample_neighbours(A, rows, rows, *how, loops=loops), compiled)
 
 
 def test_neighbours_of_a_huge_fanout_and_of_every_row() -> None:
     A, rows = check_graph(N).A, torch.arange(N)
     wide = rows_of_lengths([4095, 4094, 0, 4200], 5000, torch.float32, loops=True)
     for matrix, number, fanout in ((A, N, 4095), (A, N, 1), (A, N, 3), (wide, 4, 4094), (wide, 4, 700)):
-        compiled = sampled_neighbours(matrix, rows[:number], rows[:number], fanout, (7,), loops=True)
+        compiled = sample_neighbours(matrix, rows[:number], rows[:number], fanout, (7,), loops=True)
         with by_tensors():
-            tensors = sampled_neighbours(matrix, rows[:number], rows[:number], fanout, (7,), loops=True)
+            tensors = sample_neighbours(matrix, rows[:number], rows[:number], fanout, (7,), loops=True)
         assert same(tensors, compiled)
 
 
@@ -99,18 +99,18 @@ def test_vertices_of_rows_that_begin_elsewhere() -> None:
     """A rank has the rows from 40 on, and the loops are in the columns of the whole graph."""
     A, rows = check_graph(N).A, torch.arange(20)
     mine = Csr(A.rowptr[40:61] - A.rowptr[40], A.col[A.rowptr[40] :], A.val[A.rowptr[40] :], N)
-    compiled = sampled_neighbours(mine, rows, rows + 40, 2, (3,), loops=True)
+    compiled = sample_neighbours(mine, rows, rows + 40, 2, (3,), loops=True)
     with by_tensors():
-        assert same(sampled_neighbours(mine, rows, rows + 40, 2, (3,), loops=True), compiled)
+        assert same(sample_neighbours(mine, rows, rows + 40, 2, (3,), loops=True), compiled)
 
 
 @given(size=st.integers(0, 30), fanout=st.integers(1, 9))
 def test_a_frontier_and_its_transpose(size: int, fanout: int) -> None:
     rows = torch.randperm(N, generator=torch.Generator().manual_seed(size))[:size]
-    sample = sampled_neighbours(check_graph(N).A, rows, rows, fanout, (1,), loops=True)
-    frontier, A = renumbered(sample, rows)
+    sample = sample_neighbours(check_graph(N).A, rows, rows, fanout, (1,), loops=True)
+    frontier, A = renumber_columns(sample, rows)
     with by_tensors():
-        again, B = renumbered(sample, rows)
+        again, B = renumber_columns(sample, rows)
     assert frontier.tolist() == again.tolist()
     assert same(B, A)
     assert same(transpose_torch(A), transpose(A))
@@ -135,8 +135,8 @@ BATCHES = st.lists(st.lists(st.integers(0, N - 1), max_size=30), min_size=1, max
 @given(batches=BATCHES, fanout=st.integers(1, 9), seed=st.integers(0, 99))
 def test_rows_of_a_bulk(batches: list[list[int]], fanout: int, seed: int) -> None:
     """Draws and extraction, for repeated vertices and empty batches."""
-    stack = stacked([torch.tensor(batch, dtype=torch.int64) for batch in batches])
-    keys = keys_of([(seed, number) for number in range(len(batches))])
+    stack = stack_batches([torch.tensor(batch, dtype=torch.int64) for batch in batches])
+    keys = batch_keys([(seed, number) for number in range(len(batches))])
     S = draw_rows(check_graph(N).A, stack, fanout, keys)
     A, inputs = renumber(S, stack, Places(N))
     with by_tensors():
@@ -148,8 +148,8 @@ def test_rows_of_a_bulk(batches: list[list[int]], fanout: int, seed: int) -> Non
 
 def test_a_large_fanout_of_a_bulk() -> None:
     wide = rows_of_lengths([300, 0, 5, 299], 400, torch.float32, loops=False)
-    stack = stacked([torch.arange(4), torch.tensor([], dtype=torch.int64), torch.tensor([3, 0])])
-    keys = keys_of([(1, number) for number in range(3)])
+    stack = stack_batches([torch.arange(4), torch.tensor([], dtype=torch.int64), torch.tensor([3, 0])])
+    keys = batch_keys([(1, number) for number in range(3)])
     for fanout in (1, 5, 298, 299, 65535):
         compiled = draw_rows(wide, stack, fanout, keys)
         with by_tensors():
@@ -167,7 +167,7 @@ def test_masses(rows: list[list[int]], darts: int, seed: int, replacement: bool)
     place = [(i, j, mass) for i, row in enumerate(rows) for j, mass in enumerate(row)]
     row, col, mass = torch.tensor(place, dtype=torch.int64).reshape(-1, 3).T
     P = from_coo(row, col, mass, (len(rows), 12))
-    keys = keys_of([(seed, number) for number in range(len(rows))])
+    keys = batch_keys([(seed, number) for number in range(len(rows))])
     compiled = draw_masses(P, darts, keys, replacement=replacement)
     with by_tensors():
         assert same(draw_masses(P, darts, keys, replacement=replacement), compiled)
@@ -175,17 +175,19 @@ def test_masses(rows: list[list[int]], darts: int, seed: int, replacement: bool)
 
 @given(batches=BATCHES, darts=st.integers(1, 9), counts=st.booleans(), replacement=st.booleans())
 def test_layers_of_a_bulk(batches: list[list[int]], darts: int, counts: bool, replacement: bool) -> None:
-    stack = stacked([torch.tensor(batch, dtype=torch.int64) for batch in batches])
+    stack = stack_batches([torch.tensor(batch, dtype=torch.int64) for batch in batches])
     keys, mass = (
-        keys_of([(number,) for number in range(len(batches))]),
+        batch_keys([(number,) for number in range(len(batches))]),
         unit_masses if counts else square_masses,
     )
     R, places = select_rows(check_graph(N).A, stack.vertices), Places(N)
     P = sum_rows(R, stack, mass)
     chosen = draw_masses(P, darts, keys, replacement=replacement)
-    inputs = joined(stack, chosen, places)
+    inputs = join_chosen(stack, chosen, places)
     A = extract_columns(R, stack, inputs, chosen, places)
     with by_tensors():
         assert same(sum_rows(R, stack, mass), P)
-        assert [each.tolist() for each in joined(stack, chosen, places)] == [each.tolist() for each in inputs]
+        assert [each.tolist() for each in join_chosen(stack, chosen, places)] == [
+            each.tolist() for each in inputs
+        ]
         assert same(extract_columns(R, stack, inputs, chosen, places), A)

@@ -257,7 +257,7 @@ MODELS = {"gat": "attention computes the value of every edge", "sage": "the mean
 STRATEGIES = {
     "cluster-gcn": "normalises the subgraph",
     "graphsaint-node": "draws vertices by the squares",
-    "bulk-ladies": "counts chances in squares",
+    "bulk-ladies": "probabilities assume entries of at most 1",
 }
 
 

@@ -15,7 +15,7 @@ from harness.kernels.random import Purpose, uniform_rectangle
 from harness.ledger import TensorName
 from harness.models.weights import init_weight
 from harness.spec.spec import Spec
-from harness.strategies.halo.adaqp import AdaQP, dequantised, quantised
+from harness.strategies.halo.adaqp import AdaQP, dequantize, quantize
 
 PARTS, LAYERS, HIDDEN = 3, 3, 10
 
@@ -41,8 +41,8 @@ def test_a_number_arrives_within_a_step_and_a_row_of_equal_numbers_as_it_is(
 ) -> None:
     x = uniform_rectangle(3, Purpose.TEST, range(20), range(width), width).to(dtype) * 8 - 4
     x[0] = 1.5
-    message = quantised(x, bits, (7,))
-    arrived = dequantised(message, bits, width, dtype)
+    message = quantize(x, bits, (7,))
+    arrived = dequantize(message, bits, width, dtype)
     step = (x.amax(dim=1) - x.amin(dim=1)) / (2**bits - 1)
     assert message.shape == (20, 2 * dtype.itemsize + -(-width * bits // 8)) and message.dtype == torch.uint8
     assert ((arrived - x).abs() <= step[:, None] * (1 + 1e-5) + 1e-6).all()
@@ -56,15 +56,15 @@ def test_a_number_arrives_within_a_step_and_a_row_of_equal_numbers_as_it_is(
 
 
 def test_no_rows_are_no_bytes() -> None:
-    message = quantised(torch.empty(0, 5), 2, (1,))
-    assert dequantised(message, 2, 5, torch.float32).shape == (0, 5)
+    message = quantize(torch.empty(0, 5), 2, (1,))
+    assert dequantize(message, 2, 5, torch.float32).shape == (0, 5)
 
 
 def test_the_variance_falls_by_the_square_of_the_steps() -> None:
     """As 1 / (2^b - 1)^2: from 2 bits to 4 by 25, from 4 to 8 by 289."""
     x = uniform_rectangle(3, Purpose.TEST, range(200), range(64), 64)
     errors = [
-        float((dequantised(quantised(x, bits, (bits,)), bits, 64, torch.float64) - x).square().mean())
+        float((dequantize(quantize(x, bits, (bits,)), bits, 64, torch.float64) - x).square().mean())
         for bits in (2, 4, 8)
     ]
     assert errors[0] / errors[1] == pytest.approx(25, rel=0.05)
@@ -116,7 +116,7 @@ def rows_that_leave(
         if other != owner:
             block = A[rows.start : rows.stop, cols.start : cols.stop]
             needed[other] = (block != 0).any(dim=0).nonzero()[:, 0] + cols.start
-    whole = dequantised(quantised(H[torch.cat(list(needed.values()))], bits, seed), bits, H.shape[1], H.dtype)
+    whole = dequantize(quantize(H[torch.cat(list(needed.values()))], bits, seed), bits, H.shape[1], H.dtype)
     arrived = whole.split([len(places) for places in needed.values()])
     return {other: (places, rows) for (other, places), rows in zip(needed.items(), arrived, strict=True)}
 
@@ -146,7 +146,7 @@ def test_every_message_has_one_bit_width_on_both_ends() -> None:
     strategy = case_of(bits="random").strategy()
     assert isinstance(strategy, AdaQP)
     for rows in (0, 1, 2, 7, 30):
-        assigned = strategy.assigned((0, 1), rows)
+        assigned = strategy.draw_widths((0, 1), rows)
         assert sorted(torch.cat(assigned).tolist()) == list(range(rows))
         assert max(map(len, assigned)) - min(map(len, assigned)) <= 1
 
@@ -176,12 +176,12 @@ def too_noisy(x: Tensor, arrived: Tensor, bound: Tensor) -> Received:
 def test_the_kit_finds_messages_unbiased_and_mistakes_out(
     bits: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case, honest = case_of(bits=bits), AdaQP.received
+    case, honest = case_of(bits=bits), AdaQP.transmit_rows
     assert unbiased_messages(case).holds
     for mistake in (rounded_down, shifted, too_noisy):
 
-        def received(self: AdaQP, x: Tensor, step: int, mistake: Mistake = mistake) -> Received:
+        def transmit_rows(self: AdaQP, x: Tensor, step: int, mistake: Mistake = mistake) -> Received:
             return mistake(x, *honest(self, x, step))
 
-        monkeypatch.setattr(AdaQP, "received", received)
+        monkeypatch.setattr(AdaQP, "transmit_rows", transmit_rows)
         assert not unbiased_messages(case).holds, mistake

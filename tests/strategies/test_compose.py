@@ -55,7 +55,7 @@ def test_without_slices_each_rank_receives_the_least_and_a_word_of_loss(layers: 
         boundary = strategy.boundary(at, counts)
         pairs = zip(boundary.incoming_rows().values(), boundary.outgoing_rows().values(), strict=True)
         saved = narrow * sum(max(0, rows_of_G - sums) for rows_of_G, sums in pairs)
-        assert sum(strategy.words(at, counts).values()) == strategy.least_words(at, counts) + 1 + saved
+        assert sum(strategy.words(at, counts).values()) == strategy.words_lower_bound(at, counts) + 1 + saved
 
 
 @pytest.mark.parametrize(("row", "col"), GRIDS)
@@ -105,7 +105,7 @@ def test_the_words_before_training_are_those_of_their_formula(
     case = case_of("compose", row, col, directed=directed, kind=kind, params={"replicas": replicas})
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     assert isinstance(strategy, Compose)
-    formulas = [dict(strategy.words_of_setup(strategy.coordinates(rank), counts)) for rank in range(4)]
+    formulas = [dict(strategy.setup_words(strategy.coordinates(rank), counts)) for rank in range(4)]
     assert ranks(4, received_before_training, case) == formulas
     assert all(formulas)
 
@@ -118,8 +118,8 @@ def test_nothing_is_computed_once_where_the_first_layers_input_changes_or_by_cho
 ) -> None:
     case = case_of("compose", 2, 2, **asked)
     strategy = chosen_of(case)
-    assert strategy.words_of_setup(strategy.coordinates(0), ScipyCounts(case.store())) == {}
-    assert "every epoch" in strategy.first_layer()
+    assert strategy.setup_words(strategy.coordinates(0), ScipyCounts(case.store())) == {}
+    assert "every epoch" in strategy.describe_first_layer()
     assert all(plan.power == 1 for plan in strategy.layers)
 
 
@@ -161,7 +161,7 @@ def test_replicas_train_as_one_rank_does(ranks, directed: bool, asked: dict[str,
 def test_three_layers_are_planned_together() -> None:
     """Between the second layer and the third nothing changes its layout, if A is whole."""
     strategy = chosen_of(case_of("compose", 1, 4, layers=3))
-    assert strategy.described() == "rows H W rows A (H W) columns (A H) W rows"
+    assert strategy.describe_plan() == "rows H W rows A (H W) columns (A H) W rows"
 
 
 def chosen_of(case: Case) -> Compose:

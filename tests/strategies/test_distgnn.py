@@ -148,7 +148,7 @@ def dense_losses(case: Case, epochs: int) -> list[float]:
         for layer, of_layer in enumerate(layers):
             first = spec.model.order == "combine_first"
             T = of_part @ (H @ of_layer[Part.CONVOLUTION] if first else H)
-            if not strategy.alone:
+            if not strategy.is_local_only:
                 T = CopiedSum.apply(T, (copies, owner), delay, epoch, states[layer])
             Z = T if first else T @ of_layer[Part.CONVOLUTION]
             H = Z + H @ of_layer[Part.ROOT] if Part.ROOT in of_layer else Z
@@ -197,7 +197,10 @@ def test_training_is_dense_training_by_the_recurrence(
     case = case_of(PARTS, partition, directed=directed, model={"kind": kind}, **params)
     expected = dense_losses(case, 6)
     exact = train_densely(case.strategy(), case.store(), 6).losses
-    assert expected != pytest.approx(exact, rel=1e-6) and case.strategy().promised() is Promise.APPROXIMATE
+    assert (
+        expected != pytest.approx(exact, rel=1e-6)
+        and case.strategy().effective_promise is Promise.APPROXIMATE
+    )
     for result in ranks(PARTS, train_rank, case, 6):
         assert result.losses == pytest.approx(expected, rel=1e-12)
 
@@ -271,13 +274,13 @@ def test_every_epoch_sends_the_words_of_its_bin(ranks, partition: str) -> None:
 
 
 def test_one_rank_is_exact_and_trained_features_and_graphs_unread_are_refused() -> None:
-    assert case_of(1, delay=3).strategy().promised() is Promise.EXACT
-    assert case_of(2, delay=1, aggregates="none").strategy().promised() is Promise.APPROXIMATE
+    assert case_of(1, delay=3).strategy().effective_promise is Promise.EXACT
+    assert case_of(2, delay=1, aggregates="none").strategy().effective_promise is Promise.APPROXIMATE
     case = case_of()
     trained = case.spec.model_copy(
         update={"training": case.spec.training.model_copy(update={"features": True})}
     )
     with pytest.raises(UserError, match="features of their own"):
         Case("test", trained, case.vertices).strategy()
-    with pytest.raises(UserError, match="by facts alone"):
+    with pytest.raises(UserError, match="from facts only"):
         replay(case.strategy())

@@ -281,8 +281,10 @@ def test_a_run_in_double_precision_is_one(name: str, ranks: int, root: Path, poo
         output = forward(spec.model.kind, matrix(spec.model.kind, graph.adjacency()), graph.X, weights)
         for rank, mine in enumerate(every_rank):
             assert mine.output.dtype == torch.float64
-            pairs = [(mine.output, part(output, strategy.output(mine.at)))]
-            for W, whole, piece in zip(mine.parameters, weights, strategy.parameters_of(rank), strict=True):
+            pairs = [(mine.output, part(output, strategy.output_piece(mine.at)))]
+            for W, whole, piece in zip(
+                mine.parameters, weights, strategy.parameter_pieces(rank), strict=True
+            ):
                 pairs.append((W, part(whole, piece)))
             if exact:
                 pairs.append(

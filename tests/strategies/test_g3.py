@@ -21,7 +21,7 @@ from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
-from harness.strategies.g3.schedule import schedule
+from harness.strategies.g3.schedule import build_schedule
 from harness.strategy import WORD, Context, facts_of
 
 PIPELINES = ("full", "inter", "intra", "sequential")
@@ -165,7 +165,7 @@ def bins_of(case: Case, priority: bool) -> list[tuple[list[int], bool]]:
     grid = Grid.build({AxisName.P: case.spec.ranks}, Ledger(recording=False))
     ctx = Context(case.spec, facts_of(store), grid, store)
     blocks, own = ctx.facts.blocks(case.spec.ranks), ctx.at[AxisName.P]
-    plan, _ = schedule(ctx, blocks, own, 7, priority=priority, at_once=True)
+    plan, _ = build_schedule(ctx, blocks, own, 7, priority=priority, at_once=True)
     assert plan.bin_list.order(0) == range(len(plan.bins))
     assert plan.bin_list.order(1) == sorted(
         range(len(plan.bins)), key=lambda number: (bool(plan.bins[number].needs), number)

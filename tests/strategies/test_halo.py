@@ -28,7 +28,7 @@ from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec, Training
 from harness.store.memory_store import MemoryStore
-from harness.strategy import BlockCounts, Promise, facts_of, weights_of_model
+from harness.strategy import BlockCounts, Promise, facts_of, list_weights
 
 PARTS, HEADS = 3, 2
 TRAINING = {"optimizer": "sgd", "lr": 0.5, "warmup": 0}
@@ -166,9 +166,9 @@ def test_the_record_says_when_the_first_layer_is_aggregated(
 @pytest.mark.parametrize("name", ["bns-gcn", "pipegcn"])
 def test_one_layer_that_is_aggregated_once_leaves_nothing_to_sample_or_to_be_stale(name: str) -> None:
     rate = {"p": 0.1} if name == "bns-gcn" else {}
-    assert case_of(name, model={"layers": 1}, **rate).strategy().promised() is Promise.EXACT
+    assert case_of(name, model={"layers": 1}, **rate).strategy().effective_promise is Promise.EXACT
     every_epoch = case_of(name, model={"layers": 1}, precompute=False, **rate)
-    assert every_epoch.strategy().promised() is not Promise.EXACT
+    assert every_epoch.strategy().effective_promise is not Promise.EXACT
 
 
 def received(name: str, grid: dict[str, int], dataset: str, **params: Any) -> float:
@@ -199,7 +199,7 @@ def test_with_locality_fewer_words_arrive_than_with_any_strategy_that_moves_whol
     ("p", "promise"), [(1.0, Promise.EXACT), (0.1, Promise.ESTIMATOR), (0.0, Promise.APPROXIMATE)]
 )
 def test_the_promise_is_that_of_the_rate(p: float, promise: Promise) -> None:
-    assert case_of("bns-gcn", p=p).strategy().promised() is promise
+    assert case_of("bns-gcn", p=p).strategy().effective_promise is promise
 
 
 @pytest.mark.parametrize("directed", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -278,7 +278,7 @@ def stale_losses(case: Case, epochs: int) -> list[float]:
     trains &= labels >= 0
     weights = [
         init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
-        for number, weight in enumerate(weights_of_model(spec.model, facts))
+        for number, weight in enumerate(list_weights(spec.model, facts))
     ]
     optimizer = torch.optim.SGD(weights, lr=0.5)
     past: list[dict[str, Tensor]] = [{} for _ in weights]
@@ -318,7 +318,7 @@ def stale_attention(case: Case, epochs: int) -> list[float]:
     X = store.feature_block(range(store.n), range(store.features)).double()
     labels, trains = store.labels(range(store.n)), store.split(range(store.n)) == 1
     trains &= labels >= 0
-    named = weights_of_model(spec.model, facts)
+    named = list_weights(spec.model, facts)
     weights = [
         init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
         for number, weight in enumerate(named)

@@ -48,12 +48,12 @@ def test_where_computing_is_worth_anything_only_gradients_travel() -> None:
 
 @pytest.mark.parametrize("params", [{}, {"flops_per_word": 30}, {"flops_per_word": 1e9}, {"replicas": 0.4}])
 def test_every_row_that_a_layer_needs_is_present_once(params: dict[str, float]) -> None:
-    strategy, A = case_of(**params).strategy(), ScipyCounts(case_of().store()).whole()
+    strategy, A = case_of(**params).strategy(), ScipyCounts(case_of().store()).adjacency()
     assert isinstance(strategy, NeutronStar)
     M, some = to_scipy(A), 0
-    for own, choice in zip(strategy.blocks(), strategy.choices(A), strict=True):
+    for own, choice in zip(strategy.blocks(), strategy.choose_replicas(A), strict=True):
         for layer, fetched in enumerate(choice.fetched):
-            present, above = ({*own, *choice.at(level).tolist()} for level in (layer, layer + 1))
+            present, above = ({*own, *choice.replicas_at(level).tolist()} for level in (layer, layer + 1))
             assert not present & set(fetched.tolist())
             assert set(np.unique(M[list(own)].nonzero()[1])) <= present | set(fetched.tolist())
             assert set(np.unique(M[sorted(above - {*own})].nonzero()[1])) <= present
@@ -75,11 +75,11 @@ def flops_of(case: Case, rank: int) -> int:
 
 @pytest.mark.parametrize("order", ["aggregate_first", "combine_first"])
 def test_replicas_cost_the_flops_that_they_were_priced_at(order: str) -> None:
-    case, A = case_of(order=order), ScipyCounts(case_of().store()).whole()
+    case, A = case_of(order=order), ScipyCounts(case_of().store()).adjacency()
     strategy, lengths = case.strategy(), A.rowptr.diff()
     assert isinstance(strategy, NeutronStar)
-    prices = strategy.prices()
-    for rank, choice in enumerate(strategy.choices(A)):
+    prices = strategy.compute_prices()
+    for rank, choice in enumerate(strategy.choose_replicas(A)):
         tops = [
             choice.replicas[below:above] for above, below in zip(choice.sizes, choice.sizes[1:], strict=False)
         ]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from scipy.stats import spearmanr
 
+from benchmarks.plexus_formulas import Coefficients, predict_milliseconds, terms_of_strategy
 from harness.check.case import check_graph
 from harness.comm.grid import Grid
 from harness.comm.layout import list_grids
@@ -20,8 +21,7 @@ from harness.replay import replay
 from harness.spec.machine_card import load_machine_card
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
-from harness.strategies.plexus.formulas import Coefficients, product_milliseconds, words_of_the_authors
-from harness.strategies.plexus.plexus import FIRST
+from harness.strategies.plexus.plexus import FIRST, count_padded_words
 from harness.strategy import (
     WORD,
     BlockCounts,
@@ -115,7 +115,7 @@ def by_axis(words: Words) -> dict[tuple[str, str], int]:
 def authors(grid: str, vertices: int, widths: list[int]) -> dict[tuple[str, str], int]:
     sizes = dict(zip((X, Y, Z), map(int, grid.split("x")), strict=True))
     shapes = list(pairwise(widths))
-    return by_axis(words_of_the_authors(sizes, FIRST, vertices, shapes))
+    return by_axis(count_padded_words(sizes, FIRST, vertices, shapes))
 
 
 def test_words_that_the_authors_code_was_seen_to_send() -> None:
@@ -160,7 +160,7 @@ def test_unpadded_words_at_the_size_of_products() -> None:
 
 @pytest.mark.parametrize("grid", ["4x4x4", "2x4x8", "1x8x8", "16x1x4", "64x1x1"])
 def test_no_grid_sends_more_than_the_authors_layout(grid: str) -> None:
-    (paper,) = [line for line in ready(grid).published() if line.quantity is Quantity.WORDS]
+    (paper,) = [line for line in ready(grid).published_costs() if line.quantity is Quantity.WORDS]
     strategy = ready(grid)
     ours = strategy.words(dict.fromkeys(strategy.axes, 0), BlockCounts(ShapeBlocks(PRODUCTS)))
     assert sum(ours.values()) <= paper.value
@@ -185,7 +185,7 @@ def test_flops_do_not_depend_on_the_grid() -> None:
 )
 def test_blocks_of_a_are_as_many_as_the_paper_says(layers: int, permutation: str, blocks: int) -> None:
     strategy = ready("2x3x4", model={"layers": layers}, dataset={"permutation": permutation})
-    (paper,) = [line for line in strategy.published() if line.quantity is Quantity.LAYOUT]
+    (paper,) = [line for line in strategy.published_costs() if line.quantity is Quantity.LAYOUT]
     assert paper.value == paper.ours == blocks
 
 
@@ -266,7 +266,9 @@ def test_the_model_is_that_of_the_authors_code(grid: str, products: float, commu
     assert card.plexus_model is not None
     assert card.links is not None
     coefficients = Coefficients(*card.plexus_model.model_dump().values())
-    assert product_milliseconds(strategy.model_terms(), coefficients) == pytest.approx(products, rel=0.005)
+    assert predict_milliseconds(terms_of_strategy(strategy), coefficients) == pytest.approx(
+        products, rel=0.005
+    )
     words = strategy.words(dict.fromkeys(strategy.axes, 0), BlockCounts(ShapeBlocks(PRODUCTS)))
     seconds = ring_seconds(words, strategy.grid, card.links, WORD["float32"])
     assert 1e3 * seconds == pytest.approx(communication, rel=0.03)
@@ -277,7 +279,7 @@ def test_its_order_of_the_grids_is_that_of_the_kernels_that_the_authors_timed() 
     card = load_machine_card(ROOT, "perlmutter")
     assert card.plexus_model is not None
     coefficients = Coefficients(*card.plexus_model.model_dump().values())
-    predicted = [product_milliseconds(ready(grid).model_terms(), coefficients) for grid in TIMED]
+    predicted = [predict_milliseconds(terms_of_strategy(ready(grid)), coefficients) for grid in TIMED]
     assert spearmanr(predicted, list(TIMED.values())).statistic > 0.9
 
 

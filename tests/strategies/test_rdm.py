@@ -33,7 +33,7 @@ def rdm_of(row: int = 1, col: int = 4, params: dict[str, Any] | None = None, **m
     return strategy
 
 
-def widths_moved(forward: str, backward: str, before: str, after: str, f: int, h: int, wants_dH: bool) -> int:
+def widths_moved(forward: str, backward: str, before: str, after: str, f: int, h: int, needs_dH: bool) -> int:
     """The sum of the widths of all changes of layout in a layer with A whole on every rank, by what is at hand."""
     total = 0
     rows = {"H"} if before == "rows" else set()
@@ -45,11 +45,11 @@ def widths_moved(forward: str, backward: str, before: str, after: str, f: int, h
         rows |= {"H"}
     rows |= {"G"} if after == "rows" else set()
     G_in_columns = after == "columns"
-    if wants_dH and backward == "A first":
+    if needs_dH and backward == "A first":
         total += h * (not G_in_columns) + h + f * (before == "columns")
         rows |= {"S"}
         G_in_columns = True
-    elif wants_dH:
+    elif needs_dH:
         total += h * ("G" not in rows) + f + f * (before == "rows")
         rows |= {"G"}
     by_T = h * ("G" not in rows) if "T" in rows else inf
@@ -57,7 +57,7 @@ def widths_moved(forward: str, backward: str, before: str, after: str, f: int, h
     return total + int(min(by_T, by_S))
 
 
-def fewest(shapes: list[tuple[int, int]], wants_dH: list[bool]) -> int:
+def fewest(shapes: list[tuple[int, int]], needs_dH: list[bool]) -> int:
     """The least sum of widths over all orders of both directions and all layouts, one by one."""
     orders, layouts = ("A first", "W first"), ("rows", "columns")
     best = inf
@@ -68,7 +68,7 @@ def fewest(shapes: list[tuple[int, int]], wants_dH: list[bool]) -> int:
                 widths_moved(*way, bounds[layer], bounds[layer + 1], *shape, wants)
                 for way in product(orders, orders)
             )
-            for layer, (shape, wants) in enumerate(zip(shapes, wants_dH, strict=True))
+            for layer, (shape, wants) in enumerate(zip(shapes, needs_dH, strict=True))
         ]
         best = min(best, sum(each))
     return int(best)
@@ -82,15 +82,15 @@ def test_no_order_of_either_direction_and_no_layout_moves_fewer_words(
 ) -> None:
     """The plan gives the backward pass the order of the transpose; no other pair of orders would move fewer words."""
     strategy = rdm_of(layers=layers, hidden=hidden, features=features)
-    wants = [strategy.wants_dH(layer) for layer in range(layers)]
-    planned = sum(strategy.moved(layer, plan) for layer, plan in enumerate(strategy.layers))
+    wants = [strategy.needs_dH(layer) for layer in range(layers)]
+    planned = sum(strategy.count_moved_words(layer, plan) for layer, plan in enumerate(strategy.layers))
     assert planned * 4 / 3 == pytest.approx(fewest(strategy.shapes, wants))
 
 
 def test_the_order_of_the_model_is_kept_if_asked() -> None:
-    for order, combines in (("aggregate_first", False), ("combine_first", True)):
+    for order, combines_first in (("aggregate_first", False), ("combine_first", True)):
         strategy = rdm_of(params={"order": "model"}, order=order)
-        assert [plan.combines for plan in strategy.layers] == [combines] * 3
+        assert [plan.combines_first for plan in strategy.layers] == [combines_first] * 3
 
 
 def words_over(strategy: Rdm, axis: str) -> float:
@@ -104,7 +104,7 @@ def words_over(strategy: Rdm, axis: str) -> float:
 def test_all_ranks_together_receive_every_matrix_that_changes_its_layout_once(col: int) -> None:
     """So the words of a rank fall with the ranks, whether the width is a multiple of them or not."""
     strategy = rdm_of(col=col, layers=2)
-    assert strategy.described() == "columns (A H) W rows A (H W) rows"
+    assert strategy.describe_plan() == "columns (A H) W rows A (H W) rows"
     moved = (
         FEATURES + 0 + 2 * CLASSES + 2 * CLASSES
     )  # T forward; T and Z of the second layer, and their gradients
@@ -114,7 +114,7 @@ def test_all_ranks_together_receive_every_matrix_that_changes_its_layout_once(co
 def test_the_decoupled_model_moves_the_classes_alone_however_many_layers_it_has() -> None:
     for layers in (2, 5):
         strategy = rdm_of(params={"decoupled": True}, layers=layers)
-        assert strategy.promised() is Promise.OTHER_MODEL
+        assert strategy.effective_promise is Promise.OTHER_MODEL
         assert words_over(strategy, "col") == 4 * N * CLASSES
 
 

@@ -19,7 +19,7 @@ from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.strategies.sancus import Sancus
-from harness.strategy import BlockCounts, Promise, weights_of_model
+from harness.strategy import BlockCounts, Promise, list_weights
 
 PARTS = 3
 TRAINING = {"optimizer": "sgd", "lr": 0.5, "warmup": 0}
@@ -63,7 +63,7 @@ def trained(ranks: Any, case: Case, epochs: int) -> Sequence[RankResult]:
 def test_with_bound_0_it_is_the_1d_algorithm_to_the_bit(ranks, world: int, options: dict[str, Any]) -> None:
     mine = trained(ranks, case_of(ranks=world, stale=0, **options), 4)
     theirs = trained(ranks, case_of("cagnet-1d", world, **options), 4)
-    assert case_of(ranks=world, stale=0).strategy().promised() is Promise.EXACT
+    assert case_of(ranks=world, stale=0).strategy().effective_promise is Promise.EXACT
     for one, other in zip(mine, theirs, strict=True):
         assert one.losses == other.losses and one.sent == other.sent
         assert all(map(torch.equal, one.parameters, other.parameters))
@@ -98,7 +98,7 @@ def dense_losses(case: Case, epochs: int, bound: int) -> list[float]:
     trains &= labels >= 0
     weights = [
         init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
-        for number, weight in enumerate(weights_of_model(spec.model, strategy.facts))
+        for number, weight in enumerate(list_weights(spec.model, strategy.facts))
     ]
     optimizer = torch.optim.SGD(weights, lr=0.5)
     sent = [torch.zeros(()) for _ in weights]
@@ -140,11 +140,11 @@ def test_training_is_dense_training_on_rows_of_the_last_turn(
 def test_no_copy_is_older_than_the_bound_and_turns_are_even(world: int, bound: int) -> None:
     strategy = strategy_of(case_of(ranks=world, stale=bound))
     for j in range(world):
-        sent = [epoch for epoch in range(100) if strategy.sends(j, 1, epoch)]
+        sent = [epoch for epoch in range(100) if strategy.is_broadcast(j, 1, epoch)]
         assert sent[0] == 0 and max(b - a for a, b in pairwise(sent)) == bound + 1
-    by_epoch = [sum(strategy.sends(j, 1, epoch) for j in range(world)) for epoch in range(1, 100)]
+    by_epoch = [sum(strategy.is_broadcast(j, 1, epoch) for j in range(world)) for epoch in range(1, 100)]
     assert max(by_epoch) == by_epoch[0] == -(-world // (bound + 1)) and min(by_epoch) >= max(by_epoch) - 1
-    assert [epoch for epoch in range(100) if strategy.sends(0, 0, epoch)] == [0], (
+    assert [epoch for epoch in range(100) if strategy.is_broadcast(0, 0, epoch)] == [0], (
         "given features never change"
     )
 
@@ -171,7 +171,9 @@ def test_every_epoch_sends_the_words_of_its_own_turns(ranks, changes: dict[str, 
         assert [sent for sent, _ in words] == [formula for _, formula in words]
         assert words[0][0] == max(words)[0] > words[1][0] >= words[3][0] > 0
     strategy = strategy_of(case)
-    sends = [strategy.sends(j, layer, e) for j in range(4) for layer in range(3) for e in range(epochs)]
+    sends = [
+        strategy.is_broadcast(j, layer, e) for j in range(4) for layer in range(3) for e in range(epochs)
+    ]
     assert {said for _, said in by_rank} == {f"{sends.count(False)} of {len(sends)} skipped"}
 
 
@@ -183,17 +185,17 @@ def test_a_prediction_is_of_an_epoch_after_the_first(bound: int) -> None:
     for opened in (False, True):
         entries = replay(strategy, 1, store, opened=opened).entries.items()
         sent = sum(each.words_payload for key, each in entries if key.op is Op.BROADCAST)
-        epoch = strategy.opening if opened else 0
+        epoch = strategy.transient_epochs if opened else 0
         formula = strategy.words_of_epoch(strategy.coordinates(1), counts, epoch)
         assert sent == sum(words for key, words in formula.items() if key.op is Op.BROADCAST)
 
 
 def test_what_cannot_be_stale_is_exact() -> None:
     promised = [
-        case_of(ranks=1, stale=5).strategy().promised(),
-        case_of(stale=5, model={"layers": 1}).strategy().promised(),
-        case_of(stale=5).strategy().promised(),
-        case_of(stale=5, model={"layers": 1, "order": "combine_first"}).strategy().promised(),
+        case_of(ranks=1, stale=5).strategy().effective_promise,
+        case_of(stale=5, model={"layers": 1}).strategy().effective_promise,
+        case_of(stale=5).strategy().effective_promise,
+        case_of(stale=5, model={"layers": 1, "order": "combine_first"}).strategy().effective_promise,
     ]
     assert promised == [Promise.EXACT, Promise.EXACT, Promise.APPROXIMATE, Promise.APPROXIMATE]
 
