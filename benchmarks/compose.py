@@ -36,8 +36,8 @@ from measuring import (
     trainer_of,
 )
 
-from harness.experiment.defaults import on_all_grids
-from harness.experiment.known_graph import KnownGraph, known_graph
+from harness.experiment.known_graph import KnownGraph, look_up_graph
+from harness.experiment.requests import admit_on_all_grids
 from harness.predict.advice import Option, advise
 from harness.predict.prediction import Prediction, extremes, priced, replayed_ranks
 from harness.spec.dataset import DatasetChoice
@@ -104,7 +104,7 @@ def built(choice: DatasetChoice, known: dict[str, KnownGraph]) -> KnownGraph:
     key = choice.model_dump_json()
     if key not in known:
         build(project_root(), choice)
-        known[key] = known_graph(project_root(), choice)
+        known[key] = look_up_graph(project_root(), choice)
     return known[key]
 
 
@@ -122,7 +122,7 @@ def searched(
     best = []
     for name in names:
         found: list[Candidate] = [
-            on_all_grids(root, name, asked, lambda choice: built(choice, known), WHERE)
+            admit_on_all_grids(root, name, asked, lambda choice: built(choice, known), WHERE)
             for asked in requests(name, dataset, ranks, model)
         ]
         options = advise(found, card, on_these_cores).full_graph

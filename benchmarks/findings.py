@@ -26,11 +26,11 @@ from plexus_formulas import Coefficients, predict_milliseconds, terms_in_code
 from prediction import POINTS, terms_of_epoch
 from scipy.stats import spearmanr
 
-from harness.claims import Evaluator, read_claims
+from harness.claims import Evidence, read_claims, select
 from harness.doctor.term_fit import fit_terms
 from harness.errors import UserError
-from harness.experiment.defaults import make_spec
 from harness.experiment.known_graph import facts_of_card
+from harness.experiment.requests import make_spec
 from harness.figures.drawing import rendered, styled
 from harness.figures.palette import COLOURS, look_of
 from harness.graph.blocks import Blocks
@@ -187,14 +187,15 @@ def by_equation(point: dict[str, str]) -> float:
 
 def settings() -> None:
     """For every line of figure 7: how far the predicted epoch moves between the settings that are left open."""
-    evaluator = Evaluator(project_root(), say=lambda _: None)
+    evidence = Evidence(project_root(), say=lambda _: None)
+    line = select("scalegnn-figure-7")
     table = Table("graph, machine, GPUs", "shortest ms", "longest ms", "longest over shortest")
     rows = []
-    for name in evaluator.published("scalegnn-figure-7", "dataset"):
-        specs = evaluator.experiment("scalegnn-figure-7", dataset=name)
+    for name in evidence.list_values(line, "dataset"):
+        specs = evidence.list_runs(line.narrow(dataset=name))
         for machine in dict.fromkeys(spec.machine.name for spec in specs):
             ranks = min(spec.ranks for spec in specs if spec.machine.name == machine)
-            epochs = evaluator.epoch("scalegnn-figure-7", dataset=name, machine=machine, ranks=ranks)
+            epochs = evidence.time_epoch(line.narrow(dataset=name, machine=machine, ranks=ranks))
             times = sorted(each.seconds * MILLISECONDS for each in epochs.values())
             rows.append((f"{name}, {machine}, {ranks}", times[0], times[-1]))
             table.row(rows[-1][0], f"{times[0]:,.3g}", f"{times[-1]:,.3g}", f"{times[-1] / times[0]:.2f}")

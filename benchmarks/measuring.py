@@ -23,7 +23,7 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.comm.launchers import RankPlace, read_place
-from harness.experiment.defaults import make_spec
+from harness.experiment.requests import make_spec
 from harness.figures.drawing import save, styled
 from harness.figures.palette import COLOURS
 from harness.graph.model import RawGraph

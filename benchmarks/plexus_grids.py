@@ -29,7 +29,7 @@ from measuring import (
 from plexus_formulas import Coefficients, predict_milliseconds, terms_of_strategy
 from scipy.stats import spearmanr
 
-from harness.experiment.defaults import make_spec
+from harness.experiment.requests import make_spec
 from harness.figures.palette import COLOURS
 from harness.graph.blocks import Blocks
 from harness.ledger import AxisName

@@ -16,7 +16,7 @@ from harness.spec.root import project_root, results_folder
 
 if TYPE_CHECKING:
     from harness.check import Extent, Finding
-    from harness.experiment.known_graph import KnowGraph
+    from harness.experiment.known_graph import GraphLookup
     from harness.predict.advice import Advice
     from harness.predict.prediction import Prediction
     from harness.results.record import Record
@@ -132,7 +132,7 @@ def advise(
     root: Root = None,
 ) -> "Advice":
     """The strategies on their grids, the fastest predicted epoch first; and those that cannot run, with the reason."""
-    from harness.experiment.defaults import nested
+    from harness.experiment.requests import nest_settings
     from harness.predict.advice import advise as ranked
     from harness.predict.advice import promises
     from harness.spec.dataset import DatasetChoice
@@ -141,7 +141,7 @@ def advise(
 
     home = _home(root)
     know = _know(home)
-    request = nested({"dataset.name": dataset, "ranks": ranks, "machine": machine, **(settings or {})})
+    request = nest_settings({"dataset.name": dataset, "ranks": ranks, "machine": machine, **(settings or {})})
     facts = know(validate(DatasetChoice, {"name": dataset}, WHERE)).facts
     found = candidates(home, request, know, facts, Wish(promises(accuracy)))
     return ranked(found, load_machine_card(home, machine))
@@ -158,10 +158,10 @@ class Wish(NamedTuple):
 
 
 def candidates(
-    root: Path, request: Mapping[str, Any], know: "KnowGraph", facts: "Facts", wish: Wish
+    root: Path, request: Mapping[str, Any], know: "GraphLookup", facts: "Facts", wish: Wish
 ) -> "Iterator[Candidate]":
     """Every strategy that promises enough, on the grids that admit the request."""
-    from harness.experiment.defaults import on_all_grids
+    from harness.experiment.requests import admit_on_all_grids
     from harness.registry import load_strategy, registered_strategies
 
     points = [
@@ -173,7 +173,7 @@ def candidates(
             asked["training"] = {"batch": min(BATCH, facts.vertices), **asked.get("training", {})}
         if wish.partition and kind.partitioned_over:
             asked["dataset"] = {**asked["dataset"], "partition": wish.partition}
-        yield on_all_grids(root, point.name, asked, know, wish.where)
+        yield admit_on_all_grids(root, point.name, asked, know, wish.where)
 
 
 def _home(root: Root) -> Path:
@@ -183,14 +183,14 @@ def _home(root: Root) -> Path:
 def _spec(
     root: Path, strategy: str, dataset: str, asked: Mapping[str, Any], settings: Settings | None
 ) -> "Spec":
-    from harness.experiment.defaults import make_spec, nested
+    from harness.experiment.requests import make_spec, nest_settings
 
     names = {"strategy.name": strategy, "dataset.name": dataset}
     given = {key: value for key, value in asked.items() if value is not None}
-    return make_spec(root, nested({**names, **given, **(settings or {})}), WHERE)
+    return make_spec(root, nest_settings({**names, **given, **(settings or {})}), WHERE)
 
 
-def _know(root: Path) -> "KnowGraph":
-    from harness.experiment.known_graph import known_graph
+def _know(root: Path) -> "GraphLookup":
+    from harness.experiment.known_graph import look_up_graph
 
-    return cache(lambda choice: known_graph(root, choice))
+    return cache(lambda choice: look_up_graph(root, choice))

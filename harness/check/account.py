@@ -1,4 +1,4 @@
-"""The account of a strategy's words: its formula, the words that were counted, and its paper's totals, side by side."""
+"""The account of a strategy's words: its formula next to the counted words, and its paper's totals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from harness.replay import replay
 from harness.strategy import Counts, PublishedCost, Quantity, Strategy, WordsKey
 
 LAYERS = 1 << 30
-"""A number above every model's layers: in the order of rows the loss, of layer -1, comes last."""
+"""More layers than any model has. Modulo this number the loss, layer -1, sorts last."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """The words and calls under one row of the formula."""
+    """The words and calls counted for one row of the formula."""
 
     words: float = 0
     calls: float = 0
     bytes: float = 0
     received: float = 0
-    """The words that arrived; `words` are those of the payload."""
+    """The received words; `words` counts the payload."""
 
 
 Seen = Mapping[WordsKey, Sent]
@@ -34,17 +34,17 @@ class Account:
     """The account of one rank."""
 
     rows: list[dict[str, Any]]
-    """One entry a row of the formula, with the counted words and calls."""
+    """One entry for each row of the formula, with the counted words and calls."""
     published: list[dict[str, Any]]
 
     @property
     def balances(self) -> bool:
-        """True if every row has the words of the formula."""
+        """Whether the counted words equal the formula in every row."""
         return all(row["formula"] == row["seen"] for row in self.rows)
 
 
 def account(strategy: Strategy, rank: int, counts: Counts, seen: Seen) -> Account:
-    """The formula and the counted words, row by row, and the paper's totals."""
+    """Compare the formula with the counted words row by row, and with the paper's totals."""
     formula = strategy.words(strategy.coordinates(rank), counts)
     rows = [
         {
@@ -53,24 +53,24 @@ def account(strategy: Strategy, rank: int, counts: Counts, seen: Seen) -> Accoun
             "seen": seen.get(key, Sent()).words,
             "calls": seen.get(key, Sent()).calls,
         }
-        for key in sorted(formula.keys() | seen.keys(), key=_as_it_goes)
+        for key in sorted(formula.keys() | seen.keys(), key=_sort_key)
     ]
-    return Account(rows, [_beside(line, seen) for line in strategy.published_costs()])
+    return Account(rows, [_compare_published(line, seen) for line in strategy.published_costs()])
 
 
-def _as_it_goes(key: WordsKey) -> tuple[bool, int, WordsKey]:
-    """The sort key of a row: forward through the layers to the loss, and back."""
+def _sort_key(key: WordsKey) -> tuple[bool, int, WordsKey]:
+    """Return the sort key of a row: forward through the layers to the loss, then backward."""
     back = key.direction is Direction.BACKWARD
     return back, -key.layer if back else key.layer % LAYERS, key
 
 
-def seen_in_replay(strategy: Strategy, rank: int, blocks: Blocks | None = None) -> Seen:
-    """The words that the rank would send."""
-    return seen_in_epoch(replay(strategy, rank, blocks).entries)
+def count_replayed_words(strategy: Strategy, rank: int, blocks: Blocks | None = None) -> Seen:
+    """Count the words that a rank sends, by a replay."""
+    return count_epoch_words(replay(strategy, rank, blocks).entries)
 
 
-def seen_in_epoch(entries: Mapping[Key, Amounts]) -> Seen:
-    """The words that a rank sent, by the entries of its ledger."""
+def count_epoch_words(entries: Mapping[Key, Amounts]) -> Seen:
+    """Count the words that a rank sent, from the entries of its ledger."""
     seen: dict[WordsKey, Sent] = {}
     for key, amounts in entries.items():
         if key.op in MOVING:
@@ -79,8 +79,8 @@ def seen_in_epoch(entries: Mapping[Key, Amounts]) -> Seen:
     return seen
 
 
-def seen_in_run(ledger: pd.DataFrame, rank: int) -> Seen:
-    """The words that the rank sent in the last epoch of a recorded run."""
+def count_recorded_words(ledger: pd.DataFrame, rank: int) -> Seen:
+    """Count the words that a rank sent in the last epoch of a recorded run."""
     seen: dict[WordsKey, Sent] = {}
     rows = ledger[(ledger["rank"] == rank) & (ledger.epoch == ledger.epoch.max()) & ledger.op.isin(MOVING)]
     for row in rows.itertuples():
@@ -99,7 +99,7 @@ def _add(seen: dict[WordsKey, Sent], key: WordsKey, amounts: Any) -> None:
     )
 
 
-def _beside(line: PublishedCost, seen: Seen) -> dict[str, Any]:
+def _compare_published(line: PublishedCost, seen: Seen) -> dict[str, Any]:
     forward = [sent for key, sent in seen.items() if key.direction is Direction.FORWARD and key.layer >= 0]
     counted = {
         Quantity.WORDS: sum(sent.words for sent in seen.values()),

@@ -1,4 +1,4 @@
-"""A case of the kit: a spec and a graph, trained by the strategy on every rank and by the dense reference."""
+"""A case: a spec and a graph, on which the strategy trains on every rank and the dense reference trains serially."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.check.account import Seen, seen_in_epoch
+from harness.check.account import Seen, count_epoch_words
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
@@ -57,7 +57,7 @@ def check_graph(
     weights: Weighting | None = None,
     seed: int = 7,
 ) -> Graph:
-    """A graph of this many vertices; the numbers of features and classes are prime too."""
+    """Return a graph with this many vertices. The numbers of features and classes are prime too."""
     X = uniform_rectangle(seed, Purpose.FEATURES, range(vertices), range(FEATURES), FEATURES) - 0.5
     draw = integers(seed, Purpose.SPLIT, range(vertices), high=10)
     split = torch.where(draw < 5, TRAIN, torch.where(draw < 7, VALID, TEST))
@@ -77,7 +77,7 @@ def check_graph(
 
 
 def _edges(vertices: int, seed: int) -> RawGraph:
-    """Random edges; every eighth vertex has none."""
+    """Return random edges. Every eighth vertex has none."""
     ends = integers(seed, Purpose.EDGES, range(2 * DEGREE * vertices), high=vertices).view(2, -1)
     source, target = ends[:, (ends % 8 != 5).all(dim=0)].numpy()
     return RawGraph(vertices, source, target)
@@ -101,11 +101,11 @@ class Case:
     task: LabelTask = "single-label"
     weights: Weighting | None = None
     again: bool = False
-    """True to train twice: the second time, with calls composed out of rounds, must give the same bits."""
+    """Whether to train twice: the second training, with collectives composed of rounds, must give the same bits."""
 
     @property
     def description(self) -> str:
-        """The case in full, with all that is needed to repeat it."""
+        """Describe the complete case, with everything needed to repeat it."""
         spec, choice = self.spec, self.spec.dataset
         params = ", ".join(f"{key} = {value}" for key, value in spec.strategy.params.items())
         kind = f"{f'{self.weights} ' if self.weights else ''}{'' if self.directed else 'un'}directed"
@@ -120,7 +120,7 @@ class Case:
         return check_graph(self.vertices, directed=self.directed, task=self.task, weights=self.weights)
 
     def store(self) -> MemoryStore:
-        """The graph in the order that the spec asks for."""
+        """Return the graph in the order of the spec."""
         choice, graph = self.spec.dataset, self.graph()
         if choice.partition == "block":
             return MemoryStore(graph, choice.permutation, choice.seed)
@@ -147,18 +147,18 @@ class RankResult:
     lines: list[OutlineEvent]
     """The calls and waits of the first epoch."""
     unaccounted: float
-    """Ticks of the first epoch in no entry, except those of calls that ended on a thread of the library."""
+    """Ticks of the first epoch outside any entry, except those of calls that ended on a thread of the library."""
     persistent_bytes: dict[TensorName, int]
     chosen: dict[str, str]
     """The choices by measured time, on which the bits depend."""
     unordered: set[str]
-    """The operations without a deterministic implementation that ran although torch was asked for one."""
+    """The operations that ran without a deterministic implementation, although determinism was requested."""
 
 
 def train_rank(
     case: Case, epochs: int, composed_from: int | None = None, chosen: Sequence[Mapping[str, str]] = ()
 ) -> RankResult:
-    """Trains one rank of the case; called on every rank of a world.
+    """Train one rank of the case. Every rank of a world calls this.
 
     `chosen` are the choices of every rank in an earlier training of the case. A case that is trained twice asks a GPU
     for deterministic operations.
@@ -200,7 +200,7 @@ def _train_rank(
         parameters=[each.detach().cpu() for each in trainer.parameters],
         output=output,
         hits=hits,
-        sent=seen_in_epoch(done[0].entries),
+        sent=count_epoch_words(done[0].entries),
         lines=lines,
         unaccounted=unaccounted,
         persistent_bytes=trainer.ctx.memory.persistent_bytes(),
@@ -214,13 +214,13 @@ NEARBY = 1e-6
 
 
 def direction(number: int, piece: Piece) -> Tensor:
-    """A piece of a matrix of random signs, the direction in which the number-th weight is moved."""
+    """Return a piece of a matrix of random signs: the direction in which weight `number` is moved."""
     drawn = uniform_rectangle(number, Purpose.TEST, piece.rows, piece.cols, piece.cols.stop)
     return torch.where(drawn < 0.5, -1.0, 1.0).double()
 
 
 def nearby_losses(case: Case) -> list[float]:
-    """Returns the losses of first epochs that begin with one weight moved, there and back, for each weight in turn.
+    """Return the losses of first epochs that start with one weight moved in either direction, for each weight.
 
     Called on every rank of a world.
     """
@@ -239,6 +239,6 @@ def nearby_losses(case: Case) -> list[float]:
 
 
 def _unaccounted(epoch: Epoch, tape: Tape) -> float:
-    """Ticks of the epoch in no entry. A call that ends on a library's thread may take one at either end."""
+    """Count the ticks outside any entry. A call that ends on a library's thread may take one at either end."""
     recorded = sum(amounts.seconds for amounts in epoch.entries.values())
     return max(abs(epoch.seconds - recorded) - sum(event.leaves for event in tape.events), 0)

@@ -1,6 +1,6 @@
-"""The conformance kit: runs every case of a strategy and holds the results to every law.
+"""The conformance kit: runs the cases of a strategy and checks the results against every law.
 
-The kit serves built-in and foreign strategies alike, and knows none by name.
+It treats built-in strategies and plugins alike, and knows none by name.
 """
 
 import re
@@ -50,9 +50,9 @@ WORLDS: dict[Extent, tuple[int, ...]] = {
     "full": (*range(1, 13), 16),
 }
 SMALL = 4
-"""The number of ranks up to which every grid is tried; of more ranks, the first two grids."""
+"""Up to this number of ranks every grid is tried; for more ranks, only the first two grids."""
 AMPLE = 8
-"""The largest number of ranks for the cases that are tried on one grid alone."""
+"""The largest number of ranks for cases that are tried on a single grid."""
 EPOCHS = 3
 VERTICES = 211
 MODEL = ModelChoice(layers=3, hidden=10)
@@ -60,10 +60,10 @@ WHOLE = ModelChoice(layers=4, hidden=10, projection=True, norm=True, dropout=0.3
 HERE = Machine(name="kit")
 ON_GPUS = Machine(name="kit on GPUs", device=GPU, engine="nccl")
 TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
-"""Plain descent: Adam would hide a gradient that is a multiple of the right gradient."""
+"""Plain SGD: Adam would hide a gradient that is off by a constant factor."""
 RECOMPUTED = TRAINING.model_copy(update={"recompute": True})
 REPEATED, UNBIASED = COSTLY = ("same seed, same bits", "unbiased")
-"""Laws that take a second training, and hundreds of samples that the host draws."""
+"""Laws that need a second training, or hundreds of samples drawn on the host."""
 
 
 def check(
@@ -75,82 +75,82 @@ def check(
     on_case: OnStep = ignore_step,
     known: Collection[str] = (),
 ) -> Iterator[Finding]:
-    """Every law on every case of a strategy, one finding at a time; `run` starts ranks with the engine of the machine.
+    """Check every law on every case of a strategy, and yield the findings; `run` starts ranks on the machine.
 
-    Worlds have `most` ranks at most, for instance one for each GPU. Of the laws in COSTLY, those that are `known` to
-    hold are not tried.
-    A quick check tries one grid of each size, all peculiarities in one case, and the replay of the first and the last
-    rank in turn; a full one tries every grid of more sizes.
+    Worlds have at most `most` ranks, for example one for each GPU. Laws in COSTLY that are `known` to hold are skipped.
+
+    A quick check tries one grid of each size, combines the peculiarities in one case, and replays the first and the
+    last rank alternately. A full check tries every grid of more sizes.
     """
     strategy = load_strategy(name)
     worlds = WORLDS[extent]
-    ample = _ample(strategy, extent)
+    ample = _count_ample_ranks(strategy, extent)
     sizes = sorted({min(ranks, most or ranks) for ranks in (*worlds, ample)})
-    grids = [grid for ranks in sizes for grid in _grids(strategy, ranks, extent)]
+    grids = [grid for ranks in sizes for grid in _list_grids(strategy, ranks, extent)]
     if not grids:
         raise UserError(f"{strategy.name} has no grid for any of {', '.join(map(str, sizes))} ranks.")
     usual = [grid for grid in grids if prod(grid.values()) <= ample] or grids
     largest = [grid for grid in usual if prod(grid.values()) == prod(usual[-1].values())]
-    peculiar = max(reversed(largest), key=_split_axes)
-    peculiarities = _at_once if extent == "quick" else _one_by_one
-    ordinary = [_case(name, grid, "directed, prime, partial mask") for grid in grids]
-    empty = _with_an_empty_rank(name, usual)
+    peculiar = max(reversed(largest), key=_count_split_axes)
+    peculiarities = _combine_peculiarities if extent == "quick" else _separate_peculiarities
+    ordinary = [make_case(name, grid, "directed, prime, partial mask") for grid in grids]
+    empty = _make_empty_rank(name, usual)
     cases = [*ordinary, *peculiarities(name, strategy, peculiar), *empty]
     for number, case in enumerate(report_steps(cases, lambda case: case.name, on_case)):
         ranks, spec = range(case.spec.ranks), case.spec.model_copy(update={"machine": machine})
         replayed = ranks if extent != "quick" else [ranks[-(number % 2)]]
-        yield from _findings(replace(case, spec=spec), run, replayed, known)
-    yield from _refusals(name, strategy, grids[-1])
+        yield from check_case(replace(case, spec=spec), run, replayed, known)
+    yield from _check_refusals(name, strategy, grids[-1])
 
 
-def _ample(strategy: type[Strategy], extent: Extent) -> int:
-    """The ranks on which every axis can have two; in a quick check two of several axes, or a single axis three."""
+def _count_ample_ranks(strategy: type[Strategy], extent: Extent) -> int:
+    """Return the ranks that split every axis in two; a quick check splits two axes, or a single axis in three."""
     if extent == "quick":
         return 3 if len(strategy.axes) == 1 and strategy.grids(3) else SMALL
     return max(SMALL, min(1 << len(strategy.axes), AMPLE))
 
 
-def smallest(name: str, run: Runner, ranks: int, machine: Machine) -> Iterator[Finding]:
-    """The laws on a single case of a strategy: a small training on all of these ranks, but for COSTLY laws."""
-    case = _case(name, load_strategy(name).grids(ranks)[0], "directed, prime, partial mask")
+def check_smallest(name: str, run: Runner, ranks: int, machine: Machine) -> Iterator[Finding]:
+    """Check all but the COSTLY laws on a single case of a strategy: a small training on all of these ranks."""
+    case = make_case(name, load_strategy(name).grids(ranks)[0], "directed, prime, partial mask")
     spec = case.spec.model_copy(update={"machine": machine})
-    yield from _findings(replace(case, spec=spec), run, [0], COSTLY)
+    yield from check_case(replace(case, spec=spec), run, [0], COSTLY)
 
 
-def _grids(strategy: type[Strategy], ranks: int, extent: Extent) -> list[dict[AxisName, int]]:
+def _list_grids(strategy: type[Strategy], ranks: int, extent: Extent) -> list[dict[AxisName, int]]:
     grids = strategy.grids(ranks)
     if extent == "quick":
-        return _few(grids)
+        return _choose_covering_grids(grids)
     return grids if extent == "full" or ranks <= SMALL else grids[:2]
 
 
-def _few(grids: list[dict[AxisName, int]]) -> list[dict[AxisName, int]]:
-    """A few grids that together have several ranks on every axis that has several in any grid."""
+def _choose_covering_grids(grids: list[dict[AxisName, int]]) -> list[dict[AxisName, int]]:
+    """Return a few grids that together split every axis that any grid splits."""
     chosen: list[dict[AxisName, int]] = []
     missing = {axis for grid in grids for axis, size in grid.items() if size > 1}
-    for grid in sorted(grids, key=_split_axes, reverse=True):
+    for grid in sorted(grids, key=_count_split_axes, reverse=True):
         if split := {axis for axis, size in grid.items() if size > 1} & missing:
             chosen, missing = [*chosen, grid], missing - split
     return chosen or grids[:1]
 
 
-def _split_axes(grid: dict[AxisName, int]) -> int:
+def _count_split_axes(grid: dict[AxisName, int]) -> int:
     return sum(size > 1 for size in grid.values())
 
 
-def _with_params(name: str, small: dict[AxisName, int], params: dict[str, Any]) -> Case:
+def _make_case_with_params(name: str, small: dict[AxisName, int], params: dict[str, Any]) -> Case:
     choices = ", ".join(f"{key} = {value}" for key, value in params.items())
     strategy = StrategyChoice(name=name, params=params)
-    return replace(_case(name, small, choices, strategy=strategy), again=True)
+    return replace(make_case(name, small, choices, strategy=strategy), again=True)
 
 
-def _in_both_kinds(case: Case) -> Iterator[Case]:
-    """The case, and if no matrix describes its steps also the case of an undirected graph.
+def _add_undirected(case: Case) -> Iterator[Case]:
+    """Yield the case, and if no matrix describes its steps, the same case of an undirected graph.
 
-    A is symmetric then, and the piece of a rank need not be.
+    Then A is symmetric although a rank's block of it need not be.
     """
     yield case
-    if (strategy := _accepted(case)) and not strategy.mini_batches and multiplier_of(case) is None:
+    if (strategy := _admit_or_none(case)) and not strategy.mini_batches and multiplier_of(case) is None:
         yield replace(case, name=f"{case.name}, undirected", directed=False, again=False)
 
 
@@ -162,86 +162,95 @@ PECULIARITIES: list[dict[str, Any]] = [
 ]
 
 
-def _at_once(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
-    """Cases with every peculiarity that the strategy accepts, for each kind of model; and a case of their opposites."""
+def _combine_peculiarities(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
+    """Yield, for each kind of model, a case with all peculiarities that the strategy accepts, and one without them."""
     for kind in strategy.models:
         model = (WHOLE if strategy.has_model_parts else MODEL).model_copy(update={"layers": 4, "kind": kind})
-        accepted, refused = _accumulated(name, small, model, PECULIARITIES)
+        accepted, refused = _accumulate(name, small, model, PECULIARITIES)
         what = ", ".join(["every part" if strategy.has_model_parts else "four layers", *(list(accepted)[1:])])
-        yield replace(_case(name, small, f"{kind}: {what}", **accepted), again=True)
+        yield replace(make_case(name, small, f"{kind}: {what}", **accepted), again=True)
         if strategy.has_model_parts:
             bare = MODEL.model_copy(update={"layers": 4, "kind": kind})
-            accepted, _ = _accumulated(name, small, bare, refused)
+            accepted, _ = _accumulate(name, small, bare, refused)
             if what := ", ".join(list(accepted)[1:]):
-                yield _case(name, small, f"{kind}: the bare model, {what}", **accepted)
+                yield make_case(name, small, f"{kind}: the bare model, {what}", **accepted)
     combine_first = MODEL.model_copy(update={"order": "combine_first"})
-    yield _case(name, small, "undirected, combine first", directed=False, model=combine_first)
-    yield from _with_uneven_parts(name, strategy, small)
-    yield from _recomputed(name, strategy, small)
-    choices = _choices(strategy)
-    for wire in choices.pop("wire", []):  # alone, for rounded numbers are only near the serial training's
-        yield replace(_with_params(name, small, {"wire": wire}), again=False)
+    yield make_case(name, small, "undirected, combine first", directed=False, model=combine_first)
+    yield from _make_uneven_parts(name, strategy, small)
+    yield from _make_recomputed(name, strategy, small)
+    choices = list_choices(strategy)
+    for wire in choices.pop("wire", []):  # separately: rounded numbers are only close to serial training
+        yield replace(_make_case_with_params(name, small, {"wire": wire}), again=False)
     while any(choices.values()):
         together: dict[str, Any] = {}
         for key, values in choices.items():
-            if values and (not together or _accepted(_with_params(name, small, together | {key: values[0]}))):
+            if values and (
+                not together
+                or _admit_or_none(_make_case_with_params(name, small, together | {key: values[0]}))
+            ):
                 together[key] = values.pop(0)
-        yield from _in_both_kinds(_with_params(name, small, together))
+        yield from _add_undirected(_make_case_with_params(name, small, together))
 
 
-def _accumulated(
+def _accumulate(
     name: str, small: dict[AxisName, int], model: ModelChoice, peculiarities: Sequence[dict[str, Any]]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The model and the peculiarities that the strategy accepts with it, one after the other; and the others."""
+    """Return the model with the peculiarities that the strategy accepts, added one by one, and the refused ones."""
     accepted: dict[str, Any] = {"model": model}
     refused = []
     for peculiarity in peculiarities:
-        if _accepted(_case(name, small, "", **{**accepted, **peculiarity})):
+        if _admit_or_none(make_case(name, small, "", **{**accepted, **peculiarity})):
             accepted |= peculiarity
         else:
             refused.append(peculiarity)
     return accepted, refused
 
 
-def _accepted(case: Case) -> Strategy | None:
-    """The strategy of a case, or None if it refuses."""
+def _admit_or_none(case: Case) -> Strategy | None:
+    """Return the strategy of a case, or None if it refuses the case."""
     try:
         return case.strategy()
     except UserError:
         return None
 
 
-def _with_uneven_parts(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
+def _make_uneven_parts(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
     if strategy.partitioned_over:
         parts = small[strategy.partitioned_over] * strategy.parts_per_block(strategy.Params())
-        yield _case(name, small, "uneven parts", order={"partition": "metis", "parts": parts})
+        yield make_case(name, small, "uneven parts", order={"partition": "metis", "parts": parts})
 
 
-def _one_by_one(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
-    """Each other choice of a parameter, and each peculiarity, by itself."""
-    for key, values in _choices(strategy).items():
+def _separate_peculiarities(
+    name: str, strategy: type[Strategy], small: dict[AxisName, int]
+) -> Iterator[Case]:
+    """Yield a case for each non-default value of a parameter, and for each peculiarity."""
+    for key, values in list_choices(strategy).items():
         for value in values:
-            yield from _in_both_kinds(_with_params(name, small, {key: value}))
-    yield _case(name, small, "combine first", model=MODEL.model_copy(update={"order": "combine_first"}))
-    yield _case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
-    yield replace(_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), again=True)
+            yield from _add_undirected(_make_case_with_params(name, small, {key: value}))
+    yield make_case(name, small, "combine first", model=MODEL.model_copy(update={"order": "combine_first"}))
+    yield make_case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
+    yield replace(
+        make_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), again=True
+    )
     for kind in strategy.models[1:]:
         model = MODEL.model_copy(update={"kind": kind})
-        yield _case(name, small, f"model {kind}", model=model)
+        yield make_case(name, small, f"model {kind}", model=model)
         whole = WHOLE.model_copy(update={"kind": kind}) if strategy.has_model_parts else model
-        yield _case(name, small, f"model {kind}, undirected", model=whole, directed=False)
+        yield make_case(name, small, f"model {kind}, undirected", model=whole, directed=False)
     if strategy.has_model_parts:
-        yield _case(name, small, "every part of a model", model=WHOLE)
-        yield _case(name, small, "dropout alone", model=MODEL.model_copy(update={"dropout": 0.4}))
-    yield _case(name, small, "many classes a vertex", task="multi-label")
-    yield _case(name, small, "undirected", directed=False)
-    yield _case(name, small, "weighted edges", weights="normalised")
-    yield _case(name, small, "weighted edges as given, undirected", weights="raw", directed=False)
-    yield _case(name, small, "features are trained", training=TRAINING.model_copy(update={"features": True}))
-    yield _case(name, small, "single permutation", order={"permutation": "single"})
+        yield make_case(name, small, "every part of a model", model=WHOLE)
+        yield make_case(name, small, "dropout alone", model=MODEL.model_copy(update={"dropout": 0.4}))
+    yield make_case(name, small, "many classes a vertex", task="multi-label")
+    yield make_case(name, small, "undirected", directed=False)
+    yield make_case(name, small, "weighted edges", weights="normalised")
+    yield make_case(name, small, "weighted edges as given, undirected", weights="raw", directed=False)
+    yield make_case(
+        name, small, "features are trained", training=TRAINING.model_copy(update={"features": True})
+    )
+    yield make_case(name, small, "single permutation", order={"permutation": "single"})
     for directed in (True, False):
         kind = "directed" if directed else "undirected"
-        yield _case(
+        yield make_case(
             name,
             small,
             f"double permutation, {kind}",
@@ -249,40 +258,40 @@ def _one_by_one(name: str, strategy: type[Strategy], small: dict[AxisName, int])
             directed=directed,
             model=ModelChoice(layers=4, hidden=10),
         )
-    yield from _with_uneven_parts(name, strategy, small)
-    yield from _recomputed(name, strategy, small)
-    yield _case(name, small, "faithful protocol", protocol="faithful")
+    yield from _make_uneven_parts(name, strategy, small)
+    yield from _make_recomputed(name, strategy, small)
+    yield make_case(name, small, "faithful protocol", protocol="faithful")
 
 
-def _recomputed(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
-    """Every part of a model, in layers that are computed twice."""
+def _make_recomputed(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
+    """Yield a case whose layers are recomputed in the backward pass, with every part of a model."""
     if strategy.can_recompute:
         model = (WHOLE if strategy.has_model_parts else MODEL).model_copy(
             update={"kind": strategy.models[-1]}
         )
-        yield _case(name, small, "layers are recomputed", model=model, training=RECOMPUTED)
+        yield make_case(name, small, "layers are recomputed", model=model, training=RECOMPUTED)
 
 
-def _with_an_empty_rank(name: str, grids: list[dict[AxisName, int]]) -> Iterator[Case]:
-    """The largest grid, with the fewest vertices, on which some rank has none."""
+def _make_empty_rank(name: str, grids: list[dict[AxisName, int]]) -> Iterator[Case]:
+    """Yield the case of the largest grid with the fewest vertices on which some rank has none."""
     for grid in reversed(grids):
         ranks = prod(grid.values())
         for vertices in range(ranks, 3 * ranks):
-            case = _case(name, grid, "a rank without vertices", vertices=vertices)
-            if _leaves_a_rank_empty(case):
+            case = make_case(name, grid, "a rank without vertices", vertices=vertices)
+            if _has_empty_rank(case):
                 yield case
                 return
 
 
-def _leaves_a_rank_empty(case: Case) -> bool:
-    strategy = _accepted(case)
+def _has_empty_rank(case: Case) -> bool:
+    strategy = _admit_or_none(case)
     return strategy is not None and any(
         not strategy.output_piece(strategy.coordinates(rank)).rows for rank in range(case.spec.ranks)
     )
 
 
-def _choices(strategy: type[Strategy]) -> dict[str, list[Any]]:
-    """For each parameter every other value of its type, or its examples where the values are too many."""
+def list_choices(strategy: type[Strategy]) -> dict[str, list[Any]]:
+    """List the non-default values of each parameter, or its examples if its type has too many values."""
     choices = {}
     for name, field in strategy.Params.model_fields.items():
         values = field.examples or ([False, True] if field.annotation is bool else get_args(field.annotation))
@@ -290,7 +299,7 @@ def _choices(strategy: type[Strategy]) -> dict[str, list[Any]]:
     return choices
 
 
-def _case(
+def make_case(
     name: str,
     grid: dict[AxisName, int],
     what: str,
@@ -312,8 +321,8 @@ def _case(
     }
     settings = {"ranks": prod(grid.values()), "grid": grid, "dataset": dataset, **usual, **more}
     if load_strategy(name).mini_batches:
-        # Two steps an epoch, and one of the few vertices that are left. A mini-batch is of the whole graph, or of the
-        # third that is trained on.
+        # Two full steps per epoch, and a third with the few vertices that are left. Mini-batches are drawn from the
+        # whole graph, or from the third of it that is in the training split.
         groups = grid.get(AxisName.D, 3 * prod(grid.values()))
         batch = max(1, 9 * vertices // (16 * groups))
         settings["training"] = settings["training"].model_copy(update={"batch": batch})
@@ -321,7 +330,7 @@ def _case(
     return Case(f"{grid_text(grid)}: {what}", spec, vertices, directed, task, weights)
 
 
-def _findings(
+def check_case(
     case: Case, run: Runner, replayed: Sequence[int], known: Collection[str] = ()
 ) -> Iterator[Finding]:
     try:
@@ -333,15 +342,17 @@ def _findings(
         ranks: list[RankResult] = run(case.spec.ranks, train_rank, case, EPOCHS)
     except Exception as error:
         yield broken(
-            "trains", case, [Mismatch(None, f"training {EPOCHS} epochs", "", "no error", _raised(error))]
+            "trains",
+            case,
+            [Mismatch(None, f"training {EPOCHS} epochs", "", "no error", _describe_error(error))],
         )
         return
-    if serial := _serial(case, strategy):
+    if serial := _train_serially(case, strategy):
         yield from equal_to_serial(case, ranks, serial)
     elif not strategy.rounding:
         yield equal_to_differences(case, ranks, run(case.spec.ranks, nearby_losses, case)[0])
     if UNBIASED not in known:
-        yield from _unbiased(case, strategy)
+        yield from _check_samples(case, strategy)
     yield equal_to_formula(case, ranks)
     yield no_fewer_than_least(case, ranks)
     if strategy.wire:
@@ -355,8 +366,8 @@ def _findings(
         yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS, composed_from, chosen))
 
 
-def _unbiased(case: Case, strategy: Strategy) -> Iterator[Finding]:
-    """The law of samples, of strategies that promise it."""
+def _check_samples(case: Case, strategy: Strategy) -> Iterator[Finding]:
+    """Check that samples are unbiased, if the strategy promises it."""
     if strategy.effective_promise == "estimator" and not strategy.mini_batches:
         drawn_messages = strategy.transmit_rows(torch.zeros(1, 1), 0) is not None
         yield unbiased_messages(case) if drawn_messages else unbiased(case, multiplier_of(case))
@@ -367,16 +378,16 @@ def _unbiased(case: Case, strategy: Strategy) -> Iterator[Finding]:
         yield unbiased_batches(case)
 
 
-def _raised(error: Exception) -> str:
-    """An error in words, with its last frames unless its message is meant for people."""
+def _describe_error(error: Exception) -> str:
+    """Describe an error, with its last frames unless its message is meant for users."""
     head, _, trace = f"{type(error).__name__}: {error}".partition("\nTraceback (most recent call last):\n")
     frames = re.findall(r"  File .*(?:\n    .*)*", trace)[-3:]
     return head if not frames or RunError.__name__ in head else "\n".join([head, *frames])
 
 
-def _serial(case: Case, strategy: Strategy) -> Trained | None:
-    """The dense training that a strategy must equal, on the same samples; None if no matrix describes a step."""
-    if strategy.mini_batches:  # their vertices are numbered in the order of the store
+def _train_serially(case: Case, strategy: Strategy) -> Trained | None:
+    """Run the dense training that a strategy must equal, on the same samples. None if no matrix describes a step."""
+    if strategy.mini_batches:  # they number vertices in the order of the store
         return train_densely(strategy, case.store(), EPOCHS)
     if multiplier := multiplier_of(case):
         serial = train_densely(strategy, MemoryStore(case.graph()), EPOCHS, multiplier)
@@ -384,26 +395,32 @@ def _serial(case: Case, strategy: Strategy) -> Trained | None:
     return None
 
 
-def _refusals(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) -> Iterator[Finding]:
-    """Impossible grids: each must be refused with a reason."""
-    crowded = _case(name, grid, "more ranks than vertices", vertices=max(1, prod(grid.values()) - 1))
+def _check_refusals(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) -> Iterator[Finding]:
+    """Check that impossible cases are refused with a reason."""
+    too_many_ranks = make_case(
+        name, grid, "more ranks than vertices", vertices=max(1, prod(grid.values()) - 1)
+    )
     if prod(grid.values()) > 1:
-        yield _refused(crowded)
+        yield _check_refusal(too_many_ranks)
     foreign = next(axis for axis in AxisName if axis not in strategy.axes)
-    yield _refused(_case(name, {foreign: 2}, "an axis it does not have"))
+    yield _check_refusal(make_case(name, {foreign: 2}, "an axis it does not have"))
     if not strategy.can_recompute:
-        yield _refused(_case(name, grid, "layers are recomputed", training=RECOMPUTED))
+        yield _check_refusal(make_case(name, grid, "layers are recomputed", training=RECOMPUTED))
     if strategy.partitioned_over and prod(grid.values()) > 1:
         parts = grid[strategy.partitioned_over] + 1
-        yield _refused(
-            _case(name, grid, "a partition into other parts", order={"partition": "metis", "parts": parts})
+        yield _check_refusal(
+            make_case(
+                name, grid, "a partition into other parts", order={"partition": "metis", "parts": parts}
+            )
         )
     for ranks in WORLDS["usual"]:
         if not strategy.grids(ranks):
-            yield _refused(_case(name, {strategy.axes[0]: ranks}, f"{ranks} ranks, for which it has no grid"))
+            yield _check_refusal(
+                make_case(name, {strategy.axes[0]: ranks}, f"{ranks} ranks, for which it has no grid")
+            )
 
 
-def _refused(case: Case) -> Finding:
+def _check_refusal(case: Case) -> Finding:
     facts = facts_of(case.store())
     try:
         admit(load_strategy(case.spec.strategy.name), case.spec, facts)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.check.account import Sent
 from harness.check.case import NEARBY, Case, RankResult, direction
-from harness.check.mismatch import Mismatch, of_losses, of_tensors, source_of, summary
+from harness.check.mismatch import Mismatch, compare_losses, compare_tensors, locate_strategy, summary
 from harness.check.reference import Trained
 from harness.comm.axis import ROUNDED
 from harness.graph.blocks import Blocks
@@ -26,7 +26,7 @@ from harness.strategy import Counts, Piece, Strategy, WordsKey
 
 
 class ScipyCounts:
-    """`harness.strategy.Counts` by scipy on the whole matrix, independent of blocks, to check formulas with."""
+    """Implements `harness.strategy.Counts` with scipy on the whole matrix: an independent check of formulas."""
 
     def __init__(self, blocks: Blocks) -> None:
         everyone = range(blocks.n)
@@ -48,23 +48,23 @@ class ScipyCounts:
         return self._edge_parts
 
     def targets(self, protocol: Protocol) -> Tensor:
-        """The vertices that the loss counts. Labels are one class a vertex or a flag for each class; -1 is no label."""
+        """Return the vertices that the loss counts. Labels are one class, or a flag for each class; -1 is none."""
         known = self._labels.reshape(len(self._labels), -1).max(axis=1) >= 0
         return torch.from_numpy(np.flatnonzero(known & (self._trains if protocol == "corrected" else True)))
 
     def _columns(self, rows: range, cols: range, transposed: bool, order: int) -> Any:
-        """The column of every nonzero in the rectangle."""
+        """Return the column of every nonzero in the rectangle."""
         A = self._A[order]
         i, j = (A.col, A.row) if transposed else (A.row, A.col)
         return j[(i >= rows.start) & (i < rows.stop) & (j >= cols.start) & (j < cols.stop)]
 
 
 TOLERANCE = 1e-12
-"""The limit of ||x - y|| / ||y|| in double precision. Right strategies have stayed below 1e-14."""
+"""The limit of ||x - y|| / ||y|| in double precision. Correct strategies stay below 1e-14."""
 
 DIFFERENCE = 1e-3
-"""The limit of the error of a derivative, as a share of the gradient's norm. Right strategies have stayed below 1e-7;
-more than that is left for a ReLU that the moved weight turns on or off."""
+"""The limit of the error of a derivative, as a share of the gradient's norm. Correct strategies stay below 1e-7.
+The rest leaves room for a ReLU that the moved weight turns on or off."""
 
 ROUNDINGS = 8
 """The limit for strategies that round messages, as a multiple of one rounding error."""
@@ -78,11 +78,11 @@ class Finding:
     case: str
     holds: bool
     detail: str
-    """The margin of a law that holds; or the differences of a broken law, with their places and the expected values."""
+    """The margin if the law holds; otherwise the differences with their places and the expected values."""
     look: str = ""
-    """The place to look for the cause of a broken law."""
+    """Where to look for the cause of a broken law."""
     setting: str = ""
-    """The case of a broken law in full, with all that is needed to repeat it."""
+    """The complete case of a broken law, with everything needed to repeat it."""
     wrong: Sequence[Mismatch] = ()
     """The differences of a broken law, one by one."""
 
@@ -113,23 +113,23 @@ LOOK = {
     "messages are unbiased": "`transmit_rows`: the rounding of the rows that travel",
     "refused with a reason": "`refuse` and `grids`",
 }
-"""The parts of a strategy to look at when a law is broken (docs/add-a-strategy.md)."""
+"""Which parts of a strategy to look at if a law is broken (docs/add-a-strategy.md)."""
 
 
 def finding(law: str, case: Case, wrong: Sequence[Mismatch], right: str) -> Finding:
-    """The finding of a law, which holds if nothing is wrong; `right` is the margin."""
+    """Return the finding of a law, which holds if nothing is wrong. `right` describes the margin."""
     return broken(law, case, wrong) if wrong else Finding(law, case.name, True, right)
 
 
 def broken(law: str, case: Case, wrong: Sequence[Mismatch]) -> Finding:
-    """The finding of a broken law, with the case in full and the place to look at."""
-    look = f"{source_of(load_strategy(case.spec.strategy.name), LOOK[law])}: {LOOK[law]}"
+    """Return the finding of a broken law, with the complete case and where to look for the cause."""
+    look = f"{locate_strategy(load_strategy(case.spec.strategy.name), LOOK[law])}: {LOOK[law]}"
     detail = f"{case.description}: {summary(wrong)}"
     return Finding(law, case.name, False, detail, look, case.description, wrong)
 
 
 class Compared(NamedTuple):
-    """A tensor of one rank beside the same piece of the serial tensor."""
+    """A tensor of one rank and the same piece of the serial tensor."""
 
     law: str
     when: str
@@ -141,7 +141,7 @@ class Compared(NamedTuple):
 
 
 def equal_to_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) -> list[Finding]:
-    """Losses of every epoch, first gradients, last parameters and outputs equal the pieces of the serial training's."""
+    """Check that losses, first gradients, last parameters and outputs equal the pieces of serial training."""
     strategy = case.strategy()
     if strategy.rounding:
         return [_near_serial(case, ranks, serial, strategy.rounding)]
@@ -154,7 +154,7 @@ def equal_to_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) ->
             errors[law] = max(errors.get(law, 0.0), error)
             if error > TOLERANCE:
                 where = number, when, what
-                mismatches.setdefault(law, []).append(of_tensors(where, theirs, mine, TOLERANCE, start))
+                mismatches.setdefault(law, []).append(compare_tensors(where, theirs, mine, TOLERANCE, start))
     answers = ", ".join(f"{name} {hits.correct}/{hits.total}" for name, hits in serial.hits.items())
     return [
         *(finding(law, case, mismatches.get(law, []), f"{error:.0e}") for law, error in errors.items()),
@@ -163,7 +163,7 @@ def equal_to_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) ->
 
 
 def _compared(strategy: Strategy, number: int, rank: RankResult, serial: Trained) -> Iterator[Compared]:
-    """The tensors in the order in which a mistake spreads: from the last layer back to the first, then step by step."""
+    """Return the tensors in the order in which an error spreads: from the last layer to the first, then by step."""
     last = len(serial.losses) - 1
     pieces = strategy.parameter_pieces(number)
     names = [*map(str, strategy.weights), "the input features"][: len(pieces)]
@@ -203,7 +203,7 @@ def _wrong_answers(ranks: Sequence[RankResult], serial: Trained) -> list[Mismatc
 
 
 def _near_serial(case: Case, ranks: Sequence[RankResult], serial: Trained, rounding: float) -> Finding:
-    """A strategy that rounds messages has nearly the same losses. The drift of weights depends on the training."""
+    """Check that losses are nearly the same with rounded messages. The drift of weights depends on the training."""
     wrong, worst = _wrong_losses(ranks, serial, ROUNDINGS * rounding)
     return finding("losses near serial", case, wrong, f"{worst:.0e}, rounded by {rounding:.0e}")
 
@@ -234,11 +234,11 @@ def equal_to_differences(case: Case, ranks: Sequence[RankResult], nearby: Sequen
 def _wrong_losses(
     ranks: Sequence[RankResult], serial: Trained, tolerance: float
 ) -> tuple[list[Mismatch], float]:
-    """The mismatches of ranks beyond the tolerance, and the largest error."""
+    """Return the mismatches beyond the tolerance, and the largest error."""
     expected, every_rank = _numbers(serial.losses), [_numbers(rank.losses) for rank in ranks]
     errors = [_distance(got, expected) for got in every_rank]
     wrong = [
-        of_losses(number, expected, got, tolerance)
+        compare_losses(number, expected, got, tolerance)
         for number, (got, error) in enumerate(zip(every_rank, errors, strict=True))
         if error > tolerance
     ]
@@ -246,7 +246,7 @@ def _wrong_losses(
 
 
 def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
-    """The ledger's payload words equal the formula's, row by row, on every rank."""
+    """Check that the ledger's payload words equal the formula row by row on every rank."""
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     wrong = [
         line for number, rank in enumerate(ranks) for line in _difference(strategy, counts, number, rank)
@@ -256,7 +256,7 @@ def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
 
 
 def no_fewer_than_least(case: Case, ranks: Sequence[RankResult]) -> Finding:
-    """No rank receives fewer words than the lower bound of the strategy's kind."""
+    """Check that no rank receives fewer words than the lower bound for its kind of strategy."""
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     least = [strategy.words_lower_bound(rank.at, counts) for rank in ranks]
     words = [sum(sent.received for sent in rank.sent.values()) for rank in ranks]
@@ -270,7 +270,7 @@ def no_fewer_than_least(case: Case, ranks: Sequence[RankResult]) -> Finding:
 
 
 def equal_to_replay(case: Case, ranks: Sequence[RankResult], replayed_ranks: Iterable[int]) -> list[Finding]:
-    """A replay on shapes has the calls, products and waits of the ranks in the same order, and holds as many bytes."""
+    """Check that a replay on meta tensors has the same calls, products, waits and bytes in the same order."""
     strategy, store = case.strategy(), case.store()
     wrong, heavier, lines, count = list[Mismatch](), list[Mismatch](), 0, 0
     for number in replayed_ranks:
@@ -300,7 +300,7 @@ def _first_difference(
 
 
 def _event(line: OutlineEvent | None) -> str:
-    """The key of an event in words, and every number of the event that is not zero."""
+    """Describe the key of an event and its nonzero numbers."""
     if line is None:
         return "no event"
     key, *_ = line
@@ -313,7 +313,7 @@ def _event(line: OutlineEvent | None) -> str:
 
 
 def memory_equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
-    """Every rank holds the bytes of the strategy's formula all the time, with nonzeros counted by scipy."""
+    """Check that every rank holds the bytes of the strategy's formula, with nonzeros counted by scipy."""
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     wrong = [
         line
@@ -327,7 +327,7 @@ def memory_equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
 def _other_sizes(
     number: int, held: Mapping[TensorName, int], expected: Mapping[TensorName, int]
 ) -> list[Mismatch]:
-    """The tensors whose bytes differ; a tensor without an entry has no bytes."""
+    """Return the tensors whose bytes differ. A tensor without an entry has no bytes."""
     return [
         Mismatch(number, "all the time", f"bytes held of {name}", expected.get(name, 0), held.get(name, 0))
         for name in sorted(held.keys() | expected.keys())
@@ -336,7 +336,7 @@ def _other_sizes(
 
 
 def rounded(case: Case, ranks: Sequence[RankResult]) -> Finding:
-    """Features, activations and their gradients travel in the type of the wire, every number of them."""
+    """Check that all features, activations and their gradients are sent in the dtype of the wire."""
     wire = case.strategy().wire
     assert wire is not None
     moved = [
@@ -357,7 +357,7 @@ def rounded(case: Case, ranks: Sequence[RankResult]) -> Finding:
 
 
 def adds_up(case: Case, ranks: Sequence[RankResult]) -> Finding:
-    """The entries of the ledger add up to the epoch, since one entry is current at every instant."""
+    """Check that the entries of the ledger add up to the epoch: exactly one entry is current at any time."""
     wrong = [
         Mismatch(number, "epoch 0", "ticks in no entry of the ledger", 0, rank.unaccounted)
         for number, rank in enumerate(ranks)
@@ -384,7 +384,7 @@ def repeats(case: Case, once: Sequence[RankResult], again: Sequence[RankResult])
 
 
 def _other_bits(strategy: Strategy, number: int, once: RankResult, again: RankResult) -> Iterator[Mismatch]:
-    """The first epoch whose loss differs; or, if all losses are the same, every parameter that differs."""
+    """Return the first epoch whose loss differs, or if all losses are equal, every parameter that differs."""
     for epoch, (first, second) in enumerate(zip(once.losses, again.losses, strict=True)):
         if first != second:
             yield Mismatch(number, f"epoch {epoch}", "the loss", repr(first), f"{second!r} the second time")
@@ -393,7 +393,7 @@ def _other_bits(strategy: Strategy, number: int, once: RankResult, again: RankRe
     when = f"after epoch {len(once.losses) - 1}"
     for name, mine, theirs in zip(names, once.parameters, again.parameters, strict=False):
         if not torch.equal(mine, theirs):
-            yield of_tensors((number, when, f"{name}, the second time"), mine, theirs, 0.0)
+            yield compare_tensors((number, when, f"{name}, the second time"), mine, theirs, 0.0)
 
 
 def _difference(strategy: Strategy, counts: Counts, number: int, rank: RankResult) -> list[Mismatch]:
@@ -424,7 +424,7 @@ def _numbers(values: list[float]) -> Tensor:
 
 
 def _distance(mine: Tensor, theirs: Tensor) -> float:
-    """||x - y|| / ||y||; infinite where shapes differ or a number is not finite."""
+    """Return ||x - y|| / ||y||; infinity if the shapes differ or a number is not finite."""
     if mine.shape != theirs.shape or not bool(mine.isfinite().all()):
         return float("inf")
     difference, size = float((mine - theirs).norm()), float(theirs.norm())

@@ -1,4 +1,4 @@
-"""Differences from a law in words: the rank, the time, the tensor, the expected value and the actual value."""
+"""Descriptions of violated laws: the rank, the time, the tensor, the expected value and the actual value."""
 
 import inspect
 import re
@@ -12,14 +12,14 @@ from torch import Tensor
 from harness.strategy import Strategy
 
 SHOWN = 3
-"""The number of mismatches of a law that are written out; others are counted."""
+"""The number of mismatches of a law that are printed; the others are only counted."""
 
 
 class Mismatch(NamedTuple):
-    """One difference from a law."""
+    """One violation of a law."""
 
     rank: int | None
-    """The rank; None for a mismatch of all ranks together."""
+    """The rank; None if the mismatch concerns all ranks together."""
     when: str
     what: str
     expected: object
@@ -33,22 +33,22 @@ class Mismatch(NamedTuple):
 
     @property
     def values(self) -> tuple[str, str]:
-        """The expected value and the actual one, in words."""
-        return _plainly(self.expected), _plainly(self.got)
+        """The expected and the actual value as text."""
+        return _format_value(self.expected), _format_value(self.got)
 
     def __str__(self) -> str:
         expected, got = self.values
         return f"{self.place}: expected {expected}, got {got}"
 
 
-def of_tensors(
+def compare_tensors(
     where: tuple[int, str, str],
     expected: Tensor,
     got: Tensor,
     tolerance: float,
     start: tuple[int, ...] = (0, 0),
 ) -> Mismatch:
-    """The element with the largest error; `start` is the tensor's first row and column in the whole matrix.
+    """Describe the element with the largest error. `start` is the tensor's first row and column in the whole matrix.
 
     `where` is the rank, the time and the name of the tensor.
     """
@@ -59,44 +59,44 @@ def of_tensors(
     place = tuple(int(at) for at in torch.unravel_index(off.argmax(), off.shape))
     index = [at + begin for at, begin in zip(place, start, strict=False)]
     norm = float((got - expected).norm() / expected.norm().clamp(min=1e-300))
-    right, wrong = _apart(float(expected[place]), float(got[place]))
+    right, wrong = _format_difference(float(expected[place]), float(got[place]))
     worst = (
         f"{wrong} (furthest off; the whole differs by {norm:.1e} of its norm, allowed are {tolerance:.0e})"
     )
     return Mismatch(rank, when, f"{what}, element {index}", right, worst)
 
 
-def of_losses(rank: int, expected: Tensor, got: Tensor, tolerance: float) -> Mismatch:
-    """The first epoch whose loss differs from the expected loss by more than the tolerance."""
+def compare_losses(rank: int, expected: Tensor, got: Tensor, tolerance: float) -> Mismatch:
+    """Describe the first epoch whose loss differs from the expected loss by more than the tolerance."""
     off = (got - expected).abs().nan_to_num(nan=torch.inf)
     epoch = int((off > tolerance * expected.norm() / len(expected)).nonzero()[0])
-    right, wrong = _apart(float(expected[epoch]), float(got[epoch]))
+    right, wrong = _format_difference(float(expected[epoch]), float(got[epoch]))
     return Mismatch(rank, f"epoch {epoch}", "the loss", right, f"{wrong} (allowed are {tolerance:.0e} of it)")
 
 
 def summary(wrong: Sequence[Mismatch]) -> str:
-    """The first mismatches in words, and the number of the others."""
+    """Describe the first mismatches, and count the others."""
     listed = "; ".join(map(str, wrong[:SHOWN]))
     return f"{listed}; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else listed
 
 
-def source_of(strategy: type[Strategy], look: str) -> str:
-    """The file, the line and the class of a strategy; the line is of the first method of its own that `look` names."""
+def locate_strategy(strategy: type[Strategy], look: str) -> str:
+    """Return the file, line and class of a strategy. The line is that of its first own method that `look` names."""
     file, folder = Path(inspect.getfile(strategy)).resolve(), Path.cwd()
     named = [vars(strategy)[name] for name in re.findall(r"`(\w+)`", look) if name in vars(strategy)]
     _, line = inspect.getsourcelines(next(filter(inspect.isfunction, named), strategy))
     return f"{file.relative_to(folder) if file.is_relative_to(folder) else file}:{line} ({strategy.__name__})"
 
 
-def _apart(one: float, other: float) -> tuple[str, str]:
-    """Both numbers, with enough digits to show the difference."""
+def _format_difference(one: float, other: float) -> tuple[str, str]:
+    """Format both numbers with enough digits to show the difference."""
     for digits in range(4, 16):
         if f"{one:.{digits}g}" != f"{other:.{digits}g}":
             return f"{one:.{digits + 2}g}", f"{other:.{digits + 2}g}"
     return repr(one), repr(other)
 
 
-def _plainly(value: object) -> str:
+def _format_value(value: object) -> str:
     return (
         f"{value:,}"
         if isinstance(value, int)

@@ -1,7 +1,6 @@
-"""The claims of papers, as they stand in workflows/claims/PAPER.csv: a printed number or statement in each row.
+"""The claims of papers, read from workflows/claims/PAPER.csv: one printed number or statement in each row.
 
-The column `ours` is a formula for the same quantity, in the names of `harness.claims.evaluator`. A claim without one
-cannot be tested here, and its note says why.
+`harness.claims.formulas` computes our own values of the same quantities.
 """
 
 import csv
@@ -27,7 +26,7 @@ SIGNS = {
 }
 
 SUFFIXES = {"percent": "pct"}
-"""Units as the names of metrics have them, where they differ."""
+"""The abbreviations of units in the names of metrics."""
 
 
 class Claim(Frozen):
@@ -49,20 +48,18 @@ class Claim(Frozen):
     value: str
     unit: str
     comparator: Comparator
-    """How the paper says it: equal, about, at most, at least, or one end of a range."""
+    """How the paper qualifies the value: equal, about, at most, at least, or one end of a range."""
     kind: Literal["absolute", "ratio", "machine_independent"]
     basis: Basis
-    """What it is held against: a card, an experiment's file, a formula of this code, a prediction, or a run."""
+    """What our value is computed from: a card, an experiment's file, a replay or arithmetic, a prediction, or a run."""
     tolerance: Tolerance
     fitted: Literal["", "fitted", "held out"]
-    """Whether a constant of a machine's card was fitted on it; held out: whether this was ruled out beforehand."""
-    ours: str
-    """The formula of our own value."""
+    """`fitted`: a constant of a machine card was fitted to this claim; `held out`: no constant may be."""
     note: str
 
     @property
     def what(self) -> str:
-        """The quantity, of which system, on how many devices and which graph."""
+        """The quantity, and the system, devices and dataset it describes."""
         system = f" of {self.system}" if self.system else ""
         baseline = f" over {self.baseline}" if self.baseline else ""
         devices = f" on {self.devices}" if self.devices else ""
@@ -71,7 +68,7 @@ class Claim(Frozen):
 
     @property
     def printed(self) -> str:
-        """The value as the paper says it, with its unit."""
+        """The value as the paper prints it, with its unit."""
         unit = {"1": "", "count": "", "formula": "", "percent": " %"}.get(self.unit, f" {self.unit}")
         return f"{SIGNS.get(self.comparator, '')}{self.value}{unit}"
 
@@ -84,19 +81,20 @@ class Claim(Frozen):
             return None
 
 
-def papers(root: Path) -> list[str]:
-    """The papers that have claims."""
+def list_papers(root: Path) -> list[str]:
+    """List the papers that have claims."""
     return sorted(path.stem for path in (root / CLAIMS).glob("*.csv"))
 
 
 def read_claims(root: Path, paper: str | None = None) -> dict[str, list[Claim]]:
-    """The claims of a paper, or of all, by paper."""
-    if paper is not None and paper not in papers(root):
-        raise unknown_name_error("paper", paper, papers(root), f"Claims live in {CLAIMS}/.")
-    return {name: _read(root, name) for name in papers(root) if paper in (None, name)}
+    """Read the claims of one paper, or of all, by paper."""
+    papers = list_papers(root)
+    if paper is not None and paper not in papers:
+        raise unknown_name_error("paper", paper, papers, f"Claims live in {CLAIMS}/.")
+    return {name: _read_paper(root, name) for name in papers if paper in (None, name)}
 
 
-def _read(root: Path, paper: str) -> list[Claim]:
+def _read_paper(root: Path, paper: str) -> list[Claim]:
     where = CLAIMS / f"{paper}.csv"
     with (root / where).open(newline="", encoding="utf-8") as file:
         claims = [
@@ -104,6 +102,6 @@ def _read(root: Path, paper: str) -> list[Claim]:
             for number, row in enumerate(csv.DictReader(file), 2)
         ]
     ids = [claim.id for claim in claims]
-    if twice := sorted({name for name in ids if ids.count(name) > 1}):
-        raise UserError(f"{where}: {', '.join(twice)} stand there more than once.")
+    if repeated := sorted({name for name in ids if ids.count(name) > 1}):
+        raise UserError(f"{where}: {', '.join(repeated)} appear more than once.")
     return claims

@@ -1,32 +1,44 @@
-"""The values that papers print for single runs, as records of source `published`: tables and figures show them too.
+"""The values that papers print for single runs, as records of source `published`, which tables and figures show.
 
-A claim is the value of a run where its formula is nothing but a call of a name in COLUMNS, with the unit as a factor:
-`1000 * epoch('scalegnn-figure-7', machine='perlmutter', ranks=64).seconds`. Bounds, ranges and ratios are none.
+A claim prints the value of a run if its formula is one of the functions in COLUMNS. Bounds, ranges and ratios do not.
 """
 
-import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.claims.claims import Claim
-from harness.claims.evaluator import Evaluator
+from harness.claims.evidence import Evidence
+from harness.claims.formulas import FORMULAS
+from harness.claims.formulas.quantities import (
+    find_accuracy_percent,
+    find_epoch_milliseconds,
+    find_evaluation_seconds,
+    find_seconds_to_target,
+)
+from harness.claims.selection import Selection
 from harness.results.record import write_record
 from harness.spec.spec import Spec, digest
 
-COLUMNS = {
-    "epoch": "epoch_seconds_median",
-    "seconds_to_target": "seconds_to_target",
-    "evaluation": "evaluation_seconds",
-    "accuracy": "accuracy_test",
+
+class ColumnInUnits(NamedTuple):
+    """A column of the table `runs`, and the units of the formula in one unit of the column."""
+
+    name: str
+    units: float = 1.0
+
+
+COLUMNS: Mapping[object, ColumnInUnits] = {
+    find_epoch_milliseconds: ColumnInUnits("epoch_seconds_median", 1000.0),
+    find_seconds_to_target: ColumnInUnits("seconds_to_target"),
+    find_evaluation_seconds: ColumnInUnits("evaluation_seconds"),
+    find_accuracy_percent: ColumnInUnits("accuracy_test", 100.0),
 }
-"""The column of the table `runs` for each name of a formula."""
-HOW = ("twins", "on")
-"""What a call says on how to predict, and not on which run."""
+"""The column for each function whose value is that of a run."""
 
 
 class PrintedValue(NamedTuple):
-    """A printed value and the run that it is of, by a column of the table `runs`."""
+    """A printed value, its run, and its column of the table `runs`."""
 
     claim: Claim
     spec: Spec
@@ -34,43 +46,29 @@ class PrintedValue(NamedTuple):
     value: float
 
 
-def printed_value(claim: Claim, evaluator: Evaluator) -> PrintedValue | None:
-    """The value that a claim prints for a run; None if it prints no such value.
+def find_printed_value(claim: Claim, evidence: Evidence) -> PrintedValue | None:
+    """Return the value that a claim prints for a run; None if it prints no such value.
 
-    A run whose grid or width the paper leaves open is the first of those that its experiment has.
+    If the paper leaves the grid or the width open, the run is the first in its experiment.
     """
-    if not claim.ours or claim.number is None or claim.comparator not in ("=", "approx"):
+    formula = FORMULAS.get(claim.id)
+    if formula is None or claim.number is None or claim.comparator not in ("=", "approx"):
         return None
-    call, factor = _without_unit(ast.parse(claim.ours, mode="eval").body)
-    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in COLUMNS):
+    column = COLUMNS.get(formula.function)
+    if column is None:
         return None
-    name, *_ = (evaluator.value(ast.unparse(each)) for each in call.args)
-    which = {
-        str(each.arg): evaluator.value(ast.unparse(each.value))
-        for each in call.keywords
-        if each.arg not in HOW
-    }
-    spec = evaluator.experiment(name, **which)[0].model_copy(update={"launch": 0})
-    factor *= 100 if call.func.id == "accuracy" else 1
-    return PrintedValue(claim, spec, COLUMNS[call.func.id], claim.number / factor)
+    (runs,) = formula.args
+    assert isinstance(runs, Selection)
+    spec = evidence.list_runs(runs)[0].model_copy(update={"launch": 0})
+    return PrintedValue(claim, spec, column.name, claim.number / column.units)
 
 
-def _without_unit(tree: ast.expr) -> tuple[ast.expr, float]:
-    """An expression without the number that it is multiplied by, and without `.seconds`; and the number."""
-    match tree:
-        case ast.BinOp(left=ast.Constant(value=int() | float() as factor), op=ast.Mult(), right=product):
-            return _without_unit(product)[0], factor
-        case ast.Attribute(value=value, attr="seconds"):
-            return value, 1.0
-    return tree, 1.0
-
-
-def record_printed(runs: Path, claims: Iterable[Claim], evaluator: Evaluator) -> list[Path]:
-    """Writes a run folder for each run of which the claims print values, and returns the folders."""
+def record_printed(runs: Path, claims: Iterable[Claim], evidence: Evidence) -> list[Path]:
+    """Write a run folder for each run for which the claims print values, and return the folders."""
     by_run: dict[str, list[PrintedValue]] = {}
     for claim in claims:
-        if found := printed_value(claim, evaluator):
-            by_run.setdefault(found.spec.run_id, []).append(found)
+        if printed := find_printed_value(claim, evidence):
+            by_run.setdefault(printed.spec.run_id, []).append(printed)
     runs.mkdir(parents=True, exist_ok=True)
     return [_record(runs, values) for values in by_run.values()]
 

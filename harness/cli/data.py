@@ -353,8 +353,8 @@ def _info(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Non
 
 def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> list[dict[str, Any]]:
     """The needs of every strategy, by the store or, before a build, by the card."""
-    from harness.experiment.defaults import on_all_grids
     from harness.experiment.known_graph import KnownGraph, facts_of_card
+    from harness.experiment.requests import admit_on_all_grids
     from harness.registry import registered_strategies
     from harness.replay import needs
     from harness.store.build import open_dataset
@@ -368,7 +368,9 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
     )
     with Progress() as on_step:
         points = report_steps(registered_strategies(), lambda point: f"replaying {point.name}", on_step)
-        each = (on_all_grids(root, point.name, request, lambda _: unparted, point.name) for point in points)
+        each = (
+            admit_on_all_grids(root, point.name, request, lambda _: unparted, point.name) for point in points
+        )
         return [needed._asdict() for needed in needs(each)]
 
 

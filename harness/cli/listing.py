@@ -122,20 +122,23 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _figures(options: argparse.Namespace) -> int:
-    from harness.experiment.paper_figures import paper_figures
+    from harness.experiment.paper_figures import list_paper_figures
 
-    figures = paper_figures(project_root(options.root))
-    rows = [(each.id, f"{each.paper}, {each.number}", each.title, each.drawing, each.way) for each in figures]
+    figures = list_paper_figures(project_root(options.root))
+    rows = [
+        (each.id, f"{each.paper}, {each.number}", each.title, each.drawing, each.reproduction)
+        for each in figures
+    ]
     show(options, [each.model_dump() for each in figures], columns(rows))
     return 0
 
 
 def _models(options: argparse.Namespace) -> int:
-    from harness.experiment.trained_models import as_cells, trained_models
+    from harness.experiment.trained_models import format_cells, list_trained_models
 
-    rows = trained_models(project_root(options.root))
+    rows = list_trained_models(project_root(options.root))
     missing = [f"{row.strategy}: {row.missing}" for row in rows if row.missing]
-    page = "\n\n".join([columns(as_cells(rows)), *missing])
+    page = "\n\n".join([columns(format_cells(rows)), *missing])
     show(options, [{**row.as_row(), "missing": row.missing} for row in rows], page)
     return 0
 
@@ -149,9 +152,9 @@ def _settings(options: argparse.Namespace) -> int:
 
 
 def _described(options: argparse.Namespace) -> int:
-    from harness.experiment.trained_models import described_strategies
+    from harness.experiment.trained_models import describe_strategies
 
-    found, pages = described_strategies(), []
+    found, pages = describe_strategies(), []
     for each in found:
         over = f", partitioned over {each.partitioned_over}" if each.partitioned_over else ""
         facts = [

@@ -269,7 +269,7 @@ def check_rank(options: argparse.Namespace, spec: "Spec") -> None:
 
 def requested(root: Path, options: argparse.Namespace) -> "Spec":
     """The spec that the options ask for, not yet admitted by its strategy."""
-    from harness.experiment.defaults import make_spec, nested
+    from harness.experiment.requests import make_spec, nest_settings
 
     if not (options.strategy and options.dataset):
         either = "either --spec FILE or " if hasattr(options, "spec") else ""
@@ -282,7 +282,7 @@ def requested(root: Path, options: argparse.Namespace) -> "Spec":
     }
     given = settings(options.set)
     try:
-        return make_spec(root, nested({**asked, **given}), "the options")
+        return make_spec(root, nest_settings({**asked, **given}), "the options")
     except UserError as error:
         raise UserError(_as_typed(str(error), given, options.strategy)) from None
 

@@ -191,7 +191,7 @@ def _judged(
     options: argparse.Namespace, grids: list[dict["AxisName", int]], on_step: OnStep
 ) -> "Iterator[JudgedGrid]":
     """Every grid, admitted or refused, with the times of `harness predict` if the machine card has rates and links."""
-    from harness.experiment.known_graph import known_graph
+    from harness.experiment.known_graph import look_up_graph
     from harness.predict.prediction import predict
     from harness.registry import load_strategy
     from harness.spec.dataset import DatasetChoice
@@ -200,7 +200,7 @@ def _judged(
     from harness.strategy import Ready, admit
 
     root, strategy = project_root(options.root), load_strategy(options.strategy)
-    know = cache(partial(known_graph, root, from_card=options.from_card))
+    know = cache(partial(look_up_graph, root, from_card=options.from_card))
     if not options.from_card:
         open_dataset(root, validate(DatasetChoice, {"name": options.dataset}, "--dataset"))
     specs = [requested(root, argparse.Namespace(**{**vars(options), "grid": grid})) for grid in grids]

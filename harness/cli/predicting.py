@@ -33,7 +33,7 @@ from harness.spec.root import project_root, results_folder
 from harness.spec.spec import grid_text
 
 if TYPE_CHECKING:
-    from harness.experiment.known_graph import KnowGraph
+    from harness.experiment.known_graph import GraphLookup
     from harness.predict.advice import Advice, Option, Predictor, Tuned
     from harness.predict.prediction import Prediction
     from harness.spec.machine_card import MachineCard
@@ -309,9 +309,9 @@ def document_of(predicted: "Prediction") -> dict[str, Any]:
     }
 
 
-def _ready(root: Path, options: argparse.Namespace, know: "KnowGraph", count: int) -> "Ready":
+def _ready(root: Path, options: argparse.Namespace, know: "GraphLookup", count: int) -> "Ready":
     """The strategy as asked for, on so many ranks."""
-    from harness.experiment.defaults import make_spec
+    from harness.experiment.requests import make_spec
     from harness.registry import load_strategy
     from harness.strategy import Ready, admit
 
@@ -325,10 +325,10 @@ def _ready(root: Path, options: argparse.Namespace, know: "KnowGraph", count: in
 
 
 def _request(options: argparse.Namespace, count: int) -> dict[str, Any]:
-    from harness.experiment.defaults import nested
+    from harness.experiment.requests import nest_settings
 
     asked = {"dataset.name": options.dataset, "ranks": count, "machine": options.machine}
-    return nested({**asked, **settings(options.set)})
+    return nest_settings({**asked, **settings(options.set)})
 
 
 def _card(root: Path, options: argparse.Namespace) -> "MachineCard":
@@ -337,19 +337,19 @@ def _card(root: Path, options: argparse.Namespace) -> "MachineCard":
     return load_machine_card(root, options.machine)
 
 
-def _know(root: Path, options: argparse.Namespace) -> "KnowGraph":
+def _know(root: Path, options: argparse.Namespace) -> "GraphLookup":
     """What is known of the graph in an order: with twins, no more than its card tells."""
-    from harness.experiment.known_graph import KnownGraph, facts_of_card, known_graph
+    from harness.experiment.known_graph import KnownGraph, facts_of_card, look_up_graph
     from harness.store.catalog import load_card
 
     if options.twins:
         return cache(lambda choice: KnownGraph(facts_of_card(load_card(root, choice.name)), None))
-    return cache(lambda choice: known_graph(root, choice, from_card=options.from_card))
+    return cache(lambda choice: look_up_graph(root, choice, from_card=options.from_card))
 
 
 def _predictor(root: Path, options: argparse.Namespace) -> "Predictor":
     """Predicts from the twins of the graph, if there are any, what depends on the parts of the vertices."""
-    from harness.experiment.known_graph import on_twins
+    from harness.experiment.known_graph import admit_on_twins
     from harness.predict.prediction import MachineByMachine, Prediction
     from harness.predict.twins import TWINS, predict_from_twins
     from harness.strategy import Ready
@@ -364,7 +364,7 @@ def _predictor(root: Path, options: argparse.Namespace) -> "Predictor":
         strategy = ready.strategy
         if strategy.partitioned_over is None:
             return predict(ready, card, ranks)
-        return predict_from_twins(strategy, card, on_twins(root, strategy, options.twins, say), ranks)
+        return predict_from_twins(strategy, card, admit_on_twins(root, strategy, options.twins, say), ranks)
 
     return from_twins
 
@@ -422,7 +422,7 @@ def _processes() -> int:
 
 
 def _candidates(
-    root: Path, options: argparse.Namespace, know: "KnowGraph", facts: "Facts"
+    root: Path, options: argparse.Namespace, know: "GraphLookup", facts: "Facts"
 ) -> "Iterator[Candidate]":
     """Every strategy that promises enough, on the grids that admit it."""
     from harness.api import Wish, candidates

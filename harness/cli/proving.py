@@ -134,7 +134,7 @@ def _new(options: argparse.Namespace) -> int:
 
 
 def _words(options: argparse.Namespace) -> int:
-    from harness.check.account import account, seen_in_replay
+    from harness.check.account import account, count_replayed_words
     from harness.run.open_run import open_run
     from harness.strategy import BlockCounts
 
@@ -143,7 +143,7 @@ def _words(options: argparse.Namespace) -> int:
     check_rank(options, spec)
     strategy, blocks = open_run(root, spec)
     rank, how = options.rank, "replayed" if options.replay else "sent"
-    seen = seen_in_replay(strategy, rank, blocks) if options.replay else _trained(spec, root, rank)
+    seen = count_replayed_words(strategy, rank, blocks) if options.replay else _trained(spec, root, rank)
     result = account(strategy, rank, BlockCounts(blocks), seen)
     document = {"label": spec.label, "rank": rank, "seen": how, **asdict(result)}
     show(options, document, _account_page(spec, result, how))
@@ -152,7 +152,7 @@ def _words(options: argparse.Namespace) -> int:
 
 def _trained(spec: "Spec", root: Path, rank: int) -> "Seen":
     """The words of a rank in one epoch of the whole run, recorded in a temporary folder."""
-    from harness.check.account import seen_in_run
+    from harness.check.account import count_recorded_words
     from harness.launch.launch import launch
     from harness.results.record import read_record
 
@@ -164,7 +164,7 @@ def _trained(spec: "Spec", root: Path, rank: int) -> "Seen":
             raise RunError(
                 f"the run whose words were to be counted failed: {done.record['error']['message']}"
             )
-        return seen_in_run(done.table("ledger"), rank)
+        return count_recorded_words(done.table("ledger"), rank)
 
 
 def _account_page(spec: "Spec", result: "Account", how: str) -> str:

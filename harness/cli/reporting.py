@@ -229,8 +229,8 @@ def _add_claims(verbs: Verbs) -> None:
         "claims",
         _claims,
         "Hold the claims of papers against this project: each beside our own value, with a verdict.",
-        "Evaluates the formulas of workflows/claims/PAPER.csv: by cards, experiments, replays and predictions, and by "
-        "the collected records of the papers' own runs where these were measured. All of them take some minutes.",
+        "Computes our value of every claim in workflows/claims/PAPER.csv from cards, experiments, replays, and the "
+        "collected records of the papers' own runs, or predictions where there is no record. All take some minutes.",
     )
     claims.add_argument("--paper", metavar="NAME", help="the claims of one paper (default: all)")
     claims.add_argument(
@@ -272,25 +272,29 @@ def _add_claims(verbs: Verbs) -> None:
 
 
 def _claims(options: argparse.Namespace) -> int:
-    from harness.claims import Evaluator, Wanted, judge_all, scoreboard
+    from harness.claims import ClaimFilter, Evidence, judge_all, make_scoreboard
     from harness.claims.printed_runs import record_printed
-    from harness.claims.verdicts import hits_and_widths, reasons
+    from harness.claims.verdicts import describe_held_out, describe_untested
     from harness.results.parquet import write_claims
 
     root = project_root(options.root)
     tables = options.tables or results_folder(root)
-    evaluator = Evaluator(root, tables, predictions=options.predictions, twins=options.twins, say=say)
-    wanted = Wanted(options.paper, tuple(options.figure), options.held_out)
+    evidence = Evidence(root, tables, predictions=options.predictions, twins=options.twins, say=say)
+    claim_filter = ClaimFilter(options.paper, tuple(options.figure), options.held_out)
     if options.records:
-        chosen = (claim for claims in wanted.chosen(root).values() for claim in claims)
-        folders = [str(folder) for folder in record_printed(options.records, chosen, evaluator)]
+        claims = [claim for of_paper in claim_filter.read(root).values() for claim in of_paper]
+        folders = [str(folder) for folder in record_printed(options.records, claims, evidence)]
         show(options, folders, f"{len(folders)} records in {options.records}")
         return 0
     with Progress() as on_step:
-        verdicts = judge_all(root, evaluator, wanted, quick=options.quick, on_step=on_step)
+        verdicts = judge_all(root, evidence, claim_filter, quick=options.quick, on_step=on_step)
     everything = [verdict for some in verdicts.values() for verdict in some]
     pages = [] if options.score else [_verdicts_page(some) for some in verdicts.values()]
-    pages += [columns(scoreboard(verdicts)), *reasons(everything), *hits_and_widths(everything)]
+    pages += [
+        columns(make_scoreboard(verdicts)),
+        *describe_untested(everything),
+        *describe_held_out(everything),
+    ]
     rows = [verdict.as_row(paper) for paper, some in verdicts.items() for verdict in some]
     if options.out:
         write_claims(options.out, rows, tables)

@@ -6,7 +6,7 @@ Compares every GPU's kernels, the sums over all GPUs and a small training with f
 import torch
 
 from harness.check.case import check_graph
-from harness.check.kit import ON_GPUS, smallest
+from harness.check.kit import ON_GPUS, check_smallest
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
@@ -29,7 +29,7 @@ def wrong_with_gpus(gpus: int) -> list[str]:
         try:
             wrong = [words for words_of_rank in pool.run(gpus, wrong_here) for words in words_of_rank]
             if not wrong:  # otherwise a training says nothing new
-                findings = smallest("cagnet-1d", pool.run, gpus, ON_GPUS)
+                findings = check_smallest("cagnet-1d", pool.run, gpus, ON_GPUS)
                 wrong = [
                     f"a small training: {each.law}: {each.detail}" for each in findings if not each.holds
                 ]

@@ -1,1 +1,1 @@
-"""Requests become specs: the spec of one run, or the specs of all runs that an experiment lists."""
+"""Turns requests into specs: the spec of one run, or the specs of all runs that an experiment lists."""

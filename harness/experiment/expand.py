@@ -1,4 +1,4 @@
-"""An experiment: the YAML file that lists the runs behind a figure, expanded into specs.
+"""Experiments: YAML files that list the runs behind a figure, and their expansion into specs.
 
 Each entry of `runs` is the cross product of its lists; `exclude` removes combinations.
 """
@@ -11,9 +11,10 @@ from pydantic import Field
 
 from harness.documents import read_yaml
 from harness.errors import UserError
-from harness.experiment.defaults import BEST, make_spec, named, ranks_of
+from harness.experiment.defaults import BEST, count_ranks, read_choice
 from harness.experiment.paper_figures import check_known
-from harness.experiment.plan_cost import costs, total
+from harness.experiment.plan_cost import add_costs, predict_costs
+from harness.experiment.requests import make_spec
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.plan import plan_of
@@ -25,7 +26,7 @@ NESTED = ("model", "training", "measure")
 
 
 class Runs(Frozen):
-    """Runs, and the machine of the runs that name no machine."""
+    """A list of runs, and the machine of the runs that do not name one."""
 
     machine: str | None = None
     runs: list[dict[str, Any]] = Field(min_length=1)
@@ -41,11 +42,11 @@ class Experiment(Runs):
     published: Runs | None = None
     """The runs of the paper for the same figure."""
     emulated: Runs | None = None
-    """Runs of more ranks than there are cores, each with a tape that is played on the links of the run's machine."""
+    """Runs with more ranks than cores. Each records a tape, which is re-timed on the links of the run's machine."""
 
 
 def load_experiment(path: Path) -> Experiment:
-    """The experiment of a file."""
+    """Load the experiment of a file."""
     if not path.is_file():
         raise UserError(f"There is no experiment file {path}. The experiments are in workflows/experiments/.")
     return validate(Experiment, read_yaml(path, str(path)), str(path))
@@ -59,32 +60,33 @@ def expand(
     only: str | None = None,
     any_grid: bool = False,
 ) -> list[Spec]:
-    """Every spec of the experiment, in the order of the file, each once; `machine` is the default machine.
+    """Return the specs of an experiment without duplicates, in the order of the file.
 
-    With `only`, the specs of that machine. The best grid is looked for once for all runs that differ in their launch
-    alone; with `any_grid`, a strategy's usual grid stands in its place, which takes no prediction.
+    `machine` is the default machine, and `only` selects the specs of one machine. Runs that differ only in their launch
+    share one search for the best grid. With `any_grid`, a strategy's default grid replaces the best one, which saves
+    the predictions.
     """
     machine = experiment.machine or machine
     if experiment.reproduces:
         check_known(root, experiment.reproduces, experiment.name)
     specs: dict[str, Spec] = {}
-    best: dict[str, dict[AxisName, int]] = {}
+    best_grids: dict[str, dict[AxisName, int]] = {}
     others: list[str] = []
     for number, entry in enumerate(experiment.runs):
         where = f"{experiment.name}, runs[{number}]"
-        for combination in combinations(entry, where):
-            for request in _every_grid(combination, where):
-                asked = {"machine": machine, **request}
-                if only and asked["machine"] != only:
-                    others.append(asked["machine"])
+        for combination in combine(entry, where):
+            for request in _expand_grids(combination, where):
+                filled = {"machine": machine, **request}
+                if only and filled["machine"] != only:
+                    others.append(filled["machine"])
                     continue
-                if asked.get("grid") == BEST and any_grid:
-                    del asked["grid"]
-                elif asked.get("grid") == BEST:
-                    alike = digest({**asked, "launch": 0})
-                    best[alike] = best.get(alike) or make_spec(root, asked, where).grid
-                    asked["grid"] = best[alike]
-                spec = make_spec(root, asked, where)
+                if filled.get("grid") == BEST and any_grid:
+                    del filled["grid"]
+                elif filled.get("grid") == BEST:
+                    key = digest({**filled, "launch": 0})
+                    best_grids[key] = best_grids.get(key) or make_spec(root, filled, where).grid
+                    filled["grid"] = best_grids[key]
+                spec = make_spec(root, filled, where)
                 specs.setdefault(spec.run_id, spec)
     if only and not specs:
         machines = ", ".join(sorted(set(map(str, others))))
@@ -95,23 +97,23 @@ def expand(
 def plan(
     root: Path, experiment: Experiment, machine: str = "local", *, only: str | None = None
 ) -> dict[str, Any]:
-    """The expanded experiment as a document, which the workflow reads."""
+    """Return the expanded experiment as the document that the workflow reads."""
     content, specs = experiment.model_dump(mode="json"), expand(root, experiment, machine, only=only)
-    each = costs(root, specs)
-    of_runs = {run_id: cost._asdict() for run_id, cost in each.items()}
-    return plan_of(experiment.name, digest(content), specs, of_runs, str(total(root, specs, each)))
+    costs = predict_costs(root, specs)
+    cost_rows = {run_id: cost._asdict() for run_id, cost in costs.items()}
+    return plan_of(experiment.name, digest(content), specs, cost_rows, str(add_costs(root, specs, costs)))
 
 
-def combinations(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """The requests of an entry: the cross product of its lists, less what it excludes."""
+def combine(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """Return the requests of an entry: the cross product of its lists without the excluded combinations."""
     choices = {key: value if isinstance(value, list) else [value] for key, value in entry.items()}
     excluded = choices.pop("exclude", [])
-    every = [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
-    return [one for one in every if not any(_matches(rule, one, where) for rule in excluded)]
+    requests = [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
+    return [each for each in requests if not any(_matches(rule, each, where) for rule in excluded)]
 
 
 def _matches(rule: Any, combination: dict[str, Any], where: str) -> bool:
-    """True if a combination has all values of an exclusion, which may name a strategy or a dataset alone."""
+    """Return whether a combination has all values of an exclusion. Strategies and datasets may be given by name."""
     if not isinstance(rule, dict):
         raise UserError(
             f"{where}: exclude = {format_value(rule)} is not accepted: a mapping of keys of the entry to values."
@@ -126,11 +128,14 @@ def _matches(rule: Any, combination: dict[str, Any], where: str) -> bool:
     return True
 
 
-def _every_grid(request: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """`grid: all` stands for each grid that the strategy has for this number of ranks."""
+def _expand_grids(request: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """Replace `grid: all` by each grid that the strategy has for the number of ranks."""
     if request.get("grid") != "all":
         return [request]
-    strategy, ranks = load_strategy(named(request, "strategy", where)["name"]), ranks_of(request, where)
+    strategy, ranks = (
+        load_strategy(read_choice(request, "strategy", where)["name"]),
+        count_ranks(request, where),
+    )
     grids: list[dict[AxisName, int]] = strategy.grids(ranks)
     if not grids:
         parse_grid(strategy, None, ranks)

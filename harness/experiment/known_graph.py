@@ -1,4 +1,4 @@
-"""What is known of a graph: counted in its store; or, before any build, expected from its card."""
+"""What is known of a graph: its counts in a built store, or the counts that its card expects."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -17,21 +17,21 @@ from harness.strategy import Facts, Ready, Strategy, admit, facts_of
 
 
 class KnownGraph(NamedTuple):
-    """The facts of a graph, and its blocks if they are at hand."""
+    """The facts of a graph, and its blocks if it is built."""
 
     facts: Facts
     blocks: Blocks | None
 
 
-KnowGraph = Callable[[DatasetChoice], KnownGraph]
+GraphLookup = Callable[[DatasetChoice], KnownGraph]
 
 
-def known_graph(
+def look_up_graph(
     root: Path, choice: DatasetChoice, dtype: torch.dtype = torch.float32, *, from_card: bool = False
 ) -> KnownGraph:
-    """The graph in its store; if it is not built, or `from_card`, the facts that its card expects.
+    """Return the graph of a built store. If it is not built, or with `from_card`, return the facts of its card.
 
-    A card tells nothing of a partition.
+    A card has no facts of a partition.
     """
     if not from_card and is_built(root, choice):
         blocks = shared(open_dataset(root, choice, dtype))
@@ -44,32 +44,32 @@ def known_graph(
     return KnownGraph(facts_of_card(load_card(root, choice.name)), None)
 
 
-def on_twins(
+def admit_on_twins(
     root: Path, strategy: Strategy, scales: Iterable[str], say: Callable[[str], None]
 ) -> list[Ready]:
-    """A strategy on twins of its graph, the smallest first; those that are missing are built."""
+    """Admit a strategy to twins of its graph, the smallest first. Missing twins are built."""
     spec, ready = strategy.spec, []
     for scale in scales:
         choice = spec.dataset.model_copy(update={"name": f"{spec.dataset.name}@{scale}"})
         if not is_built(root, choice):
             say(f"building {choice.name}")
             build(root, choice)
-        twin, blocks = _opened(root, choice)
+        twin, blocks = _look_up_once(root, choice)
         on_twin = spec.model_copy(update={"dataset": choice})
         ready.append(Ready(admit(type(strategy), on_twin, twin), blocks))
     return sorted(ready, key=lambda each: each.strategy.facts.vertices)
 
 
-_opened = lru_cache(maxsize=16)(known_graph)
+_look_up_once = lru_cache(maxsize=16)(look_up_graph)
 
 
 def facts_of_card(card: DatasetCard) -> Facts:
-    """The facts of a graph before any build, by its card. A key that the card lacks is an error.
+    """Return the facts that the card of a graph expects. A key that the card lacks is an error.
 
-    Edges are assumed to be distinct. With labels or a split from files, every vertex counts as labelled and training,
-    unless the card expects other numbers.
+    Edges are assumed to be distinct. If labels or the split come from files, all vertices count as labelled and
+    training, unless the card gives other numbers.
     """
-    n, nonzeros = _size(card)
+    n, nonzeros = _find_size(card)
     known = {
         "expected.n": n,
         "expected.nnz_adj": nonzeros,
@@ -97,11 +97,11 @@ def facts_of_card(card: DatasetCard) -> Facts:
     )
 
 
-def _size(card: DatasetCard) -> tuple[int | None, int | None]:
-    """The vertices and nonzeros that the card expects, or those of the generator."""
+def _find_size(card: DatasetCard) -> tuple[int | None, int | None]:
+    """Return the vertices and nonzeros that the card expects, or those of its generator."""
     n, edges = card.expected.n, card.edges
-    if n is None and (drawn := card.source.size(card.seed, card.classes)):
-        n, edges = drawn
+    if n is None and (generated := card.source.size(card.seed, card.classes)):
+        n, edges = generated
     if card.expected.nnz_adj is not None or n is None or edges is None:
         return n, card.expected.nnz_adj
     return n, min((1 if card.directed else 2) * edges + n, n * n)

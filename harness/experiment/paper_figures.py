@@ -1,4 +1,4 @@
-"""The figures and tables of the papers, each reproduced by an experiment or with the reason why none does."""
+"""The figures and tables of the papers, and the experiments that reproduce them or the reasons why none does."""
 
 import csv
 from collections.abc import Iterable
@@ -13,36 +13,36 @@ EXPERIMENTS = Path("workflows") / "experiments"
 
 
 class PaperFigure(Frozen):
-    """A figure or table of a paper: a line of workflows/figures.csv, and the experiments that name the figure."""
+    """A figure or table of a paper: a line of workflows/figures.csv, and the experiments that reproduce it."""
 
     id: str
     paper: str
     number: str
-    """The number or the place in the paper."""
+    """The number in the paper, or the section."""
     title: str
     kind: str
     """The kind of drawing."""
     x: str
     y: str
     drawing: str
-    """The name of the files of the drawing in the experiment's folder of figures; empty without an experiment."""
+    """The file name of the drawing in the experiment's folder of figures; empty without an experiment."""
     reason: str
     """The reason why no experiment reproduces the figure; empty if one does."""
     command: str
-    """The command that prints what is known of a figure without an experiment."""
+    """A command that prints what is known about a figure without an experiment."""
     experiments: tuple[str, ...]
 
     @property
-    def way(self) -> str:
-        """The experiments, or the reason and the command in their place."""
+    def reproduction(self) -> str:
+        """The experiments, or the reason and the command if there are none."""
         return ", ".join(self.experiments) or (
             f"{self.reason} ({self.command})" if self.command else self.reason
         )
 
 
-def paper_figures(root: Path) -> list[PaperFigure]:
-    """All figures, in the order of the file."""
-    named: dict[str, list[str]] = {}
+def list_paper_figures(root: Path) -> list[PaperFigure]:
+    """List all figures, in the order of the file."""
+    experiments: dict[str, list[str]] = {}
     for path in sorted((root / EXPERIMENTS).glob("*.yaml")):
         figures = read_yaml(path, path.name).get("reproduces") or []
         if not isinstance(figures, list) or not all(isinstance(figure, str) for figure in figures):
@@ -50,21 +50,21 @@ def paper_figures(root: Path) -> list[PaperFigure]:
                 f"{path.name}: reproduces = {format_value(figures)} is not accepted: give a list of ids of {FIGURES}."
             )
         for figure in figures:
-            named.setdefault(figure, []).append(path.stem)
+            experiments.setdefault(figure, []).append(path.stem)
     return [
-        validate(PaperFigure, {**row, "experiments": tuple(named.get(row["id"], ()))}, str(FIGURES))
-        for row in _rows(root)
+        validate(PaperFigure, {**row, "experiments": tuple(experiments.get(row["id"], ()))}, str(FIGURES))
+        for row in _read_rows(root)
     ]
 
 
 def check_known(root: Path, figures: Iterable[str], where: str) -> None:
-    """Refuses an id that is not in the file."""
-    known = [row["id"] for row in _rows(root)]
+    """Raise an error for a figure id that is not in the file."""
+    known = [row["id"] for row in _read_rows(root)]
     for figure in figures:
         if figure not in known:
             raise unknown_name_error(f"{where}: figure", figure, known, f"They are the lines of {FIGURES}.")
 
 
-def _rows(root: Path) -> list[dict[str, str]]:
+def _read_rows(root: Path) -> list[dict[str, str]]:
     with (root / FIGURES).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))

@@ -1,7 +1,7 @@
-"""The cost of an experiment before it runs: the predicted time of each run, its nodes, and the disk of the graphs.
+"""The cost of an experiment before it runs: the predicted time and nodes of each run, and the disk space of the graphs.
 
-Times are for the limits of jobs. They are predicted only for machines with Slurm, and roughly: by the first rank, one
-step and the sizes on the dataset's card. `harness predict` replays more ranks and takes up to twenty times as long.
+The times set the limits of jobs, so they are predicted only for machines with Slurm, and roughly: from the first rank,
+one step, and the sizes on the dataset's card. `harness predict` replays more ranks and takes up to 20 times as long.
 """
 
 from collections import defaultdict
@@ -39,10 +39,10 @@ class PlanCost(NamedTuple):
 
     runs: int
     predicted: int
-    """The runs among these whose time is predicted."""
+    """The number of runs whose time is predicted."""
     node_hours: float
     disk_bytes: int
-    """The bytes of the graphs, as far as their cards tell."""
+    """The bytes of the graphs whose cards give their sizes."""
 
     def __str__(self) -> str:
         size, unit = (
@@ -55,34 +55,33 @@ class PlanCost(NamedTuple):
         return f"{self.runs} runs, {disk}, {times}"
 
 
-def costs(root: Path, specs: Iterable[Spec]) -> dict[str, RunCost]:
-    """The costs of those runs that can be predicted, by run id.
+def predict_costs(root: Path, specs: Iterable[Spec]) -> dict[str, RunCost]:
+    """Return the costs of the runs that can be predicted, by run id.
 
-    Runs that differ in their seed, their launch or their machine alone are replayed once, in one step: a time limit
-    needs no more.
+    Runs that differ only in seed, launch or machine share one replay of one step, which is precise enough for a limit.
     """
-    alike = defaultdict[str, list[Spec]](list)
+    groups = defaultdict[str, list[Spec]](list)
     for spec in specs:
-        alike[likeness({**spec.model_dump(mode="json"), "machine": None})].append(spec)
-    found: dict[str, RunCost] = {}
-    for runs in alike.values():
+        groups[likeness({**spec.model_dump(mode="json"), "machine": None})].append(spec)
+    costs: dict[str, RunCost] = {}
+    for runs in groups.values():
         names = {spec.machine.name for spec in runs}
         cards = [card for card in (load_machine_card(root, name) for name in names) if _has_prices(card)]
-        epochs = _replayed(root, runs[0]) if cards else None
+        epochs = _replay_first_rank(root, runs[0]) if cards else None
         if epochs:
-            of_machine = {card.name: _cost(runs[0], epochs, card) for card in cards}
-            found |= {
-                spec.run_id: of_machine[spec.machine.name] for spec in runs if spec.machine.name in of_machine
+            by_machine = {card.name: _price(runs[0], epochs, card) for card in cards}
+            costs |= {
+                spec.run_id: by_machine[spec.machine.name] for spec in runs if spec.machine.name in by_machine
             }
-    return found
+    return costs
 
 
 def _has_prices(card: MachineCard) -> bool:
     return bool(card.slurm and card.rates and card.links)
 
 
-def _replayed(root: Path, spec: Spec) -> list[RankEpoch] | None:
-    """An epoch of the first rank; None where a card says too little, or the graph alone decides."""
+def _replay_first_rank(root: Path, spec: Spec) -> list[RankEpoch] | None:
+    """Replay an epoch of the first rank. Return None if its sizes are not on the card or depend on the edges."""
     try:
         facts = facts_of_card(load_card(root, spec.dataset.name))
         ready = Ready(admit(load_strategy(spec.strategy.name), spec, facts))
@@ -91,7 +90,7 @@ def _replayed(root: Path, spec: Spec) -> list[RankEpoch] | None:
         return None
 
 
-def _cost(spec: Spec, epochs: list[RankEpoch], card: MachineCard) -> RunCost:
+def _price(spec: Spec, epochs: list[RankEpoch], card: MachineCard) -> RunCost:
     assert card.slurm
     training, epoch = spec.training, priced(epochs, card).seconds
     evaluations = training.epochs // training.evaluate_every if training.evaluate_every else 0
@@ -99,16 +98,17 @@ def _cost(spec: Spec, epochs: list[RankEpoch], card: MachineCard) -> RunCost:
     return RunCost(count * epoch.value, count * epoch.high, geometry(spec.ranks, card.slurm).nodes)
 
 
-def total(root: Path, specs: Iterable[Spec], known: Mapping[str, RunCost]) -> PlanCost:
-    """The cost of a plan, each graph counted once."""
+def add_costs(root: Path, specs: Iterable[Spec], costs: Mapping[str, RunCost]) -> PlanCost:
+    """Return the cost of a plan. Each graph counts once."""
     specs = list(specs)
     stores = {spec.dataset for spec in specs}
-    node_hours = sum(cost.nodes * cost.seconds for cost in known.values()) / HOUR
-    return PlanCost(len(specs), len(known), node_hours, sum(store_bytes(root, choice) for choice in stores))
+    node_hours = sum(cost.nodes * cost.seconds for cost in costs.values()) / HOUR
+    disk_bytes = sum(estimate_store_bytes(root, choice) for choice in stores)
+    return PlanCost(len(specs), len(costs), node_hours, disk_bytes)
 
 
-def store_bytes(root: Path, choice: DatasetChoice) -> int:
-    """The bytes of a store; 0 for a graph whose card does not tell its size."""
+def estimate_store_bytes(root: Path, choice: DatasetChoice) -> int:
+    """Return the bytes of a store; 0 for a graph whose card does not give its size."""
     try:
         facts = facts_of_card(load_card(root, choice.name))
     except UserError:
@@ -116,7 +116,6 @@ def store_bytes(root: Path, choice: DatasetChoice) -> int:
     n, orders = facts.vertices, 2 if choice.permutation == "double" else 1
     adjacency = 4 * facts.nonzeros + 16 * n  # columns; row pointers of two blocks of columns
     labels = 8 if facts.task == "single-label" else facts.classes
-    of_vertex = orders * (labels + 4 + 1) + (
-        4 if choice.partitioned else 0
-    )  # degree and split; place in the partition
-    return adjacency + n * (4 * facts.features + of_vertex)
+    place = 4 if choice.partitioned else 0  # in the partition
+    per_vertex = orders * (labels + 4 + 1) + place  # 4 bytes of degree, 1 of split
+    return adjacency + n * (4 * facts.features + per_vertex)

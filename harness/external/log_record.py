@@ -23,7 +23,7 @@ import pandas as pd
 
 from harness.children import die_with_parent, kill_group_on_exit
 from harness.errors import RunError, UserError
-from harness.experiment.defaults import make_spec, nested
+from harness.experiment.requests import make_spec, nest_settings
 from harness.external.programs import KEYS, EpochReport, Log, LogSettings, Program, settings_of
 from harness.ledger import NO_INDEX, Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.results.record import write_record
@@ -330,7 +330,9 @@ def _spec(root: Path, log: Log, settings: LogSettings, asked: Mapping[str, Any])
     for key, way_out in NEEDED.items():
         if key not in keys:
             raise UserError(f"{log.where} does not say {way_out}")
-    spec = make_spec(root, nested({key: value for key, value in keys.items() if value != {}}), log.where)
+    spec = make_spec(
+        root, nest_settings({key: value for key, value in keys.items() if value != {}}), log.where
+    )
     known = {*keys, "grid", "strategy.name"}
     if "dataset.partition" in known:
         known.add("dataset.parts")

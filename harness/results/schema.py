@@ -454,7 +454,7 @@ CLAIMS = TableSchema(
         ("printed", TEXT, "the value as the paper says it"),
         ("ours", TEXT, "our value, with its interval; empty if the claim cannot be tested here"),
         ("basis", TEXT, "what our value is taken from"),
-        ("formula", TEXT, "the formula of our value"),
+        ("formula", TEXT, "the function that computes our value, and its arguments"),
         ("ratio", REAL, "our value over the printed one; null for statements"),
         (
             "ratio_low",

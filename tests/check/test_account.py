@@ -4,7 +4,7 @@ from math import gcd
 
 import pytest
 
-from harness.check.account import Sent, account, seen_in_replay
+from harness.check.account import Sent, account, count_replayed_words
 from harness.check.case import Case
 from harness.check.laws import ScipyCounts
 from harness.ledger import Direction, TensorName
@@ -34,7 +34,10 @@ def test_the_formula_is_what_is_seen(name: str, grid: dict[str, int], ranks: int
     it = case(name, grid, ranks)
     for rank in {0, ranks - 1}:
         found = account(
-            it.strategy(), rank, ScipyCounts(it.store()), seen_in_replay(it.strategy(), rank, it.store())
+            it.strategy(),
+            rank,
+            ScipyCounts(it.store()),
+            count_replayed_words(it.strategy(), rank, it.store()),
         )
         assert found.balances
         assert all(row["calls"] for row in found.rows)
@@ -45,7 +48,7 @@ def test_the_formula_is_what_is_seen(name: str, grid: dict[str, int], ranks: int
 def test_a_wrong_formula_does_not_balance() -> None:
     it = case(f"{mutants}:WrongFormula", {"p": 2}, 2)
     assert not account(
-        it.strategy(), 0, ScipyCounts(it.store()), seen_in_replay(it.strategy(), 0, it.store())
+        it.strategy(), 0, ScipyCounts(it.store()), count_replayed_words(it.strategy(), 0, it.store())
     ).balances
 
 
@@ -59,7 +62,9 @@ def test_what_nobody_sent_does_not_balance() -> None:
 def published(name: str, grid: dict[str, int], ranks: int, quantity: Quantity) -> tuple[float, float]:
     """What the paper says and what is counted, on even blocks."""
     it = case(name, grid, ranks)
-    found = account(it.strategy(), 0, ScipyCounts(it.store()), seen_in_replay(it.strategy(), 0, it.store()))
+    found = account(
+        it.strategy(), 0, ScipyCounts(it.store()), count_replayed_words(it.strategy(), 0, it.store())
+    )
     (line,) = [line for line in found.published if line["quantity"] is quantity]
     return line["value"], line["ours"]
 
@@ -81,7 +86,7 @@ def test_2d_on_a_rectangular_grid_sends_the_papers_forward_words(grid: dict[str,
     pointers = stages * (96 // grid["row"] + 1)
     it, sent = case("cagnet-2d", grid, ranks), 0.0
     for rank in range(ranks):
-        seen = seen_in_replay(it.strategy(), rank, it.store())
+        seen = count_replayed_words(it.strategy(), rank, it.store())
         found = account(it.strategy(), rank, ScipyCounts(it.store()), seen)
         words, calls = found.published
         forward = {key: each for key, each in seen.items() if key.direction == "forward" and key.layer >= 0}

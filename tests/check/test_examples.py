@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from harness.check.kit import _case as kit_case
-from harness.check.kit import _findings as findings_of
 from harness.check.kit import check
+from harness.check.kit import check_case as findings_of
+from harness.check.kit import make_case as kit_case
 from harness.ledger import AxisName
 from harness.spec.spec import StrategyChoice
 

@@ -8,10 +8,28 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.claims import Claim, Evaluator, Result, Wanted, judge_all, read_claims, scoreboard
-from harness.claims.bands import Band, EpochTime, EpochTimes, ratio
-from harness.claims.evaluator import falls
-from harness.claims.verdicts import compared, judged
+from harness.claims import (
+    Claim,
+    ClaimFilter,
+    Evidence,
+    Result,
+    judge_all,
+    make_scoreboard,
+    read_claims,
+    select,
+)
+from harness.claims.estimates import EpochTime, EpochTimes, Estimate, divide_epochs, is_falling
+from harness.claims.formula import Formula
+from harness.claims.formulas import (
+    FORMULAS,
+    bulk_sampling_claims,
+    cagnet_claims,
+    g3_claims,
+    plexus_claims,
+    scalegnn_claims,
+)
+from harness.claims.formulas.quantities import count_vertices, find_hardware, has_test, is_scaling
+from harness.claims.verdicts import compare, judge
 from harness.cli import main
 from harness.errors import UserError
 from harness.experiment.expand import expand, load_experiment
@@ -27,8 +45,8 @@ WITHOUT_RUNS = ("card", "machine", "experiment", "formula")
 
 
 @pytest.fixture(scope="module")
-def evaluator() -> Evaluator:
-    return Evaluator(ROOT)
+def evidence() -> Evidence:
+    return Evidence(ROOT)
 
 
 def claim(**fields: Any) -> Claim:
@@ -55,15 +73,30 @@ def test_all_claims_of_the_five_papers_are_here() -> None:
     assert len({claim.id for claim in EVERY}) == len(EVERY) == 580
 
 
+def test_every_formula_belongs_to_a_claim() -> None:
+    assert FORMULAS.keys() <= {claim.id for claim in EVERY}
+
+
+def test_no_paper_overrides_a_formula_of_another() -> None:
+    papers = (bulk_sampling_claims, cagnet_claims, g3_claims, plexus_claims, scalegnn_claims)
+    assert len(FORMULAS) == sum(len(paper.FORMULAS) for paper in papers) == 419
+
+
 def test_a_claim_without_a_formula_says_why() -> None:
-    assert not [claim.id for claim in EVERY if not (claim.ours or claim.note)]
+    assert not [claim.id for claim in EVERY if claim.id not in FORMULAS and not claim.note]
+
+
+def test_claims_that_quote_other_work_have_no_formula() -> None:
+    assert not [claim.id for claim in EVERY if claim.basis in ("cited", "nothing") and claim.id in FORMULAS]
 
 
 @pytest.mark.parametrize("paper", CLAIMS)
-def test_claims_that_need_no_run_hold_or_are_explained(paper: str, evaluator: Evaluator) -> None:
+def test_claims_that_need_no_run_hold_or_are_explained(paper: str, evidence: Evidence) -> None:
     """What can be said on any machine: a claim that does not hold has a note that says what is behind it."""
     verdicts = [
-        judged(claim, evaluator) for claim in CLAIMS[paper] if claim.basis in WITHOUT_RUNS and claim.ours
+        judge(claim, evidence)
+        for claim in CLAIMS[paper]
+        if claim.basis in WITHOUT_RUNS and claim.id in FORMULAS
     ]
     assert len(verdicts) > 20
     missed = [verdict for verdict in verdicts if verdict.result not in (Result.HOLDS, Result.FITTED)]
@@ -87,11 +120,11 @@ def test_claims_that_need_no_run_hold_or_are_explained(paper: str, evaluator: Ev
         ({"tolerance": "1.5x", "comparator": "up_to"}, 0.1, Result.HOLDS),
         ({"tolerance": "1.5x", "comparator": "at_least"}, 0.1, Result.CONTRADICTED),
         ({"tolerance": "1.5x", "comparator": "at_least"}, 90, Result.HOLDS),
-        ({}, Band(3, 1.9, 4), Result.HOLDS),
-        ({"tolerance": "interval"}, Band(3, 2.5, 4), Result.WITHIN),
-        ({"tolerance": "interval"}, Band(9, 8, 10), Result.CONTRADICTED),
-        ({"tolerance": "interval", "comparator": "up_to"}, Band(1, 0.5, 1.5), Result.HOLDS),
-        ({"tolerance": "interval", "comparator": "up_to"}, Band(5, 4, 6), Result.CONTRADICTED),
+        ({}, Estimate(3, 1.9, 4), Result.HOLDS),
+        ({"tolerance": "interval"}, Estimate(3, 2.5, 4), Result.WITHIN),
+        ({"tolerance": "interval"}, Estimate(9, 8, 10), Result.CONTRADICTED),
+        ({"tolerance": "interval", "comparator": "up_to"}, Estimate(1, 0.5, 1.5), Result.HOLDS),
+        ({"tolerance": "interval", "comparator": "up_to"}, Estimate(5, 4, 6), Result.CONTRADICTED),
         ({"value": "2P"}, 1.0, Result.HOLDS),
         ({"value": "falls"}, True, Result.HOLDS),
         ({"value": "falls"}, False, Result.CONTRADICTED),
@@ -102,33 +135,53 @@ def test_claims_that_need_no_run_hold_or_are_explained(paper: str, evaluator: Ev
     ],
 )
 def test_verdicts(fields: dict[str, Any], ours: Any, result: Result) -> None:
-    assert compared(claim(**fields), ours).result is result
+    assert compare(claim(**fields), ours).result is result
 
 
-def test_a_claim_that_no_formula_reaches_keeps_its_reason(evaluator: Evaluator) -> None:
-    verdict = judged(claim(note="hardware counters"), evaluator)
+def test_a_claim_that_no_formula_reaches_keeps_its_reason(evidence: Evidence) -> None:
+    verdict = judge(claim(note="hardware counters"), evidence)
     assert (verdict.result, verdict.reason) == (Result.UNTESTED, "hardware counters")
 
 
 @pytest.mark.parametrize(
-    "formula", ["card('reddit').vertices", "nothing(1)", "1 +", "__import__('os')", "card('x')"]
+    ("formula", "message"),
+    [
+        (Formula(count_vertices, "x"), r"count_vertices\('x'\) fails. .*dataset"),
+        (
+            Formula(Evidence.list_values, select("plexus-figure-8", dataset="x"), "ranks"),
+            "no published run with",
+        ),
+        (Formula(find_hardware, "local", "sockets"), r"the card lacks hardware.sockets \(machine local\)"),
+        (Formula(has_test, "tests/claims/test_claims.py", "test_of_nothing"), "there is no test"),
+        (Formula(Evidence.read_printed, "X-2"), "there is no claim X-2"),
+    ],
 )
-def test_a_formula_that_fails_is_an_error_that_names_the_claim(formula: str, evaluator: Evaluator) -> None:
-    with pytest.raises(UserError, match=r"X-1: the formula .* fails"):
-        judged(claim(ours=formula), evaluator)
+def test_a_formula_that_fails_is_an_error_that_names_the_claim(
+    formula: Formula, message: str, evidence: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FORMULAS, "X-1", formula)
+    with pytest.raises(UserError, match=rf"X-1: the formula .*{message}"):
+        judge(claim(), evidence)
 
 
-def test_an_epoch_over_itself_is_one_within_what_the_model_leaves_out(evaluator: Evaluator) -> None:
-    epochs = evaluator.epoch("plexus-figure-8", strategy="plexus", dataset="reddit", ranks=4)
+def test_a_formula_is_printed_as_the_call_of_its_function() -> None:
+    runs = select("plexus-figure-8", card="perlmutter-measured", dataset="reddit").narrow(ranks=4)
+    written = "<plexus-figure-8 dataset=reddit ranks=4 card=perlmutter-measured>"
+    assert str(Formula(is_scaling, runs)) == f"is_scaling({written})"
+
+
+def test_an_epoch_over_itself_is_one_within_what_the_model_leaves_out(evidence: Evidence) -> None:
+    runs = select("plexus-figure-8", strategy="plexus", dataset="reddit")
+    epochs = evidence.time_epoch(runs.narrow(ranks=4))
     alike = epochs / epochs
     assert alike.value == 1
     assert alike.high == pytest.approx(1.25)
-    apart = epochs / evaluator.epoch("plexus-figure-8", strategy="plexus", dataset="reddit", ranks=128)
+    apart = epochs / evidence.time_epoch(runs.narrow(ranks=128))
     assert apart.high / apart.value > alike.high
 
 
 def test_measured_epochs_have_no_interval() -> None:
-    both = ratio(EpochTime(3.0), EpochTime(2.0))
+    both = divide_epochs(EpochTime(3.0), EpochTime(2.0))
     assert (both.value, both.low, both.high) == (1.5, 1.5, 1.5)
 
 
@@ -142,30 +195,32 @@ def test_a_record_of_the_papers_run_counts_more_than_a_prediction(tmp_path: Path
     known = {"run_id": spec.run_id, "status": "ok", "source": "measured", "epoch_seconds_median": 7.5}
     rows = to_arrow(pd.DataFrame([{**nothing, **known}]), RUNS)
     (tmp_path / "runs.parquet").write_bytes(to_bytes([rows], RUNS))
-    which = {"strategy": "plexus", "dataset": "reddit", "ranks": 8, "launch": spec.launch}
-    measured = Evaluator(ROOT, tmp_path).epoch("plexus-figure-8", **which)
-    assert measured.seconds == Band(7.5, 7.5, 7.5)
+    runs = select("plexus-figure-8", strategy="plexus", dataset="reddit", ranks=8, launch=spec.launch)
+    measured = Evidence(ROOT, tmp_path).time_epoch(runs)
+    assert measured.seconds == Estimate(7.5, 7.5, 7.5)
 
 
 def test_lines_fall_or_do_not() -> None:
     lasts = [EpochTimes({(): EpochTime(seconds)}) for seconds in (3.0, 2.0, 1.0)]
-    assert falls(dict(zip((2, 4, 8), lasts, strict=True)))
-    assert not falls(dict(zip((2, 8, 4), lasts, strict=True)))
+    assert is_falling(dict(zip((2, 4, 8), lasts, strict=True)))
+    assert not is_falling(dict(zip((2, 8, 4), lasts, strict=True)))
 
 
-def test_an_evaluation_is_predicted_where_none_was_measured(evaluator: Evaluator) -> None:
+def test_an_evaluation_is_predicted_where_none_was_measured(evidence: Evidence) -> None:
     """One forward pass, which is shorter than an epoch of Plexus; or the reason why it cannot be told."""
     table = {claim.id: claim for claim in CLAIMS["scalegnn"]}
-    found = evaluator.evaluation("scalegnn-table-2", strategy="scalegnn", dataset="reddit", ranks=4)
-    epoch = evaluator.epoch("plexus-figure-8", strategy="plexus", dataset="reddit", ranks=4)
+    found = evidence.time_evaluation(
+        select("scalegnn-table-2", strategy="scalegnn", dataset="reddit", ranks=4)
+    )
+    epoch = evidence.time_epoch(select("plexus-figure-8", strategy="plexus", dataset="reddit", ranks=4))
     assert 0 < found.seconds.low < found.seconds.value < epoch.seconds.value
-    assert judged(table["SGN-092"], evaluator).ratio
-    assert "cannot be replayed" in judged(table["SGN-098"], evaluator).reason
+    assert judge(table["SGN-092"], evidence).ratio
+    assert "cannot be replayed" in judge(table["SGN-098"], evidence).reason
 
 
-def test_the_scoreboard_counts_every_claim(evaluator: Evaluator) -> None:
-    verdicts = judge_all(ROOT, evaluator, Wanted(figures=("plexus-tab4",)))
-    header, *rows = scoreboard(verdicts)
+def test_the_scoreboard_counts_every_claim(evidence: Evidence) -> None:
+    verdicts = judge_all(ROOT, evidence, ClaimFilter(figures=("plexus-tab4",)))
+    header, *rows = make_scoreboard(verdicts)
     assert [sum(map(int, row[1:-1])) == int(row[-1]) for row in rows] == [True] * len(rows)
     assert header[0] == "paper"
 

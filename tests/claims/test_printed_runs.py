@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.claims import Claim, Evaluator, read_claims
-from harness.claims.printed_runs import printed_value
+from harness.claims import Evidence, read_claims
+from harness.claims.formulas import FORMULAS
+from harness.claims.printed_runs import find_printed_value
 from harness.cli import main
 from harness.figures.drawing import KINDS
 from harness.figures.kind import read_tables
@@ -16,8 +17,8 @@ BY_ID = {claim.id: claim for claims in read_claims(ROOT).values() for claim in c
 
 
 @pytest.fixture(scope="module")
-def evaluator() -> Evaluator:
-    return Evaluator(ROOT)
+def evidence() -> Evidence:
+    return Evidence(ROOT)
 
 
 @pytest.mark.parametrize(
@@ -30,9 +31,9 @@ def evaluator() -> Evaluator:
     ],
 )
 def test_a_printed_value_is_of_one_run_and_in_our_unit(
-    claim: str, strategy: str, ranks: int, column: str, value: float, evaluator: Evaluator
+    claim: str, strategy: str, ranks: int, column: str, value: float, evidence: Evidence
 ) -> None:
-    printed = printed_value(BY_ID[claim], evaluator)
+    printed = find_printed_value(BY_ID[claim], evidence)
     assert printed
     assert (printed.spec.strategy.name, printed.spec.ranks, printed.column) == (strategy, ranks, column)
     assert printed.value == pytest.approx(value)
@@ -48,14 +49,16 @@ def test_a_printed_value_is_of_one_run_and_in_our_unit(
         ("G3-087", "no formula"),
     ],
 )
-def test_bounds_ratios_and_shares_are_values_of_no_run(claim: str, why: str, evaluator: Evaluator) -> None:
-    assert printed_value(BY_ID[claim], evaluator) is None, why
+def test_bounds_ratios_and_shares_are_values_of_no_run(claim: str, why: str, evidence: Evidence) -> None:
+    assert find_printed_value(BY_ID[claim], evidence) is None, why
 
 
-def test_a_factor_of_words_is_no_unit(evaluator: Evaluator) -> None:
-    ratio = "epoch('scalegnn-figure-7', ranks=64).seconds / epoch('scalegnn-figure-7', ranks=128).seconds"
-    claim: Claim = BY_ID["SGN-120"].model_copy(update={"ours": ratio})
-    assert printed_value(claim, evaluator) is None
+def test_the_number_of_a_speedup_is_the_value_of_no_run(
+    evidence: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find_printed_value(BY_ID["SGN-120"], evidence)
+    monkeypatch.setitem(FORMULAS, "SGN-120", FORMULAS["SGN-104"])
+    assert find_printed_value(BY_ID["SGN-120"], evidence) is None
 
 
 def test_printed_values_stand_in_tables_and_figures(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.claims import Evaluator, Wanted, judge_all
+from harness.claims import ClaimFilter, Evidence, judge_all
 from harness.cli import main
 from harness.cli.options import Progress
 from harness.figures.drawing import KINDS
@@ -55,8 +55,8 @@ def _report(study: Path, folder: Path, on_step: OnStep) -> int:
 
 
 def _judge(study: Path, _: Path, on_step: OnStep) -> int:
-    evaluator = Evaluator(ROOT, study / "tables")
-    return len(judge_all(ROOT, evaluator, Wanted(figures=("plexus-tab4",)), on_step=on_step)["plexus"])
+    evidence = Evidence(ROOT, study / "tables")
+    return len(judge_all(ROOT, evidence, ClaimFilter(figures=("plexus-tab4",)), on_step=on_step)["plexus"])
 
 
 @pytest.mark.parametrize("work", [_collect, _draw, _report, _judge])

@@ -13,7 +13,7 @@ import pytest
 
 from harness.comm import engine
 from harness.doctor.self_test import wrong_here
-from harness.experiment.defaults import make_spec
+from harness.experiment.requests import make_spec
 from harness.kernels import random, spmm
 from harness.launch.fork_server import ForkServer
 from harness.launch.launch import launch

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.experiment.defaults import make_spec
+from harness.experiment.requests import make_spec
 from harness.figures.drawing import name_of
 from harness.registry import load_installed_strategy
 from harness.report.artifact import _drawings, _member

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.experiment import defaults
-from harness.experiment.defaults import make_spec
+from harness.experiment import requests
 from harness.experiment.expand import Experiment, expand, load_experiment
+from harness.experiment.requests import make_spec
 from harness.validation import validate
 
 ROOT = Path(__file__).parents[2]
@@ -86,13 +86,13 @@ def test_without_a_number_of_ranks_a_run_has_those_of_its_grid() -> None:
 
 def test_launches_share_the_best_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = []
-    best_grid = defaults.best_grid
+    best_grid = requests.choose_best_grid
 
     def counted(root: Path, asked: dict[str, Any], where: str) -> dict[str, Any]:
         searched.append(asked["ranks"])
         return best_grid(root, asked, where)
 
-    monkeypatch.setattr(defaults, "best_grid", counted)
+    monkeypatch.setattr(requests, "choose_best_grid", counted)
     entry = {"strategy": "plexus", "dataset": "reddit", "machine": "frontier", "grid": "best"}
     specs = expand(ROOT, experiment({**entry, "ranks": [4, 8], "launch": [0, 1, 2]}))
     assert len(specs) == 6

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.experiment.defaults import make_spec
 from harness.experiment.known_graph import facts_of_card
+from harness.experiment.requests import make_spec
 from harness.registry import load_strategy
 from harness.replay import replay
 from harness.spec.root import project_root

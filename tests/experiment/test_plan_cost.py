@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from harness.experiment.defaults import make_spec
 from harness.experiment.known_graph import facts_of_card
-from harness.experiment.plan_cost import HOUR, costs, store_bytes, total
+from harness.experiment.plan_cost import HOUR, add_costs, estimate_store_bytes, predict_costs
+from harness.experiment.requests import make_spec
 from harness.predict.prediction import predict
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
@@ -31,7 +31,7 @@ def test_a_run_costs_its_epochs_on_its_nodes() -> None:
     facts = facts_of_card(load_card(ROOT, "ogbn-products"))
     ready = Ready(admit(load_strategy("plexus"), asked, facts))
     epoch = predict(ready, load_machine_card(ROOT, "perlmutter"), ranks=[0]).seconds
-    (cost,) = costs(ROOT, [asked]).values()
+    (cost,) = predict_costs(ROOT, [asked]).values()
     assert cost.nodes == 64 // 4
     assert (cost.seconds, cost.most) == pytest.approx((27 * epoch.value, 27 * epoch.high))
     runs = [
@@ -39,20 +39,20 @@ def test_a_run_costs_its_epochs_on_its_nodes() -> None:
         asked.model_copy(update={"seed": 1}),
         spec_of(strategy="massivegnn", training={"batch": 9}),
     ]
-    known = costs(ROOT, runs)
-    whole = total(ROOT, runs, known)
+    known = predict_costs(ROOT, runs)
+    whole = add_costs(ROOT, runs, known)
     assert set(known) == {run.run_id for run in runs[:2]}, (
         "caches depend on the graph: no prediction by a card"
     )
     assert whole.node_hours == pytest.approx(2 * cost.nodes * cost.seconds / HOUR)
-    assert whole.disk_bytes == store_bytes(ROOT, asked.dataset)
+    assert whole.disk_bytes == estimate_store_bytes(ROOT, asked.dataset)
     assert str(whole).startswith("3 runs, graphs of 1.5") and str(whole).endswith("for 2 of them")
 
 
 def test_no_time_is_told_of_a_machine_without_nodes() -> None:
     runs = [spec_of(machine="local", ranks=4, dataset="tiny-sbm")]
-    assert not costs(ROOT, runs)
-    assert "node-hours" not in str(total(ROOT, runs, {}))
+    assert not predict_costs(ROOT, runs)
+    assert "node-hours" not in str(add_costs(ROOT, runs, {}))
 
 
 @pytest.mark.parametrize("order", [{}, {"permutation": "double"}, {"partition": "random", "parts": 4}])
@@ -63,4 +63,4 @@ def test_a_store_is_as_large_as_told(
     choice = DatasetChoice(name="sbm-4096", **order)
     folder = build(ROOT, choice)
     built = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    assert store_bytes(ROOT, choice) == pytest.approx(built, rel=0.05)
+    assert estimate_store_bytes(ROOT, choice) == pytest.approx(built, rel=0.05)

@@ -11,7 +11,7 @@ from jsonschema.exceptions import best_match
 
 from harness.errors import UserError
 from harness.experiment.expand import Experiment, expand, load_experiment, plan
-from harness.experiment.paper_figures import paper_figures
+from harness.experiment.paper_figures import list_paper_figures
 from harness.experiment.scales import at_scale
 from harness.figures.drawing import KINDS
 from harness.registry import load_strategy
@@ -134,7 +134,7 @@ def test_all_grids_of_figure_5_are_the_papers() -> None:
 
 
 def test_every_figure_of_a_paper_is_reproduced_or_has_a_reason() -> None:
-    figures, drawings = paper_figures(ROOT), {kind.name for kind in KINDS}
+    figures, drawings = list_paper_figures(ROOT), {kind.name for kind in KINDS}
     assert Counter(figure.paper for figure in figures) == FIGURES
     assert len({figure.id for figure in figures}) == 58
     for figure in figures:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.experiment.trained_models import ASKED, as_cells, trained_models
+from harness.experiment.trained_models import OPTIONAL_SETTINGS, format_cells, list_trained_models
 from harness.registry import load_strategy, registered_strategies
 
 ROOT = Path(__file__).parents[2]
@@ -14,12 +14,12 @@ OUTSIDE = "pyg"  # what it trains depends on the packages at hand
 
 @pytest.fixture(scope="module")
 def rows():
-    return trained_models(ROOT)
+    return list_trained_models(ROOT)
 
 
 def test_every_strategy_has_a_row_and_every_setting_a_column(rows) -> None:
     assert [row.strategy for row in rows] == sorted(point.name for point in registered_strategies())
-    assert all(list(row.settings) == list(ASKED) for row in rows)
+    assert all(list(row.settings) == list(OPTIONAL_SETTINGS) for row in rows)
 
 
 def test_kinds_and_parts_are_those_that_a_strategy_declares(rows) -> None:
@@ -36,7 +36,7 @@ def test_kinds_and_parts_are_those_that_a_strategy_declares(rows) -> None:
 
 def test_the_table_stands_in_the_docs(rows) -> None:
     """`harness list models` prints it; the page has it as Markdown."""
-    headings, *cells = as_cells([row for row in rows if row.strategy != OUTSIDE])
+    headings, *cells = format_cells([row for row in rows if row.strategy != OUTSIDE])
     lines = [f"| {' | '.join(row)} |" for row in (headings, ["---"] * len(headings), *cells)]
     page = (ROOT / "docs" / "strategies" / "README.md").read_text()
     assert "\n".join(lines) in page, "docs/strategies/README.md: the table should be\n" + "\n".join(lines)

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from harness.cli import main
-from harness.experiment.defaults import make_spec
+from harness.experiment.requests import make_spec
 from harness.figures.panels import SETTINGS, panels
 from harness.report.result_tables import results
 from harness.report.summary import notes

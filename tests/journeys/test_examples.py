@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import harness
-from harness.check.kit import _case as kit_case
-from harness.check.kit import _findings as findings_of
+from harness.check.kit import check_case as findings_of
+from harness.check.kit import make_case as kit_case
 from harness.cli import main
 from harness.ledger import AxisName
 from harness.strategy import Promise
@@ -27,7 +27,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def source_of(path: Path) -> str:
+def locate_strategy(path: Path) -> str:
     """A script; or the code of a notebook, cell after cell, in which the value of the last line is printed."""
     if path.suffix == ".py":
         return path.read_text()
@@ -46,7 +46,7 @@ def source_of(path: Path) -> str:
 )
 def test_an_example_runs(name: str, project: Path) -> None:
     script = project / f"{name}.py"
-    script.write_text(source_of(EXAMPLES / name))
+    script.write_text(locate_strategy(EXAMPLES / name))
     done = subprocess.run(
         [sys.executable, str(script)], cwd=project, capture_output=True, text=True, check=False
     )

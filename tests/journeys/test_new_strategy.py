@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.check.kit import _case as kit_case
-from harness.check.kit import _findings as findings_of
+from harness.check.kit import check_case as findings_of
+from harness.check.kit import make_case as kit_case
 from harness.check.laws import Finding
 from harness.cli import main
 from harness.ledger import AxisName

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.experiment.defaults import make_spec
+from harness.experiment.requests import make_spec
 from harness.launch.fork_server import ForkServer
 from harness.launch.launch import TimeLimits, launch
 from harness.results.record import read_record

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from harness.comm import engine
 from harness.comm.launchers import RankPlace
 from harness.errors import RunError, UserError
-from harness.experiment.defaults import make_spec
+from harness.experiment.requests import make_spec
 from harness.files import SCRATCH, owner_tag
 from harness.launch import launch
 from harness.run.rank_tables import RankTables, _TablesReader

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from harness.comm.launchers import RankPlace
-from harness.experiment.defaults import make_spec
+from harness.experiment.requests import make_spec
 from harness.launch.fork_server import ForkServer
 from harness.launch.launch import launch, launch_here
 from harness.ledger import COMPUTING, MOVING, Op

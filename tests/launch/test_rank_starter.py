@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from harness.errors import RunError, UserError
-from harness.experiment.defaults import make_spec
+from harness.experiment.requests import make_spec
 from harness.launch import processes
 from harness.launch.launch import TimeLimits, launch, series
 from harness.launch.library_caches import CACHES, FOLDER, cache_environment, secure_caches

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.check.case import CLASSES, Case
-from harness.check.kit import _choices
+from harness.check.kit import list_choices
 from harness.check.laws import ScipyCounts
 from harness.errors import UserError
 from harness.parallel.row_strategy import RowStrategy
@@ -97,7 +97,7 @@ def test_no_choice_of_parameters_on_any_grid_sends_fewer_words_than_the_bound(
 ) -> None:
     """The words of the formula, to which `harness check` holds what is sent; of small models of growing widths."""
     strategy = load_strategy(name)
-    choices = [{}, *({key: value} for key, values in _choices(strategy).items() for value in values)]
+    choices = [{}, *({key: value} for key, values in list_choices(strategy).items() for value in values)]
     tried = 0
     for grid, params, hidden in product(strategy.grids(PARTS), choices, (3, 20)):
         case = case_of(name, grid, params, directed=directed, hidden=hidden)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 import harness
-from harness.claims.evaluator import Evaluator
+from harness.claims import Evidence
 from harness.cli import main
 from harness.errors import UserError
-from harness.experiment.defaults import make_spec, on_all_grids
-from harness.experiment.known_graph import known_graph
+from harness.experiment.known_graph import look_up_graph
+from harness.experiment.requests import admit_on_all_grids, make_spec
 from harness.predict import prediction
 from harness.predict.advice import advise
 from harness.registry import load_strategy, registered_strategies
@@ -85,10 +85,10 @@ def test_every_verb_names_the_same_epoch(
     request |= {"training": {"batch": 32}} if batch else {}
     card, graph = (
         load_machine_card(ROOT, machine),
-        known_graph(ROOT, make_spec(ROOT, request, "here").dataset, from_card=from_card),
+        look_up_graph(ROOT, make_spec(ROOT, request, "here").dataset, from_card=from_card),
     )
     asked_again = {**request, "strategy": {"name": name}, "dataset": {"name": DATASET}}
-    advice = advise([on_all_grids(ROOT, name, asked_again, lambda _: graph, "here")], card)
+    advice = advise([admit_on_all_grids(ROOT, name, asked_again, lambda _: graph, "here")], card)
     advised = {
         tuple(
             option.strategy.spec.grid[axis] for axis in option.strategy.axes
@@ -110,4 +110,4 @@ def test_every_verb_names_the_same_epoch(
     if timed:
         sizes = dict(zip(load_strategy(name).axes, first, strict=True))
         spec = make_spec(ROOT, {**request, "grid": sizes}, "here")
-        assert Evaluator(ROOT)._epoch(spec, "", "").seconds == timed[first]
+        assert Evidence(ROOT).time_epoch_of_run(spec).seconds == timed[first]

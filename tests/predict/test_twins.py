@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.experiment.defaults import make_spec, nested
+from harness.experiment.requests import make_spec, nest_settings
 from harness.predict.prediction import predict
 from harness.predict.twins import growth, predict_from_twins
 from harness.registry import load_strategy
@@ -29,7 +29,7 @@ def on(scale: str, name: str, **settings: Any) -> Ready:
         "grid": strategy.grids(4)[0],
         "training.batch": 32 if strategy.mini_batches else 0,
     }
-    return Ready(*open_run(ROOT, make_spec(ROOT, nested({**asked, **settings}), "test")))
+    return Ready(*open_run(ROOT, make_spec(ROOT, nest_settings({**asked, **settings}), "test")))
 
 
 @pytest.mark.parametrize(

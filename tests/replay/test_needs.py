@@ -1,7 +1,7 @@
 """What a graph would take of a rank is what a replay of it counts, for whoever has a grid."""
 
-from harness.experiment.defaults import make_spec, on_all_grids
 from harness.experiment.known_graph import KnownGraph
+from harness.experiment.requests import admit_on_all_grids, make_spec
 from harness.registry import load_strategy
 from harness.replay import needs, replay
 from harness.spec.root import project_root
@@ -16,7 +16,7 @@ def test_every_strategy_says_what_it_needs_or_why_not():
     request = {"dataset": "reddit", "ranks": 8}
     names = ("cagnet-1d", "plexus", "serial")
     candidates = [
-        on_all_grids(root, name, request, lambda _: KnownGraph(FACTS, None), name) for name in names
+        admit_on_all_grids(root, name, request, lambda _: KnownGraph(FACTS, None), name) for name in names
     ]
     found = {one.strategy: one for one in needs(candidates)}
     assert "serial has no grid" in found["serial"].refused

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.check.account import seen_in_epoch, seen_in_replay
+from harness.check.account import count_epoch_words, count_replayed_words
 from harness.check.case import check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine
@@ -80,7 +80,7 @@ def test_bins_of_unknown_vertices_send_the_words_of_the_formula(kind: str) -> No
 
 
 def sends_the_words_of_the_formula(ready: Strategy, rank: int) -> None:
-    words = {key: sent.words for key, sent in seen_in_replay(ready, rank).items()}
+    words = {key: sent.words for key, sent in count_replayed_words(ready, rank).items()}
     counts = BlockCounts(ShapeBlocks(ready.facts))
     assert words == {
         key: count for key, count in ready.words(ready.coordinates(rank), counts).items() if count
@@ -243,7 +243,7 @@ def test_an_evaluation_sends_the_words_of_an_epochs_forward_pass(name: str, grid
     expected = {key: each for key, each in forward.items() if key.tensor is not TensorName.LOSS}
     evaluated = replay(trained, evaluation=True)
     assert {event.key.direction for event in evaluated.events} == {Direction.FORWARD}
-    sent = {key: each.words for key, each in seen_in_epoch(evaluated.entries).items()}
+    sent = {key: each.words for key, each in count_epoch_words(evaluated.entries).items()}
     assert sent == pytest.approx(expected)
 
 

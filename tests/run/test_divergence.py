@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.cli import main
-from harness.experiment.defaults import make_spec
+from harness.experiment.requests import make_spec
 from harness.launch.fork_server import ForkServer
 from harness.launch.launch import launch, launch_here
 from harness.results.collect import collect

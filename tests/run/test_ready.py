@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.comm.grid import Grid
-from harness.experiment.defaults import make_spec
+from harness.experiment.requests import make_spec
 from harness.ledger import Ledger
 from harness.run.open_run import make_ready, open_run
 from harness.run.trainer import Trainer

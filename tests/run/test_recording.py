@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiment.defaults import make_spec
+from harness.experiment.requests import make_spec
 from harness.launch.launch import launch_here
 from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase
 from harness.registry import load_strategy

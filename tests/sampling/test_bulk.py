@@ -12,7 +12,7 @@ import torch
 
 from harness.check.case import Case, train_rank
 from harness.check.kit import HERE
-from harness.check.kit import _case as kit_case
+from harness.check.kit import make_case as kit_case
 from harness.check.laws import (
     equal_to_formula,
     equal_to_replay,

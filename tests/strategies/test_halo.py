@@ -16,7 +16,7 @@ from harness.check.batches import multiplier_of
 from harness.check.case import Case, RankResult, train_rank
 from harness.check.reference import dense_matrix, train_densely
 from harness.comm.grid import Grid
-from harness.experiment.defaults import make_spec
+from harness.experiment.requests import make_spec
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise
 from harness.kernels.random import Purpose, integers

@@ -20,7 +20,7 @@ from snakemake.exceptions import WorkflowError
 import harness
 from harness.documents import read_yaml
 from harness.errors import UserError
-from harness.experiment.paper_figures import paper_figures
+from harness.experiment.paper_figures import list_paper_figures
 from harness.slurm.executor import batch_line, install, prepare
 from harness.slurm.jobs import Ended, Jobs, bill_text
 from harness.slurm.resources import NAMES, PARTITIONS, ask, build, load_site, partitions_of, place, slurm_of
@@ -360,7 +360,7 @@ def reports_of(target):
     if config["scale"] == "published":
         names = [name for name in names if read_experiment(experiment_file(name)).get("published")]
     if not names:
-        raise WorkflowError("; ".join(f"{figure.id}: {figure.way}" for figure in TARGETS[target]) + ".")
+        raise WorkflowError("; ".join(f"{figure.id}: {figure.reproduction}" for figure in TARGETS[target]) + ".")
     plan_together([experiment_file(name) for name in names], config["scale"])
     plan_together([experiment_file(name) for name in names if emulates(name)], "emulated")
     return [f"{PAPERS}/{name}/report.html" for name in names]
@@ -414,7 +414,7 @@ TABLES = ["runs", "epochs", "ledger", "accuracy", "memory", "utilisation"]
 # The figures of the papers: the folder of their results at this scale, the figures that an experiment reproduces, and the
 # figures of each target.
 PAPERS = f"results/papers/{config['scale']}"
-FIGURES = paper_figures(Path.cwd()) if AT_HOME else []
+FIGURES = list_paper_figures(Path.cwd()) if AT_HOME else []
 REPRODUCED = {
     experiment: [figure.id for figure in FIGURES if experiment in figure.experiments]
     for figure in FIGURES

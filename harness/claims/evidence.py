@@ -1,0 +1,294 @@
+"""What formulas compute from: dataset and machine cards, experiments, replays, predictions and records.
+
+Runs are selected from an experiment's `published` part. If a selection has several grids, the fastest counts, as in a
+figure. Where a paper leaves a setting open, its experiment has a run for each choice, and the value is an interval over
+all of them. A measured run counts instead of its prediction if its record is among the collected tables.
+"""
+
+import csv
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
+
+from harness.claims.claims import read_claims
+from harness.claims.estimates import EpochTime, EpochTimes, UntestableClaim
+from harness.claims.selection import Selection, TrainingSettings, get_setting, get_value, with_dotted_keys
+from harness.errors import UserError
+from harness.experiment.expand import expand, load_experiment
+from harness.experiment.known_graph import admit_on_twins, facts_of_card
+from harness.experiment.requests import make_spec, nest_settings
+from harness.experiment.scales import at_scale
+from harness.predict.predicted_record import recorded_prediction
+from harness.predict.prediction import STEPS, predict
+from harness.predict.twins import predict_from_twins
+from harness.registry import load_strategy
+from harness.replay import Replayed, replay
+from harness.results.parquet import read_collected
+from harness.spec.machine_card import Links, MachineCard, Rates, Slurm, load_machine_card
+from harness.spec.spec import Spec
+from harness.store.catalog import load_card
+from harness.store.dataset_card import DatasetCard
+from harness.strategy import Facts, Ready, Strategy, admit
+
+EXPERIMENTS = Path("workflows") / "experiments"
+OPEN_SETTINGS = ("model.hidden", "training.batch")
+"""The settings that papers leave open."""
+
+T = TypeVar("T")
+
+
+class LedgerFilter(TypedDict, total=False):
+    """The parts of a ledger's key that selected work has."""
+
+    op: str
+    tensor: str
+    direction: str
+    phase: str
+
+
+class RankWork(NamedTuple):
+    """The work of one rank in an epoch, or a part of it."""
+
+    words: float
+    """The words received."""
+    payload: float
+    calls: int
+    flops: float
+
+
+class RankReplay(NamedTuple):
+    """A replay of one rank."""
+
+    replayed: Replayed
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.replayed.peak_bytes
+
+    @property
+    def held_bytes(self) -> dict[str, int]:
+        """The bytes that the rank holds from step to step, by tensor."""
+        return {str(name): size for name, size in self.replayed.persistent_bytes.items()}
+
+    def count_work(self, layer: int | None = None, **parts: Unpack[LedgerFilter]) -> RankWork:
+        """Return the work of one layer, or of all, under the ledger keys that have these parts."""
+        amounts = [
+            amounts
+            for key, amounts in self.replayed.entries.items()
+            if layer in (None, key.layer)
+            and all(getattr(key, name) == value for name, value in parts.items())
+        ]
+        return RankWork(
+            sum(each.words_received for each in amounts),
+            sum(each.words_payload for each in amounts),
+            sum(each.calls for each in amounts),
+            sum(each.flops for each in amounts),
+        )
+
+
+class Evidence:
+    """The cards, experiments and records of a project, and what is computed from them."""
+
+    def __init__(
+        self,
+        root: Path,
+        tables: Path | None = None,
+        *,
+        predictions: Path | None = None,
+        twins: bool = False,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        """`tables` is a folder of collected tables; `twins` allows twins to be built, which takes minutes.
+
+        `predictions` is a folder of recorded predictions, which are not made again.
+        """
+        self.root, self.predictions, self.twins, self.say = root, predictions, twins, say
+        self._measured = _read_measured(tables) if tables and (tables / "runs.parquet").is_file() else {}
+        self._predict_once = lru_cache(None)(self._predict)
+        self._expand_once = lru_cache(None)(self._expand)
+
+    # Cards and files.
+
+    def load_card(self, dataset: str) -> DatasetCard:
+        """Load the card of a dataset."""
+        return load_card(self.root, dataset)
+
+    def load_facts(self, dataset: str) -> Facts:
+        """Load the sizes that the card of a dataset expects."""
+        return facts_of_card(self.load_card(dataset))
+
+    def load_machine(self, machine: str) -> MachineCard:
+        """Load the card of a machine."""
+        return load_machine_card(self.root, machine)
+
+    def load_links(self, machine: str) -> Links:
+        """Load the network of a machine's card."""
+        return require(self.load_machine(machine).links, f"links (machine {machine})")
+
+    def load_rates(self, machine: str) -> Rates:
+        """Load the speed of a machine's devices."""
+        return require(self.load_machine(machine).rates, f"rates (machine {machine})")
+
+    def load_slurm(self, machine: str) -> Slurm:
+        """Load the Slurm section of a machine's card."""
+        return require(self.load_machine(machine).slurm, f"slurm (machine {machine})")
+
+    def read_rows(self, path: str) -> list[dict[str, str]]:
+        """Read the rows of a CSV file of this project."""
+        with (self.root / path).open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    def read_printed(self, claim: str) -> float:
+        """Read the number that another claim prints."""
+        for claims in read_claims(self.root).values():
+            for each in claims:
+                if each.id == claim and each.number is not None:
+                    return each.number
+        raise UserError(f"there is no claim {claim} with a number")
+
+    # Experiments.
+
+    def list_runs(self, runs: Selection, *, any_grid: bool = False) -> list[Spec]:
+        """List the selected runs of the experiment's published part.
+
+        With `any_grid`, best grids are not searched for: a caller that does not need them saves their predictions.
+        """
+        machine = runs.settings.get("machine")
+        specs = self._expand_once(runs.experiment, machine if isinstance(machine, str) else None, any_grid)
+        selected = [spec for spec in specs if runs.accepts(spec)]
+        if not selected:
+            raise UserError(f"{runs.experiment} has no published run with {dict(runs.settings)}")
+        return selected
+
+    def list_values(self, runs: Selection, key: str) -> list[Any]:
+        """List the different values of a setting among the selected runs, ascending."""
+        specs = self.list_runs(runs, any_grid=key != "grid")
+        return sorted(dict.fromkeys(get_setting(spec, key) for spec in specs))
+
+    def _expand(self, experiment: str, machine: str | None, any_grid: bool) -> list[Spec]:
+        path = self.root / EXPERIMENTS / f"{experiment}.yaml"
+        published = at_scale(self.root, load_experiment(path), "published")
+        return expand(self.root, published, only=machine, any_grid=any_grid)
+
+    # Replays.
+
+    def replay_rank(
+        self,
+        strategy: str,
+        dataset: str,
+        ranks: int,
+        grid: str = "",
+        *,
+        rank: int = 0,
+        **settings: Unpack[TrainingSettings],
+    ) -> RankReplay:
+        """Replay one rank's epoch, or its first steps, with the sizes of the dataset's card."""
+        admitted = self._admit(strategy, dataset, ranks, grid, settings)
+        return RankReplay(replay(admitted, rank, steps=STEPS))
+
+    def count_steps(
+        self, strategy: str, dataset: str, ranks: int, grid: str = "", **settings: Unpack[TrainingSettings]
+    ) -> int:
+        """Count the training steps of an epoch."""
+        return self._admit(strategy, dataset, ranks, grid, settings).steps
+
+    def _admit(
+        self, strategy: str, dataset: str, ranks: int, grid: str, settings: TrainingSettings
+    ) -> Strategy:
+        request = {
+            "strategy.name": strategy,
+            "dataset.name": dataset,
+            "ranks": ranks,
+            **with_dotted_keys(settings),
+            **({"grid": grid} if grid else {}),
+        }
+        spec = make_spec(self.root, nest_settings(request), "a claim")
+        return admit(load_strategy(strategy), spec, self.load_facts(dataset))
+
+    # Times, predicted or measured.
+
+    def time_epoch(self, runs: Selection) -> EpochTimes:
+        """Return the epoch time of the selected runs on the fastest grid."""
+        return self._time_fastest(runs, lambda spec: self.time_epoch_of_run(spec, runs.twins, runs.card))
+
+    def time_evaluation(self, runs: Selection) -> EpochTimes:
+        """Return the time of one evaluation of the whole graph in the selected runs."""
+        return self._time_fastest(runs, self._time_evaluation_of_run)
+
+    def time_line(self, runs: Selection) -> dict[int, EpochTimes]:
+        """Return the epoch times of a line in a figure, by number of ranks."""
+        counts = sorted({spec.ranks for spec in self.list_runs(runs, any_grid=True)})
+        return {ranks: self.time_epoch(runs.narrow(ranks=ranks)) for ranks in counts}
+
+    def time_epoch_of_run(self, spec: Spec, twins: str = "", card: str = "") -> EpochTime:
+        """Return the epoch time of one run: measured if there is a record, predicted if not."""
+        if spec.run_id in self._measured:
+            return EpochTime(float(self._measured[spec.run_id]["epoch_seconds_median"]))
+        return self._predict_once(spec.model_copy(update={"launch": 0}).model_dump_json(), twins, card)
+
+    def _time_fastest(self, runs: Selection, time_run: Callable[[Spec], EpochTime]) -> EpochTimes:
+        fastest = EpochTimes()
+        for spec in self.list_runs(runs):
+            key, time = tuple(get_value(spec, path) for path in OPEN_SETTINGS), time_run(spec)
+            if key not in fastest or time.seconds < fastest[key].seconds:
+                fastest[key] = time
+        return fastest
+
+    def _time_evaluation_of_run(self, spec: Spec) -> EpochTime:
+        if spec.run_id in self._measured:
+            return EpochTime(float(self._measured[spec.run_id]["evaluation_seconds"]))
+        card = self.load_machine(spec.machine.name)
+        try:
+            prediction = predict(Ready(self._admit_run(spec)), card, evaluation=True)
+        except UserError as refusal:
+            raise UntestableClaim(str(refusal)) from refusal
+        return EpochTime(prediction.seconds.value, card, prediction)
+
+    def _admit_run(self, spec: Spec) -> Strategy:
+        return admit(load_strategy(spec.strategy.name), spec, self.load_facts(spec.dataset.name))
+
+    def _predict(self, document: str, twins: str, machine: str) -> EpochTime:
+        spec = Spec.model_validate_json(document)
+        card, strategy = self.load_machine(machine or spec.machine.name), self._admit_run(spec)
+        if twins and not self.twins:
+            raise UntestableClaim(
+                "its sizes depend on the edges: `harness claims --twins` builds twins of the graph, in minutes"
+            )
+        if twins:
+            ready = admit_on_twins(self.root, strategy, twins.split(","), self.say)
+            prediction = predict_from_twins(strategy, card, ready)
+        else:
+            folder, facts = self.predictions, strategy.facts
+            recorded = recorded_prediction(folder, spec, facts, card) if folder else None
+            prediction = recorded or predict(Ready(strategy), card)
+        return EpochTime(prediction.seconds.value, card, prediction)
+
+    # Records.
+
+    def read_measured(self, runs: Selection, column: str) -> float:
+        """Read the median of a column of the table `runs` over the records of the selected runs."""
+        specs = self.list_runs(runs)
+        measured = [self._measured[spec.run_id][column] for spec in specs if spec.run_id in self._measured]
+        if not measured:
+            first = specs[0]
+            raise UntestableClaim(
+                f"it takes a run of {runs.experiment} ({first.strategy.name} on {first.dataset.name}, {first.ranks} "
+                f"ranks of {first.machine.name}), and none is among the collected tables"
+            )
+        return float(median(measured))
+
+
+def require(value: T | None, what: str) -> T:
+    """Return a value of a card, or raise an error that names what the card lacks."""
+    if value is None:
+        raise UserError(f"the card lacks {what}")
+    return value
+
+
+def _read_measured(tables: Path) -> Mapping[str, dict[str, Any]]:
+    """Read the rows of the measured runs that succeeded, by run id."""
+    runs = read_collected(tables, "runs")
+    measured = runs[(runs.status == "ok") & (runs.source == "measured")].set_index("run_id")
+    return {str(run_id): dict(row) for run_id, row in measured.iterrows()}
