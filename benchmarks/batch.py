@@ -22,7 +22,7 @@ from measuring import Table, argument_parser, spec_of
 from harness.launch.launch import series
 from harness.launch.rank_starter import rank_starter
 from harness.results.record import read_record
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.spec.spec import Spec, canonical_json
 
 BETWEEN = 10
@@ -41,7 +41,7 @@ def main() -> None:
         print(in_a_job(options.runs, options.ranks))
         return
     specs = [launch_of(launch, options.ranks, options.machine) for launch in range(options.runs)]
-    root = project_root()
+    root = find_root()
     taken, bare = 0.0, []
     with tempfile.TemporaryDirectory(prefix="batch-", dir=root / "results") as folder:
         runs = Path(folder) / "results" / "runs"
@@ -79,7 +79,7 @@ def bare_run(spec: Spec, root: Path, scratch: Path) -> float:
 
 def in_a_job(runs: int, ranks: int) -> str:
     """The table of a benchmark inside one job of a private Slurm, whose one machine plays both nodes."""
-    root = project_root()
+    root = find_root()
     card = root / "config" / "machines" / "batch-benchmark.yaml"
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)

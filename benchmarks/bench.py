@@ -29,7 +29,7 @@ from harness.kernels.recorded import matmul
 from harness.launch.worker_pool import Pool
 from harness.results.statistics import Interval, median_interval, verdict
 from harness.run.provenance import cpu_name
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 
 LOST = 0.8
 """The part of a landed ratio below which speed was lost."""
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--land", action="store_true", help="keep the ratios as those of a landing")
     options = parser.parse_args()
     one_thread()
-    root = project_root()
+    root = find_root()
     file, cpu, speed = root / "benchmarks" / "results" / "bench.csv", cpu_name(), memory_speed()
     landed = read(file)
     known = {key[1:]: ratio for key, ratio in landed.items() if key[0] == cpu}

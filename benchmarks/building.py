@@ -25,7 +25,7 @@ from harness.sources.archive import FileIn
 from harness.sources.stream import counted
 from harness.sources.text import START, pairs_of
 from harness.spec.dataset import DatasetChoice
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.store.catalog import load_card
 from harness.store.compose import contents
 from harness.store.dataset_card import DatasetCard
@@ -89,7 +89,7 @@ def rmat(scale: int) -> DatasetCard:
 
 def twin(name: str, scale: str, width: int) -> DatasetCard:
     """A twin whose features are narrower."""
-    card = load_card(project_root(), f"{name}@{scale}")
+    card = load_card(find_root(), f"{name}@{scale}")
     return card.model_copy(update={"features": card.features.model_copy(update={"width": width})})
 
 

@@ -16,7 +16,7 @@ from harness.kernels.parts import extract_block
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.machine_card import Machine
-from harness.spec.root import data_folder, project_root
+from harness.spec.root import find_data_folder, find_root
 from harness.spec.spec import Spec
 from harness.store.catalog import load_card
 from harness.store.compose import compose
@@ -89,10 +89,10 @@ def main() -> None:
     parser.add_argument("--fanout", type=int, default=10)
     parser.add_argument("--batch", type=int, default=512)
     options = parser.parse_args()
-    root = project_root()
+    root = find_root()
     table = Table("graph", "rows kept", *POLICIES)
     for name in options.graphs:
-        graph = compose(load_card(root, name), data_folder(root))
+        graph = compose(load_card(root, name), find_data_folder(root))
         parts = parts_of(graph.A, "metis", options.ranks, 0)
         store = MemoryStore(graph, partition=in_order(parts, options.ranks))
         for share in SHARES:

@@ -34,15 +34,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from measuring import Table, argument_parser, named, on_hosts, plain_ticks, train_in_turns, trainer_of
 
-from harness.experiment.expand import expand, load_experiment
+from harness.experiment.expand import expand
+from harness.experiment.experiment_file import load_experiment
 from harness.figures.drawing import rendered, styled
 from harness.figures.palette import look_of
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
 from harness.run.open_run import open_run
 from harness.run.rank_tables import gather_tables
-from harness.spec.root import project_root
-from harness.spec.spec import Spec, grid_text
+from harness.spec.root import find_root
+from harness.spec.spec import Spec, format_grid
 from harness.store.build import build
 from harness.strategy import Promise
 
@@ -62,9 +63,9 @@ USUAL_BYTES = 200e6
 
 def choices(dataset: str, ranks: int) -> list[Spec]:
     """The runs of the experiment on so many ranks, on another graph."""
-    experiment = load_experiment(project_root() / EXPERIMENT)
+    experiment = load_experiment(find_root() / EXPERIMENT)
     runs = [{**entry, "dataset": on(entry["dataset"], dataset), "ranks": ranks} for entry in experiment.runs]
-    return expand(project_root(), experiment.model_copy(update={"runs": runs}))
+    return expand(find_root(), experiment.model_copy(update={"runs": runs}))
 
 
 def on(choice: Any, name: str) -> dict[str, Any]:
@@ -79,7 +80,7 @@ def epochs_to_target(specs: Sequence[Spec]) -> list[tuple[int | None, float]]:
     torch.set_num_threads(1)
     reached, exact = list[tuple[int | None, float]](), None
     for spec in specs:
-        promise = open_run(project_root(), spec)[0].effective_promise
+        promise = open_run(find_root(), spec)[0].effective_promise
         if promise is Promise.EXACT and exact:
             reached.append(exact)
             continue
@@ -115,7 +116,7 @@ def measured(dataset: str, hosts: int, rate: int) -> Iterator[dict[str, Any]]:
     """A row for each choice on so many hosts, with links of this rate in Mbit/s."""
     specs = choices(dataset, hosts)
     for spec in specs:
-        build(project_root(), spec.dataset)
+        build(find_root(), spec.dataset)
     with Pool() as pool:
         reached = pool.run(hosts, epochs_to_target, specs, patience=3600)[0]
     testbed = [sys.executable, str(Path(__file__).parent / "testbed")]
@@ -136,7 +137,7 @@ def measured(dataset: str, hosts: int, rate: int) -> Iterator[dict[str, Any]]:
             "ranks": hosts,
             "strategy": spec.strategy.name,
             "options": options_of(spec),
-            "grid": grid_text(spec.grid),
+            "grid": format_grid(spec.grid),
             "epochs_to_target": epochs,
             "accuracy": share,
             "target": spec.training.target,
@@ -180,7 +181,7 @@ def predicted(world: int) -> Iterator[dict[str, Any]]:
                 "ranks": world,
                 "strategy": name,
                 "options": "",
-                "grid": grid_text({AxisName(axis): size for axis, size in option["grid"].items()}),
+                "grid": format_grid({AxisName(axis): size for axis, size in option["grid"].items()}),
                 "seconds": seconds["value"],
                 "seconds_low": seconds["low"],
                 "seconds_high": seconds["high"],

@@ -42,8 +42,8 @@ from harness.predict.advice import Option, advise
 from harness.predict.prediction import Prediction, extremes, priced, replayed_ranks
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import MachineCard
-from harness.spec.root import project_root
-from harness.spec.spec import Spec, grid_text
+from harness.spec.root import find_root
+from harness.spec.spec import Spec, format_grid
 from harness.store.build import build
 from harness.strategy import Candidate, Ready
 
@@ -103,8 +103,8 @@ def built(choice: DatasetChoice, known: dict[str, KnownGraph]) -> KnownGraph:
     """The graph in an order, which is built first; each graph is opened once."""
     key = choice.model_dump_json()
     if key not in known:
-        build(project_root(), choice)
-        known[key] = look_up_graph(project_root(), choice)
+        build(find_root(), choice)
+        known[key] = look_up_graph(find_root(), choice)
     return known[key]
 
 
@@ -117,7 +117,7 @@ def searched(
     dataset: str, ranks: int, model: dict[str, Any], rate: int, names: Sequence[str]
 ) -> list[Option]:
     """The best choice of each of these strategies, the fastest first."""
-    root, known = project_root(), dict[str, KnownGraph]()
+    root, known = find_root(), dict[str, KnownGraph]()
     card = card_of_hosts(rate)
     best = []
     for name in names:
@@ -221,7 +221,7 @@ def inexact(dataset: str, ranks: int, model: dict[str, Any]) -> list[Rival]:
 def time_in_turns(rivals: Sequence[Rival], rounds: int, where: str) -> None:
     """The part of one rank, on a host of the testbed; the first rival is the one that all are compared with."""
     for spec, _ in rivals:
-        build(project_root(), spec.dataset)
+        build(find_root(), spec.dataset)
     timed = train_in_turns([trainer_of(rival.spec) for rival in rivals], rounds)
     first = int(os.environ["RANK"]) == 0
     if first:
@@ -233,7 +233,7 @@ def time_in_turns(rivals: Sequence[Rival], rounds: int, where: str) -> None:
         table.row(
             spec.strategy.name,
             described(spec),
-            grid_text(spec.grid),
+            format_grid(spec.grid),
             "" if isnan(predicted) else f"{predicted:.3f}",
             f"{turns.median():.3f}",
             f"{turns.most('received') / MILLION:.3f}",

@@ -31,7 +31,7 @@ from harness.kernels.csr import row_indices, to_device
 from harness.launch.worker_pool import Pool
 from harness.ledger import COMPUTING, MOVING, HostClock, Op, Phase
 from harness.run.trainer import Trainer
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.spec.spec import Spec
 from harness.store.build import open_dataset
 
@@ -73,7 +73,7 @@ def reference_models(spec: Spec, device: torch.device = CPU) -> dict[str, Gcn]:
     """PyTorch Geometric's GCNConv on a normalised graph, by a CSR tensor or an edge_index, and plain torch."""
     from torch_geometric.nn import GCNConv
 
-    blocks = open_dataset(project_root(), spec.dataset)
+    blocks = open_dataset(find_root(), spec.dataset)
     everyone = range(blocks.n)
     A = to_device(blocks.adjacency(everyone, everyone), device)
     val, col = A.val.float(), A.col.long()

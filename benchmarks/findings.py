@@ -44,8 +44,8 @@ from harness.predict.pricing import MICRO
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import load_machine_card
-from harness.spec.root import project_root
-from harness.spec.spec import grid_text
+from harness.spec.root import find_root
+from harness.spec.spec import format_grid
 from harness.store.build import build, open_dataset
 from harness.store.catalog import load_card
 from harness.store.info import balance
@@ -102,7 +102,7 @@ def dimensions() -> None:
 
 def fastest(graph: str, scheme: str, ranks: int) -> tuple[str, Prediction]:
     """The grid and the prediction of the fastest grid: two layers, hidden 16, as in the paper."""
-    card, facts = load_machine_card(project_root(), SUMMIT), facts_of_card(load_card(project_root(), graph))
+    card, facts = load_machine_card(find_root(), SUMMIT), facts_of_card(load_card(find_root(), graph))
     kind = load_strategy(scheme)
     options = []
     for grid in kind.grids(ranks):
@@ -114,12 +114,12 @@ def fastest(graph: str, scheme: str, ranks: int) -> tuple[str, Prediction]:
             "machine": SUMMIT,
             "model": {"layers": 2, "hidden": 16},
         }
-        spec = make_spec(project_root(), asked, "a finding")
+        spec = make_spec(find_root(), asked, "a finding")
         try:
             ready = Ready(admit(kind, spec, facts))
         except UserError:  # columns are fewer than the ranks of an axis
             continue
-        options.append((grid_text(grid, " "), predict(ready, card)))
+        options.append((format_grid(grid, " "), predict(ready, card)))
     return min(options, key=lambda option: option[1].seconds.value)
 
 
@@ -174,7 +174,7 @@ def model() -> None:
 
 def by_equation(point: dict[str, str]) -> float:
     """The milliseconds of equation 4.4 with the coefficients that the paper prints."""
-    card = load_machine_card(project_root(), "perlmutter").plexus_model
+    card = load_machine_card(find_root(), "perlmutter").plexus_model
     assert card
     grid = {axis: int(point[axis.value]) for axis in (AxisName.X, AxisName.Y, AxisName.Z)}
     widths = [int(point[name]) for name in ("d0", "d1", "d2")]
@@ -187,7 +187,7 @@ def by_equation(point: dict[str, str]) -> float:
 
 def settings() -> None:
     """For every line of figure 7: how far the predicted epoch moves between the settings that are left open."""
-    evidence = Evidence(project_root(), say=lambda _: None)
+    evidence = Evidence(find_root(), say=lambda _: None)
     line = select("scalegnn-figure-7")
     table = Table("graph, machine, GPUs", "shortest ms", "longest ms", "longest over shortest")
     rows = []
@@ -353,12 +353,12 @@ def edges() -> None:
     """Every number of edges or nonzeros that a paper prints of a graph, over its edges counted once."""
     table = Table("graph", "edges, each once", "paper", "claim", "called", "printed", "over each edge once")
     points: dict[str, dict[str, list[float]]] = {}
-    papers = read_claims(project_root())
+    papers = read_claims(find_root())
     for paper, claims in papers.items():
         for claim in claims:
             if claim.category != "dataset" or claim.metric not in ("edges", "nnz"):
                 continue
-            once, printed = load_card(project_root(), claim.dataset).edges, claim.number
+            once, printed = load_card(find_root(), claim.dataset).edges, claim.number
             assert once and printed, claim.id
             called = "nonzeros" if claim.metric == "nnz" else "edges"
             table.row(
@@ -393,8 +393,8 @@ def edges() -> None:
 def opened(name: str) -> tuple[Blocks, Csr]:
     """A graph in the order of its dataset, built if it is not there; and its whole matrix."""
     choice = DatasetChoice(name=name)
-    build(project_root(), choice)
-    blocks = open_dataset(project_root(), choice)
+    build(find_root(), choice)
+    blocks = open_dataset(find_root(), choice)
     return blocks, blocks.adjacency(range(blocks.n), range(blocks.n))
 
 

@@ -43,7 +43,7 @@ from harness.device import gpu_name
 from harness.errors import UserError
 from harness.files import write_text
 from harness.run.provenance import provenance
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 
 MINUTES = 40
 SHORTEST = 10.0
@@ -101,7 +101,7 @@ def answer_items(part: Part, items: Sequence[str], size: Size, parent: int) -> N
 
 def environment_of_children() -> dict[str, str]:
     """This environment, in which the checkout is found before anything else."""
-    checkout = str(project_root())
+    checkout = str(find_root())
     path = {"PYTHONPATH": os.pathsep.join([checkout, *filter(None, [os.environ.get("PYTHONPATH")])])}
     return {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **os.environ, **path}
 
@@ -121,7 +121,7 @@ class Child:
         with (folder / LOG).open("a") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", sys.argv[0], *words],  # a script may have added parts
-                cwd=project_root(),
+                cwd=find_root(),
                 env=environment_of_children(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -349,7 +349,7 @@ def parsed() -> argparse.Namespace:
     usual = Path("build", "gpu") if options.quick else Path("benchmarks", "results")
     try:
         select_device(Engine.NCCL, 0)
-        options.out = (options.out or project_root() / usual).absolute()
+        options.out = (options.out or find_root() / usual).absolute()
     except UserError as error:
         parser.error(str(error))
     size = QUICK if options.quick else FULL
@@ -366,7 +366,7 @@ def main() -> None:
         (name,) = options.parts
         answer_items(PARTS[name], options.only, size, options.child)
         return
-    root, folder = project_root(), options.out
+    root, folder = find_root(), options.out
     folder.mkdir(parents=True, exist_ok=True)
     facts = provenance(root)
     version = version_of_code(root, facts["commit"])

@@ -33,7 +33,7 @@ from harness.kernels.spmm import PRODUCT_KERNELS, TRITON, inner_products
 from harness.launch.worker_pool import Pool
 from harness.registry import load_strategy
 from harness.results.record import read_record
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.spec.spec import Spec
 
 MOST_ON_ONE_GPU = 4
@@ -236,7 +236,7 @@ NCCL_CALLS: dict[str, Callable[[Tensor, bool], Tensor]] = {
 
 @cache
 def rules() -> dict[str, Any]:
-    return runpy.run_path(str(project_root() / "tests" / "device" / "test_rules.py"))
+    return runpy.run_path(str(find_root() / "tests" / "device" / "test_rules.py"))
 
 
 def rule_names(_size: Size) -> list[str]:

@@ -17,7 +17,7 @@ from measuring import alternate, spec_of, trainer_of
 from torch import Tensor
 
 from harness.check.kit import ON_GPUS
-from harness.doctor.calibrate import calibrated, new_card_text
+from harness.doctor.calibrate import calibrate_machine, format_new_card
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.files import write_text
@@ -31,7 +31,7 @@ from harness.predict.prediction import predict
 from harness.run.open_run import open_run
 from harness.run.trainer import Trainer
 from harness.spec.machine_card import MachineCard
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.strategy import Ready
 from harness.strategy.context import Measurements
 from harness.validation import validate
@@ -192,8 +192,10 @@ CARD = "gpu-card.yaml"
 
 def ask_card(_item: str, size: Size) -> Iterator[Row]:
     """Calibrates a card, and leaves it and all times beside the page."""
-    done = calibrated(project_root(), "local-gpu", 1, lambda what: print(what, file=sys.stderr, flush=True))
-    write_text(size.folder / CARD, new_card_text(project_root(), "local-gpu", done))
+    done = calibrate_machine(
+        find_root(), "local-gpu", 1, lambda what: print(what, file=sys.stderr, flush=True)
+    )
+    write_text(size.folder / CARD, format_new_card(find_root(), "local-gpu", done))
     write_text(size.folder / "gpu-card.csv", done.table)
     for section in ("rates", "links"):
         for name, each in done.sections.get(section, {}).items():
@@ -212,7 +214,7 @@ def predicted_seconds(name: str, size: Size) -> float | None:
     if not path.exists():
         return None
     card = validate(MachineCard, {"name": "gpu", **read_yaml(path, str(path))}, str(path))
-    strategy, blocks = open_run(project_root(), spec_of(asked_of(name, size)))
+    strategy, blocks = open_run(find_root(), spec_of(asked_of(name, size)))
     return predict(Ready(strategy, blocks), card).seconds.value
 
 

@@ -35,7 +35,7 @@ from measuring import spec_of
 from harness.errors import UserError
 from harness.kernels.spmm import PRODUCT_KERNELS
 from harness.run.open_run import open_run
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 
 # Data: the stores and partitions that other parts open, built on the CPU while laws have the GPU.
 
@@ -49,7 +49,7 @@ def ask_data(item: str, size: Size) -> Iterator[Row]:
     if item == "partitions":
         for name in strategies():
             with suppress(UserError):  # a strategy that refuses this graph needs none
-                open_run(project_root(), spec_of(asked_of(name, size)))
+                open_run(find_root(), spec_of(asked_of(name, size)))
     else:
         spec_of({"strategy": "serial", "dataset": item, "ranks": 1})
     yield item, f"{monotonic() - begun:.1f}"

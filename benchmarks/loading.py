@@ -27,7 +27,7 @@ from harness.kernels.parts import extract_block
 from harness.launch.worker_pool import Pool
 from harness.ledger import Ledger, TensorName
 from harness.run.open_run import open_run
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.strategy import Context
 
 EVERY = 0.002
@@ -62,7 +62,7 @@ class Whole:
 
 def load(asked: dict[str, Any], whole: bool) -> tuple[int, float, int]:
     """One rank's peak, its seconds, and the bytes of its blocks of A."""
-    strategy, blocks = open_run(project_root(), spec_of(asked))
+    strategy, blocks = open_run(find_root(), spec_of(asked))
     grid = Grid.build(strategy.grid, Ledger())
     ctx = Context(strategy.spec, strategy.facts, grid, cast(Blocks, Whole(blocks)) if whole else blocks)
     grid.world.barrier()

@@ -29,7 +29,7 @@ from harness.ledger import AxisName, Ledger
 from harness.models.weights import Part, Weight, init_weight
 from harness.registry import load_strategy, registered_strategies
 from harness.run.trainer import Trainer
-from harness.spec.spec import Spec, grid_text
+from harness.spec.spec import Spec, format_grid
 from harness.store.compose import compose
 from harness.store.dataset_card import DatasetCard
 from harness.store.memory_store import MemoryStore
@@ -130,9 +130,9 @@ def main() -> None:
             first, *others = pool.run(ranks, losses, training, strategy, grid)
             assert all(other == first for other in others), "the ranks do not agree on the loss"
             curve = torch.tensor(first, dtype=torch.float64)
-            curves[strategy, grid_text(grid, " ")] = first
+            curves[strategy, format_grid(grid, " ")] = first
             apart = float(((curve - reference) / reference).abs().max())
-            text = f"{strategy:16}{grid_text(grid, ' '):24}{curve[0]:.6f} to {curve[-1]:.6f}"
+            text = f"{strategy:16}{format_grid(grid, ' '):24}{curve[0]:.6f} to {curve[-1]:.6f}"
             print(f"{text}, {apart:.1e} from PyG", flush=True)
     keep(lambda: drawn(curves), f"loss-curves-{name}", name)
 

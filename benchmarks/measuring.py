@@ -35,7 +35,7 @@ from harness.run.rank_tables import gather_tables
 from harness.run.trainer import Trainer
 from harness.sources.rmat import Rmat
 from harness.spec.machine_card import MachineCard, load_machine_card
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.spec.spec import Spec
 from harness.store.build import build
 
@@ -66,7 +66,7 @@ TCP = 0.94
 
 def card_of_hosts(rate: float) -> MachineCard:
     """The card of the hosts of benchmarks/testbed, with links of this rate in Mbit/s."""
-    card = load_machine_card(project_root(), "ethernet")
+    card = load_machine_card(find_root(), "ethernet")
     assert card.links
     gbs = card.links.node_gbs.model_copy(update={"value": TCP * rate * 1e6 / 8 / (1 << 30)})
     return card.model_copy(update={"links": card.links.model_copy(update={"node_gbs": gbs})})
@@ -100,8 +100,8 @@ def peak_bytes() -> int:
 
 def spec_of(asked: dict[str, Any]) -> Spec:
     """The spec of a request; its dataset is built by the rank that comes first."""
-    spec = make_spec(project_root(), asked, "benchmark")
-    build(project_root(), spec.dataset)
+    spec = make_spec(find_root(), asked, "benchmark")
+    build(find_root(), spec.dataset)
     return spec
 
 
@@ -109,7 +109,7 @@ def trainer_of(
     spec: Spec, *, recording: bool = True, clock: Clock | None = None, device: torch.device | None = None
 ) -> Trainer:
     """This rank's trainer; without a device, on the CPU."""
-    strategy, blocks = open_run(project_root(), spec)
+    strategy, blocks = open_run(find_root(), spec)
     clock = clock or (clock_for(device) if device else None)
     ledger, composed_from = Ledger(clock, recording=recording), spec.machine.composed_from
     grid = Grid.build(strategy.grid, ledger, device, composed_from, strategy.wire)

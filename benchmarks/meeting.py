@@ -32,7 +32,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from harness.comm.rendezvous import RENDEZVOUS, Rendezvous, find_address, publish_address
 from harness.launch.library_caches import CACHES
 from harness.launch.rank_starter import PYTHON, environment
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.spec.spec import canonical_json
 
 PROCESSES = 4
@@ -137,7 +137,7 @@ OWN = ("/proc", "/dev", "/sys", "/etc", "/tmp", "/run")
 
 def files(options: argparse.Namespace) -> None:
     """A node of two tasks and one of four are traced: their difference is a task with its rank."""
-    root = project_root()
+    root = find_root()
     with tempfile.TemporaryDirectory(dir=root) as shared, tempfile.TemporaryDirectory() as local:
         caches = {name: f"{local}/{folder}" for name, folder in CACHES.items()}
         alone = one_run(root, Path(shared) / "0", 2, caches, forked=False)  # fills the caches

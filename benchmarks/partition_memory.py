@@ -11,7 +11,7 @@ from time import perf_counter
 from measuring import Table, argument_parser, in_a_process, peak_bytes
 
 from harness.graph.partition import ENGINES, Method, memory_of, parts_of
-from harness.spec.root import data_folder, project_root
+from harness.spec.root import find_data_folder, find_root
 from harness.store.catalog import load_card
 from harness.store.compose import contents
 from harness.store.partitions import structure
@@ -20,9 +20,9 @@ from harness.store.task import GIB
 
 def row(name: str, method: Method, parts: int) -> tuple[str, ...]:
     """The row of one graph."""
-    root = project_root()
+    root = find_root()
     card = load_card(root, name)
-    A = structure(contents(card, data_folder(root)))
+    A = structure(contents(card, find_data_folder(root)))
     begun = perf_counter()
     parts_of(A, method, parts, 0)
     seconds, peak = perf_counter() - begun, peak_bytes()

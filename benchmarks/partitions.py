@@ -26,7 +26,7 @@ from harness.graph.partition import Method, in_order, parts_of, volumes
 from harness.graph.partition_swap import ratio, swapped
 from harness.graph.partitioners import balanced_parts
 from harness.kernels import Csr
-from harness.spec.root import data_folder, project_root
+from harness.spec.root import find_data_folder, find_root
 from harness.store.catalog import load_card
 from harness.store.compose import compose
 
@@ -73,12 +73,12 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", type=int, default=PARTS)
     parser.add_argument("--large", nargs="*", default=LARGE, metavar="GRAPH")
     options = parser.parse_args()
-    root = project_root()
+    root = find_root()
     rows = ("rows in all", "saved", "rows of the most", "saved")
     balance = ("nonzeros, most to mean", "vertices", "rows, fewest to most", "s")
     table = Table("graph", "parts", "method", *rows, *balance)
     for graph in options.graphs:
-        A = compose(load_card(root, graph), data_folder(root)).A
+        A = compose(load_card(root, graph), find_data_folder(root)).A
         for parts in options.parts:
             base = measured(A, "random", parts)
             for method in METHODS[graph]:
@@ -100,7 +100,7 @@ def second_stage(root: Path, graphs: Sequence[str]) -> None:
     swaps = ("form", "swaps", "s", "ms a swap", "ended by", "fewest to most, before", "after")
     table = Table(*sizes, *swaps)
     for graph in graphs:
-        A = compose(load_card(root, graph), data_folder(root)).A
+        A = compose(load_card(root, graph), find_data_folder(root)).A
         begun = time.perf_counter()
         start = balanced_parts(A, LARGE_PARTS, 0)
         first = time.perf_counter() - begun

@@ -37,8 +37,8 @@ from harness.predict.prediction import Prediction, predict
 from harness.predict.pricing import ring_seconds
 from harness.registry import load_strategy
 from harness.spec.machine_card import load_machine_card
-from harness.spec.root import project_root
-from harness.spec.spec import grid_text
+from harness.spec.root import find_root
+from harness.spec.spec import format_grid
 from harness.strategies.plexus.plexus import Plexus
 from harness.strategy import WORD, BlockCounts, Facts, Ready, ShapeBlocks, Strategy, admit
 
@@ -61,12 +61,12 @@ def request(dataset: str, grid: dict[AxisName, int], ranks: int, machine: str) -
 
 def forecast(strategy: Strategy, blocks: Blocks | None = None) -> Prediction:
     """The prediction of an epoch by the card of the strategy's machine."""
-    return predict(Ready(strategy, blocks), load_machine_card(project_root(), strategy.spec.machine.name))
+    return predict(Ready(strategy, blocks), load_machine_card(find_root(), strategy.spec.machine.name))
 
 
 def by_the_paper(strategy: Strategy) -> tuple[float, float]:
     """Seconds of products and of communication by the paper's own model, equations 4.4 and 4.6."""
-    card = load_machine_card(project_root(), strategy.spec.machine.name)
+    card = load_machine_card(find_root(), strategy.spec.machine.name)
     assert isinstance(strategy, Plexus) and card.plexus_model and card.links
     coefficients = Coefficients(**card.plexus_model.model_dump())
     words = strategy.words(strategy.coordinates(0), BlockCounts(ShapeBlocks(strategy.facts)))
@@ -78,9 +78,9 @@ def predict_all(machine: str, ranks: int) -> None:
     """Every grid of ogbn-products, the best first."""
     forecasts, plexus = {}, load_strategy("plexus")
     for grid in plexus.grids(ranks):
-        spec = make_spec(project_root(), request("ogbn-products", grid, ranks, machine), "benchmark")
+        spec = make_spec(find_root(), request("ogbn-products", grid, ranks, machine), "benchmark")
         strategy = admit(plexus, spec, PRODUCTS)
-        forecasts[grid_text(grid, " ")] = by_the_paper(strategy), forecast(strategy)
+        forecasts[format_grid(grid, " ")] = by_the_paper(strategy), forecast(strategy)
     best_first = {
         name: paper for name, (paper, _) in sorted(forecasts.items(), key=lambda pair: sum(pair[1][0]))
     }
@@ -120,7 +120,7 @@ def main() -> None:
                 observed = turns.median()
                 pairs[tuple(grid.values())] = predicted, observed
                 numbers = f"{predicted:.3f}", f"{observed:.3f}", f"{observed / predicted:.2f}"
-                table.row(grid_text(grid, " "), *numbers)
+                table.row(format_grid(grid, " "), *numbers)
     if pairs:
         predictions, observations = zip(*pairs.values(), strict=True)
         rank = spearmanr(predictions, observations).statistic

@@ -35,7 +35,7 @@ from harness.ledger import AxisName
 from harness.parallel.roles import LayerShare, get_layer_share, get_roles
 from harness.parallel.rotating_layout import FIRST
 from harness.spec.dataset import DatasetChoice
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.store.build import open_dataset
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
@@ -62,7 +62,7 @@ class Point(NamedTuple):
 def points() -> Iterator[Point]:
     """Every point, graph by graph."""
     for graph, worlds in GRAPHS:
-        blocks = open_dataset(project_root(), DatasetChoice(name=graph, permutation="double"))
+        blocks = open_dataset(find_root(), DatasetChoice(name=graph, permutation="double"))
         widths = [blocks.features, *[HIDDEN] * (LAYERS - 1)]
         for ranks in worlds:
             for grid in list_grids(ranks, X, Y, Z):

@@ -65,8 +65,8 @@ from harness.run.rank import record_tape
 from harness.run.rank_tables import gather_tables
 from harness.run.trainer import Trainer
 from harness.spec.machine_card import MachineCard, load_machine_card
-from harness.spec.root import project_root
-from harness.spec.spec import Spec, grid_text
+from harness.spec.root import find_root
+from harness.spec.spec import Spec, format_grid
 from harness.strategy import Ready
 
 DATASET, HIDDEN, BATCH = "sbm-4096", 64, 256
@@ -114,7 +114,7 @@ def requests(dataset: str, ranks: int, machine: str, only: Sequence[str]) -> lis
                 "machine": machine,
             }
             try:
-                open_run(project_root(), spec_of(request))
+                open_run(find_root(), spec_of(request))
             except UserError:
                 continue
             found.append(request)
@@ -131,7 +131,7 @@ def observed(specs: list[Spec], epochs: int) -> list[Observed]:
         trainer.ctx.grid.drain()
         in_turns = Turn(Path(tempfile.gettempdir()) / "prediction-turn")
         tape = Tape(timed=True, turn=in_turns)
-        strategy, blocks = open_run(project_root(), spec)
+        strategy, blocks = open_run(find_root(), spec)
         grid = Grid.build(strategy.grid, tape, None, spec.machine.composed_from, strategy.wire)
         tape.recording = tape.is_taping = False
         trainer = Trainer(strategy, grid, blocks)
@@ -158,7 +158,7 @@ def predicted(
     """The predicted and the emulated epochs of ranks that share the cores of this machine."""
     seconds = []
     for spec, by_rank in zip(specs, tapes, strict=True):
-        ready = Ready(*open_run(project_root(), spec))
+        ready = Ready(*open_run(find_root(), spec))
         everyone = frozenset(range(spec.ranks))
         emulated = [
             RankEpoch(ready.strategy, Replayed(rank, events, [0], {}, {}, 0), everyone, measured=True)
@@ -174,7 +174,7 @@ def compared(specs: list[Spec], card: MachineCard, times: list[Observed]) -> Ite
     tapes = [time.tapes for time in times]
     told = in_a_process(predicted, specs, card, tapes)  # a rank of a world cannot replay another
     for spec, (between, emulated), time in zip(specs, told, times, strict=True):
-        name, grid = spec.strategy.name, grid_text(spec.grid, " ")
+        name, grid = spec.strategy.name, format_grid(spec.grid, " ")
         yield Timed(name, grid, between.value, between.low, between.high, emulated, time.seconds)
 
 
@@ -215,7 +215,7 @@ def on_loopback(dataset: str, ranks: int, epochs: int, only: Sequence[str]) -> N
     specs = [spec_of(request) for request in requests(dataset, ranks, "local", only)]
     with Pool() as pool:
         times = pool.run(ranks, observed, specs, epochs, patience=1800)[0]
-    card = load_machine_card(project_root(), "local")
+    card = load_machine_card(find_root(), "local")
     show(list(compared(specs, card, times)), f"{dataset}, {ranks} ranks, loopback")
 
 
@@ -277,7 +277,7 @@ def _status(name: str) -> int:
 
 def predicted_memory(spec: Spec) -> tuple[int, int]:
     """The largest bytes of any rank by replay, on the blocks of the graph: those held all the time, and the peak."""
-    ready = Ready(*open_run(project_root(), spec))
+    ready = Ready(*open_run(find_root(), spec))
     epochs = replayed_ranks(ready, range(spec.ranks))
     return max(sum(each.replayed.persistent_bytes.values()) for each in epochs), peak_bytes(epochs)
 
@@ -299,7 +299,7 @@ def memory(dataset: str, ranks: int, only: Sequence[str]) -> None:
         told_held, told_peak = in_a_process(predicted_memory, spec)
         ratios.append(told_peak / peak)
         numbers = [f"{size / MIB:.1f}" for size in (told_held, held, told_peak, peak)]
-        table.row(name, grid_text(spec.grid, " "), *numbers, f"{ratios[-1]:.2f}", f"{set_up / MIB:.1f}")
+        table.row(name, format_grid(spec.grid, " "), *numbers, f"{ratios[-1]:.2f}", f"{set_up / MIB:.1f}")
     print(
         f"\n{dataset}, {ranks} ranks: median ratio {np.median(ratios):.2f}, "
         f"from {min(ratios):.2f} to {max(ratios):.2f}"

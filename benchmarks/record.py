@@ -21,7 +21,7 @@ from measuring import SPEED_LOST, argument_parser
 
 from harness.run.provenance import provenance
 from harness.spec.machine_card import load_machine
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 
 SCHEMES = [
     ("cagnet-1d", 4, "4"),
@@ -178,14 +178,14 @@ def main() -> None:
     if unknown := set(names) - set(COMMANDS):
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(COMMANDS)}")
     for name in names:
-        page = project_root() / "benchmarks" / "results" / f"{name}.md"
+        page = find_root() / "benchmarks" / "results" / f"{name}.md"
         keep_page(page, COMMANDS[name])
         print(page, flush=True)
 
 
 def keep_page(page: Path, commands: list[str]) -> None:
     """Run the commands that an unfinished page of this code lacks, then put the page in its place."""
-    root = project_root()
+    root = find_root()
     settings = {"OMP_NUM_THREADS": "1", **load_machine(root, "local").allocator}
     os.environ.update(settings)
     # Benchmarks find this checkout first, installed or not, and then whatever the caller put on the path.

@@ -27,7 +27,7 @@ from network import SCHEMES, Scheme
 from harness.figures.drawing import rendered, styled
 from harness.figures.palette import look_of
 from harness.spec.dataset import DatasetChoice
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.store.build import build
 
 FULL_GRAPH = (
@@ -73,7 +73,7 @@ def main() -> None:
         return
     if not options.redraw:
         for width in options.widths:
-            build(project_root(), DatasetChoice(name=f"{options.dataset}w{width}"))
+            build(find_root(), DatasetChoice(name=f"{options.dataset}w{width}"))
         lines = [{"rate": rate, **row} for rate in options.rates for row in measured_at(rate, options)]
         pd.DataFrame(lines).to_csv(POINTS, index=False)
     frame = pd.read_csv(POINTS)

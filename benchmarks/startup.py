@@ -16,7 +16,7 @@ from statistics import median
 from measuring import argument_parser, spec_of
 
 from harness.launch.launch import launch
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 
 BARE = (
     'import torch, torch.distributed as dist; dist.init_process_group("gloo"); dist.destroy_process_group()'
@@ -51,7 +51,7 @@ def harness_run(ranks: int) -> tuple[float, float]:
     spec = spec_of({**asked, "training": {"epochs": 1, "warmup": 0}})
     with tempfile.TemporaryDirectory() as folder:
         begun, clock = time.time(), time.perf_counter()
-        path = launch(spec, project_root(), Path(folder) / "runs", lambda _: None) / "record.json"
+        path = launch(spec, find_root(), Path(folder) / "runs", lambda _: None) / "record.json"
         taken = time.perf_counter() - clock
         record = json.loads(path.read_text())
         assert record["status"] == "ok", record["error"]

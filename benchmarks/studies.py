@@ -26,7 +26,7 @@ from measuring import Table, argument_parser, in_a_process
 from harness.figures.palette import KNOWN
 from harness.results.parquet import read_collected
 from harness.results.record import write_record
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 
 GRAPHS = ("isolate-3-8m", "ogbn-products", "products-14m", "reddit")
 RANKS = (1, 2, 4, 8)
@@ -79,7 +79,7 @@ def measure(folder: Path, options: Any) -> None:
 
 def dry_run(folder: Path, experiment: Path) -> tuple[tuple[str, ...], int]:
     """A first dry run for Perlmutter in a new project, with all of its plans and files of jobs; and its jobs."""
-    root = project_root()
+    root = find_root()
     for name in ("workflow", "workflows", "datasets/catalog", "config/machines"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).symlink_to(root / name)
@@ -91,7 +91,7 @@ def dry_run(folder: Path, experiment: Path) -> tuple[tuple[str, ...], int]:
 
 def taken(*words: object) -> tuple[str, ...]:
     """Wall and CPU seconds and the peak of memory of a command of the harness."""
-    return timed([sys.executable, "-m", "harness", *map(str, words)], project_root())
+    return timed([sys.executable, "-m", "harness", *map(str, words)], find_root())
 
 
 def timed(command: list[str], folder: Path) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def write_runs(folder: Path, upto: int, begin: int = 0) -> None:
 
     Runs of one strategy and number of ranks share the rows of their tables.
     """
-    synthetic = SimpleNamespace(**runpy.run_path(str(project_root() / "tests" / "synthetic_runs.py")))
+    synthetic = SimpleNamespace(**runpy.run_path(str(find_root() / "tests" / "synthetic_runs.py")))
     made: dict[tuple[str, int], tuple[Any, Any]] = {}
     wanted = (
         (launch, graph, ranks, name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from harness.errors import UserError
 from harness.progress import OnStep, ignore_step, report_steps
-from harness.spec.root import project_root, results_folder
+from harness.spec.root import find_results_folder, find_root
 
 if TYPE_CHECKING:
     from harness.check import Extent, Finding
@@ -61,7 +61,7 @@ def run(
 
     home = _home(root)
     spec = _spec(home, strategy, dataset, {"ranks": ranks, "grid": grid}, settings)
-    runs = results_folder(home) / "runs"
+    runs = find_results_folder(home) / "runs"
     folder = runs / spec.run_id
     with ExitStack() as lock:
         if fresh or not settled(folder):
@@ -91,7 +91,7 @@ def compare(a: str | Path, b: str | Path, *, root: Root = None) -> "list[Differe
     from harness.results.collect import side_of
     from harness.results.statistics import compare as differences
 
-    runs = results_folder(_home(root)) / "runs"
+    runs = find_results_folder(_home(root)) / "runs"
     return differences(side_of(str(a), runs), side_of(str(b), runs))
 
 
@@ -177,7 +177,7 @@ def candidates(
 
 
 def _home(root: Root) -> Path:
-    return project_root(None if root is None else str(root))
+    return find_root(None if root is None else str(root))
 
 
 def _spec(

@@ -27,7 +27,7 @@ from harness.kernels.spmm import PRODUCT, PRODUCT_ADD
 from harness.ledger import Amounts, Key, TensorName
 from harness.ledger.tape import Event, ProductShape, Tape
 from harness.run.trainer import Trainer
-from harness.spec.spec import grid_text
+from harness.spec.spec import format_grid
 from harness.strategy import Candidate, Strategy
 from harness.strategy.facts import ShapeBlocks
 
@@ -373,7 +373,7 @@ def _needs(candidate: Candidate) -> Needs:
     replays, refused = [], [candidate.reason]
     for strategy, blocks in candidate.ready:
         try:
-            replays.append((grid_text(strategy.spec.grid), replay(strategy, blocks=blocks)))
+            replays.append((format_grid(strategy.spec.grid), replay(strategy, blocks=blocks)))
         except UserError as refusal:
             refused.append(str(refusal))
     if not replays:

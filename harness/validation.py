@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from harness.errors import UserError
 
@@ -42,6 +42,19 @@ def check_name(name: str) -> str:
             "a name begins with a letter, a digit or '_', and has these, '.' and '-' only, 100 characters at most"
         )
     return name
+
+
+class CheckedAs(NamedTuple):
+    """Marks data that must validate as a model but is kept as it is: `Annotated[dict[str, Any], CheckedAs(Entry)]`."""
+
+    model: type[BaseModel]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, data: Any) -> Any:
+        self.model.model_validate(data)
+        return data
 
 
 Name = Annotated[str, AfterValidator(check_name)]
@@ -130,6 +143,8 @@ def _literal_values(model: type[BaseModel], field: str) -> tuple[Any, ...]:
 
 def _models_in(annotation: Any) -> tuple[type[BaseModel], ...]:
     """Return the models in an annotation: itself, or the members of a union, list or dictionary."""
+    if isinstance(annotation, CheckedAs):
+        return (annotation.model,)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return (annotation,)
     return tuple(model for part in get_args(annotation) for model in _models_in(part))

@@ -34,6 +34,7 @@ FLOORS = (
     "replay",
     "predict",
     "experiment",
+    "workflow",
     "external",
     "check",
     "doctor",

@@ -235,7 +235,9 @@ def test_a_build_is_shared_by_as_many_jobs_as_are_asked_for(project: Project) ->
     assert len(project.subjects("share")) == 7
     assert "Nothing to be done" in project.snakemake(*words, "build_jobs={tiny-sbm: 2}", "--dry-run")
     assert "Nothing to be done" in project.snakemake(*words, "--dry-run")
-    assert "0 is less than the minimum of 1" in project.snakemake(*words, "build_jobs=0", code=1)
+    assert "build_jobs = 0 is not accepted: give a whole number from 1" in project.snakemake(
+        *words, "build_jobs=0", code=1
+    )
 
 
 def test_a_timed_run_has_the_machine_for_itself(finished: tuple[Project, str]) -> None:
@@ -438,7 +440,7 @@ def test_the_workflow_is_used_from_elsewhere_and_as_a_module(project: Project, t
     own = project.folder / "own.smk"
     own.write_text(
         f"""
-from harness.slurm.executor import prepare
+from harness.slurm.executor import prepare_workflow
 
 module harness_runs:
     snakefile: "{ROOT / "workflows" / "Snakefile"}"
@@ -447,7 +449,7 @@ module harness_runs:
 use rule * from harness_runs as harness_*
 
 onstart:
-    prepare(workflow)
+    prepare_workflow(workflow)
 
 rule mine:
     default_target: True
@@ -483,13 +485,19 @@ def test_jobs_load_environment_modules(project: Project, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("experimnt=x.yaml", r"config: .*'experimnt' was unexpected.*Accepted keys: experiment"),
+        (
+            "experimnt=x.yaml",
+            r"config: experimnt is not a key here\. Did you mean experiment\? Accepted keys: experiment",
+        ),
         (
             "experiment=none.yaml",
             r"none\.yaml: no such file\. Experiments: .*workflows/experiments/cagnet-figure-1",
         ),
         ("experiment=empty.yaml", r"empty\.yaml must be a mapping of keys to values, and it holds nothing"),
-        ("experiment=typo.yaml", r"typo\.yaml, runs, 0: .*'rank' was unexpected.*Accepted keys: .*ranks"),
+        (
+            "experiment=typo.yaml",
+            r"typo\.yaml: runs\.0\.rank is not a key here\. Did you mean ranks\? Accepted keys: strategy",
+        ),
     ],
 )
 def test_a_wrong_request_is_refused_in_a_line(project: Project, config: str, message: str) -> None:

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import cluster
 
-from harness.experiment.expand import expand, load_experiment
+from harness.experiment.expand import expand
+from harness.experiment.experiment_file import load_experiment
 from harness.results.record import read_record
-from harness.spec.root import project_root, results_folder
+from harness.spec.root import find_results_folder, find_root
 from harness.store.build import build
 
 
 def run_all(file: Path, ranks_per_host: int, environment: dict[str, str]) -> int:
     """Returns 0 if every run of the experiment has succeeded in the end, else 1."""
-    root = project_root()
-    runs = results_folder(root) / "runs"
+    root = find_root()
+    runs = find_results_folder(root) / "runs"
     runs.mkdir(parents=True, exist_ok=True)
     failed = 0
     specs, ranks = expand(root, load_experiment(file)), cluster.hosts_up() * ranks_per_host

@@ -37,7 +37,7 @@ from harness.replay import Meter
 from harness.run.checksums import bit_checksums, check_replicas, gather_checksums
 from harness.run.trainer import Epoch, Trainer
 from harness.spec.dataset import COMPUTED
-from harness.spec.spec import Spec, grid_text
+from harness.spec.spec import Spec, format_grid
 from harness.store.memory_store import MemoryStore
 from harness.strategy import Piece, Strategy, admit, facts_of
 
@@ -111,7 +111,7 @@ class Case:
         kind = f"{f'{self.weights} ' if self.weights else ''}{'' if self.directed else 'un'}directed"
         order = choice.permutation if choice.partition == "block" else choice.partition
         return (
-            f"{spec.strategy.name.rpartition(':')[2]} ({params or 'its defaults'}) on {grid_text(spec.grid)}, "
+            f"{spec.strategy.name.rpartition(':')[2]} ({params or 'its defaults'}) on {format_grid(spec.grid)}, "
             f"{spec.model.kind} of {spec.model.layers} layers, the kit's {kind} graph of {self.vertices} vertices "
             f"(order {order}, {self.task})"
         )

@@ -36,7 +36,7 @@ from harness.progress import OnStep, ignore_step, report_steps
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import Machine
-from harness.spec.spec import ModelChoice, Spec, StrategyChoice, Training, grid_text
+from harness.spec.spec import ModelChoice, Spec, StrategyChoice, Training, format_grid
 from harness.store.memory_store import MemoryStore
 from harness.strategy import Strategy, admit, facts_of
 
@@ -327,7 +327,7 @@ def make_case(
         batch = max(1, 9 * vertices // (16 * groups))
         settings["training"] = settings["training"].model_copy(update={"batch": batch})
     spec = Spec.model_validate(settings)
-    return Case(f"{grid_text(grid)}: {what}", spec, vertices, directed, task, weights)
+    return Case(f"{format_grid(grid)}: {what}", spec, vertices, directed, task, weights)
 
 
 def check_case(

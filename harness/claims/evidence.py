@@ -16,7 +16,8 @@ from harness.claims.claims import read_claims
 from harness.claims.estimates import EpochTime, EpochTimes, UntestableClaim
 from harness.claims.selection import Selection, TrainingSettings, get_setting, get_value, with_dotted_keys
 from harness.errors import UserError
-from harness.experiment.expand import expand, load_experiment
+from harness.experiment.expand import expand
+from harness.experiment.experiment_file import load_experiment
 from harness.experiment.known_graph import admit_on_twins, facts_of_card
 from harness.experiment.requests import make_spec, nest_settings
 from harness.experiment.scales import at_scale

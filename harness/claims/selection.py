@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, Unpack
 
-from harness.spec.spec import Spec, grid_text
+from harness.spec.spec import Spec, format_grid
 
 SPEC_KEYS = {
     "strategy": "strategy.name",
@@ -94,7 +94,7 @@ def select(experiment: str, *, card: str = "", **settings: Unpack[Settings]) -> 
 def get_setting(spec: Spec, key: str) -> Any:
     """Return a setting of a run by its short name; None for a parameter that its strategy does not have."""
     if key == "grid":
-        return grid_text(spec.grid)
+        return format_grid(spec.grid)
     if key in SPEC_KEYS:
         return get_value(spec, SPEC_KEYS[key])
     value = spec.strategy.params.get(key)

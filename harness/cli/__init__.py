@@ -19,7 +19,7 @@ from harness import __version__
 from harness.cli import data, listing, planning, predicting, proving, reporting, running
 from harness.cli.options import Parser, add_verb, show, tell
 from harness.errors import RunError, UserError, environment_error, missing_package_error
-from harness.spec.root import project_root, results_folder
+from harness.spec.root import find_results_folder, find_root
 from harness.untrusted import redact, redact_command
 from harness.validation import clip_line
 
@@ -109,7 +109,7 @@ def _kept(text: str) -> str:
 
 
 def _log_folder() -> Path:
-    return results_folder(project_root()) / "logs" / "errors"
+    return find_results_folder(find_root()) / "logs" / "errors"
 
 
 def _parser() -> Parser:
@@ -154,16 +154,16 @@ def _completion(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
     """Verbs, actions and options from the parser; and the values of --strategy, --machine, --dataset and --set."""
     from harness.registry import registered_strategies
     from harness.spec.machine_card import list_machines
-    from harness.spec.spec import keys_of_a_spec
+    from harness.spec.spec import list_spec_keys
     from harness.store.catalog import list_cards
 
     known = _words_of(parser, "")
-    root = project_root(options.root)
+    root = find_root(options.root)
     values = {
         "--strategy": [point.name for point in registered_strategies()],
         "--machine": list_machines(root),
         "--dataset": list_cards(root),
-        "--set": [f"{key}=" for key in keys_of_a_spec()],
+        "--set": [f"{key}=" for key in list_spec_keys()],
     }
     script = SCRIPT.format(
         verbs=" | ".join(f'"{name}"' for name in known if name),

@@ -23,7 +23,7 @@ from harness.cli.options import (
 from harness.errors import UserError
 from harness.progress import report_steps
 from harness.spec.dataset import ACCEPTED, DatasetChoice
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.validation import CLASSES, RANKS, VERTICES, validate
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def _add_means(parser: argparse.ArgumentParser) -> None:
 
 
 def _data(options: argparse.Namespace) -> int:
-    root, choices = project_root(options.root), _choices(options)
+    root, choices = find_root(options.root), _choices(options)
     if options.action in SEVERAL:
         return _stores(root, options, choices)
     if len(choices) > 1:
@@ -268,13 +268,13 @@ def _data(options: argparse.Namespace) -> int:
 
 def _show_import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> None:
     """Imports a graph, and shows its store, its card and the counts that the files gave."""
-    from harness.spec.root import imported_folder
+    from harness.spec.root import find_imported_folder
     from harness.store.catalog import load_card
     from harness.store.imported import foreign_metric, names_file
     from harness.store.reader import Store
 
     folder = _import(root, options, choice)
-    store, card = Store(folder), imported_folder(root) / f"{options.name}.yaml"
+    store, card = Store(folder), find_imported_folder(root) / f"{options.name}.yaml"
     counts = {
         "vertices": store.n,
         **asdict(store.manifest.counts),

@@ -21,7 +21,7 @@ from harness.results.record import (
     runs_under_way,
 )
 from harness.results.schema import SETTLED, STATUSES
-from harness.spec.root import dataset_cards, project_root, results_folder
+from harness.spec.root import find_results_folder, find_root, list_dataset_cards
 from harness.untrusted import escape_line
 
 CARDS = {
@@ -116,7 +116,7 @@ def _list(options: argparse.Namespace) -> int:
         return _settings(options)
     if options.kind == "strategies" and options.verbose:
         return _described(options)
-    rows = _strategies() if options.kind == "strategies" else _cards(options.kind, project_root(options.root))
+    rows = _strategies() if options.kind == "strategies" else _cards(options.kind, find_root(options.root))
     show(options, [{"name": name, "about": about} for name, about in rows], columns(rows))
     return 0
 
@@ -124,7 +124,7 @@ def _list(options: argparse.Namespace) -> int:
 def _figures(options: argparse.Namespace) -> int:
     from harness.experiment.paper_figures import list_paper_figures
 
-    figures = list_paper_figures(project_root(options.root))
+    figures = list_paper_figures(find_root(options.root))
     rows = [
         (each.id, f"{each.paper}, {each.number}", each.title, each.drawing, each.reproduction)
         for each in figures
@@ -136,7 +136,7 @@ def _figures(options: argparse.Namespace) -> int:
 def _models(options: argparse.Namespace) -> int:
     from harness.experiment.trained_models import format_cells, list_trained_models
 
-    rows = list_trained_models(project_root(options.root))
+    rows = list_trained_models(find_root(options.root))
     missing = [f"{row.strategy}: {row.missing}" for row in rows if row.missing]
     page = "\n\n".join([columns(format_cells(rows)), *missing])
     show(options, [{**row.as_row(), "missing": row.missing} for row in rows], page)
@@ -144,9 +144,9 @@ def _models(options: argparse.Namespace) -> int:
 
 
 def _settings(options: argparse.Namespace) -> int:
-    from harness.spec.spec import settings_of_a_spec
+    from harness.spec.spec import list_spec_settings
 
-    settings = settings_of_a_spec()
+    settings = list_spec_settings()
     show(options, [setting._asdict() for setting in settings], settings_page(settings))
     return 0
 
@@ -177,7 +177,7 @@ def _strategies() -> list[tuple[str, str]]:
 
 
 def _cards(kind: str, root: Path) -> list[tuple[str, str]]:
-    paths = dataset_cards(root) if kind == "datasets" else sorted((root / CARDS[kind]).glob("*.yaml"))
+    paths = list_dataset_cards(root) if kind == "datasets" else sorted((root / CARDS[kind]).glob("*.yaml"))
     return [(path.stem, " ".join(_about(path).split())) for path in paths]
 
 
@@ -193,7 +193,7 @@ def _about(path: Path) -> str:
 
 
 def _runs_folder(options: argparse.Namespace) -> Path:
-    folder: Path = options.runs or results_folder(project_root(options.root)) / "runs"
+    folder: Path = options.runs or find_results_folder(find_root(options.root)) / "runs"
     return folder
 
 

@@ -306,9 +306,9 @@ def _as_typed(message: str, given: Mapping[str, Any], strategy: str) -> str:
 def _ending_in(key: str, strategy: str) -> list[str]:
     """The keys of a spec, and of the strategy's parameters, of which this key is the end."""
     from harness.registry import load_strategy
-    from harness.spec.spec import keys_of_a_spec
+    from harness.spec.spec import list_spec_keys
 
-    known = [*keys_of_a_spec(), *(PARAMS + name for name in load_strategy(strategy).Params.model_fields)]
+    known = [*list_spec_keys(), *(PARAMS + name for name in load_strategy(strategy).Params.model_fields)]
     return [name for name in known if name.endswith(f".{key}")]
 
 

@@ -24,8 +24,8 @@ from harness.cli.options import (
 from harness.errors import UserError
 from harness.progress import OnStep, report_steps
 from harness.spec.plan import SCALES
-from harness.spec.root import project_root, results_folder
-from harness.spec.spec import grid_text
+from harness.spec.root import find_results_folder, find_root
+from harness.spec.spec import format_grid
 from harness.validation import validate
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _experiment(options: argparse.Namespace) -> int:
-    from harness.experiment.expand import load_experiment, plan
+    from harness.experiment.expand import plan
+    from harness.experiment.experiment_file import load_experiment
     from harness.experiment.scales import at_scale
     from harness.files import write_text
 
@@ -124,7 +125,7 @@ def _experiment(options: argparse.Namespace) -> int:
         raise UserError(
             f"--out names {len(options.out)} files for {len(options.experiment)} experiments: name one for each."
         )
-    root, documents, pages = project_root(options.root), list[dict[str, Any]](), list[str]()
+    root, documents, pages = find_root(options.root), list[dict[str, Any]](), list[str]()
     only = options.machine if options.scale == "published" else None
     with Progress() as on_step:
         files = report_steps(options.experiment, lambda file: f"planning {file}", on_step)
@@ -142,14 +143,14 @@ def _experiment(options: argparse.Namespace) -> int:
 
 def _jobs(root: Path, document: dict[str, Any]) -> str:
     """The jobs of a plan before their submission."""
-    from harness.slurm.executor import batch_line
-    from harness.slurm.jobs import Ended, Jobs, bill_text
-    from harness.slurm.resources import PARTITIONS, ask, load_site, partitions_of
+    from harness.slurm.executor import make_batch_line
+    from harness.slurm.jobs import EndedJobs, Jobs, describe_costs
+    from harness.slurm.resources import PARTITION_QUERY, ask_slurm, load_site, parse_partitions
 
     runs = {run["run_id"]: run for run in document["runs"]}
-    jobs = Jobs(root, runs, load_site(root), results_folder(root) / "runs", Ended())
+    jobs = Jobs(root, runs, load_site(root), find_results_folder(root) / "runs", EndedJobs())
     costs = [jobs.cost(batch) for batch in jobs.batches]
-    return bill_text(costs, partitions_of(ask(*PARTITIONS) or ""), batch_line)
+    return describe_costs(costs, parse_partitions(ask_slurm(*PARTITION_QUERY) or ""), make_batch_line)
 
 
 def _grids(options: argparse.Namespace) -> int:
@@ -159,7 +160,7 @@ def _grids(options: argparse.Namespace) -> int:
     if not grids:
         raise UserError(f"{options.strategy} has no grid of {options.ranks} ranks.")
     if options.dataset is None:
-        show(options, grids, "\n".join(grid_text(grid) for grid in grids))
+        show(options, grids, "\n".join(format_grid(grid) for grid in grids))
         return 0
     with Progress() as on_step:
         judged = sorted(_judged(options, grids, on_step), key=JudgedGrid.order)
@@ -184,7 +185,7 @@ class JudgedGrid(NamedTuple):
     def row(self, *, predicts: bool) -> tuple[str, ...]:
         times = (self.seconds, self.waiting) if predicts else ()
         cells = ("" if time is None else f"{1e3 * time:.3g}" for time in times)
-        return grid_text(self.grid), *cells, f"refused: {self.refused}" if self.refused else "runs"
+        return format_grid(self.grid), *cells, f"refused: {self.refused}" if self.refused else "runs"
 
 
 def _judged(
@@ -199,13 +200,13 @@ def _judged(
     from harness.store.build import open_dataset
     from harness.strategy import Ready, admit
 
-    root, strategy = project_root(options.root), load_strategy(options.strategy)
+    root, strategy = find_root(options.root), load_strategy(options.strategy)
     know = cache(partial(look_up_graph, root, from_card=options.from_card))
     if not options.from_card:
         open_dataset(root, validate(DatasetChoice, {"name": options.dataset}, "--dataset"))
     specs = [requested(root, argparse.Namespace(**{**vars(options), "grid": grid})) for grid in grids]
     card = load_machine_card(root, specs[0].machine.name)
-    for spec in report_steps(specs, lambda spec: f"judging {grid_text(spec.grid)}", on_step):
+    for spec in report_steps(specs, lambda spec: f"judging {format_grid(spec.grid)}", on_step):
         grid = spec.grid
         try:
             graph = know(spec.dataset)
@@ -221,7 +222,7 @@ def _judged(
 def _replay(options: argparse.Namespace) -> int:
     from harness.replay import replay
 
-    root = project_root(options.root)
+    root = find_root(options.root)
     spec = requested(root, options)
     check_rank(options, spec)
     strategy, blocks = _admitted(root, spec, from_card=options.from_card)

@@ -29,8 +29,8 @@ from harness.cli.options import (
 from harness.errors import UserError
 from harness.progress import report_steps
 from harness.spec.plan import SCALES
-from harness.spec.root import project_root, results_folder
-from harness.spec.spec import grid_text
+from harness.spec.root import find_results_folder, find_root
+from harness.spec.spec import format_grid
 
 if TYPE_CHECKING:
     from harness.experiment.known_graph import GraphLookup
@@ -168,7 +168,7 @@ def _predict_strategy(options: argparse.Namespace) -> int:
     from harness.predict.predicted_record import record_prediction
     from harness.predict.prediction import check_card
 
-    root = project_root(options.root)
+    root = find_root(options.root)
     card, know, predicts = _card(root, options), _know(root, options), _predictor(root, options)
     check_card(card)
     rows, answers, page = list[tuple[str, ...]]([PREDICTED]), [], list[str]()
@@ -176,7 +176,7 @@ def _predict_strategy(options: argparse.Namespace) -> int:
         for count in report_steps(options.ranks, lambda count: f"predicting {count} ranks", on_step):
             ready = _ready(root, options, know, count)
             strategy, predicted = ready.strategy, predicts(ready, card)
-            rows.append((str(count), grid_text(strategy.spec.grid, " "), *cells_of(predicted, card)))
+            rows.append((str(count), format_grid(strategy.spec.grid, " "), *cells_of(predicted, card)))
             page.append(paragraph(f"{count}: {_parts(predicted)}"))
             answers.append({"ranks": count, "grid": strategy.grid, **document_of(predicted)})
             if options.out:
@@ -195,14 +195,15 @@ def _parts(predicted: "Prediction") -> str:
 
 def _predict_experiment(options: argparse.Namespace) -> int:
     """Predicts the runs of an experiment; those that differ in their launch alone are one."""
-    from harness.experiment.expand import expand, load_experiment
+    from harness.experiment.expand import expand
+    from harness.experiment.experiment_file import load_experiment
     from harness.experiment.scales import at_scale
     from harness.predict.prediction import alike_together
     from harness.registry import load_strategy
     from harness.spec.machine_card import load_machine_card
     from harness.strategy import Ready, admit
 
-    root = project_root(options.root)
+    root = find_root(options.root)
     know, predicts = _know(root, options), _predictor(root, options)
     specs = expand(root, at_scale(root, load_experiment(options.experiment), options.scale))
     firsts = (spec.model_copy(update={"launch": 0}) for spec in specs)
@@ -266,7 +267,7 @@ def priced_epochs(
                 if out and specs:
                     record_refusal(root, out, specs[label], str(refusal))
                 continue
-            cells = (str(spec.ranks), grid_text(spec.grid, " "), *cells_of(predicted, card))
+            cells = (str(spec.ranks), format_grid(spec.grid, " "), *cells_of(predicted, card))
             table.rows.append((spec.label, card.name, *cells))
             known = {"run": spec.label, "machine": card.name, "ranks": spec.ranks, "grid": spec.grid}
             table.answers.append({**known, **document_of(predicted)})
@@ -382,7 +383,7 @@ def _advise(options: argparse.Namespace) -> int:
     from harness.spec.dataset import DatasetChoice
     from harness.validation import validate
 
-    root = project_root(options.root)
+    root = find_root(options.root)
     card, know = _card(root, options), _know(root, options)
     check_card(card)
     if options.memory is not None:
@@ -396,7 +397,7 @@ def _advise(options: argparse.Namespace) -> int:
         advice = advise(found, card, _predictor(root, options), *time, progress)
     document, page = _advice_document(advice, card), _advice_page(options, facts, card, advice)
     if options.tune:
-        measured = list(tuned(root, results_folder(root) / "runs", options.tune, advice, say))
+        measured = list(tuned(root, find_results_folder(root) / "runs", options.tune, advice, say))
         rows = [TUNED, *map(_tuned_row, measured)]
         document["tuned"] = [each._asdict() for each in measured]
         page += f"\n\nPredicted for {card.name}, measured on this machine\n\n{columns(rows)}"
@@ -541,7 +542,7 @@ def _advised(choices: "Sequence[Option]", card: "MachineCard") -> "Iterator[tupl
         epoch, between, *others = cells_of(choice.prediction, card)
         vertex = [_short(1e9 * choice.cost)] if batches else []
         name = f"{choice.strategy.name}{' ~' * (choice.strategy.effective_promise == 'approximate')}"
-        grid = grid_text(choice.strategy.spec.grid, " ")
+        grid = format_grid(choice.strategy.spec.grid, " ")
         yield "=" if tie else "", name, grid, epoch, between, *vertex, *others
 
 

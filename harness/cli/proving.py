@@ -21,9 +21,9 @@ from harness.cli.options import (
     say,
     show,
 )
-from harness.doctor.survey import survey
+from harness.doctor.survey import survey_machine
 from harness.errors import RunError, UserError
-from harness.spec.root import project_root, results_folder
+from harness.spec.root import find_results_folder, find_root
 from harness.validation import unknown_name_error
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def _init(options: argparse.Namespace) -> int:
-    from harness.scaffold.scaffold import new_project
+    from harness.scaffold.scaffold import write_project
 
-    folder = new_project(Path(options.folder))
+    folder = write_project(Path(options.folder))
     text = [
         *(f"{folder} is a project. Go there for the first run and its figures:", ""),
         *(f"    cd {folder}", "    harness run --strategy cagnet-1d --dataset tiny-sbm --ranks 2"),
@@ -117,10 +117,10 @@ def _init(options: argparse.Namespace) -> int:
 
 
 def _new(options: argparse.Namespace) -> int:
-    from harness.scaffold.scaffold import names_of, new_strategy
+    from harness.scaffold.scaffold import choose_names, write_strategy
 
-    names = names_of(options.name)
-    folder = new_strategy(options.name, Path(options.into), mini_batch=options.mini_batch)
+    names = choose_names(options.name)
+    folder = write_strategy(options.name, Path(options.into), mini_batch=options.mini_batch)
     strategy = f"{folder / names.package / 'strategy.py'}:{names.cls}"
     files = sorted(str(path) for path in folder.rglob("*") if path.is_file())
     text = [
@@ -138,7 +138,7 @@ def _words(options: argparse.Namespace) -> int:
     from harness.run.open_run import open_run
     from harness.strategy import BlockCounts
 
-    root = project_root(options.root)
+    root = find_root(options.root)
     spec = requested(root, options)
     check_rank(options, spec)
     strategy, blocks = open_run(root, spec)
@@ -204,7 +204,7 @@ def _check(options: argparse.Namespace) -> int:
 
     begun, findings = time.monotonic(), list["Finding"]()
     machine = (
-        load_machine(project_root(options.root), options.machine) if options.machine else Machine(name="kit")
+        load_machine(find_root(options.root), options.machine) if options.machine else Machine(name="kit")
     )
     with Progress() as on_case, Pool(waiting=_waiting(options.root), engine=Engine(machine.engine)) as pool:
         from harness.check import check  # while the ranks' fork server imports
@@ -249,7 +249,7 @@ def _waiting(root: str | None) -> "Waiting":
     from harness.launch.rank_starter import waiting_on
 
     try:
-        waiting = waiting_on(project_root(root), "local")
+        waiting = waiting_on(find_root(root), "local")
     except UserError:
         waiting = Waiting()
     return waiting._replace(progress=say)
@@ -328,7 +328,7 @@ def _doctor(options: argparse.Namespace) -> int:
         return _links(options)
     if options.write is not None or options.machine is not None:
         raise UserError("doctor takes --machine and --write together with --links or --calibrate.")
-    items = list(survey(options.root, say))
+    items = list(survey_machine(options.root, say))
     states = ["MISSING" if item.missing else "CHECK" if item.doubtful else "ok" for item in items]
     rows = [(state, item.what, item.found) for state, item in zip(states, items, strict=True)]
     show(options, [asdict(item) for item in items], columns(rows))
@@ -339,7 +339,7 @@ def _links(options: argparse.Namespace) -> int:
     from harness.doctor.links import measure, new_card, write_card
     from harness.slurm.resources import load_site
 
-    root = project_root(options.root)
+    root = find_root(options.root)
     name = options.machine or load_site(root).machine or "local"
     if options.write is not None:
         new_card(root, options.write)  # refused, if it is, before anything is measured
@@ -357,13 +357,13 @@ def _links(options: argparse.Namespace) -> int:
 def _calibrate(options: argparse.Namespace) -> int:
     import yaml
 
-    from harness.doctor.calibrate import calibrated, default_ranks, write_new_card, write_sections
+    from harness.doctor.calibrate import calibrate_machine, default_rank_count, write_new_card, write_sections
     from harness.doctor.links import new_card
     from harness.files import write_text
     from harness.slurm.resources import load_site
     from harness.spec.machine_card import list_machines
 
-    root = project_root(options.root)
+    root = find_root(options.root)
     name = options.machine or load_site(root).machine or "local"
     if name not in list_machines(root):
         new = f"For a new card of that name: harness doctor --calibrate --machine local-gpu --write {name}"
@@ -371,8 +371,8 @@ def _calibrate(options: argparse.Namespace) -> int:
     if options.write is not None:
         new_card(root, options.write)  # refused, if it is, before anything is measured
     with Progress() as on_step:
-        done = calibrated(root, name, options.ranks or default_ranks(root, name), say, on_step)
-    table = results_folder(root) / "calibrations" / f"{options.write or name}.csv"
+        done = calibrate_machine(root, name, options.ranks or default_rank_count(root, name), say, on_step)
+    table = find_results_folder(root) / "calibrations" / f"{options.write or name}.csv"
     table.parent.mkdir(parents=True, exist_ok=True)
     write_text(table, done.table)
     if options.write is None:

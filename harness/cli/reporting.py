@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli.options import Progress, Verbs, add_verb, columns, say, show
 from harness.errors import UserError
-from harness.spec.root import project_root, results_folder
+from harness.spec.root import find_results_folder, find_root
 
 if TYPE_CHECKING:
     from harness.claims import Verdict
@@ -56,7 +56,7 @@ def _add_collect(verbs: Verbs) -> None:
 def _collect(options: argparse.Namespace) -> int:
     from harness.results.collect import collect
 
-    results = results_folder(project_root(options.root))
+    results = find_results_folder(find_root(options.root))
     with Progress() as on_step:
         places, out = options.runs or [results / "runs"], options.out or results
         collected = collect(places, out, options.plan, options.beside, on_step)
@@ -75,9 +75,11 @@ def _add_figures(verbs: Verbs) -> None:
 def _figures(options: argparse.Namespace) -> int:
     from harness.figures import draw_all
 
-    root = project_root(options.root)
+    root = find_root(options.root)
     with Progress() as on_step:
-        paths = draw_all(options.tables or results_folder(root), options.out or root / "figures", on_step)
+        paths = draw_all(
+            options.tables or find_results_folder(root), options.out or root / "figures", on_step
+        )
     show(options, [str(path) for path in paths], "\n".join(map(str, paths)))
     return 0
 
@@ -96,8 +98,8 @@ def _add_report(verbs: Verbs) -> None:
 def _report(options: argparse.Namespace) -> int:
     from harness.report import write
 
-    root = project_root(options.root)
-    results = results_folder(root)
+    root = find_root(options.root)
+    results = find_results_folder(root)
     out = options.out or results / "report.html"
     figures = options.figures or root / "figures"
     with Progress() as on_step:
@@ -129,8 +131,8 @@ def _add_artifact(verbs: Verbs) -> None:
 def _artifact(options: argparse.Namespace) -> int:
     from harness.report.artifact import pack
 
-    root = project_root(options.root)
-    results = results_folder(root)
+    root = find_root(options.root)
+    results = find_results_folder(root)
     report = options.report or results / "report.html"
     out = options.out or results / "artifact.tar.gz"
     figures = options.figures or root / "figures"
@@ -162,7 +164,7 @@ def _compare(options: argparse.Namespace) -> int:
     from harness.results.collect import side_of
     from harness.results.statistics import compare
 
-    runs = results_folder(project_root(options.root)) / "runs"
+    runs = find_results_folder(find_root(options.root)) / "runs"
     if options.b is None:
         return _compare_rivals(options, side_of(options.a, runs))
     rows = compare(side_of(options.a, runs), side_of(options.b, runs))
@@ -277,8 +279,8 @@ def _claims(options: argparse.Namespace) -> int:
     from harness.claims.verdicts import describe_held_out, describe_untested
     from harness.results.parquet import write_claims
 
-    root = project_root(options.root)
-    tables = options.tables or results_folder(root)
+    root = find_root(options.root)
+    tables = options.tables or find_results_folder(root)
     evidence = Evidence(root, tables, predictions=options.predictions, twins=options.twins, say=say)
     claim_filter = ClaimFilter(options.paper, tuple(options.figure), options.held_out)
     if options.records:

@@ -26,9 +26,9 @@ from harness.errors import UserError
 from harness.external.programs import PROGRAMS
 from harness.files import read_head
 from harness.results.record import read_record
-from harness.slurm.jobs import predicted
+from harness.slurm.jobs import predicted_limit
 from harness.spec.machine_card import list_machines, load_machine, load_machine_card
-from harness.spec.root import project_root, results_folder
+from harness.spec.root import find_results_folder, find_root
 from harness.spec.spec import Spec
 from harness.untrusted import escape_line
 from harness.validation import validate
@@ -136,7 +136,7 @@ def _run(options: argparse.Namespace) -> int:
     if world is None:
         return _run_alone(options)
     if world.at.rank:
-        root = project_root(options.root)
+        root = find_root(options.root)
         world.follow(root, _runs_folder(root, options))
         return 0
     try:
@@ -146,12 +146,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _runs_folder(root: Path, options: argparse.Namespace) -> Path:
-    folder: Path = options.out or results_folder(root) / "runs"
+    folder: Path = options.out or find_results_folder(root) / "runs"
     return folder
 
 
 def _run_alone(options: argparse.Namespace) -> int:
-    root = project_root(options.root)
+    root = find_root(options.root)
     runs = _runs_folder(root, options)
     if options.trace:
         if options.spec:
@@ -215,7 +215,7 @@ def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
                 raise
             lack(str(path), named_reason(error))
     job = read_json(options.job, f"The job {options.job}") if options.job else {}
-    foreseen = {run_id: predicted(run) for run_id, run in job.items()}
+    foreseen = {run_id: predicted_limit(run) for run_id, run in job.items()}
     for outcome in series(specs, root, runs, say, fresh=options.fresh, predicted=foreseen):
         try:
             if outcome.folder is None:
@@ -334,7 +334,7 @@ def _external_run(options: argparse.Namespace) -> int:
     from harness.children import ending_on_sigterm
     from harness.external.log_record import run_command
 
-    folder = results_folder(project_root(options.root)) / "external"
+    folder = find_results_folder(find_root(options.root)) / "external"
     log = folder / f"{options.format}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06}.log"
     with ending_on_sigterm():
         exit_code, provenance = run_command(options.command, options.cwd, log)
@@ -358,11 +358,11 @@ def _record_logs(
     from harness.external.log_record import record_log
     from harness.external.programs import Log
 
-    root = project_root(options.root)
+    root = find_root(options.root)
     named = {"dataset.name": options.dataset} if options.dataset else {}
     folder = record_log(
         root,
-        options.out or results_folder(root) / "runs",
+        options.out or find_results_folder(root) / "runs",
         PROGRAMS[options.format],
         Log("\n".join(map(_text_of, logs)), ", ".join(map(str, logs)), exit_code),
         {**settings(options.set), **named},
@@ -409,10 +409,12 @@ def _emulate(options: argparse.Namespace) -> int:
 
     if (options.run is None) == (options.plan is None) or (options.plan and options.trace):
         raise UserError("emulate takes either RUN, with --trace if wanted, or --plan FILE.")
-    root = project_root(options.root)
-    runs = results_folder(root) / "runs"
+    root = find_root(options.root)
+    runs = find_results_folder(root) / "runs"
     folders = (
-        [runs / run for run in read_plan(options.plan)] if options.plan else [find_run(runs, options.run)]
+        [runs / run for run in read_plan(options.plan).runs_by_id]
+        if options.plan
+        else [find_run(runs, options.run)]
     )
 
     def emulated(folder: Path) -> PricedEpoch:

@@ -25,18 +25,18 @@ import yaml
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.device import gpu_build, gpu_count, gpu_properties, is_gpu
-from harness.doctor.gpu_links import call_constant, host_constants, unmeasured_links
+from harness.doctor.gpu_links import make_unmeasured_links, measure_call_constant, measure_host_constants
 from harness.doctor.kernel_rates import (
-    cores_per_node,
-    dense_constants,
-    launch_constant,
-    memory_constant,
-    sampling_constant,
+    count_cores_per_node,
+    measure_dense_constants,
+    measure_launch_constant,
+    measure_memory_constant,
+    measure_sampling_constant,
 )
-from harness.doctor.links import GB, MEASURED, constant, links, measure, new_card
-from harness.doctor.measurements import Measuring, table_of
-from harness.doctor.spmm_rates import spmm_constants
-from harness.doctor.survey import answer
+from harness.doctor.links import GB, MEASURED, fit_links, make_constant, measure, new_card
+from harness.doctor.measurements import Measuring, format_table
+from harness.doctor.spmm_rates import measure_spmm_constants
+from harness.doctor.survey import run_tool
 from harness.documents import read_yaml
 from harness.files import write_text
 from harness.predict.pricing import MICRO
@@ -60,41 +60,44 @@ class Calibration(NamedTuple):
     """The name of the GPU, or `this machine`."""
 
 
-def default_ranks(root: Path, machine: str) -> int:
+def default_rank_count(root: Path, machine: str) -> int:
     """Two ranks, or one on a machine with a single GPU."""
     return 1 if load_machine(root, machine).engine == "nccl" and gpu_count() == 1 else 2
 
 
-def calibrated(
+def calibrate_machine(
     root: Path, machine: str, ranks: int, tell: Callable[[str], None], on_step: OnStep = ignore_step
 ) -> Calibration:
     """The sections of a card, as measured here and now."""
     card = load_machine_card(root, machine)
     device = engine.select_device(Engine(card.engine), 0)
     torch.set_num_threads(card.threads_per_rank)
-    measuring = Measuring(load_machine(root, machine), device, measured_on(device), on_step)
+    measuring = Measuring(load_machine(root, machine), device, measure_device(device), on_step)
     if is_gpu(device):
         measuring.ends = time.monotonic() + SPMM_ENDS
-        sections = _sections_of_gpu(measuring, card, root, ranks, tell)
+        sections = _measure_gpu_sections(measuring, card, root, ranks, tell)
     else:
-        rates = _rates(measuring, tell)
-        sections = {"rates": rates, "links": links(measure(root, machine, ranks, tell), ranks, on_cores=True)}
+        rates = _measure_rates(measuring, tell)
+        sections = {
+            "rates": rates,
+            "links": fit_links(measure(root, machine, ranks, tell), ranks, on_cores=True),
+        }
     name = gpu_properties(device).name if is_gpu(device) else "this machine"
-    return Calibration(sections, measuring.notes, table_of(measuring.times), name)
+    return Calibration(sections, measuring.notes, format_table(measuring.times), name)
 
 
-def measured_on(device: torch.device) -> str:
+def measure_device(device: torch.device) -> str:
     """The source of what is measured on a device: the GPU, its driver, the versions of CUDA and torch, and the date."""
     date = time.strftime("%Y-%m-%d")
     if not is_gpu(device):
         return f"{MEASURED}, {date}"
-    drivers = answer("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or ""
+    drivers = run_tool("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or ""
     driver = drivers.partition("\n")[0]  # one line for each GPU
     versions = [f"driver {driver}" if driver else "", gpu_build() or "", f"torch {torch.__version__}"]
     return f"{MEASURED} on {gpu_properties(device).name}, {', '.join(filter(None, versions))}, {date}"
 
 
-def _rates(measuring: Measuring, tell: Callable[[str], None]) -> dict[str, Any]:
+def _measure_rates(measuring: Measuring, tell: Callable[[str], None]) -> dict[str, Any]:
     """The constants of the section `rates` that could be measured."""
     found: dict[str, Any] = {}
 
@@ -108,24 +111,26 @@ def _rates(measuring: Measuring, tell: Callable[[str], None]) -> dict[str, Any]:
     def bandwidth() -> float:
         return GB * float(found["memory_gbs"]["value"]) if "memory_gbs" in found else float("inf")
 
-    stage("launches", lambda: {"launch_us": launch_constant(measuring)})
-    stage("elementwise kernels", lambda: {"memory_gbs": memory_constant(measuring, seconds_of_launch())})
-    stage("dense products", lambda: dense_constants(measuring, seconds_of_launch(), bandwidth()))
-    stage("sampling", lambda: {"sample_ns": sampling_constant(measuring)})
-    stage("sparse products", lambda: {"spmm": spmm_constants(measuring, seconds_of_launch())})
-    found["efficiency"] = constant(1.0, 1.0, "measured rates are reached")
-    return {name: found[name] for name in Rates.model_fields if name in found} | cores_per_node(
+    stage("launches", lambda: {"launch_us": measure_launch_constant(measuring)})
+    stage(
+        "elementwise kernels", lambda: {"memory_gbs": measure_memory_constant(measuring, seconds_of_launch())}
+    )
+    stage("dense products", lambda: measure_dense_constants(measuring, seconds_of_launch(), bandwidth()))
+    stage("sampling", lambda: {"sample_ns": measure_sampling_constant(measuring)})
+    stage("sparse products", lambda: {"spmm": measure_spmm_constants(measuring, seconds_of_launch())})
+    found["efficiency"] = make_constant(1.0, 1.0, "measured rates are reached")
+    return {name: found[name] for name in Rates.model_fields if name in found} | count_cores_per_node(
         measuring.device
     )
 
 
-def _sections_of_gpu(
+def _measure_gpu_sections(
     measuring: Measuring, card: MachineCard, root: Path, ranks: int, tell: Callable[[str], None]
 ) -> dict[str, Any]:
     """All that a GPU can tell; a constant that was not measured stays as the card has it."""
     sections: dict[str, Any] = {"memory_gb": round(gpu_properties(measuring.device).memory / GB, 1)}
     before = card.model_dump(mode="json", include={"rates", "links"}, exclude_defaults=True)
-    rates = before.get("rates", {}) | _rates(measuring, tell)
+    rates = before.get("rates", {}) | _measure_rates(measuring, tell)
     needed = [name for name, field in Rates.model_fields.items() if field.is_required()]
     if missing := [name for name in needed if name not in rates]:
         measuring.notes.append(
@@ -137,11 +142,13 @@ def _sections_of_gpu(
     if ranks > 1:
         between = measuring.attempt("links between GPUs", lambda: measure(root, card.name, ranks, tell))
     per_node = card.slurm.ranks_per_node if card.slurm else gpu_count()
-    known = links(between, per_node) if between else before.get("links") or unmeasured_links(per_node)
+    known = (
+        fit_links(between, per_node) if between else before.get("links") or make_unmeasured_links(per_node)
+    )
     tell("measuring copies between host and GPU")
-    host = measuring.attempt("copies between host and GPU", partial(host_constants, measuring)) or {}
+    host = measuring.attempt("copies between host and GPU", partial(measure_host_constants, measuring)) or {}
     tell("measuring calls over NCCL")
-    call = measuring.attempt("calls over NCCL", partial(call_constant, measuring)) or {}
+    call = measuring.attempt("calls over NCCL", partial(measure_call_constant, measuring)) or {}
     sections["links"] = known | host | call
     return sections
 
@@ -159,11 +166,11 @@ def write_sections(root: Path, machine: str, sections: dict[str, Any]) -> Path:
 def write_new_card(root: Path, machine: str, name: str, done: Calibration) -> Path:
     """Writes config/machines/NAME.yaml: the card of `machine` with what was measured."""
     path = new_card(root, name)
-    write_text(path, new_card_text(root, machine, done))
+    write_text(path, format_new_card(root, machine, done))
     return path
 
 
-def new_card_text(root: Path, machine: str, done: Calibration) -> str:
+def format_new_card(root: Path, machine: str, done: Calibration) -> str:
     """The card of `machine` with what was measured, which its description names."""
     source = MACHINES / f"{machine}.yaml"
     what = "rates, memory and links" if "rates" in done.sections else "memory and links"

@@ -20,10 +20,15 @@ from harness.comm.collectives import Reduction, StartedCall
 from harness.comm.engine import Engine
 from harness.comm.launchers import RankPlace
 from harness.device import reset_memory
-from harness.doctor.links import ASSUMED, GB, constant
+from harness.doctor.links import ASSUMED, GB, make_constant
 from harness.doctor.measurements import KernelTime, Measuring
-from harness.doctor.stopwatch import seconds_of
-from harness.doctor.term_fit import factor_of, fit_terms, held_out_ratios, median_and_factor
+from harness.doctor.stopwatch import time_work
+from harness.doctor.term_fit import (
+    compute_factor,
+    compute_held_out_ratios,
+    compute_median_and_factor,
+    fit_terms,
+)
 from harness.launch.worker_pool import Pool
 from harness.predict.pricing import MICRO
 
@@ -33,25 +38,27 @@ SMALL, LARGE = 1 << 16, 1 << 20
 """Copies of at most so many bytes are mostly latency, and those of at least so many mostly bandwidth."""
 
 
-def host_constants(measuring: Measuring) -> dict[str, Any]:
+def measure_host_constants(measuring: Measuring) -> dict[str, Any]:
     """The bandwidth and the latency of copies from and to pinned memory of the host, one at a time."""
     sizes, seconds = list[int](), list[float]()
     for done, size in enumerate(COPIED):
         measuring.on_step(done, len(COPIED), f"copies of {size:,} bytes between host and GPU")
-        both = measuring.attempt(f"copies of {size:,} bytes", partial(_copies, measuring, size)) or []
+        both = measuring.attempt(f"copies of {size:,} bytes", partial(_time_copies, measuring, size)) or []
         sizes += [size] * len(both)
         seconds += both
     terms, taken = np.array([(size, 1.0) for size in sizes]), np.array(seconds)
     per_byte, latency = fit_terms(terms, taken).tolist()
-    ratios, moved = held_out_ratios(terms, taken, [sizes]), np.array(sizes)
+    ratios, moved = compute_held_out_ratios(terms, taken, [sizes]), np.array(sizes)
     remark = "one GPU copies, from or to pinned memory"
     return {
-        "host_gbs": measuring.constant(1 / per_byte / GB, factor_of(ratios[moved >= LARGE]), remark),
-        "host_latency_us": measuring.constant(latency / MICRO, factor_of(ratios[moved <= SMALL]), remark),
+        "host_gbs": measuring.constant(1 / per_byte / GB, compute_factor(ratios[moved >= LARGE]), remark),
+        "host_latency_us": measuring.constant(
+            latency / MICRO, compute_factor(ratios[moved <= SMALL]), remark
+        ),
     }
 
 
-def _copies(measuring: Measuring, size: int) -> list[float]:
+def _time_copies(measuring: Measuring, size: int) -> list[float]:
     """The seconds of a copy up and of one down."""
     here = torch.empty(size, dtype=torch.uint8, pin_memory=True)
     there = torch.empty(size, dtype=torch.uint8, device=measuring.device)
@@ -70,18 +77,20 @@ LEAST_WITHIN = 2.0
 PATIENCE = 60.0
 
 
-def call_constant(measuring: Measuring) -> dict[str, Any]:
+def measure_call_constant(measuring: Measuring) -> dict[str, Any]:
     """The least time of a call over NCCL, measured by a rank alone in a process of its own, which may hang or die."""
     reset_memory(measuring.device)  # that process needs memory of the GPU too
     with Pool(engine=Engine.NCCL, patience=PATIENCE) as pool:
-        (times,) = pool.run(1, times_of_calls)
+        (times,) = pool.run(1, time_calls)
     measuring.times += times
-    value, within = median_and_factor([each.seconds for each in times if each.bytes == FEW], LEAST_WITHIN)
+    value, within = compute_median_and_factor(
+        [each.seconds for each in times if each.bytes == FEW], LEAST_WITHIN
+    )
     remark = "a floor: calls of a world of one over NCCL, which send nothing"
     return {"call_us": measuring.constant(value / MICRO, max(within, LEAST_WITHIN), remark)}
 
 
-def times_of_calls() -> list[KernelTime]:
+def time_calls() -> list[KernelTime]:
     """The seconds of each collective, of few bytes and of many, in a world of one with a process group."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("default")  # the ranks of a pool take a warning for an error
@@ -89,16 +98,16 @@ def times_of_calls() -> list[KernelTime]:
         device = engine.join_world(Engine.NCCL, RankPlace(), rendezvous=meet, group_of_one=True)
         try:
             return [
-                KernelTime(name, seconds_of(call, device), bytes=size)
+                KernelTime(name, time_work(call, device), bytes=size)
                 for size in (FEW, MANY)
-                for name, call in calls(torch.ones(size // 4, device=device)).items()
+                for name, call in list_calls(torch.ones(size // 4, device=device)).items()
             ]
         finally:
             engine.leave_world()
             engine.read_network()  # removes the log of NCCL
 
 
-def calls(x: Tensor) -> dict[str, Callable[[], object]]:
+def list_calls(x: Tensor) -> dict[str, Callable[[], object]]:
     """The collectives of a world of one on a buffer."""
     group, sizes = dist.group.WORLD, [len(x)]
     assert group is not None
@@ -119,13 +128,13 @@ def _finish(start: Callable[[], StartedCall[Tensor]]) -> Tensor:
     return call.result()
 
 
-def unmeasured_links(devices_per_node: int) -> dict[str, Any]:
+def make_unmeasured_links(devices_per_node: int) -> dict[str, Any]:
     """The links of a machine that nobody measured: intervals that hold PCIe and NVLink, Ethernet and InfiniBand."""
     return {
         "devices_per_node": devices_per_node,
-        "intra_gbs": constant(80.0, 4.0, f"{ASSUMED}: PCIe 4.0 to NVLink 4"),
-        "node_gbs": constant(12.0, 10.0, f"{ASSUMED}: 10 Gbit/s Ethernet to four NICs of 200 Gbit/s"),
-        "intra_latency_us": constant(3.0, 2.0, ASSUMED),
-        "latency_us": constant(8.0, 4.0, ASSUMED),
-        "all_to_all_share": constant(0.5, 2.0, ASSUMED),
+        "intra_gbs": make_constant(80.0, 4.0, f"{ASSUMED}: PCIe 4.0 to NVLink 4"),
+        "node_gbs": make_constant(12.0, 10.0, f"{ASSUMED}: 10 Gbit/s Ethernet to four NICs of 200 Gbit/s"),
+        "intra_latency_us": make_constant(3.0, 2.0, ASSUMED),
+        "latency_us": make_constant(8.0, 4.0, ASSUMED),
+        "all_to_all_share": make_constant(0.5, 2.0, ASSUMED),
     }

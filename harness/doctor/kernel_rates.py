@@ -14,9 +14,9 @@ from harness.check.case import check_graph
 from harness.comm.grid import Grid
 from harness.device import gpu_properties, is_gpu
 from harness.doctor.links import GB
-from harness.doctor.measurements import Measuring, beyond_launch
-from harness.doctor.spmm_rates import SCALES, UNKNOWN_CACHE, graphs, uniform_graph
-from harness.doctor.term_fit import median_and_factor
+from harness.doctor.measurements import Measuring, subtract_launch
+from harness.doctor.spmm_rates import SCALES, UNKNOWN_CACHE, make_graphs, make_uniform_graph
+from harness.doctor.term_fit import compute_median_and_factor
 from harness.ledger import AxisName, Ledger
 from harness.ledger.tape import ProductShape, Tape
 from harness.predict.pricing import MICRO, NANO
@@ -37,16 +37,18 @@ TINY, KINDS = 50, ("gcn", "sage", "gat")
 """The vertices of a graph whose kernels compute next to nothing, and the models that are trained on it."""
 
 
-def launch_constant(measuring: Measuring) -> dict[str, Any]:
+def measure_launch_constant(measuring: Measuring) -> dict[str, Any]:
     """The seconds of a training step on a tiny graph, over the number of its kernels; the host's share is included."""
-    each = [measuring.attempt(f"a step of {kind}", partial(_launch, measuring, kind)) for kind in KINDS]
-    value, within = median_and_factor([seconds for seconds in each if seconds is not None], ASSUMED)
+    each = [
+        measuring.attempt(f"a step of {kind}", partial(_measure_launch, measuring, kind)) for kind in KINDS
+    ]
+    value, within = compute_median_and_factor([seconds for seconds in each if seconds is not None], ASSUMED)
     return measuring.constant(value / MICRO, within)
 
 
-def _launch(measuring: Measuring, kind: str) -> float:
+def _measure_launch(measuring: Measuring, kind: str) -> float:
     graph = MemoryStore(check_graph(TINY))
-    spec = _spec(measuring.machine, "serial", {"p": 1}, 0, {"kind": kind})
+    spec = _make_spec(measuring.machine, "serial", {"p": 1}, 0, {"kind": kind})
     strategy = load_strategy("serial")(spec, facts_of(graph))
 
     def trainer(ledger: Ledger) -> Trainer:
@@ -63,7 +65,7 @@ def _launch(measuring: Measuring, kind: str) -> float:
     return taken / 20 / kernels
 
 
-def _spec(
+def _make_spec(
     machine: Machine, strategy: str, grid: dict[str, int], batch: int, model: dict[str, Any] | None = None
 ) -> Spec:
     return Spec.model_validate(
@@ -94,7 +96,7 @@ BOUND = 1.25
 """A product is taken to be bound by arithmetic if it takes this many times as long as its bytes."""
 
 
-def memory_constant(measuring: Measuring, launch: float) -> dict[str, Any]:
+def measure_memory_constant(measuring: Measuring, launch: float) -> dict[str, Any]:
     """The bandwidth of elementwise kernels with one operand and with two."""
     device, rates = measuring.device, []
     sizes: Sequence[int] = STREAMED
@@ -109,19 +111,21 @@ def memory_constant(measuring: Measuring, launch: float) -> dict[str, Any]:
             ("relu", partial(torch.relu, x), 2),
         ):
             moved = tensors * x.nbytes
-            rates.append(moved / beyond_launch(measuring.seconds(name, work, moved=moved), launch))
-    value, within = median_and_factor(rates, ASSUMED)
+            rates.append(moved / subtract_launch(measuring.seconds(name, work, moved=moved), launch))
+    value, within = compute_median_and_factor(rates, ASSUMED)
     return measuring.constant(value / GB, within)
 
 
-def dense_constants(measuring: Measuring, launch: float, memory: float) -> dict[str, Any]:
+def measure_dense_constants(measuring: Measuring, launch: float, memory: float) -> dict[str, Any]:
     """The rate of dense products as torch is set up; on a GPU, also that in bfloat16, and a remark on TF32.
 
     `memory` is the bandwidth in bytes a second: products that it bounds say nothing of arithmetic.
     """
     if not is_gpu(measuring.device):
-        return {"tflops": measuring.constant(*_dense_rate(measuring, "float32", LAYERS, launch, memory))}
-    rate = partial(_dense_rate, measuring, layers=LAYERS_ON_GPU, launch=launch, memory=memory)
+        return {
+            "tflops": measuring.constant(*_measure_dense_rate(measuring, "float32", LAYERS, launch, memory))
+        }
+    rate = partial(_measure_dense_rate, measuring, layers=LAYERS_ON_GPU, launch=launch, memory=memory)
     chosen = torch.get_float32_matmul_precision()
     other = "high" if chosen == "highest" else "highest"
 
@@ -141,7 +145,7 @@ def dense_constants(measuring: Measuring, launch: float, memory: float) -> dict[
     return constants | ({"tflops_half": measuring.constant(*half)} if half else {})
 
 
-def _dense_rate(
+def _measure_dense_rate(
     measuring: Measuring,
     values: str,
     layers: Sequence[tuple[int, int, int]],
@@ -158,12 +162,12 @@ def _dense_rate(
             for sizes in ((m, k), (k, n))
         )
         product = ProductShape(m, k, n, 0, values, "")
-        taken = beyond_launch(measuring.seconds(name, partial(torch.mm, X, Y), product), launch)
+        taken = subtract_launch(measuring.seconds(name, partial(torch.mm, X, Y), product), launch)
         all_rates.append(2e-12 * m * k * n / taken)
         if taken > BOUND * X.itemsize * (m * k + k * n + m * n) / memory:
             rates.append(all_rates[-1])
     if len(rates) > 1:
-        return median_and_factor(rates, ASSUMED)
+        return compute_median_and_factor(rates, ASSUMED)
     measuring.notes.append(f"memory bounds dense products in {values}: the rate is that of the fastest")
     return max(all_rates), FASTEST_WITHIN
 
@@ -176,27 +180,27 @@ SAMPLED_SCALE, SAMPLED_DEGREE = 17, 24
 """The graph that mini-batches are drawn from on a GPU; on a CPU, the first graph of sparse products."""
 
 
-def sampling_constant(measuring: Measuring) -> dict[str, Any]:
+def measure_sampling_constant(measuring: Measuring) -> dict[str, Any]:
     """The seconds of a sampled entry of GraphSAGE, whose sampler draws where the matrix is."""
     device = measuring.device
     if is_gpu(device):
-        A = uniform_graph(1 << SAMPLED_SCALE, SAMPLED_DEGREE << SAMPLED_SCALE, device)
+        A = make_uniform_graph(1 << SAMPLED_SCALE, SAMPLED_DEGREE << SAMPLED_SCALE, device)
     else:
-        A = next(graphs(SCALES, device)).A
+        A = next(make_graphs(SCALES, device)).A
     facts = Facts(A.rows, A.nnz, 1, 2, directed=True, labelled=A.rows, training=A.rows)
     targets, each = torch.arange(A.rows, device=device), []
     batches = sorted({min(batch, A.rows) for batch in BATCHES})
     for done, batch in enumerate(batches):
         measuring.on_step(done, len(batches), f"a mini-batch of {batch:,} targets")
-        spec = _spec(measuring.machine, "graphsage", {"d": 1}, batch)
+        spec = _make_spec(measuring.machine, "graphsage", {"d": 1}, batch)
         sampled = partial(load_strategy("graphsage")(spec, facts).mini_batch, 0, 0, A, targets)
         entries = sum(matrix.nnz for matrix in sampled().A)
         each.append(measuring.seconds(f"a mini-batch of {entries} entries", sampled) / entries)
     where = "drawn by graphsage on the GPU" if is_gpu(device) else "drawn by graphsage on the host"
-    value, within = median_and_factor(each, ASSUMED)
+    value, within = compute_median_and_factor(each, ASSUMED)
     return measuring.constant(value / NANO, max(within, ASSUMED), where)
 
 
-def cores_per_node(device: torch.device) -> dict[str, int]:
+def count_cores_per_node(device: torch.device) -> dict[str, int]:
     """The cores that ranks share; none where every rank has a device of its own."""
     return {} if is_gpu(device) else {"cores_per_node": len(os.sched_getaffinity(0))}

@@ -35,14 +35,14 @@ from harness.launch.processes import Ranks
 from harness.launch.rank_starter import rank_starter
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.spec.machine_card import MACHINES, MachineCard, MeasuredLink, load_machine, load_machine_card
-from harness.spec.root import results_folder
+from harness.spec.root import find_results_folder
 from harness.validation import RANKS, check_name, format_value
 
 LONGEST = 120.0
 """Seconds after which the measurement is ended: the ranks themselves stop after thirty."""
 
 
-class Measured(NamedTuple):
+class LinkMeasurement(NamedTuple):
     """The result of a measurement."""
 
     rows: list[MeasuredLink]
@@ -51,11 +51,11 @@ class Measured(NamedTuple):
     """The network between nodes that NCCL chose; None without NCCL."""
 
 
-def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -> Measured:
+def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -> LinkMeasurement:
     """Starts ranks as a run does, on this machine or on the nodes of this Slurm job, and measures their links."""
     if ranks < 2:
         raise UserError(f"--ranks {ranks} is not accepted: links are between two ranks or more.")
-    card, folder = load_machine(root, machine), results_folder(root)
+    card, folder = load_machine(root, machine), find_results_folder(root)
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
     tell(f"measuring all-reduces between {ranks} ranks over {card.engine}, about 30 s")
@@ -74,7 +74,9 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
             raise RunError(f"the ranks could not measure their links: {read_tail(log, 1500)}")
         result = json.loads(out.read_text(encoding="utf-8"))
     check_network(load_machine_card(root, machine), ranks, result["network"])
-    return Measured([MeasuredLink(**row) for row in result["rows"]], result["latency_us"], result["network"])
+    return LinkMeasurement(
+        [MeasuredLink(**row) for row in result["rows"]], result["latency_us"], result["network"]
+    )
 
 
 def check_network(card: MachineCard, ranks: int, network: str | None) -> None:
@@ -99,18 +101,18 @@ def new_card(root: Path, name: str) -> Path:
     return path
 
 
-def write_card(root: Path, machine: str, name: str, measured: Measured) -> Path:
+def write_card(root: Path, machine: str, name: str, measured: LinkMeasurement) -> Path:
     """Writes config/machines/NAME.yaml: the card of `machine` with the measured links."""
     path, card, source = new_card(root, name), load_machine_card(root, machine), MACHINES / f"{machine}.yaml"
     document = read_yaml(root / source, str(source))
     per_node = card.slurm.ranks_per_node if card.slurm else max(row.size for row in measured.rows)
-    document["links"] = links(measured, per_node)
+    document["links"] = fit_links(measured, per_node)
     origin = f"# {machine}.yaml, links by all-reduces on {platform.node()}, {time.strftime('%Y-%m-%d')}."
     write_text(path, f"{origin}\n{yaml.safe_dump(document, sort_keys=False)}")
     return path
 
 
-def links(measured: Measured, per_node: int, *, on_cores: bool = False) -> dict[str, Any]:
+def fit_links(measured: LinkMeasurement, per_node: int, *, on_cores: bool = False) -> dict[str, Any]:
     """The `links` of a card. Rows of larger axes come last: of those that are not above an axis, the last holds.
 
     With `on_cores` the ranks are those of one machine without devices of their own: a message takes as long as the
@@ -120,25 +122,25 @@ def links(measured: Measured, per_node: int, *, on_cores: bool = False) -> dict[
     inside = [row.gbs for row in rows if row.before * row.size <= per_node]
     leaving = [row.gbs * min(per_node, row.before) for row in rows if row.before * row.size > per_node]
     hops = 2 * (max(row.before * row.size for row in rows) - 1)
-    latency = constant(measured.latency_us / hops, 1.5)
+    latency = make_constant(measured.latency_us / hops, 1.5)
     intra, node = max(inside or leaving), max(leaving or inside)
     if on_cores:
         return {
             "devices_per_node": RANKS,
-            "intra_gbs": constant(100.0, 2.0, ASSUMED),
-            "node_gbs": constant(100.0, 2.0, ASSUMED),
+            "intra_gbs": make_constant(100.0, 2.0, ASSUMED),
+            "node_gbs": make_constant(100.0, 2.0, ASSUMED),
             "intra_latency_us": latency,
             "latency_us": dict(latency),
-            "all_to_all_share": constant(1.0, 1.5, ASSUMED),
-            "cpu_gbs": constant(intra, 1.5),
+            "all_to_all_share": make_constant(1.0, 1.5, ASSUMED),
+            "cpu_gbs": make_constant(intra, 1.5),
         }
     return {
         "devices_per_node": per_node,
-        "intra_gbs": constant(intra, 1.3),
-        "node_gbs": constant(node, 1.3),
+        "intra_gbs": make_constant(intra, 1.3),
+        "node_gbs": make_constant(node, 1.3),
         "intra_latency_us": latency,
         "latency_us": dict(latency),
-        "all_to_all_share": constant(0.5, 2.0, ASSUMED),
+        "all_to_all_share": make_constant(0.5, 2.0, ASSUMED),
         "measured": [{**row.model_dump(), "gbs": float(f"{row.gbs:.4g}")} for row in rows],
     }
 
@@ -146,7 +148,7 @@ def links(measured: Measured, per_node: int, *, on_cores: bool = False) -> dict[
 ASSUMED, MEASURED = "assumed", "measured by harness doctor"
 
 
-def constant(value: float, within: float, source: str = "") -> dict[str, Any]:
+def make_constant(value: float, within: float, source: str = "") -> dict[str, Any]:
     """A constant of a card, measured now unless another source is named."""
     measured = f"{MEASURED}, {time.strftime('%Y-%m-%d')}"
     return {"value": float(f"{value:.4g}"), "within": within, "source": source or measured}
@@ -176,7 +178,7 @@ def main() -> int:
     interfaces.choose_interface(options, at)
     device = engine.join_world(options.engine, at, rendezvous=options.meeting)
     try:
-        result = measured_here(at.world, device) | {"network": engine.read_network()}
+        result = measure_on_rank(at.world, device) | {"network": engine.read_network()}
     finally:
         engine.leave_world()
     if at.rank == 0:
@@ -184,21 +186,21 @@ def main() -> int:
     return 0
 
 
-def measured_here(world: int, device: torch.device) -> dict[str, object]:
+def measure_on_rank(world: int, device: torch.device) -> dict[str, object]:
     """GB a second of every axis, and microseconds of the smallest all-reduce between all ranks."""
-    shapes = axes(world)
+    shapes = list_axes(world)
     rows = []
     for before, size in shapes:
-        grid = _grid(world, before, size, device)
-        seconds = _seconds(grid, grid[AxisName.Y], LARGE, SECONDS / len(shapes), ROUNDS)
+        grid = _make_grid(world, before, size, device)
+        seconds = _time_call(grid, grid[AxisName.Y], LARGE, SECONDS / len(shapes), ROUNDS)
         received = traffic.all_reduce(LARGE, size).received
         rows.append({"before": before, "size": size, "gbs": received / seconds / GB})
-    grid = _grid(world, 1, world, device)
-    latency = _seconds(grid, grid[AxisName.Y], 4, SECONDS / len(shapes), SMALL_ROUNDS)
+    grid = _make_grid(world, 1, world, device)
+    latency = _time_call(grid, grid[AxisName.Y], 4, SECONDS / len(shapes), SMALL_ROUNDS)
     return {"rows": rows, "latency_us": 1e6 * latency}
 
 
-def axes(world: int) -> list[tuple[int, int]]:
+def list_axes(world: int) -> list[tuple[int, int]]:
     """The distance and the number of an axis's members, for all axes whose groups fill the world."""
     parts = [number for number in range(1, world + 1) if world % number == 0]
     return [
@@ -206,12 +208,12 @@ def axes(world: int) -> list[tuple[int, int]]:
     ]
 
 
-def _grid(world: int, before: int, size: int, device: torch.device) -> Grid:
+def _make_grid(world: int, before: int, size: int, device: torch.device) -> Grid:
     shape = {AxisName.X: world // (before * size), AxisName.Y: size, AxisName.Z: before}
     return Grid.build(shape, Ledger(recording=False), device)
 
 
-def _seconds(grid: Grid, axis: Axis, size: int, patience: float, rounds: int) -> float:
+def _time_call(grid: Grid, axis: Axis, size: int, patience: float, rounds: int) -> float:
     """The median over rounds, each as long as on the slowest rank. No round begins after `patience` seconds."""
     buffer, taken = torch.ones(size // 4, device=axis.device), []
     begun = time.perf_counter()

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from harness.device import is_gpu, reset_memory
-from harness.doctor.links import constant
-from harness.doctor.stopwatch import seconds_of
+from harness.doctor.links import make_constant
+from harness.doctor.stopwatch import time_work
 from harness.ledger.tape import ProductShape
 from harness.progress import OnStep, ignore_step
 from harness.spec.machine_card import Machine
@@ -66,16 +66,16 @@ class Measuring:
         self, kernel: str, work: Callable[[], object], product: ProductShape | None = None, moved: int = 0
     ) -> float:
         """Times a kernel and keeps the time."""
-        taken = seconds_of(work, self.device)
+        taken = time_work(work, self.device)
         self.times.append(KernelTime(kernel, taken, product, moved))
         return taken
 
     def constant(self, value: float, within: float, remark: str = "") -> dict[str, Any]:
         """A constant of the card, measured here."""
-        return constant(value, within, f"{self.source}{f'; {remark}' if remark else ''}")
+        return make_constant(value, within, f"{self.source}{f'; {remark}' if remark else ''}")
 
 
-def table_of(times: Sequence[KernelTime]) -> str:
+def format_table(times: Sequence[KernelTime]) -> str:
     """The measured times as CSV, so that other terms can be fitted to them later."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
@@ -86,6 +86,6 @@ def table_of(times: Sequence[KernelTime]) -> str:
     return text.getvalue()
 
 
-def beyond_launch(seconds: float, launch: float) -> float:
+def subtract_launch(seconds: float, launch: float) -> float:
     """The seconds of a kernel's own work. A time that is hardly longer than a launch says little of the work."""
     return max(seconds - launch, seconds / 2)

@@ -23,11 +23,11 @@ ALLOWED = {torch.float32: 1e-4, torch.float64: 1e-10}
 """The largest deviation of a kernel's result, relative to the largest number."""
 
 
-def wrong_with_gpus(gpus: int) -> list[str]:
+def find_gpu_faults(gpus: int) -> list[str]:
     """What is wrong with the GPUs of this machine, in words. The test takes about a minute."""
     with Pool(engine=Engine.NCCL, patience=PATIENCE) as pool:
         try:
-            wrong = [words for words_of_rank in pool.run(gpus, wrong_here) for words in words_of_rank]
+            wrong = [words for words_of_rank in pool.run(gpus, find_local_faults) for words in words_of_rank]
             if not wrong:  # otherwise a training says nothing new
                 findings = check_smallest("cagnet-1d", pool.run, gpus, ON_GPUS)
                 wrong = [
@@ -38,7 +38,7 @@ def wrong_with_gpus(gpus: int) -> list[str]:
     return wrong
 
 
-def wrong_here() -> list[str]:
+def find_local_faults() -> list[str]:
     """What is wrong with the kernels of this rank's GPU, and with the sums over the GPUs of all ranks."""
     device, ranks = engine.select_device(Engine.NCCL, engine.rank()), engine.world_size()
     axis = Grid.build({AxisName.P: ranks}, Ledger(recording=False), device)[AxisName.P]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harness.device import free_memory, gpu_properties, is_gpu
 from harness.doctor.measurements import Measuring
-from harness.doctor.term_fit import factor_of, fit_terms, held_out_ratios
+from harness.doctor.term_fit import compute_factor, compute_held_out_ratios, fit_terms
 from harness.errors import RunError
 from harness.kernels import Csr, cast, from_coo
 from harness.kernels.spmm import cache_for_products, spmm
@@ -55,24 +55,29 @@ class ProductTime(NamedTuple):
     seconds: float
 
 
-def spmm_constants(measuring: Measuring, launch: float) -> dict[str, Any]:
+def measure_spmm_constants(measuring: Measuring, launch: float) -> dict[str, Any]:
     """The terms, fitted to relative errors, and the interval of products whose sizes and widths were held out."""
     device = measuring.device
     if not is_gpu(device):
-        return {**fitted_spmm(_measured(measuring, SCALES, WIDTHS), None, launch), "source": measuring.source}
+        return {
+            **fit_spmm(_measure_products(measuring, SCALES, WIDTHS), None, launch),
+            "source": measuring.source,
+        }
     cache = gpu_properties(device).cache or UNKNOWN_CACHE
-    measured = _measured(measuring, scales_on_gpu(cache, free_memory(device)), WIDTHS_ON_GPU)
+    measured = _measure_products(measuring, choose_gpu_scales(cache, free_memory(device)), WIDTHS_ON_GPU)
     full = [each for each in measured if each.product.values == "float32"]
-    terms = fitted_spmm([each for each in full if each.product.columns > 1], cache / MB, launch)
+    terms = fit_spmm([each for each in full if each.product.columns > 1], cache / MB, launch)
     _note_others(measuring, measured, terms, launch)
     return {**terms, "source": measuring.source}
 
 
-def _measured(measuring: Measuring, scales: Sequence[int], widths: Sequence[int]) -> list[ProductTime]:
+def _measure_products(
+    measuring: Measuring, scales: Sequence[int], widths: Sequence[int]
+) -> list[ProductTime]:
     """The products of all graphs; on a GPU, some of them in bfloat16 too."""
     found, has_half = list[ProductTime](), is_gpu(measuring.device)
     done, of = 0, len(scales) * len(DEGREES) * KINDS * len(widths)
-    for graph in graphs(scales, measuring.device):
+    for graph in make_graphs(scales, measuring.device):
         for width in widths:
             measuring.on_step(done, of, f"a sparse product of {graph.A.nnz:,} entries x {width}")
             done += 1
@@ -83,20 +88,20 @@ def _measured(measuring: Measuring, scales: Sequence[int], widths: Sequence[int]
                     return found
                 A = cast(graph.A, values)
                 taken = measuring.attempt(
-                    f"a sparse product {_words(A, width)}", partial(_time, measuring, A, width)
+                    f"a sparse product {_count_words(A, width)}", partial(_time_product, measuring, A, width)
                 )
                 if taken is not None:
-                    found.append(ProductTime(graph.scale, _product(A, width), taken))
+                    found.append(ProductTime(graph.scale, _make_product(A, width), taken))
                 elif values == torch.bfloat16:  # the library lacks this product, and is not asked again
                     has_half = False
     return found
 
 
-def _time(measuring: Measuring, A: Csr, width: int) -> float:
+def _time_product(measuring: Measuring, A: Csr, width: int) -> float:
     """The seconds of a product, in the way that training would choose."""
     H = torch.rand(A.cols, width, device=measuring.device).to(A.val.dtype)
     kept = cache_for_products(A, Measurements(measuring.device, {}).choose_fastest)
-    return measuring.seconds("sparse", lambda: spmm(kept, H), _product(A, width))
+    return measuring.seconds("sparse", lambda: spmm(kept, H), _make_product(A, width))
 
 
 def _note_others(
@@ -118,7 +123,7 @@ def _note_others(
             )
 
 
-def fitted_spmm(measured: Sequence[ProductTime], cache_mb: float | None, launch: float) -> dict[str, Any]:
+def fit_spmm(measured: Sequence[ProductTime], cache_mb: float | None, launch: float) -> dict[str, Any]:
     """The terms by name, in nanoseconds, and their interval. A launch is part of every time, and priced apart."""
     if not measured:
         raise RunError("no sparse product could be measured")
@@ -129,19 +134,23 @@ def fitted_spmm(measured: Sequence[ProductTime], cache_mb: float | None, launch:
     found = fit_terms(factors, seconds, known)
     values = {name: float(f"{each / NANO:.4g}") for name, each in zip(NAMES, found.tolist(), strict=False)}
     cache = {} if cache_mb is None else {"cache_mb": float(f"{cache_mb:.4g}")}
-    return {**values, **cache, "within": factor_of(held_out_ratios(factors, seconds, labels, known))}
+    return {
+        **values,
+        **cache,
+        "within": compute_factor(compute_held_out_ratios(factors, seconds, labels, known)),
+    }
 
 
-def _words(A: Csr, width: int) -> str:
+def _count_words(A: Csr, width: int) -> str:
     return f"of {A.nnz:,} entries x {width} in {str(A.val.dtype).removeprefix('torch.')}"
 
 
-def _product(A: Csr, width: int) -> ProductShape:
+def _make_product(A: Csr, width: int) -> ProductShape:
     values, indices = (str(dtype).removeprefix("torch.") for dtype in (A.val.dtype, A.col.dtype))
     return ProductShape(A.rows, A.cols, width, A.nnz, values, indices)
 
 
-def scales_on_gpu(cache: float, free: int) -> list[int]:
+def choose_gpu_scales(cache: float, free: int) -> list[int]:
     """The sizes of graphs, as powers of two, around that whose 64 columns in float32 fill the cache."""
     middle = round(log2(cache / (64 * 4)))
     widest = max(WIDTHS_ON_GPU)
@@ -150,23 +159,23 @@ def scales_on_gpu(cache: float, free: int) -> list[int]:
     return sorted(scales, reverse=True)  # if the time ends, small graphs are left out
 
 
-def graphs(scales: Sequence[int], device: torch.device) -> Iterator[SizedGraph]:
+def make_graphs(scales: Sequence[int], device: torch.device) -> Iterator[SizedGraph]:
     """Graphs with a power law and uniform ones, of few and of many entries in a row."""
     for scale in scales:
         for degree in DEGREES:
             generator = Rmat(scale, degree, seed=0)
             yield SizedGraph(
-                scale, degree, _matrix(generator.n, generator.edges(range(generator.draws)), device)
+                scale, degree, _make_matrix(generator.n, generator.edges(range(generator.draws)), device)
             )
-            yield SizedGraph(scale, degree, uniform_graph(generator.n, generator.draws, device))
+            yield SizedGraph(scale, degree, make_uniform_graph(generator.n, generator.draws, device))
 
 
-def uniform_graph(n: int, draws: int, device: torch.device) -> Csr:
+def make_uniform_graph(n: int, draws: int, device: torch.device) -> Csr:
     ends = torch.randint(n, (2, draws), generator=torch.Generator().manual_seed(0))
-    return _matrix(n, (ends[0], ends[1]), device)
+    return _make_matrix(n, (ends[0], ends[1]), device)
 
 
-def _matrix(n: int, ends: tuple[Tensor, Tensor], device: torch.device) -> Csr:
+def _make_matrix(n: int, ends: tuple[Tensor, Tensor], device: torch.device) -> Csr:
     """The matrix on the device, where entries are sorted too."""
     source, target = (each.to(device) for each in ends)
     ones = torch.ones(len(source), dtype=torch.int32, device=device)

@@ -17,38 +17,38 @@ from typing import NamedTuple
 
 from harness.errors import EXTRAS, UserError, install_command
 from harness.slurm.resources import (
-    AROUND,
-    PARTITIONS,
+    OVERHEAD_MINUTES,
+    PARTITION_QUERY,
     SITE_FILE,
     Site,
-    build,
-    forbidden,
-    job,
+    explain_refusal,
     load_site,
-    partitions_of,
-    place,
-    slurm_of,
+    load_slurm,
+    parse_partitions,
+    request_build,
+    request_job,
+    request_place,
 )
-from harness.slurm.srun import seconds_left
-from harness.spec.root import project_root, results_folder
+from harness.slurm.srun import read_seconds_left
+from harness.spec.root import find_results_folder, find_root
 
 PATIENCE = 20
-"""Seconds that a command may take to answer."""
+"""The time limit of a command in seconds."""
 
 
 @dataclass(frozen=True)
-class Examined:
-    """An item of the survey. `missing` is for items that the harness needs; a merely useful one is never missing."""
+class SurveyItem:
+    """An item of the survey. `missing` marks an absent item that the harness needs; useful items are never missing."""
 
     what: str
     found: str
     missing: bool = False
     doubtful: bool = False
-    """True for an item that may end runs, and that only the user can decide."""
+    """Whether the item may make runs fail in a way that only the user can judge."""
 
 
-def answer(*command: str) -> str | None:
-    """The output of a command; None if the command is absent, fails or does not end in time."""
+def run_tool(*command: str) -> str | None:
+    """Return the output of a command; None if it is not installed, fails or exceeds the time limit."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     except (OSError, subprocess.TimeoutExpired):
@@ -56,8 +56,8 @@ def answer(*command: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def text_of(path: Path) -> str:
-    """The text of a small file; nothing if the file cannot be read."""
+def read_text(path: Path) -> str:
+    """Return the text of a small file; an empty text if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except OSError:
@@ -67,18 +67,18 @@ def text_of(path: Path) -> str:
 Tell = Callable[[str], None]
 
 
-def survey(given: str | None, tell: Tell) -> Iterator[Examined]:
-    """All items; `given` is the value of --root. `tell` hears of the item that takes long."""
-    yield from software()
-    yield from machine(tell)
-    yield from folders(given)
-    yield from slurm(given)
+def survey_machine(given: str | None, tell: Tell) -> Iterator[SurveyItem]:
+    """Yield all items. `given` is the value of --root, and `tell` reports an item that takes long."""
+    yield from survey_software()
+    yield from survey_hardware(tell)
+    yield from survey_folders(given)
+    yield from survey_slurm(given)
 
 
 # Python, its packages, and the tools beside it.
 
 NEEDED = ("torch", "numpy", "scipy", "numba", "pandas", "pyarrow", "pydantic", "pyyaml")
-"""The packages without which nothing runs."""
+"""The packages that the harness needs."""
 PURPOSES = {
     "plots": "figures and reports need it",
     "partition": "partitions by METIS or as a hypergraph need it",
@@ -86,7 +86,7 @@ PURPOSES = {
     "pyg": "the strategy pyg and files of PyTorch Geometric need it",
     "slurm": "workflows need it, on the machine from which they are submitted",
 }
-"""What the packages of an extra are for. A machine that does none of this, such as a compute node, lacks nothing."""
+"""The purpose of each extra. A machine that does not need it, such as a compute node, may lack its packages."""
 OLDEST = (3, 11)
 USEFUL = {"nvidia-ml-py": "records will not say how busy a GPU is"}
 TOOLS = {
@@ -95,23 +95,23 @@ TOOLS = {
 }
 
 
-def software() -> Iterator[Examined]:
-    yield Examined("python", platform.python_version(), missing=sys.version_info < OLDEST)
+def survey_software() -> Iterator[SurveyItem]:
+    yield SurveyItem("python", platform.python_version(), missing=sys.version_info < OLDEST)
     for name in NEEDED:
-        installed = _version(name)
+        installed = _find_version(name)
         state = installed or f"not installed: pip install {name}"
-        yield Examined(name, state, missing=installed is None)
+        yield SurveyItem(name, state, missing=installed is None)
     for extra, packages in EXTRAS.items():
         absent = f"not installed; only {PURPOSES[extra]}: {install_command(extra)}"
         for name in packages:
-            yield Examined(name, _version(name) or absent)
+            yield SurveyItem(name, _find_version(name) or absent)
     for name, loss in USEFUL.items():
-        yield Examined(name, _version(name) or f"not installed: {loss}")
+        yield SurveyItem(name, _find_version(name) or f"not installed: {loss}")
     for tool, loss in TOOLS.items():
-        yield Examined(tool, "found" if shutil.which(tool) else f"none: {loss}")
+        yield SurveyItem(tool, "found" if shutil.which(tool) else f"none: {loss}")
 
 
-def _version(name: str) -> str | None:
+def _find_version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
@@ -123,35 +123,37 @@ def _version(name: str) -> str | None:
 DEVICES = Path("/sys/class/net")
 
 
-def machine(tell: Tell) -> Iterator[Examined]:
+def survey_hardware(tell: Tell) -> Iterator[SurveyItem]:
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    yield Examined("cores", f"{cores}: that many ranks run at full speed")
-    yield Examined("memory", f"{memory / 2**30:.0f} GiB")
-    yield from gpus(tell)
-    yield Examined("interfaces", ", ".join(map(_interface, _up())) or "none is up but the loopback")
-    yield _name()
+    yield SurveyItem("cores", f"{cores}: up to {cores} ranks run at full speed")
+    yield SurveyItem("memory", f"{memory / 2**30:.0f} GiB")
+    yield from survey_gpus(tell)
+    yield SurveyItem(
+        "interfaces", ", ".join(map(_describe_interface, _list_interfaces())) or "none is up but the loopback"
+    )
+    yield _check_host_name()
 
 
-def _up() -> list[Path]:
+def _list_interfaces() -> list[Path]:
     devices = sorted(DEVICES.iterdir()) if DEVICES.is_dir() else []
-    return [device for device in devices if device.name != "lo" and text_of(device / "operstate") == "up"]
+    return [device for device in devices if device.name != "lo" and read_text(device / "operstate") == "up"]
 
 
-def _interface(device: Path) -> str:
-    speed = text_of(device / "speed")
+def _describe_interface(device: Path) -> str:
+    speed = read_text(device / "speed")
     return f"{device.name} ({int(speed) / 1000:g} Gbit/s)" if speed.isdigit() else device.name
 
 
-def _name() -> Examined:
-    """The address on which gloo listens if no interface is named. No other node reaches the loopback."""
+def _check_host_name() -> SurveyItem:
+    """Return the address on which gloo listens without a named interface. Other nodes cannot reach the loopback."""
     name = socket.gethostname()
     try:
         address = socket.gethostbyname(name)
     except OSError:
-        return Examined("name", f"{name} has no address: name `interfaces` in the machine's card")
+        return SurveyItem("name", f"{name} has no address: name `interfaces` in the machine's card")
     lonely = ", the loopback: over several nodes the machine's card must name `interfaces`"
-    return Examined("name", f"{name} is {address}" + (lonely if address.startswith("127.") else ""))
+    return SurveyItem("name", f"{name} is {address}" + (lonely if address.startswith("127.") else ""))
 
 
 # The GPUs as ranks find them: driver, links, NUMA nodes, torch's build, devices against ranks, peers. Torch is imported
@@ -162,7 +164,7 @@ NODES, BUS = Path("/sys/devices/system/node"), Path("/sys/bus/pci/devices")
 
 
 class Gpu(NamedTuple):
-    """What nvidia-smi says of a GPU."""
+    """A GPU as nvidia-smi describes it."""
 
     name: str
     driver_version: str
@@ -174,60 +176,60 @@ class Gpu(NamedTuple):
 QUERY = "--query-gpu=name,driver_version,pci.bus_id,pcie.link.gen.current,pcie.link.width.current"
 
 
-def gpus(tell: Tell) -> Iterator[Examined]:
-    """All that is known of the GPUs, and of the library of their collectives."""
-    shown = answer("nvidia-smi", QUERY, "--format=csv,noheader") or ""
+def survey_gpus(tell: Tell) -> Iterator[SurveyItem]:
+    """Yield what is known about the GPUs and the library for their collectives."""
+    shown = run_tool("nvidia-smi", QUERY, "--format=csv,noheader") or ""
     found = [
         Gpu(*line.split(", ")) for line in shown.splitlines() if line.count(", ") == len(Gpu._fields) - 1
     ]
-    names = [gpu.name for gpu in found] or _of_amd()
-    yield Examined(
+    names = [gpu.name for gpu in found] or _list_amd_gpus()
+    yield SurveyItem(
         "GPU", ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or NO_GPU
     )
-    yield Examined("NCCL", _nccl())
+    yield SurveyItem("NCCL", _find_nccl())
     if found:
-        yield Examined("driver", ", ".join(sorted({gpu.driver_version for gpu in found})))
-        yield Examined("PCIe", ", ".join(f"generation {gpu.generation} x{gpu.lanes}" for gpu in found))
-        yield from _nearness(found)
+        yield SurveyItem("driver", ", ".join(sorted({gpu.driver_version for gpu in found})))
+        yield SurveyItem("PCIe", ", ".join(f"generation {gpu.generation} x{gpu.lanes}" for gpu in found))
+        yield from _check_numa(found)
     if names:
-        yield from _in_torch(tell)
+        yield from _check_torch(tell)
 
 
-def _of_amd() -> list[str]:
-    lines = (answer("rocm-smi", "--showid") or "").splitlines()
+def _list_amd_gpus() -> list[str]:
+    lines = (run_tool("rocm-smi", "--showid") or "").splitlines()
     return ["GPU by rocm-smi"] * len({line.split(":")[0] for line in lines if line.startswith("GPU[")})
 
 
-def _nccl() -> str:
-    """The NCCL package beside torch. Only `harness doctor --links` shows whether NCCL works."""
+def _find_nccl() -> str:
+    """Return the NCCL package installed with torch. `harness doctor --links` tests whether NCCL works."""
     packages = [(str(each.metadata["Name"]), each.version) for each in distributions()]
     nccl = [f"{name} {version}" for name, version in packages if name.startswith(("nvidia-nccl", "rccl"))]
     return ", ".join(nccl) or "no package of it: only gloo, or torch's own"
 
 
-def _nearness(found: list[Gpu]) -> Iterator[Examined]:
-    """The NUMA node of each GPU. A rank that may use no core of the node copies through the other processor."""
-    places = [text_of(BUS / gpu.bus.lower().removeprefix("0000") / "numa_node") for gpu in found]
+def _check_numa(found: list[Gpu]) -> Iterator[SurveyItem]:
+    """Yield the NUMA node of each GPU. A rank that cannot use a core of that node copies through the other socket."""
+    places = [read_text(BUS / gpu.bus.lower().removeprefix("0000") / "numa_node") for gpu in found]
     if not any(place.isdigit() for place in places):
         return
     allowed = os.sched_getaffinity(0)
     far = [
         str(number)
         for number, place in enumerate(places)
-        if place.isdigit() and not allowed & set(_cores(text_of(NODES / f"node{place}" / "cpulist")))
+        if place.isdigit() and not allowed & set(_parse_cores(read_text(NODES / f"node{place}" / "cpulist")))
     ]
     state = f"; this process may use no core near GPU {', '.join(far)}" if far else ""
-    yield Examined("NUMA", f"the GPUs are at the nodes {', '.join(places)}{state}")
+    yield SurveyItem("NUMA", f"the GPUs are at the nodes {', '.join(places)}{state}")
 
 
-def _cores(listed: str) -> set[int]:
-    """The cores of a list such as 0-3,8-11."""
+def _parse_cores(listed: str) -> set[int]:
+    """Return the cores in a list as 0-3,8-11."""
     spans = [span.partition("-") for span in listed.split(",") if span]
     return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
 
 
-def _in_torch(tell: Tell) -> Iterator[Examined]:
-    """What torch makes of the GPUs that the driver shows."""
+def _check_torch(tell: Tell) -> Iterator[SurveyItem]:
+    """Yield whether torch can use the GPUs that the driver shows."""
     import torch
 
     from harness.comm.launchers import VISIBLE_DEVICES
@@ -235,42 +237,42 @@ def _in_torch(tell: Tell) -> Iterator[Examined]:
 
     build, devices = gpu_build(), gpu_count()
     if build is None:
-        idle = f"{torch.__version__} is for neither CUDA nor ROCm, and the GPUs stay idle"
-        yield Examined("torch's build", f"{idle}: README.md says which torch to install", missing=True)
+        idle = f"{torch.__version__} is built for neither CUDA nor ROCm, so the GPUs are not used"
+        yield SurveyItem("torch's build", f"{idle}: README.md says which torch to install", missing=True)
         return
     if not devices:
         hiding = [f"{name}={os.environ[name]}" for name in VISIBLE_DEVICES if name in os.environ]
         reason = f"{' '.join(hiding)} hides them" if hiding else f"the driver may be too old for {build}"
-        yield Examined("torch's build", f"{torch.__version__} finds no GPU: {reason}", missing=True)
+        yield SurveyItem("torch's build", f"{torch.__version__} finds no GPU: {reason}", missing=True)
         return
-    yield Examined("torch's build", f"{torch.__version__} for {build}")
-    yield _seen(devices)
+    yield SurveyItem("torch's build", f"{torch.__version__} for {build}")
+    yield _check_device_count(devices)
     apart = [f"{one} and {other}" for one, other in pairs_without_peer_access()]
     if devices > 1:
-        yield Examined(
+        yield SurveyItem(
             "peers", f"no direct access between {', '.join(apart)}" if apart else "direct access between all"
         )
     tell(f"testing {devices} GPU{'s' if devices > 1 else ''}, about a minute")
-    yield _tested(devices)
+    yield _test_gpus(devices)
 
 
-def _tested(devices: int) -> Examined:
-    """The test of all GPUs. One that computes or sums wrongly would spoil every run."""
-    from harness.doctor.self_test import wrong_with_gpus
+def _test_gpus(devices: int) -> SurveyItem:
+    """Test all GPUs. A GPU that computes wrongly would make every run wrong."""
+    from harness.doctor.self_test import find_gpu_faults
 
-    if wrong := wrong_with_gpus(devices):
-        return Examined("self-test", "; ".join(wrong), missing=True)
+    if wrong := find_gpu_faults(devices):
+        return SurveyItem("self-test", "; ".join(wrong), missing=True)
     of_all = f", sums over {devices} GPUs" if devices > 1 else ""
-    return Examined("self-test", f"kernels{of_all} and a small training are equal to float64 on the host")
+    return SurveyItem("self-test", f"kernels{of_all} and a small training are equal to float64 on the host")
 
 
-def _seen(devices: int) -> Examined:
-    """The devices that torch sees, against the ranks that Slurm starts on a node."""
+def _check_device_count(devices: int) -> SurveyItem:
+    """Compare the devices that torch sees with the ranks that Slurm starts on a node."""
     seen, ranks = f"torch sees {devices}", os.environ.get("SLURM_NTASKS_PER_NODE", "")
     if ranks.isdigit() and int(ranks) > devices:
         advice = "start at most as many ranks as there are devices, or ask for more devices"
-        return Examined("devices", f"{seen}, and {ranks} ranks start on a node: {advice}", missing=True)
-    return Examined("devices", f"{seen}: that many ranks, each with a GPU of its own")
+        return SurveyItem("devices", f"{seen}, and {ranks} ranks start on a node: {advice}", missing=True)
+    return SurveyItem("devices", f"{seen}: that many ranks, each with its own GPU")
 
 
 # The folders of a project: whether they may be written, and whether other nodes see them.
@@ -278,27 +280,31 @@ def _seen(devices: int) -> Examined:
 SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "panfs", "wekafs", "pvfs2", "afs", "cifs", "fuse.sshfs")
 
 
-def folders(given: str | None) -> Iterator[Examined]:
+def survey_folders(given: str | None) -> Iterator[SurveyItem]:
     try:
-        root = project_root(given)
+        root = find_root(given)
     except UserError as error:
-        yield Examined("project root", str(error), missing=True)
+        yield SurveyItem("project root", str(error), missing=True)
         return
-    written = {"results": results_folder(root), "figures": root / "figures", "datasets": root / "datasets"}
+    written = {
+        "results": find_results_folder(root),
+        "figures": root / "figures",
+        "datasets": root / "datasets",
+    }
     for name, folder in written.items():
-        existing = nearest(folder)
+        existing = find_existing_parent(folder)
         writable = os.access(existing, os.W_OK)
         state = "may be written" if writable else "may not be written"
-        yield Examined(name, f"{state}, {file_system(existing)}", missing=not writable)
+        yield SurveyItem(name, f"{state}, {describe_file_system(existing)}", missing=not writable)
 
 
-def nearest(folder: Path) -> Path:
-    """The folder, or its nearest parent that exists."""
+def find_existing_parent(folder: Path) -> Path:
+    """Return the folder, or its nearest parent that exists."""
     return next(place for place in (folder, *folder.absolute().parents) if place.exists())
 
 
-def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """The kind of file system, and whether other nodes share it."""
+def describe_file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
+    """Return the kind of file system, and whether other nodes share it."""
     lines = (
         [line.split() for line in mounts.read_text(encoding="utf-8").splitlines()] if mounts.exists() else []
     )
@@ -313,84 +319,84 @@ def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
 # Slurm, as seen from a login node or from inside a job.
 
 SHORTEST_MEMORY = 60
-"""Seconds for which squeue must remember an ended job, so that the executor sees how the job ended."""
+"""Seconds for which squeue must list an ended job, so that the executor sees how the job ended."""
 
 
-def slurm(given: str | None) -> Iterator[Examined]:
+def survey_slurm(given: str | None) -> Iterator[SurveyItem]:
     if shutil.which("srun") is None:
-        yield Examined("Slurm", "none: runs are launched on this machine only")
+        yield SurveyItem("Slurm", "none: runs are launched on this machine only")
     else:
-        yield from _cluster()
+        yield from _survey_cluster()
     try:
-        root = project_root(given)
-        yield from _site(root)
-        yield from _card(root)
+        root = find_root(given)
+        yield from _check_site(root)
+        yield from _check_card(root)
     except UserError as error:
-        yield Examined("site", str(error), missing=SITE_FILE.name in str(error))
+        yield SurveyItem("site", str(error), missing=SITE_FILE.name in str(error))
         return
-    yield from _shadowed(root)
+    yield from _check_profiles(root)
 
 
-def _cluster() -> Iterator[Examined]:
-    output = answer("scontrol", "show", "config")
+def _survey_cluster() -> Iterator[SurveyItem]:
+    output = run_tool("scontrol", "show", "config")
     if output is None:
-        yield Examined(
+        yield SurveyItem(
             "Slurm", "its commands are here, and no controller answers them: nothing can be submitted"
         )
         return
     config = dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", output, flags=re.MULTILINE))
-    yield Examined("Slurm", f"{config.get('SLURM_VERSION', '?')}, cluster {config.get('ClusterName', '?')}")
-    partitions = (answer("sinfo", "-h", "-o", "%P %D nodes, %l") or "none").splitlines()
-    yield Examined("partitions", "; ".join(partitions))
-    yield Examined("accounts", ", ".join(accounts()) or "Slurm lists none: any name will do")
+    yield SurveyItem("Slurm", f"{config.get('SLURM_VERSION', '?')}, cluster {config.get('ClusterName', '?')}")
+    partitions = (run_tool("sinfo", "-h", "-o", "%P %D nodes, %l") or "none").splitlines()
+    yield SurveyItem("partitions", "; ".join(partitions))
+    yield SurveyItem("accounts", ", ".join(list_accounts()) or "Slurm lists none: any name will do")
     memory = re.match(r"\d+", config.get("MinJobAge", ""))
     if memory and int(memory[0]) < SHORTEST_MEMORY:
-        yield Examined(
+        yield SurveyItem(
             "MinJobAge",
             f"{memory[0]} s: squeue forgets ended jobs so soon that jobs without their outputs count as failed "
             "minutes later",
         )
     if "SLURM_JOB_ID" in os.environ:
-        yield _job()
+        yield _survey_job()
 
 
-def accounts() -> list[str]:
-    """The accounts that the user may name."""
+def list_accounts() -> list[str]:
+    """Return the accounts that the user may use."""
     command = ("sacctmgr", "-n", "-P", "show", "associations", f"user={getpass.getuser()}", "format=account")
-    return sorted(set((answer(*command) or "").split()))
+    return sorted(set((run_tool(*command) or "").split()))
 
 
-def _job() -> Examined:
+def _survey_job() -> SurveyItem:
     number = os.environ["SLURM_JOB_ID"]
-    nodes = answer("squeue", "-h", "-j", number, "-o", "%D nodes: %N") or "nodes unknown"
-    left = seconds_left(os.environ)
-    return Examined(
+    nodes = run_tool("squeue", "-h", "-j", number, "-o", "%D nodes: %N") or "nodes unknown"
+    left = read_seconds_left(os.environ)
+    return SurveyItem(
         "job", f"{number} on {nodes}" + ("" if left is None else f", {left / 60:.0f} min for runs")
     )
 
 
-def _site(root: Path) -> Iterator[Examined]:
+def _check_site(root: Path) -> Iterator[SurveyItem]:
     site = load_site(root)
     if site == Site():
-        yield Examined(
+        yield SurveyItem(
             "site", f"{SITE_FILE} sets nothing: jobs follow the machine cards, under the account `unnamed`"
         )
         return
     keys = {key: value for key, value in site.model_dump().items() if value is not None}
-    yield Examined("site", ", ".join(f"{key} {value}" for key, value in keys.items()))
+    yield SurveyItem("site", ", ".join(f"{key} {value}" for key, value in keys.items()))
     if site.machine and shutil.which("sinfo"):
-        yield from _card_on_cluster(root, site.machine, site)
-    elif site.machine and slurm_of(root, site.machine, site) is None:
-        yield Examined("machine", f"the card {site.machine} has no Slurm: its runs have one node each")
-    known = accounts() if shutil.which("srun") else []
+        yield from _check_card_on_cluster(root, site.machine, site)
+    elif site.machine and load_slurm(root, site.machine, site) is None:
+        yield SurveyItem("machine", f"the card {site.machine} has no Slurm: its runs have one node each")
+    known = list_accounts() if shutil.which("srun") else []
     if known and site.account and site.account not in known:
-        yield Examined("account", f"{site.account} is none of {', '.join(known)}", missing=True)
+        yield SurveyItem("account", f"{site.account} is none of {', '.join(known)}", missing=True)
 
 
-def _card(root: Path) -> Iterator[Examined]:
-    """What the card of the site's machine names and this machine may lack: a network that nodes share, and modules."""
+def _check_card(root: Path) -> Iterator[SurveyItem]:
+    """Yield what the machine card of the site requires and this machine lacks: interfaces, container, modules."""
     site = load_site(root)
-    slurm = slurm_of(root, site.machine, site) if site.machine else None
+    slurm = load_slurm(root, site.machine, site) if site.machine else None
     if slurm is None:
         return
     there = [name for _, name in socket.if_nameindex()]
@@ -398,63 +404,67 @@ def _card(root: Path) -> Iterator[Examined]:
     with suppress(OSError):
         if not slurm.interfaces and socket.gethostbyname(socket.gethostname()).startswith("127."):
             alone = "the name of this machine is the loopback's, by which no other node reaches it: name them"
-            yield Examined("interfaces", f"the card {site.machine} names none, and {alone}", missing=True)
+            yield SurveyItem("interfaces", f"the card {site.machine} names none, and {alone}", missing=True)
     if absent:
         place = f"not on this machine, which has {', '.join(there)}"
-        yield Examined(
+        yield SurveyItem(
             "interfaces",
             f"{', '.join(absent)} of the card {site.machine}: {place}",
             missing="SLURM_JOB_ID" in os.environ,
             doubtful="SLURM_JOB_ID" not in os.environ,
         )
     if slurm.container and not shutil.which(slurm.container.runtime):
-        yield Examined(
+        yield SurveyItem(
             "container", f"{slurm.container.runtime} of the card {site.machine} is not on the PATH", True
         )
     loaded = {module.partition("/")[0] for module in os.environ.get("LOADEDMODULES", "").split(":")}
     if unloaded := [module for module in slurm.modules if module.partition("/")[0] not in loaded]:
-        yield Examined(
+        yield SurveyItem(
             "modules",
             f"not loaded: `module load {' '.join(unloaded)}`, unless a container has them",
             doubtful=True,
         )
 
 
-def _card_on_cluster(root: Path, machine: str, site: Site) -> Iterator[Examined]:
-    """The jobs of a machine's card against the partitions, and the project's folder against its nodes."""
-    slurm = slurm_of(root, machine, site)
+def _check_card_on_cluster(root: Path, machine: str, site: Site) -> Iterator[SurveyItem]:
+    """Check the jobs of a machine card against the partitions, and whether all nodes can see the results folder."""
+    slurm = load_slurm(root, machine, site)
     if slurm is None:
-        yield Examined("machine", f"the card {machine} has no Slurm: its runs have one node each")
+        yield SurveyItem("machine", f"the card {machine} has no Slurm: its runs have one node each")
         return
-    partitions = partitions_of(answer(*PARTITIONS) or "")
+    partitions = parse_partitions(run_tool(*PARTITION_QUERY) or "")
     if not partitions:
-        yield Examined("partition", "not compared: no controller answers")
+        yield SurveyItem("partition", "not compared: no controller answers")
         return
-    minutes = max(slurm.minutes, slurm.job_minutes) + AROUND
+    minutes = max(slurm.minutes, slurm.job_minutes) + OVERHEAD_MINUTES
     jobs = {
-        "jobs": place(site, slurm) | job([slurm.ranks_per_node], slurm, minutes),
-        "builds": build(site, slurm, None),
+        "jobs": request_place(site, slurm) | request_job([slurm.ranks_per_node], slurm, minutes),
+        "builds": request_build(site, slurm, None),
     }
     for name, asked in jobs.items():
-        reason = forbidden(asked, partitions)
+        reason = explain_refusal(asked, partitions)
         fits = f"the partitions allow those of the card {machine}"
-        yield Examined(
+        yield SurveyItem(
             name, f"of the card {machine} would never start: {reason}" if reason else fits, bool(reason)
         )
     nodes = sum(
         kind.nodes for kind in partitions.get(slurm.partition or "", next(iter(partitions.values()))).kinds
     )
-    place_of_runs = nearest(results_folder(root))
-    if nodes > 1 and not file_system(place_of_runs).endswith("which nodes share"):
-        state = f"{place_of_runs} is {file_system(place_of_runs)}, and the partition has {nodes} nodes"
+    place_of_runs = find_existing_parent(find_results_folder(root))
+    if nodes > 1 and not describe_file_system(place_of_runs).endswith("which nodes share"):
+        state = (
+            f"{place_of_runs} is {describe_file_system(place_of_runs)}, and the partition has {nodes} nodes"
+        )
         way_out = "`srun -N2 ls FOLDER` shows whether they see it; else move the checkout to a file system of all nodes"
-        yield Examined("shared folder", f"{state}: {way_out}", doubtful=True)
+        yield SurveyItem("shared folder", f"{state}: {way_out}", doubtful=True)
 
 
-def _shadowed(root: Path) -> Iterator[Examined]:
-    """Snakemake looks for a profile in its working folder first, then among the user's and the site's own."""
+def _check_profiles(root: Path) -> Iterator[SurveyItem]:
+    """Report other profiles named slurm that the profile of the project hides."""
     user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     for config in (user, Path("/etc/xdg")):
         own = config / "snakemake" / "slurm"
         if own.exists() and (root / "slurm").exists():
-            yield Examined("profile", f"{own} is shadowed by the project's own `slurm`: name it by its path")
+            yield SurveyItem(
+                "profile", f"{own} is shadowed by the project's own `slurm`: name it by its path"
+            )

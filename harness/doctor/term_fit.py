@@ -32,7 +32,7 @@ def fit_terms(terms: Numbers, seconds: Numbers, known: float = 0.0) -> Numbers:
     return np.asarray(coefficients / largest)
 
 
-def held_out_ratios(
+def compute_held_out_ratios(
     terms: Numbers, seconds: Numbers, labels: Sequence[Sequence[Any]], known: float = 0.0
 ) -> Numbers:
     """Predicted over measured seconds, each time predicted by the fit to all times that share none of its labels.
@@ -51,7 +51,7 @@ def held_out_ratios(
     return ratios
 
 
-def factor_of(ratios: Sequence[float] | Numbers) -> float:
+def compute_factor(ratios: Sequence[float] | Numbers) -> float:
     """The factor that holds most of these ratios on both sides of 1, rounded up; NaN does not count."""
     known = [float(ratio) for ratio in ratios if not np.isnan(ratio)]
     if not known:
@@ -60,7 +60,7 @@ def factor_of(ratios: Sequence[float] | Numbers) -> float:
     return round(float(np.quantile(off, INSIDE)) + 0.005, 2)
 
 
-def median_and_factor(values: Sequence[float], alone: float) -> tuple[float, float]:
+def compute_median_and_factor(values: Sequence[float], alone: float) -> tuple[float, float]:
     """The median, and the factor that holds most of the values against the median of all others.
 
     `alone` is the factor, assumed, of a single value.
@@ -70,4 +70,6 @@ def median_and_factor(values: Sequence[float], alone: float) -> tuple[float, flo
     if len(values) == 1:
         return values[0], alone
     others = [median([*values[:place], *values[place + 1 :]]) for place in range(len(values))]
-    return median(values), factor_of([value / other for value, other in zip(values, others, strict=True)])
+    return median(values), compute_factor(
+        [value / other for value, other in zip(values, others, strict=True)]
+    )

@@ -1,4 +1,4 @@
-"""Experiments: YAML files that list the runs behind a figure, and their expansion into specs.
+"""Expands an experiment, the YAML file that lists the runs behind a figure, into specs.
 
 Each entry of `runs` is the cross product of its lists; `exclude` removes combinations.
 """
@@ -7,49 +7,20 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
-from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.experiment.defaults import BEST, count_ranks, read_choice
+from harness.experiment.experiment_file import Experiment
 from harness.experiment.paper_figures import check_known
 from harness.experiment.plan_cost import add_costs, predict_costs
 from harness.experiment.requests import make_spec
 from harness.ledger import AxisName
 from harness.registry import load_strategy
-from harness.spec.plan import plan_of
+from harness.spec.plan import make_plan
 from harness.spec.spec import Spec, digest
 from harness.strategy.admit import parse_grid
-from harness.validation import Frozen, format_value, validate
+from harness.validation import format_value
 
 NESTED = ("model", "training", "measure")
-
-
-class Runs(Frozen):
-    """A list of runs, and the machine of the runs that do not name one."""
-
-    machine: str | None = None
-    runs: list[dict[str, Any]] = Field(min_length=1)
-
-
-class Experiment(Runs):
-    """The keys of an experiment file."""
-
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=100)
-    description: str = ""
-    reproduces: tuple[str, ...] = ()
-    """The figures and tables of papers that the runs reproduce, by their ids (`harness list figures`)."""
-    published: Runs | None = None
-    """The runs of the paper for the same figure."""
-    emulated: Runs | None = None
-    """Runs with more ranks than cores. Each records a tape, which is re-timed on the links of the run's machine."""
-
-
-def load_experiment(path: Path) -> Experiment:
-    """Load the experiment of a file."""
-    if not path.is_file():
-        raise UserError(f"There is no experiment file {path}. The experiments are in workflows/experiments/.")
-    return validate(Experiment, read_yaml(path, str(path)), str(path))
 
 
 def expand(
@@ -101,7 +72,7 @@ def plan(
     content, specs = experiment.model_dump(mode="json"), expand(root, experiment, machine, only=only)
     costs = predict_costs(root, specs)
     cost_rows = {run_id: cost._asdict() for run_id, cost in costs.items()}
-    return plan_of(experiment.name, digest(content), specs, cost_rows, str(add_costs(root, specs, costs)))
+    return make_plan(experiment.name, digest(content), specs, cost_rows, str(add_costs(root, specs, costs)))
 
 
 def combine(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:

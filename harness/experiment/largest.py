@@ -17,7 +17,7 @@ from harness.experiment.defaults import LARGEST, Request, count_ranks, fill_defa
 from harness.experiment.known_graph import facts_of_card
 from harness.registry import load_strategy
 from harness.spec.machine_card import load_machine_card
-from harness.spec.spec import grid_text
+from harness.spec.spec import format_grid
 from harness.store.catalog import load_card
 from harness.strategy import BlockCounts, Ready, ShapeBlocks, Strategy, admit
 from harness.validation import format_value
@@ -82,7 +82,7 @@ class _PeakMemory:
     def predict_bytes(self, request: Request) -> int:
         """Return the predicted peak."""
         strategy = self._admit(request)
-        grid = grid_text(strategy.spec.grid)
+        grid = format_grid(strategy.spec.grid)
         if grid not in self._transient:
             self._transient[grid] = self._count_transient_bytes(strategy)
         return self._count_held_bytes(strategy) + self._transient[grid]

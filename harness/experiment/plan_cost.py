@@ -13,8 +13,8 @@ from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.predict.prediction import RankEpoch, priced, replayed_ranks
 from harness.registry import load_strategy
-from harness.slurm.jobs import likeness
-from harness.slurm.resources import geometry
+from harness.slurm.jobs import make_likeness_key
+from harness.slurm.resources import plan_nodes
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.spec import Spec
@@ -62,7 +62,7 @@ def predict_costs(root: Path, specs: Iterable[Spec]) -> dict[str, RunCost]:
     """
     groups = defaultdict[str, list[Spec]](list)
     for spec in specs:
-        groups[likeness({**spec.model_dump(mode="json"), "machine": None})].append(spec)
+        groups[make_likeness_key({**spec.model_dump(mode="json"), "machine": None})].append(spec)
     costs: dict[str, RunCost] = {}
     for runs in groups.values():
         names = {spec.machine.name for spec in runs}
@@ -95,7 +95,7 @@ def _price(spec: Spec, epochs: list[RankEpoch], card: MachineCard) -> RunCost:
     training, epoch = spec.training, priced(epochs, card).seconds
     evaluations = training.epochs // training.evaluate_every if training.evaluate_every else 0
     count = training.warmup + training.epochs + evaluations
-    return RunCost(count * epoch.value, count * epoch.high, geometry(spec.ranks, card.slurm).nodes)
+    return RunCost(count * epoch.value, count * epoch.high, plan_nodes(spec.ranks, card.slurm).nodes)
 
 
 def add_costs(root: Path, specs: Iterable[Spec], costs: Mapping[str, RunCost]) -> PlanCost:

@@ -14,7 +14,8 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.experiment.defaults import BEST, LARGEST, count_ranks, read_choice
-from harness.experiment.expand import Experiment, Runs, combine
+from harness.experiment.expand import combine
+from harness.experiment.experiment_file import Experiment, Runs
 from harness.store.catalog import load_card
 
 MAX_RANKS = 4

@@ -1,7 +1,7 @@
-"""The record of a log, of source `external`: its own spec, as far as log and options show it, and its tables.
+"""The record of a log, with source `external`: a spec with what the log and the options show, and tables.
 
-The program can be run first, by the user's own command. A key that neither log nor options show is null in that spec,
-never a default of ours.
+The program can be run first by the user's command. Keys that neither the log nor the options show are null in the
+spec; the harness's defaults are not used.
 """
 
 import codecs
@@ -24,38 +24,42 @@ import pandas as pd
 from harness.children import die_with_parent, kill_group_on_exit
 from harness.errors import RunError, UserError
 from harness.experiment.requests import make_spec, nest_settings
-from harness.external.programs import KEYS, EpochReport, Log, LogSettings, Program, settings_of
+from harness.external.programs import KEYS, EpochReport, Log, LogSettings, Program, read_settings
 from harness.ledger import NO_INDEX, Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.results.record import write_record
 from harness.run.fault import status_of_error
 from harness.run.provenance import provenance
 from harness.run.rank_tables import ledger_row
-from harness.spec.spec import Spec, digest, grid_text
+from harness.spec.spec import Spec, digest, format_grid
 from harness.store.catalog import load_card
 from harness.untrusted import redact_command
 
 LEAVING = 10.0
-"""The seconds that a command has to end after a SIGTERM."""
+"""Seconds from SIGTERM to SIGKILL."""
 
 
 def run_command(command: Sequence[str], folder: Path, log: Path) -> tuple[int, dict[str, Any]]:
-    """Runs a command in a folder, shows its output and writes it to `log`. Returns exit code and provenance.
+    """Run a command in a folder, show its output and write it to `log`. Return the exit code and the provenance.
 
-    A SIGTERM ends the command, and its run is recorded as far as it came. Whatever ends this process ends the command
-    and the processes that it started.
+    SIGTERM ends the command, and the run is recorded up to that point. When this process ends for any reason, the
+    command and its processes end too.
     """
     started, begun = time.time(), time.monotonic()
-    with _Stop() as stop, _started(command, folder) as program, kill_group_on_exit(program.pid):
+    with (
+        _StopForwarder() as stop,
+        _start_command(command, folder) as program,
+        kill_group_on_exit(program.pid),
+    ):
         stop.pass_on_to(program.pid)
-        _follow(program, log)
+        _copy_output(program, log)
     unknown = {"versions": None, "threads": None, "scheduling": None, "allocator": None}
     times = {"started": started, "finished": started + time.monotonic() - begun}
     exit_code = -signal.SIGTERM if stop.came else program.returncode
     return exit_code, {**provenance(folder), **unknown, "command": redact_command(command), **times}
 
 
-def _started(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
-    """The processes of a command, unbuffered: a process that shares a log must not keep back a part of a line."""
+def _start_command(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
+    """Start a command with unbuffered output, so that processes that share a log do not split lines."""
     try:
         return subprocess.Popen(
             command,
@@ -72,15 +76,15 @@ def _started(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
         ) from None
 
 
-class _Stop:
-    """A SIGTERM to this process, passed on to a process group; a while later the group gets a SIGKILL."""
+class _StopForwarder:
+    """Forwards SIGTERM from this process to a process group, and sends it SIGKILL after LEAVING seconds."""
 
     def __init__(self) -> None:
         self.came = False
         self._group = 0
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> "_Stop":
+    def __enter__(self) -> "_StopForwarder":
         if threading.current_thread() is threading.main_thread():
             self._before = {
                 each: signal.signal(each, self._handle) for each in (signal.SIGTERM, signal.SIGALRM)
@@ -110,8 +114,8 @@ class _Stop:
                 os.killpg(self._group, what)
 
 
-def _follow(program: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Copies the output to the log and to stderr, until the last process has closed its output."""
+def _copy_output(program: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Copy the output to the log and to stderr until the last process closes it."""
     assert program.stdout is not None
     decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -130,18 +134,18 @@ REDUCTION = Key(Phase.SYNC, NO_INDEX, Direction.BACKWARD, Op.ALL_REDUCE, AxisNam
 REST = Key(Phase.OTHER, NO_INDEX, Direction.FORWARD)
 
 
-def tables(log: Log) -> dict[str, pd.DataFrame]:
-    """The tables of everything in the log that has a column."""
+def make_tables(log: Log) -> dict[str, pd.DataFrame]:
+    """Return the tables, with everything in the log that has a column."""
     rows = {
         "epochs": [
             {"epoch": report.epoch, "rank": report.rank, "seconds": report.seconds, "loss": report.loss}
             for report in log.reports
         ],
-        "ledger": [row for report in log.reports if isfinite(report.seconds) for row in _ledger(report)],
+        "ledger": [row for report in log.reports if isfinite(report.seconds) for row in _make_ledger(report)],
         "accuracy": [
             {
                 "epoch": epoch,
-                "train_seconds": _trained(log, epoch),
+                "train_seconds": _sum_training_seconds(log, epoch),
                 "eval_seconds": None,
                 "split": split,
                 "accuracy": share,
@@ -162,7 +166,7 @@ def tables(log: Log) -> dict[str, pd.DataFrame]:
     return {name: pd.DataFrame(each) for name, each in rows.items()}
 
 
-def summary(log: Log, vertices: int | None) -> dict[str, Any]:
+def make_summary(log: Log, vertices: int | None) -> dict[str, Any]:
     """The summary of a log: its epoch time is the last mean of the slowest process."""
     seconds = max(report.seconds for report in log.last.values())
     known = isfinite(seconds)
@@ -176,16 +180,16 @@ def summary(log: Log, vertices: int | None) -> dict[str, Any]:
     }
 
 
-def _ledger(report: EpochReport) -> list[dict[str, Any]]:
-    """The ledger of an epoch: the exchange of rows, the reduction of gradients, and the rest."""
+def _make_ledger(report: EpochReport) -> list[dict[str, Any]]:
+    """Return the ledger of an epoch: the exchange of rows, the reduction of gradients, and the remaining time."""
     parts = {EXCHANGE: report.communicating, REDUCTION: report.reducing}
     parts[REST] = report.seconds - sum(parts.values())
     at = {"epoch": report.epoch, "rank": report.rank}
     return [{**at, **ledger_row(key, Amounts(seconds=seconds))} for key, seconds in parts.items()]
 
 
-def _trained(log: Log, epoch: int) -> float | None:
-    """Seconds of training up to an evaluation, by the mean that the slowest process had then."""
+def _sum_training_seconds(log: Log, epoch: int) -> float | None:
+    """Return the seconds of training up to an evaluation, by the mean of the slowest process."""
     means = [report.seconds for report in log.reports if report.epoch == epoch and isfinite(report.seconds)]
     return (epoch + 1) * max(means) if means else None
 
@@ -193,8 +197,8 @@ def _trained(log: Log, epoch: int) -> float | None:
 # The checks that a log is one whole run, and the signs that the run broke off.
 
 
-def check_that_it_reports(log: Log, program: Program) -> None:
-    """Refuses a log without epochs, unless it is of a run here that printed its options or was stopped."""
+def check_has_reports(log: Log, program: Program) -> None:
+    """Refuse a log without epochs, unless it is of a run here that printed its options or was stopped."""
     ran = log.exit_code is not None
     if log.reports or (ran and log.settings) or log.exit_code == -signal.SIGTERM:
         return
@@ -223,7 +227,7 @@ def check_processes(log: Log, world: int) -> None:
         )
 
 
-def check_that_it_is_one_run(log: Log, program: Program) -> None:
+def check_is_one_run(log: Log, program: Program) -> None:
     """Refuses a log whose prints of options differ in more than the options that each node has for itself."""
     for other in log.each_settings:
         ours = {key: value for key, value in log.settings.items() if key in KEYS and key != "seed"}
@@ -234,7 +238,7 @@ def check_that_it_is_one_run(log: Log, program: Program) -> None:
             )
 
 
-def divergence_of(log: Log) -> str | None:
+def find_divergence(log: Log) -> str | None:
     """Names the process whose loss was first no number: such a loss never recovers."""
     lost = min(
         ((report.epoch, report.rank, report.loss) for report in log.reports if not isfinite(report.loss)),
@@ -243,7 +247,7 @@ def divergence_of(log: Log) -> str | None:
     return None if lost is None else f"In epoch {lost[0]} the loss of process {lost[1]} was {lost[2]}"
 
 
-def failure_of(log: Log, world: int, epochs: int | None) -> str | None:
+def find_failure(log: Log, world: int, epochs: int | None) -> str | None:
     """The sign that training broke off, or None. The programs end with exit code 0 even if a process of theirs fails.
 
     All processes report after the same epochs, at a fixed interval. `epochs`, the wanted number, is None for a log
@@ -283,39 +287,41 @@ def record_log(
     provenance: Mapping[str, Any],
 ) -> Path:
     """Writes the run folder of a log. `asked` holds further keys of its spec, dotted."""
-    check_that_it_reports(log, program)
-    settings = settings_of(log, program)
-    spec, known = _spec(root, log, settings, dict(_leaves(asked)))
+    check_has_reports(log, program)
+    settings = read_settings(log, program)
+    spec, known = _make_spec(root, log, settings, dict(_flatten(asked)))
     check_processes(log, spec.ranks)
-    check_that_it_is_one_run(log, program)
+    check_is_one_run(log, program)
     vertices = load_card(root, spec.dataset.name).expected.n
     epochs = spec.training.epochs if "training.epochs" in known else None
-    status, failure = _end(log, spec.ranks, epochs)
+    status, failure = _find_end(log, spec.ranks, epochs)
     text = hashlib.sha256(log.text.encode()).hexdigest()
-    known_spec, unknown = _known_part(spec.model_dump(mode="json"), known)
+    known_spec, unknown = _select_known(spec.model_dump(mode="json"), known)
     run_id = digest({"spec": known_spec, "log_sha256": text})
     seed = f"-s{spec.seed}" if "seed" in known else ""
-    name = f"{spec.dataset.name}-{spec.strategy.name}-{grid_text(spec.grid, '')}{seed}"
+    name = f"{spec.dataset.name}-{spec.strategy.name}-{format_grid(spec.grid, '')}{seed}"
     record = {
         "run_id": run_id,
         "label": f"{name}-external-{run_id[:6]}",
         "status": status,
         "source": "external",
-        "summary": {} if failure else summary(log, None if "inductive" in settings.beyond else vertices),
+        "summary": {} if failure else make_summary(log, None if "inductive" in settings.beyond else vertices),
         "provenance": {"engine": log.settings.get("backend", ""), **provenance},
-        "error": _error(log, failure) if failure else None,
+        "error": _make_error(log, failure) if failure else None,
         "external": {
             "program": program.title,
             "log_sha256": text,
-            "options": _written(log.settings),
+            "options": _format_value(log.settings),
             "unknown": unknown,
             "beyond": settings.beyond,
         },
     }
-    return write_record(runs, known_spec, record, tables(log))
+    return write_record(runs, known_spec, record, make_tables(log))
 
 
-def _spec(root: Path, log: Log, settings: LogSettings, asked: Mapping[str, Any]) -> tuple[Spec, set[str]]:
+def _make_spec(
+    root: Path, log: Log, settings: LogSettings, asked: Mapping[str, Any]
+) -> tuple[Spec, set[str]]:
     """The spec of the log's keys and the asked ones, and the set of all these keys.
 
     A key that both have must agree, except the name of the dataset, which may differ here.
@@ -341,16 +347,16 @@ def _spec(root: Path, log: Log, settings: LogSettings, asked: Mapping[str, Any])
     return spec, known
 
 
-def _leaves(asked: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(asked: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
     """The single keys, dotted; a value that is a mapping, as strategy.params={p: 0.5}, gives several."""
     for key, value in asked.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{at}{key}.")
+            yield from _flatten(value, f"{at}{key}.")
         else:
             yield f"{at}{key}", value
 
 
-def _known_part(data: Mapping[str, Any], known: Set[str], at: str = "") -> tuple[dict[str, Any], list[str]]:
+def _select_known(data: Mapping[str, Any], known: Set[str], at: str = "") -> tuple[dict[str, Any], list[str]]:
     """The data with null for every unknown key; and the unknown keys, one for a part that is unknown as a whole.
 
     A parameter of a strategy is `unknown` instead of null, because null may be its value.
@@ -362,7 +368,7 @@ def _known_part(data: Mapping[str, Any], known: Set[str], at: str = "") -> tuple
         if name in known:
             part[key] = value
         elif isinstance(value, Mapping) and value:
-            part[key], more = _known_part(value, known, f"{name}.")
+            part[key], more = _select_known(value, known, f"{name}.")
             unknown += [name] if len(more) == len(value) else more
         else:
             part[key] = "unknown" if at == PARAMS else None
@@ -370,24 +376,24 @@ def _known_part(data: Mapping[str, Any], known: Set[str], at: str = "") -> tuple
     return part, unknown
 
 
-def _end(log: Log, world: int, epochs: int | None) -> tuple[str, str | None]:
+def _find_end(log: Log, world: int, epochs: int | None) -> tuple[str, str | None]:
     """The status of a run, and the reason if it is not ok."""
-    failure = failure_of(log, world, epochs)
+    failure = find_failure(log, world, epochs)
     status = status_of_error(RunError(log.ending(200))) if failure else "ok"
-    if status != "oom" and (lost := divergence_of(log)):
+    if status != "oom" and (lost := find_divergence(log)):
         return "diverged", lost
     return status, failure
 
 
-def _written(value: Any) -> Any:
+def _format_value(value: Any) -> Any:
     """Options in a form that JSON can hold: inf becomes a word, because null would mean no value."""
     if isinstance(value, Mapping):
-        return {key: _written(inner) for key, inner in value.items()}
+        return {key: _format_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_written(inner) for inner in value]
+        return [_format_value(inner) for inner in value]
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def _error(log: Log, failure: str) -> dict[str, Any]:
+def _make_error(log: Log, failure: str) -> dict[str, Any]:
     message = f"{failure}. Its last words: {log.ending(3)}"
     return {"rank": -1, "type": "ExternalError", "message": message, "trace": log.ending(40)}

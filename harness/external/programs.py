@@ -29,7 +29,7 @@ OPENING, CLOSING = "([{<", ")]}>"
 
 
 class EpochReport(NamedTuple):
-    """The report of a process after an epoch: means over all epochs until then but the first five, and its own loss."""
+    """The report of a process after an epoch: means over the epochs since the first five, and the loss."""
 
     rank: int
     epoch: int
@@ -48,7 +48,7 @@ class Accuracy(NamedTuple):
 
 
 class Log:
-    """A log. `where` names the log in errors; `exit_code` is that of the program, if the harness ran it."""
+    """A log. Errors call it `where`; `exit_code` is that of the program, if the harness ran it."""
 
     def __init__(self, text: str, where: str, exit_code: int | None = None) -> None:
         self.text, self.where, self.exit_code = text, where, exit_code
@@ -88,7 +88,7 @@ class Log:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The options that the program prints at its start; empty if the log lacks them.
+        """The options that the program prints when it starts; empty if the log lacks them.
 
         Each node of a run prints its options once; the longest print counts.
         """
@@ -97,15 +97,15 @@ class Log:
     @cached_property
     def each_settings(self) -> list[dict[str, Any]]:
         """Every print of options in the log."""
-        return [dict(_options(printed.rstrip())) for printed in SETTINGS.findall(self.text)]
+        return [dict(_parse_options(printed.rstrip())) for printed in SETTINGS.findall(self.text)]
 
     def ending(self, lines: int = 8) -> str:
         """The last lines that are not empty."""
         return "\n".join([line for line in self.text.splitlines() if line.strip()][-lines:])
 
 
-def _options(printed: str) -> Iterator[tuple[str, Any]]:
-    """The names and values after `Namespace(`; an option that is cut off with its line is left out."""
+def _parse_options(printed: str) -> Iterator[tuple[str, Any]]:
+    """Return the names and values after `Namespace(`, without an option that the end of the line cuts off."""
     depth, pieces = 0, [""]
     for token in TOKEN.findall(printed):
         if token == ")" and depth == 0:
@@ -125,11 +125,11 @@ def _options(printed: str) -> Iterator[tuple[str, Any]]:
             options[-1] += f",{piece}"
     for option in options:
         name, _, text = option.strip().partition("=")
-        yield name, _value(text)
+        yield name, _parse_value(text)
 
 
-def _value(text: str) -> Any:
-    """The value of a literal of Python, or inf or nan; else the text itself, as of a path or a word."""
+def _parse_value(text: str) -> Any:
+    """Return the value of a Python literal, inf or nan; other text, as a path, is returned as it is."""
     try:
         value = ast.literal_eval(text)
     except (SyntaxError, ValueError):
@@ -137,15 +137,15 @@ def _value(text: str) -> Any:
             return float(text)
         except ValueError:
             return text
-    return value if _plain(value) else text
+    return value if _is_plain(value) else text
 
 
-def _plain(value: Any) -> bool:
-    """True if a record can hold the value unchanged."""
+def _is_plain(value: Any) -> bool:
+    """Return whether a record can hold the value unchanged."""
     if isinstance(value, list | tuple):
-        return all(map(_plain, value))
+        return all(map(_is_plain, value))
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _plain(inner) for key, inner in value.items())
+        return all(isinstance(key, str) and _is_plain(inner) for key, inner in value.items())
     return value is None or isinstance(value, str | bool | int | float)
 
 
@@ -184,11 +184,11 @@ ALWAYS = {
     "precision": "float32",
     "launch": 0,
 }
-"""The keys that both programs fix, whatever their options are."""
+"""The keys that both programs fix, independent of their options."""
 
 
-class Beyond(NamedTuple):
-    """An option that no spec can express."""
+class OptionBeyondSpec(NamedTuple):
+    """An option that a spec cannot express."""
 
     option: str
     words: Callable[[Any], str | None]
@@ -202,14 +202,18 @@ NORMS = {
     "batch": "batch normalisation over all training vertices; ours is RMSNorm",
 }
 BEYOND = [
-    Beyond(
+    OptionBeyondSpec(
         "norm", lambda norm: NORMS.get(norm, f"{norm}") if norm not in (None, "none") else None, "model.norm"
     ),
-    Beyond("n_linear", lambda some: f"its last {some} layers have no A" if some else None, "model.layers"),
-    Beyond(
+    OptionBeyondSpec(
+        "n_linear", lambda some: f"its last {some} layers have no A" if some else None, "model.layers"
+    ),
+    OptionBeyondSpec(
         "inductive", lambda it: "trained on the graph of the training vertices alone" if it else None, None
     ),
-    Beyond("heads", lambda heads: f"{heads} heads, averaged in every layer" if heads != 1 else None, None),
+    OptionBeyondSpec(
+        "heads", lambda heads: f"{heads} heads, averaged in every layer" if heads != 1 else None, None
+    ),
 ]
 
 
@@ -231,34 +235,34 @@ class Program(NamedTuple):
     strategy: Callable[[Settings], dict[str, Any]]
 
 
-def _bns(_: Settings) -> dict[str, Any]:
+def _map_bns_gcn(_: Settings) -> dict[str, Any]:
     """BNS-GCN, which runs with --use-pp only."""
     return {"strategy.name": "bns-gcn", "strategy.params.overlap": False, "strategy.params.precompute": True}
 
 
-def _pipe(options: Settings) -> dict[str, Any]:
+def _map_pipegcn(options: Settings) -> dict[str, Any]:
     """PipeGCN. Without its pipeline it waits for the whole boundary, as BNS-GCN with p = 1 does."""
     if "enable_pipeline" not in options:
         return {}
     if not options["enable_pipeline"]:
         return {"strategy.name": "bns-gcn", "strategy.params.p": 1.0, "strategy.params.overlap": False}
-    kept = {ours: _kept(options, flag) for flag, ours in SMOOTHED.items() if flag in options}
+    kept = {ours: _read_kept_share(options, flag) for flag, ours in SMOOTHED.items() if flag in options}
     return {"strategy.name": "pipegcn", **{ours: share for ours, share in kept.items() if share is not None}}
 
 
-def _kept(options: Settings, flag: str) -> Any:
-    """The share of the past that is kept; None if the log does not show the share."""
+def _read_kept_share(options: Settings, flag: str) -> Any:
+    """Return the fraction of past values that is kept; None if the log does not show it."""
     return options.get("corr_momentum") if options[flag] else 0.0
 
 
 PROGRAMS = {
-    "bns-gcn": Program("BNS-GCN", "sampling_rate", _bns),
-    "pipegcn": Program("PipeGCN", "enable_pipeline", _pipe),
+    "bns-gcn": Program("BNS-GCN", "sampling_rate", _map_bns_gcn),
+    "pipegcn": Program("PipeGCN", "enable_pipeline", _map_pipegcn),
 }
 
 
-def settings_of(log: Log, program: Program) -> LogSettings:
-    """The settings that a log shows. Refuses the log of another program, and values that no spec can hold."""
+def read_settings(log: Log, program: Program) -> LogSettings:
+    """Return the settings in a log. Refuse the log of another program, and values that a spec cannot hold."""
     options = log.settings
     if options and program.mark not in options:
         writers = [name for name, other in PROGRAMS.items() if other.mark in options]
@@ -273,7 +277,7 @@ def settings_of(log: Log, program: Program) -> LogSettings:
     }
     if options.get("model") != "gat":
         beyond.pop("heads", None)
-    keys = {**ALWAYS, **program.strategy(options), **_keys(options)}
+    keys = {**ALWAYS, **program.strategy(options), **_map_options(options)}
     for key, value in keys.items():
         if isinstance(value, float) and not isfinite(value):
             raise UserError(
@@ -285,8 +289,8 @@ def settings_of(log: Log, program: Program) -> LogSettings:
     return LogSettings({key: value for key, value in keys.items() if key not in lost}, beyond)
 
 
-def _keys(options: Settings) -> dict[str, Any]:
-    """The keys that follow from one option each; an option without a value gives no key."""
+def _map_options(options: Settings) -> dict[str, Any]:
+    """Return the keys that follow from one option each. Options without a value give no key."""
     keys = {ours: options[theirs] for theirs, ours in KEYS.items() if options.get(theirs) is not None}
     if "model" in options:
         keys["model.kind"] = MODELS.get(options["model"], options["model"])

@@ -38,7 +38,7 @@ from harness.files import (
 from harness.locks import acquire_lock
 from harness.sources.archive import damage
 from harness.sources.remote import RemoteFile
-from harness.spec.root import data_folder
+from harness.spec.root import find_data_folder
 from harness.store.catalog import load_card
 from harness.store.dataset_card import DatasetCard
 from harness.store.work import Say
@@ -219,4 +219,4 @@ def fetch(root: Path, name: str, say: Say) -> list[Path]:
 
 def fetch_card(root: Path, card: DatasetCard, say: Say) -> list[Path]:
     """`fetch` for a card that need not be kept yet."""
-    return [download(remote, data_folder(root), say) for remote in card.source.remotes()]
+    return [download(remote, find_data_folder(root), say) for remote in card.source.remotes()]

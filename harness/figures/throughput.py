@@ -24,7 +24,7 @@ from harness.figures.palette import MUTED, PAPER
 from harness.figures.panels import Curve, DrawnColumn, Panel, data, followed, panels, titles
 from harness.figures.scaling import handles, sections
 from harness.figures.units import COUNTS, scale_for, three_digits
-from harness.spec.dataset import without_width
+from harness.spec.dataset import strip_width
 
 SWEPT = {"graph.features": "width of the features", "model.layers": "layers", "ranks": "ranks"}
 """Settings that may vary, and their titles; the first that does is x."""
@@ -33,7 +33,7 @@ COLUMN = "vertices_per_second"
 
 def together(runs: pd.DataFrame) -> list[Panel]:
     """Panels that do not separate depths, nor widths of one graph's features."""
-    graphs = runs["dataset.name"].map(without_width)
+    graphs = runs["dataset.name"].map(strip_width)
     return panels(runs.assign(**{"dataset.name": graphs}), apart=("model.layers",))
 
 

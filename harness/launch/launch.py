@@ -44,9 +44,9 @@ from harness.results.record import read_record
 from harness.results.schema import SETTLED
 from harness.run.fault import Fault, read_faults
 from harness.run.provenance import BLOCK_PLACE, COMMAND, BlockPlace, command_line
-from harness.slurm.jobs import RunHistory, RunMinutes, run_minutes
-from harness.slurm.resources import AGAIN, OUTAGE, load_site, slurm_of
-from harness.slurm.srun import scheduler_of, seconds_left
+from harness.slurm.jobs import RunHistory, RunMinutes, estimate_run_minutes
+from harness.slurm.resources import OUTAGE_SECONDS, RETRY_SECONDS, load_site, load_slurm
+from harness.slurm.srun import find_scheduler, read_seconds_left
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec, canonical_json
 from harness.validation import format_value
@@ -95,18 +95,18 @@ def launch(
 
     def ranks(scratch: Path) -> Watched:
         with nullcontext(fork_server) if fork_server else ForkServer() as opened:
-            deadline = time.monotonic() + OUTAGE
+            deadline = time.monotonic() + OUTAGE_SECONDS
             while True:
                 watched = _run_ranks(spec, root, runs, scratch, progress, limits, opened)
                 if not watched.never_started:
                     return watched
                 if time.monotonic() > deadline:
                     raise RunError(
-                        f"{spec.label} has no record: no Slurm controller answered for {OUTAGE:.0f} s."
+                        f"{spec.label} has no record: no Slurm controller answered for {OUTAGE_SECONDS:.0f} s."
                     )
                 progress("No Slurm controller answers; the step is started again.")
                 (scratch / "log").unlink()
-                time.sleep(AGAIN)
+                time.sleep(RETRY_SECONDS)
 
     return _recorded(spec, root, runs, ranks, turn)
 
@@ -455,14 +455,14 @@ def settled(folder: Path) -> bool:
 
 def _clock() -> Callable[[], float | None]:
     """A clock of the seconds that the job has left; the scheduler is asked once."""
-    left, asked = seconds_left(os.environ), time.monotonic()
+    left, asked = read_seconds_left(os.environ), time.monotonic()
     return lambda: None if left is None else left - (time.monotonic() - asked)
 
 
 def _minutes(spec: Spec, root: Path, history: RunHistory, predicted: float | None) -> RunMinutes | None:
     """The time of a run in a job of its machine's scheduler. Outside of one a run has no limit."""
-    scheduler = scheduler_of(os.environ)
-    slurm = slurm_of(root, spec.machine.name, load_site(root)) if scheduler else None
+    scheduler = find_scheduler(os.environ)
+    slurm = load_slurm(root, spec.machine.name, load_site(root)) if scheduler else None
     if slurm is None or slurm.scheduler != scheduler:
         return None
-    return run_minutes(spec.model_dump(mode="json"), slurm, history, predicted)
+    return estimate_run_minutes(spec.model_dump(mode="json"), slurm, history, predicted)

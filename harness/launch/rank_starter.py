@@ -20,10 +20,16 @@ from harness.files import is_own, read_tail
 from harness.launch.fork_server import ForkServer, Waiting
 from harness.launch.library_caches import cache_environment
 from harness.launch.processes import LOG_SEARCHED, Death, Process, Watched
-from harness.slurm.resources import geometry, load_site, slurm_of
-from harness.slurm.srun import in_allocation, python_words, srun_errors, staging, step
-from harness.spec.machine_card import Machine, Slurm, list_machines, start_seconds
-from harness.spec.root import data_folder, results_folder
+from harness.slurm.resources import load_site, load_slurm, plan_nodes
+from harness.slurm.srun import (
+    can_start_steps,
+    make_python_command,
+    make_staging_commands,
+    make_step_command,
+    parse_srun_errors,
+)
+from harness.spec.machine_card import Machine, Slurm, list_machines, load_start_seconds
+from harness.spec.root import find_data_folder, find_results_folder
 
 KEPT = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME")
 """The variables of Slurm that srun inherits. Everything else is on its command line."""
@@ -116,7 +122,7 @@ class RankStarter(NamedTuple):
         if not watched.deaths:
             return watched
         words = read_tail(log, LOG_SEARCHED)
-        errors = srun_errors(words)
+        errors = parse_srun_errors(words)
         lost = errors.lost_node or not errors.deaths
         return watched._replace(
             deaths=[Death(rank, code, time.time()) for rank, code in errors.deaths],
@@ -129,8 +135,8 @@ class RankStarter(NamedTuple):
 def rank_starter(machine: Machine, ranks: int, root: Path, program: list[str]) -> RankStarter:
     """The starter of ranks that run a program: a step in a job whose machine's card knows it, else a fork server."""
     has_card = machine.name in list_machines(root)  # a spec may name a machine of another project
-    slurm = slurm_of(root, machine.name, load_site(root)) if has_card else None
-    if slurm is None or not in_allocation(os.environ, slurm.scheduler):
+    slurm = load_slurm(root, machine.name, load_site(root)) if has_card else None
+    if slurm is None or not can_start_steps(os.environ, slurm.scheduler):
         if slurm and ranks > slurm.ranks_per_node:
             raise UserError(
                 f"ranks = {ranks}: the card {machine.name} has nodes of {slurm.ranks_per_node} ranks, and this process "
@@ -145,11 +151,11 @@ def rank_starter(machine: Machine, ranks: int, root: Path, program: list[str]) -
             *("--per-node", str(slurm.ranks_per_node)),
             *("--interfaces", *slurm.interfaces),
         ]
-    if slurm.container or geometry(ranks, slurm).per_node > 1:
+    if slurm.container or plan_nodes(ranks, slurm).per_node > 1:
         program = ["harness.launch.node_task", *program]
     else:
         program = ["harness.launch.library_caches", *program]
-    line = step(ranks, slurm)
+    line = make_step_command(ranks, slurm)
     board = Rendezvous(_host(slurm)) if ranks > 1 else None
     shared = step_environment(machine, root, slurm, ranks) | (board.environment if board else {})
     return RankStarter(
@@ -164,19 +170,23 @@ def rank_starter(machine: Machine, ranks: int, root: Path, program: list[str]) -
 
 def python_of_ranks(root: Path, slurm: Slurm) -> list[str]:
     """The words that start Python in a rank. A container shows the folders that a rank reads and writes."""
-    stores = data_folder(root)
-    named = [Path.cwd(), root, stores, stores / "store", results_folder(root), Path(slurm.local)]
+    stores = find_data_folder(root)
+    named = [Path.cwd(), root, stores, stores / "store", find_results_folder(root), Path(slurm.local)]
     there = [folder for folder in named if folder.is_dir()]
     folders = {folder.absolute() for folder in there} | {folder.resolve() for folder in there}
     seen = sorted(folder for folder in folders if not folders & set(folder.parents))
-    return python_words(slurm, seen, Path.cwd())
+    return make_python_command(slurm, seen, Path.cwd())
 
 
 def unstaged(ranks: int, slurm: Slurm) -> Sequence[Sequence[str]]:
     """The commands that stage the archives of the card, unless this job did so before on as many nodes."""
-    nodes = geometry(ranks, slurm).nodes
+    nodes = plan_nodes(ranks, slurm).nodes
     mark = Path(slurm.local) / f"harness-staged-{os.environ.get('SLURM_JOB_ID')}-{nodes}"
-    return [*staging(ranks, slurm), ["touch", str(mark)]] if slurm.stage and not is_own(mark, S_ISREG) else []
+    return (
+        [*make_staging_commands(ranks, slurm), ["touch", str(mark)]]
+        if slurm.stage and not is_own(mark, S_ISREG)
+        else []
+    )
 
 
 def _host(slurm: Slurm) -> str:
@@ -189,7 +199,7 @@ def _host(slurm: Slurm) -> str:
 def waiting_on(root: Path, machine: str) -> Waiting:
     """The time limit of a start on a machine, by its card."""
     way_out = f"; on a slow file system, raise start_seconds in config/machines/{machine}.yaml"
-    return Waiting(start_seconds(root, machine), way_out)
+    return Waiting(load_start_seconds(root, machine), way_out)
 
 
 def environment(machine: Machine, ranks: int, root: Path, rank: int = 0) -> dict[str, str]:
@@ -205,9 +215,9 @@ def step_environment(machine: Machine, root: Path, slurm: Slurm, ranks: int) -> 
     inherited = {
         key: value for key, value in os.environ.items() if key in KEPT or not key.startswith(FOREIGN)
     }
-    fabric = slurm.fabric if geometry(ranks, slurm).nodes > 1 else {}
+    fabric = slurm.fabric if plan_nodes(ranks, slurm).nodes > 1 else {}
     settings = {**_settings(machine, root), **fabric, **slurm.environment}
-    line = [*step(ranks, slurm), *(python_of_ranks(root, slurm) if slurm.container else [])]
+    line = [*make_step_command(ranks, slurm), *(python_of_ranks(root, slurm) if slurm.container else [])]
     return {
         **cache_environment(slurm.local),
         **PYTHON,

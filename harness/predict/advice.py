@@ -28,7 +28,7 @@ from harness.predict.pricing import constants, ring_seconds
 from harness.progress import ignore_step
 from harness.results.record import read_record
 from harness.spec.machine_card import MachineCard
-from harness.spec.spec import grid_text
+from harness.spec.spec import format_grid
 from harness.strategy import BlockCounts, Candidate, Promise, Ready, ShapeBlocks, Strategy, Words
 
 FULL = 2
@@ -60,7 +60,7 @@ class Option:
 
     @property
     def grid(self) -> str:
-        return grid_text(self.strategy.spec.grid)
+        return format_grid(self.strategy.spec.grid)
 
     @property
     def mini_batches(self) -> bool:

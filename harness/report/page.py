@@ -100,7 +100,7 @@ def experiment_of(runs: pd.DataFrame, plans: Path | None) -> str:
     own = set(runs.run_id[runs.source != "published"])
     for path in sorted(plans.glob("*.json")) if plans else []:
         with suppress(UserError):  # a plan that cannot be read is not the one of a finished experiment
-            if set(read_plan(path)) == own:
+            if set(read_plan(path).runs_by_id) == own:
                 name = read_json(path, f"The plan {path}").get("experiment")
                 return f"workflows/experiments/{name}.yaml" if name else ""
     return ""

@@ -115,7 +115,7 @@ def collect(
                 f"There is no folder of runs {place}. `harness run` makes one, or name another by --runs."
             )
         found |= {path.name: path for path in complete_folders(place)}
-    planned = read_plan(plan) if plan else {run_id: {} for run_id in sorted(found)}
+    planned = read_plan(plan).runs_by_id if plan else {run_id: {} for run_id in sorted(found)}
     order = list(planned) if plan else []
     unplanned = {path.name: path for place in beside for path in complete_folders(place)}
     found, planned = found | unplanned, planned | {run_id: {} for run_id in sorted(unplanned)}

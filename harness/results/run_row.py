@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from harness.ledger import AxisName
 from harness.results.schema import INTEGER, NULLABLE, REAL, RUNS, SOURCES, STATUSES, TEXT, TRUTH
-from harness.spec.spec import canonical_json, grid_text
+from harness.spec.spec import canonical_json, format_grid
 from harness.validation import RANKS, format_value
 
 TEXTS = {column.name for column in RUNS.columns if column.dtype == TEXT}
@@ -20,7 +20,7 @@ def flatten(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any
         **dict(_leaves({key: value for key, value in spec.items() if key != "grid"})),
         **dict(_leaves({key: value for key, value in record.items() if key not in ("summary", "schema")})),
         **dict(_leaves(record["summary"])),
-        "grid": grid_text(grid, ""),
+        "grid": format_grid(grid, ""),
         **{f"grid.{axis.value}": size for axis, size in grid.items()},
         "spec": canonical_json(spec),
     }

@@ -37,7 +37,7 @@ from harness.run.open_run import Stages, make_ready, open_run, slowest_stages
 from harness.run.provenance import current_affinity, provenance
 from harness.run.rank_tables import Journal, RankTables, gather_tables
 from harness.run.trainer import Trainer
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.spec.spec import Spec
 from harness.strategy import Strategy
 
@@ -68,7 +68,7 @@ def main() -> int:
     def prepare() -> None:
         interfaces.choose_interface(options, at)
 
-    code = run_and_report_faults(at, project_root(), options.scratch, options.runs, options.meeting, prepare)
+    code = run_and_report_faults(at, find_root(), options.scratch, options.runs, options.meeting, prepare)
     fault = read_fault(options.scratch, at.rank)
     if fault and is_consequence(fault) and not options.stacks:
         time.sleep(AFTER_THE_CAUSE)

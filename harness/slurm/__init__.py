@@ -1,1 +1,1 @@
-"""Slurm: the jobs of a workflow, the resources they ask for, and how ranks start and end in a job. No training."""
+"""Slurm: the jobs of a workflow, the resources that they request, and how ranks start and end in a job. No training."""

@@ -1,8 +1,8 @@
-"""Snakemake's executor for Slurm, held to what a night of runs needs.
+"""A Slurm executor for Snakemake that survives controller outages.
 
-The executor that Snakemake loads forgets its jobs when the controller does not answer once, waits for jobs that can
-never start, and leaves jobs behind that are being submitted when a user interrupts. This one submits as that one does,
-and asks and cancels by itself. Only the Snakemake of a login node uses it (workflows/rules/common.smk).
+The executor of Snakemake's plugin loses its jobs when the controller fails to answer once, waits for jobs that can
+never start, and leaves jobs behind that are being submitted when a user interrupts. This one submits jobs in the same
+way, but queries and cancels them itself. Only the Snakemake on a login node uses it (workflows/rules/common.smk).
 """
 
 import asyncio
@@ -24,10 +24,18 @@ from snakemake_executor_plugin_slurm.utils import get_job_wildcards
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-from harness.slurm.jobs import orphans
-from harness.slurm.resources import AGAIN, PARTITIONS, PATIENCE, UNREACHABLE, ask, forbidden, partitions_of
+from harness.slurm.jobs import find_orphans
+from harness.slurm.resources import (
+    COMMAND_SECONDS,
+    PARTITION_QUERY,
+    RETRY_SECONDS,
+    UNREACHABLE,
+    ask_slurm,
+    explain_refusal,
+    parse_partitions,
+)
 
-FAILED = (
+FAILED_STATES = (
     "BOOT_FAIL",
     "CANCELLED",
     "DEADLINE",
@@ -35,26 +43,26 @@ FAILED = (
     "OUT_OF_MEMORY",
     "TIMEOUT",
 )
-"""The states of jobs that ended without success."""
-REQUEUED = ("NODE_FAIL", "PREEMPTED")
-"""The states of jobs that Slurm starts again. A job that stays in such a state is not started again."""
-SETTLING, GRACE = 30.0, 150.0
-"""Seconds after which the outputs of a job that Slurm no longer knows show its success; and after which such a job, or
-one that Slurm should have started again, counts as failed."""
-NEVER = re.compile(
+"""The states of jobs that failed."""
+REQUEUED_STATES = ("NODE_FAIL", "PREEMPTED")
+"""The states of jobs that Slurm usually restarts. A job that stays in such a state was not restarted."""
+OUTPUT_SECONDS, GRACE_SECONDS = 30.0, 150.0
+"""Seconds after which a job that Slurm no longer knows counts as successful if its outputs exist; and seconds after
+which such a job, or one that Slurm should have restarted, counts as failed."""
+NEVER_STARTS = re.compile(
     r"PartitionConfig|PartitionTimeLimit|PartitionNodeLimit|BadConstraints|DependencyNeverSatisfied|NodeNotInPartition"
     r"|AccountNotAllowed|QOSNotAllowed|QosNotAllowed|Invalid(Account|QOS)|AssociationNotFound"
     r"|(QOS|Assoc)Max(Wall|Node|Cpu|CPU|GRES|Mem|Job)\w*(PerJob|PerNode)\w*",
     re.IGNORECASE,
 )
-"""Reasons for which a pending job waits and that no other job's end removes."""
+"""Reasons for which a pending job can never start, whatever other jobs do."""
 HELD = re.compile(r"launch.failed.requeued.held", re.IGNORECASE)
-"""The reason of a job that its node would not start, as one that had begun there before the controller crashed. Slurm
-never starts that job again, and a new job may do better."""
+"""The reason for a job that its node refused to start, for example because it ran there before the controller crashed.
+Slurm does not restart that job, but a new job may start."""
 
 
 class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without types
-    """The executor of Snakemake's plugin, with its own way to ask for the state of jobs and to end them."""
+    """The executor of Snakemake's plugin, which queries and cancels jobs in its own way."""
 
     def __post_init__(self, test_mode: bool = False) -> None:
         super().__post_init__(test_mode)
@@ -65,47 +73,47 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
     # Submission.
 
     def run_job(self, job: Any) -> None:
-        """Submits a job, unless no partition could ever start it."""
-        if reason := forbidden(job.resources, partitions_of(ask(*PARTITIONS) or "")):
+        """Submit a job, unless no partition can ever start it."""
+        if reason := explain_refusal(job.resources, parse_partitions(ask_slurm(*PARTITION_QUERY) or "")):
             self._give_up(job)
             self._report_job_error_threadsafe(SubmittedJobInfo(job), f"This job can never start: {reason}.")
         else:
             super().run_job(job)
 
     def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
-        """A job that found no controller is submitted again once one answers."""
+        """Report a failed submission. If no controller answered, submit the job again once one does."""
         if not UNREACHABLE.search(msg) or self._ending.is_set():
             super()._report_job_error_threadsafe(job_info, msg)
             return
         self.logger.warning(
             f"No Slurm controller answers; job {job_info.job.jobid} will be submitted once one does."
         )
-        while ask("sinfo", "--noheader") is None:
-            if self._ending.wait(AGAIN):
+        while ask_slurm("sinfo", "--noheader") is None:
+            if self._ending.wait(RETRY_SECONDS):
                 return
         self._cancel_lost(job_info.job)
         self.run_job(job_info.job)
 
     def _cancel_lost(self, job: Any) -> None:
-        """Cancels a job that the controller took, although its answer never came."""
+        """Cancel a job that the controller accepted without its answer arriving."""
         wildcards = get_job_wildcards(job)
         comment = f"rule_{job.name}_wildcards_{wildcards}" if wildcards else f"rule_{job.name}"
-        answer = ask("squeue", f"--name={self.run_uuid}", "--noheader", "--format=%i|%k") or ""
+        answer = ask_slurm("squeue", f"--name={self.run_uuid}", "--noheader", "--format=%i|%k") or ""
         numbers = [
             line.partition("|")[0] for line in answer.splitlines() if line.partition("|")[2] == comment
         ]
         if numbers:
-            ask("scancel", *numbers)
+            ask_slurm("scancel", *numbers)
 
     @staticmethod
     def _give_up(job: Any) -> None:
-        """Leaves no attempt to a job that would fail alike."""
+        """Use up the attempts of a job that would fail in the same way again."""
         job.attempt = max(job.attempt, job.restart_times + 1)
 
     # States.
 
     async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncGenerator[Any, None]:
-        """Reports the jobs that ended, and yields the others. Without an answer all jobs are active."""
+        """Report the jobs that ended, and yield the others. Without an answer from Slurm all jobs are active."""
         self.next_seconds_between_status_checks = (
             self.workflow.executor_settings.init_seconds_before_status_checks
         )
@@ -116,7 +124,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
             if self._silent_since is None:
                 self._silent_since = time.monotonic()
                 self.logger.warning(
-                    "No Slurm controller answers. Jobs go on; their states are asked for again."
+                    "No Slurm controller answers. Jobs continue; their states will be queried again."
                 )
         elif self._silent_since is not None:
             silent, self._silent_since = time.monotonic() - self._silent_since, None
@@ -126,31 +134,37 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
                 yield active
 
     def _states(self) -> dict[str, tuple[str, str]] | None:
-        """The state and the reason of each job by its number; None if no controller answers."""
-        answer = ask("squeue", f"--name={self.run_uuid}", "--states=all", "--noheader", "--format=%i|%T|%r")
+        """Return the state and the reason of each job by its number; None if no controller answers."""
+        answer = ask_slurm(
+            "squeue", f"--name={self.run_uuid}", "--states=all", "--noheader", "--format=%i|%T|%r"
+        )
         if answer is None:
             return None
         rows = [line.split("|", 2) for line in answer.splitlines() if line.count("|") > 1]
         return {number: (state, reason) for number, state, reason in rows}
 
     def _ended(self, active: Any, state: str, reason: str) -> bool:
-        """Reports a job that has ended, or never starts."""
+        """Report a job if it has ended or can never start, and return whether it has."""
         number, job = active.external_jobid, active.job
         lasted = self._lasted(number, state, reason)
-        if state == "GONE" and lasted > SETTLING and all(Path(str(file)).exists() for file in job.output):
+        if (
+            state == "GONE"
+            and lasted > OUTPUT_SECONDS
+            and all(Path(str(file)).exists() for file in job.output)
+        ):
             state = "COMPLETED"  # its outputs were removed before it was submitted
         if state == "COMPLETED":
             self.report_job_success(active)
             return True
         held = HELD.search(reason) is not None
-        if state == "PENDING" and (held or NEVER.search(reason)):
-            if lasted <= 0 or ask("scancel", number) is None:
+        if state == "PENDING" and (held or NEVER_STARTS.search(reason)):
+            if lasted <= 0 or ask_slurm("scancel", number) is None:
                 return False
             if not held:
                 self._give_up(job)
-            fault = "was not started by its node" if held else "can never start"
-            told = f"Slurm job {number} {fault}, and was cancelled: Slurm's reason is {reason}."
-        elif state in FAILED or (state in (*REQUEUED, "GONE") and lasted > GRACE):
+            fault = "was refused by its node" if held else "can never start"
+            told = f"Slurm job {number} {fault}, and was cancelled: Slurm gives the reason {reason}."
+        elif state in FAILED_STATES or (state in (*REQUEUED_STATES, "GONE") and lasted > GRACE_SECONDS):
             told = f"Slurm job {number} ended: {state}{'' if reason in ('', 'None') else f' ({reason})'}."
         else:
             return False
@@ -158,7 +172,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
         return True
 
     def _lasted(self, number: str, state: str, reason: str) -> float:
-        """The seconds for which a job was seen in a state for one reason; 0 when it is seen so first."""
+        """Return the seconds since a job was first seen in this state for this reason."""
         key = (number, f"{state} {reason if state == 'PENDING' else ''}")
         kept = self._since.get(key, time.monotonic())
         self._since = {other: since for other, since in self._since.items() if other[0] != number}
@@ -168,21 +182,21 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
     # The end.
 
     def cancel_jobs(self, active_jobs: list[Any]) -> None:
-        """Cancels all jobs of this Snakemake, those that are being submitted at the same time included."""
+        """Cancel all jobs of this Snakemake, including those that are being submitted."""
         self._ending.set()
         self._job_submission_executor.shutdown(wait=True, cancel_futures=True)
-        if ask("scancel", f"--name={self.run_uuid}", outage=2 * PATIENCE) is None:
+        if ask_slurm("scancel", f"--name={self.run_uuid}", outage=2 * COMMAND_SECONDS) is None:
             self.logger.error(
-                f"No Slurm controller answers, and jobs may go on: `scancel --name={self.run_uuid}` ends them."
+                f"No Slurm controller answers, so jobs may continue. `scancel --name={self.run_uuid}` cancels them."
             )
 
 
-REQUEUE = SimpleNamespace(requeue=True, no_requeue=False, qos=None, reservation=None)
-"""The settings of workflows/profiles/slurm that are words of the line."""
+REQUEUE_SETTINGS = SimpleNamespace(requeue=True, no_requeue=False, qos=None, reservation=None)
+"""The settings of workflows/profiles/slurm that appear on the sbatch line."""
 
 
-def sbatch_line(asked: Mapping[str, Any]) -> str:
-    """The words of the sbatch line that ask for something, as the executor writes them."""
+def make_sbatch_line(asked: Mapping[str, Any]) -> str:
+    """Return the sbatch line of a job without what differs from job to job, as the executor writes it."""
     resources = _Resources({key: value for key, value in asked.items() if value is not None})
     account, partition = (
         f" {option} {shlex.quote(str(resources[key]))}" if key in resources else ""
@@ -192,14 +206,14 @@ def sbatch_line(asked: Mapping[str, Any]) -> str:
     line = get_submit_command(
         SimpleNamespace(resources=resources, threads=1),
         {**told, "account": account, "partition": partition},
-        REQUEUE,
+        REQUEUE_SETTINGS,
     )
     kept = re.sub(r" --(parsable|export=ALL|(job-name|output|comment) x)(?= |$)| -D x(?= |$)", "", line)
     return " ".join(kept.split())
 
 
-GPUS = re.compile(r"--gpus-per-node=(\d+) ?")
-BATCH = {
+GPU_OPTION = re.compile(r"--gpus-per-node=(\d+) ?")
+BATCH_LINES = {
     "flux": {
         "": "flux batch --nodes={nodes} --nslots={nodes} --cores-per-slot={cores}",
         "gpus": " --gpus-per-slot={gpus}",
@@ -221,46 +235,46 @@ BATCH = {
         "account": " -P {account}",
     },
 }
-"""The parts of the lines of other schedulers, each with the key that it needs. A slot of Flux and a chunk of PBS are a
-whole node, whose ranks start later."""
+"""The parts of the submission lines of other schedulers, by the value that each part needs. A slot of Flux and a chunk
+of PBS are a whole node, on which ranks start later."""
 
 
-def batch_line(asked: Mapping[str, Any], scheduler: str = "slurm") -> str:
-    """The words of the line that submits a job to its scheduler."""
+def make_batch_line(asked: Mapping[str, Any], scheduler: str = "slurm") -> str:
+    """Return the line that submits a job to its scheduler."""
     if scheduler == "slurm":
-        return sbatch_line(asked)
+        return make_sbatch_line(asked)
     nodes, extra = asked["nodes"], asked.get("slurm_extra") or ""
     tasks = asked.get("tasks_per_node") or -(-(asked.get("tasks") or 1) // nodes)
-    gpus = GPUS.search(extra)
+    gpus = GPU_OPTION.search(extra)
     told = {
         "nodes": nodes,
         "cores": tasks * (asked.get("cpus_per_task") or 1),
         "gpus": gpus and gpus[1],
         "minutes": asked["runtime"],
         "seconds": 60 * asked["runtime"],
-        "queue": _quoted(asked.get("slurm_partition")),
-        "account": _quoted(asked.get("slurm_account")),
+        "queue": _quote_word(asked.get("slurm_partition")),
+        "account": _quote_word(asked.get("slurm_account")),
     }
-    parts = [part for key, part in BATCH[scheduler].items() if not key or told[key]]
-    return " ".join(["".join(parts).format(**told), *GPUS.sub("", extra).split()])
+    parts = [part for key, part in BATCH_LINES[scheduler].items() if not key or told[key]]
+    return " ".join(["".join(parts).format(**told), *GPU_OPTION.sub("", extra).split()])
 
 
-def _quoted(word: Any) -> str | None:
-    """A word for a shell, if there is one."""
+def _quote_word(word: Any) -> str | None:
+    """Return a word quoted for a shell; None if there is no word."""
     return word and shlex.quote(str(word))
 
 
 class _Resources(dict[str, Any]):
-    """The resources of a job as the executor reads them: as keys and as attributes."""
+    """The resources of a job, which the executor reads as keys and as attributes."""
 
     __getattr__ = dict.__getitem__
 
 
-def install() -> None:
-    """Lets the option `--executor slurm` of Snakemake start this executor, and a SIGTERM end any Snakemake.
+def install_executor() -> None:
+    """Make `snakemake --executor slurm` use this executor, and make SIGTERM end any Snakemake.
 
-    Snakemake's handler takes a lock. The thread that the signal interrupts may hold it, and would wait for itself: that
-    of a job's Snakemake does when the job's command has ended by the same signal. The handler has a thread of its own.
+    Snakemake's signal handler takes a lock that the interrupted thread may hold, which would deadlock. This happens in
+    the Snakemake of a job when the same signal ended the job's command. So the handler runs in another thread.
     """
     from snakemake.workflow import JobScheduler
 
@@ -272,23 +286,23 @@ def install() -> None:
 # Before the first job.
 
 
-def prepare(workflow: Any) -> None:
-    """Prepares a workflow for its jobs: the hook `onstart` of the main Snakefile.
+def prepare_workflow(workflow: Any) -> None:
+    """Prepare a workflow for its jobs. Call this in the hook `onstart` of the main Snakefile.
 
-    A SIGTERM ends a Snakemake that submits jobs as an interrupt does, which cancels the jobs. By itself Snakemake would
-    wait for them.
+    SIGTERM then ends a Snakemake that submits jobs as an interrupt does, which cancels the jobs. By default Snakemake
+    would wait for them.
     """
     if not workflow.local_exec and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    _let_scheduler_rest(workflow.scheduler)
+    _remove_default_rate_limit(workflow.scheduler)
     _wait_for_orphans()
 
 
-def _let_scheduler_rest(scheduler: Any) -> None:
-    """Drops Snakemake's usual limit of 100 new jobs a second; a limit that a user sets stays.
+def _remove_default_rate_limit(scheduler: Any) -> None:
+    """Remove Snakemake's default limit of 100 new jobs per second. A limit that the user sets stays.
 
-    Each job that ends makes the scheduler of a limit look at all jobs once more in every timespan, to the end of the
-    workflow. After a hundred jobs it never rests, and takes a core from the run that is timed (snakemake, pull 3744).
+    With a limit, each job that ends makes the scheduler examine all jobs again in every timespan until the workflow
+    ends. After a hundred jobs it is always busy, and takes a core from the timed run (snakemake, pull 3744).
     """
     limit = scheduler.job_rate_limiter
     if limit and (limit.max_jobs, limit.timespan) == (100, 1):
@@ -299,8 +313,11 @@ POLL_SECONDS = 10.0
 
 
 def _wait_for_orphans() -> None:
-    """Waits for the jobs of a Snakemake that was killed in this folder: their finished runs need not run again."""
-    while jobs := orphans(Path.cwd()):
+    """Wait for the jobs of a Snakemake that was killed in this folder: their runs need not be repeated."""
+    while jobs := find_orphans(Path.cwd()):
         ids = " ".join(jobs)
-        print(f"Waiting for jobs of an earlier Snakemake here; `scancel {ids}` ends them.", file=sys.stderr)
+        print(
+            f"Waiting for jobs of an earlier Snakemake in this folder. `scancel {ids}` cancels them.",
+            file=sys.stderr,
+        )
         time.sleep(POLL_SECONDS)

@@ -1,8 +1,8 @@
-"""The resources of a job, by the keys of Snakemake's executor, and what the partitions of a cluster forbid.
+"""The resources of a job, by the keys of Snakemake's executor, and the limits of a cluster's partitions.
 
-The executor changes some keys. With GPUs, `tasks` would become tasks per GPU; `mpi` asks for more than one task, and
-its presence alone decides whether the executor or the rule calls srun. So GPUs are never given as `gres` or `gpu`, and
-a single rank has no `mpi`: Snakemake leaves out a key whose value is None.
+The executor interprets some keys. With `gres` or `gpu`, `tasks` would become tasks per GPU, so GPUs are requested in
+other words. With `mpi`, the rule calls srun instead of the executor, so a single rank has no `mpi`. Snakemake leaves
+out keys whose value is None.
 """
 
 import re
@@ -20,16 +20,16 @@ from harness.documents import read_yaml
 from harness.spec.machine_card import Builds, Slurm, load_machine_card
 from harness.validation import Frozen, validate
 
-# config/site.yaml: the user's account and choices for the place where jobs run. Not committed, and optional.
+# config/site.yaml: the user's account and settings for the site where jobs run. Optional, and not committed.
 
 SITE_FILE = Path("config") / "site.yaml"
 
 
 class Site(Frozen):
-    """The keys of the file, all optional. A key that the machine card has too overrides the card."""
+    """The keys of config/site.yaml, all optional. They override those of the machine card."""
 
     machine: str | None = None
-    """The machine card of experiments that name none."""
+    """The machine card for experiments that do not name one."""
     account: str | None = None
     partition: str | None = None
     qos: str | None = None
@@ -40,14 +40,14 @@ class Site(Frozen):
 
 
 def load_site(root: Path) -> Site:
-    """The keys of the file; without a file, none."""
+    """Return the settings in config/site.yaml; the defaults without such a file."""
     path = root / SITE_FILE
     keys = read_yaml(path, str(SITE_FILE), may_be_empty=True) if path.exists() else {}
     return validate(Site, keys, str(SITE_FILE))
 
 
-def slurm_of(root: Path, machine: str, site: Site) -> Slurm | None:
-    """The `slurm` of a machine card with the site's overrides; None for a machine without Slurm."""
+def load_slurm(root: Path, machine: str, site: Site) -> Slurm | None:
+    """Return the `slurm` section of a machine card with the site's overrides; None for a machine without Slurm."""
     slurm = load_machine_card(root, machine).slurm
     if slurm is None:
         return None
@@ -59,34 +59,34 @@ def slurm_of(root: Path, machine: str, site: Site) -> Slurm | None:
 
 
 class Geometry(NamedTuple):
-    """The nodes of a run. Ranks fill one node after the other."""
+    """The nodes of a run. Ranks fill one node after another."""
 
     nodes: int
     per_node: int
     """Ranks on a full node."""
 
 
-def geometry(ranks: int, slurm: Slurm) -> Geometry:
-    """The fewest nodes that hold the ranks."""
+def plan_nodes(ranks: int, slurm: Slurm) -> Geometry:
+    """Return the fewest nodes that hold the ranks."""
     return Geometry(-(-ranks // slurm.ranks_per_node), min(ranks, slurm.ranks_per_node))
 
 
-def devices(slurm: Slurm) -> list[str]:
-    """The option for GPUs, for jobs and steps alike: a step without it sees no device of the job, or one a rank."""
+def gpu_options(slurm: Slurm) -> list[str]:
+    """Return the option for GPUs. Steps need it as jobs do: without it they see no GPU, or one per rank."""
     return [f"--gpus-per-node={slurm.gpus_per_node}"] if slurm.gpus_per_node else []
 
 
 Resources = dict[str, int | str | None]
 
-NAMES = ("mpi", "nodes", "tasks", "tasks_per_node", "cpus_per_task", "mem_mb", "runtime", "slurm_extra")
-"""The keys of every job; some of their values are None."""
+JOB_KEYS = ("mpi", "nodes", "tasks", "tasks_per_node", "cpus_per_task", "mem_mb", "runtime", "slurm_extra")
+"""The keys of every job; some values are None."""
 MEMORY_MB = 5000
-"""The memory of a build (4 GiB and the libraries) and of runs on small graphs, if no card gives a node's memory."""
+"""The memory of a build (4 GiB and the libraries), and of runs if the machine card has no Slurm section."""
 
 
-def job(ranks: Collection[int], slurm: Slurm, minutes: float) -> Resources:
-    """A job whose runs go one after the other; `ranks` has the number of ranks of each."""
-    shape = geometry(max(ranks), slurm)
+def request_job(ranks: Collection[int], slurm: Slurm, minutes: float) -> Resources:
+    """Return the resources of a job whose runs follow each other. `ranks` holds the number of ranks of each run."""
+    shape = plan_nodes(max(ranks), slurm)
     spread = shape.per_node == 1
     return {
         "mpi": None if max(ranks) == 1 else "srun",
@@ -96,18 +96,22 @@ def job(ranks: Collection[int], slurm: Slurm, minutes: float) -> Resources:
         "cpus_per_task": slurm.cpus_per_rank,
         "mem_mb": slurm.memory_mb,
         "runtime": ceil(minutes),
-        "slurm_extra": " ".join([*devices(slurm), *slurm.sbatch.split()]) or None,
+        "slurm_extra": " ".join([*gpu_options(slurm), *slurm.sbatch.split()]) or None,
     }
 
 
-def one_node(processors: int, slurm: Slurm | None, minutes: float) -> Resources:
-    """A job of one process on one node: a build, or a run on a machine whose card has no Slurm."""
-    asked = {**dict.fromkeys(NAMES), "mem_mb": MEMORY_MB} if slurm is None else job([1], slurm, minutes)
+def request_node(processors: int, slurm: Slurm | None, minutes: float) -> Resources:
+    """Return the resources of a job on one node: a build, or a run on a machine whose card has no Slurm section."""
+    asked = (
+        {**dict.fromkeys(JOB_KEYS), "mem_mb": MEMORY_MB}
+        if slurm is None
+        else request_job([1], slurm, minutes)
+    )
     return asked | {"nodes": 1, "tasks": 1, "cpus_per_task": processors, "runtime": ceil(minutes)}
 
 
-def place(site: Site, slurm: Slurm | None) -> Resources:
-    """The account, partition, QOS and constraint of jobs: only the keys that are set. A user's profile may add more."""
+def request_place(site: Site, slurm: Slurm | None) -> Resources:
+    """Return the account, partition, QOS and constraint of jobs, as far as they are set. A profile may add others."""
     keys = {
         "slurm_account": site.account,
         "slurm_partition": slurm.partition if slurm else site.partition,
@@ -117,45 +121,46 @@ def place(site: Site, slurm: Slurm | None) -> Resources:
     return {key: value for key, value in keys.items() if value is not None}
 
 
-AROUND = 5.0
-"""Minutes of a job before its work and after its end."""
+OVERHEAD_MINUTES = 5.0
+"""Minutes of a job in addition to its work."""
 UNKNOWN_MINUTES = 30.0
-"""The time of a build of unknown size, and of a job on a machine whose card has no Slurm."""
+"""The time limit of a build of unknown size, and of a job on a machine whose card has no Slurm section."""
 
 
-def build(site: Site, slurm: Slurm | None, entries: int | None) -> Resources:
-    """A job that builds a graph, with its place: a node as the card's `builds` names it, else one like those of runs.
+def request_build(site: Site, slurm: Slurm | None, entries: int | None) -> Resources:
+    """Return the resources and the place of a job that builds a graph.
 
-    The time follows from the entries of the adjacency matrix and from the measured speed of the builder.
+    The node is the one of the card's `builds`, or one like those of runs. The time limit follows from the number of
+    entries of the adjacency matrix and the measured speed of the builder.
     """
     speed = Builds() if slurm is None or slurm.builds is None else slurm.builds
     rate = speed.entries_per_second.value / speed.entries_per_second.within
-    minutes = UNKNOWN_MINUTES if entries is None else entries / rate / 60 + AROUND
+    minutes = UNKNOWN_MINUTES if entries is None else entries / rate / 60 + OVERHEAD_MINUTES
     if slurm is None or slurm.builds is None:
         processors = slurm.ranks_per_node * slurm.cpus_per_rank if slurm else 1
-        return place(site, slurm) | one_node(processors, slurm, minutes)
+        return request_place(site, slurm) | request_node(processors, slurm, minutes)
     builds = slurm.builds
     keys = ("partition", "qos", "constraint")
     named = {key: getattr(builds, key) or getattr(slurm, key) for key in keys}
     there = slurm.model_copy(
         update={**named, "sbatch": builds.sbatch, "gpus_per_node": 0, "memory_mb": builds.memory_mb}
     )
-    return place(site, there) | one_node(builds.cpus, there, minutes)
+    return request_place(site, there) | request_node(builds.cpus, there, minutes)
 
 
-# The partitions of a cluster, and what they forbid.
+# The partitions of a cluster, and their limits.
 
-PARTITIONS = (
+PARTITION_QUERY = (
     "sinfo",
     "--noheader",
     "--exact",
     "--format=%P|%a|%l|%s|%D|%c|%m|%G|%f",
 )
-"""The command whose answer `partitions_of` reads: a line for each kind of node of each partition."""
+"""The command whose output `parse_partitions` reads: a line for each kind of node of each partition."""
 
 
 class NodeKind(NamedTuple):
-    """The nodes of a partition that are alike."""
+    """Equal nodes of a partition."""
 
     nodes: int
     cpus: int
@@ -165,7 +170,7 @@ class NodeKind(NamedTuple):
 
 
 class SlurmPartition(NamedTuple):
-    """A partition, as sinfo shows it. A limit that is None does not exist."""
+    """A partition as sinfo shows it. None means no limit."""
 
     name: str
     default: bool
@@ -175,15 +180,15 @@ class SlurmPartition(NamedTuple):
     kinds: tuple[NodeKind, ...]
 
 
-def partitions_of(answer: str) -> dict[str, SlurmPartition]:
-    """The partitions by name, from the answer to PARTITIONS."""
+def parse_partitions(answer: str) -> dict[str, SlurmPartition]:
+    """The partitions by name, from the output of PARTITION_QUERY."""
     found: dict[str, SlurmPartition] = {}
     for line in answer.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) != PARTITIONS[-1].count("|") + 1:
+        if len(cells) != PARTITION_QUERY[-1].count("|") + 1:
             continue
         name, up, limit, size, *node = cells
-        seconds, most = as_seconds(limit), size.rpartition("-")[2]
+        seconds, most = parse_seconds(limit), size.rpartition("-")[2]
         known = found.get(name.rstrip("*"))
         found[name.rstrip("*")] = SlurmPartition(
             name.rstrip("*"),
@@ -191,21 +196,21 @@ def partitions_of(answer: str) -> dict[str, SlurmPartition]:
             up == "up",
             None if seconds is None else seconds / 60,
             int(most) if most.isdigit() else None,
-            (*(known.kinds if known else ()), _kind(*node)),
+            (*(known.kinds if known else ()), _parse_node_kind(*node)),
         )
     return found
 
 
-def _kind(count: str, cpus: str, memory: str, gres: str, features: str) -> NodeKind:
+def _parse_node_kind(count: str, cpus: str, memory: str, gres: str, features: str) -> NodeKind:
     gpus = sum(int(number) for number in re.findall(r"\bgpu(?::[\w.-]*[A-Za-z_][\w.-]*)?:(\d+)", gres))
     numbers = [int("".join(re.findall(r"^\d+", text)) or 0) for text in (count, cpus, memory)]
     return NodeKind(numbers[0], numbers[1], numbers[2], gpus, frozenset(features.split(",")))
 
 
-def forbidden(asked: Mapping[str, Any], partitions: Mapping[str, SlurmPartition]) -> str | None:
-    """The reason why no partition can ever start a job with these resources, or None.
+def explain_refusal(asked: Mapping[str, Any], partitions: Mapping[str, SlurmPartition]) -> str | None:
+    """Return the reason why no partition can ever start a job with these resources; None if one can.
 
-    The job names its partition, or any partition may take it: some sites choose one by QOS and constraint.
+    A job without a partition may start on any: some sites choose one by QOS and constraint.
     """
     name = asked.get("slurm_partition")
     if not partitions:
@@ -213,12 +218,12 @@ def forbidden(asked: Mapping[str, Any], partitions: Mapping[str, SlurmPartition]
     if name and name not in partitions:
         return f"there is no partition {name}: name one of {', '.join(partitions)} as `partition` in config/site.yaml"
     each = [partitions[name]] if name else list(partitions.values())
-    reasons = [_forbids(partition, asked) for partition in each]
+    reasons = [_explain_limit(partition, asked) for partition in each]
     return None if None in reasons else "; ".join(reason for reason in reasons if reason)
 
 
-def _forbids(partition: SlurmPartition, asked: Mapping[str, Any]) -> str | None:
-    """The first limit of a partition that a job exceeds, with the way out."""
+def _explain_limit(partition: SlurmPartition, asked: Mapping[str, Any]) -> str | None:
+    """Return the first limit of a partition that a job exceeds, and what to change; None if it exceeds none."""
     name, minutes, nodes = partition.name, asked.get("runtime") or 0, asked.get("nodes") or 1
     if partition.minutes is not None and minutes > partition.minutes:
         return (
@@ -227,8 +232,8 @@ def _forbids(partition: SlurmPartition, asked: Mapping[str, Any]) -> str | None:
         )
     if partition.most_nodes is not None and nodes > partition.most_nodes:
         return (
-            f"the partition {name} allows {partition.most_nodes} nodes a job and the job asks for {nodes}: "
-            "name another `partition` in config/site.yaml, or ask for fewer ranks"
+            f"the partition {name} allows {partition.most_nodes} nodes per job and the job asks for {nodes}: "
+            "name another `partition` in config/site.yaml, or use fewer ranks"
         )
     tasks = asked.get("tasks_per_node") or -(-(asked.get("tasks") or 1) // nodes)
     cpus, memory = tasks * (asked.get("cpus_per_task") or 1), asked.get("mem_mb") or 0
@@ -248,15 +253,15 @@ def _forbids(partition: SlurmPartition, asked: Mapping[str, Any]) -> str | None:
     return (
         f"the partition {name} has {there} nodes with {', '.join(wanted)}, and the job asks for {nodes}; its largest "
         f"nodes have {largest.cpus} processors, {largest.memory_mb} MB and {largest.gpus} GPUs: name another "
-        "`partition` in config/site.yaml, or a machine card whose nodes are those of the partition"
+        "`partition` in config/site.yaml, or a machine card that describes the nodes of this partition"
     )
 
 
 TIME = re.compile(r"((?P<days>\d+)-)?((?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
 
 
-def as_seconds(text: str) -> float | None:
-    """1-02:03:04 or 3:04 as seconds; UNLIMITED and the like as None."""
+def parse_seconds(text: str) -> float | None:
+    """Return the seconds of a time as 1-02:03:04 or 3:04; None for other text, as UNLIMITED."""
     match = TIME.fullmatch(text)
     if match is None:
         return None
@@ -266,28 +271,28 @@ def as_seconds(text: str) -> float | None:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-# The controller, which may be away for minutes: jobs go on meanwhile, and its commands fail.
+# The controller may be unreachable for minutes. Jobs continue meanwhile, but Slurm's commands fail.
 
 UNREACHABLE = re.compile(
     r"Unable to contact slurm controller|Connection refused|Socket timed out|Zero Bytes were transmitted"
     r"|Transport endpoint is not connected|controller in standby mode|Slurm temporarily unable"
 )
 """What Slurm's commands print while no controller answers."""
-OUTAGE = 900.0
-"""Seconds for which a controller may be away: ten minutes, and what commands take to notice that it is back."""
-PATIENCE, AGAIN = 30.0, 5.0
-"""Seconds for which a command may take, and until a controller that did not answer is asked again."""
+OUTAGE_SECONDS = 900.0
+"""Seconds for which a controller may be unreachable: ten minutes, and the time until commands notice its return."""
+COMMAND_SECONDS, RETRY_SECONDS = 30.0, 5.0
+"""Seconds that a command may take, and seconds between attempts to reach a controller."""
 
 
-def ask(*command: str, outage: float = 0.0) -> str | None:
-    """The output of a command of Slurm; None if the command is absent or fails.
+def ask_slurm(*command: str, outage: float = 0.0) -> str | None:
+    """Return the output of a Slurm command; None if the command is missing or fails.
 
-    A controller that does not answer is asked again for `outage` seconds, which is said once.
+    If no controller answers, the command is repeated for `outage` seconds, and one message says so.
     """
     deadline, told = time.monotonic() + outage, False
     while True:
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS)
         except OSError:
             return None
         except subprocess.TimeoutExpired:
@@ -301,9 +306,9 @@ def ask(*command: str, outage: float = 0.0) -> str | None:
         if not told:
             minutes = f"{outage / 60:.0f} minutes"
             print(
-                f"No Slurm controller answers {command[0]}: it is asked again for {minutes}.",
+                f"No Slurm controller answers {command[0]}. Trying again for {minutes}.",
                 file=sys.stderr,
                 flush=True,
             )
         told = True
-        time.sleep(AGAIN)
+        time.sleep(RETRY_SECONDS)

@@ -1,6 +1,6 @@
 """The dataset of a run and the order of its vertices: permuted, or partitioned for strategies that split rows.
 
-This module knows nothing of the files behind the name, and does not import torch.
+This module does not access the files of a dataset, and does not import torch.
 """
 
 import re
@@ -15,13 +15,13 @@ FILE = "file:"
 ACCEPTED = f"block, {', '.join(COMPUTED)}, or {FILE}NAME for the file partitions/NAME of the data folder"
 
 
-def without_width(name: str) -> str:
-    """The name of a twin without its own width of features, as NAME@1-16 for NAME@1-16w256."""
+def strip_width(name: str) -> str:
+    """Return the name of a twin without its feature width, as NAME@1-16 for NAME@1-16w256."""
     return re.sub(r"(@.*\d)w\d+$", r"\1", name)
 
 
 class DatasetChoice(Frozen):
-    """A dataset in an order. Equal choices are the same data, so keys without effect are refused."""
+    """A dataset in an order. Equal choices mean equal data, so keys without effect are refused."""
 
     name: str = Field(max_length=200)
     """A name of `harness list datasets`, or a twin as ogbn-products@1/16."""
@@ -36,8 +36,8 @@ class DatasetChoice(Frozen):
 
     @field_validator("name")
     @classmethod
-    def _is_a_file_name(cls, name: str) -> str:
-        """The name as a file name; the name NAME@1/16 of a twin becomes NAME@1-16."""
+    def _normalise_name(cls, name: str) -> str:
+        """Return the name as a file name; the name NAME@1/16 of a twin becomes NAME@1-16."""
         of, at, scale = name.partition("@")
         if at and not re.fullmatch(r"[0-9/w-]{1,100}", scale):
             raise ValueError("the scale of a twin is a share of its graph, as in NAME@1/16, or NAME@1/16w256")
@@ -45,7 +45,7 @@ class DatasetChoice(Frozen):
 
     @field_validator("partition")
     @classmethod
-    def _known(cls, partition: str, known: ValidationInfo) -> str:
+    def _check_partition(cls, partition: str, known: ValidationInfo) -> str:
         if partition not in ("block", *COMPUTED) and not re.fullmatch(r"file:\w[\w.-]*", partition):
             raise ValueError(f"accepted are {ACCEPTED} (letters, digits, '.', '_' and '-')")
         permutation = known.data.get("permutation", "none")
@@ -58,7 +58,7 @@ class DatasetChoice(Frozen):
 
     @field_validator("parts")
     @classmethod
-    def _as_many_as_the_partition_needs(cls, parts: int, known: ValidationInfo) -> int:
+    def _check_parts(cls, parts: int, known: ValidationInfo) -> int:
         partition = known.data.get("partition")
         if partition == "block" and parts:
             raise ValueError(
@@ -67,7 +67,7 @@ class DatasetChoice(Frozen):
             )
         if partition not in (None, "block") and not parts:
             raise ValueError(
-                f"partition = {partition!r} needs to know its number of parts: the ranks that split the rows, 1 or more"
+                f"partition = {partition!r} needs a number of parts: the number of ranks that split the rows, 1 or more"
             )
         return parts
 
@@ -77,7 +77,7 @@ class DatasetChoice(Frozen):
 
     @property
     def file(self) -> str | None:
-        """The name of the user's partition file, or None."""
+        """The name of the user's partition file; None for other partitions."""
         return self.partition.removeprefix(FILE) if self.partition.startswith(FILE) else None
 
     @property
@@ -87,7 +87,7 @@ class DatasetChoice(Frozen):
 
     @property
     def build_command(self) -> str:
-        """The command that makes the store, or makes the store again."""
+        """The command that builds or rebuilds the store."""
         order = f"--permutation {self.permutation}"
         if self.partitioned:
             order = f"--partition {self.partition} --parts {self.parts}"

@@ -286,7 +286,7 @@ def load_machine_card(root: Path, name: str) -> MachineCard:
     return validate(MachineCard, {"name": name, **read_yaml(root / where, where)}, where)
 
 
-def start_seconds(root: Path, name: str) -> float:
+def load_start_seconds(root: Path, name: str) -> float:
     """The limit of the card; the default for a machine without a card in this project."""
     if name in list_machines(root):
         return load_machine_card(root, name).start_seconds

@@ -1,4 +1,4 @@
-"""The plan of an experiment: all its runs in one document, by `harness plan --out` for `collect` and workflows."""
+"""The plan of an experiment: a document that lists its runs. `harness plan --out` writes it for later commands."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ SCALES = ("tiny", "laptop", "emulated", "published")
 """The scales of an experiment (`harness.experiment.scales`)."""
 
 
-class Run(Frozen):
+class PlannedRun(Frozen):
     """A run of a plan."""
 
     run_id: str = Field(pattern="^[0-9a-f]{16}$")
@@ -29,13 +29,22 @@ class Run(Frozen):
 class Plan(BaseModel):
     """The keys of a plan that readers need."""
 
-    runs: list[Run]
+    experiment: str = ""
+    """The name of the experiment."""
+    cost: str = ""
+    """The predicted cost of all runs, in words."""
+    runs: list[PlannedRun]
+
+    @property
+    def runs_by_id(self) -> dict[str, dict[str, Any]]:
+        """The runs as the plan has them, by run id."""
+        return {run.run_id: run.model_dump(exclude_unset=True) for run in self.runs}
 
 
-def plan_of(
+def make_plan(
     experiment: str, digest: str, specs: Iterable[Spec], costs: Mapping[str, Mapping[str, Any]], cost: str
 ) -> dict[str, Any]:
-    """The document of a plan; `costs` are those of runs, by run id, and `cost` is that of all in words."""
+    """Return the document of a plan. `costs` holds the costs of runs by run id, and `cost` describes their sum."""
     runs = [
         {"run_id": spec.run_id, "label": spec.label, "spec": spec.model_dump(mode="json")}
         | ({"cost": dict(costs[spec.run_id])} if spec.run_id in costs else {})
@@ -44,14 +53,13 @@ def plan_of(
     return {"schema": SCHEMA, "experiment": experiment, "hash": digest, "cost": cost, "runs": runs}
 
 
-def read_plan(path: Path) -> dict[str, dict[str, Any]]:
-    """The runs of a plan, by run id."""
-    way_out = "`harness plan --experiment FILE --out FILE` writes one."
+def read_plan(path: Path) -> Plan:
+    """Return the plan in a file."""
+    way_out = "`harness plan --experiment FILE --out FILE` writes a plan."
     try:
         document = read_json(path, f"The plan {path}")
     except UserError as error:
         raise UserError(f"{error} {way_out}") from None
     if document.get("schema") != SCHEMA:
-        raise UserError(f"{path} is no plan of schema {SCHEMA}. {way_out}")
-    plan = validate(Plan, document, f"The plan {path}")
-    return {run.run_id: run.model_dump() for run in plan.runs}
+        raise UserError(f"{path} is not a plan of schema {SCHEMA}. Delete it and try again. {way_out}")
+    return validate(Plan, document, f"The plan {path}")

@@ -1,4 +1,4 @@
-"""The project root, and its folders of results and data. A project is a checkout, or made by `harness init FOLDER`."""
+"""The project root, and its folders for results and data. A project is a checkout, or made by `harness init FOLDER`."""
 
 import os
 from pathlib import Path
@@ -8,8 +8,8 @@ from harness.errors import UserError
 MARKER = Path("datasets") / "catalog"
 
 
-def project_root(given: str | None = None) -> Path:
-    """`--root`, else HARNESS_ROOT, else the nearest folder upwards that holds datasets/catalog."""
+def find_root(given: str | None = None) -> Path:
+    """Return the root that `--root` or HARNESS_ROOT names, or the nearest parent folder with datasets/catalog."""
     named = given or os.environ.get("HARNESS_ROOT")
     if named:
         root = Path(named).resolve()
@@ -28,22 +28,22 @@ def project_root(given: str | None = None) -> Path:
     )
 
 
-def data_folder(root: Path) -> Path:
-    """The folder of stores and source files: HARNESS_DATASETS, or datasets/ under the root."""
+def find_data_folder(root: Path) -> Path:
+    """Return the folder of stores and source files: HARNESS_DATASETS, or datasets/ under the root."""
     return Path(os.environ.get("HARNESS_DATASETS") or root / "datasets")
 
 
-def imported_folder(root: Path) -> Path:
-    """The folder of the cards of imported graphs, which are kept with the data."""
-    return data_folder(root) / "imported"
+def find_imported_folder(root: Path) -> Path:
+    """Return the folder with the cards of imported graphs, which are kept with the data."""
+    return find_data_folder(root) / "imported"
 
 
-def dataset_cards(root: Path) -> list[Path]:
-    """The cards of all datasets, sorted by name: those of the project, and those of imported graphs."""
-    folders = (root / MARKER, imported_folder(root))
+def list_dataset_cards(root: Path) -> list[Path]:
+    """Return the cards of all datasets, of the project and imported, sorted by name."""
+    folders = (root / MARKER, find_imported_folder(root))
     return sorted((path for folder in folders for path in folder.glob("*.yaml")), key=lambda path: path.stem)
 
 
-def results_folder(root: Path) -> Path:
-    """HARNESS_RESULTS, else results/ under the root."""
+def find_results_folder(root: Path) -> Path:
+    """Return the folder of results: HARNESS_RESULTS, or results/ under the root."""
     return Path(os.environ.get("HARNESS_RESULTS") or root / "results")

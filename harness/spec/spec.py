@@ -1,7 +1,7 @@
 """The spec: everything that defines one run, validated and frozen. Its hash is the run id.
 
-A spec knows nothing of files, results or launchers. The strategy decides whether the grid and the parameters suit it
-(`harness.strategy.admit`).
+A spec does not depend on files, results or launchers. Whether the grid and the parameters suit a strategy is checked
+by the strategy (`harness.strategy.admit`).
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from harness.spec.machine_card import Machine
 from harness.validation import RANKS, VERTICES, WIDTH, Frozen, Seed, Setting, added_later, list_settings
 
 Protocol = Literal["corrected", "faithful"]
-"""A loss over the labelled training vertices, or over the vertices that the paper's code trained on."""
+"""The loss covers the labelled training vertices, or the vertices on which the paper's code trained."""
 
 
 class StrategyChoice(Frozen):
@@ -39,30 +39,30 @@ PARTS = ("projection", "norm", "activation", "dropout", "residual")
 
 
 class ModelChoice(Frozen):
-    """The model. The order of a convolution is (A H) W or A (H W): same numbers, other costs."""
+    """The model. A convolution is computed as (A H) W or A (H W): equal results at different cost."""
 
     kind: Literal["gcn", "sage", "gat"] = "gcn"
     """The kind of convolution.
 
-    sage: A is the mean over the neighbours, and another weight multiplies the vertex's own row.
-    gat: attention along the edges and the loops of A, whose values are not used.
+    sage: A is the mean over the neighbours, and a second weight multiplies the row of the vertex itself.
+    gat: attention over the edges and loops of A; the values of A are not used.
     """
     layers: int = Field(3, ge=1, le=4096)
     """The number of convolutions."""
     hidden: int = Field(16, ge=1, le=WIDTH)
-    """The hidden width; for gat, the width of every head."""
+    """The hidden width; for gat, the width of each head."""
     heads: int = Field(8, ge=1, le=4096)
-    """The heads of every layer of gat."""
+    """The number of heads in each layer of gat."""
     order: Literal["aggregate_first", "combine_first"] = "aggregate_first"
     """A convolution as (A H) W, or as A (H W)."""
     projection: bool = False
-    """Features are first brought to the hidden width, and a head brings the last layer to the classes."""
+    """A linear layer first maps features to the hidden width, and another maps the last layer to the classes."""
     norm: bool = False
     """The output of a convolution is normalised row by row (RMSNorm), with a learnable scale."""
     activation: Literal["relu", "none"] = "relu"
-    """The function that is applied to the output of a hidden layer."""
+    """The activation function of hidden layers."""
     dropout: float = Field(0.0, ge=0, le=0.99)
-    """The share of a layer's output that a training step drops."""
+    """The fraction of a layer's output that a training step drops."""
     residual: bool = False
     """The input of a layer is added to its output."""
 
@@ -72,65 +72,65 @@ class ModelChoice(Frozen):
         return self.hidden * self.heads if self.kind == "gat" else self.hidden
 
     @model_validator(mode="after")
-    def _heads_are_used(self) -> "ModelChoice":
+    def _check_heads(self) -> "ModelChoice":
         default = type(self).model_fields["heads"].default
         if self.heads != default and self.kind != "gat":
             raise ValueError(
-                f"heads = {self.heads}, and a {self.kind} has no heads: leave it at {default}, or set kind to gat"
+                f"heads = {self.heads}, but {self.kind} has no heads: leave it at {default}, or set kind to gat"
             )
         return self
 
     @model_validator(mode="after")
-    def _residuals_fit(self) -> "ModelChoice":
+    def _check_residual(self) -> "ModelChoice":
         if self.residual and not self.projection:
             raise ValueError(
-                "a residual adds a layer's input to its output, so both need one width: set projection too"
+                "a residual adds the input of a layer to its output, so both need the same width: set projection too"
             )
         return self
 
 
-LONGEST = 1 << 31
+MOST_EPOCHS = 1 << 31
 """The most epochs."""
 
 
 class Training(Frozen):
-    """The length and the method of training. Warm-up epochs train like the others and are not timed."""
+    """The length and the method of training. Warm-up epochs train like others but are not timed."""
 
-    epochs: int = Field(10, ge=1, le=LONGEST)
+    epochs: int = Field(10, ge=1, le=MOST_EPOCHS)
     """The number of timed epochs."""
-    warmup: int = Field(2, ge=0, le=LONGEST)
+    warmup: int = Field(2, ge=0, le=MOST_EPOCHS)
     """The number of epochs before the timed ones."""
     optimizer: Literal["adam", "sgd"] = "adam"
-    """The method by which weights are updated."""
+    """The optimizer that updates weights."""
     lr: float = Field(0.01, gt=0)
     """The learning rate."""
     weight_decay: float = Field(0.0, ge=0)
-    """The share of a weight that is added to its gradient (torch's weight_decay)."""
+    """The L2 penalty: this fraction of a weight is added to its gradient (torch's weight_decay)."""
     features: bool = False
-    """The input features are trained too, like weights."""
-    evaluate_every: int = Field(0, ge=0, le=LONGEST)
+    """Whether the input features are trained like weights."""
+    evaluate_every: int = Field(0, ge=0, le=MOST_EPOCHS)
     """Epochs between evaluations of the full graph; 0 evaluates once, at the end."""
     batch: int = Field(0, ge=0, le=VERTICES)
-    """Vertices of a mini-batch; 0 trains on the full graph."""
+    """The number of vertices in a mini-batch; 0 trains on the full graph."""
     target: float = Field(0.0, ge=0, le=1)
-    """The test accuracy at which training stops after an evaluation; 0 never stops training."""
+    """The test accuracy at which training stops after an evaluation; 0 disables it."""
     recompute: bool = added_later(False)
-    """All layers but the last keep nothing but their input; the backward pass computes them again, with messages."""
+    """Whether layers except the last keep only their input, and the backward pass recomputes them, with messages."""
     cuda_graph: bool = added_later(False)
-    """Epochs after the first two are replayed from a CUDA graph: the same numbers, with one launch an epoch."""
+    """Whether epochs after the first two are replayed from a CUDA graph: equal results, with one launch per epoch."""
 
 
 class Measure(Frozen):
-    """Measurements besides times and words."""
+    """Measurements in addition to times and message sizes."""
 
     utilisation_ms: int = Field(0, ge=0, le=86_400_000)
-    """Milliseconds of the windows for which the utilisation of a rank is recorded; 0 records nothing."""
+    """The length in milliseconds of the windows in which the utilisation of a rank is recorded; 0 disables it."""
     tape: bool = added_later(False)
-    """Whether another epoch is recorded event by event, for `harness emulate`."""
+    """Whether an additional epoch is recorded event by event, for `harness emulate`."""
 
 
 class Spec(Frozen):
-    """One run. Equal specs are the same run and have the same id, whatever the order of their keys."""
+    """One run. Equal specs are the same run and have the same id; the order of keys does not matter."""
 
     strategy: StrategyChoice
     dataset: DatasetChoice
@@ -142,9 +142,9 @@ class Spec(Frozen):
     training: Training = Training()
     measure: Measure = Measure()
     protocol: Protocol = "corrected"
-    """The vertices that the loss counts: those of the training split, or those that the paper's code trained on."""
+    """The vertices in the loss: those of the training split, or those on which the paper's code trained."""
     precision: Literal["float32", "float64"] = "float32"
-    """The type of features, weights and activations."""
+    """The data type of features, weights and activations."""
     machine: Machine
     """A name of `harness list machines` (default: that of config/site.yaml, or local)."""
     seed: Seed = 0
@@ -154,13 +154,13 @@ class Spec(Frozen):
 
     @field_validator("strategy", "dataset", mode="before")
     @classmethod
-    def _name_alone(cls, value: Any) -> Any:
+    def _wrap_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _grid_holds_the_ranks(self) -> "Spec":
+    def _check_grid(self) -> "Spec":
         if min(self.grid.values(), default=0) < 1 or prod(self.grid.values()) != self.ranks:
-            raise ValueError(f"a grid of {grid_text(self.grid)} does not hold exactly {self.ranks} ranks")
+            raise ValueError(f"a grid of {format_grid(self.grid)} does not have exactly {self.ranks} ranks")
         return self
 
     @property
@@ -169,18 +169,18 @@ class Spec(Frozen):
 
     @property
     def label(self) -> str:
-        """The name for people: dataset, strategy, grid, seed and the start of the id."""
-        grid = grid_text(self.grid, "")
+        """A readable name: dataset, strategy, grid, seed and the start of the id."""
+        grid = format_grid(self.grid, "")
         return f"{self.dataset.name}-{self.strategy.name}-{grid}-s{self.seed}-{self.run_id[:6]}"
 
 
-def keys_of_a_spec() -> list[str]:
-    """The keys that a request may set, with dots; those of a strategy's parameters are the strategy's own."""
-    return [setting.key for setting in settings_of_a_spec()]
+def list_spec_keys() -> list[str]:
+    """Return the dotted keys that a request may set. Each strategy defines the keys of its parameters."""
+    return [setting.key for setting in list_spec_settings()]
 
 
-def settings_of_a_spec() -> list[Setting]:
-    """What a request may set, with what is accepted, the default and the meaning."""
+def list_spec_settings() -> list[Setting]:
+    """Return the settings of a request: keys, accepted values, defaults and meanings."""
     settings: list[Setting] = []
     for setting in list_settings(Spec):
         kind = Spec.model_fields[setting.key].annotation
@@ -191,16 +191,16 @@ def settings_of_a_spec() -> list[Setting]:
     return settings
 
 
-def grid_text(grid: dict[AxisName, int], joint: str = " x ") -> str:
-    """A grid in words: the axis x of size 2 is x2."""
+def format_grid(grid: dict[AxisName, int], joint: str = " x ") -> str:
+    """Return a grid as text: the axis x of size 2 is x2."""
     return joint.join(f"{axis.value}{size}" for axis, size in grid.items()) or "no axes"
 
 
 def canonical_json(data: Any) -> str:
-    """One spelling for equal data: sorted keys, no spaces, shortest numbers."""
+    """Return data as JSON with sorted keys and no spaces, so that equal data is equal text."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def digest(data: Any) -> str:
-    """The first sixteen hexadecimal digits of the sha256 of the data."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of the data."""
     return hashlib.sha256(canonical_json(data).encode()).hexdigest()[:16]

@@ -25,7 +25,7 @@ from harness.graph.partitioners import COMPUTED_FROM_EDGES
 from harness.kernels.csr import Csr
 from harness.progress import OnStep, ignore_step
 from harness.spec.dataset import DatasetChoice
-from harness.spec.root import data_folder
+from harness.spec.root import find_data_folder
 from harness.store.catalog import load_card
 from harness.store.compose import Contents, check_counts, compose, contents, generator_of, source_files
 from harness.store.dataset_card import DatasetCard
@@ -50,7 +50,7 @@ SMALL = 1 << 20
 
 def store_folder(root: Path, card: DatasetCard, choice: DatasetChoice) -> Path:
     """The folder of a store, built or not."""
-    files = partition_files(choice, data_folder(root))
+    files = partition_files(choice, find_data_folder(root))
     inputs = {
         "schema": SCHEMA,
         "versions": code_versions(card, choice),
@@ -59,7 +59,7 @@ def store_folder(root: Path, card: DatasetCard, choice: DatasetChoice) -> Path:
         "brought": {name: _record(path).sha256 for name, path in files.items()},
     }
     digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-    return data_folder(root) / "store" / f"{card.name}-{digest[:10]}"
+    return find_data_folder(root) / "store" / f"{card.name}-{digest[:10]}"
 
 
 def open_dataset(root: Path, choice: DatasetChoice, dtype: torch.dtype = torch.float32) -> Blocks:
@@ -102,7 +102,7 @@ def build(
     """
     is_new, card = card is not None, card or load_card(root, choice.name)
     folder = store_folder(root, card, choice)
-    sources = source_files(card, data_folder(root)) | partition_files(choice, data_folder(root))
+    sources = source_files(card, find_data_folder(root)) | partition_files(choice, find_data_folder(root))
     if share and folder.exists():
         return folder
     if _is_sound(folder, grid, sources):
@@ -110,7 +110,7 @@ def build(
         return _opened(folder, card).folder
     _require(card, sources)
     records = {name: _record(path) for name, path in sources.items()}
-    graph = contents(card, data_folder(root))
+    graph = contents(card, find_data_folder(root))
     check_parts(choice, graph.n)  # before its folder is made
     if is_new:
         graph.check()
@@ -169,8 +169,8 @@ def verify(root: Path, choice: DatasetChoice, on_step: OnStep = ignore_step) -> 
 
 
 def _composed(root: Path, card: DatasetCard, choice: DatasetChoice) -> tuple[Graph, Partition | None]:
-    graph = compose(card, data_folder(root))
-    return graph, partition_of(choice, graph.n, data_folder(root), lambda: graph.A)
+    graph = compose(card, find_data_folder(root))
+    return graph, partition_of(choice, graph.n, find_data_folder(root), lambda: graph.A)
 
 
 def _opened(folder: Path, card: DatasetCard, dtype: torch.dtype = torch.float32) -> Store:
@@ -244,7 +244,7 @@ def _partitions(
     root: Path, choices: Sequence[DatasetChoice], means: Means
 ) -> dict[DatasetChoice, MakePartition]:
     """Computes the partitions that no store has, as many at a time as the memory and the workers of the build allow."""
-    card, folder = load_card(root, choices[0].name), data_folder(root)
+    card, folder = load_card(root, choices[0].name), find_data_folder(root)
     asked = [choice for choice in dict.fromkeys(choices) if choice.partition in COMPUTED_FROM_EDGES]
     lacking = [choice for choice in asked if not store_folder(root, card, choice).exists()]
     if len(lacking) < 2:

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.sources.twin import most_edges
-from harness.spec.root import MARKER, dataset_cards, imported_folder
+from harness.spec.root import MARKER, find_imported_folder, list_dataset_cards
 from harness.store.dataset_card import DatasetCard
 from harness.validation import clip_line, unknown_name_error, validate
 
@@ -106,7 +106,7 @@ def _asked(name: str, scale: str) -> tuple[Fraction, int | None]:
 
 def list_cards(root: Path) -> list[str]:
     """The names of all datasets."""
-    return sorted({path.stem for path in dataset_cards(root)})
+    return sorted({path.stem for path in list_dataset_cards(root)})
 
 
 def load_card(root: Path, name: str) -> DatasetCard:
@@ -117,9 +117,9 @@ def load_card(root: Path, name: str) -> DatasetCard:
 
 
 def _read(root: Path, name: str) -> DatasetCard:
-    paths = [path for path in dataset_cards(root) if path.stem == name]
+    paths = [path for path in list_dataset_cards(root) if path.stem == name]
     if not paths:
-        places = f"Cards are in {MARKER}/, those of imported graphs in {imported_folder(root)}/."
+        places = f"Cards are in {MARKER}/, those of imported graphs in {find_imported_folder(root)}/."
         raise unknown_name_error("dataset", name, list_cards(root), places)
     if len(paths) > 1:
         raise UserError(

@@ -21,7 +21,7 @@ from harness.sources.refusal import IN_CARD
 from harness.sources.source import Source
 from harness.sources.vertex_files import EXPECTED, called, classes_in
 from harness.spec.dataset import DatasetChoice
-from harness.spec.root import data_folder, dataset_cards, imported_folder
+from harness.spec.root import find_data_folder, find_imported_folder, list_dataset_cards
 from harness.store.build import build, removed_on_error
 from harness.store.catalog import load_card
 from harness.store.compose import contents
@@ -95,8 +95,8 @@ def import_graph(root: Path, request: ImportRequest, choice: DatasetChoice, mean
     try:
         fields = _card(request)
         card = validate(DatasetCard, {**fields, "name": request.name}, "harness data import")
-        path = imported_folder(root) / f"{request.name}.yaml"
-        known = [each for each in dataset_cards(root) if each.stem == request.name]
+        path = find_imported_folder(root) / f"{request.name}.yaml"
+        known = [each for each in list_dataset_cards(root) if each.stem == request.name]
         if known and (known != [path] or load_card(root, request.name) != card):
             raise UserError(
                 f"another dataset has the name {request.name}. Choose another, or remove {known[0]}."
@@ -106,7 +106,7 @@ def import_graph(root: Path, request: ImportRequest, choice: DatasetChoice, mean
                 folder = build(root, choice, means=means, card=card)
             files = {path: yaml.safe_dump(fields, sort_keys=False).encode()}
             if listing := names_file(root, card):
-                names = contents(card, data_folder(root)).stream.names
+                names = contents(card, find_data_folder(root)).stream.names
                 files[listing] = b"".join(name + b"\n" for name in names.to_pylist())
             with explain_os_errors(path, DATASETS):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def import_graph(root: Path, request: ImportRequest, choice: DatasetChoice, mean
 
 def names_file(root: Path, card: DatasetCard) -> Path | None:
     """The names of the vertices of an imported graph, one a line: line 1 is vertex 0. None if these have no names."""
-    return imported_folder(root) / f"{card.name}.names.txt" if _has_names(card) else None
+    return find_imported_folder(root) / f"{card.name}.names.txt" if _has_names(card) else None
 
 
 def foreign_metric(source: Source) -> str | None:
@@ -144,7 +144,7 @@ def _called_by_name(card: DatasetCard, root: Path) -> Iterator[None]:
         ends = re.search(r"edge from vertex (\d[\d,]*) to vertex (\d[\d,]*) weighs", str(error))
         if not ends or not _has_names(card):
             raise
-        names = contents(card, data_folder(root)).stream.names
+        names = contents(card, find_data_folder(root)).stream.names
         source, target = (called(int(end.replace(",", "")), names) for end in ends.groups())
         told = f"edge from vertex {source} to vertex {target} weighs"
         raise UserError(str(error).replace(ends[0], told)) from error

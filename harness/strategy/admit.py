@@ -7,7 +7,7 @@ from typing import NamedTuple
 from harness.errors import UserError
 from harness.graph.blocks import Blocks
 from harness.ledger import AxisName
-from harness.spec.spec import PARTS, ModelChoice, Spec, grid_text
+from harness.spec.spec import PARTS, ModelChoice, Spec, format_grid
 from harness.strategy.contract import Strategy
 from harness.strategy.facts import Facts
 from harness.validation import format_value
@@ -32,7 +32,7 @@ def admit(strategy: type[Strategy], spec: Spec, facts: Facts) -> Strategy:
     """Return the strategy for this spec and graph; raise `UserError` with the reason if the spec cannot run."""
     if set(spec.grid) != set(strategy.axes):
         raise UserError(
-            f"grid {grid_text(spec.grid)}: {strategy.name} is arranged over the axes "
+            f"grid {format_grid(spec.grid)}: {strategy.name} is arranged over the axes "
             f"{', '.join(axis.value for axis in strategy.axes)}, each named once."
         )
     grids = strategy.grids(spec.ranks)

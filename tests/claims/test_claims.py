@@ -32,7 +32,8 @@ from harness.claims.formulas.quantities import count_vertices, find_hardware, ha
 from harness.claims.verdicts import compare, judge
 from harness.cli import main
 from harness.errors import UserError
-from harness.experiment.expand import expand, load_experiment
+from harness.experiment.expand import expand
+from harness.experiment.experiment_file import load_experiment
 from harness.experiment.scales import at_scale
 from harness.results.parquet import read_claims_of, to_arrow, to_bytes
 from harness.results.schema import RUNS, TEXT, TRUTH

@@ -10,7 +10,7 @@ import pytest
 from harness.cli import _parser, main
 from harness.cli.data import ACTIONS
 from harness.registry import load_strategy, registered_strategies
-from harness.spec.spec import Spec, keys_of_a_spec
+from harness.spec.spec import Spec, list_spec_keys
 from harness.validation import list_settings
 
 
@@ -59,7 +59,7 @@ def test_every_key_of_a_spec_has_a_meaning_and_the_values_that_it_takes(
 ) -> None:
     assert main(["list", "settings", "--json"]) == 0
     settings = {row["key"]: row for row in json.loads(capsys.readouterr().out)}
-    assert list(settings) == keys_of_a_spec()
+    assert list(settings) == list_spec_keys()
     assert all(row["meaning"].endswith(".") or ";" in row["meaning"] for row in settings.values())
     assert settings["model.kind"]["accepts"] == "gcn, sage, gat"
     assert settings["model.layers"]["accepts"] == "whole number from 1 to 4096"

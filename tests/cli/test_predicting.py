@@ -18,7 +18,7 @@ from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.results.record import read_record
 from harness.spec.machine_card import load_machine, load_machine_card
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.spec.spec import Spec
 from harness.store.catalog import load_card
 from harness.strategy import Ready, admit
@@ -174,7 +174,7 @@ def test_runs_that_are_alike_on_several_machines_share_their_replays(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is what it would be alone: the same ranks, priced by its own card."""
-    mine, replayed, root = json.loads(experiment.read_text()), list[Spec](), project_root(None)
+    mine, replayed, root = json.loads(experiment.read_text()), list[Spec](), find_root(None)
     del mine["published"]["machine"], mine["published"]["runs"][1]
     mine["published"]["runs"][0] |= {"machine": ["perlmutter", "frontier"], "grid": ["2x2x2", "4x2x1"]}
     experiment.write_text(json.dumps(mine))
@@ -218,7 +218,7 @@ def test_a_recorded_prediction_is_the_prediction(
     """Read back, it has all that a claim asks of it; with other constants it is another."""
     out = tmp_path / "records"
     answer(capsys, "predict", "--experiment", str(experiment), "--out", str(out))
-    root = project_root(None)
+    root = find_root(None)
     (folder,) = [path for path in out.iterdir() if read_record(path).record["status"] == "ok"]
     spec = Spec.model_validate(read_record(folder).spec)
     facts = facts_of_card(load_card(root, "ogbn-products"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.doctor import calibrate, gpu_links, kernel_rates, spmm_rates
-from harness.doctor.calibrate import Calibration, calibrated, write_new_card, write_sections
+from harness.doctor.calibrate import Calibration, calibrate_machine, write_new_card, write_sections
 from harness.predict.prediction import check_card
 from harness.predict.pricing import constants
 from harness.spec.machine_card import load_machine_card
@@ -29,7 +29,7 @@ def in_small(root: Path) -> tuple[Calibration, list[str]]:
         patch.setattr(spmm_rates, "LARGEST", 9)
         patch.setattr(gpu_links, "COPIED", (1 << 10, 1 << 13, 1 << 20, 1 << 22, TOO_LARGE))
         patch.setattr(gpu_links, "MANY", 1 << 12)
-        return calibrated(root, "local-gpu", 1, told.append), told
+        return calibrate_machine(root, "local-gpu", 1, told.append), told
 
 
 def project(folder: Path) -> Path:
@@ -76,18 +76,23 @@ def with_failing_stages(root: Path) -> list[dict[str, Any] | list[str]]:
 
     known = {"value": 7.0, "within": 1.5, "source": "known"}
     with pytest.MonkeyPatch.context() as patch:
-        for stage in ("dense_constants", "spmm_constants", "call_constant", "host_constants"):
+        for stage in (
+            "measure_dense_constants",
+            "measure_spmm_constants",
+            "measure_call_constant",
+            "measure_host_constants",
+        ):
             patch.setattr(calibrate, stage, fail)
-        for stage in ("launch_constant", "memory_constant", "sampling_constant"):
+        for stage in ("measure_launch_constant", "measure_memory_constant", "measure_sampling_constant"):
             patch.setattr(calibrate, stage, lambda *_: known)
-        before = calibrated(root, "local-gpu", 1, lambda _: None)
+        before = calibrate_machine(root, "local-gpu", 1, lambda _: None)
         spmm = dict.fromkeys(("entry_column", "entry", "row_column", "row", "call", "within"), 1.0)
         rates = dict.fromkeys(("tflops", "memory_gbs", "efficiency", "sample_ns"), known)
         rates["launch_us"] = {**known, "value": 9.0}
-        links = {**gpu_links.unmeasured_links(4), "node_gbs": known, "host_gbs": known}
+        links = {**gpu_links.make_unmeasured_links(4), "node_gbs": known, "host_gbs": known}
         written = {"rates": {**rates, "spmm": {**spmm, "source": "known"}}, "links": links}
         write_sections(root, "local-gpu", written)
-        after = calibrated(root, "local-gpu", 1, lambda _: None)
+        after = calibrate_machine(root, "local-gpu", 1, lambda _: None)
     return [before.sections, before.notes, after.sections, after.notes]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.comm import engine
-from harness.doctor.self_test import wrong_here
+from harness.doctor.self_test import find_local_faults
 from harness.experiment.requests import make_spec
 from harness.kernels import random, spmm
 from harness.launch.fork_server import ForkServer
@@ -157,7 +157,7 @@ def with_a_bad_kernel() -> list[str]:
             by_library = spmm.multiply_library
             patch.setattr(spmm, "multiply_library", lambda A, H, add_to: 1.01 * by_library(A, H, add_to))
             patch.setattr(random, "_mask_kernel", lambda: lambda rows, cols, **_: 0 * (rows + cols))
-        return wrong_here()
+        return find_local_faults()
 
 
 def test_doctor_says_what_is_wrong_with_a_gpu(on_gpus: Callable[..., list[Any]]) -> None:

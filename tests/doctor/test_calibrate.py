@@ -10,7 +10,7 @@ import pytest
 from harness.cli import main
 from harness.doctor import calibrate, kernel_rates, spmm_rates
 from harness.doctor.calibrate import Calibration, write_new_card
-from harness.doctor.links import Measured
+from harness.doctor.links import LinkMeasurement
 from harness.spec.machine_card import MeasuredLink, load_machine_card
 
 CARD = """# What a person wrote.
@@ -44,10 +44,10 @@ def test_it_writes_what_it_measured_and_keeps_the_rest(root: Path, monkeypatch: 
     monkeypatch.setattr(kernel_rates, "BATCHES", (16, 32))
     monkeypatch.setattr(kernel_rates, "LAYERS", ((64, 8, 8), (256, 16, 16)))
     monkeypatch.setattr(kernel_rates, "STREAMED", (1 << 10, 1 << 12))
-    links = Measured([MeasuredLink(before=1, size=2, gbs=1.5)], 200.0)
+    links = LinkMeasurement([MeasuredLink(before=1, size=2, gbs=1.5)], 200.0)
     monkeypatch.setattr(calibrate, "measure", lambda *_: links)
     told: list[str] = []
-    done = calibrate.calibrated(root, "mine", 2, told.append)
+    done = calibrate.calibrate_machine(root, "mine", 2, told.append)
     assert told[0] == "measuring launches" and "measuring sparse products" in told
     path = root / "config" / "machines" / "mine.yaml"
     path.write_text(CARD)
@@ -86,7 +86,7 @@ def test_the_command_writes_a_new_card_and_all_times(
         asked.append(ranks)
         return Calibration(SECTIONS, ["copies left out: a reason"], "kernel,seconds\n", "NVIDIA H100")
 
-    monkeypatch.setattr(calibrate, "calibrated", calibrated)
+    monkeypatch.setattr(calibrate, "calibrate_machine", calibrated)
     command = ["doctor", "--calibrate", "--root", str(root), "--machine", "mine"]
     assert main([*command, "--write", "h100", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["notes"] == ["copies left out: a reason"]
@@ -101,7 +101,7 @@ def test_the_command_writes_a_new_card_and_all_times(
 def test_a_wrong_name_is_refused_before_anything_is_measured(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(calibrate, "calibrated", None)
+    monkeypatch.setattr(calibrate, "calibrate_machine", None)
     command = ["doctor", "--calibrate", "--root", str(root), "--machine"]
     for words, refusal in (
         (["h100"], "harness doctor --calibrate --machine local-gpu --write h100"),

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 from harness.cli import main
 from harness.doctor import survey
-from harness.doctor.survey import Examined, file_system, slurm
+from harness.doctor.survey import SurveyItem, describe_file_system, survey_slurm
 from harness.errors import EXTRAS
 
 ROOT = Path(__file__).parents[2]
@@ -47,8 +47,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def told(root: Path) -> dict[str, Examined]:
-    return {one.what: one for one in slurm(str(root))}
+def told(root: Path) -> dict[str, SurveyItem]:
+    return {one.what: one for one in survey_slurm(str(root))}
 
 
 def test_a_login_node_is_told_of_cluster_partitions_and_accounts(root: Path) -> None:
@@ -111,7 +111,7 @@ def test_the_jobs_of_the_card_are_held_against_the_partitions(root: Path, tmp_pa
     site.write_text("machine: perlmutter\npartition: ci\n")
     assert "allows 60 minutes and the job asks for 125" in told(root)["jobs"].found
     site.write_text("machine: perlmutter\npartition: ci\njob_minutes: 30\n")
-    if not file_system(root).endswith("which nodes share"):
+    if not describe_file_system(root).endswith("which nodes share"):
         assert "2 nodes" in told(root)["shared folder"].found and told(root)["shared folder"].doubtful
     assert "0 nodes with 128 processors" in told(root)["jobs"].found
     site.write_text("machine: perlmutter\njob_minutes: 30\n")
@@ -141,9 +141,9 @@ def test_a_profile_of_the_users_own_that_ours_shadows_is_named(root: Path, tmp_p
 def test_the_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"a / ext4 rw 0 0\nb {tmp_path} nfs4 rw 0 0\nc {tmp_path}/local xfs rw 0 0\n")
-    assert file_system(tmp_path / "results", mounts) == "on nfs4, which nodes share"
-    assert file_system(tmp_path / "local" / "x", mounts) == "on xfs, which other nodes may not see"
-    assert file_system(Path("/etc"), mounts) == "on ext4, which other nodes may not see"
+    assert describe_file_system(tmp_path / "results", mounts) == "on nfs4, which nodes share"
+    assert describe_file_system(tmp_path / "local" / "x", mounts) == "on xfs, which other nodes may not see"
+    assert describe_file_system(Path("/etc"), mounts) == "on ext4, which other nodes may not see"
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *absent: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from harness.doctor import self_test, survey
-from harness.doctor.survey import gpus
+from harness.doctor.survey import survey_gpus
 
 NAMES = ("NVIDIA H100", "NVIDIA H100")
 
@@ -40,15 +40,15 @@ def for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda _one, _other: False)
-    monkeypatch.setattr(self_test, "wrong_with_gpus", lambda _gpus: [])
+    monkeypatch.setattr(self_test, "find_gpu_faults", lambda _gpus: [])
 
 
 def told() -> dict[str, str]:
-    return {one.what: one.found for one in gpus(lambda _: None)}
+    return {one.what: one.found for one in survey_gpus(lambda _: None)}
 
 
 def missing() -> list[str]:
-    return [one.what for one in gpus(lambda _: None) if one.missing]
+    return [one.what for one in survey_gpus(lambda _: None) if one.missing]
 
 
 def test_a_machine_without_a_gpu_is_asked_nothing_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_gpus_that_torch_was_not_built_for_are_told(monkeypatch: pytest.MonkeyPa
     assert (found["GPU"], found["driver"]) == ("2 x NVIDIA H100", "580.95.05")
     assert found["PCIe"] == "generation 5 x16, generation 5 x16"
     assert found["NUMA"] == "the GPUs are at the nodes 0, 1; this process may use no core near GPU 0"
-    assert "stay idle" in found["torch's build"] and missing() == ["torch's build"]
+    assert "the GPUs are not used" in found["torch's build"] and missing() == ["torch's build"]
 
 
 @pytest.mark.usefixtures("two_gpus", "for_cuda")
@@ -80,12 +80,12 @@ def test_devices_are_held_against_ranks_and_peers(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("two_gpus", "for_cuda")
 def test_a_gpu_that_fails_its_test_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told()["self-test"].startswith("kernels, sums over 2 GPUs and a small training")
-    monkeypatch.setattr(self_test, "wrong_with_gpus", lambda gpus: [f"GPU {gpus - 1}: one", "two"])
+    monkeypatch.setattr(self_test, "find_gpu_faults", lambda gpus: [f"GPU {gpus - 1}: one", "two"])
     assert (told()["self-test"], missing()) == ("GPU 1: one; two", ["self-test"])
 
 
 def test_ranks_that_cannot_start_are_told_in_words() -> None:
-    (words,) = self_test.wrong_with_gpus(1)
+    (words,) = self_test.find_gpu_faults(1)
     assert words.startswith("rank 0 of 1 failed first: UserError: The engine nccl needs a GPU")
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from harness.cli import main
 from harness.doctor import links
-from harness.doctor.links import Measured, axes, check_network, measure, new_card, write_card
+from harness.doctor.links import LinkMeasurement, check_network, list_axes, measure, new_card, write_card
 from harness.errors import RunError, UserError
 from harness.ledger import AxisName
 from harness.predict.pricing import bandwidth, placed
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 6, 8, 12])
 def test_every_axis_fills_the_world_with_groups(world: int) -> None:
-    found = axes(world)
+    found = list_axes(world)
     assert len(set(found)) == len(found)
     assert all(size > 1 and world % (before * size) == 0 for before, size in found)
     assert world == 1 or (1, world) in found
@@ -29,8 +29,10 @@ def test_predictions_take_from_the_written_card_what_was_measured(tmp_path: Path
     """Whatever the order in which the rows came."""
     (tmp_path / "config" / "machines").mkdir(parents=True)
     (tmp_path / "config" / "machines" / "mine.yaml").write_text("device: cpu\nslurm: {ranks_per_node: 2}\n")
-    rows = [MeasuredLink(before=before, size=size, gbs=1 / (before + 2 * size)) for before, size in axes(8)]
-    write_card(tmp_path, "mine", "mine-measured", Measured(rows[::-1], 12.34))
+    rows = [
+        MeasuredLink(before=before, size=size, gbs=1 / (before + 2 * size)) for before, size in list_axes(8)
+    ]
+    write_card(tmp_path, "mine", "mine-measured", LinkMeasurement(rows[::-1], 12.34))
     card = load_machine_card(tmp_path, "mine-measured")
     assert card.links and card.slurm
     assert card.links.latency_us.value == pytest.approx(12.34 / 14, rel=1e-3)
@@ -38,7 +40,7 @@ def test_predictions_take_from_the_written_card_what_was_measured(tmp_path: Path
         axis = placed({AxisName.X: row.size, AxisName.Y: row.before}, "x", card.links)
         assert bandwidth(card.links, axis) == pytest.approx(row.gbs, rel=1e-3)
     with pytest.raises(UserError, match=r"--write mine: .*exists"):
-        write_card(tmp_path, "mine", "mine", Measured(rows, 1.0))
+        write_card(tmp_path, "mine", "mine", LinkMeasurement(rows, 1.0))
 
 
 @pytest.mark.parametrize(

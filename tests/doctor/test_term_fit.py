@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from harness.doctor.spmm_rates import NAMES, ProductTime, fitted_spmm
-from harness.doctor.term_fit import factor_of, fit_terms, held_out_ratios, median_and_factor
+from harness.doctor.spmm_rates import NAMES, ProductTime, fit_spmm
+from harness.doctor.term_fit import (
+    compute_factor,
+    compute_held_out_ratios,
+    compute_median_and_factor,
+    fit_terms,
+)
 from harness.errors import RunError
 from harness.ledger.tape import ProductShape
 from harness.predict.pricing import spmm_seconds, spmm_terms
@@ -59,7 +64,7 @@ def measured(scales: tuple[int, ...], widths: tuple[int, ...], noise: float, see
 
 
 def test_planted_terms_are_found_without_noise() -> None:
-    found = fitted_spmm(measured(SCALES, WIDTHS, 0.0, 0), PLANTED.cache_mb, LAUNCH)
+    found = fit_spmm(measured(SCALES, WIDTHS, 0.0, 0), PLANTED.cache_mb, LAUNCH)
     for name in NAMES:
         assert found[name] == pytest.approx(getattr(PLANTED, name), rel=0.01), name
     assert found["within"] <= 1.01
@@ -68,7 +73,7 @@ def test_planted_terms_are_found_without_noise() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_interval_holds_noisy_products_of_unseen_sizes_and_widths(seed: int) -> None:
     noise = 0.1
-    found = fitted_spmm(measured(SCALES, WIDTHS, noise, seed), PLANTED.cache_mb, LAUNCH)
+    found = fit_spmm(measured(SCALES, WIDTHS, noise, seed), PLANTED.cache_mb, LAUNCH)
     terms = SpmmTerms(**found, source="fitted")
     for name in ("entry", "missed_column", "call"):  # those that most of the time consists of
         assert found[name] == pytest.approx(getattr(PLANTED, name), rel=0.2), name
@@ -84,8 +89,8 @@ def test_five_terms_have_a_wide_interval_where_the_cache_decides() -> None:
     times = measured(SCALES, WIDTHS, 0.0, 0)
     terms = np.array([spmm_terms(each.product) for each in times], dtype=np.float64)
     seconds = np.array([each.seconds for each in times])
-    fitted = factor_of(terms @ fit_terms(terms, seconds, LAUNCH) / (seconds - LAUNCH))
-    held_out = fitted_spmm(times, None, LAUNCH)["within"]
+    fitted = compute_factor(terms @ fit_terms(terms, seconds, LAUNCH) / (seconds - LAUNCH))
+    held_out = fit_spmm(times, None, LAUNCH)["within"]
     assert held_out > fitted > 1.1
 
 
@@ -94,7 +99,7 @@ def test_a_held_out_time_is_predicted_by_times_that_share_no_label() -> None:
     rng = np.random.default_rng(3)
     sizes, widths = np.repeat([0, 1, 2], 4), np.tile([5, 6, 7, 8], 3)
     terms, seconds = rng.random((12, 2)) + 0.1, rng.random(12) + 0.1
-    ratios = held_out_ratios(terms, seconds, [sizes.tolist(), widths.tolist()])
+    ratios = compute_held_out_ratios(terms, seconds, [sizes.tolist(), widths.tolist()])
     for place in range(12):
         shares = (sizes == sizes[place]) | (widths == widths[place])
         others = np.where(shares, 1e3, seconds)
@@ -104,16 +109,16 @@ def test_a_held_out_time_is_predicted_by_times_that_share_no_label() -> None:
 
 def test_a_single_size_has_no_interval() -> None:
     terms, seconds = np.ones((3, 1)), np.ones(3)
-    ratios = held_out_ratios(terms, seconds, [[1, 1, 1], [1, 2, 3]])
+    ratios = compute_held_out_ratios(terms, seconds, [[1, 1, 1], [1, 2, 3]])
     assert np.isnan(ratios).all()
     with pytest.raises(RunError, match="too few sizes"):
-        factor_of(ratios)
+        compute_factor(ratios)
 
 
 def test_a_constant_has_the_interval_of_what_others_say_of_it() -> None:
-    assert median_and_factor([2.0, 2.0, 2.0], 1.5) == (2.0, 1.0)
-    value, factor = median_and_factor([1.0, 1.0, 1.0, 1.0, 3.0], 1.5)
+    assert compute_median_and_factor([2.0, 2.0, 2.0], 1.5) == (2.0, 1.0)
+    value, factor = compute_median_and_factor([1.0, 1.0, 1.0, 1.0, 3.0], 1.5)
     assert value == 1.0 and 1.5 < factor <= 3.0
-    assert median_and_factor([2.0], 1.5) == (2.0, 1.5)
+    assert compute_median_and_factor([2.0], 1.5) == (2.0, 1.5)
     with pytest.raises(RunError, match="nothing"):
-        median_and_factor([], 1.5)
+        compute_median_and_factor([], 1.5)

@@ -7,7 +7,8 @@ import pytest
 
 from harness.errors import UserError
 from harness.experiment import requests
-from harness.experiment.expand import Experiment, expand, load_experiment
+from harness.experiment.expand import expand
+from harness.experiment.experiment_file import Experiment, load_experiment
 from harness.experiment.requests import make_spec
 from harness.validation import validate
 
@@ -45,7 +46,7 @@ def test_all_grids_are_those_of_the_strategy() -> None:
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"dataset": "tiny-sbm"}, ["runs[0]", "strategy", "missing"]),
+        ({"dataset": "tiny-sbm"}, ["runs.0.strategy is missing"]),
         ({"strategy": "cagnet-1e", "dataset": "tiny-sbm"}, ["cagnet-1e", "cagnet-1d", "serial"]),
         ({"strategy": "serial", "dataset": "tiny-sbm", "ranks": 2}, ["serial", "2"]),
         ({"strategy": "serial", "dataset": "tiny-sbm", "machine": "lokal"}, ["lokal", "local"]),
@@ -137,5 +138,5 @@ def test_what_is_no_grid_is_refused(grid: object) -> None:
 )
 def test_what_is_no_exclusion_and_no_number_of_ranks_is_refused(keys: dict[str, Any]) -> None:
     runs = [{"strategy": "serial", "dataset": "tiny-sbm", "grid": "all", **keys}]
-    with pytest.raises(UserError, match=rf"few, runs\[0\]: {next(iter(keys))} = .* is not accepted"):
-        expand(ROOT, Experiment(name="few", runs=runs))
+    with pytest.raises(UserError, match=rf"few: runs\.0\.{next(iter(keys))}\.0 = .* is not accepted"):
+        validate(Experiment, {"name": "few", "runs": runs}, "few")

@@ -10,7 +10,7 @@ from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
 from harness.registry import load_strategy
 from harness.replay import replay
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.spec.spec import Spec
 from harness.store.build import open_dataset
 from harness.store.catalog import load_card
@@ -112,10 +112,10 @@ def test_a_mistake_is_named(changes: dict[str, Any], said: list[str]) -> None:
 def test_the_best_grid_is_the_fastest_by_the_cards() -> None:
     """A long axis of Plexus' grid is never the best; a machine without rates is refused with the way out."""
     request = {"strategy": "plexus", "dataset": "ogbn-products", "ranks": 64, "machine": "perlmutter"}
-    best = make_spec(project_root(), {**request, "grid": "best", "model": {"hidden": 128}}, "test")
+    best = make_spec(find_root(), {**request, "grid": "best", "model": {"hidden": 128}}, "test")
     assert max(best.grid.values()) < 32
     with pytest.raises(UserError, match=r"local-gpu\.yaml has no rates"):
-        make_spec(project_root(), {**request, "grid": "best", "machine": "local-gpu"}, "test")
+        make_spec(find_root(), {**request, "grid": "best", "machine": "local-gpu"}, "test")
     asked = {
         "strategy": "cagnet-2d",
         "dataset": "tiny-sbm",
@@ -124,4 +124,4 @@ def test_the_best_grid_is_the_fastest_by_the_cards() -> None:
         "grid": "best",
     }
     with pytest.raises(UserError, match="grid = best: cagnet-2d cannot run on tiny-sbm"):
-        make_spec(project_root(), asked, "test")
+        make_spec(find_root(), asked, "test")

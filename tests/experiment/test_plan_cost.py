@@ -12,13 +12,13 @@ from harness.predict.prediction import predict
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import load_machine_card
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.spec.spec import Spec
 from harness.store.build import build
 from harness.store.catalog import load_card
 from harness.strategy import Ready, admit
 
-ROOT = project_root()
+ROOT = find_root()
 
 
 def spec_of(**changes: Any) -> Spec:

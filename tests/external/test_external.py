@@ -22,7 +22,7 @@ from harness.report.result_tables import results
 from harness.report.summary import notes
 from harness.results.collect import collect
 from harness.results.record import Record, read_record, write_record
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 
 LOGS = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("logs.py"))))
 ANOTHER = "epoch 3 loss 0.4\n"
@@ -284,7 +284,7 @@ def test_unknown_settings_are_never_drawn_with_known_ones(read: Any, tmp_path: P
     assert read(LOGS.whole(LOGS.BNS | {"n_layers": None})) == 0
     asked = {"strategy": "bns-gcn", "dataset": {"name": "reddit", "partition": "metis"}, "ranks": 2}
     for p in (1.0, "unknown"):
-        spec = make_spec(project_root(), asked, "a test").model_dump(mode="json")
+        spec = make_spec(find_root(), asked, "a test").model_dump(mode="json")
         spec["strategy"]["params"]["p"] = p
         record = {"run_id": str(p), "label": str(p), "status": "ok", "source": "measured", "provenance": {}}
         write_record(tmp_path / "runs", spec, record | {"summary": {"epoch_seconds_median": 1.0}}, {})

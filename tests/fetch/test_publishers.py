@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.store.catalog import list_cards, load_card
 
-ROOT = project_root(str(Path(__file__).parents[2]))
+ROOT = find_root(str(Path(__file__).parents[2]))
 REMOTES = {
     remote.url: remote for name in list_cards(ROOT) for remote in load_card(ROOT, name).source.remotes()
 }

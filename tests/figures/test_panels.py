@@ -11,7 +11,7 @@ import pandas as pd
 from harness.figures.panels import graph_panels, name_of_strategy, panels, titles
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
-from harness.spec.plan import plan_of
+from harness.spec.plan import make_plan
 
 Collected = Callable[[Callable[[Path], object]], Path]
 
@@ -89,7 +89,7 @@ def test_variants_stand_as_the_plan_of_measured_runs_lists_them(
         place, source = ("runs", "measured") if number < len(chosen) else ("beside", "predicted")
         synthetic.write_quoted(tmp_path / place, spec, 1.0, source)
     plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps(plan_of("study", "", specs[: len(chosen)], {}, "")))
+    plan.write_text(json.dumps(make_plan("study", "", specs[: len(chosen)], {}, "")))
     collect(tmp_path / "runs", tmp_path, plan, beside=[tmp_path / "beside"])
     (panel,) = panels(read_collected(tmp_path, "runs"))
     said = ["fused unknown, wire full", "fused unknown, wire bf16", "fused true, wire bf16"]

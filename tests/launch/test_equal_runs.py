@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import harness.launch.launch
-from harness.experiment.defaults import make_spec
+from harness.experiment.requests import make_spec
 from harness.files import atomic_folder, complete_folders
 from harness.launch.launch import series
 from harness.results.record import read_record

@@ -12,7 +12,7 @@ from harness.errors import RunError, UserError
 from harness.launch import fork_server
 from harness.launch.fork_server import Child, ForkServer, Waiting, how_it_ended
 from harness.launch.rank_starter import rank_starter
-from harness.spec.machine_card import load_machine, start_seconds
+from harness.spec.machine_card import load_machine, load_start_seconds
 from tests.python_path import with_python_path
 
 QUICK = """
@@ -141,8 +141,8 @@ def test_the_limit_of_a_start_is_a_number_of_seconds_and_in_no_run_id(tmp_path: 
         (tmp_path / "config" / "machines" / "mine.yaml").write_text(yaml.safe_dump(card))
         machines.append(load_machine(tmp_path, "mine"))
     assert machines[0] == machines[1], "what a spec holds of a machine"
-    assert start_seconds(tmp_path, "mine") == 600
-    assert start_seconds(tmp_path, "elsewhere") >= 120, "a spec may name a machine that has no card here"
+    assert load_start_seconds(tmp_path, "mine") == 600
+    assert load_start_seconds(tmp_path, "elsewhere") >= 120, "a spec may name a machine that has no card here"
     for wrong in (0, -1, "long"):
         (tmp_path / "config" / "machines" / "mine.yaml").write_text(yaml.safe_dump({"start_seconds": wrong}))
         with pytest.raises(UserError, match="start_seconds"):

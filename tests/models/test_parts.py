@@ -217,9 +217,7 @@ def test_strategies_without_operators_for_a_part_say_so() -> None:
 
 
 def test_heads_are_of_attention_alone() -> None:
-    with pytest.raises(
-        UserError, match="heads = 4, and a gcn has no heads: leave it at 8, or set kind to gat"
-    ):
+    with pytest.raises(UserError, match="heads = 4, but gcn has no heads: leave it at 8, or set kind to gat"):
         validate(Spec, {"strategy": "serial", "model": {"heads": 4}}, "the test")
 
 

@@ -95,7 +95,7 @@ def test_all_runs_of_a_plan_are_emulated_each_on_its_own_machine(
     runs = "[{ strategy: [cagnet-1d, cagnet-sa-1d], dataset: tiny-sbm, ranks: 2, training: { epochs: 1 } }]"
     experiment.write_text(f"name: many\nruns: {runs}\nemulated: {{ machine: ethernet, runs: {runs} }}\n")
     assert main(["plan", "--experiment", str(experiment), "--scale", "emulated", "--out", str(plan)]) == 0
-    first, second = read_plan(plan).values()
+    first, second = read_plan(plan).runs_by_id.values()
     emulation = ["emulate", "--plan", str(plan), "--out", str(tmp_path / "emulated")]
     assert main(emulation) == 0
     assert not any((tmp_path / "emulated").iterdir()), "nothing has run yet, and the folder is there"

@@ -16,10 +16,10 @@ from harness.predict.advice import advise
 from harness.registry import load_strategy, registered_strategies
 from harness.replay import Replayed, replay
 from harness.spec.machine_card import load_machine_card
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.strategy import Strategy
 
-ROOT, DATASET, RANKS = project_root(), "tiny-sbm", 4
+ROOT, DATASET, RANKS = find_root(), "tiny-sbm", 4
 BUILT_IN = [
     point.name
     for point in registered_strategies()

@@ -4,15 +4,15 @@ from harness.experiment.known_graph import KnownGraph
 from harness.experiment.requests import admit_on_all_grids, make_spec
 from harness.registry import load_strategy
 from harness.replay import needs, replay
-from harness.spec.root import project_root
-from harness.spec.spec import grid_text
+from harness.spec.root import find_root
+from harness.spec.spec import format_grid
 from harness.strategy import Facts, admit
 
 FACTS = Facts(4000, 60_000, 40, 8, False, 4000, 1000, exact=False)
 
 
 def test_every_strategy_says_what_it_needs_or_why_not():
-    root = project_root()
+    root = find_root()
     request = {"dataset": "reddit", "ranks": 8}
     names = ("cagnet-1d", "plexus", "serial")
     candidates = [
@@ -27,7 +27,7 @@ def test_every_strategy_says_what_it_needs_or_why_not():
         replayed = replay(admit(load_strategy("plexus"), spec, FACTS))
         words = round(sum(amounts.words_received for amounts in replayed.entries.values()))
         held = sum(replayed.persistent_bytes.values())
-        on_grids[grid_text(spec.grid)] = words, held, replayed.peak_bytes
+        on_grids[format_grid(spec.grid)] = words, held, replayed.peak_bytes
     assert plexus.grids == len(on_grids) == 10, "ways to write 8 as a product of three"
     assert (plexus.words_received, plexus.persistent_bytes, plexus.peak_bytes) == on_grids[plexus.grid]
     assert plexus.peak_bytes > plexus.persistent_bytes

@@ -21,12 +21,12 @@ from harness.predict.prediction import RankEpoch, predict, priced
 from harness.registry import load_strategy
 from harness.replay import replay
 from harness.spec.machine_card import load_machine_card
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
 from harness.strategy import Ready, admit, facts_of
 
-CARD = load_machine_card(project_root(), "perlmutter")
+CARD = load_machine_card(find_root(), "perlmutter")
 CUTS = [
     [range(0, 3), range(3, 9), range(9, 10)],
     [range(0, 1), range(6, 10)],

@@ -259,7 +259,7 @@ def test_a_folder_that_is_no_run_is_left_out_by_name(runs: Path, tmp_path: Path)
         (None, "cannot be read"),
         ("{", "cannot be read as JSON"),
         ("[]", "must be a mapping"),
-        ('{"schema": 9, "runs": []}', "no plan"),
+        ('{"schema": 9, "runs": []}', "not a plan"),
     ],
 )
 def test_a_wrong_plan_is_refused(text: str | None, said: str, runs: Path, tmp_path: Path) -> None:

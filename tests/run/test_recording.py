@@ -13,7 +13,7 @@ from harness.results.record import read_record
 from harness.run.ledger_rows import LedgerRows
 from harness.run.rank_tables import RankTables
 from harness.run.recording import cache_hit_rate, check_words_received
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.strategy import RemoteRows
 
 
@@ -66,9 +66,9 @@ def test_run_below_its_lower_bound_is_recorded_as_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rank alone receives nothing; the planted bound is one word."""
-    spec = make_spec(project_root(), {"strategy": "serial", "dataset": "tiny-sbm", "ranks": 1}, "test")
+    spec = make_spec(find_root(), {"strategy": "serial", "dataset": "tiny-sbm", "ranks": 1}, "test")
     monkeypatch.setattr(load_strategy("serial"), "words_lower_bound", lambda *_: 1.0)
-    record = read_record(launch_here(spec, project_root(), tmp_path / "runs")).record
+    record = read_record(launch_here(spec, find_root(), tmp_path / "runs")).record
     assert (record["status"], record["error"]["type"]) == ("failed", "WordsBelowBound")
     assert "received 0 words" in record["error"]["message"] and "bound of 1," in record["error"]["message"]
     assert record["summary"]["words_floor"] == 1.0 and record["summary"]["words_received"] == 0.0

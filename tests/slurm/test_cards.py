@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.slurm.executor import batch_line
-from harness.slurm.resources import Site, job, place
-from harness.slurm.srun import in_allocation, python_words, step
+from harness.slurm.executor import make_batch_line
+from harness.slurm.resources import Site, request_job, request_place
+from harness.slurm.srun import can_start_steps, make_python_command, make_step_command
 from harness.spec.machine_card import Container, Slurm
 from tests.slurm.project import Cluster
 from tests.slurm.test_resources import CLUSTERS, ROOT, card
@@ -36,13 +36,13 @@ def lines() -> str:
     for name in CLUSTERS:
         slurm = card(name)
         for ranks in WORLDS:
-            asked = job([ranks], slurm, 30) | place(Site(account="m1"), slurm)
+            asked = request_job([ranks], slurm, 30) | request_place(Site(account="m1"), slurm)
             made += [
-                f"{name} {ranks}: {batch_line(asked, slurm.scheduler)}",
-                f"  {shlex.join(step(ranks, slurm))}",
+                f"{name} {ranks}: {make_batch_line(asked, slurm.scheduler)}",
+                f"  {shlex.join(make_step_command(ranks, slurm))}",
             ]
         for box in containers(name):
-            words = python_words(slurm.model_copy(update={"container": box}), FOLDERS, FOLDERS[0])
+            words = make_python_command(slurm.model_copy(update={"container": box}), FOLDERS, FOLDERS[0])
             made.append(f"{name} in {box.runtime}: {shlex.join(words)}")
     return "\n".join(made) + "\n"
 
@@ -112,31 +112,34 @@ def test_other_schedulers_have_lines_of_their_own(scheduler: str, batch: str, li
     """By their documentation; none of them was tried. A card's own words stand last, whatever they mean there."""
     nodes = {"ranks_per_node": 4, "cpus_per_rank": 7, "gpus_per_node": 4, "scheduler": scheduler}
     slurm = Slurm.model_validate({**nodes, "partition": "q", "sbatch": "--exclusive"})
-    assert batch_line(job([8], slurm, 95) | place(Site(account="m1"), slurm), scheduler) == batch
-    assert shlex.join(step(8, slurm)) == line
+    assert (
+        make_batch_line(request_job([8], slurm, 95) | request_place(Site(account="m1"), slurm), scheduler)
+        == batch
+    )
+    assert shlex.join(make_step_command(8, slurm)) == line
 
 
 def test_a_rank_a_node_and_a_job_without_gpus_have_their_lines_too() -> None:
     slurm = Slurm(ranks_per_node=1, cpus_per_rank=7)
     line = "flux batch --nodes=3 --nslots=3 --cores-per-slot=7 --time-limit=5m"
-    assert batch_line(job([3], slurm, 5), "flux") == line
+    assert make_batch_line(request_job([3], slurm, 5), "flux") == line
 
 
 def test_an_allocation_of_each_scheduler_is_known_and_a_rank_is_none() -> None:
     flux, pbs, lsf = {"FLUX_URI": "local://x"}, {"PBS_JOBID": "1"}, {"LSB_JOBID": "1"}
-    assert in_allocation(flux, "flux") and in_allocation(pbs, "pbs") and in_allocation(lsf, "lsf")
-    assert not in_allocation({**flux, "FLUX_TASK_RANK": "0"}, "flux")
-    assert not in_allocation({**pbs, "PALS_RANKID": "0"}, "pbs")
-    assert not in_allocation({**lsf, "JSM_NAMESPACE_RANK": "0"}, "lsf")
-    assert not in_allocation(pbs, "flux") and not in_allocation(flux)
+    assert can_start_steps(flux, "flux") and can_start_steps(pbs, "pbs") and can_start_steps(lsf, "lsf")
+    assert not can_start_steps({**flux, "FLUX_TASK_RANK": "0"}, "flux")
+    assert not can_start_steps({**pbs, "PALS_RANKID": "0"}, "pbs")
+    assert not can_start_steps({**lsf, "JSM_NAMESPACE_RANK": "0"}, "lsf")
+    assert not can_start_steps(pbs, "flux") and not can_start_steps(flux)
 
 
 def test_slurm_knows_every_option_of_the_cards(cluster: Cluster) -> None:
     """No such nodes are here, so srun and sbatch may refuse the request, but no word of it."""
     cards = [slurm for slurm in map(card, CLUSTERS) if slurm.scheduler == "slurm"]
     for slurm, ranks in product(cards, WORLDS):
-        command, *options = step(ranks, slurm)
-        job_line = batch_line(job([ranks], slurm, 30) | place(Site(), slurm))
+        command, *options = make_step_command(ranks, slurm)
+        job_line = make_batch_line(request_job([ranks], slurm, 30) | request_place(Site(), slurm))
         for asked in (
             shlex.join([command, "--test-only", *options, "true"]),
             f"{job_line} --test-only --wrap true",

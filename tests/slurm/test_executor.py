@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 import snakemake.api
 
-from harness.slurm.executor import NEVER, install
+from harness.slurm.executor import NEVER_STARTS, install_executor
 from tests.slurm.project import QUICK, ROOT, Project, wait_until
 
 SNAKEFILE = """
-from harness.slurm.executor import install, prepare
+from harness.slurm.executor import install_executor, prepare_workflow
 
-install()
+install_executor()
 
 onstart:
-    prepare(workflow)
+    prepare_workflow(workflow)
 
 rule all:
     input:
@@ -138,12 +138,12 @@ def test_a_job_that_waits_for_what_never_comes_is_named_and_ended(project: Proje
     try:
         wait_until(lambda: {line.split()[0] for line in in_queue(project)} == {"PENDING", "RUNNING"}, 1500)
         project.cluster.call("scontrol", "update", "PartitionName=ci", "MaxTime=1")
-        wait_until(lambda: any(NEVER.search(line) for line in in_queue(project)))
+        wait_until(lambda: any(NEVER_STARTS.search(line) for line in in_queue(project)))
         assert process.wait(timeout=1800) == 1, project.output()
     finally:
         project.cluster.call("scontrol", "update", "PartitionName=ci", "MaxTime=60")
     assert re.search(
-        r"can never start, and was cancelled: Slurm's reason is PartitionTimeLimit", project.output()
+        r"can never start, and was cancelled: Slurm gives the reason PartitionTimeLimit", project.output()
     )
     assert [line for line in in_queue(project) if line.startswith("PENDING")] == []
 
@@ -174,7 +174,7 @@ def test_a_workflow_that_waits_for_an_earlier_one_can_be_ended(tmp_path: Path, s
 
 
 def test_a_sigterm_ends_a_snakemake_that_holds_its_own_lock() -> None:
-    install()
+    install_executor()
     scheduler = object.__new__(snakemake.workflow.JobScheduler)
     scheduler._lock, scheduler._open_jobs = threading.Lock(), threading.Semaphore(0)
     with scheduler._lock:

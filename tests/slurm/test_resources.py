@@ -14,23 +14,23 @@ from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 
 from harness.slurm import resources
 from harness.slurm.resources import (
-    NAMES,
+    JOB_KEYS,
     Resources,
     Site,
-    build,
-    forbidden,
-    job,
+    explain_refusal,
     load_site,
-    one_node,
-    partitions_of,
-    place,
-    slurm_of,
+    load_slurm,
+    parse_partitions,
+    request_build,
+    request_job,
+    request_node,
+    request_place,
 )
-from harness.slurm.srun import step
+from harness.slurm.srun import make_step_command
 from harness.spec.machine_card import Builds, Constant, Slurm, list_machines
 
 ROOT = Path(__file__).parents[2]
-CLUSTERS = [name for name in list_machines(ROOT) if slurm_of(ROOT, name, Site())]
+CLUSTERS = [name for name in list_machines(ROOT) if load_slurm(ROOT, name, Site())]
 WORLDS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 31, 64, 100, 2048]
 
 
@@ -56,7 +56,7 @@ def flags(line: str) -> dict[str, str]:
 
 
 def card(name: str) -> Slurm:
-    found = slurm_of(ROOT, name, Site())
+    found = load_slurm(ROOT, name, Site())
     assert found
     return found
 
@@ -77,7 +77,7 @@ def test_there_is_a_preset_for_each_kind_of_machine() -> None:
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_job_holds_its_ranks_and_no_node_more(name: str, ranks: int) -> None:
     slurm = card(name)
-    line = flags(sbatch(job([ranks], slurm, 30)))
+    line = flags(sbatch(request_job([ranks], slurm, 30)))
     nodes, tasks = int(line["--nodes"]), line.get("--ntasks-per-node")
     assert nodes == ceil(ranks / slurm.ranks_per_node)
     holds = int(line["--ntasks"]) if tasks is None else nodes * int(tasks)
@@ -91,20 +91,20 @@ def test_a_job_holds_its_ranks_and_no_node_more(name: str, ranks: int) -> None:
 @pytest.mark.parametrize("name", [name for name in CLUSTERS if card(name).scheduler == "slurm"])
 def test_d1_a_step_says_everything_itself(name: str, ranks: int) -> None:
     """The executor takes Slurm's variables away, and an srun that needs them starts one task a node."""
-    slurm, line = card(name), flags(" ".join(step(ranks, card(name))))
+    slurm, line = card(name), flags(" ".join(make_step_command(ranks, card(name))))
     assert int(line["--ntasks"]) == ranks
     assert int(line["--nodes"]) == ceil(ranks / slurm.ranks_per_node)
     assert line["--distribution"] == f"plane={min(ranks, slurm.ranks_per_node)}", "one node after the other"
     assert int(line["--cpus-per-task"]) == slurm.cpus_per_rank
     assert line["--kill-on-bad-exit"] == "1"
-    in_job = flags(sbatch(job([ranks], slurm, 30)))
+    in_job = flags(sbatch(request_job([ranks], slurm, 30)))
     assert line.get("--gpus-per-node") == in_job.get("--gpus-per-node"), "one place says it to both"
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_tasks_never_become_tasks_of_a_gpu(name: str) -> None:
     for ranks in WORLDS:
-        asked = job([ranks], card(name), 30)
+        asked = request_job([ranks], card(name), 30)
         assert not asked.keys() & {"gres", "gpu", "gpus", "gpu_model", "tasks_per_gpu"}
         assert "ntasks-per-gpu" not in sbatch(asked)
 
@@ -112,32 +112,32 @@ def test_tasks_never_become_tasks_of_a_gpu(name: str) -> None:
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_one_rank_is_no_mpi(name: str) -> None:
     """The executor refuses `mpi` with one task, and goes by its mere presence elsewhere."""
-    asked = job([1], card(name), 30)
+    asked = request_job([1], card(name), 30)
     assert asked["mpi"] is None
     assert flags(sbatch(asked))["--ntasks"] == "1"
-    assert job([1, 2], card(name), 30)["mpi"] == "srun"
+    assert request_job([1, 2], card(name), 30)["mpi"] == "srun"
 
 
 def test_one_rank_a_node_says_so_in_the_way_that_the_executor_takes() -> None:
-    line = flags(sbatch(job([3], Slurm(ranks_per_node=1), 30)))
+    line = flags(sbatch(request_job([3], Slurm(ranks_per_node=1), 30)))
     assert (line["--nodes"], line["--ntasks"]) == ("3", "3")
 
 
 def test_a_shared_job_is_as_large_as_its_largest_run() -> None:
-    line = flags(sbatch(job([1, 2, 4], card("perlmutter"), 61.2)))
+    line = flags(sbatch(request_job([1, 2, 4], card("perlmutter"), 61.2)))
     assert (line["--nodes"], line["--ntasks-per-node"]) == ("1", "4")
-    assert " -t 62 " in sbatch(job([1, 2, 4], card("perlmutter"), 61.2))
+    assert " -t 62 " in sbatch(request_job([1, 2, 4], card("perlmutter"), 61.2))
 
 
 def test_memory_is_asked_for_where_a_card_says_how_much() -> None:
-    assert "--mem" not in flags(sbatch(job([4], card("perlmutter"), 30)))
-    assert flags(sbatch(job([4], Slurm(ranks_per_node=4, memory_mb=5000), 30)))["--mem"] == "5000"
+    assert "--mem" not in flags(sbatch(request_job([4], card("perlmutter"), 30)))
+    assert flags(sbatch(request_job([4], Slurm(ranks_per_node=4, memory_mb=5000), 30)))["--mem"] == "5000"
 
 
 def test_a_machine_whose_card_knows_no_slurm_has_one_node() -> None:
-    line = flags(sbatch(one_node(6, None, 30)))
+    line = flags(sbatch(request_node(6, None, 30)))
     assert (line["--nodes"], line["--ntasks"], line["--cpus-per-task"]) == ("1", "1", "6")
-    assert one_node(6, None, 30).keys() == set(NAMES)
+    assert request_node(6, None, 30).keys() == set(JOB_KEYS)
 
 
 def test_builds_go_where_the_card_says_and_take_no_gpu() -> None:
@@ -150,18 +150,20 @@ def test_builds_go_where_the_card_says_and_take_no_gpu() -> None:
         sbatch="--exclusive",
         builds=Builds(constraint="cpu", qos="shared", cpus=8, memory_mb=16000),
     )
-    line = sbatch(build(Site(account="m1"), slurm, 1_700_000_000))
+    line = sbatch(request_build(Site(account="m1"), slurm, 1_700_000_000))
     assert "-C cpu --qos=shared --mem 16000 --nodes=1 --ntasks=1 --cpus-per-task=8" in line
     assert "gpu" not in line and "exclusive" not in line
     known = Constant(value=1e6, within=1, source="a test")
     fast = slurm.model_copy(update={"builds": Builds(entries_per_second=known)})
-    assert [build(Site(), fast, entries)["runtime"] for entries in (60_000_000, 600_000_000, None)] == [
+    assert [
+        request_build(Site(), fast, entries)["runtime"] for entries in (60_000_000, 600_000_000, None)
+    ] == [
         6,
         15,
         30,
     ]
     assert (
-        build(Site(), slurm.model_copy(update={"builds": None}), None)["slurm_extra"]
+        request_build(Site(), slurm.model_copy(update={"builds": None}), None)["slurm_extra"]
         == "--gpus-per-node=4 --exclusive"
     )
 
@@ -191,9 +193,9 @@ wide|up|1-00:00:00|1-64|4|256|512000|gpu:a100:4(S:0-3)|gpu,hbm80g
     ],
 )
 def test_a_job_is_held_against_the_partitions(asked: dict[str, Any], reason: str | None) -> None:
-    found = forbidden(asked, partitions_of(SINFO))
+    found = explain_refusal(asked, parse_partitions(SINFO))
     assert found is None if reason is None else re.search(reason, found or "")
-    assert forbidden(asked, {}) is None, "a cluster that tells nothing forbids nothing"
+    assert explain_refusal(asked, {}) is None, "a cluster that tells nothing forbids nothing"
 
 
 def profile() -> dict[str, Any]:
@@ -215,8 +217,8 @@ def test_d4_there_are_no_arrays() -> None:
 def test_d5_an_account_is_always_named() -> None:
     """Else the executor guesses one, by a command that does not work."""
     assert "slurm_account=unnamed" in profile()["default-resources"]
-    assert place(Site(account="m1234"), None)["slurm_account"] == "m1234"
-    assert "slurm_account" not in place(Site(), None), "the profile's, or a user's own, holds"
+    assert request_place(Site(account="m1234"), None)["slurm_account"] == "m1234"
+    assert "slurm_account" not in request_place(Site(), None), "the profile's, or a user's own, holds"
 
 
 def test_preempted_jobs_are_started_again() -> None:
@@ -231,10 +233,10 @@ def test_what_the_site_says_is_stronger_than_the_card(tmp_path: Path) -> None:
     assert load_site(tmp_path) == Site()
     (tmp_path / "config" / "site.yaml").write_text("account: m1\nqos: debug\nminutes: 5\n")
     site = load_site(tmp_path)
-    slurm = slurm_of(tmp_path, "perlmutter", site)
+    slurm = load_slurm(tmp_path, "perlmutter", site)
     assert slurm
     assert (slurm.qos, slurm.minutes, slurm.constraint) == ("debug", 5, "gpu&hbm40g")
-    assert place(site, slurm) == {"slurm_account": "m1", "qos": "debug", "constraint": "gpu&hbm40g"}
+    assert request_place(site, slurm) == {"slurm_account": "m1", "qos": "debug", "constraint": "gpu&hbm40g"}
 
 
 def test_a_wrong_key_of_the_site_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
@@ -259,10 +261,7 @@ def test_a_controller_that_is_away_is_waited_for_which_is_said_once(
     command = tmp_path / "squeue"
     command.write_text(AWAY.format(folder=tmp_path))
     command.chmod(0o755)
-    monkeypatch.setattr(resources, "AGAIN", 0.0)
-    assert resources.ask(str(command)) is None and capsys.readouterr().err == ""
-    assert resources.ask(str(command), outage=600) == "7"
-    assert (
-        capsys.readouterr().err
-        == f"No Slurm controller answers {command}: it is asked again for 10 minutes.\n"
-    )
+    monkeypatch.setattr(resources, "RETRY_SECONDS", 0.0)
+    assert resources.ask_slurm(str(command)) is None and capsys.readouterr().err == ""
+    assert resources.ask_slurm(str(command), outage=600) == "7"
+    assert capsys.readouterr().err == f"No Slurm controller answers {command}. Trying again for 10 minutes.\n"

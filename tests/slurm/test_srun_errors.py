@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.slurm.resources import as_seconds
-from harness.slurm.srun import in_allocation, seconds_left, srun_errors
+from harness.slurm.resources import parse_seconds
+from harness.slurm.srun import can_start_steps, parse_srun_errors, read_seconds_left
 
 KILLED = """epoch 3
 srun: error: n2: task 2: Killed
@@ -54,17 +54,17 @@ BUSY = "srun: error: Unable to create step for job 5: Socket timed out on send/r
     ],
 )
 def test_the_first_that_srun_did_not_end_itself_is_the_cause(log: str, deaths: list[tuple[int, int]]) -> None:
-    assert srun_errors(log).deaths == deaths
+    assert parse_srun_errors(log).deaths == deaths
 
 
 def test_memory_and_lost_nodes_are_told_from_other_ends() -> None:
-    assert [srun_errors(log).out_of_memory for log in (MEMORY, CGROUP, KILLED, NODE)] == [
+    assert [parse_srun_errors(log).out_of_memory for log in (MEMORY, CGROUP, KILLED, NODE)] == [
         True,
         True,
         False,
         False,
     ]
-    assert [srun_errors(log).lost_node for log in (NODE, KILLED, MEMORY, EXITED)] == [
+    assert [parse_srun_errors(log).lost_node for log in (NODE, KILLED, MEMORY, EXITED)] == [
         True,
         False,
         False,
@@ -74,7 +74,7 @@ def test_memory_and_lost_nodes_are_told_from_other_ends() -> None:
 
 def test_a_step_that_the_controller_never_made_is_told_from_one_that_ended() -> None:
     logs = (AWAY, BUSY, KILLED + AWAY, NODE, "srun: error: Unable to create step for job 5: Invalid job id\n")
-    assert [srun_errors(log).never_started for log in logs] == [True, True, False, False, False]
+    assert [parse_srun_errors(log).never_started for log in logs] == [True, True, False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_step_that_the_controller_never_made_is_told_from_one_that_ended() -> 
     [("0:07", 7), ("12:34", 754), ("1:02:03", 3723), ("2-00:00:01", 172801), ("UNLIMITED", None), ("", None)],
 )
 def test_what_is_left_of_a_job(text: str, seconds: float | None) -> None:
-    assert as_seconds(text) == seconds
+    assert parse_seconds(text) == seconds
 
 
 QSTAT = """Job Id: 7.pbs
@@ -125,7 +125,7 @@ def test_each_scheduler_is_asked_by_its_own_command(
         program.write_text(f'#!/bin/sh\n[ "{name} $*" = "{command}" ] && cat {tmp_path}/answer\n')
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert seconds_left(environ) == left
+    assert read_seconds_left(environ) == left
 
 
 @pytest.mark.parametrize(
@@ -146,4 +146,4 @@ def test_each_scheduler_is_asked_by_its_own_command(
     ],
 )
 def test_who_is_in_a_job_and_no_task_starts_steps(environ: dict[str, str], starts_steps: bool) -> None:
-    assert in_allocation(environ) is starts_steps
+    assert can_start_steps(environ) is starts_steps

@@ -19,7 +19,7 @@ import yaml
 
 from harness.results.record import Record, read_record
 from harness.run.recorded_environment import UNLISTED
-from harness.slurm.srun import step
+from harness.slurm.srun import make_step_command
 from harness.spec.machine_card import Slurm
 from tests.slurm.cluster import LOCAL
 from tests.slurm.project import CARD, ROOT, Project
@@ -82,7 +82,7 @@ def harness_run(
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 8])
 def test_d1_a_step_has_its_ranks_in_order_whatever_the_environment(project: Project, ranks: int) -> None:
-    line = shlex.join(step(ranks, Slurm(ranks_per_node=4)))
+    line = shlex.join(make_step_command(ranks, Slurm(ranks_per_node=4)))
     told = sorted(in_job(project, f"{line} sh -c {shlex.quote(PLACE)}").splitlines())
     assert told == [f"{rank} n{1 + rank // 4} {rank % 4}" for rank in range(ranks)]
 

@@ -12,7 +12,7 @@ from harness.graph.model import SPLITS, labelled
 from harness.ledger import Ledger
 from harness.run.trainer import Trainer
 from harness.sources.ogb import Ogb, benchmarks
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.spec.spec import Spec
 from harness.store.catalog import list_cards, load_card
 from harness.validation import validate
@@ -26,7 +26,7 @@ def evaluator(monkeypatch, request):
 
 
 def test_cards_agree_with_the_package():
-    root = project_root()
+    root = find_root()
     cards = [load_card(root, name) for name in list_cards(root)]
     found = {card.source.name: card for card in cards if isinstance(card.source, Ogb)}
     assert {"ogbn-arxiv", "ogbn-products", "ogbn-papers100M"} <= set(found)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiment.expand import expand, load_experiment
-from harness.spec.root import project_root
+from harness.experiment.expand import expand
+from harness.experiment.experiment_file import load_experiment
+from harness.spec.root import find_root
 from harness.spec.spec import Spec
 from harness.strategy import MessageParams
 from harness.validation import added_later, list_settings
@@ -16,7 +17,7 @@ RECORDED = Path(__file__).with_name("run_ids.txt")
 
 def test_runs_of_every_strategy_keep_the_ids_that_were_recorded() -> None:
     """If this fails after a field was added to a spec or to parameters, declare it with `added_later(DEFAULT)`."""
-    root = project_root()
+    root = find_root()
     specs = expand(root, load_experiment(root / "workflows/experiments/every-choice.yaml"))
     labels = {spec.run_id: spec.label for spec in specs}
     recorded = dict(line.split() for line in RECORDED.read_text().splitlines())

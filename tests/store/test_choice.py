@@ -10,7 +10,7 @@ from harness.validation import validate
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"partition": "metis"}, ["parts = 0", "'metis' needs to know its number of parts"]),
+        ({"partition": "metis"}, ["parts = 0", "'metis' needs a number of parts"]),
         ({"partition": "metis", "parts": -1}, ["parts = -1", "greater than or equal to 0"]),
         ({"parts": 4}, ["parts = 4", "parts is 0 with partition = 'block'", "metis", "file:NAME"]),
         (

@@ -7,7 +7,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.sources.twin import COUNTED, Roads, Twin
-from harness.spec.dataset import DatasetChoice, without_width
+from harness.spec.dataset import DatasetChoice, strip_width
 from harness.store.build import build, open_dataset
 from harness.store.catalog import list_cards, load_card
 from harness.store.compose import compose, generator_of
@@ -194,8 +194,8 @@ def test_features_of_another_width_are_on_the_same_graph(root, write_card):
         *(store.adjacency(everyone, everyone)[:3] for store in (narrow, wide)), strict=True
     ):
         assert one.equal(other)
-    assert without_width("big@1-64w33") == without_width("big@1-64") == "big@1-64"
-    assert without_width("bigw33") == "bigw33"
+    assert strip_width("big@1-64w33") == strip_width("big@1-64") == "big@1-64"
+    assert strip_width("bigw33") == "bigw33"
 
 
 @pytest.mark.parametrize("scale", ["", "1w0", "w16", "0", "2", "1/0", "3/2", "a", "1/2/3", "-1"])

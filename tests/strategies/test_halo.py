@@ -25,7 +25,7 @@ from harness.models.weights import init_weight
 from harness.replay import replay
 from harness.run.open_run import open_run
 from harness.run.trainer import Trainer
-from harness.spec.root import project_root
+from harness.spec.root import find_root
 from harness.spec.spec import Spec, Training
 from harness.store.memory_store import MemoryStore
 from harness.strategy import BlockCounts, Promise, facts_of, list_weights
@@ -177,7 +177,7 @@ def received(name: str, grid: dict[str, int], dataset: str, **params: Any) -> fl
     if len(grid) == 1:
         order |= {"partition": "metis", "parts": ranks}
     request = {"strategy": {"name": name, "params": params}, "dataset": order, "ranks": ranks, "grid": grid}
-    strategy, blocks = open_run(project_root(), make_spec(project_root(), request, "test"))
+    strategy, blocks = open_run(find_root(), make_spec(find_root(), request, "test"))
     entries = [replay(strategy, rank, blocks).entries.values() for rank in range(ranks)]
     return sum(amounts.words_received for each in entries for amounts in each)
 

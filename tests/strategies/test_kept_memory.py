@@ -14,7 +14,7 @@ import pytest
 from torch import Tensor
 
 from harness.check.case import Case
-from harness.check.kit import _at_once, _case, _grids, _split_axes
+from harness.check.kit import _combine_peculiarities, _count_split_axes, _list_grids, make_case
 from harness.check.laws import ScipyCounts
 from harness.comm import engine
 from harness.comm.call import Pending
@@ -114,11 +114,14 @@ def unstated(case: Case, rank: int) -> tuple[int, list[str]]:
 def cases_of(name: str, *, every: bool) -> list[Case]:
     """The kit's cases of a strategy on its grid with the most split axes; the ordinary one, or every case."""
     strategy: type[Strategy] = load_strategy(name)
-    grids = [grid for ranks in (3, 4) for grid in _grids(strategy, ranks, "quick")] or _grids(
+    grids = [grid for ranks in (3, 4) for grid in _list_grids(strategy, ranks, "quick")] or _list_grids(
         strategy, 1, "quick"
     )
-    grid = max(reversed(grids), key=_split_axes)
-    return [_case(name, grid, "ordinary"), *(_at_once(name, strategy, grid) if every else ())]
+    grid = max(reversed(grids), key=_count_split_axes)
+    return [
+        make_case(name, grid, "ordinary"),
+        *(_combine_peculiarities(name, strategy, grid) if every else ()),
+    ]
 
 
 def check(name: str, *, every: bool = False) -> None:

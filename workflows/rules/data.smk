@@ -1,10 +1,10 @@
-# Graphs: a dataset's card leads to its files, and to its store in the order or the partition of a run.
+# Graphs: from the card of a dataset to its files, and to its store in the order or the partition of a run.
 
 
-# A local rule: compute nodes often have no network. A graph that is drawn or imported needs no file.
+# A local rule: compute nodes often have no network. Generated and imported graphs need no files.
 rule fetch_dataset:
     input:
-        card,
+        lambda wildcards: find_card(wildcards.dataset),
     output:
         touch(f"{STORES}/.fetched/{{dataset}}"),
     log:
@@ -19,26 +19,26 @@ rule fetch_dataset:
         "harness data fetch {wildcards.dataset:q} > {log:q} 2>&1"
 
 
-# Several jobs build one large graph: all jobs of a step, then all of the next; `build_dataset` does the rest.
+# Several jobs build one large graph: all jobs of a step, then all of the next. `build_dataset` finishes the store.
 rule build_share:
     input:
-        brought_partition,
+        lambda wildcards: build_of(wildcards).partition_files,
         rules.fetch_dataset.output,
-        before=shares_before,
-        card=card,
+        before=lambda wildcards: build_of(wildcards).list_markers_before(wildcards.step, int(wildcards.jobs)),
+        card=lambda wildcards: find_card(wildcards.dataset),
     output:
-        touch(f"{STORES}/.shares/{ORDERED}/{{step}}-{{number}}-of-{{jobs}}"),
+        touch(f"{STORES}/.shares/{ORDER}/{{step}}-{{number}}-of-{{jobs}}"),
     log:
-        f"results/logs/data/{ORDERED}/{{step}}-{{number}}-of-{{jobs}}.log",
+        f"results/logs/data/{ORDER}/{{step}}-{{number}}-of-{{jobs}}.log",
     benchmark:
-        f"results/benchmarks/data/{ORDERED}/{{step}}-{{number}}-of-{{jobs}}.tsv"
+        f"results/benchmarks/data/{ORDER}/{{step}}-{{number}}-of-{{jobs}}.tsv"
     envmodules:
-        *config["modules"],
+        *CONFIG.modules,
     resources:
-        **asked_by_builds(),
+        **build_resources(),
         machine_percent=25,
     params:
-        order=order_options,
+        order=lambda wildcards: build_of(wildcards).options,
     message:
         "Building {wildcards.dataset}, {params.order}: {wildcards.step}, job {wildcards.number} of {wildcards.jobs}"
     shell:
@@ -47,23 +47,23 @@ rule build_share:
 
 rule build_dataset:
     input:
-        brought_partition,
+        lambda wildcards: build_of(wildcards).partition_files,
         rules.fetch_dataset.output,
-        last_shares,
-        card=card,
+        lambda wildcards: build_of(wildcards).list_last_markers(count_build_jobs(wildcards)),
+        card=lambda wildcards: find_card(wildcards.dataset),
     output:
-        touch(f"{STORES}/.built/{ORDERED}"),
+        touch(f"{STORES}/.built/{ORDER}"),
     log:
-        f"results/logs/data/{ORDERED}.log",
+        f"results/logs/data/{ORDER}.log",
     benchmark:
-        f"results/benchmarks/data/{ORDERED}.tsv"
+        f"results/benchmarks/data/{ORDER}.tsv"
     envmodules:
-        *config["modules"],
+        *CONFIG.modules,
     resources:
-        **asked_by_builds(),
-        machine_percent=25,  # never beside a timed run, which it would slow
+        **build_resources(),
+        machine_percent=25,  # not during a timed run, which it would slow down
     params:
-        order=order_options,
+        order=lambda wildcards: build_of(wildcards).options,
     message:
         "Building {wildcards.dataset}, {params.order}"
     shell:

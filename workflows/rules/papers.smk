@@ -1,41 +1,41 @@
-# The figures of the papers: `snakemake plexus_fig8`, `paper_plexus`, `papers`, at the scale that --config scale= names.
+# The figures of the papers: `snakemake plexus_fig8`, `paper_plexus` or `papers`, at the scale of `--config scale=`.
 #
-# Each experiment has a folder of tables, verdicts on claims, figures and a report; a changed record makes that of its own
-# experiments anew and no other.
+# Each experiment has a folder with tables, verdicts on claims, figures and a report. A changed record updates only the
+# folders of its experiments.
 
 
-# The runs of which the paper prints a value, as records beside ours. Tiny graphs have nothing to set beside them.
+# The values that the paper prints, as records to compare with ours. Tiny graphs have no printed values.
 rule printed_values:
     input:
         "workflows/claims",
     output:
-        directory(f"{PAPERS}/{{experiment}}/printed"),
+        directory(f"{TARGETS.folder}/{{experiment}}/printed"),
     log:
-        f"results/logs/papers/{config['scale']}-{{experiment}}-printed.log",
+        f"results/logs/papers/{CONFIG.scale}-{{experiment}}-printed.log",
     benchmark:
-        f"results/benchmarks/papers/{config['scale']}-{{experiment}}-printed.tsv"
+        f"results/benchmarks/papers/{CONFIG.scale}-{{experiment}}-printed.tsv"
     localrule: True
     resources:
         machine_percent=25,
     params:
-        shown=lambda wildcards: REPRODUCED[wildcards.experiment],
+        shown=lambda wildcards: TARGETS.reproduced[wildcards.experiment],
     message:
-        "Reading what the paper prints for {wildcards.experiment}"
+        "Reading the printed values of {wildcards.experiment}"
     shell:
         "harness claims --figure {params.shown:q} --records {output:q} > {log:q} 2>&1"
 
 
-# The paper's own runs, predicted for the machines of the paper: what one machine cannot run stands beside what it ran.
+# The runs of the paper, predicted for its machines, to show what this machine cannot run next to what it ran.
 rule predicted_runs:
     input:
         experiment=lambda wildcards: experiment_file(wildcards.experiment),
         machines="config/machines",
     output:
-        directory(f"{PAPERS}/{{experiment}}/predicted"),
+        directory(f"{TARGETS.folder}/{{experiment}}/predicted"),
     log:
-        f"results/logs/papers/{config['scale']}-{{experiment}}-predicted.log",
+        f"results/logs/papers/{CONFIG.scale}-{{experiment}}-predicted.log",
     benchmark:
-        f"results/benchmarks/papers/{config['scale']}-{{experiment}}-predicted.tsv"
+        f"results/benchmarks/papers/{CONFIG.scale}-{{experiment}}-predicted.tsv"
     localrule: True
     resources:
         machine_percent=25,
@@ -45,24 +45,24 @@ rule predicted_runs:
         "harness predict --experiment {input.experiment:q} --out {output:q} > {log:q} 2>&1"
 
 
-# Runs of more ranks than there are cores: their kernels as measured, their calls on the links of their machine's card. What
-# was predicted for the same runs stands beside them.
+# Runs with more ranks than cores: kernels take their measured times, and collectives the times of the links on the
+# machine card. The predictions for the same runs are shown next to them.
 rule emulated_runs:
     input:
         experiment=lambda wildcards: experiment_file(wildcards.experiment),
-        plan=lambda wildcards: study(experiment_file(wildcards.experiment), "emulated").plan,
-        runs=lambda wildcards: markers_of(experiment_file(wildcards.experiment), "emulated"),
+        plan=lambda wildcards: STUDIES.plan(experiment_file(wildcards.experiment), "emulated").plan,
+        runs=lambda wildcards: STUDIES.plan(experiment_file(wildcards.experiment), "emulated").markers,
     output:
-        directory(f"{PAPERS}/{{experiment}}/emulated"),
+        directory(f"{TARGETS.folder}/{{experiment}}/emulated"),
     log:
-        f"results/logs/papers/{config['scale']}-{{experiment}}-emulated.log",
+        f"results/logs/papers/{CONFIG.scale}-{{experiment}}-emulated.log",
     benchmark:
-        f"results/benchmarks/papers/{config['scale']}-{{experiment}}-emulated.tsv"
+        f"results/benchmarks/papers/{CONFIG.scale}-{{experiment}}-emulated.tsv"
     localrule: True
     resources:
         machine_percent=25,
     message:
-        "Emulating the runs of {wildcards.experiment} that have many ranks"
+        "Emulating the runs of {wildcards.experiment} with many ranks"
     shell:
         "(harness emulate --plan {input.plan:q} --out {output:q}"
         " && harness predict --experiment {input.experiment:q} --scale emulated --out {output:q}) > {log:q} 2>&1"
@@ -70,28 +70,30 @@ rule emulated_runs:
 
 rule paper_report:
     input:
-        plan=lambda wildcards: study(experiment_file(wildcards.experiment)).plan,
-        runs=lambda wildcards: markers_of(experiment_file(wildcards.experiment)),
-        printed=[] if config["scale"] == "tiny" else rules.printed_values.output,
-        predicted=rules.predicted_runs.output if config["scale"] == "laptop" else [],
-        emulated=emulations,
+        plan=lambda wildcards: STUDIES.plan(experiment_file(wildcards.experiment)).plan,
+        runs=lambda wildcards: STUDIES.plan(experiment_file(wildcards.experiment)).markers,
+        printed=[] if CONFIG.scale == "tiny" else rules.printed_values.output,
+        predicted=rules.predicted_runs.output if CONFIG.scale == "laptop" else [],
+        emulated=lambda wildcards: (
+            rules.emulated_runs.output if TARGETS.has_emulated_runs(wildcards.experiment) else []
+        ),
     output:
-        expand("{folder}/{{experiment}}/{table}.parquet", folder=PAPERS, table=[*TABLES, "claims"]),
-        report=f"{PAPERS}/{{experiment}}/report.html",
-        figures=directory(f"{PAPERS}/{{experiment}}/figures"),
+        expand("{folder}/{{experiment}}/{table}.parquet", folder=TARGETS.folder, table=[*TABLES, "claims"]),
+        report=f"{TARGETS.folder}/{{experiment}}/report.html",
+        figures=directory(f"{TARGETS.folder}/{{experiment}}/figures"),
     log:
-        f"results/logs/papers/{config['scale']}-{{experiment}}.log",
+        f"results/logs/papers/{CONFIG.scale}-{{experiment}}.log",
     benchmark:
-        f"results/benchmarks/papers/{config['scale']}-{{experiment}}.tsv"
+        f"results/benchmarks/papers/{CONFIG.scale}-{{experiment}}.tsv"
     localrule: True
     resources:
         machine_percent=25,
     params:
         folder=subpath(output.report, parent=True),
-        shown=lambda wildcards: REPRODUCED[wildcards.experiment],
-        beside=lambda wildcards, input: given("--beside", [*input.printed, *input.predicted, *input.emulated]),
-        predictions=lambda wildcards, input: given("--predictions", input.predicted),
-        quick="--quick" if config["scale"] == "tiny" else "",
+        shown=lambda wildcards: TARGETS.reproduced[wildcards.experiment],
+        beside=lambda wildcards, input: quote_option("--beside", [*input.printed, *input.predicted, *input.emulated]),
+        predictions=lambda wildcards, input: quote_option("--predictions", input.predicted),
+        quick="--quick" if CONFIG.scale == "tiny" else "",
     message:
         "Collecting, judging and drawing {wildcards.experiment}"
     shell:
@@ -101,11 +103,11 @@ rule paper_report:
         " && harness report --tables {params.folder:q} --figures {output.figures:q} --out {output.report:q}) > {log:q} 2>&1"
 
 
-for target in TARGETS:
+for target in TARGETS.figures:
 
     rule:
         name:
             target
         input:
-            lambda wildcards, target=target: reports_of(target),
+            lambda wildcards, target=target: TARGETS.list_reports(target),
         localrule: True

@@ -1,10 +1,10 @@
-# Results: tables from records, figures from tables, one page from both. No rule of this file runs a strategy.
+# Results: tables from records, figures from tables, and a report from both. These rules run no strategy.
 
 
 rule collect:
     input:
-        plan=lambda wildcards: study(config["experiment"]).plan,
-        runs=lambda wildcards: markers_of(config["experiment"]),
+        plan=lambda wildcards: STUDIES.plan(CONFIG.experiment).plan,
+        runs=lambda wildcards: STUDIES.plan(CONFIG.experiment).markers,
     output:
         expand("results/{table}.parquet", table=TABLES),
     log:
@@ -19,11 +19,11 @@ rule collect:
         "harness collect --runs results/runs --out results --plan {input.plan:q} > {log:q} 2>&1"
 
 
-# Not part of `all`: a failed run is a result, and an error only for `verify`. Tables with the same content keep their
-# dates, so `verify` triggers no other rule.
+# Not part of `all`: a failed run is a result, and an error only for `verify`. Unchanged tables keep their dates, so
+# `verify` does not trigger other rules.
 rule verify:
     input:
-        plan=lambda wildcards: study(config["experiment"]).plan,
+        plan=lambda wildcards: STUDIES.plan(CONFIG.experiment).plan,
         tables=rules.collect.output,
     log:
         "results/logs/verify.log",
@@ -32,13 +32,13 @@ rule verify:
     resources:
         machine_percent=25,
     message:
-        "Looking for failed runs"
+        "Checking for failed runs"
     shell:
         "harness collect --runs results/runs --out results --plan {input.plan:q} --verify > {log:q} 2>&1"
 
 
-# Each figure shows all datasets on one page; a figure of each dataset alone lies beside it. Kinds of figures with nothing
-# to show are not drawn, so the output is a folder of the experiment's own, which Snakemake empties first.
+# Each figure shows all datasets, and there is one for each dataset next to it. Figures without data are skipped, so the
+# output is a folder, which Snakemake empties first.
 rule figures:
     input:
         rules.collect.output,

@@ -1,14 +1,14 @@
-# Runs: one spec, one launch, one record. The runs of a batch share a job, one after the other.
+# Runs: each has one spec, one launch and one record. The runs of a batch share a job and run one after the other.
 #
-# The output is a marker, not the run's folder: Snakemake deletes the outputs of a failed job, and must not delete a
-# record of hours on a cluster. `harness run` skips a run that has its record.
-# The shell lines are short and stay as they are: Snakemake may take an edited line as a reason to run again.
+# The output is a marker, not the folder of the run: Snakemake deletes the outputs of failed jobs, and a record may be
+# hours of work on a cluster. `harness run` skips runs that have a record.
+# Do not edit the shell lines without need: Snakemake may take an edited line as a reason to run again.
 
 
 rule run:
     input:
-        specs=spec_files,
-        datasets=dataset_markers,
+        specs=lambda wildcards: batch_of(wildcards).spec_files,
+        datasets=lambda wildcards: batch_of(wildcards).graph_markers,
     output:
         touch("results/done/{batch}"),
     log:
@@ -16,12 +16,12 @@ rule run:
     benchmark:
         "results/benchmarks/run/{batch}.tsv"
     envmodules:
-        *config["modules"],
+        *CONFIG.modules,
     resources:
-        **asked_by_runs(),
-        machine_percent=100,  # timed: alone, where the profile limits it
+        **run_resources(),
+        machine_percent=100,  # timed: runs alone where the profile sets a limit
     params:
-        label=label,
+        label=lambda wildcards: batch_of(wildcards).label,
     message:
         "Running {params.label}"
     shell:

@@ -1,0 +1,33 @@
+"""What the workflow prints when it ends, and the command `harness` for its jobs."""
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+def add_harness_to_path() -> None:
+    """Add the folder of this Python to the PATH: `harness` is there, even if its environment is not active."""
+    os.environ["PATH"] = os.pathsep.join([*os.get_exec_path(), str(Path(sys.executable).parent)])
+
+
+def print_results(paths: Iterable[str]) -> None:
+    """Print the paths of the figures and reports that exist."""
+    existing = [path for path in paths if Path(path).is_file()]
+    if existing:
+        print("\nFigures and report:", *existing, sep="\n  ", file=sys.stderr)
+
+
+def print_first_failure(snakemake_logs: Iterable[str]) -> None:
+    """Print the log of the first failed job: later failures often follow from the first."""
+    text = "".join(Path(log).read_text() for log in snakemake_logs)
+    failed = re.search(r"log: (\S+) \(check log file", text)
+    if failed:
+        print(f"\nFirst failure: {failed[1]}", file=sys.stderr)
+
+
+def quote_option(option: str, values: Sequence[str]) -> str:
+    """Return an option with its values, quoted for a shell; an empty text without values."""
+    return shlex.join([option, *values]) if values else ""

@@ -1,0 +1,36 @@
+"""The configuration accepts the values that Snakemake passes, and its mistakes are named in one line."""
+
+from typing import Any
+
+import pytest
+
+from harness.errors import UserError
+from harness.validation import validate
+from harness.workflow.workflow_config import WorkflowConfig
+
+
+def test_numbers_in_braces_arrive_as_text_and_count_as_numbers() -> None:
+    config = validate(WorkflowConfig, {"build_jobs": {"reddit": "4", "tiny-sbm": 2}}, "config")
+    assert [config.count_build_jobs(name) for name in ("reddit", "tiny-sbm", "other")] == [4, 2, 1]
+    assert validate(WorkflowConfig, {"build_jobs": 3}, "config").count_build_jobs("other") == 3
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"build_jobs": 0}, "build_jobs = 0 is not accepted: give a whole number from 1"),
+        ({"build_jobs": True}, "build_jobs = True is not accepted"),
+        ({"build_jobs": {"reddit": "many"}}, "build_jobs = {'reddit': 'many'} is not accepted"),
+        (
+            {"scale": "large"},
+            "scale = 'large' is not accepted: input should be 'tiny', 'laptop' or 'published'",
+        ),
+        ({"experiment": "smoke"}, "experiment = 'smoke' is not accepted"),
+        ({"modules": [""]}, r"modules = .* is not accepted: a module has a name"),
+        ({"machin": "local"}, r"machin is not a key here\. Did you mean machine\?"),
+    ],
+)
+def test_wrong_values_are_refused_in_one_line(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=rf"^config: {message}") as refusal:
+        validate(WorkflowConfig, config, "config")
+    assert "\n" not in str(refusal.value)
