@@ -29,7 +29,7 @@ from harness.registry import load_strategy, registered_strategies
 from harness.replay import Meter
 from harness.run.trainer import Trainer
 from harness.strategies.sampling.bulk import Bulk
-from harness.strategies.sampling.composition import Feed
+from harness.strategies.sampling.composition import StepSource
 from harness.strategy import Strategy
 from tests.check.mutants import __file__ as mutants
 
@@ -38,7 +38,7 @@ EXCEPTIONS: dict[tuple[type, str], str] = {
     (Pending, "_started"): "a message in flight",
     (Prefetcher, "_coming"): "the item of the next step, made while this step is computed",
     (Prefetcher, "_thread"): "the items of the last steps, whose kernels may still run",
-    (Feed, "_begun"): "the next mini-batch of a system that prefetches, whose features travel",
+    (StepSource, "_begun"): "the next mini-batch of a system that prefetches, whose features travel",
     (Bulk, "layers"): "the samples of a bulk, drawn for many steps at once: `Strategy.samples` states them",
     (Bulk, "shapes"): "the shapes of the same samples in a replay",
 }
