@@ -21,17 +21,17 @@ from matplotlib.ticker import FuncFormatter
 from measuring import Table, argument_parser, in_a_process, keep, peak_bytes
 
 from harness.graph.order import Permutation
-from harness.sources.archive import FileIn
-from harness.sources.stream import counted
-from harness.sources.text import START, pairs_of
+from harness.sources.archive import FileRef
+from harness.sources.stream import count_edges
+from harness.sources.text import START, cut_into_pairs
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root
+from harness.store.build_resources import GIB, BuildResources
 from harness.store.catalog import load_card
-from harness.store.compose import contents
+from harness.store.contents import open_contents
 from harness.store.dataset_card import DatasetCard
 from harness.store.manifest import read_manifest
-from harness.store.shard import Order, write
-from harness.store.task import GIB, Means
+from harness.store.writer import StorePlan, write_store
 
 GRID = 16
 PLAIN = {
@@ -73,10 +73,10 @@ def built(card: DatasetCard, folder: Path, memory: int, permutation: Permutation
     with TemporaryDirectory(dir=folder) as place:
         store = Path(place) / "store"
         begun = time.perf_counter()
-        graph = contents(card, folder)
-        means = Means(memory, len(os.sched_getaffinity(0)))
+        graph = open_contents(card, folder)
+        resources = BuildResources(memory, len(os.sched_getaffinity(0)))
         choice = DatasetChoice(name=card.name, permutation=permutation)
-        write(graph, store, Order(choice), means, grid=GRID)
+        write_store(StorePlan(graph, store, choice, resources=resources, side=GRID))
         seconds = time.perf_counter() - begun
         disk = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
         return Built(graph.n, read_manifest(store)[0].counts.nnz_adj, seconds, peak_bytes(), disk)
@@ -101,9 +101,9 @@ def text(lines: int, folder: Path) -> DatasetCard:
         for begin in range(0, lines, 1 << 20):
             pairs = draw.integers(0, n, (min(1 << 20, lines - begin), 2))
             file.write("".join(f"{a}\t{b}\n" for a, b in pairs.tolist()).encode())
-    counted(pairs_of(FileIn(path), 1 << 10, START, RuntimeError)[:1])
+    count_edges(cut_into_pairs(FileRef(path), 1 << 10, START, RuntimeError)[:1])
     begun = time.perf_counter()
-    pairs_read = counted(pairs_of(FileIn(path), 1 << 22, START, RuntimeError)).edges
+    pairs_read = count_edges(cut_into_pairs(FileRef(path), 1 << 22, START, RuntimeError)).edges
     seconds = time.perf_counter() - begun
     size = path.stat().st_size
     print(

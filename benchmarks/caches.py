@@ -11,7 +11,7 @@ trained or sent: hits are counted over all ranks, in the second epoch of such a 
 import torch
 from measuring import Table, argument_parser
 
-from harness.graph.partition import in_order, parts_of
+from harness.graph.partition import compute_parts, order_by_part
 from harness.kernels.parts import extract_block
 from harness.ledger import AxisName
 from harness.registry import load_strategy
@@ -19,7 +19,7 @@ from harness.spec.machine_card import Machine
 from harness.spec.root import find_data_folder, find_root
 from harness.spec.spec import Spec
 from harness.store.catalog import load_card
-from harness.store.compose import compose
+from harness.store.contents import load_graph
 from harness.store.memory_store import MemoryStore
 from harness.strategies.sampling.composition import SampledStrategy
 from harness.strategies.sampling.features import PartitionedFeatures, PeerCaches
@@ -92,9 +92,9 @@ def main() -> None:
     root = find_root()
     table = Table("graph", "rows kept", *POLICIES)
     for name in options.graphs:
-        graph = compose(load_card(root, name), find_data_folder(root))
-        parts = parts_of(graph.A, "metis", options.ranks, 0)
-        store = MemoryStore(graph, partition=in_order(parts, options.ranks))
+        graph = load_graph(load_card(root, name), find_data_folder(root))
+        parts = compute_parts(graph.A, "metis", options.ranks, 0)
+        store = MemoryStore(graph, partition=order_by_part(parts, options.ranks))
         for share in SHARES:
             sizes = options.ranks, options.fanout, options.batch, share
             rates = (hit_rate(caching(store, policy, *sizes), store) for policy in POLICIES)

@@ -44,7 +44,7 @@ from harness.run.open_run import open_run
 from harness.run.rank_tables import gather_tables
 from harness.spec.root import find_root
 from harness.spec.spec import Spec, format_grid
-from harness.store.build import build
+from harness.store.datasets import build_store
 from harness.strategy import Promise
 
 EXPERIMENT = Path("workflows") / "experiments" / "all-strategies.yaml"
@@ -116,7 +116,7 @@ def measured(dataset: str, hosts: int, rate: int) -> Iterator[dict[str, Any]]:
     """A row for each choice on so many hosts, with links of this rate in Mbit/s."""
     specs = choices(dataset, hosts)
     for spec in specs:
-        build(find_root(), spec.dataset)
+        build_store(find_root(), spec.dataset)
     with Pool() as pool:
         reached = pool.run(hosts, epochs_to_target, specs, patience=3600)[0]
     testbed = [sys.executable, str(Path(__file__).parent / "testbed")]

@@ -44,7 +44,7 @@ from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import MachineCard
 from harness.spec.root import find_root
 from harness.spec.spec import Spec, format_grid
-from harness.store.build import build
+from harness.store.datasets import build_store
 from harness.strategy import Candidate, Ready
 
 OURS = "compose"
@@ -103,7 +103,7 @@ def built(choice: DatasetChoice, known: dict[str, KnownGraph]) -> KnownGraph:
     """The graph in an order, which is built first; each graph is opened once."""
     key = choice.model_dump_json()
     if key not in known:
-        build(find_root(), choice)
+        build_store(find_root(), choice)
         known[key] = look_up_graph(find_root(), choice)
     return known[key]
 
@@ -221,7 +221,7 @@ def inexact(dataset: str, ranks: int, model: dict[str, Any]) -> list[Rival]:
 def time_in_turns(rivals: Sequence[Rival], rounds: int, where: str) -> None:
     """The part of one rank, on a host of the testbed; the first rival is the one that all are compared with."""
     for spec, _ in rivals:
-        build(find_root(), spec.dataset)
+        build_store(find_root(), spec.dataset)
     timed = train_in_turns([trainer_of(rival.spec) for rival in rivals], rounds)
     first = int(os.environ["RANK"]) == 0
     if first:

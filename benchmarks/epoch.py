@@ -33,7 +33,7 @@ from harness.ledger import COMPUTING, MOVING, HostClock, Op, Phase
 from harness.run.trainer import Trainer
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
-from harness.store.build import open_dataset
+from harness.store.datasets import open_dataset
 
 HIDDEN, ROUNDS, WARM = 16, 3, 3
 PYG = ("pyg csr", "pyg edge_index")

@@ -34,8 +34,8 @@ from harness.experiment.requests import make_spec
 from harness.figures.drawing import rendered, styled
 from harness.figures.palette import COLOURS, look_of
 from harness.graph.blocks import Blocks
-from harness.graph.partition_swap import ratio, swapped
-from harness.graph.partitioners import balanced_parts
+from harness.graph.metis_partition import partition_with_balanced_metis
+from harness.graph.partition_swap import balance_by_swaps, compute_balance
 from harness.kernels.csr import Csr
 from harness.ledger import AxisName
 from harness.parallel.rotating_layout import FIRST
@@ -46,9 +46,9 @@ from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import find_root
 from harness.spec.spec import format_grid
-from harness.store.build import build, open_dataset
 from harness.store.catalog import load_card
-from harness.store.info import balance
+from harness.store.datasets import build_store, open_dataset
+from harness.store.shard_balance import measure_shard_balance
 from harness.strategy import Ready, admit
 
 RESULTS = Path(__file__).parent / "results"
@@ -230,7 +230,7 @@ def balance_of_orders() -> None:
     rows = {}
     for name in ORDERED:
         blocks, A = opened(name)
-        ratios = dict(balance(blocks, CUTS, 0))
+        ratios = dict(measure_shard_balance(blocks, CUTS, 0))
         longest = int(A.rowptr.diff().max())
         rows[name] = [ratios[order] for order in orders]
         table.row(
@@ -319,12 +319,12 @@ def swaps() -> None:
     for name in SWAPPED:
         _, A = opened(name)
         for parts in PARTS_OF_G3:
-            by_metis = balanced_parts(A, parts, 0)
+            by_metis = partition_with_balanced_metis(A, parts, 0)
             for form, guarded in FORMS.items():
-                found = swapped(A, by_metis, parts, guarded=guarded)
+                found = balance_by_swaps(A, by_metis, parts, guarded=guarded)
                 largest, every = max(found.after) / max(found.before), sum(found.after) / sum(found.before)
                 points.setdefault((form, found.stopped == "cycle"), []).append((every, largest))
-                ratios = (f"{number:.3f}" for number in (ratio(found.after), largest, every))
+                ratios = (f"{number:.3f}" for number in (compute_balance(found.after), largest, every))
                 table.row(name, str(parts), form, str(found.swaps), found.stopped, *ratios)
     with styled():
         figure = Figure(figsize=(5.0, 2.8), layout="constrained")
@@ -393,7 +393,7 @@ def edges() -> None:
 def opened(name: str) -> tuple[Blocks, Csr]:
     """A graph in the order of its dataset, built if it is not there; and its whole matrix."""
     choice = DatasetChoice(name=name)
-    build(find_root(), choice)
+    build_store(find_root(), choice)
     blocks = open_dataset(find_root(), choice)
     return blocks, blocks.adjacency(range(blocks.n), range(blocks.n))
 

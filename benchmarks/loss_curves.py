@@ -30,7 +30,7 @@ from harness.models.weights import Part, Weight, init_weight
 from harness.registry import load_strategy, registered_strategies
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec, format_grid
-from harness.store.compose import compose
+from harness.store.contents import load_graph
 from harness.store.dataset_card import DatasetCard
 from harness.store.memory_store import MemoryStore
 from harness.strategy import admit, facts_of
@@ -57,7 +57,7 @@ class Training:
         split = {"kind": "random", "train": 0.6, "valid": 0.2} if kind == "npz" else {"kind": "file"}
         keys = {"name": self.name, "source": source, "split": split, "classes": MOST_CLASSES}
         card = DatasetCard.model_validate({**keys, "features": {"kind": "file"}, "labels": {"kind": "file"}})
-        graph = compose(card, Path())
+        graph = load_graph(card, Path())
         return replace(graph, classes=int(graph.y.max()) + 1)
 
 

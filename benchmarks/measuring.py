@@ -27,7 +27,7 @@ from harness.experiment.requests import make_spec
 from harness.figures.drawing import save, styled
 from harness.figures.palette import COLOURS
 from harness.graph.model import RawGraph
-from harness.graph.normalise import normalise
+from harness.graph.normalise import normalise_adjacency
 from harness.kernels import Csr, cast
 from harness.ledger import MOVING, SAMPLING, Clock, Ledger, Op, clock_for
 from harness.run.open_run import open_run
@@ -37,7 +37,7 @@ from harness.sources.rmat import Rmat
 from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
-from harness.store.build import build
+from harness.store.datasets import build_store
 
 WARM = 1
 """Turns before those that count."""
@@ -101,7 +101,7 @@ def peak_bytes() -> int:
 def spec_of(asked: dict[str, Any]) -> Spec:
     """The spec of a request; its dataset is built by the rank that comes first."""
     spec = make_spec(find_root(), asked, "benchmark")
-    build(find_root(), spec.dataset)
+    build_store(find_root(), spec.dataset)
     return spec
 
 
@@ -239,7 +239,7 @@ def rmat_graph(scale: int, degree: int, *, directed: bool) -> Csr:
     generator = Rmat(scale, degree, seed=0)
     source, target = generator.edges(range(generator.draws))
     raw = RawGraph(generator.n, source.numpy(), target.numpy())
-    return cast(normalise(raw, directed=directed)[0], torch.float32)
+    return cast(normalise_adjacency(raw, directed=directed)[0], torch.float32)
 
 
 class Gcn:

@@ -10,30 +10,30 @@ from time import perf_counter
 
 from measuring import Table, argument_parser, in_a_process, peak_bytes
 
-from harness.graph.partition import ENGINES, Method, memory_of, parts_of
+from harness.graph.partition import METHODS, Method, compute_parts, estimate_partition_memory
 from harness.spec.root import find_data_folder, find_root
+from harness.store.build_resources import GIB
 from harness.store.catalog import load_card
-from harness.store.compose import contents
-from harness.store.partitions import structure
-from harness.store.task import GIB
+from harness.store.contents import open_contents
+from harness.store.pattern import load_pattern
 
 
 def row(name: str, method: Method, parts: int) -> tuple[str, ...]:
     """The row of one graph."""
     root = find_root()
     card = load_card(root, name)
-    A = structure(contents(card, find_data_folder(root)))
+    A = load_pattern(open_contents(card, find_data_folder(root)))
     begun = perf_counter()
-    parts_of(A, method, parts, 0)
+    compute_parts(A, method, parts, 0)
     seconds, peak = perf_counter() - begun, peak_bytes()
-    estimate = memory_of(method, A.rows, A.nnz, parts, directed=card.directed)
+    estimate = estimate_partition_memory(method, A.rows, A.nnz, parts, directed=card.directed)
     numbers = f"{seconds:.1f}", f"{peak / GIB:.2f}", f"{estimate / GIB:.2f}"
     return name, f"{A.rows:,}", f"{A.nnz:,}", *numbers
 
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("method", choices=sorted(ENGINES))
+    parser.add_argument("method", choices=sorted(METHODS))
     parser.add_argument("parts", type=int)
     parser.add_argument("graphs", nargs="+")
     options = parser.parse_args()

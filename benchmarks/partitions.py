@@ -21,14 +21,14 @@ from typing import Literal, NamedTuple
 import torch
 from measuring import Table, argument_parser
 
-from harness.graph.order import permuted
-from harness.graph.partition import Method, in_order, parts_of, volumes
-from harness.graph.partition_swap import ratio, swapped
-from harness.graph.partitioners import balanced_parts
+from harness.graph.metis_partition import partition_with_balanced_metis
+from harness.graph.order import permute_matrix
+from harness.graph.partition import Method, compute_parts, count_needed_rows, order_by_part
+from harness.graph.partition_swap import balance_by_swaps, compute_balance
 from harness.kernels import Csr
 from harness.spec.root import find_data_folder, find_root
 from harness.store.catalog import load_card
-from harness.store.compose import compose
+from harness.store.contents import load_graph
 
 Way = Method | Literal["block"]
 GRAPHS = ("sbm-4096", "amazon-shape", "reddit-shape", "rmat-17", "osm-shape")
@@ -57,11 +57,11 @@ class Measured(NamedTuple):
 def measured(A: Csr, method: Way, parts: int) -> Measured:
     """A partition by a method."""
     begun = time.perf_counter()
-    part = torch.arange(A.rows) * parts // A.rows if method == "block" else parts_of(A, method, parts, 0)
-    cut = in_order(part, parts)
+    part = torch.arange(A.rows) * parts // A.rows if method == "block" else compute_parts(A, method, parts, 0)
+    cut = order_by_part(part, parts)
     seconds = time.perf_counter() - begun
-    B = permuted(A, cut.orders.p, cut.orders.q)
-    needed = volumes(B, cut.bounds)
+    B = permute_matrix(A, cut.orders.p, cut.orders.q)
+    needed = count_needed_rows(B, cut.bounds)
     nonzeros = [int(B.rowptr[stop] - B.rowptr[start]) for start, stop in pairwise(cut.bounds)]
     heaviest = max(nonzeros) * parts / A.nnz, max(map(len, cut.ranges)) * parts / A.rows
     return Measured(sum(needed), max(needed), *heaviest, min(needed) / max(*needed, 1), seconds)
@@ -78,7 +78,7 @@ def main() -> None:
     balance = ("nonzeros, most to mean", "vertices", "rows, fewest to most", "s")
     table = Table("graph", "parts", "method", *rows, *balance)
     for graph in options.graphs:
-        A = compose(load_card(root, graph), find_data_folder(root)).A
+        A = load_graph(load_card(root, graph), find_data_folder(root)).A
         for parts in options.parts:
             base = measured(A, "random", parts)
             for method in METHODS[graph]:
@@ -100,18 +100,18 @@ def second_stage(root: Path, graphs: Sequence[str]) -> None:
     swaps = ("form", "swaps", "s", "ms a swap", "ended by", "fewest to most, before", "after")
     table = Table(*sizes, *swaps)
     for graph in graphs:
-        A = compose(load_card(root, graph), find_data_folder(root)).A
+        A = load_graph(load_card(root, graph), find_data_folder(root)).A
         begun = time.perf_counter()
-        start = balanced_parts(A, LARGE_PARTS, 0)
+        start = partition_with_balanced_metis(A, LARGE_PARTS, 0)
         first = time.perf_counter() - begun
         for form in ("literal", "guarded"):
             begun = time.perf_counter()
-            end = swapped(A, start, LARGE_PARTS, guarded=form == "guarded")
+            end = balance_by_swaps(A, start, LARGE_PARTS, guarded=form == "guarded")
             seconds = time.perf_counter() - begun
             each = f"{1e3 * seconds / end.swaps:.1f}" if end.swaps else ""
             size = graph, f"{A.rows:,}", f"{A.nnz:,}", f"{first:.1f}"
             cost = form, f"{end.swaps:,}", f"{seconds:.1f}", each, end.stopped
-            table.row(*size, *cost, f"{ratio(end.before):.3f}", f"{ratio(end.after):.3f}")
+            table.row(*size, *cost, f"{compute_balance(end.before):.3f}", f"{compute_balance(end.after):.3f}")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from harness.parallel.roles import LayerShare, get_layer_share, get_roles
 from harness.parallel.rotating_layout import FIRST
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root
-from harness.store.build import open_dataset
+from harness.store.datasets import open_dataset
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 HIDDEN, LAYERS, TURNS = 128, 3, 5

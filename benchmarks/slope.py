@@ -28,7 +28,7 @@ from harness.figures.drawing import rendered, styled
 from harness.figures.palette import look_of
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root
-from harness.store.build import build
+from harness.store.datasets import build_store
 
 FULL_GRAPH = (
     *(scheme for scheme in SCHEMES if not scheme.params),
@@ -73,7 +73,7 @@ def main() -> None:
         return
     if not options.redraw:
         for width in options.widths:
-            build(find_root(), DatasetChoice(name=f"{options.dataset}w{width}"))
+            build_store(find_root(), DatasetChoice(name=f"{options.dataset}w{width}"))
         lines = [{"rate": rate, **row} for rate in options.rates for row in measured_at(rate, options)]
         pd.DataFrame(lines).to_csv(POINTS, index=False)
     frame = pd.read_csv(POINTS)

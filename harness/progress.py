@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
+Log = Callable[[str], None]
+"""Receives a progress message."""
 OnStep = Callable[[int, int, str], None]
 """Called before each step with the number of completed steps, the total number, and a description of the step."""
 

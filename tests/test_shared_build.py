@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from harness.spec.dataset import DatasetChoice
-from harness.store.build import build
+from harness.store.datasets import build_store
 from tests import snakemakes
 
 ROOT = Path(__file__).parents[1]
@@ -59,7 +59,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str
     """What one builder makes, by the name of the store."""
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("HARNESS_DATASETS", str(tmp_path / "alone"))
-        return {folder.name: content(folder) for folder in (build(ROOT, choice) for choice in CHOICES)}
+        return {folder.name: content(folder) for folder in (build_store(ROOT, choice) for choice in CHOICES)}
 
 
 @pytest.mark.slow

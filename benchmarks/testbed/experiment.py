@@ -14,7 +14,7 @@ from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
 from harness.results.record import read_record
 from harness.spec.root import find_results_folder, find_root
-from harness.store.build import build
+from harness.store.datasets import build_store
 
 
 def run_all(file: Path, ranks_per_host: int, environment: dict[str, str]) -> int:
@@ -32,7 +32,7 @@ def run_all(file: Path, ranks_per_host: int, environment: dict[str, str]) -> int
             "--ranks-per-host."
         )
     for spec in chosen:
-        build(root, spec.dataset)
+        build_store(root, spec.dataset)
         folder = runs / spec.run_id
         if not (folder.is_dir() and read_record(folder).record["status"] == "ok"):
             shutil.rmtree(folder, ignore_errors=True)

@@ -23,7 +23,7 @@ from harness.figures.drawing import rendered, styled
 from harness.figures.palette import COLOURS, INK, PAPER
 from harness.files import replace_files
 from harness.graph.model import Graph, RawGraph
-from harness.graph.normalise import normalise
+from harness.graph.normalise import normalise_adjacency
 from harness.kernels import row_indices
 from harness.ledger import AxisName
 from harness.parallel.row_strategy import RowStrategy
@@ -203,7 +203,7 @@ def communities(parts: int) -> Graph:
     edges += [*pairwise([end for end in ends for end in (end, (end + 1) % VERTICES)])][::2]
     edges += [(1, VERTICES // 2 + 2), (2, VERTICES // 2 + 2)]
     source, target = np.array(edges).T
-    A, counts = normalise(RawGraph(VERTICES, source, target), False)
+    A, counts = normalise_adjacency(RawGraph(VERTICES, source, target), False)
     X, y = torch.zeros(VERTICES, WIDTH), torch.zeros(VERTICES, dtype=torch.int64)
     return Graph(A, X, y, torch.ones(VERTICES, dtype=torch.uint8), WIDTH, False, counts)
 

@@ -9,7 +9,7 @@ from harness.check.case import Case
 from harness.check.laws import Finding, finding
 from harness.check.mismatch import Mismatch
 from harness.check.reference import Multiplier, matrix_of
-from harness.graph.blocks import multiplied
+from harness.graph.averaged import select_adjacency
 from harness.kernels import to_scipy
 from harness.kernels.random import Purpose, integers
 from harness.store.memory_store import MemoryStore
@@ -127,7 +127,7 @@ def unbiased_batches(case: Case) -> Finding:
     """
     strategy, store = case.strategy(), case.store()
     everyone, kind = range(store.n), case.spec.model.kind
-    A = multiplied(store, kind).adjacency(everyone, everyone)
+    A = select_adjacency(store, kind).adjacency(everyone, everyone)
     targets = find_targets(store, "corrected")
     weight = torch.linspace(1, 2, store.n, dtype=torch.float64)
     exact = matrix_of(kind, store) @ weight

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -25,9 +26,9 @@ from harness.graph.model import (
     RawGraph,
     Weighting,
 )
-from harness.graph.normalise import normalise
-from harness.graph.partition import Method, partitioned
-from harness.graph.vertex_data import uniform_label_sets, uniform_labels
+from harness.graph.normalise import normalise_adjacency
+from harness.graph.partition import Method, Partition, partition_graph
+from harness.graph.vertex_data import draw_label_sets, draw_uniform_labels
 from harness.kernels.random import Purpose, integers, uniform_rectangle
 from harness.ledger import AxisName, TensorName
 from harness.ledger.tape import OutlineEvent, Tape, outline_events
@@ -62,9 +63,9 @@ def check_graph(
     draw = integers(seed, Purpose.SPLIT, range(vertices), high=10)
     split = torch.where(draw < 5, TRAIN, torch.where(draw < 7, VALID, TEST))
     split[: vertices // 4] = TEST
-    labels = uniform_labels(range(vertices), CLASSES, seed)
+    labels = draw_uniform_labels(range(vertices), CLASSES, seed)
     if task == "multi-label":
-        labels = uniform_label_sets(range(vertices), CLASSES, seed)
+        labels = draw_label_sets(range(vertices), CLASSES, seed)
     labels[draw == 4] = NO_LABEL
     raw = _edges(vertices, seed)
     if weights and not directed:  # an undirected edge has one weight
@@ -72,7 +73,7 @@ def check_graph(
         raw = replace(raw, source=raw.source[one_way], target=raw.target[one_way])
     if weights:
         raw = replace(raw, weight=_weights(len(raw.source), weights, seed))
-    A, counts = normalise(raw, directed, weights)
+    A, counts = normalise_adjacency(raw, directed, weights)
     return Graph(A, X.float(), labels, split.to(torch.uint8), CLASSES, directed, counts, weights)
 
 
@@ -121,12 +122,22 @@ class Case:
 
     def store(self) -> MemoryStore:
         """Return the graph in the order of the spec."""
-        choice, graph = self.spec.dataset, self.graph()
+        choice = self.spec.dataset
+        return MemoryStore(self.graph(), choice.permutation, choice.seed, self.partition)
+
+    @cached_property
+    def partition(self) -> Partition | None:
+        """The partition of the spec, or None.
+
+        It is cached when `strategy` is called and sent to the ranks with the case, because ranks do not compute
+        partitions.
+        """
+        choice = self.spec.dataset
         if choice.partition == "block":
-            return MemoryStore(graph, choice.permutation, choice.seed)
+            return None
         assert choice.partition in COMPUTED, choice.partition
         method = cast(Method, choice.partition)
-        return MemoryStore(graph, partition=partitioned(graph.A, method, choice.parts, choice.seed))
+        return partition_graph(self.graph().A, method, choice.parts, choice.seed)
 
     def strategy(self) -> Strategy:
         return admit(load_strategy(self.spec.strategy.name), self.spec, facts_of(self.store()))

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from harness.graph.blocks import Blocks, multiplied
-from harness.graph.model import SPLITS, TRAIN, labelled
+from harness.graph.averaged import select_adjacency
+from harness.graph.blocks import Blocks
+from harness.graph.model import SPLITS, TRAIN, has_label
 from harness.graph.order import Orders
 from harness.kernels import Csr
 from harness.models import SplitAccuracy
@@ -115,7 +116,7 @@ def train_densely(
     A = matrix_of(spec.model.kind, blocks)
     X, labels = _features(blocks), blocks.labels(range(blocks.n))
     split = blocks.split(range(blocks.n))
-    counted = labelled(labels) & (split == TRAIN) if spec.protocol == "corrected" else labelled(labels)
+    counted = has_label(labels) & (split == TRAIN) if spec.protocol == "corrected" else has_label(labels)
     weights = [
         init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
         for number, weight in enumerate(strategy.weights)
@@ -127,7 +128,7 @@ def train_densely(
 
     def batches_of(step: int) -> list[Batch]:
         if strategy.mini_batches:
-            return _drawn(strategy, step, _whole(multiplied(blocks, spec.model.kind)), counted)
+            return _drawn(strategy, step, _whole(select_adjacency(blocks, spec.model.kind)), counted)
         if multiplier is None:
             return [whole]
         return [whole._replace(A=[multiplier(A, layer, step) for layer in layers])]
@@ -203,7 +204,7 @@ def _loss(Z: Tensor, batch: Batch, labels: Tensor, counted: Tensor) -> tuple[Ten
 
 def _hits(Z: Tensor, labels: Tensor) -> SplitAccuracy:
     """The hits of a split; for many classes a vertex, twice the common classes, and all classes of both sides."""
-    Z, labels = Z[labelled(labels)], labels[labelled(labels)]
+    Z, labels = Z[has_label(labels)], labels[has_label(labels)]
     if labels.dim() == 1:
         return SplitAccuracy(int((Z.argmax(dim=1) == labels).sum()), len(labels))
     agreed = (Z > 0) & (labels == 1)

@@ -27,7 +27,7 @@ from harness.spec.root import find_root
 from harness.validation import CLASSES, RANKS, VERTICES, validate
 
 if TYPE_CHECKING:
-    from harness.store.task import Means
+    from harness.store.build_resources import BuildResources
 
 
 class Action(NamedTuple):
@@ -255,9 +255,9 @@ def _data(options: argparse.Namespace) -> int:
     if options.action == "balance":
         return _balance(root, options, choice)
     if options.action == "fetch":
-        from harness.fetch.download import fetch
+        from harness.fetch.download import fetch_dataset
 
-        paths = [str(path) for path in fetch(root, options.name, say)]
+        paths = [str(path) for path in fetch_dataset(root, options.name, say)]
         show(options, {"files": paths}, "\n".join(paths) or f"{options.name} needs no file from the network.")
     elif options.action == "info":
         _info(root, options, choice)
@@ -270,7 +270,7 @@ def _show_import(root: Path, options: argparse.Namespace, choice: DatasetChoice)
     """Imports a graph, and shows its store, its card and the counts that the files gave."""
     from harness.spec.root import find_imported_folder
     from harness.store.catalog import load_card
-    from harness.store.imported import foreign_metric, names_file
+    from harness.store.graph_import import describe_ogb_metric, get_names_file
     from harness.store.reader import Store
 
     folder = _import(root, options, choice)
@@ -291,10 +291,10 @@ def _show_import(root: Path, options: argparse.Namespace, choice: DatasetChoice)
     if store.weights:
         document["weights"] = store.weights
     card_kept = load_card(root, options.name)
-    if names := names_file(root, card_kept):
+    if names := get_names_file(root, card_kept):
         document["names"] = str(names)
         lines.insert(2, f"{names}")
-    if metric := foreign_metric(card_kept.source):
+    if metric := describe_ogb_metric(card_kept.source):
         document["accuracy"] = metric
         lines.append(metric)
     show(options, document, "\n".join(lines))
@@ -310,29 +310,29 @@ def _stores(root: Path, options: argparse.Namespace, choices: list[DatasetChoice
 
 
 def _verified(root: Path, choices: list[DatasetChoice]) -> list[Path]:
-    from harness.store.build import verify
+    from harness.store.datasets import verify_store
 
     with Progress() as on_step:
-        return [verify(root, choice, on_step) for choice in choices]
+        return [verify_store(root, choice, on_step) for choice in choices]
 
 
 def _built(root: Path, options: argparse.Namespace, choices: list[DatasetChoice]) -> list[Path]:
-    from harness.store.build import build, build_all
-    from harness.store.task import share
+    from harness.store.build_job import parse_build_job
+    from harness.store.datasets import build_store, build_stores
 
     if options.share is None:
-        return build_all(root, choices, _means(options))
-    part = share(options.share)
-    return [build(root, choice, means=_means(options), share=part) for choice in choices]
+        return build_stores(root, choices, _means(options))
+    part = parse_build_job(options.share)
+    return [build_store(root, choice, resources=_means(options), job=part) for choice in choices]
 
 
 def _say_nonzeros(root: Path, name: str, folder: Path) -> None:
     """Prints the nonzeros of a store on stderr, if the card expects a number. A share of a build leaves no store."""
     from harness.store.catalog import load_card
-    from harness.store.info import nonzeros
+    from harness.store.info import describe_nonzeros
     from harness.store.reader import Store
 
-    if folder.exists() and (counts := nonzeros(load_card(root, name), Store(folder))):
+    if folder.exists() and (counts := describe_nonzeros(load_card(root, name), Store(folder))):
         built, deviation, expected = counts["built"], counts["deviation"], counts["expected"]
         tell(f"{name}: {built:,} nonzeros, {deviation} off the {expected:,} of its card")
 
@@ -340,9 +340,9 @@ def _say_nonzeros(root: Path, name: str, folder: Path) -> None:
 def _info(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> None:
     import yaml
 
-    from harness.store.info import info
+    from harness.store.info import describe_dataset
 
-    facts = info(root, choice)
+    facts = describe_dataset(root, choice)
     if options.ranks:
         facts["needs"] = [
             {key: value for key, value in needed.items() if value is not None}
@@ -357,8 +357,8 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
     from harness.experiment.requests import admit_on_all_grids
     from harness.registry import registered_strategies
     from harness.replay import needs
-    from harness.store.build import open_dataset
     from harness.store.catalog import load_card
+    from harness.store.datasets import open_dataset
     from harness.strategy import facts_of
 
     facts = facts_of(open_dataset(root, choice)) if built else facts_of_card(load_card(root, choice.name))
@@ -375,8 +375,8 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
 
 
 def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:
-    from harness.fetch.download import fetch_card
-    from harness.store.imported import ImportRequest, card_of, import_graph
+    from harness.fetch.download import fetch_card_files
+    from harness.store.graph_import import ImportRequest, import_graph, make_import_card
 
     if options.edges is None and options.origin is None:
         raise UserError(
@@ -385,26 +385,26 @@ def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> P
     typed = {key: getattr(options, key) for key in ImportRequest.model_fields}
     request = validate(ImportRequest, typed, "harness data import", _as_typed)
     if request.origin:
-        fetch_card(root, card_of(request), say)
+        fetch_card_files(root, make_import_card(request), say)
     return import_graph(root, request, choice, _means(options))
 
 
-def _means(options: argparse.Namespace) -> "Means":
-    from harness.store.task import GIB, Means
+def _means(options: argparse.Namespace) -> "BuildResources":
+    from harness.store.build_resources import GIB, BuildResources
 
     workers = options.workers or len(os.sched_getaffinity(0))
-    return Means(int(options.memory * GIB), workers, say)
+    return BuildResources(int(options.memory * GIB), workers, say)
 
 
 def _balance(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> int:
     """Shows the fullest shard over the mean in every order, and the effect of loops alone on a single permutation."""
-    from harness.store.build import open_dataset
-    from harness.store.info import balance, law_of_loops
+    from harness.store.datasets import open_dataset
+    from harness.store.shard_balance import expect_loop_imbalance, measure_shard_balance
 
     store = open_dataset(root, DatasetChoice(name=choice.name))
     with Progress() as on_step:
-        ratios = dict(balance(store, options.shards, choice.seed, on_step))
-    law = law_of_loops(store.n, store.nnz, options.shards)
+        ratios = dict(measure_shard_balance(store, options.shards, choice.seed, on_step))
+    law = expect_loop_imbalance(store.n, store.nnz, options.shards)
     document = {"shards": options.shards, "most_over_mean": ratios, "law_of_loops": law}
     lines = [f"{f'{options.shards} x {options.shards} shards':22}most / mean nonzeros"]
     lines += [f"{order:22}{ratio:.3f}" for order, ratio in ratios.items()]

@@ -197,7 +197,7 @@ def _judged(
     from harness.registry import load_strategy
     from harness.spec.dataset import DatasetChoice
     from harness.spec.machine_card import load_machine_card
-    from harness.store.build import open_dataset
+    from harness.store.datasets import open_dataset
     from harness.strategy import Ready, admit
 
     root, strategy = find_root(options.root), load_strategy(options.strategy)

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import torch
 
 from harness.errors import UserError
-from harness.graph.blocks import Blocks, shared
+from harness.graph.blocks import Blocks
+from harness.graph.shared_blocks import share_blocks
 from harness.spec.dataset import DatasetChoice
-from harness.store.build import build, is_built, open_dataset
 from harness.store.catalog import load_card
 from harness.store.dataset_card import DatasetCard, RandomSplit
+from harness.store.datasets import build_store, is_built, open_dataset
 from harness.strategy import Facts, Ready, Strategy, admit, facts_of
 
 
@@ -34,7 +35,7 @@ def look_up_graph(
     A card has no facts of a partition.
     """
     if not from_card and is_built(root, choice):
-        blocks = shared(open_dataset(root, choice, dtype))
+        blocks = share_blocks(open_dataset(root, choice, dtype))
         return KnownGraph(facts_of(blocks), blocks)
     if choice.partitioned:
         raise UserError(
@@ -53,7 +54,7 @@ def admit_on_twins(
         choice = spec.dataset.model_copy(update={"name": f"{spec.dataset.name}@{scale}"})
         if not is_built(root, choice):
             say(f"building {choice.name}")
-            build(root, choice)
+            build_store(root, choice)
         twin, blocks = _look_up_once(root, choice)
         on_twin = spec.model_copy(update={"dataset": choice})
         ready.append(Ready(admit(type(strategy), on_twin, twin), blocks))
@@ -100,7 +101,7 @@ def facts_of_card(card: DatasetCard) -> Facts:
 def _find_size(card: DatasetCard) -> tuple[int | None, int | None]:
     """Return the vertices and nonzeros that the card expects, or those of its generator."""
     n, edges = card.expected.n, card.edges
-    if n is None and (generated := card.source.size(card.seed, card.classes)):
+    if n is None and (generated := card.source.get_size(card.seed, card.classes)):
         n, edges = generated
     if card.expected.nnz_adj is not None or n is None or edges is None:
         return n, card.expected.nnz_adj

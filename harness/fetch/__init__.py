@@ -1,1 +1,1 @@
-"""Files from the network: whole and checked, or absent. Only `harness data fetch` uses this room."""
+"""Downloads files, completely and verified or not at all. Only `harness data fetch` uses this package."""

@@ -1,8 +1,8 @@
-"""One file over HTTP: resumed after a broken transfer, tried again, checked, and put in its place whole.
+"""Downloads a file over HTTP: retries, resumes interrupted transfers, verifies the file, and renames it at the end.
 
-A file is whole when its length is that of the server, and its checksum that of the card or of the first download:
-FILE.sha256. Before a checksum is trusted for the first time, an archive is read to its end and compared with its own
-CRCs. That is a second pass over the file, made once; a checksum from the card needs none.
+A file is complete if it has the length that the server says, and the checksum of the card or of the first download
+(FILE.sha256). Before the checksum of a first download is saved, the CRCs of an archive are checked, in a second pass
+over the file. With a checksum in the card, this is unnecessary.
 """
 
 import re
@@ -14,16 +14,16 @@ from pathlib import Path, PurePath
 
 from harness.errors import RunError, UserError
 from harness.fetch.transfer import (
-    PAGES,
-    BrokeOffError,
+    PAGE_STARTS,
+    InterruptedTransferError,
     PartialFile,
     RetryPolicy,
-    StaleError,
-    StalledError,
-    page_refused,
-    size_refused,
-    transfer,
-    way_out,
+    StalePartError,
+    StalledTransferError,
+    make_size_error,
+    make_web_page_error,
+    suggest_alternatives,
+    transfer_missing,
 )
 from harness.files import (
     DATASETS,
@@ -36,175 +36,187 @@ from harness.files import (
     write_text,
 )
 from harness.locks import acquire_lock
-from harness.sources.archive import damage
+from harness.progress import Log
+from harness.sources.archive import find_damage
 from harness.sources.remote import RemoteFile
 from harness.spec.root import find_data_folder
 from harness.store.catalog import load_card
 from harness.store.dataset_card import DatasetCard
-from harness.store.work import Say
 
 
-def download(remote: RemoteFile, folder: Path, say: Say, retries: RetryPolicy = RetryPolicy()) -> Path:  # noqa: B008
-    """Fetches a file into the data folder, unless the file is whole already; returns its path.
+def download_file(
+    remote: RemoteFile,
+    folder: Path,
+    log: Log,
+    retries: RetryPolicy = RetryPolicy(),  # noqa: B008
+) -> Path:
+    """Download a file into the data folder, unless it is complete already; return its path.
 
-    Of several processes, one fetches and the others wait. Without locks, each fetches a file of its own.
+    If several processes want one file, one downloads it while others wait. Without locks, each downloads its own copy.
     """
-    path = _place(remote, folder)
-    _known(remote, path)  # refused before the transfer, not after
+    path = _locate_file(remote, folder)
+    _get_known_checksum(remote, path)  # raises before the transfer, not after
     lock, part = path.with_name(f".{path.name}.lock"), PartialFile(path.with_name(f"{path.name}.part"))
     with ExitStack() as stack:
-        if not path.is_file() or any(each.exists() for each in (lock, part.path, part.notes)):
+        if not path.is_file() or any(each.exists() for each in (lock, part.path, part.version_file)):
             with explain_os_errors(path, DATASETS):
-                others = partial(say, f"somebody else is fetching {path.name}: waiting for it")
-                held = stack.enter_context(acquire_lock(lock, wait=others))
+                wait = partial(log, f"another process is fetching {path.name}: waiting for it")
+                is_locked = stack.enter_context(acquire_lock(lock, wait=wait))
             remove_leftovers(path.parent)
             if not path.is_file():
-                part = part if held else PartialFile(temporary_path(path), lasting=False)
-                _fetch(remote, path, part, say, retries)
+                part = part if is_locked else PartialFile(temporary_path(path), lasting=False)
+                _try_until_whole(remote, path, part, log, retries)
                 return path
             with explain_os_errors(path, DATASETS):
-                part.drop()  # left by a process that was killed after the file had its name
-    verify(remote, folder)
+                part.delete()  # left by a process that was killed after the final rename
+    verify_download(remote, folder)
     return path
 
 
-def verify(remote: RemoteFile, folder: Path) -> None:
-    """Compares a file with the checksum of its card, or with that of its first download."""
+def verify_download(remote: RemoteFile, folder: Path) -> None:
+    """Compare a file with the checksum of its card, or with that of its first download."""
     path = remote.path(folder)
-    known = _known(remote, path)
-    with _readable(path):
+    known = _get_known_checksum(remote, path)
+    with _convert_os_errors(path):
         checksum = hash_file(path)
-        harm = damage(path) if known is None else None
+        damage = find_damage(path) if known is None else None
     if known and checksum != known:
         raise UserError(
-            f"{path} was altered: its sha256 is {checksum}, and it should be {known}. Delete it and fetch it again."
+            f"{path} was altered: its sha256 is {checksum}, expected {known}. Delete it and fetch it again."
         )
-    if harm:
-        raise UserError(f"{path} is damaged: {harm}. Delete it and fetch it again.")
+    if damage:
+        raise UserError(f"{path} is damaged: {damage}. Delete it and fetch it again.")
     if known is None:
-        _trust(path, checksum)
+        _save_checksum(path, checksum)
 
 
-def _place(remote: RemoteFile, folder: Path) -> Path:
-    """The place of the file under the data folder; an error if another kind of file is in the way."""
-    path, asked = remote.path(folder), PurePath(remote.file)
-    if asked.is_absolute() or ".." in asked.parts:
+def _locate_file(remote: RemoteFile, folder: Path) -> Path:
+    """Return the path of the file in the data folder; raise an error if it is unsafe or not a file."""
+    path, relative = remote.path(folder), PurePath(remote.file)
+    if relative.is_absolute() or ".." in relative.parts:
         raise UserError(
-            f"{remote.file}: files are fetched into {folder}. Name a path in this folder, without '..', in the card."
+            f"{remote.file}: files are fetched into {folder}. The card must name a path in this folder, without '..'."
         )
     if path.exists() and not path.is_file():
-        raise UserError(f"{path} is in the way: it is no file. Move it, or {DATASETS}.")
+        raise UserError(f"{path} exists but is not a file. Move it, or {DATASETS}.")
     return path
 
 
-def _fetch(remote: RemoteFile, path: Path, part: PartialFile, say: Say, retries: RetryPolicy) -> None:
-    """Tries until the file is whole, attempts make no progress, or the time for all attempts is over."""
+def _try_until_whole(
+    remote: RemoteFile, path: Path, part: PartialFile, log: Log, retries: RetryPolicy
+) -> None:
+    """Try until the file is complete, attempts make no progress, or the time for all attempts is over."""
     deadline = time.monotonic() + retries.seconds
-    attempts, idle, most = 0, 0, part.size
-    known = _known(remote, path) is not None
+    attempts, idle, max_size = 0, 0, part.size
+    known = _get_known_checksum(remote, path) is not None
     while True:
         try:
-            transfer(remote, path, part, say, retries, known=known, deadline=deadline)
+            transfer_missing(remote, path, part, log, retries, known=known, deadline=deadline)
             break
-        except BrokeOffError as reason:
-            if isinstance(reason, StaleError):
-                part.drop()
+        except InterruptedTransferError as reason:
+            if isinstance(reason, StalePartError):
+                part.delete()
             attempts += 1
-            idle = 1 if part.size > most and not isinstance(reason, StalledError) else idle + 1
-            most = max(most, part.size)
+            idle = 1 if part.size > max_size and not isinstance(reason, StalledTransferError) else idle + 1
+            max_size = max(max_size, part.size)
             pause = max(min(retries.pause * 2 ** (idle - 1), retries.longest_pause), reason.after)
-            tired = idle >= retries.idle or attempts >= retries.attempts
-            if tired or reason.after > retries.longest_asked or time.monotonic() + pause > deadline:
-                raise _given_up(remote, path, part, attempts, reason) from None
-            say(f"{path.name}: {reason}; again in {pause:.0f} s")
+            gives_up = idle >= retries.idle or attempts >= retries.attempts
+            if gives_up or reason.after > retries.longest_asked or time.monotonic() + pause > deadline:
+                raise _make_given_up_error(remote, path, part, attempts, reason) from None
+            log(f"{path.name}: {reason}; retrying in {pause:.0f} s")
             time.sleep(pause)
-    _accept(remote, path, part, say)
+    _check_and_rename(remote, path, part, log)
 
 
-def _given_up(
-    remote: RemoteFile, path: Path, part: PartialFile, attempts: int, reason: BrokeOffError
+def _make_given_up_error(
+    remote: RemoteFile, path: Path, part: PartialFile, attempts: int, reason: InterruptedTransferError
 ) -> RunError:
-    """The error after the last attempt. A part that cannot be resumed is not kept."""
-    kept, later = "Nothing is kept. ", ""
-    if part.resumable and part.lasting:
-        kept = f"{part.size:,} bytes are kept in {part.path}; the same command resumes. "
+    """Return the error after the last attempt. A partial file that cannot be resumed is deleted."""
+    kept, later = "Nothing was kept. ", ""
+    if part.is_resumable and part.lasting:
+        kept = f"{part.size:,} bytes are kept in {part.path}; the same command resumes the download. "
     else:
-        part.drop()
+        part.delete()
     if reason.after:
-        later = f" and asks to come again in {reason.after:,.0f} s"
+        later = f" and asks to wait for {reason.after:,.0f} s"
     tried = f"{attempts} attempts" if attempts > 1 else "one attempt"
-    return RunError(f"{remote.shown} could not be fetched in {tried}: {reason}{later}. {kept}{way_out(path)}")
+    return RunError(
+        f"{remote.display_url} could not be fetched in {tried}: {reason}{later}. {kept}{suggest_alternatives(path)}"
+    )
 
 
-def _accept(remote: RemoteFile, path: Path, part: PartialFile, say: Say) -> None:
-    """Checks the file and gives it its name. Until then the part and its notes stay, so a kill costs one check."""
+def _check_and_rename(remote: RemoteFile, path: Path, part: PartialFile, log: Log) -> None:
+    """Verify the file and rename it. A process that is killed before the rename only has to verify it again."""
     if remote.bytes is not None and part.size != remote.bytes:
         size = part.size
-        part.drop()
-        raise size_refused(remote, path, size)
-    say(f"{path.name}: checking {part.size / 1e6:,.0f} MB")
-    known = _known(remote, path)
-    with _readable(part.path):
+        part.delete()
+        raise make_size_error(remote, path, size)
+    log(f"{path.name}: checking {part.size / 1e6:,.0f} MB")
+    known = _get_known_checksum(remote, path)
+    with _convert_os_errors(part.path):
         sync_file(part.path)
-        is_page = _is_page(part.path)
+        is_page = _is_web_page(part.path)
         checksum = hash_file(part.path)
-        harm = damage(part.path, path.name) if known is None and not is_page else None
+        damage = find_damage(part.path, path.name) if known is None and not is_page else None
     if is_page and checksum != known:
-        part.drop()
-        raise page_refused(remote, path)
+        part.delete()
+        raise make_web_page_error(remote, path)
     if known and checksum != known:
-        part.drop()
-        beside = "" if remote.sha256 else f"If another version is published now, delete {_beside(path)}. "
+        part.delete()
+        hint = ""
+        if not remote.sha256:
+            hint = f"If another version is published now, delete {_get_checksum_file(path)}. "
         raise UserError(
-            f"{remote.shown} is not the file that is expected: its sha256 is {checksum}, and not {known}. Nothing was "
-            f"kept. {beside}{way_out(path)}"
+            f"{remote.display_url} is not the expected file: its sha256 is {checksum}, expected {known}. Nothing was "
+            f"kept. {hint}{suggest_alternatives(path)}"
         )
-    if harm:
-        part.drop()
+    if damage:
+        part.delete()
         raise RunError(
-            f"{remote.shown} came damaged, or was published damaged: {harm}. Nothing was kept. {way_out(path)}"
+            f"{remote.display_url} arrived damaged, or was published damaged: {damage}. Nothing was kept. "
+            f"{suggest_alternatives(path)}"
         )
     if known is None:
-        _trust(path, checksum)
+        _save_checksum(path, checksum)
     with explain_os_errors(path, DATASETS):
         part.path.rename(path)
         sync_folder(path.parent)
-        part.notes.unlink(missing_ok=True)
+        part.version_file.unlink(missing_ok=True)
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _convert_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror or error}. It was left as it is.") from error
+        raise RunError(f"{path} cannot be read: {error.strerror or error}. It was not changed.") from error
 
 
-def _is_page(path: Path) -> bool:
+def _is_web_page(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(1024).lstrip()[:20].lower().startswith(PAGES)
+        return file.read(1024).lstrip()[:20].lower().startswith(PAGE_STARTS)
 
 
-def _beside(path: Path) -> Path:
+def _get_checksum_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 
 
-def _trust(path: Path, sha256: str) -> None:
-    write_text(_beside(path), f"{sha256}  {path.name}\n", DATASETS)
+def _save_checksum(path: Path, sha256: str) -> None:
+    write_text(_get_checksum_file(path), f"{sha256}  {path.name}\n", DATASETS)
 
 
-def _known(remote: RemoteFile, path: Path) -> str | None:
-    """The checksum of the card, or else that of the first download."""
-    beside = _beside(path)
-    if remote.sha256 or not beside.is_file():
+def _get_known_checksum(remote: RemoteFile, path: Path) -> str | None:
+    """Return the checksum of the card, or else that of the first download, if any."""
+    checksum_file = _get_checksum_file(path)
+    if remote.sha256 or not checksum_file.is_file():
         return remote.sha256.lower() if remote.sha256 else None
-    with _readable(beside):
-        text = beside.read_text(errors="replace", encoding="utf-8")
+    with _convert_os_errors(checksum_file):
+        text = checksum_file.read_text(errors="replace", encoding="utf-8")
     checksum = re.match(r"[0-9a-fA-F]{64}\b", text)
     if checksum is None:
         raise UserError(
-            f"{beside} holds no sha256 but {text[:20]!r}. Write the output of `sha256sum` for the file you trust into "
-            "it, or delete it, and the file as it is will be trusted."
+            f"{checksum_file} does not hold a sha256 but {text[:20]!r}. Write the output of `sha256sum` for the "
+            "trusted file into it, or delete it to trust the file as it is."
         )
     return checksum[0].lower()
 
@@ -212,11 +224,11 @@ def _known(remote: RemoteFile, path: Path) -> str | None:
 # All published files of a dataset's card.
 
 
-def fetch(root: Path, name: str, say: Say) -> list[Path]:
-    """Fetches the missing files of a dataset and checks the others; a graph that is drawn or imported has none."""
-    return fetch_card(root, load_card(root, name), say)
+def fetch_dataset(root: Path, name: str, log: Log) -> list[Path]:
+    """Fetch the missing files of a dataset and verify the others. Generated and imported graphs have none."""
+    return fetch_card_files(root, load_card(root, name), log)
 
 
-def fetch_card(root: Path, card: DatasetCard, say: Say) -> list[Path]:
-    """`fetch` for a card that need not be kept yet."""
-    return [download(remote, find_data_folder(root), say) for remote in card.source.remotes()]
+def fetch_card_files(root: Path, card: DatasetCard, log: Log) -> list[Path]:
+    """Fetch the files of a card, which need not be in the catalog yet."""
+    return [download_file(remote, find_data_folder(root), log) for remote in card.source.list_remote_files()]

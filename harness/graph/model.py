@@ -1,6 +1,6 @@
-"""A graph before and after normalisation, in memory, independent of files, processes and orders.
+"""A graph in memory, before and after normalisation, independent of files, processes and orders.
 
-Before: `RawGraph`, the edges as a file or a generator gives them. After: `Graph`, the matrices of training.
+`RawGraph` holds the edges as a file or a generator gives them; `Graph` holds the matrices of training.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from torch import Tensor
 from harness.kernels.csr import Csr
 
 TRAIN, VALID, TEST = 1, 2, 3
-"""The values of a split; 0 is a vertex that belongs to none."""
+"""The values of a split; 0 marks a vertex that belongs to none."""
 SPLITS = {"train": TRAIN, "valid": VALID, "test": TEST}
 NO_LABEL = -1
 LabelTask = Literal["single-label", "multi-label"]
 """Single-label: one class per vertex, (n,) int64. Multi-label: any number of classes per vertex, (n, classes) int8 of 0
-and 1. An unlabelled vertex has NO_LABEL, throughout its row."""
+and 1. An unlabelled vertex has NO_LABEL, in all columns if multi-label."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -26,15 +26,15 @@ Bytes = NDArray[np.uint8]
 Labels = NDArray[np.int64] | NDArray[np.int8]
 EdgeWeights = NDArray[np.float64]
 Weighting = Literal["normalised", "raw"]
-"""The values of a weighted A: normalised by weighted degrees, or the weights as given."""
+"""How A uses edge weights: normalised by weighted degrees, or as given."""
 
 
 @dataclass(frozen=True)
 class RawGraph:
-    """The edges and vertex data of a source; None for data that the source lacks.
+    """The edges and the vertex data of a source; None for data that the source does not have.
 
     Edge k goes from vertex `source[k]` to vertex `target[k]`, both below n; loops and duplicates are allowed. An
-    undirected graph may name an edge in one direction or in both. `weight` is read only for a card with weights.
+    undirected graph may list an edge in one direction or in both. `weight` is used only if the card has weights.
     """
 
     n: int
@@ -48,30 +48,30 @@ class RawGraph:
 
 @dataclass(frozen=True)
 class StageCounts:
-    """The numbers of entries at each stage of normalisation, since every paper means something else by "edges"."""
+    """The number of entries at each stage of normalisation, since papers differ in what they call edges."""
 
     stored: int
-    """Entries of the source; a symmetric Matrix Market file counts as expanded by its header."""
+    """Entries of the source. A symmetric Matrix Market file is counted with its mirrored entries."""
     loops: int
-    """Stored entries from a vertex to itself, repetitions included."""
+    """Stored entries from a vertex to itself, duplicates included."""
     duplicates: int
     """Stored entries that repeat an earlier entry."""
     nnz_sym: int
-    """Entries without loops and duplicates; with both directions of every edge, unless the graph is directed."""
+    """Entries without loops and duplicates; both directions of every edge count unless the graph is directed."""
     nnz_adj: int
-    """Entries of the matrix that kernels multiply by: nnz_sym and one loop per vertex."""
+    """Entries of the matrix that kernels multiply by: nnz_sym plus one loop per vertex."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph ready for training, in its original order of vertices."""
+    """A graph ready for training, in the original order of its vertices."""
 
     A: Csr
-    """Float64, columns sorted. A[i, j] is the value of the edge j -> i: normalised, unless `weights` is raw."""
+    """float64, columns sorted. A[i, j] is the value of the edge j -> i, normalised unless `weights` is raw."""
     X: Tensor
     """Features, (n, width) float32."""
     y: Tensor
-    """Labels, in the form of `LabelTask`."""
+    """Labels, in the form that `LabelTask` describes."""
     split: Tensor
     """(n,) uint8: 0, TRAIN, VALID or TEST."""
     classes: int
@@ -82,6 +82,7 @@ class Graph:
 
     @property
     def n(self) -> int:
+        """The number of vertices."""
         return self.A.rows
 
     @property
@@ -89,6 +90,6 @@ class Graph:
         return "single-label" if self.y.dim() == 1 else "multi-label"
 
 
-def labelled(y: Tensor) -> Tensor:
-    """A mask of the vertices that have labels."""
+def has_label(y: Tensor) -> Tensor:
+    """Return a mask of the vertices that have a label."""
     return (y if y.dim() == 1 else y[:, 0]) != NO_LABEL

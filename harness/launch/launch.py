@@ -42,7 +42,7 @@ from harness.launch.rank_starter import rank_starter
 from harness.locks import acquire_lock
 from harness.results.record import read_record
 from harness.results.schema import SETTLED
-from harness.run.fault import Fault, read_faults
+from harness.run.fault import Fault, read_faults, write_fault
 from harness.run.provenance import BLOCK_PLACE, COMMAND, BlockPlace, command_line
 from harness.slurm.jobs import RunHistory, RunMinutes, estimate_run_minutes
 from harness.slurm.resources import OUTAGE_SECONDS, RETRY_SECONDS, load_site, load_slurm
@@ -160,7 +160,7 @@ def _recorded(
             if turn:
                 (scratch / BLOCK_PLACE).write_text(json.dumps(turn._asdict()), encoding="utf-8")
         started, begun, killed = time.time(), time.monotonic(), _out_of_memory_kills()
-        watched = run(scratch)
+        watched = run(scratch) if _prepare_dataset(spec, root, scratch) else Watched()
         remove_leftovers(runs)
         if not (scratch / "done").exists():
             memory_ran_out = watched.out_of_memory or _out_of_memory_kills() > killed
@@ -168,6 +168,23 @@ def _recorded(
             times = {"started": started, "finished": started + time.monotonic() - begun}
             _record_fault(spec, root, runs, scratch, fault, times)
     return runs / spec.run_id
+
+
+def _prepare_dataset(spec: Spec, root: Path, scratch: Path) -> bool:
+    """Compute what ranks must not compute (`store.datasets`); return False and write a fault if it is impossible.
+
+    Only a partition computed from edges needs this, so other runs do not import torch here.
+    """
+    if not spec.dataset.is_computed_from_edges:
+        return True
+    from harness.store.datasets import prepare_dataset
+
+    try:
+        prepare_dataset(root, spec.dataset)
+    except (UserError, RunError) as error:
+        write_fault(scratch, 0, error)
+        return False
+    return True
 
 
 def _run_ranks(

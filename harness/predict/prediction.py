@@ -16,7 +16,8 @@ import numpy as np
 
 from harness.comm.layout import coordinates, rank_at
 from harness.errors import UserError
-from harness.graph.blocks import Blocks, shared
+from harness.graph.blocks import Blocks
+from harness.graph.shared_blocks import share_blocks
 from harness.ledger import MOVING, NO_INDEX, AxisName, Key, Op
 from harness.ledger.tape import Event
 from harness.predict.pricing import (
@@ -145,7 +146,7 @@ def replayed_ranks(
 ) -> "list[RankEpoch]":
     """Ranks that are played against each other, in some steps of an epoch, or in one evaluation."""
     strategy, blocks = ready
-    blocks = blocks and shared(blocks)
+    blocks = blocks and share_blocks(blocks)
     replays = [
         replay(strategy, rank, blocks, steps=steps, evaluation=evaluation, opened=True) for rank in ranks
     ]

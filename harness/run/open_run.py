@@ -16,16 +16,20 @@ from harness.graph.blocks import Blocks
 from harness.registry import load_strategy
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec, Training
-from harness.store.build import open_dataset
+from harness.store.datasets import open_dataset, open_prepared_dataset
 from harness.strategy import Strategy, admit, facts_of
 
 READY_STEPS = 2
 """The second step uses what the first one leaves behind: stale rows, prefetched batches, other shapes."""
 
 
-def open_run(root: Path, spec: Spec) -> tuple[Strategy, Blocks]:
-    """Return the strategy and the graph, or raise an error with the reason why the strategy cannot train on it."""
-    blocks = open_dataset(root, spec.dataset, getattr(torch, spec.precision))
+def open_run(root: Path, spec: Spec, *, in_rank: bool = False) -> tuple[Strategy, Blocks]:
+    """Return the strategy and the graph, or raise an error with the reason why the strategy cannot train on it.
+
+    In a rank, a partition that has not been computed is an error: otherwise, all ranks would wait for one of them.
+    """
+    open_graph = open_prepared_dataset if in_rank else open_dataset
+    blocks = open_graph(root, spec.dataset, getattr(torch, spec.precision))
     return admit(load_strategy(spec.strategy.name), spec, facts_of(blocks)), blocks
 
 

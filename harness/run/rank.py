@@ -108,7 +108,7 @@ def run(
     """
     if at.world != spec.ranks:
         raise UserError(f"The launcher started {at.world} ranks, and the spec is for {spec.ranks}.")
-    strategy, blocks = open_run(root, spec)
+    strategy, blocks = open_run(root, spec, in_rank=True)
     stages.end("open")
     device = engine.join_world(Engine(spec.machine.engine), at, rendezvous=meet)
     stages.end("meet")

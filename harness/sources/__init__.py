@@ -1,10 +1,10 @@
-"""The sources of graphs: files by format, and generators; one file a source. Nothing here fetches."""
+"""Sources of graphs: one module per file format or generator. Nothing here accesses the network."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from harness.sources.edge_list import EdgeList, Parquet
+from harness.sources.edge_list import EdgeList
 from harness.sources.graphsaint import GraphSaint
 from harness.sources.hipmcl import CombBlas, Triples
 from harness.sources.lattice import LatticeSource
@@ -12,12 +12,13 @@ from harness.sources.matrix_market import MatrixMarket, SuiteSparse
 from harness.sources.metis import Metis
 from harness.sources.npz import Npz
 from harness.sources.ogb import Ogb
+from harness.sources.parquet_edges import Parquet
 from harness.sources.planetoid import Planetoid
 from harness.sources.pyg_file import PygFile
 from harness.sources.reddit import Reddit
 from harness.sources.rmat import RmatSource
 from harness.sources.sbm import SbmSource
-from harness.sources.source import Rest as Rest
+from harness.sources.source import ReadOptions as ReadOptions
 from harness.sources.twin import TwinSource
 
 AnySource = Annotated[
@@ -40,4 +41,4 @@ AnySource = Annotated[
     | TwinSource,
     Field(discriminator="kind"),
 ]
-"""The values of `source` in a card."""
+"""The accepted values of `source` in a card."""

@@ -1,8 +1,8 @@
-"""The bytes of a file that is alone, compressed, or in an archive. Nothing is extracted.
+"""Reads a file that is plain, compressed, or a member of an archive. Nothing is extracted.
 
-An archive holds CRCs of its members; `damage` compares them.
+Archives hold CRCs of their members; `find_damage` checks them.
 
-graph.txt   graph.txt.gz   graph.tar.gz with a member   graph.zip with a member, which may be compressed once more
+    graph.txt   graph.txt.gz   a member of graph.tar.gz   a member of graph.zip, which may itself be gzipped
 """
 
 import gzip
@@ -15,23 +15,23 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from harness.errors import UserError
-from harness.sources.refusal import UNREADABLE
+from harness.sources.read_errors import UNREADABLE
 
 ZIPPED = {".zip", ".npz", ".pt"}
 TARS = (".tar.gz", ".tgz")
 BLOCK = 1 << 20
 
 
-class FileIn(NamedTuple):
-    """A file: by its path, or by its name in an archive."""
+class FileRef(NamedTuple):
+    """A file on disk, or a member of an archive."""
 
     path: Path
     member: str | None = None
-    """The name of the file in the archive at `path`."""
+    """The name of the member if `path` is an archive."""
 
     @property
     def is_plain(self) -> bool:
-        """True if any range of the bytes can be read by itself."""
+        """True if any range of bytes can be read without the rest."""
         return self.member is None and self.path.suffix != ".gz"
 
     def __str__(self) -> str:
@@ -39,18 +39,18 @@ class FileIn(NamedTuple):
 
 
 @contextmanager
-def opened(file: FileIn) -> Iterator[IO[bytes]]:
-    """The bytes from the first on. Only those of a plain file can be read out of order."""
+def open_file(file: FileRef) -> Iterator[IO[bytes]]:
+    """Open a file for reading from its start. Only plain files are seekable."""
     path, member = file
     if member is None:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as alone:
-            yield cast(IO[bytes], alone)
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as plain:
+            yield cast(IO[bytes], plain)
     elif path.suffix == ".zip":
-        with zipfile.ZipFile(path) as archive, open_member(archive, member, path) as packed:
+        with zipfile.ZipFile(path) as archive, open_member(archive, member, path) as member_file:
             if not member.endswith(".gz"):
-                yield packed
+                yield member_file
                 return
-            with gzip.open(packed, "rb") as inner:
+            with gzip.open(member_file, "rb") as inner:
                 yield cast(IO[bytes], inner)
     else:
         with tarfile.open(path, "r|*") as tar:
@@ -59,39 +59,39 @@ def opened(file: FileIn) -> Iterator[IO[bytes]]:
                 if unpacked is not None:
                     yield unpacked
                     return
-            raise UserError(f"{path} has no member {member}: it is another archive than its card describes.")
+            raise UserError(f"{path} has no member {member}: it is not the archive that its card describes.")
 
 
 def open_member(archive: zipfile.ZipFile, name: str, origin: object) -> IO[bytes]:
-    """A member of a zip archive; `origin` names the archive in the error for a missing one."""
+    """Open a member of a zip archive; `origin` names the archive in errors."""
     names = archive.namelist()
     if name not in names:
         raise UserError(
-            f"{origin} has no member {name}, but {', '.join(names[:5])}, ...: it is another archive than its card "
+            f"{origin} has no member {name}, but {', '.join(names[:5])}, ...: it is not the archive that its card "
             "describes."
         )
     return archive.open(name)
 
 
 def is_archive(name: str) -> bool:
-    """True if a file of this name holds CRCs or a final index, which tell the whole file from a part."""
+    """True if a file with this name holds CRCs or a final index, which reveal truncation."""
     return Path(name).suffix in ZIPPED - {".pt"} or name.endswith((".gz", *TARS))
 
 
-def damage(path: Path, name: str = "") -> str | None:
-    """The damage that an archive's own CRCs show, in one pass; None for a whole archive and for other files.
+def find_damage(path: Path, name: str = "") -> str | None:
+    """Check the CRCs of an archive in one pass; return a description of the damage, or None.
 
-    The kind of the file goes by `name`, which may differ from the path of a download. A .pt is a zip archive or a bare
-    pickle, and only the first has CRCs.
+    The format is determined by `name`, which may differ from the path of a download. Files that are not archives have
+    no CRCs to check. A .pt file is a zip archive or a bare pickle.
     """
     name = name or path.name
     try:
         if Path(name).suffix in ZIPPED and (is_archive(name) or zipfile.is_zipfile(path)):
             with zipfile.ZipFile(path) as archive:
                 broken = archive.testzip()
-            return f"{broken} in it does not have its CRC" if broken else None
+            return f"the CRC of its member {broken} is wrong" if broken else None
         if is_archive(name):
-            _walk(path, tar=name.endswith(TARS))
+            _read_to_end(path, tar=name.endswith(TARS))
     except (*UNREADABLE, RuntimeError, struct.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # an error of the disk, not of the archive
@@ -99,8 +99,8 @@ def damage(path: Path, name: str = "") -> str | None:
     return None
 
 
-def _walk(path: Path, *, tar: bool) -> None:
-    """Reads a compressed file to its end, where its CRC and length stand, past every member of an archive."""
+def _read_to_end(path: Path, *, tar: bool) -> None:
+    """Read a compressed file to its end, which holds its CRC and length, through every member of an archive."""
     with gzip.open(path, "rb") as file:
         if tar:
             with tarfile.open(fileobj=file, mode="r|") as archive:

@@ -1,7 +1,7 @@
 """Matrices as CombBLAS and HipMCL write them: in binary, or as labelled triples in text.
 
-A binary file has a head of 52 bytes, 'HKDT' and six numbers of 64 bits: version, bytes of an entry, 0 for binary, rows,
-columns, entries. Row, column and value of each entry follow. Ids begin at 0. An entry (i, j) is the edge from vertex i
+A binary file has a header of 52 bytes, 'HKDT' and six 64-bit numbers: version, bytes per entry, 0 for binary, rows,
+columns, entries. Row, column and value of each entry follow. Ids start at 0. An entry (i, j) is the edge from vertex i
 to vertex j, whatever its value.
 """
 
@@ -12,75 +12,75 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from harness.errors import UserError
-from harness.sources.archive import FileIn
-from harness.sources.edge_list import NamedText
-from harness.sources.refusal import refusing
-from harness.sources.source import FileSource, Rest
-from harness.sources.stream import AT_ONCE, Edges, Stream, by_number, counted
+from harness.sources.archive import FileRef
+from harness.sources.named_edges import NamedEdgeText
+from harness.sources.read_errors import convert_read_errors
+from harness.sources.source import FileSource, ReadOptions
+from harness.sources.stream import CHUNK_EDGES, Edges, EdgeStream, count_edges, cut_by_index
 from harness.sources.text import START
 
 BINARY_EXPECTED = (
-    "'HKDT', six numbers of 64 bits (version, bytes of an entry, 0, rows, columns, entries), and the entries"
+    "'HKDT', six 64-bit numbers (version, bytes per entry, 0, rows, columns, entries), and the entries"
 )
-HEAD = np.dtype(
+HEADER = np.dtype(
     [("magic", "S4"), *((key, "<u8") for key in ("version", "size", "format", "rows", "cols", "entries"))]
 )
 
 
 class CombBlas(FileSource):
-    """A file of A.ParallelBinaryWrite, or of HipMCL."""
+    """A file written by A.ParallelBinaryWrite or by HipMCL."""
 
     kind: Literal["combblas"]
     index_bits: Literal[32, 64] = 64
-    """The bits of a row's number and of a column's, which the file does not give."""
+    """The number of bits of row and column ids, which the file does not say."""
 
-    def stream(self, rest: Rest) -> Stream:
-        path = rest.folder / self.path
-        with refusing(path, BINARY_EXPECTED):
-            n, entry, entries = self._head(path)
-            pieces = by_number(entries, partial(_entries, path, entry))
-            way_out = f" Are its ids of {self.index_bits} bits (index_bits)?"
-            counted(pieces(AT_ONCE)).check(path, n, way_out)
-        return Stream(n, entries, pieces)
+    def open_stream(self, options: ReadOptions) -> EdgeStream:
+        path = options.folder / self.path
+        with convert_read_errors(path, BINARY_EXPECTED):
+            n, entry, entries = self._read_header(path)
+            pieces = cut_by_index(entries, partial(_read_entries, path, entry))
+            hint = f" Do its ids have {self.index_bits} bits (index_bits)?"
+            count_edges(pieces(CHUNK_EDGES)).check(path, n, hint)
+        return EdgeStream(n, entries, pieces)
 
-    def _head(self, path: Path) -> tuple[int, np.dtype[np.void], int]:
-        """The number of vertices, the layout of an entry, and the number of entries."""
-        head = np.fromfile(path, HEAD, 1)
+    def _read_header(self, path: Path) -> tuple[int, np.dtype[np.void], int]:
+        """Return the number of vertices, the dtype of an entry, and the number of entries."""
+        head = np.fromfile(path, HEADER, 1)
         if not len(head) or head["magic"][0] != b"HKDT" or head["format"][0] != 0:
-            raise UserError(f"{path} does not begin as expected. Expected {BINARY_EXPECTED}.")
+            raise UserError(f"{path} has an unexpected header. Expected {BINARY_EXPECTED}.")
         size, rows, cols, entries = (int(head[key][0]) for key in ("size", "rows", "cols", "entries"))
         if rows != cols or rows < 1:
             raise UserError(f"{path}: the matrix is {rows} x {cols}, but an adjacency is square.")
         index = self.index_bits // 8
-        expected, actual = HEAD.itemsize + size * entries, path.stat().st_size
+        expected, actual = HEADER.itemsize + size * entries, path.stat().st_size
         if size < 2 * index or expected != actual:
             raise UserError(
-                f"{path} has {actual:,} bytes. Its head says {entries:,} entries of {size} bytes, {expected:,} in all, "
-                f"of which two ids take {2 * index} (index_bits)."
+                f"{path} has {actual:,} bytes. According to its header, it has {entries:,} entries of {size} bytes, "
+                f"{expected:,} bytes in all; two ids take {2 * index} of each entry (index_bits)."
             )
         ends: Any = [("row", f"<i{index}"), ("col", f"<i{index}"), ("value", f"V{size - 2 * index}")]
         return rows, np.dtype(ends), entries
 
 
-def _entries(path: Path, entry: np.dtype[np.void], numbers: range) -> Edges:
-    """The entries with these numbers, as edges."""
-    offset = HEAD.itemsize + numbers.start * entry.itemsize
+def _read_entries(path: Path, entry: np.dtype[np.void], numbers: range) -> Edges:
+    """Return a range of entries as edges."""
+    offset = HEADER.itemsize + numbers.start * entry.itemsize
     entries = np.fromfile(path, entry, len(numbers), offset=offset)
     return entries["row"].astype(np.int64), entries["col"].astype(np.int64)
 
 
-# Labelled triples, as HipMCL reads them: two names and a weight a line, separated by white space.
+# Labelled triples, as HipMCL reads them: two names and a weight per line, separated by white space.
 
-TRIPLES_EXPECTED = "a line for each edge: two names, and perhaps a weight, separated by one tab or one space"
+TRIPLES_EXPECTED = "one edge per line: two names and optionally a weight, separated by one tab or one space"
 
 
 class Triples(FileSource):
-    """A text file of edges between names, plain or gzipped."""
+    """A text file of edges between named vertices, plain or gzipped."""
 
     kind: Literal["triples"]
     reads_weights: ClassVar[bool] = True
 
-    def stream(self, rest: Rest) -> Stream:
-        text = FileIn(rest.folder / self.path)
-        with refusing(text.path, TRIPLES_EXPECTED):
-            return NamedText(text, START, TRIPLES_EXPECTED, rest.weights).stream()
+    def open_stream(self, options: ReadOptions) -> EdgeStream:
+        text = FileRef(options.folder / self.path)
+        with convert_read_errors(text.path, TRIPLES_EXPECTED):
+            return NamedEdgeText(text, START, TRIPLES_EXPECTED, options.weights).open_stream()

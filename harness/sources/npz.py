@@ -1,10 +1,10 @@
-"""Graphs in .npz files, told apart by their keys. Nothing is unpickled.
+"""Graphs in .npz files, in one of three layouts that differ in their keys. Nothing is unpickled.
 
     scipy          data indices indptr shape format     as scipy.sparse.save_npz writes; GraphSAINT's adj_full
     gnn-benchmark  adj_* attr_* labels                  Coauthor, Amazon Photo; features as stored, not binarised
-    heterophilous  edges node_features node_labels train_masks val_masks test_masks     tolokers and its siblings
+    heterophilous  edges node_features node_labels train_masks val_masks test_masks     tolokers and related datasets
 
-An entry (i, j) of a matrix is the edge from vertex i to vertex j. Its value is the weight, if the card has weights; the
+An entry (i, j) of a matrix is the edge from vertex i to vertex j. If the card has weights, its value is the weight; the
 third layout has weights in an array edge_weight.
 """
 
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError
 from harness.graph.model import RawGraph
-from harness.sources.refusal import MASKS, check_ids, refusing, split_of_masks
+from harness.sources.read_errors import check_ids, convert_read_errors
 from harness.sources.remote import RemoteFile
-from harness.sources.source import FileSource, Rest
-from harness.sources.stream import no_weights, with_weights
+from harness.sources.source import FileSource, ReadOptions
+from harness.sources.splits import MASK_NAMES, make_split_from_masks
+from harness.sources.stream import check_graph_weights, make_missing_weights_error
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -38,39 +39,42 @@ class Npz(FileSource):
     kind: Literal["npz"]
     reads_weights: ClassVar[bool] = True
     url: str | None = None
-    """The URL of the file, if it is published."""
+    """The URL of a published file."""
     sha256: str | None = None
 
-    def remotes(self) -> list[RemoteFile]:
+    def list_remote_files(self) -> list[RemoteFile]:
         return [RemoteFile(url=self.url, file=self.path, sha256=self.sha256)] if self.url else []
 
-    def graph(self, rest: Rest) -> RawGraph:
-        path = rest.folder / self.path
-        graph = read_npz(path, rest.split)
-        if rest.weights and graph.weight is None:
-            raise no_weights(path, "it has no array edge_weight")
-        return with_weights(path, graph, rest.weights)
+    def read_graph(self, options: ReadOptions) -> RawGraph:
+        path = options.folder / self.path
+        graph = read_npz(path, options.split)
+        if options.weights and graph.weight is None:
+            raise make_missing_weights_error(path, "it does not have an array edge_weight")
+        return check_graph_weights(path, graph, options.weights)
 
 
 def read_npz(path: Path, split: int = 0) -> RawGraph:
-    """The graph of the file; `split` is the index of the split where there are several."""
-    with refusing(path, EXPECTED), path.open("rb") as file:  # numpy leaves a broken archive open
+    """Read the graph of a file; `split` selects one of several splits."""
+    with (
+        convert_read_errors(path, EXPECTED),
+        path.open("rb") as file,
+    ):  # numpy does not close a broken archive
         with np.load(file, allow_pickle=False) as arrays:
             keys = set(arrays.files)
             if "edges" in keys:
-                return _heterophilous(path, arrays, split)
+                return _read_heterophilous(path, arrays, split)
             if "adj_indptr" in keys:
-                return _gnn_benchmark(path, arrays)
+                return _read_gnn_benchmark(path, arrays)
         if "format" in keys:
             from scipy.sparse import load_npz
 
             file.seek(0)
-            return _graph(path, load_npz(file))
+            return _make_graph(path, load_npz(file))
         raise UserError(f"{path} has the keys {', '.join(sorted(keys)) or '(none)'}. Expected {EXPECTED}.")
 
 
-def _graph(path: Path, matrix: Any, **known: Any) -> RawGraph:
-    """A sparse matrix as edges. Its indices come from outside, so they are checked first."""
+def _make_graph(path: Path, matrix: Any, **known: Any) -> RawGraph:
+    """Convert a sparse matrix to edges. Its indices are untrusted, so they are checked first."""
     if matrix.shape[0] != matrix.shape[1]:
         raise UserError(
             f"{path}: the matrix is {matrix.shape[0]} x {matrix.shape[1]}, but an adjacency is square."
@@ -82,7 +86,7 @@ def _graph(path: Path, matrix: Any, **known: Any) -> RawGraph:
     return RawGraph(matrix.shape[0], *ends, **known, weight=entries.data)
 
 
-def _csr(arrays: Arrays, prefix: str) -> "csr_array":
+def _read_csr(arrays: Arrays, prefix: str) -> "csr_array":
     from scipy.sparse import csr_array
 
     parts = (arrays[f"{prefix}_data"], arrays[f"{prefix}_indices"], arrays[f"{prefix}_indptr"])
@@ -91,13 +95,13 @@ def _csr(arrays: Arrays, prefix: str) -> "csr_array":
     return matrix
 
 
-def _gnn_benchmark(path: Path, arrays: Arrays) -> RawGraph:
-    features = _csr(arrays, "attr").toarray() if "attr_indptr" in arrays else arrays["attr_matrix"]
+def _read_gnn_benchmark(path: Path, arrays: Arrays) -> RawGraph:
+    features = _read_csr(arrays, "attr").toarray() if "attr_indptr" in arrays else arrays["attr_matrix"]
     labels = arrays["labels"].astype(np.int64)
-    return _graph(path, _csr(arrays, "adj"), X=features.astype(np.float32), y=labels)
+    return _make_graph(path, _read_csr(arrays, "adj"), X=features.astype(np.float32), y=labels)
 
 
-def _heterophilous(path: Path, arrays: Arrays, split: int) -> RawGraph:
+def _read_heterophilous(path: Path, arrays: Arrays, split: int) -> RawGraph:
     ends = arrays["edges"].astype(np.int64)
     n = len(arrays["node_features"])
     check_ids(path, "edges", ends, n)
@@ -107,6 +111,8 @@ def _heterophilous(path: Path, arrays: Arrays, split: int) -> RawGraph:
         ends[:, 1],
         X=arrays["node_features"].astype(np.float32),
         y=arrays["node_labels"].astype(np.int64),
-        split=split_of_masks(path, {part: arrays[f"{name}s"] for name, part in MASKS.items()}, split),
+        split=make_split_from_masks(
+            path, {part: arrays[f"{name}s"] for name, part in MASK_NAMES.items()}, split
+        ),
         weight=arrays.get("edge_weight"),
     )

@@ -1,11 +1,11 @@
-"""Node property datasets of the Open Graph Benchmark, in both layouts; read inside the archive, nothing extracted.
+"""Node property datasets of the Open Graph Benchmark, in both layouts, read from inside the archive.
 
     text     TOP/raw/{edge,node-feat,node-label,num-node-list,num-edge-list}.csv.gz, without headers
     arrays   TOP/raw/data.npz (edge_index, node_feat, num_nodes_list), TOP/raw/node-label.npz
     both     TOP/split/SPLIT/{train,valid,test}.csv.gz
 
-No cache and no pickle is made. Only the features of the layout of arrays become a file of their own, when they are read
-first: rows in another order cannot be had from the middle of a compressed file.
+Nothing is cached or pickled. Only the features of the array layout are extracted to a file when they are first read:
+a compressed member does not allow reading rows in another order.
 """
 
 import csv
@@ -19,71 +19,74 @@ from pydantic import field_validator
 
 from harness.errors import UserError
 from harness.graph.model import NO_LABEL, SPLITS, Bytes, Floats, Labels
-from harness.sources.archive import FileIn, opened
-from harness.sources.arrays import ArrayIn, edges_of, head_of, mapped, whole_array
-from harness.sources.refusal import refusing, split_of_ids
+from harness.sources.archive import FileRef, open_file
+from harness.sources.npz_arrays import ArrayRef, map_extracted, read_array, read_edges, read_header
+from harness.sources.read_errors import convert_read_errors
 from harness.sources.remote import RemoteFile
-from harness.sources.source import Rest, Source
-from harness.sources.stream import AT_ONCE, Piece, Stream, counted
-from harness.sources.text import START, pairs_of
+from harness.sources.source import ReadOptions, Source
+from harness.sources.splits import make_split_from_ids
+from harness.sources.stream import CHUNK_EDGES, EdgeStream, Piece, count_edges
+from harness.sources.text import START, cut_into_pairs
 
-EXPECTED = "the archive of a node property dataset of OGB, with raw/ and split/ in it"
+EXPECTED = "the archive of an OGB node property dataset, with raw/ and split/"
 ROWS = 1 << 17
-"""Rows of features parsed at a time."""
+"""The number of feature rows parsed at a time."""
 
 
 class Ogb(Source):
-    """A node property dataset of the benchmark. Its URL and its layout are taken from the package `ogb`."""
+    """A node property dataset. Its URL and its layout come from the package `ogb`."""
 
     kind: Literal["ogb"]
     name: str
     sha256: str | None = None
-    """The checksum of the archive; none is published."""
+    """The checksum of the archive, if known; none is published."""
 
     @field_validator("name")
     @classmethod
-    def _of_the_benchmark(cls, name: str) -> str:
-        if name not in (known := benchmarks()):
-            raise ValueError(f"{name} is not among {', '.join(known)}")
+    def _check_name(cls, name: str) -> str:
+        if name not in (known := read_ogb_table()):
+            raise ValueError(f"{name} is not one of {', '.join(known)}")
         return name
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties of the dataset in the package."""
-        return benchmarks()[self.name]
+        """The properties of the dataset according to the package."""
+        return read_ogb_table()[self.name]
 
-    def remotes(self) -> list[RemoteFile]:
-        return [RemoteFile(url=self.properties["url"], file=f"raw/ogb/{self._top}.zip", sha256=self.sha256)]
+    def list_remote_files(self) -> list[RemoteFile]:
+        return [
+            RemoteFile(url=self.properties["url"], file=f"raw/ogb/{self._top_folder}.zip", sha256=self.sha256)
+        ]
 
-    def stream(self, rest: Rest) -> Stream:
-        path = rest.folder / self.remotes()[0].file
-        with refusing(path, EXPECTED):
-            layout = _Arrays if self.properties["binary"] == "True" else _Text
-            inside = layout(path, f"{self._top}/raw")
-            n, edges, counts = inside.n, inside.edges, counted(inside.pieces(AT_ONCE))
+    def open_stream(self, options: ReadOptions) -> EdgeStream:
+        path = options.folder / self.list_remote_files()[0].file
+        with convert_read_errors(path, EXPECTED):
+            layout = _ArrayLayout if self.properties["binary"] == "True" else _TextLayout
+            files = layout(path, f"{self._top_folder}/raw")
+            n, edges, counts = files.n, files.edges, count_edges(files.cut_pieces(CHUNK_EDGES))
             if counts.edges != edges:
-                raise UserError(f"{path} holds {counts.edges:,} edges, and says that it has {edges:,}.")
+                raise UserError(f"{path} has {counts.edges:,} edges, but says that it has {edges:,}.")
             counts.check(path, n)
-            y, split = _labels(path, inside.labels(), n), self._split(path, n)
-        return Stream(n, edges, inside.pieces, inside.features, y, split)
+            y, split = _convert_labels(path, files.read_labels(), n), self._read_split(path, n)
+        return EdgeStream(n, edges, files.cut_pieces, files.read_features, y, split)
 
     @property
-    def _top(self) -> str:
-        """The name of the archive, and of the folder in it."""
+    def _top_folder(self) -> str:
+        """The name of the archive and of the folder in it."""
         return self.properties["download_name"]
 
-    def _split(self, path: Path, n: int) -> Bytes:
+    def _read_split(self, path: Path, n: int) -> Bytes:
         members = {}
         for name in SPLITS:
-            file = FileIn(path, f"{self._top}/split/{self.properties['split']}/{name}.csv.gz")
-            with opened(file) as ids:
+            file = FileRef(path, f"{self._top_folder}/split/{self.properties['split']}/{name}.csv.gz")
+            with open_file(file) as ids:
                 members[name] = np.loadtxt(ids, dtype=np.int64, ndmin=1)
-        return split_of_ids(path, members, n)
+        return make_split_from_ids(path, members, n)
 
 
 @cache
-def benchmarks() -> dict[str, dict[str, str]]:
-    """The package's own table, by dataset. The package is not imported: it would ask the network for its version."""
+def read_ogb_table() -> dict[str, dict[str, str]]:
+    """Read the dataset table of the package, by dataset. Importing the package would access the network."""
     package = find_spec("ogb")
     if package is None or not package.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'ogb'", name="ogb")
@@ -91,73 +94,75 @@ def benchmarks() -> dict[str, dict[str, str]]:
         encoding="utf-8"
     ) as file:
         names, *rows = csv.reader(file)
-    columns = {name: {row[0]: row[place] for row in rows} for place, name in enumerate(names) if place}
+    columns = {name: {row[0]: row[column] for row in rows} for column, name in enumerate(names) if column}
     return {name: column for name, column in columns.items() if column["is hetero"] == "False"}
 
 
-class _Text:
-    """The layout of text."""
+class _TextLayout:
+    """The text layout."""
 
     def __init__(self, path: Path, raw: str) -> None:
         self._path, self._raw = path, raw
-        self.n, self.edges = self._number("num-node-list"), self._number("num-edge-list")
+        self.n, self.edges = self._read_number("num-node-list"), self._read_number("num-edge-list")
 
-    def pieces(self, at_once: int) -> list[Piece]:
-        text = self._file("edge")
-        return pairs_of(text, at_once, START, lambda: UserError(f"{text}: a line is no pair of vertices."))
+    def cut_pieces(self, at_once: int) -> list[Piece]:
+        text = self._get_file("edge")
+        return cut_into_pairs(
+            text, at_once, START, lambda: UserError(f"{text}: a line is not a pair of vertices.")
+        )
 
-    def labels(self) -> Floats:
-        with opened(self._file("node-label")) as file:
+    def read_labels(self) -> Floats:
+        with open_file(self._get_file("node-label")) as file:
             return np.genfromtxt(file, dtype=np.float32, delimiter=",", ndmin=1)
 
-    def features(self) -> Floats:
+    def read_features(self) -> Floats:
         import pandas as pd
 
         filled, X = 0, None
-        with opened(self._file("node-feat")) as file:
+        with open_file(self._get_file("node-feat")) as file:
             for rows in pd.read_csv(file, header=None, dtype=np.float32, chunksize=ROWS):
                 X = np.empty((self.n, rows.shape[1]), np.float32) if X is None else X
                 X[filled : filled + len(rows)] = rows.to_numpy()
                 filled += len(rows)
         if X is None or filled != self.n:
-            raise UserError(f"{self._path}: features of {filled:,} vertices, but there are {self.n:,}.")
+            raise UserError(f"{self._path}: features for {filled:,} vertices, but there are {self.n:,}.")
         return X
 
-    def _number(self, name: str) -> int:
-        with opened(self._file(name)) as file:
+    def _read_number(self, name: str) -> int:
+        with open_file(self._get_file(name)) as file:
             return int(file.readline())
 
-    def _file(self, name: str) -> FileIn:
-        return FileIn(self._path, f"{self._raw}/{name}.csv.gz")
+    def _get_file(self, name: str) -> FileRef:
+        return FileRef(self._path, f"{self._raw}/{name}.csv.gz")
 
 
-class _Arrays:
-    """The layout of arrays. Sources lie before targets, so two readers go through them side by side."""
+class _ArrayLayout:
+    """The array layout. All sources come before all targets, so two readers read them concurrently."""
 
     def __init__(self, path: Path, raw: str) -> None:
         self._path, self._raw = path, raw
-        self._ends = self._array("data", "edge_index")
-        two, self.edges = head_of(self._ends).shape
+        self._ends = self._get_array("data", "edge_index")
+        two, self.edges = read_header(self._ends).shape
         if two != 2:
-            raise UserError(f"{self._ends} has the shape {two, self.edges}, and not (2, edges).")
-        self.n = int(whole_array(self._array("data", "num_nodes_list")).sum())
+            raise UserError(f"{self._ends} has the shape {two, self.edges}, expected (2, edges).")
+        self.n = int(read_array(self._get_array("data", "num_nodes_list")).sum())
 
-    def pieces(self, at_once: int) -> list[Piece]:
-        return [partial(edges_of, (self._ends, self._ends), (0, self.edges), self.edges, at_once)]
+    def cut_pieces(self, at_once: int) -> list[Piece]:
+        return [partial(read_edges, (self._ends, self._ends), (0, self.edges), self.edges, at_once)]
 
-    def labels(self) -> Floats:
-        return whole_array(self._array("node-label", "node_label")).astype(np.float32).reshape(-1)
+    def read_labels(self) -> Floats:
+        return read_array(self._get_array("node-label", "node_label")).astype(np.float32).reshape(-1)
 
-    def features(self) -> Floats:
-        return mapped(self._array("data", "node_feat"), self._path.with_suffix(".node_feat.npy"))
+    def read_features(self) -> Floats:
+        return map_extracted(self._get_array("data", "node_feat"), self._path.with_suffix(".node_feat.npy"))
 
-    def _array(self, file: str, name: str) -> ArrayIn:
-        return ArrayIn(self._path, (f"{self._raw}/{file}.npz", name))
+    def _get_array(self, file: str, name: str) -> ArrayRef:
+        return ArrayRef(self._path, (f"{self._raw}/{file}.npz", name))
 
 
-def _labels(path: Path, labels: Floats, n: int) -> Labels:
-    """A class for each vertex, or a 0 or 1 for each of many tasks; NaN becomes "no label"."""
+def _convert_labels(path: Path, labels: Floats, n: int) -> Labels:
+    """Convert to one class per vertex, or a 0 or 1 for each of many tasks; NaN means no label."""
     if len(labels) != n:
         raise UserError(f"{path}: labels have the shape {labels.shape}, but there are {n:,} vertices.")
-    known = np.where(np.isnan(labels), NO_LABEL, labels)
-    return known.astype(np.int64) if labels.ndim == 1 else known.astype(np.int8)
+    filled = np.where(np.isnan(labels), NO_LABEL, labels)
+    return filled.astype(np.int64) if labels.ndim == 1 else filled.astype(np.int8)

@@ -1,4 +1,4 @@
-"""Posts of Reddit, as the authors of GraphSAGE made them and DGL publishes them; not the smaller Reddit2.
+"""The Reddit posts dataset of GraphSAGE, as published by DGL; not the smaller Reddit2.
 
 The archive holds reddit_graph.npz, a symmetric matrix (row, col, shape), and reddit_data.npz (feature, label,
 node_types).
@@ -10,41 +10,41 @@ from typing import Literal
 import numpy as np
 
 from harness.graph.model import Floats
-from harness.sources.arrays import ArrayIn, edges_of, head_of, mapped, whole_array
-from harness.sources.refusal import refusing
+from harness.sources.npz_arrays import ArrayRef, map_extracted, read_array, read_edges, read_header
+from harness.sources.read_errors import convert_read_errors
 from harness.sources.remote import RemoteFile
-from harness.sources.source import Rest, Source
-from harness.sources.stream import AT_ONCE, Piece, Stream, counted
+from harness.sources.source import ReadOptions, Source
+from harness.sources.stream import CHUNK_EDGES, EdgeStream, Piece, count_edges
 
 EXPECTED = "the archive with reddit_graph.npz and reddit_data.npz"
 GRAPH, DATA = "reddit_graph.npz", "reddit_data.npz"
 
 
 class Reddit(Source):
-    """The published archive."""
+    """The archive published by DGL."""
 
     kind: Literal["reddit"]
     sha256: str | None = None
 
-    def remotes(self) -> list[RemoteFile]:
+    def list_remote_files(self) -> list[RemoteFile]:
         url = "https://data.dgl.ai/dataset/reddit.zip"
         return [RemoteFile(url=url, file="raw/reddit/reddit.zip", sha256=self.sha256)]
 
-    def stream(self, rest: Rest) -> Stream:
-        path = rest.folder / self.remotes()[0].file
-        with refusing(path, EXPECTED):
-            row, col = ArrayIn(path, (GRAPH, "row")), ArrayIn(path, (GRAPH, "col"))
-            (entries,), n = head_of(row).shape, int(whole_array(ArrayIn(path, (GRAPH, "shape")))[0])
-            pieces = partial(_pieces, row, col, entries)
-            counted(pieces(AT_ONCE)).check(path, n)
-            y = whole_array(ArrayIn(path, (DATA, "label"))).astype(np.int64).reshape(-1)
-            split = whole_array(ArrayIn(path, (DATA, "node_types"))).astype(np.uint8).reshape(-1)
+    def open_stream(self, options: ReadOptions) -> EdgeStream:
+        path = options.folder / self.list_remote_files()[0].file
+        with convert_read_errors(path, EXPECTED):
+            row, col = ArrayRef(path, (GRAPH, "row")), ArrayRef(path, (GRAPH, "col"))
+            (entries,), n = read_header(row).shape, int(read_array(ArrayRef(path, (GRAPH, "shape")))[0])
+            pieces = partial(_cut_pieces, row, col, entries)
+            count_edges(pieces(CHUNK_EDGES)).check(path, n)
+            y = read_array(ArrayRef(path, (DATA, "label"))).astype(np.int64).reshape(-1)
+            split = read_array(ArrayRef(path, (DATA, "node_types"))).astype(np.uint8).reshape(-1)
 
-        def features() -> Floats:
-            return mapped(ArrayIn(path, (DATA, "feature")), path.with_suffix(".feature.npy"))
+        def read_features() -> Floats:
+            return map_extracted(ArrayRef(path, (DATA, "feature")), path.with_suffix(".feature.npy"))
 
-        return Stream(n, entries, pieces, features, y, split)
+        return EdgeStream(n, entries, pieces, read_features, y, split)
 
 
-def _pieces(row: ArrayIn, col: ArrayIn, entries: int, at_once: int) -> list[Piece]:
-    return [partial(edges_of, (row, col), (0, 0), entries, at_once)]
+def _cut_pieces(row: ArrayRef, col: ArrayRef, entries: int, at_once: int) -> list[Piece]:
+    return [partial(read_edges, (row, col), (0, 0), entries, at_once)]

@@ -1,4 +1,4 @@
-"""A published file: its URL, and its size and checksum where they are known."""
+"""A published file: its URL, and its size and checksum if they are known."""
 
 import os
 from pathlib import Path
@@ -9,53 +9,54 @@ from harness.untrusted import redact
 from harness.validation import Frozen
 
 MIRROR = "HARNESS_MIRROR"
-"""The environment variable that names a mirror: every URL is asked for as BASE/HOST/PATH?QUERY under this base."""
+"""The environment variable that names a mirror: every URL is requested as BASE/HOST/PATH?QUERY under this base."""
 
 
 class RemoteFile(Frozen):
-    """A file that a source reads and that is published."""
+    """A published file that a source reads."""
 
     url: str
     file: str
     """The path of the file under the data folder."""
     bytes: int | None = None
     sha256: str | None = None
-    """The published checksum; without one, the checksum of the first download is kept."""
+    """The published checksum. Without one, the checksum of the first download is used."""
 
     @property
-    def asked(self) -> str:
-        """The URL that is asked for: on the mirror, if one is set."""
-        base, parts = os.environ.get(MIRROR), _over_http(self.url, self.url)
+    def request_url(self) -> str:
+        """The URL to request, on the mirror if one is set."""
+        base, parts = os.environ.get(MIRROR), _parse_http_url(self.url, self.url)
         if not base:
             return self.url
-        _over_http(base, f"{MIRROR}={base}")
+        _parse_http_url(base, f"{MIRROR}={base}")
         query = f"?{parts.query}" if parts.query else ""
         return f"{base.rstrip('/')}/{parts.netloc}{quote(parts.path, safe='/%')}{query}"
 
     @property
-    def shown(self) -> str:
-        """`asked` for a message: a token in the query of the URL is left out."""
-        return redact(self.asked)
+    def display_url(self) -> str:
+        """`request_url` for messages, without tokens in the query."""
+        return redact(self.request_url)
 
     def path(self, folder: Path) -> Path:
-        """The path of the file, under this data folder."""
+        """Return the path of the file in a data folder."""
         return folder / self.file
 
 
-def _over_http(url: str, typed: str) -> SplitResult:
-    """The parts of a URL, which must use http or https and name a host, and no user."""
+def _parse_http_url(url: str, typed: str) -> SplitResult:
+    """Parse a URL, which must use http or https and have a host and no user."""
     if "@" in url.partition("://")[2].partition("/")[0]:
         raise UserError(
             f"{redact(typed)}: a URL with a user name or a password is not accepted, since URLs are shown and logged. "
-            "Write https://HOST/PATH, and let a proxy of yours (https_proxy) add what the server asks for."
+            "Write https://HOST/PATH, and let your proxy (https_proxy) add the credentials."
         )
     try:
         parts = urlsplit(url)
-        is_whole = bool(parts.hostname) and parts.port != 0
+        has_host = bool(parts.hostname) and parts.port != 0
     except ValueError as error:
         raise UserError(
-            f"{redact(typed)} is no URL: {redact(str(error))}. Write https://HOST/PATH; an IPv6 address in brackets."
+            f"{redact(typed)} is not a URL: {redact(str(error))}. Write https://HOST/PATH, with an IPv6 address "
+            "in brackets."
         ) from None
-    if parts.scheme not in ("http", "https") or not is_whole:
-        raise UserError(f"{redact(typed)}: only http and https are fetched. Write https://HOST/PATH.")
+    if parts.scheme not in ("http", "https") or not has_host:
+        raise UserError(f"{redact(typed)}: only http and https are supported. Write https://HOST/PATH.")
     return parts

@@ -1,11 +1,11 @@
 """R-MAT: a scale-free graph, as in Graph500. Skewed degrees, one giant component, many isolated vertices.
 
-An edge falls into one of the four quadrants of the adjacency with the chances a, b, c, d, then again within
-that quadrant, `scale` times, until one element is left; so there are 2 ** scale vertices, no other number.
-The names of the vertices are shuffled at the end: otherwise vertex 0 would be the hub.
+An edge falls into one of the four quadrants of the adjacency with probabilities a, b, c, d, then again within that
+quadrant, `scale` times, until one element is left; so the number of vertices is always 2 ** scale. Vertices are renamed
+by a random permutation at the end: otherwise vertex 0 would be the hub.
 
-Stated statistics, symmetrised, with the usual chances and edge factor 16: at scale 16 a mean degree of 28,
-29 % of the vertices isolated, a largest degree near 10^4; loops and duplicates take 13 % of the draws.
+Statistics, symmetrised, with default probabilities and edge factor 16: at scale 16, the mean degree is 28, 29 % of the
+vertices are isolated, the largest degree is near 10^4, and 13 % of the draws are loops or duplicates.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from harness.validation import DEGREE
 
 @dataclass(frozen=True)
 class Rmat:
-    """The generator: draw k uses the random numbers k * scale .. (k + 1) * scale, and the names use the next ones."""
+    """The generator. Draw k uses random numbers k * scale .. (k + 1) * scale; names use those after the last draw."""
 
     scale: int
     edge_factor: float
@@ -47,12 +47,12 @@ class Rmat:
         return round(self.edge_factor * self.n)
 
     def edges(self, draws: range) -> tuple[Tensor, Tensor]:
-        """Source and target of these draws, loops and duplicates included."""
-        few = len(draws) * self.scale < NUMBA_THRESHOLD
-        return self.edges_by_tensors(draws) if few else self.edges_by_loop(draws)
+        """Return source and target of these draws, loops and duplicates included."""
+        is_small = len(draws) * self.scale < NUMBA_THRESHOLD
+        return self.edges_by_tensors(draws) if is_small else self.edges_by_loop(draws)
 
     def edges_by_tensors(self, draws: range) -> tuple[Tensor, Tensor]:
-        """The same edges, level by level for all draws at a time."""
+        """Draw the same edges with tensor operations, level by level for all draws at once."""
         numbers = range(draws.start * self.scale, draws.stop * self.scale)
         chance = uniform(self.seed, Purpose.EDGES, numbers).view(len(draws), self.scale)
         source = torch.zeros(len(draws), dtype=torch.int64)
@@ -66,10 +66,10 @@ class Rmat:
         return self._names[source].long(), self._names[target].long()
 
     def edges_by_loop(self, draws: range) -> tuple[Tensor, Tensor]:
-        """The same edges by a compiled loop, ten times as fast."""
+        """Draw the same edges with a compiled loop, ten times as fast."""
         ends = np.empty(len(draws), np.int64), np.empty(len(draws), np.int64)
         chances = self.a, self.a + self.b, self.a + self.b + self.c
-        descend(draws, self._names.numpy(), derive_key(self.seed, Purpose.EDGES), chances, ends)
+        descend_quadrants(draws, self._names.numpy(), derive_key(self.seed, Purpose.EDGES), chances, ends)
         return torch.from_numpy(ends[0]), torch.from_numpy(ends[1])
 
     @cached_property
@@ -96,30 +96,30 @@ class RmatSource(Source):
             raise ValueError(f"a + b + c = {self.a + self.b + self.c:g}; they leave 1 - a - b - c >= 0 for d")
         return self
 
-    def generator(self, seed: int, classes: int) -> Rmat:
+    def make_generator(self, seed: int, classes: int) -> Rmat:
         return Rmat(self.scale, self.edge_factor, seed, self.a, self.b, self.c)
 
 
-# R-MAT's descent as a compiled loop: the same numbers, compared in the same way. Verifier: `Rmat.edges_by_tensors`.
+# The compiled loop uses the same numbers and the same comparisons. Verifier: `Rmat.edges_by_tensors`.
 
-KEPT, BITS, ONE = np.uint64(11), 53, np.uint64(1)
-"""A number in [0, 1) is 53 of the 64 bits: here the whole number of these bits is compared."""
-SOME = 2048
-"""Draws at a time: their vertices stay in the first cache."""
+DROPPED_BITS, BITS, ONE = np.uint64(11), 53, np.uint64(1)
+"""A number in [0, 1) consists of 53 of the 64 bits. The loop compares these bits as integers."""
+BATCH_DRAWS = 2048
+"""The number of draws at a time, whose vertices fit in the L1 cache."""
 
 
-def descend(
+def descend_quadrants(
     draws: range, names: Any, keys: tuple[int, int], chances: tuple[float, ...], out: tuple[Any, Any]
 ) -> None:
-    """Fills `out` with sources and targets of these draws, by name; `chances` are a, a + b, a + b + c."""
+    """Fill `out` with sources and targets of these draws. `chances` are a, a + b, a + b + c."""
     one, other = (np.uint64(key) for key in keys)
     a, ab, abc = (np.uint64(ceil(chance * 2**BITS)) for chance in chances)
     scale = len(names).bit_length() - 1
-    _descend(draws.start, scale, names, (one, other), (a, ab, abc), out)
+    _descend_all_levels(draws.start, scale, names, (one, other), (a, ab, abc), out)
 
 
 @compiled(nogil=True)
-def _descend(
+def _descend_all_levels(
     first: int,
     scale: int,
     names: Any,
@@ -127,15 +127,15 @@ def _descend(
     bounds: tuple[Any, Any, Any],
     out: tuple[Any, Any],
 ) -> None:
-    """Descends level by level for SOME draws at a time, so that one instruction serves several."""
+    """Descend level by level for BATCH_DRAWS draws at a time, so that the loops are vectorised."""
     source, target = out
-    s, t = np.empty(SOME, np.uint64), np.empty(SOME, np.uint64)
-    for begin in range(0, source.size, SOME):
-        size = min(SOME, source.size - begin)
+    s, t = np.empty(BATCH_DRAWS, np.uint64), np.empty(BATCH_DRAWS, np.uint64)
+    for begin in range(0, source.size, BATCH_DRAWS):
+        size = min(BATCH_DRAWS, source.size - begin)
         s[:size] = 0
         t[:size] = 0
         for level in range(scale):
-            _choose(
+            _choose_quadrants(
                 np.uint64((first + begin) * scale + level), np.uint64(scale), keys, bounds, s[:size], t[:size]
             )
         for k in range(size):
@@ -143,13 +143,13 @@ def _descend(
 
 
 @compiled(nogil=True)
-def _choose(
+def _choose_quadrants(
     index: Any, stride: Any, keys: tuple[Any, Any], bounds: tuple[Any, Any, Any], s: Any, t: Any
 ) -> None:
-    """Appends one bit to every source and target."""
+    """Append one bit to every source and target."""
     a, ab, abc = bounds
     for k in range(s.size):
-        v = hash_index(index + np.uint64(k) * stride, keys[0], keys[1]) >> KEPT
+        v = hash_index(index + np.uint64(k) * stride, keys[0], keys[1]) >> DROPPED_BITS
         right = abc if v >= ab else a
         s[k] = (s[k] << ONE) | np.uint64(v >= ab)
         t[k] = (t[k] << ONE) | np.uint64(v >= right)

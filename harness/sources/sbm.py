@@ -1,9 +1,9 @@
 """A stochastic block model: planted classes that a graph network learns and features alone cannot.
 
-Vertex v has the class v mod k. An edge starts at a uniform vertex. With the chance `homophily` the edge ends in the
-same class, else in a uniform other class; in that class, at a uniform vertex other than its start.
+Vertex v has the class v mod k. An edge starts at a uniform vertex. With probability `homophily` it ends in the same
+class, otherwise in a uniformly drawn other class; within that class, at a uniform vertex other than its start.
 
-Stated accuracy (3-layer GCN, hidden 64, Adam 0.01, 100 epochs, split 10/10/80; n 2000, k 8, degree 10,
+Accuracy (3-layer GCN, hidden 64, Adam 0.01, 100 epochs, split 10/10/80; n 2000, k 8, degree 10,
 Gaussian features of width 32 and separation 1): 0.99 at homophily 0.8 and 0.84 at 0.6; from the features alone
 0.25. A strategy that drops or misplaces edges loses tens of points.
 """
@@ -19,15 +19,15 @@ from harness.kernels.random import Purpose, uniform
 from harness.sources.source import Source
 from harness.validation import DEGREE, VERTICES
 
-NUMBERS = 4
-"""Random numbers per edge: its start, whether it stays in the class, the other class, the member of the class."""
+NUMBERS_PER_EDGE = 4
+"""Random numbers per edge: its start, whether it stays in the class, the other class, and the vertex in the class."""
 
 
 @dataclass(frozen=True)
 class Sbm:
-    """The generator. n * mean_degree / 2 edges are drawn, each in one direction, and none is a loop.
+    """The generator. It draws n * mean_degree / 2 edges, each in one direction, without loops.
 
-    Duplicates are few: about classes * (mean_degree * homophily)**2 / 4 in all.
+    There are few duplicates: about classes * (mean_degree * homophily)**2 / 4 in all.
     """
 
     n: int
@@ -44,24 +44,28 @@ class Sbm:
         return round(self.n * self.mean_degree / 2)
 
     def edges(self, draws: range) -> tuple[Tensor, Tensor]:
-        """Source and target of these draws, duplicates included."""
-        numbers = range(draws.start * NUMBERS, draws.stop * NUMBERS)
-        start, stays, other, member = uniform(self.seed, Purpose.EDGES, numbers).view(-1, NUMBERS).unbind(1)
+        """Return source and target of these draws, duplicates included."""
+        numbers = range(draws.start * NUMBERS_PER_EDGE, draws.stop * NUMBERS_PER_EDGE)
+        start, stays, other, member = (
+            uniform(self.seed, Purpose.EDGES, numbers).view(-1, NUMBERS_PER_EDGE).unbind(1)
+        )
         source = (start * self.n).long()
         home, place = source % self.classes, source // self.classes
         away = (home + 1 + (other * (self.classes - 1)).long()) % self.classes
         within = stays < self.homophily
-        neighbour = (place + 1 + (member * (self._members(home) - 1)).long()) % self._members(home)
-        stranger = (member * self._members(away)).long()
+        neighbour = (place + 1 + (member * (self._count_members(home) - 1)).long()) % self._count_members(
+            home
+        )
+        stranger = (member * self._count_members(away)).long()
         target = torch.where(within, home + self.classes * neighbour, away + self.classes * stranger)
         return source, target
 
     def labels(self, vertices: range) -> Tensor:
-        """The planted classes of these vertices."""
+        """Return the planted classes of these vertices."""
         return torch.arange(vertices.start, vertices.stop) % self.classes
 
-    def _members(self, label: Tensor) -> Tensor:
-        """The number of vertices of a class: the first n mod k classes have one more."""
+    def _count_members(self, label: Tensor) -> Tensor:
+        """Return the number of vertices of a class: the first n mod k classes have one more."""
         return (self.n - label + self.classes - 1) // self.classes
 
 
@@ -72,19 +76,19 @@ class SbmSource(Source):
     n: int = Field(ge=2, le=VERTICES)
     mean_degree: float = Field(gt=0, le=DEGREE)
     homophily: float = Field(ge=0, le=1)
-    """The share of edges within a class."""
+    """The fraction of edges within a class."""
 
     plants_labels = True
 
-    def generator(self, seed: int, classes: int) -> Sbm:
+    def make_generator(self, seed: int, classes: int) -> Sbm:
         return Sbm(self.n, classes, self.mean_degree, self.homophily, seed)
 
-    def planted_labels(self, vertices: range, classes: int) -> Tensor:
-        return self.generator(0, classes).labels(vertices)
+    def get_planted_labels(self, vertices: range, classes: int) -> Tensor:
+        return self.make_generator(0, classes).labels(vertices)
 
-    def misfit(self, classes: int) -> str | None:
+    def explain_misfit(self, classes: int) -> str | None:
         if self.n < 2 * classes:
-            return f"each class of an sbm has two vertices or more, and it has n = {self.n} of them"
+            return f"each class of an sbm needs at least two vertices, but n = {self.n}"
         if classes == 1 and self.homophily < 1:
-            return "an sbm of one class has no edges between classes; set homophily to 1"
+            return "an sbm with one class has no edges between classes; set homophily to 1"
         return None

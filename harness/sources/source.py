@@ -1,6 +1,6 @@
-"""The contract of a source: the part of a card that names a graph's origin, and its reader or generator.
+"""The interface of a source: the part of a card that says where a graph comes from, with its reader or generator.
 
-A new source is a file of this folder with its keys and its reader, and a name in `harness.sources`.
+A new source is a module of this package with its keys and its reader, and an entry in `harness.sources`.
 """
 
 from functools import partial
@@ -13,35 +13,36 @@ from torch import Tensor
 
 from harness.graph.model import RawGraph, Weighting
 from harness.sources.remote import RemoteFile
-from harness.sources.stream import Edges, Stream, by_number, stream_of, whole
+from harness.sources.stream import Edges, EdgeStream, collect_graph, cut_by_index, stream_graph
 from harness.validation import Frozen
 
 
 class Generator(Protocol):
     """A random graph whose number of vertices is known before any edge is drawn.
 
-    A generator numbers its draws: edge k is a function of (parameters, seed, k). So any cut of the numbers into chunks,
-    on any number of ranks, draws the same edges, and a large graph need never be in memory whole.
+    Draws are numbered: edge k is a function of (parameters, seed, k). So the edges do not depend on how draws are cut
+    into chunks, and a large graph need never be in memory as a whole.
     """
 
     chunk: ClassVar[int]
-    """Edges drawn at a time, so that their temporaries stay near the core."""
+    """The number of draws at a time, so that temporaries fit in the cache."""
     version: ClassVar[int]
-    """Changes with every change that draws other edges for the same parameters."""
+    """Changes whenever the same parameters give other edges."""
 
     @property
-    def n(self) -> int: ...
+    def n(self) -> int:
+        """The number of vertices."""
 
     @property
     def draws(self) -> int:
-        """The number of draws; some of them give no edge."""
+        """The number of draws, some of which may not give an edge."""
 
     def edges(self, draws: range) -> tuple[Tensor, Tensor]:
-        """Source and target of the edges with these numbers."""
+        """Return source and target of the edges of these draws."""
 
 
-def drawn(generator: Generator, draws: range, chunk: int | None = None) -> Edges:
-    """The edges with these numbers."""
+def draw_edges(generator: Generator, draws: range, chunk: int | None = None) -> Edges:
+    """Return the edges of these draws, computed chunk by chunk."""
     step = chunk or generator.chunk
     pieces = [generator.edges(draws[start : start + step]) for start in range(0, len(draws), step)]
     source, target = (
@@ -51,26 +52,26 @@ def drawn(generator: Generator, draws: range, chunk: int | None = None) -> Edges
     return source, target
 
 
-def generate(generator: Generator, chunk: int | None = None) -> RawGraph:
-    """The whole graph."""
-    return RawGraph(generator.n, *drawn(generator, range(generator.draws), chunk))
+def generate_graph(generator: Generator, chunk: int | None = None) -> RawGraph:
+    """Return the whole graph."""
+    return RawGraph(generator.n, *draw_edges(generator, range(generator.draws), chunk))
 
 
-class Rest(NamedTuple):
-    """The keys of a card that a source needs besides its own."""
+class ReadOptions(NamedTuple):
+    """What a source needs from the rest of the card."""
 
     folder: Path
-    """The folder in which the paths of the card begin."""
+    """The folder that paths in the card are relative to."""
     seed: int
     classes: int
     split: int
-    """The index of the split, where a file holds several."""
+    """The index of the split, for files with several."""
     weights: Weighting | None = None
-    """Set if the weights of the edges are to be read, too."""
+    """Not None if edge weights are read too."""
 
 
-class Size(NamedTuple):
-    """The size of a graph before it is drawn."""
+class GraphSize(NamedTuple):
+    """The size of a graph, known before it is generated."""
 
     vertices: int
     edges: int
@@ -78,55 +79,62 @@ class Size(NamedTuple):
 
 
 class Source(Frozen):
-    """The keys of a card under `source`. A source overrides `graph`, `stream` or `generator`, or several of them."""
+    """The keys of a card under `source`.
+
+    A subclass overrides at least one of `read_graph`, `open_stream` and `make_generator`.
+    """
 
     kind: str
     """The name of the source in a card."""
 
     plants_labels: ClassVar[bool] = False
+    """True if the source provides labels by which the edges were drawn."""
     reads_weights: ClassVar[bool] = False
+    """True if the source can read edge weights."""
 
-    def graph(self, rest: Rest) -> RawGraph:
-        """The edges, and the features, labels and split if the source has them."""
-        return whole(self.stream(rest))
+    def read_graph(self, options: ReadOptions) -> RawGraph:
+        """Return the edges, and features, labels and split if the source has them."""
+        return collect_graph(self.open_stream(options))
 
-    def stream(self, rest: Rest) -> Stream:
-        """The same graph in pieces, for a source that can draw or read some of its edges alone."""
-        generator = self.generator(rest.seed, rest.classes)
+    def open_stream(self, options: ReadOptions) -> EdgeStream:
+        """Return the same graph in pieces, each of which can be read independently."""
+        generator = self.make_generator(options.seed, options.classes)
         if generator is None:
-            return stream_of(self.graph(rest))
-        return Stream(generator.n, generator.draws, by_number(generator.draws, partial(drawn, generator)))
+            return stream_graph(self.read_graph(options))
+        return EdgeStream(
+            generator.n, generator.draws, cut_by_index(generator.draws, partial(draw_edges, generator))
+        )
 
-    def files(self) -> list[str]:
-        """The files that the source reads, by their names in the card or by their paths under the data folder."""
-        return [remote.file for remote in self.remotes()]
+    def list_files(self) -> list[str]:
+        """Return the files that the source reads, as named in the card or relative to the data folder."""
+        return [remote.file for remote in self.list_remote_files()]
 
-    def remotes(self) -> list[RemoteFile]:
-        """Those of the files that are published."""
+    def list_remote_files(self) -> list[RemoteFile]:
+        """Return the published files among them."""
         return []
 
-    def generator(self, seed: int, classes: int) -> Generator | None:
-        """The generator of the edges; None for a source that reads them."""
+    def make_generator(self, seed: int, classes: int) -> Generator | None:
+        """Return the generator of the edges; None for a source that reads files."""
         return None
 
-    def size(self, seed: int, classes: int) -> Size | None:
-        """The size of the graph; None where only reading or drawing shows it."""
-        generator = self.generator(seed, classes)
-        return Size(generator.n, generator.draws) if generator else None
+    def get_size(self, seed: int, classes: int) -> GraphSize | None:
+        """Return the size of the graph; None if it is not known before reading or generating the graph."""
+        generator = self.make_generator(seed, classes)
+        return GraphSize(generator.n, generator.draws) if generator else None
 
-    def planted_labels(self, vertices: range, classes: int) -> Tensor:
-        """The classes by which the edges were drawn, of a source that sets `plants_labels`."""
+    def get_planted_labels(self, vertices: range, classes: int) -> Tensor:
+        """Return the classes by which the edges were drawn, if `plants_labels`."""
         raise NotImplementedError
 
-    def misfit(self, classes: int) -> str | None:
-        """The reason why the source cannot have this number of classes, or None."""
+    def explain_misfit(self, classes: int) -> str | None:
+        """Return why the source cannot have this number of classes, or None if it can."""
         return None
 
 
 class FileSource(Source):
-    """A graph in a file that the card names."""
+    """A graph in one file."""
 
     path: str
 
-    def files(self) -> list[str]:
+    def list_files(self) -> list[str]:
         return [self.path]

@@ -1,6 +1,6 @@
-"""Edges that need never be in memory together: pieces, each of which can be read by itself.
+"""Streams of edges: pieces that can be read independently, so that the edges need never be in memory together.
 
-However a source is cut into pieces, and a piece into chunks, the edges are the same.
+The edges do not depend on how a source is cut into pieces, or a piece into chunks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,34 +13,34 @@ import numpy as np
 
 from harness.errors import UserError
 from harness.graph.model import Bytes, EdgeWeights, Floats, Ints, Labels, RawGraph, Weighting
-from harness.sources.refusal import IN_CARD, check_ids
+from harness.sources.read_errors import CARD_HINTS, check_ids
 
-AT_ONCE = 1 << 22
-"""Edges in a chunk, where the caller asks for no other number."""
+CHUNK_EDGES = 1 << 22
+"""The default number of edges in a chunk."""
 Edges = tuple[Ints, Ints] | tuple[Ints, Ints, EdgeWeights]
-"""Sources and targets, and the weights of a card that asks for them."""
+"""Sources and targets, and weights if the card asks for them."""
 Piece = Callable[[], Iterator[Edges]]
-"""Reads some of the edges, chunk by chunk; again at every call."""
+"""Reads some of the edges, chunk by chunk, from the beginning at every call."""
 
 
-class Stream(NamedTuple):
-    """A graph as its source gives it; a field is None where the source gives nothing."""
+class EdgeStream(NamedTuple):
+    """A graph as its source provides it. Fields that the source does not provide are None."""
 
     n: int
     entries: int
-    """The number of edges; of a generator, the most that it draws."""
+    """The number of edges; for a generator, an upper bound."""
     pieces: Callable[[int], Sequence[Piece]]
-    """Cuts the edges into pieces whose chunks have at most this number of edges."""
+    """Cuts the edges into pieces whose chunks have at most the given number of edges."""
     X: Callable[[], Floats] | None = None
     """Reads the features."""
     y: Labels | None = None
     split: Bytes | None = None
     names: Any = None
-    """The names of the vertices as a sorted arrow array of bytes, for edges between names."""
+    """The vertex names as a sorted arrow array of bytes, for named vertices."""
 
 
-def stream_of(raw: RawGraph) -> Stream:
-    """The stream of a graph that is in memory."""
+def stream_graph(raw: RawGraph) -> EdgeStream:
+    """Return the stream of a graph in memory."""
 
     def edges(numbers: range) -> Edges:
         part = slice(numbers.start, numbers.stop)
@@ -49,104 +49,109 @@ def stream_of(raw: RawGraph) -> Stream:
         return raw.source[part], raw.target[part], raw.weight[part]
 
     X, count = raw.X, len(raw.source)
-    return Stream(raw.n, count, by_number(count, edges), None if X is None else lambda: X, raw.y, raw.split)
+    return EdgeStream(
+        raw.n, count, cut_by_index(count, edges), None if X is None else lambda: X, raw.y, raw.split
+    )
 
 
-def whole(stream: Stream) -> RawGraph:
-    """The graph of a stream, in memory."""
+def collect_graph(stream: EdgeStream) -> RawGraph:
+    """Read a stream into memory."""
     chunks = [chunk for piece in stream.pieces(max(stream.entries, 1)) for chunk in piece()]
-    nothing = np.zeros(0, np.int64)
-    source, target = (np.concatenate([nothing, *(chunk[end] for chunk in chunks)]) for end in (0, 1))
+    empty = np.zeros(0, np.int64)
+    source, target = (np.concatenate([empty, *(chunk[end] for chunk in chunks)]) for end in (0, 1))
     X = stream.X() if stream.X else None
     weights = [chunk[2] for chunk in chunks if len(chunk) == 3]
     weight = np.concatenate(weights) if weights else None
     return RawGraph(stream.n, source, target, X, stream.y, stream.split, weight)
 
 
-def by_number(count: int, edges: Callable[[range], Edges]) -> Callable[[int], list[Piece]]:
-    """The pieces of a source that can give any range of its `count` edges: one chunk in each."""
+def cut_by_index(count: int, edges: Callable[[range], Edges]) -> Callable[[int], list[Piece]]:
+    """Return a function that cuts `count` edges into pieces of one chunk, given a reader of any range of edges."""
 
-    def piece(numbers: range) -> Iterator[Edges]:
+    def read_piece(numbers: range) -> Iterator[Edges]:
         yield edges(numbers)
 
-    def pieces(at_once: int) -> list[Piece]:
+    def cut(at_once: int) -> list[Piece]:
         starts = range(0, count, at_once)
-        return [partial(piece, range(start, min(start + at_once, count))) for start in starts]
+        return [partial(read_piece, range(start, min(start + at_once, count))) for start in starts]
 
-    return pieces
+    return cut
 
 
-class Counted(NamedTuple):
-    """The edges as a first pass counts them; without edges, the largest id is -1."""
+class EdgeCounts(NamedTuple):
+    """What a first pass over the edges counts. Without edges, the largest id is -1."""
 
     edges: int
     smallest: int
     largest: int
 
-    def within(self, ids: range) -> bool:
-        """True if `ids` holds every id of the edges."""
+    def are_within(self, ids: range) -> bool:
+        """True if all ids are within `ids`."""
         return not self.edges or (self.smallest in ids and self.largest in ids)
 
-    def check(self, path: Path, n: int, way_out: str = "") -> None:
-        """Refuses edges that name other vertices than 0 .. n - 1."""
+    def check(self, path: Path, n: int, hint: str = "") -> None:
+        """Raise an error if an id is outside 0 .. n - 1."""
         if self.edges:
-            check_ids(path, "edges", np.array([self.smallest, self.largest]), n, way_out)
+            check_ids(path, "edges", np.array([self.smallest, self.largest]), n, hint)
 
-    def vertices(self, path: Path, n: int | None) -> int:
-        """The number of vertices that the card gives; without one, the largest id decides."""
+    def resolve_vertex_count(self, path: Path, n: int | None) -> int:
+        """Return the number of vertices: `n` if the card gives it, else the largest id plus one."""
         if n is None and not self.edges:
-            raise UserError(f"{path} holds no edge, and the number of vertices is not given: {IN_CARD['n']}.")
+            raise UserError(
+                f"{path} has no edges, and the number of vertices is not given: {CARD_HINTS['n']}."
+            )
         return self.largest + 1 if n is None else n
 
 
-LARGEST_WEIGHT, SMALLEST_WEIGHT = float(np.finfo(np.float32).max), float(np.finfo(np.float64).tiny)
-"""The largest weight, and the smallest above 0: a run may compute in 32 bits."""
+MAX_WEIGHT, MIN_WEIGHT = float(np.finfo(np.float32).max), float(np.finfo(np.float64).tiny)
+"""Limits of nonzero weights: a run may compute in float32."""
 
 
 def check_weights(path: Path, edges: Sequence[Any], weights: Weighting | None, before: int = 0) -> None:
-    """Refuses weights that A cannot have; `before` is the number of edges of the file before these."""
+    """Raise an error for weights that A cannot have; `before` is the number of earlier edges in the file."""
     if weights is None:
         return
     source, target, weight = edges
     size = np.abs(weight)
-    legal = (size <= LARGEST_WEIGHT) & ((size >= SMALLEST_WEIGHT) | (size == 0))
+    is_valid = (size <= MAX_WEIGHT) & ((size >= MIN_WEIGHT) | (size == 0))
     if weights == "normalised":
-        legal &= weight >= 0
-    if not legal.all():
-        first = int(np.argmin(legal))
-        rule = "a weight is 0, or a number whose size is from 2.3e-308 to 3.4e38"
+        is_valid &= weight >= 0
+    if not is_valid.all():
+        first = int(np.argmin(is_valid))
+        rule = "a weight must be 0, or have an absolute value from 2.3e-308 to 3.4e38"
         if weight[first] < 0 and weights == "normalised":
-            rule = f"degrees are sums of weights, whose roots are taken: no weight is negative, or {IN_CARD['weights']}"
+            rule = (
+                "normalised weights must not be negative, because degrees are sums of weights: correct them, or "
+                f"{CARD_HINTS['weights']}"
+            )
         raise UserError(
-            f"{path}, edge {before + first + 1:,}, from {source[first]} to {target[first]}, weighs {weight[first]:g}: "
-            f"{rule}."
+            f"{path}, edge {before + first + 1:,}, from {source[first]} to {target[first]}, has the weight "
+            f"{weight[first]:g}: {rule}."
         )
 
 
-def with_weights(path: Path, raw: RawGraph, weights: Weighting | None) -> RawGraph:
-    """The graph with weights of 64 bits, one real number an edge; without weights, if the card has none."""
+def check_graph_weights(path: Path, raw: RawGraph, weights: Weighting | None) -> RawGraph:
+    """Return the graph with float64 weights that were checked; without weights if the card has none."""
     if weights is None:
         return replace(raw, weight=None)
     given = np.asarray(raw.weight)
     if given.size != len(raw.source) or given.dtype.kind not in "biuf":
         raise UserError(
-            f"{path} has weights of the shape {given.shape} and the type {given.dtype} for {len(raw.source):,} edges. "
-            "Expected a real number for each."
+            f"{path} has weights of shape {given.shape} and type {given.dtype} for {len(raw.source):,} edges. "
+            "Expected a real number for each edge."
         )
     weight = given.reshape(-1).astype(np.float64)
     check_weights(path, (raw.source, raw.target, weight), weights)
     return replace(raw, weight=weight)
 
 
-def no_weights(path: Path, reason: str) -> UserError:
-    """The error for a file without weights, of a card that asks for them."""
-    return UserError(
-        f"{path} has no weights of edges: {reason}. Leave the weights out, or name another file."
-    )
+def make_missing_weights_error(path: Path, reason: str) -> UserError:
+    """Return the error for a file without weights whose card asks for them."""
+    return UserError(f"{path} has no edge weights: {reason}. Leave out the weights, or name another file.")
 
 
-def counted(pieces: Sequence[Piece], path: Path = Path(), weights: Weighting | None = None) -> Counted:
-    """Reads and counts all edges; checks their weights, too, if the card asks for them."""
+def count_edges(pieces: Sequence[Piece], path: Path = Path(), weights: Weighting | None = None) -> EdgeCounts:
+    """Read and count all edges; check their weights if the card asks for them."""
     edges, smallest, largest = 0, 0, -1
     for piece in pieces:
         for source, target, *weight in piece():
@@ -155,4 +160,4 @@ def counted(pieces: Sequence[Piece], path: Path = Path(), weights: Weighting | N
                 low, high = min(source.min(), target.min()), max(source.max(), target.max())
                 smallest, largest = min(smallest, int(low)) if edges else int(low), max(largest, int(high))
                 edges += len(source)
-    return Counted(edges, smallest, largest)
+    return EdgeCounts(edges, smallest, largest)

@@ -1,7 +1,7 @@
-"""Pairs of ids in text, a line each, of files too large to hold: plain files in ranges of bytes, gzip from its start.
+"""Parses pairs of ids, one per line, from large text files: plain files by byte ranges, gzip files from the start.
 
-The third column is a weight, if one is asked for; further columns are ignored; # and % begin a comment. The meaning of
-ids, and the first of them, are the caller's.
+The third column is a weight if weights are asked for; further columns are ignored; # and % start a comment. Callers
+interpret the ids.
 Verifier (tests/sources/test_streams.py): Python's own splitting of lines.
 """
 
@@ -17,159 +17,157 @@ from numpy.typing import NDArray
 
 from harness.graph.model import EdgeWeights, Ints
 from harness.kernels.jit import compiled
-from harness.sources.archive import FileIn, opened
+from harness.sources.archive import FileRef, open_file
 from harness.sources.stream import Edges, Piece
 
-SHORTEST = 4
-"""The fewest bytes of a line."""
-Fault = Callable[[], Exception]
-"""Makes the error for a line that is no pair."""
-Lines = Callable[[], Iterator[NDArray[np.uint8]]]
-"""Reads the bytes of some lines, chunk by chunk."""
+MIN_LINE_BYTES = 4
+"""The length of the shortest line with a pair."""
+MakeError = Callable[[], Exception]
+"""Returns the error for the first line that is not a pair."""
+ReadLines = Callable[[], Iterator[NDArray[np.uint8]]]
+"""Reads the bytes of some lines, chunk by chunk, from the beginning at every call."""
 
 
-class Begin(NamedTuple):
-    """A place at the start of a line: the bytes and the lines before it."""
+class LinePosition(NamedTuple):
+    """The start of a line: the number of bytes and of lines before it."""
 
     byte: int = 0
     line: int = 0
 
 
-START = Begin()
-MARK = b"\xef\xbb\xbf"
-"""The byte order mark with which some programs begin a text."""
+START = LinePosition()
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""The UTF-8 byte order mark that some programs write."""
 
 
-def numbered_lines(text: FileIn, begin: Begin = START) -> Iterator[tuple[str, Begin]]:
-    """Every line from `begin` on, as text without a byte order mark, and the place after it.
+def read_numbered_lines(text: FileRef, start: LinePosition = START) -> Iterator[tuple[str, LinePosition]]:
+    """Yield every line from `start` on, without a byte order mark, and the position after it.
 
-    The number of the line, from 1, is `line` of that place.
+    `line` of this position is the number of the line, counted from 1.
     """
-    byte, number = begin
-    with opened(text) as file:
+    byte, number = start
+    with open_file(text) as file:
         file.read(byte)
         for line in file:
             byte, number = byte + len(line), number + 1
-            yield line.decode("utf-8-sig", errors="replace"), Begin(byte, number)
+            yield line.decode("utf-8-sig", errors="replace"), LinePosition(byte, number)
 
 
-def uncommented(line: str) -> str:
-    """A line without its comment and the white space around it."""
+def strip_comment(line: str) -> str:
+    """Remove the comment of a line, and surrounding white space."""
     return re.split("[#%]", line, maxsplit=1)[0].strip()
 
 
 def is_number(word: str) -> bool:
-    """True for a word that is read as a weight; whether the weight is legal is another question."""
+    """True for a word that is parsed as a weight, whether or not the weight is valid."""
     try:
         float(word)
     except ValueError:
         return False
-    return len(word) <= LONGEST
+    return len(word) <= MAX_WEIGHT_BYTES
 
 
-def pairs_of(
-    text: FileIn, at_once: int, begin: Begin, fault: Fault, *, weighted: bool = False
+def cut_into_pairs(
+    text: FileRef, at_once: int, start: LinePosition, make_error: MakeError, *, weighted: bool = False
 ) -> list[Piece]:
-    """The pairs of a file in pieces, with their weights if these are asked for."""
-    parsed = _parsed_with_weights if weighted else _parsed
-    return [partial(parsed, lines, fault) for lines in lines_of(text, at_once, begin)]
+    """Cut a file into pieces of pairs, with weights if `weighted`."""
+    return [
+        partial(_parse_pairs, lines, make_error, weighted) for lines in cut_into_lines(text, at_once, start)
+    ]
 
 
-def lines_of(text: FileIn, at_once: int, begin: Begin) -> list[Lines]:
-    """The lines of a file in pieces that can be read by themselves; a file that is not plain is one piece."""
+def cut_into_lines(text: FileRef, at_once: int, start: LinePosition) -> list[ReadLines]:
+    """Cut a file into pieces of lines that can be read independently; a compressed file is one piece."""
     if not text.is_plain:
-        return [partial(blocks, text, at_once, begin)]
-    ranges = _ranges(text.path, at_once, begin.byte)
-    return [partial(_of_range, text.path, start, stop) for start, stop in ranges]
+        return [partial(read_line_blocks, text, at_once, start)]
+    ranges = _cut_byte_ranges(text.path, at_once, start.byte)
+    return [partial(_read_range, text.path, first, last) for first, last in ranges]
 
 
-def _ranges(path: Path, at_once: int, start: int) -> list[tuple[int, int]]:
-    """Ranges of bytes, each up to the end of a line."""
+def _cut_byte_ranges(path: Path, at_once: int, start: int) -> list[tuple[int, int]]:
+    """Cut a file into byte ranges that end at line ends."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        cuts = [start or len(MARK) * (file.read(len(MARK)) == MARK)]
-        while cuts[-1] + at_once * SHORTEST < size:
-            file.seek(cuts[-1] + at_once * SHORTEST)
+        cuts = [start or len(BYTE_ORDER_MARK) * (file.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK)]
+        while cuts[-1] + at_once * MIN_LINE_BYTES < size:
+            file.seek(cuts[-1] + at_once * MIN_LINE_BYTES)
             file.readline()
             cuts.append(file.tell())
     return list(pairwise([*cuts, size])) if cuts[-1] < size else list(pairwise(cuts))
 
 
-def _of_range(path: Path, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
+def _read_range(path: Path, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
     yield np.fromfile(path, np.uint8, stop - start, offset=start)
 
 
-def blocks(text: FileIn, at_once: int, begin: Begin) -> Iterator[NDArray[np.uint8]]:
-    """The bytes of a file from `begin` on, in blocks of whole lines."""
-    with opened(text) as file:
-        file.read(begin.byte)
-        rest = b"" if begin.byte else file.read(len(MARK)).removeprefix(MARK)
-        while block := file.read(at_once * SHORTEST):
+def read_line_blocks(text: FileRef, at_once: int, start: LinePosition) -> Iterator[NDArray[np.uint8]]:
+    """Yield the bytes of a file from `start` on, in blocks of whole lines."""
+    with open_file(text) as file:
+        file.read(start.byte)
+        rest = b"" if start.byte else file.read(len(BYTE_ORDER_MARK)).removeprefix(BYTE_ORDER_MARK)
+        while block := file.read(at_once * MIN_LINE_BYTES):
             whole, newline, rest = (rest + block).rpartition(b"\n")
             yield np.frombuffer(whole + newline, np.uint8)
         yield np.frombuffer(rest, np.uint8)
 
 
-def _parsed(lines: Lines, fault: Fault) -> Iterator[Edges]:
+def _parse_pairs(lines: ReadLines, make_error: MakeError, weighted: bool) -> Iterator[Edges]:
     for data in lines():
-        first, second = (np.empty(len(data) // SHORTEST + 1, np.int64) for _ in range(2))
+        first, second = (np.empty(len(data) // MIN_LINE_BYTES + 1, np.int64) for _ in range(2))
         count, wrong = parse_pairs(data, first, second)
         if wrong >= 0:
-            raise fault()
-        yield first[:count], second[:count]
+            raise make_error()
+        weight = [_parse_weights(data, count, make_error)] if weighted else []
+        yield (first[:count], second[:count], *weight)  # type: ignore[misc]
 
 
-def _parsed_with_weights(lines: Lines, fault: Fault) -> Iterator[Edges]:
-    for data in lines():
-        first, second, start, length = (np.empty(len(data) // SHORTEST + 1, np.int64) for _ in range(4))
-        count, wrong = parse_pairs(data, first, second)
-        if wrong >= 0 or find_third_words(data, start, length) < count:
-            raise fault()
-        try:
-            weight = _numbers(data, start[:count], length[:count])
-        except ValueError:
-            raise fault() from None
-        yield first[:count], second[:count], weight
+def _parse_weights(data: NDArray[np.uint8], count: int, make_error: MakeError) -> EdgeWeights:
+    """Parse the third column of `count` pairs."""
+    start, length = (np.empty(len(data) // MIN_LINE_BYTES + 1, np.int64) for _ in range(2))
+    if find_third_words(data, start, length) < count:
+        raise make_error()
+    try:
+        return _parse_numbers(data, start[:count], length[:count])
+    except ValueError:
+        raise make_error() from None
 
 
-def _numbers(data: NDArray[np.uint8], start: Ints, length: Ints) -> EdgeWeights:
-    """The numbers that are written at these places, each rounded once; a ValueError if one is no number."""
+def _parse_numbers(data: NDArray[np.uint8], start: Ints, length: Ints) -> EdgeWeights:
+    """Parse the numbers at these positions, each rounded once; raise ValueError if one is not a number."""
     if not len(start):
         return np.zeros(0)
-    place = np.arange(int(length.max()))
-    inside = place < length[:, None]
-    words = np.where(inside, data[np.where(inside, start[:, None] + place, 0)], 0).astype(np.uint8)
-    return words.view(f"S{len(place)}")[:, 0].astype(np.float64)
+    offset = np.arange(int(length.max()))
+    inside = offset < length[:, None]
+    words = np.where(inside, data[np.where(inside, start[:, None] + offset, 0)], 0).astype(np.uint8)
+    return words.view(f"S{len(offset)}")[:, 0].astype(np.float64)
 
 
-# The loops of `harness.sources.text` and `harness.sources.metis`: bytes to pairs of ids.
+# Compiled loops of `harness.sources.text` and `harness.sources.metis`: bytes to ids.
 
 NEWLINE, RETURN, TAB, SPACE, COMMA = 10, 13, 9, 32, 44
 HASH, PERCENT, ZERO, NINE = 35, 37, 48, 57
-DIGITS = 18
-"""The most digits that surely fit 64 bits."""
-
-
+MAX_DIGITS = 18
+"""Every number with this many digits fits in 64 bits."""
 THIRD = 3
-LONGEST = 64
-"""The most bytes of a weight."""
-LINE_ENDS, BETWEEN = (NEWLINE, HASH, PERCENT), (SPACE, TAB, COMMA, RETURN)
+MAX_WEIGHT_BYTES = 64
+"""The length of the longest weight."""
+LINE_ENDS, SEPARATORS = (NEWLINE, HASH, PERCENT), (SPACE, TAB, COMMA, RETURN)
 
 
 @compiled(nogil=True)
 def find_third_words(data: Any, start: Any, length: Any) -> int:
-    """The place and the length of the third word of every pair; the number of pairs up to the first without one."""
+    """Find the third word of every pair; return the number of pairs before the first that has none."""
     i, count = 0, 0
     while i < data.size:
         words = size = 0
         while i < data.size and data[i] not in LINE_ENDS:
-            inside = data[i] not in BETWEEN
+            inside = data[i] not in SEPARATORS
             words += inside and size == 0
             size = size + 1 if inside else 0
             if inside and words == THIRD:
                 start[count], length[count] = i + 1 - size, size
             i += 1
-        if words and (words < THIRD or length[count] > LONGEST):
+        if words and (words < THIRD or length[count] > MAX_WEIGHT_BYTES):
             return count
         count += words > 0
         while i < data.size and data[i] != NEWLINE:
@@ -180,10 +178,13 @@ def find_third_words(data: Any, start: Any, length: Any) -> int:
 
 @compiled(nogil=True)
 def parse_pairs(data: Any, first: Any, second: Any) -> tuple[int, int]:
-    """The first two numbers of every line. Returns the number of pairs, and the start of the first bad line or -1."""
+    """Parse the first two numbers of every line.
+
+    Return the number of pairs, and the start of the first line that is not a pair, or -1.
+    """
     i, size, count = 0, data.size, 0
     while i < size:
-        begun = i
+        line_start = i
         while i < size and (data[i] == SPACE or data[i] == TAB or data[i] == RETURN):
             i += 1
         if i < size and data[i] != NEWLINE and data[i] != HASH and data[i] != PERCENT:
@@ -195,8 +196,8 @@ def parse_pairs(data: Any, first: Any, second: Any) -> tuple[int, int]:
                     value = 10 * value + (data[i] - ZERO)
                     i += 1
                 ends = i == size or data[i] in (SPACE, TAB, COMMA, NEWLINE, RETURN, HASH, PERCENT)
-                if i == start or i - start > DIGITS or not ends:
-                    return count, begun
+                if i == start or i - start > MAX_DIGITS or not ends:
+                    return count, line_start
                 if column:
                     second[count] = value
                 else:
@@ -210,11 +211,11 @@ def parse_pairs(data: Any, first: Any, second: Any) -> tuple[int, int]:
 
 @compiled(nogil=True)
 def count_rows(data: Any) -> int:
-    """The number of lines without comments, as `parse_rows` counts them."""
-    rows, begins = 0, True
+    """Count the lines that are not comments, as `parse_rows` does."""
+    rows, is_line_start = 0, True
     for byte in data:
-        rows += begins and byte != PERCENT
-        begins = byte == NEWLINE
+        rows += is_line_start and byte != PERCENT
+        is_line_start = byte == NEWLINE
     return rows
 
 
@@ -222,11 +223,10 @@ def count_rows(data: Any) -> int:
 def parse_rows(
     data: Any, row: int, skip: int, step: int, source: Any, target: Any, weight: Any
 ) -> tuple[int, int, int]:
-    """Line by line, from `row` on: the neighbours of a vertex, in every `step`th number after `skip` of them.
+    """Parse the neighbours of a vertex from each line, from `row` on: every `step`-th number after the first `skip`.
 
-    The number after a neighbour is the weight of the edge, which is read unless `weight` is None.
-
-    Returns the number of neighbours, the row after the last, and the first row that is no such list or -1.
+    The number after a neighbour is the weight of the edge, which is read unless `weight` is None. Return the number of
+    neighbours, the next row, and the first row that is malformed, or -1.
     """
     i, size, count = 0, data.size, 0
     while i < size:
@@ -241,7 +241,7 @@ def parse_rows(
                 value = 10 * value + (data[i] - ZERO)
                 i += 1
             ends = i == size or data[i] in (SPACE, TAB, NEWLINE, RETURN)
-            if i == start or i - start > DIGITS or not ends:
+            if i == start or i - start > MAX_DIGITS or not ends:
                 return count, row, row
             if column >= skip and (column - skip) % step == 0:
                 source[count] = row

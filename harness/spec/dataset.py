@@ -76,6 +76,11 @@ class DatasetChoice(Frozen):
         return self.partition != "block"
 
     @property
+    def is_computed_from_edges(self) -> bool:
+        """True if the partition is computed from the edges of the graph."""
+        return self.partition in COMPUTED and self.partition != "random"
+
+    @property
     def file(self) -> str | None:
         """The name of the user's partition file; None for other partitions."""
         return self.partition.removeprefix(FILE) if self.partition.startswith(FILE) else None

@@ -1,8 +1,8 @@
-"""The adjacency of a store: edges are scattered to their blocks, then blocks are settled (`harness.store.entries`).
+"""Writes the adjacency of a store: scatters edges to segments, then sorts the blocks (`harness.store.entries`).
 
-A segment holds the entries of a chunk of edges, block by block. Segments are kept until all blocks are whole, and a
-whole array is never made again. If rows and columns have one order, no mirror image is written: block (I, J) gets those
-of block (J, I) when it is settled, which halves the bytes of the segments.
+A segment holds the entries of a chunk of edges, block by block. Segments are kept until all blocks are complete; no
+array ever holds the whole graph. If rows and columns have the same order, mirror images are not written: block (I, J)
+takes those of block (J, I) when it is sorted, which halves the bytes of the segments.
 """
 
 import os
@@ -18,317 +18,326 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError
 from harness.graph.model import EdgeWeights, Ints, StageCounts
-from harness.graph.normalise import LOOP, uneven_weights
-from harness.sources.stream import LARGEST_WEIGHT, Edges, Piece
+from harness.graph.normalise import ADDED_LOOP_WEIGHT, make_asymmetric_weight_error
+from harness.sources.stream import MAX_WEIGHT, Edges, Piece
+from harness.store.build_job import Step
 from harness.store.entries import (
-    BYTES,
+    KEY_BYTES,
+    AsymmetricWeightError,
     Blocking,
+    Chunk,
     Keys,
-    Settled,
-    UnevenError,
-    are_mirrored,
-    mirrored,
-    scatter,
-    settle,
-    settle_in_stripes,
-    settle_weighted_in_stripes,
+    SortedBlock,
+    WeightRule,
+    has_mirror_image,
+    mirror_entries,
+    scatter_entries,
+    sort_block,
+    sort_block_in_stripes,
 )
-from harness.store.task import EVERYTHING, Step, Task
+from harness.store.store_build import ALL, StoreBuild
 
-SMALLEST, LARGEST = 1 << 12, 1 << 20
-"""Edges in a chunk, as memory allows. Larger chunks get new pages from the system each time, which costs more."""
-READERS = 16
-"""The most pieces of the source that are read at a time."""
+MIN_CHUNK, MAX_CHUNK = 1 << 12, 1 << 20
+"""Limits of the edges in a chunk. Larger chunks get fresh pages from the system each time, which costs more."""
+MAX_READERS = 16
+"""The most pieces of the source that are read concurrently."""
 LAYOUT = 2
-"""The version of the segments: work with segments of another version is discarded."""
-PER_EDGE, PER_KEY = 128, 24
-"""Bytes of a worker for each edge that is scattered, and for each entry that is settled."""
-PER_WEIGHTED_KEY = 72
-"""The same for an entry with a weight, whose sort needs a permutation."""
+"""The version of the segments. Staging folders with segments of another version are discarded."""
+EDGE_BYTES, ENTRY_BYTES = 128, 24
+"""Memory of a worker for each edge that it scatters, and for each entry that it sorts."""
+WEIGHTED_ENTRY_BYTES = 72
+"""The same for an entry with a weight, which is sorted by a permutation."""
 
 
-def at_once(memory: int) -> int:
-    """Edges in a chunk, within so many bytes for all workers; the number of workers changes no chunk."""
-    return min(max(memory // (PER_EDGE * READERS), SMALLEST), LARGEST)
+def choose_chunk_size(memory: int) -> int:
+    """Return the number of edges in a chunk, given the memory of all workers but not their number."""
+    return min(max(memory // (EDGE_BYTES * MAX_READERS), MIN_CHUNK), MAX_CHUNK)
 
 
-def put_adjacency(task: Task, order: int) -> None:
-    """Puts all blocks of an order, and the degrees of its rows."""
-    work = task.work
-    if not work.noted(f"adjacency-{order}"):
-        scatter_edges(task, order)
-        settle_blocks(task, order)
-        work.note(f"adjacency-{order}", **_counted(task, order))
-    shutil.rmtree(work.scratch / _keys(order), ignore_errors=True)
-    work.put(f"degrees/{order}", degrees_of(task, order))
+def write_adjacency(build: StoreBuild, order: int) -> None:
+    """Write all blocks of an order, and the degrees of its rows."""
+    staging = build.staging
+    if not staging.has(f"adjacency-{order}"):
+        scatter_edges(build, order)
+        sort_blocks(build, order)
+        staging.save_attributes(f"adjacency-{order}", **_sum_counts(build, order))
+    shutil.rmtree(staging.scratch / _get_segment_folder(order), ignore_errors=True)
+    staging.write_array(f"degrees/{order}", read_degrees(build, order))
 
 
-def strengths_of(task: Task) -> NDArray[np.float64]:
-    """The sums of the weights in the rows of order 0, once all blocks are whole."""
-    strengths = np.zeros(task.n)
-    for i, rows in enumerate(task.ranges):
-        for j in range(task.grid.vertices):
+def compute_strengths(build: StoreBuild) -> NDArray[np.float64]:
+    """Return the sums of the weights in the rows of order 0. All blocks must be complete."""
+    strengths = np.zeros(build.n)
+    for i, rows in enumerate(build.block_ranges):
+        for j in range(build.grid.vertices):
             name = f"adjacency/0/{i}-{j}"
-            of_entry = np.repeat(np.arange(len(rows)), np.diff(task.work.array(f"{name}.rowptr")))
-            weights = task.work.array(f"{name}.val")
-            strengths[rows.start : rows.stop] += np.bincount(of_entry, weights, len(rows))
+            row = np.repeat(np.arange(len(rows)), np.diff(build.staging.map_array(f"{name}.rowptr")))
+            weights = build.staging.map_array(f"{name}.val")
+            strengths[rows.start : rows.stop] += np.bincount(row, weights, len(rows))
     return strengths
 
 
-def counts_of(task: Task) -> StageCounts:
-    """The edge counts of a graph whose order 0 is whole."""
-    noted = task.work.noted("adjacency-0")
-    assert noted is not None
+def read_stage_counts(build: StoreBuild) -> StageCounts:
+    """Return the edge counts of a graph whose order 0 is complete."""
+    saved = build.staging.load_attributes("adjacency-0")
     return StageCounts(
-        stored=noted["stored"],
-        loops=noted["loops"],
-        duplicates=noted["stored"] - noted["originals"],
-        nnz_sym=noted["nonzeros"] - task.n,
-        nnz_adj=noted["nonzeros"],
+        stored=saved["stored"],
+        loops=saved["loops"],
+        duplicates=saved["stored"] - saved["originals"],
+        nnz_sym=saved["nonzeros"] - build.n,
+        nnz_adj=saved["nonzeros"],
     )
 
 
-def scatter_edges(task: Task, order: int, some: slice = EVERYTHING) -> None:
-    """Scatters the edges of these pieces to segments. The last piece is a loop at every vertex."""
-    maps = task.order.maps
+def scatter_edges(build: StoreBuild, order: int, items: slice = ALL) -> None:
+    """Scatter the edges of the selected pieces to segments. The last piece holds a loop for every vertex."""
+    maps = build.order.maps
     rows, cols = (maps.rows(order), maps.cols(order)) if maps else (None, None)
-    to = Blocking(task.n, task.grid.vertices, rows, cols)
-    given = list(enumerate(_given(task)))[some]
-    task.means.in_parallel(
-        "scattering", [partial(_scatter, task, order, number, to, *each) for number, each in given], READERS
-    )
+    to = Blocking(build.n, build.grid.vertices, rows, cols)
+    pieces = list(enumerate(_get_pieces_and_loops(build)))[items]
+    jobs = [
+        partial(_scatter_piece, build, order, index, to, piece, added=added)
+        for index, (piece, added) in pieces
+    ]
+    build.resources.run_parallel("scattering", jobs, MAX_READERS)
 
 
-def settle_blocks(task: Task, order: int, some: slice = EVERYTHING) -> None:
-    """Settles these rows of blocks, and counts the degrees in each row of blocks."""
-    side, segments = task.grid.vertices, _segments(task, order)
-    rows = range(side)[some]
-    settle = [partial(_settle, task, order, i, j, segments) for i in rows for j in range(side)]
-    task.means.in_parallel("settling", settle)
-    task.means.in_parallel("counting", [partial(_put_degrees, task, order, i) for i in rows])
+def sort_blocks(build: StoreBuild, order: int, items: slice = ALL) -> None:
+    """Sort the blocks in the selected rows of blocks, and count the degrees of their rows."""
+    side, segments = build.grid.vertices, _open_segments(build, order)
+    block_rows = range(side)[items]
+    jobs = [partial(_write_block, build, order, (i, j), segments) for i in block_rows for j in range(side)]
+    build.resources.run_parallel("sorting", jobs)
+    build.resources.run_parallel("counting", [partial(_write_degrees, build, order, i) for i in block_rows])
 
 
-def degrees_of(task: Task, order: int) -> NDArray[np.int32]:
-    """The nonzeros of every row, once all blocks are whole."""
-    degrees = np.zeros(task.n, np.int32)
-    for i, rows in enumerate(task.ranges):
-        path = task.work.scratch / _degrees(order, i)
+def read_degrees(build: StoreBuild, order: int) -> NDArray[np.int32]:
+    """Return the number of nonzeros of every row. All blocks must be complete."""
+    degrees = np.zeros(build.n, np.int32)
+    for i, rows in enumerate(build.block_ranges):
+        path = build.staging.scratch / _get_degree_file(order, i)
         if not path.exists():
-            raise _unfinished(task, "settle")
+            raise _make_unfinished_error(build, "settle")
         degrees[rows.start : rows.stop] = np.fromfile(path, np.int32)
     return degrees
 
 
-def _given(task: Task) -> list[tuple[Piece, bool]]:
-    """The pieces of the source, and the loops, which a source may lack."""
-    return [*((piece, False) for piece in task.pieces), (partial(loops, task.n, task.at_once), True)]
+def _get_pieces_and_loops(build: StoreBuild) -> list[tuple[Piece, bool]]:
+    """Return the pieces of the source, and a piece of added loops, each with a flag that is True for the latter."""
+    loops = partial(generate_loops, build.n, build.chunk_edges)
+    return [*((piece, False) for piece in build.pieces), (loops, True)]
 
 
-def _scatter(task: Task, order: int, number: int, to: Blocking, piece: Piece, added: bool) -> None:
-    name = f"scatter/{order}/{number}"
-    if task.work.noted(name):
+def _scatter_piece(
+    build: StoreBuild, order: int, index: int, to: Blocking, piece: Piece, *, added: bool
+) -> None:
+    name = f"scatter/{order}/{index}"
+    if build.staging.has(name):
         return
+    both = not (build.directed or added or _mirrors_while_sorting(build))
     stored = loops = segments = 0
     for source, target, *given in piece():
-        both = not (task.directed or added or _mirrors(task))
-        weight = np.full(len(source), np.nan) if added and task.weights else given[0] if given else None
-        entries = scatter(source, target, to, both=both, added=added, weight=weight)
+        weight = np.full(len(source), np.nan) if added and build.weights else given[0] if given else None
+        entries = scatter_entries(source, target, to, both=both, added=added, weight=weight)
         ends = np.concatenate([[0], entries.ends]).astype(np.int64)
         weights = [] if entries.weights is None else [entries.weights]
-        task.work.aside(f"{_keys(order)}/{number}-{segments}", ends, entries.keys, *weights)
+        build.staging.write_scratch(
+            f"{_get_segment_folder(order)}/{index}-{segments}", ends, entries.keys, *weights
+        )
         segments += 1
         stored += 0 if added else len(source)
         loops += 0 if added else entries.loops
-    task.work.note(name, stored=stored, loops=loops, segments=segments)
+    build.staging.save_attributes(name, stored=stored, loops=loops, segments=segments)
 
 
-def loops(n: int, at_once: int) -> Iterator[Edges]:
-    """The loops of all vertices, in chunks."""
-    for start in range(0, n, at_once):
-        some = np.arange(start, min(start + at_once, n))
-        yield some, some
+def generate_loops(n: int, chunk_edges: int) -> Iterator[Edges]:
+    """Yield the loops of all vertices, in chunks."""
+    for start in range(0, n, chunk_edges):
+        vertices = np.arange(start, min(start + chunk_edges, n))
+        yield vertices, vertices
 
 
 class Segment(NamedTuple):
-    """A file of keys, block after block, behind the ends of the blocks."""
+    """A file with the ends of all blocks, then the keys of all blocks, then their weights if edges have weights."""
 
     path: Path
     ends: Ints
-    """0, then the end of every block among the keys."""
+    """0, then the end of every block in the keys."""
 
-    def size(self, block: int) -> int:
-        """The keys of a block."""
+    def count(self, block: int) -> int:
+        """Return the number of entries of a block."""
         return int(self.ends[block + 1] - self.ends[block])
 
-    def read(self, block: int, to: Keys) -> Keys:
-        """The keys of a block, in the first places of `to`."""
-        keys = to[: self.size(block)]
-        self._fill(keys, int(self.ends[block]))
+    def read_keys(self, block: int, out: Keys) -> Keys:
+        """Read the keys of a block into the beginning of `out`, and return this part of `out`."""
+        keys = out[: self.count(block)]
+        self._read_into(keys, int(self.ends[block]))
         return keys
 
-    def weights(self, block: int) -> EdgeWeights:
-        """The weights of a block's keys, which lie behind all keys."""
-        weights = np.empty(self.size(block))
-        self._fill(weights, int(self.ends[-1] + self.ends[block]))
+    def read_weights(self, block: int) -> EdgeWeights:
+        """Return the weights of the entries of a block."""
+        weights = np.empty(self.count(block))
+        self._read_into(weights, int(self.ends[-1] + self.ends[block]))
         return weights
 
-    def _fill(self, numbers: NDArray[Any], place: int) -> None:
-        """Reads numbers of 8 bytes, from a place behind the ends on."""
-        file = os.open(
-            self.path, os.O_RDONLY
-        )  # a fifth of the time of np.fromfile, which counts: blocks are small
+    def _read_into(self, out: NDArray[Any], position: int) -> None:
+        """Fill an array of 8-byte numbers from a position after the ends."""
+        file = os.open(self.path, os.O_RDONLY)  # five times as fast as np.fromfile, and blocks are small
         try:
-            read = os.preadv(file, [numbers.data], self.ends.nbytes + BYTES * place)
-            assert read == numbers.nbytes, self.path
+            size = os.preadv(file, [out.data], self.ends.nbytes + KEY_BYTES * position)
+            assert size == out.nbytes, self.path
         finally:
             os.close(file)
 
 
-def _segments(task: Task, order: int) -> list[Segment]:
-    """The segments of all pieces."""
-    folder, ends = task.work.scratch / _keys(order), task.grid.vertices**2 + 1
+def _open_segments(build: StoreBuild, order: int) -> list[Segment]:
+    folder, ends = build.staging.scratch / _get_segment_folder(order), build.grid.vertices**2 + 1
     paths = [
-        folder / f"{number}-{each}"
-        for number, note in enumerate(_scattered(task, order))
-        for each in range(note["segments"])
+        folder / f"{index}-{segment}"
+        for index, saved in enumerate(_load_scatter_counts(build, order))
+        for segment in range(saved["segments"])
     ]
     return [Segment(path, np.fromfile(path, np.int64, ends)) for path in paths]
 
 
-def _mirrors(task: Task) -> bool:
-    """True if the mirror image of an edge is made when its block is settled: rows and columns have one order."""
-    return not (task.directed or task.order.double)
+def _mirrors_while_sorting(build: StoreBuild) -> bool:
+    """True if mirror images are made when blocks are sorted: rows and columns have the same order."""
+    return not (build.directed or build.order.is_double)
 
 
-def _scattered(task: Task, order: int) -> list[dict[str, int]]:
-    """The notes of all pieces."""
-    notes = [task.work.noted(f"scatter/{order}/{number}") for number in range(len(_given(task)))]
-    if None in notes:
-        raise _unfinished(task, "scatter")
-    return [note for note in notes if note is not None]
+def _load_scatter_counts(build: StoreBuild, order: int) -> list[dict[str, int]]:
+    """Return the saved counts of all pieces."""
+    names = [f"scatter/{order}/{index}" for index in range(len(_get_pieces_and_loops(build)))]
+    if not all(build.staging.has(name) for name in names):
+        raise _make_unfinished_error(build, "scatter")
+    return [build.staging.load_attributes(name) for name in names]
 
 
-def _counted(task: Task, order: int) -> dict[str, int]:
-    side, scattered = task.grid.vertices, _scattered(task, order)
-    settled = [
-        task.work.noted(f"adjacency/{order}/{i}-{j}.col.npy") or {} for i in range(side) for j in range(side)
+def _sum_counts(build: StoreBuild, order: int) -> dict[str, int]:
+    side = build.grid.vertices
+    pieces = _load_scatter_counts(build, order)
+    blocks = [
+        build.staging.load_attributes(f"adjacency/{order}/{i}-{j}.col.npy")
+        for i in range(side)
+        for j in range(side)
     ]
-    return {key: sum(note[key] for note in scattered) for key in ("stored", "loops")} | {
-        key: sum(note[key] for note in settled) for key in ("nonzeros", "originals")
+    return {key: sum(saved[key] for saved in pieces) for key in ("stored", "loops")} | {
+        key: sum(saved[key] for saved in blocks) for key in ("nonzeros", "originals")
     }
 
 
-def _unfinished(task: Task, step: Step) -> UserError:
-    again = f"{task.order.choice.build_command} --share {step}:0/1"
+def _make_unfinished_error(build: StoreBuild, step: Step) -> UserError:
+    whole_step = f"{build.order.choice.build_command} --share {step}:0/1"
     return UserError(
-        f"not all jobs of the step {step} have ended. Wait for these jobs, or do the whole step: {again}"
+        f"not all jobs of the step {step} have finished. Wait for them, or do the whole step: {whole_step}"
     )
 
 
-def _keys(order: int) -> str:
+def _get_segment_folder(order: int) -> str:
     return f"keys/{order}"
 
 
-def _degrees(order: int, i: int) -> str:
+def _get_degree_file(order: int, i: int) -> str:
     return f"degrees/{order}/{i}"
 
 
-def _settle(task: Task, order: int, i: int, j: int, segments: list[Segment]) -> None:
-    name, side = f"adjacency/{order}/{i}-{j}", task.grid.vertices
-    if task.work.noted(f"{name}.col.npy"):
+def _write_block(build: StoreBuild, order: int, at: tuple[int, int], segments: list[Segment]) -> None:
+    """Sort a block and write it. `at` is its row and its column in the grid of blocks."""
+    (i, j), staging = at, build.staging
+    name = f"adjacency/{order}/{i}-{j}"
+    if staging.has(f"{name}.col.npy"):
         return
-    blocks = (i * side + j, *([j * side + i] if _mirrors(task) else []))
-    entries, rows = sum(segment.size(b) for segment in segments for b in blocks), len(task.ranges[i])
-    if task.weights:
-        settled = _settle_weighted(task, order, (i, j), segments, blocks)
-    elif entries * PER_KEY <= task.share:
-        keys, filled = np.empty(entries, np.uint64), 0
-        for segment in segments:
-            for turned, block in enumerate(blocks):
-                filled += len(_read(segment, block, keys[filled:], bool(turned), diagonal=i == j))
-        settled = settle(keys[:filled], rows)
-    else:
-        settled = settle_in_stripes(
-            partial(_pieces, segments, blocks, diagonal=i == j), rows, task.share // PER_KEY
-        )
-    task.work.put(f"{name}.rowptr", settled.rowptr)
-    if settled.val is not None:
-        task.work.put(f"{name}.val", settled.val)
-    task.work.put(f"{name}.col", settled.col, nonzeros=len(settled.col), originals=settled.originals)
+    block = _sort_block(build, order, at, segments)
+    staging.write_array(f"{name}.rowptr", block.rowptr)
+    if block.val is not None:
+        staging.write_array(f"{name}.val", block.val)
+    staging.write_array(f"{name}.col", block.col, nonzeros=len(block.col), originals=block.originals)
 
 
-def _settle_weighted(
-    task: Task, order: int, at: tuple[int, int], segments: list[Segment], blocks: Sequence[int]
-) -> Settled:
-    """A block with the weights of its entries. The two directions of an undirected edge must weigh the same."""
-    assert task.weights is not None
-    (i, j), rows = at, len(task.ranges[at[0]])
+def _sort_block(build: StoreBuild, order: int, at: tuple[int, int], segments: list[Segment]) -> SortedBlock:
+    """Sort a block, at once if it fits in the memory of a worker, else in stripes of rows."""
+    (i, j), side = at, build.grid.vertices
+    blocks = (i * side + j, *([j * side + i] if _mirrors_while_sorting(build) else []))
+    count, rows = sum(segment.count(b) for segment in segments for b in blocks), len(build.block_ranges[i])
+    weights = build.weights
+    rule = WeightRule(ADDED_LOOP_WEIGHT[weights], symmetric=not build.directed) if weights else None
+    max_keys = build.memory_per_worker // (WEIGHTED_ENTRY_BYTES if weights else ENTRY_BYTES)
     try:
-        settled = settle_weighted_in_stripes(
-            partial(_weighted_pieces, segments, blocks, diagonal=i == j),
-            rows,
-            task.share // PER_WEIGHTED_KEY,
-            LOOP[task.weights],
-            both=not task.directed,
-        )
-    except UnevenError as uneven:
-        row, col, one, other = uneven.args
-        target, source = (
-            int(maps.values_at(torch.tensor([place]))[0]) if maps else place
-            for place, maps in zip(
-                (task.ranges[i].start + row, task.ranges[j].start + col),
-                (task.order.maps.rows(order), task.order.maps.cols(order))
-                if task.order.maps
-                else (None, None),
-                strict=True,
-            )
-        )
-        raise uneven_weights(source, target, one, other) from None
-    assert settled.val is not None
-    if not (np.abs(settled.val) <= LARGEST_WEIGHT).all():
+        if count <= max_keys:
+            keys, values = _read_block(segments, blocks, count, diagonal=i == j, weighted=bool(weights))
+            block = sort_block(keys, rows, values, rule)
+        else:
+            read_chunks = partial(_read_chunks, segments, blocks, diagonal=i == j, weighted=bool(weights))
+            block = sort_block_in_stripes(read_chunks, rows, max_keys, rule)
+    except AsymmetricWeightError as error:
+        raise _name_vertices(build, order, at, error) from None
+    if block.val is not None and not (np.abs(block.val) <= MAX_WEIGHT).all():
         raise UserError(
-            f"dataset {task.contents.card.name}: the weights of an edge that is named repeatedly add up to more than "
-            f"{LARGEST_WEIGHT:.2g}. Scale all weights down."
+            f"dataset {build.contents.card.name}: the weights of an edge that occurs several times add up to more "
+            f"than {MAX_WEIGHT:.2g}. Scale all weights down."
         )
-    return settled
+    return block
 
 
-def _weighted_pieces(
-    segments: list[Segment], blocks: Sequence[int], *, diagonal: bool
-) -> Iterator[tuple[Keys, EdgeWeights]]:
-    """`_pieces` with their weights."""
+def _name_vertices(
+    build: StoreBuild, order: int, at: tuple[int, int], error: AsymmetricWeightError
+) -> UserError:
+    """Return the error for an entry of a block, with the original numbers of its vertices."""
+    row, col, forward, backward = error.args
+    maps = build.order.maps
+    target, source = (
+        int(vertex_map.values_at(torch.tensor([position]))[0]) if vertex_map else position
+        for position, vertex_map in (
+            (build.block_ranges[at[0]].start + row, maps and maps.rows(order)),
+            (build.block_ranges[at[1]].start + col, maps and maps.cols(order)),
+        )
+    )
+    return make_asymmetric_weight_error(source, target, forward, backward)
+
+
+def _read_block(
+    segments: list[Segment], blocks: Sequence[int], count: int, *, diagonal: bool, weighted: bool
+) -> Chunk:
+    """Return all entries of a block, in the order of the source."""
+    keys, weights, filled = np.empty(count, np.uint64), np.empty(count) if weighted else None, 0
     for segment in segments:
-        for turned, block in enumerate(blocks):
-            keys, weights = (
-                segment.read(block, np.empty(segment.size(block), np.uint64)),
-                segment.weights(block),
-            )
-            if turned:
-                kept = are_mirrored(keys, diagonal=diagonal)
-                keys, weights = mirrored(keys, diagonal=diagonal), weights[kept]
-            yield keys, weights
+        for is_mirrored, block in enumerate(blocks):
+            chunk = _read_chunk(segment, block, keys[filled:], bool(is_mirrored), diagonal, weighted)
+            stop = filled + len(chunk[0])
+            if weights is not None:
+                weights[filled:stop] = chunk[1]
+            filled = stop
+    return keys[:filled], None if weights is None else weights[:filled]
 
 
-def _put_degrees(task: Task, order: int, i: int) -> None:
-    """Puts the degrees of a row of blocks, from the row pointers."""
-    if (task.work.scratch / _degrees(order, i)).exists():
+def _read_chunks(
+    segments: list[Segment], blocks: Sequence[int], *, diagonal: bool, weighted: bool
+) -> Iterator[Chunk]:
+    """Yield the entries of a block and, if there are two blocks, the mirror images of the second, by segment."""
+    for segment in segments:
+        for is_mirrored, block in enumerate(blocks):
+            out = np.empty(segment.count(block), np.uint64)
+            yield _read_chunk(segment, block, out, bool(is_mirrored), diagonal, weighted)
+
+
+def _read_chunk(
+    segment: Segment, block: int, out: Keys, is_mirrored: bool, diagonal: bool, weighted: bool
+) -> Chunk:
+    """Read the entries of a block, or their mirror images, with the keys at the beginning of `out`."""
+    keys = segment.read_keys(block, out)
+    weights = segment.read_weights(block) if weighted else None
+    if not is_mirrored:
+        return keys, weights
+    if weights is not None:
+        weights = weights[has_mirror_image(keys, diagonal=diagonal)]
+    return mirror_entries(keys, diagonal=diagonal), weights
+
+
+def _write_degrees(build: StoreBuild, order: int, i: int) -> None:
+    """Write the degrees of a row of blocks, from its row pointers."""
+    if (build.staging.scratch / _get_degree_file(order, i)).exists():
         return
-    degrees = np.zeros(len(task.ranges[i]), np.int32)
-    for j in range(task.grid.vertices):
-        degrees += np.diff(task.work.array(f"adjacency/{order}/{i}-{j}.rowptr")).astype(np.int32)
-    task.work.aside(_degrees(order, i), degrees)
-
-
-def _read(segment: Segment, block: int, to: Keys, turned: bool, *, diagonal: bool) -> Keys:
-    """The keys of a block or, if `turned`, their mirror images, in the first places of `to`."""
-    keys = segment.read(block, to)
-    return mirrored(keys, diagonal=diagonal) if turned else keys
-
-
-def _pieces(segments: list[Segment], blocks: Sequence[int], *, diagonal: bool) -> Iterator[Keys]:
-    """The keys of a block and, if there are two blocks, the mirror images of the other's, segment by segment."""
-    for segment in segments:
-        for turned, block in enumerate(blocks):
-            yield _read(
-                segment, block, np.empty(segment.size(block), np.uint64), bool(turned), diagonal=diagonal
-            )
+    degrees = np.zeros(len(build.block_ranges[i]), np.int32)
+    for j in range(build.grid.vertices):
+        degrees += np.diff(build.staging.map_array(f"adjacency/{order}/{i}-{j}.rowptr")).astype(np.int32)
+    build.staging.write_scratch(_get_degree_file(order, i), degrees)

@@ -12,11 +12,11 @@ from harness.graph.model import LabelTask, Weighting
 from harness.sources import AnySource
 from harness.validation import CLASSES, WIDTH, Frozen, Seed
 
-# The data of the vertices in a card: features, labels, and the split. `harness.store.compose` follows the card.
+# Recipes for the data of the vertices: features, labels, and the split. `harness.store.contents` applies them.
 
 
 class GaussianFeatures(Frozen):
-    """A unit vector per class times `separation`, plus standard normal noise."""
+    """`separation` times the unit vector of the class, plus standard normal noise."""
 
     kind: Literal["gaussian"]
     width: int = Field(ge=1, le=WIDTH)
@@ -32,7 +32,7 @@ class UniformFeatures(Frozen):
 
 
 class FileFeatures(Frozen):
-    """Features are read from the source's own file, or from `path` (.npy, .csv, .txt) with one row per vertex."""
+    """Read from the source's own file, or from `path` (.npy, .csv, .txt) with one row per vertex."""
 
     kind: Literal["file"]
     path: str | None = None
@@ -40,27 +40,27 @@ class FileFeatures(Frozen):
 
 
 class PlantedLabels(Frozen):
-    """The class that the sbm planted; multi-label, a set of classes drawn for each planted class."""
+    """The class planted by the sbm; if multi-label, a set of classes drawn for each planted class."""
 
     kind: Literal["planted"]
 
 
 class DegreeLabels(Frozen):
-    """Vertices ranked by degree and cut into equal classes (Plexus). No model can learn from these labels."""
+    """Vertices ranked by degree and cut into equal classes (Plexus). Accuracies on these labels are meaningless."""
 
     kind: Literal["degree"]
 
 
 class UniformLabels(Frozen):
-    """Labels drawn uniformly (CAGNET); multi-label, each class with an even chance. No model can learn from them."""
+    """Drawn uniformly (CAGNET); if multi-label, each class with probability 1/2. Accuracies are meaningless."""
 
     kind: Literal["uniform"]
 
 
 class FileLabels(Frozen):
-    """Labels are read from the source's own file, or from `path`; -1 stands for no label.
+    """Read from the source's own file, or from `path`; -1 means no label.
 
-    Multi-label, a vertex has a row of zeros and ones, one a class, or -1 throughout.
+    If multi-label, a vertex has a row with a 0 or 1 for each class, or -1 in all columns.
     """
 
     kind: Literal["file"]
@@ -68,27 +68,27 @@ class FileLabels(Frozen):
 
 
 class RandomSplit(Frozen):
-    """Each vertex is drawn into train or valid with these chances, else into test."""
+    """Each vertex is assigned to train or valid with these probabilities, else to test."""
 
     kind: Literal["random"]
     train: float = Field(gt=0, le=1)
     valid: float = Field(0.0, ge=0, le=1)
 
     @model_validator(mode="after")
-    def _shares_fit(self) -> "RandomSplit":
+    def _check_sum(self) -> "RandomSplit":
         if self.train + self.valid > 1:
             raise ValueError(f"train + valid = {self.train + self.valid:g}; their sum is at most 1")
         return self
 
 
 class AllTrain(Frozen):
-    """Every vertex with a label trains (Plexus, CAGNET): no vertex is left to test on."""
+    """Every labelled vertex is used for training (Plexus, CAGNET); none is left for testing."""
 
     kind: Literal["all"]
 
 
 class FileSplit(Frozen):
-    """The split of the source's own file (`index` picks one), or of `path`: 0 none, 1 train, 2 valid, 3 test."""
+    """Read from the source's own file (`index` selects one), or from `path`: 0 none, 1 train, 2 valid, 3 test."""
 
     kind: Literal["file"]
     path: str | None = None
@@ -101,7 +101,7 @@ Split = RandomSplit | AllTrain | FileSplit
 
 
 class Expected(Frozen):
-    """Counts that the graph must have; those that are given are checked."""
+    """Counts that the graph must have. Only the counts that are set are checked."""
 
     n: int | None = None
     stored: int | None = None
@@ -110,13 +110,13 @@ class Expected(Frozen):
     nnz_sym: int | None = None
     nnz_adj: int | None = None
     tolerance: float = Field(0, ge=0, lt=1)
-    """The relative error of nnz_sym and nnz_adj, for a published number that is rounded or a graph that is drawn."""
+    """The accepted relative error of nnz_sym and nnz_adj, for rounded published numbers and generated graphs."""
     features: int | None = None
-    """The width of features that a file brings."""
+    """The width of features that are read from a file."""
     labelled: int | None = None
-    """The vertices that have a label."""
+    """The number of vertices with a label."""
     training: int | None = None
-    """Those among them in the training split."""
+    """The number of labelled vertices in the training split."""
 
 
 class DatasetCard(Frozen):
@@ -125,68 +125,67 @@ class DatasetCard(Frozen):
     name: str = Field(min_length=1)
     description: str = ""
     licence: str = ""
-    """The licence of the dataset, in its publisher's words; empty for a drawn graph."""
+    """The licence as its publisher states it; empty for a generated graph."""
     source: AnySource
     directed: bool = Field(False, validate_default=True)
     weights: Weighting | None = Field(None, validate_default=True)
-    """`normalised` or `raw`: the edges of the file carry weights, and A has their values; null: every edge counts 1."""
+    """`normalised` or `raw` if A has the edge weights of the file; null if every edge has the weight 1."""
     task: LabelTask = "single-label"
-    """One class a vertex and cross-entropy, or any number of classes and binary cross-entropy."""
+    """One class per vertex with cross-entropy, or any number of classes with binary cross-entropy."""
     classes: int = Field(ge=1, le=CLASSES)
     features: Annotated[Features, Field(discriminator="kind")]
     labels: Annotated[Labels, Field(discriminator="kind")]
     split: Annotated[Split, Field(discriminator="kind")]
     seed: Seed = 0
-    """The seed of all drawn data: edges, features, labels, split."""
+    """The seed of all generated data: edges, features, labels, split."""
     expected: Expected = Expected()
     nature: Literal["power", "clusters", "lattice"] | None = None
-    """The nature of its twins (`harness.store.catalog`): power-law degrees, the same with clusters, or a road map."""
+    """What its twins are like (`harness.store.twin_card`): power-law degrees, the same with clusters, or a road "
+    "map."""
 
     @field_validator("directed")
     @classmethod
-    def _as_the_source_draws(cls, directed: bool, known: ValidationInfo) -> bool:
+    def _check_directed(cls, directed: bool, known: ValidationInfo) -> bool:
         if getattr(known.data.get("source"), "directed", directed) != directed:
-            raise ValueError("the source is drawn the other way; source.directed and directed are the same")
+            raise ValueError("source.directed and directed must be equal")
         return directed
 
     @field_validator("weights")
     @classmethod
-    def _given_by_the_source(cls, weights: Weighting | None, known: ValidationInfo) -> Weighting | None:
+    def _check_weights(cls, weights: Weighting | None, known: ValidationInfo) -> Weighting | None:
         source = known.data.get("source")
         if weights and source is not None and not source.reads_weights:
-            raise ValueError(f"the source {source.kind} has no weights of edges")
+            raise ValueError(f"the source {source.kind} has no edge weights")
         return weights
 
     @field_validator("classes")
     @classmethod
-    def _suit_the_source(cls, classes: int, known: ValidationInfo) -> int:
+    def _check_classes(cls, classes: int, known: ValidationInfo) -> int:
         source = known.data.get("source")
-        if source is not None and (reason := source.misfit(classes)):
+        if source is not None and (reason := source.explain_misfit(classes)):
             raise ValueError(reason)
         return classes
 
     @field_validator("labels")
     @classmethod
-    def _planted_by_the_source(cls, labels: Labels, known: ValidationInfo) -> Labels:
+    def _check_planted(cls, labels: Labels, known: ValidationInfo) -> Labels:
         source = known.data.get("source")
         if labels.kind == "planted" and source is not None and not source.plants_labels:
             raise ValueError(
-                f"the source {source.kind} plants no labels, only sbm does; use degree, uniform or file"
+                f"the source {source.kind} does not plant labels, only sbm does; use degree, uniform or file"
             )
         return labels
 
     @field_validator("labels")
     @classmethod
-    def _of_the_task(cls, labels: Labels, known: ValidationInfo) -> Labels:
+    def _check_task(cls, labels: Labels, known: ValidationInfo) -> Labels:
         if labels.kind == "degree" and known.data.get("task") == "multi-label":
-            raise ValueError(
-                "a degree gives a vertex one class; for multi-label use uniform, planted or file"
-            )
+            raise ValueError("degree labels are single-label; for multi-label use uniform, planted or file")
         return labels
 
     @property
     def edges(self) -> int | None:
-        """The expected edges, each once in an undirected graph; the best of the counts that the card gives."""
+        """The expected number of edges, by the most precise count of the card. Undirected edges count once."""
         expected, ends = self.expected, 1 if self.directed else 2
         if self.nonzeros is not None and expected.n is not None:
             return (self.nonzeros - expected.n) // ends
@@ -194,16 +193,16 @@ class DatasetCard(Frozen):
 
     @property
     def nonzeros(self) -> int | None:
-        """The expected nonzeros of A, loops included; None if the card does not give the count."""
+        """The expected nonzeros of A, loops included; None if the card does not say."""
         expected = self.expected
         if expected.nnz_adj is not None or expected.nnz_sym is None or expected.n is None:
             return expected.nnz_adj
         return expected.nnz_sym + expected.n
 
-    def content(self) -> dict[str, Any]:
-        """The part of the card that decides the data: all but its prose and its checks.
+    def dump_data_fields(self) -> dict[str, Any]:
+        """Dump the fields that determine the data: all except prose and expected counts.
 
-        A key that is younger than some stores counts only where it is set: the stores of other cards keep their names.
+        Keys that were added after stores existed are included only if they are set, so other stores keep their names.
         """
         fields = self.model_dump(mode="json", exclude={"description", "licence", "expected", "nature"})
         for place, key in ((fields, "weights"), (fields["source"], "names")):

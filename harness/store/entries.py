@@ -1,15 +1,16 @@
-"""Edges in any order become the blocks of an adjacency, out of core, by two passes and one sort for each block:
+"""Turns edges in any order into blocks of an adjacency matrix, out of core: two passes and one sort per block.
 
-    1. scatter   an edge becomes an entry of some block, and its mirror image another; a chunk lies block by block
-    2. settle    the entries of a block are sorted, and each pair is kept once
+    1. scatter   every edge becomes an entry of some block, and its mirror image an entry of another; the entries of a
+                 chunk of edges are grouped by block
+    2. sort      the entries of a block are sorted, and duplicates are merged
 
-Where rows and columns have one order, mirror images are made in step 2, from the entries of the mirrored block.
+Where rows and columns have the same order, mirror images are made in step 2, from the entries of the mirrored block.
 
-An entry is one number of 64 bits: row, column and a flag, both counted from the block's corner, so that sorting numbers
-sorts entries. The flag is 0 for edges of the source and 1 for added entries (mirror images and loops), so that
-repetitions in the source can be counted. The blocks do not depend on the cut of the edges into chunks.
-Weights, where edges carry them, are a second array that is moved as the keys are. The weight of an added loop is NaN
-until the loop is settled, where an original takes its place.
+An entry is a 64-bit key: row, column and a flag, with row and column counted from the corner of the block, so that
+sorting keys sorts entries. The flag is 0 for edges of the source and 1 for entries that were added (mirror images and
+loops), so that duplicates in the source can be counted. The blocks do not depend on how edges are cut into chunks.
+The weights of weighted edges are a second array that is permuted like the keys. An added loop has the weight NaN until
+its block is sorted, when a loop of the source takes precedence.
 Verifier (tests/store/test_entries.py, test_weighted.py): scipy.
 """
 
@@ -21,49 +22,49 @@ import torch
 from numpy.typing import NDArray
 
 from harness.graph.model import EdgeWeights, Ints
-from harness.graph.normalise import UNEVEN
+from harness.graph.normalise import ASYMMETRY_TOLERANCE
 from harness.graph.order import Map
 from harness.kernels.jit import compiled
 
 Keys = NDArray[np.uint64]
-Ends = tuple[Ints, Ints]
-BYTES = 8
-"""The size of a key."""
-LARGEST_SIDE = 1 << 31
-LARGEST_32 = (1 << 31) - 1
+RowsAndCols = tuple[Ints, Ints]
+Chunk = tuple[Keys, EdgeWeights | None]
+"""Some entries of a block: their keys, and their weights if edges have weights."""
+KEY_BYTES = 8
+MAX_SIDE = 1 << 31
+INT32_MAX = (1 << 31) - 1
 ROW_BITS = 33
 BINS = 1024
-"""The stripes of rows in which the entries of a block are counted, if the block does not fit in memory."""
+"""The number of row ranges in which the entries of a block are counted, if the block does not fit in memory."""
 
 
 class Blocking(NamedTuple):
-    """The cut of a matrix into square blocks, and the maps of its rows and columns, None for the identity."""
+    """How a matrix is cut into square blocks, and the maps of its rows and columns (None for the identity)."""
 
     n: int
     blocks: int
-    """The blocks along each side."""
+    """The number of blocks along each side."""
     rows: Map | None = None
     cols: Map | None = None
 
     @property
     def size(self) -> int:
-        """Vertices of a block."""
+        """The number of vertices in a block."""
         return -(-self.n // self.blocks)
 
 
-class Scattered(NamedTuple):
-    """The entries of a chunk."""
+class ScatteredEntries(NamedTuple):
+    """The entries of a chunk of edges, grouped by block."""
 
     keys: Keys
-    """Block after block."""
     ends: Ints
-    """The end of each block among the keys, row by row of blocks."""
+    """The end of each block in `keys`, in row-major order of the blocks."""
     loops: int
     weights: EdgeWeights | None = None
-    """In the order of the keys; None for edges without weights."""
+    """In the order of `keys`; None for edges without weights."""
 
 
-def scatter(
+def scatter_entries(
     source: Ints,
     target: Ints,
     to: Blocking,
@@ -71,269 +72,276 @@ def scatter(
     both: bool,
     added: bool = False,
     weight: EdgeWeights | None = None,
-) -> Scattered:
-    """The entries of some edges: (target, source) and, with `both`, its mirror image."""
-    assert to.size < LARGEST_SIDE, to.size
-    most = len(source) * (1 + both)
+) -> ScatteredEntries:
+    """Return the entry (target, source) of every edge, and its mirror image if `both`, grouped by block."""
+    assert to.size < MAX_SIDE, to.size
+    capacity = len(source) * (1 + both)
     keys, blocks, counts = (
-        np.empty(most, np.uint64),
-        np.empty(most, np.int32),
+        np.empty(capacity, np.uint64),
+        np.empty(capacity, np.int32),
         np.zeros(to.blocks**2, np.int64),
     )
-    straight, mirrored = _places(source, target, to, both=both)
+    forward, mirrored = _locate_entries(source, target, to, both=both)
     grid, flags, out = (to.size, to.blocks), (both, added), (keys, blocks, counts)
-    made, loops = keys_of((source, target), straight, mirrored, grid, flags, out)
-    stops = np.cumsum(counts)
-    placed = np.empty(made, np.uint64)
-    place_keys(keys[:made], blocks[:made], stops - counts, placed)
+    count, loops = encode_entries((source, target), forward, mirrored, grid, flags, out)
+    ends = np.cumsum(counts)
+    grouped = np.empty(count, np.uint64)
+    group_by_block(keys[:count], blocks[:count], ends - counts, grouped)
     if weight is None:
-        return Scattered(placed, stops, loops)
-    of_keys, weights = np.repeat(weight, 1 + (both & (source != target))), np.empty(made)
-    place_keys(of_keys, blocks[:made], stops - counts, weights)
-    return Scattered(placed, stops, loops, weights)
+        return ScatteredEntries(grouped, ends, loops)
+    entry_weights = np.repeat(weight, 1 + (both & (source != target)))
+    grouped_weights = np.empty(count)
+    group_by_block(entry_weights, blocks[:count], ends - counts, grouped_weights)
+    return ScatteredEntries(grouped, ends, loops, grouped_weights)
 
 
-def mirrored(keys: Keys, *, diagonal: bool) -> Keys:
-    """The entries of block (I, J) replaced by their mirror images in block (J, I); loops on the diagonal have none."""
+def mirror_entries(keys: Keys, *, diagonal: bool) -> Keys:
+    """Replace entries of block (I, J) by their mirror images in block (J, I), in place. Loops have no mirror image."""
     return keys[: mirror_keys(keys, diagonal)]
 
 
-def are_mirrored(keys: Keys, *, diagonal: bool) -> NDArray[np.bool_]:
-    """True for the entries of block (I, J) that have a mirror image."""
-    off: NDArray[np.bool_] = keys >> ROW != keys >> COL & COLUMN
-    return off | (not diagonal)
+def has_mirror_image(keys: Keys, *, diagonal: bool) -> NDArray[np.bool_]:
+    """Return a mask of the entries of block (I, J) that have a mirror image."""
+    off_diagonal: NDArray[np.bool_] = keys >> ROW != keys >> COL & COLUMN
+    return off_diagonal | (not diagonal)
 
 
-def _places(source: Ints, target: Ints, to: Blocking, *, both: bool) -> tuple[Ends, Ends]:
-    """The rows and columns of the entries of these edges and, with `both`, of the mirror images."""
-    straight = _moved(target, to.rows), _moved(source, to.cols)
+def _locate_entries(
+    source: Ints, target: Ints, to: Blocking, *, both: bool
+) -> tuple[RowsAndCols, RowsAndCols]:
+    """Return the rows and columns of the entries and, if `both`, of their mirror images."""
+    forward = _apply_map(target, to.rows), _apply_map(source, to.cols)
     if not both:
-        return straight, straight
+        return forward, forward
     if to.rows is to.cols:
-        return straight, straight[::-1]
-    return straight, (_moved(source, to.rows), _moved(target, to.cols))
+        return forward, forward[::-1]
+    return forward, (_apply_map(source, to.rows), _apply_map(target, to.cols))
 
 
-def _moved(vertices: Ints, by: Map | None) -> Ints:
-    return vertices if by is None else by.positions_of(torch.from_numpy(vertices)).numpy()
+def _apply_map(vertices: Ints, vertex_map: Map | None) -> Ints:
+    return vertices if vertex_map is None else vertex_map.positions_of(torch.from_numpy(vertices)).numpy()
 
 
-class Settled(NamedTuple):
-    """A block, or some of its rows."""
+class SortedBlock(NamedTuple):
+    """A block in CSR form, or some of its rows."""
 
     rowptr: NDArray[np.integer]
-    """The row pointers, of 32 bits unless the entries need more."""
+    """int32 unless the number of entries needs more."""
     col: NDArray[np.int32]
     originals: int
-    """The different entries of the source."""
+    """The number of distinct entries that the source has."""
     val: EdgeWeights | None = None
-    """The weights of the entries; None for edges without weights."""
+    """None for edges without weights."""
 
 
-class UnevenError(Exception):
-    """The first entry of a block whose two directions weigh differently: its place, and both weights."""
+class WeightRule(NamedTuple):
+    """How the weights of equal entries are merged."""
+
+    loop: float
+    """The weight of an added loop."""
+    symmetric: bool
+    """True if both directions of an edge must have the same weight; an edge given once gets it in both."""
 
 
-def settle(keys: Keys, rows: int) -> Settled:
-    """The block of these keys, which are sorted in place."""
+class AsymmetricWeightError(Exception):
+    """The first entry of a block whose two directions have different weights: its row and column, and both weights."""
+
+
+def sort_block(
+    keys: Keys, rows: int, weights: EdgeWeights | None = None, rule: WeightRule | None = None
+) -> SortedBlock:
+    """Return the block with these entries. `keys` is sorted in place.
+
+    Duplicate weights of one direction are added in the order of the source, so the sums do not depend on its chunks.
+    """
+    order = None if weights is None else np.argsort(keys, kind="stable")
     keys.sort()
     rowptr, col = np.zeros(rows + 1, np.int64), np.empty(len(keys), np.int32)
-    kept, originals = settle_keys(keys, rowptr, col)
+    count, originals = compress_sorted_keys(keys, rowptr, col)
     np.cumsum(rowptr, out=rowptr)
-    return Settled(narrowed(rowptr), col[:kept].copy() if kept < len(col) else col, originals)
+    col = col[:count].copy() if count < len(col) else col
+    val = None if weights is None or rule is None else _merge_weights(keys, weights[order], rule)
+    return SortedBlock(narrow_rowptr(rowptr), col, originals, val)
 
 
-def settle_weighted(keys: Keys, weights: EdgeWeights, rows: int, loop: float, *, both: bool) -> Settled:
-    """The block of these keys with their weights; `loop` is the weight of an added loop.
-
-    Weights of one direction are summed in the order of the source, whatever its chunks. With `both`, an entry has the
-    mean of two directions that weigh the same, or the weight of the only one.
-    """
-    order = np.argsort(keys, kind="stable")
-    settled, val = settle(keys, rows), np.empty(len(keys))
-    wrong, one, other = settle_values(keys, weights[order], loop, both, val)
-    if wrong >= 0:
-        raise UnevenError(int(keys[wrong] >> ROW), int(keys[wrong] >> COL & COLUMN), one, other)
-    return settled._replace(val=val[: len(settled.col)].copy())
+def _merge_weights(keys: Keys, weights: EdgeWeights, rule: WeightRule) -> EdgeWeights:
+    """Return one weight for each distinct entry of the sorted keys."""
+    val = np.empty(len(keys))
+    count, asymmetric, forward, backward = merge_sorted_weights(keys, weights, rule.loop, rule.symmetric, val)
+    if asymmetric >= 0:
+        row, col = int(keys[asymmetric] >> ROW), int(keys[asymmetric] >> COL & COLUMN)
+        raise AsymmetricWeightError(row, col, forward, backward)
+    return val[:count].copy()
 
 
-def narrowed(rowptr: Ints) -> NDArray[np.integer]:
-    """The row pointers as the store keeps them. With short rows, they are most of its bytes."""
-    return rowptr.astype(np.int32 if rowptr[-1] <= LARGEST_32 else np.int64)
+def narrow_rowptr(rowptr: Ints) -> NDArray[np.integer]:
+    """Return the row pointers in the dtype of the store. With short rows, they are most of its bytes."""
+    return rowptr.astype(np.int32 if rowptr[-1] <= INT32_MAX else np.int64)
 
 
-Reader = Callable[[], Iterable[Keys]]
-"""The keys of a block, piece by piece; again at every call."""
+ReadChunks = Callable[[], Iterable[Chunk]]
+"""Reads the entries of a block chunk by chunk, from the beginning at every call."""
 
 
-def settle_in_stripes(pieces: Reader, rows: int, at_once: int) -> Settled:
-    """`settle` with at most so many keys in memory beside the result, unless a stripe of rows has more."""
+def sort_block_in_stripes(
+    read_chunks: ReadChunks, rows: int, max_keys: int, rule: WeightRule | None = None
+) -> SortedBlock:
+    """Like `sort_block`, with at most `max_keys` keys in memory besides the result, unless one stripe has more."""
     width = max(-(-rows // BINS), 1)
     counts = np.zeros(-(-rows // width), np.int64)
-    for keys in pieces():
+    for keys, _ in read_chunks():
         counts += np.bincount((keys >> np.uint64(ROW_BITS)).astype(np.int64) // width, minlength=len(counts))
-    rowptr, cols, originals = np.zeros(rows + 1, np.int64), [], 0
-    for first, last in _stripes(counts, at_once):
-        top, bottom = first * width, min(last * width, rows)
-        stripe, filled = np.empty(int(counts[first:last].sum()), np.uint64), 0
-        for keys in pieces():
-            filled += select_keys(keys, top, bottom, stripe[filled:])
-        settled = settle(stripe, rows)
-        rowptr[1:] += settled.rowptr[1:]
-        cols.append(settled.col)
-        originals += settled.originals
-    return Settled(narrowed(rowptr), np.concatenate(cols) if cols else np.zeros(0, np.int32), originals)
-
-
-def settle_weighted_in_stripes(
-    pieces: "WeightedReader", rows: int, at_once: int, loop: float, *, both: bool
-) -> Settled:
-    """`settle_weighted` with at most so many keys in memory beside the result."""
-    width = max(-(-rows // BINS), 1)
-    counts = np.zeros(-(-rows // width), np.int64)
-    for keys, _ in pieces():
-        counts += np.bincount((keys >> ROW).astype(np.int64) // width, minlength=len(counts))
     rowptr, cols, vals, originals = np.zeros(rows + 1, np.int64), [], [], 0
-    for first, last in _stripes(counts, at_once):
-        top, bottom = np.uint64(first * width) << ROW, np.uint64(min(last * width, rows)) << ROW
-        chosen = [
-            (keys[inside], weights[inside])
-            for keys, weights in pieces()
-            for inside in [(top <= keys) & (keys < bottom)]
-        ]
-        keys, weights = (np.concatenate(each) for each in zip(*chosen, strict=True))
-        settled = settle_weighted(keys, weights, rows, loop, both=both)
-        assert settled.val is not None
-        rowptr[1:] += settled.rowptr[1:]
-        cols.append(settled.col)
-        vals.append(settled.val)
-        originals += settled.originals
-    col = np.concatenate([np.zeros(0, np.int32), *cols])
-    return Settled(narrowed(rowptr), col, originals, np.concatenate([np.zeros(0), *vals]))
+    for first, last in _cut_into_stripes(counts, max_keys):
+        row_range = range(first * width, min(last * width, rows))
+        stripe = _read_rows(read_chunks, row_range, int(counts[first:last].sum()), weighted=rule is not None)
+        block = sort_block(stripe[0], rows, stripe[1], rule)
+        rowptr[1:] += block.rowptr[1:]
+        cols.append(block.col)
+        vals.append(block.val)
+        originals += block.originals
+    col = np.concatenate(cols) if cols else np.zeros(0, np.int32)
+    val = (
+        None if rule is None else np.concatenate([np.zeros(0), *(each for each in vals if each is not None)])
+    )
+    return SortedBlock(narrow_rowptr(rowptr), col, originals, val)
 
 
-WeightedReader = Callable[[], Iterable[tuple[Keys, EdgeWeights]]]
-"""The keys of a block and their weights, piece by piece; again at every call."""
+def _read_rows(read_chunks: ReadChunks, rows: range, count: int, *, weighted: bool) -> Chunk:
+    """Return the entries of these rows of a block, `count` in all, in the order of the source."""
+    keys, weights, filled = np.empty(count, np.uint64), np.empty(count) if weighted else None, 0
+    for chunk, chunk_weights in read_chunks():
+        out_weights = None if weights is None else weights[filled:]
+        filled += select_rows(chunk, chunk_weights, rows.start, rows.stop, keys[filled:], out_weights)
+    return keys, weights
 
 
-def _stripes(counts: Ints, at_once: int) -> list[tuple[int, int]]:
-    """Ranges of neighbouring bins, none with more than `at_once` keys unless one bin alone has more."""
-    stripes, first, held = [], 0, 0
+def _cut_into_stripes(counts: Ints, max_keys: int) -> list[tuple[int, int]]:
+    """Return ranges of adjacent bins with at most `max_keys` keys each; a larger bin is a range by itself."""
+    stripes, first, total = [], 0, 0
     for last, count in enumerate(counts.tolist()):
-        if held and held + count > at_once:
+        if total and total + count > max_keys:
             stripes.append((first, last))
-            first, held = last, 0
-        held += count
+            first, total = last, 0
+        total += count
     return [*stripes, (first, len(counts))]
 
 
-# The compiled loops: edges become keys, and sorted keys become rows.
+# Compiled loops: edges to keys, and sorted keys to rows.
 
 ROW, COL = np.uint64(33), np.uint64(1)
 COLUMN = np.uint64((1 << 32) - 1)
 
 
 @compiled(nogil=True)
-def keys_of(
+def encode_entries(
     ends: tuple[Any, Any],
-    straight: tuple[Any, Any],
+    forward: tuple[Any, Any],
     mirrored: tuple[Any, Any],
     grid: tuple[int, int],
     flags: tuple[bool, bool],
     out: tuple[Any, Any, Any],
 ) -> tuple[int, int]:
-    """Fills `out` with the keys and the blocks of some edges, each mirror image after its edge, and counts by block.
+    """Fill `out` with the keys and blocks of the entries, each mirror image after its edge, and counts per block.
 
-    `straight` and `mirrored` hold the rows and columns of the entries. Returns the number of entries and of loops.
+    `forward` and `mirrored` hold the rows and columns of the entries. Return the number of entries and of loops.
     """
     source, target = ends
     size, side = grid
     both, added = flags
     keys, blocks, counts = out
-    made = loops = 0
+    count = loops = 0
     for e in range(source.size):
-        loop = source[e] == target[e]
-        loops += loop
-        for turned in range(1 + (both and not loop)):
-            row, col = (mirrored[0][e], mirrored[1][e]) if turned else (straight[0][e], straight[1][e])
+        is_loop = source[e] == target[e]
+        loops += is_loop
+        for image in range(1 + (both and not is_loop)):
+            row, col = (mirrored[0][e], mirrored[1][e]) if image else (forward[0][e], forward[1][e])
             i, j = row // size, col // size
-            flag = np.uint64(turned or added)
-            keys[made] = (np.uint64(row - i * size) << ROW) | (np.uint64(col - j * size) << COL) | flag
-            blocks[made] = i * side + j
+            flag = np.uint64(image or added)
+            keys[count] = (np.uint64(row - i * size) << ROW) | (np.uint64(col - j * size) << COL) | flag
+            blocks[count] = i * side + j
             counts[i * side + j] += 1
-            made += 1
-    return made, loops
+            count += 1
+    return count, loops
 
 
 @compiled(nogil=True)
-def place_keys(keys: Any, blocks: Any, free: Any, placed: Any) -> None:
-    """Puts every key at the next free place of its block."""
-    for e in range(keys.size):
+def group_by_block(values: Any, blocks: Any, starts: Any, grouped: Any) -> None:
+    """Write every value to the next free place of its block. `starts` holds the free places and is advanced."""
+    for e in range(values.size):
         b = blocks[e]
-        placed[free[b]] = keys[e]
-        free[b] += 1
+        grouped[starts[b]] = values[e]
+        starts[b] += 1
 
 
 @compiled(nogil=True)
 def mirror_keys(keys: Any, diagonal: bool) -> int:
-    """Turns keys into those of mirror images, all flagged; returns the number of these."""
-    made = 0
+    """Replace keys by those of their mirror images, all flagged as added; return the number of mirror images."""
+    count = 0
     for e in range(keys.size):
         row, col = keys[e] >> ROW, (keys[e] >> COL) & COLUMN
-        keys[made] = (col << ROW) | (row << COL) | np.uint64(1)
-        made += not (diagonal and row == col)
-    return made
+        keys[count] = (col << ROW) | (row << COL) | np.uint64(1)
+        count += not (diagonal and row == col)
+    return count
 
 
 @compiled(nogil=True)
-def settle_keys(keys: Any, rowptr: Any, col: Any) -> tuple[int, int]:
-    """Fills the columns of sorted keys, each pair once, and counts by row; returns the pairs, all and of the source."""
-    kept = originals = 0
-    before = np.uint64(0)
+def compress_sorted_keys(keys: Any, rowptr: Any, col: Any) -> tuple[int, int]:
+    """Write the distinct columns of sorted keys and count them by row; return their number, total and of the "
+    "source."""
+    count = originals = 0
+    previous = np.uint64(0)
     for e in range(keys.size):
         key = keys[e]
-        if e == 0 or (key >> COL) != (before >> COL):
-            col[kept] = (key >> COL) & COLUMN
+        if e == 0 or (key >> COL) != (previous >> COL):
+            col[count] = (key >> COL) & COLUMN
             rowptr[(key >> ROW) + np.uint64(1)] += 1
-            kept += 1
+            count += 1
             originals += (key & COL) == np.uint64(0)
-        before = key
-    return kept, originals
+        previous = key
+    return count, originals
 
 
 @compiled(nogil=True)
-def settle_values(keys: Any, weights: Any, loop: float, both: bool, val: Any) -> tuple[int, float, float]:
-    """Fills the weights of sorted keys, each pair once. Returns the first uneven pair or -1, and its two weights."""
-    e = kept = 0
+def merge_sorted_weights(
+    keys: Any, weights: Any, loop: float, symmetric: bool, val: Any
+) -> tuple[int, int, float, float]:
+    """Write one weight for each distinct entry of sorted keys.
+
+    Return their number, the position of the first asymmetric entry or -1, and the two weights of this entry.
+    """
+    e = count = 0
     while e < keys.size:
-        begin, entry = e, keys[e] >> COL
-        straight = turned = 0.0
+        start, entry = e, keys[e] >> COL
+        forward = backward = 0.0
         originals = images = 0
         while e < keys.size and keys[e] >> COL == entry:
             if keys[e] & COL == np.uint64(0):
-                straight += weights[e]
+                forward += weights[e]
                 originals += 1
             elif not np.isnan(weights[e]):
-                turned += weights[e]
+                backward += weights[e]
                 images += 1
             e += 1
-        if both and originals and images:
-            if abs(straight - turned) > UNEVEN * max(abs(straight), abs(turned)):
-                return begin, straight, turned
-            val[kept] = (straight + turned) / 2
+        if symmetric and originals and images:
+            if abs(forward - backward) > ASYMMETRY_TOLERANCE * max(abs(forward), abs(backward)):
+                return count, start, forward, backward
+            val[count] = (forward + backward) / 2
         else:
-            val[kept] = straight if originals else turned if images else loop
-        kept += 1
-    return -1, 0.0, 0.0
+            val[count] = forward if originals else backward if images else loop
+        count += 1
+    return count, -1, 0.0, 0.0
 
 
 @compiled(nogil=True)
-def select_keys(keys: Any, first: int, last: int, chosen: Any) -> int:
-    """Copies the keys of the rows first .. last - 1; returns the number of these keys."""
-    copied = 0
+def select_rows(keys: Any, weights: Any, first: int, last: int, out: Any, out_weights: Any) -> int:
+    """Copy the keys of rows first .. last - 1, and their weights unless they are None; return the number of keys."""
+    count = 0
     low, high = np.uint64(first) << ROW, np.uint64(last) << ROW
     for e in range(keys.size):
         if low <= keys[e] and keys[e] < high:
-            chosen[copied] = keys[e]
-            copied += 1
-    return copied
+            out[count] = keys[e]
+            if weights is not None:
+                out_weights[count] = weights[e]
+            count += 1
+    return count

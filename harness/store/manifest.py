@@ -1,7 +1,7 @@
-"""The manifest of a store: its content, its cut, its origin, and the checksum of every file.
+"""The manifest of a store: what it holds, its partition, where its data comes from, and the checksum of every file.
 
-The manifest holds no time, no path of a machine and no host, so that equal inputs give equal bytes on every machine.
-The manifest is written last: a folder without a manifest is not a store.
+A manifest holds no time, no path and no host name, so equal inputs give equal bytes on every machine. It is written
+last: a folder without a manifest is not a store.
 """
 
 import hashlib
@@ -18,48 +18,48 @@ from harness.spec.dataset import DatasetChoice
 from harness.validation import Frozen, validate
 
 SCHEMA = 5
-FILE = "manifest.json"
+MANIFEST_FILE = "manifest.json"
 
 
 class FileRecord(Frozen):
-    """The size and the checksum that a file must have."""
+    """The size and the checksum of a file."""
 
     bytes: int
     sha256: str
 
 
 class BlockGrid(Frozen):
-    """The pieces into which vertices and feature columns are cut; a piece is the ceiling of its share."""
+    """The number of blocks along the vertices and along the feature columns; blocks are cut at the ceiling."""
 
     vertices: int
     features: int
 
 
 class Cut(Frozen):
-    """The work and the communication of each part of a partitioned store."""
+    """The work and the communication of each part of a partition."""
 
     bounds: tuple[int, ...]
     """The first vertex of each part, and the end."""
     nonzeros: tuple[int, ...]
-    """The nonzeros in the rows of each part: its work."""
+    """The nonzeros in the rows of each part, a measure of its work."""
     needed: tuple[int, ...]
-    """The rows of other parts that each part multiplies by and must receive."""
+    """The remote rows that each part needs to receive."""
     entries: tuple[int, ...] | None = None
-    """By a vertex cut: the nonzeros of each part, its work there."""
+    """For a vertex cut, the nonzeros assigned to each part."""
     copies: tuple[int, ...] | None = None
-    """By a vertex cut: the vertices that each part has a copy of."""
+    """For a vertex cut, the number of vertices copied to each part."""
 
 
 class Provenance(Frozen):
-    """The origin of the data."""
+    """Where the data comes from."""
 
     harness: str
-    """Version of the harness."""
+    """The version of the harness."""
     versions: dict[str, int]
-    """Versions of the generator, of the recipes and of the partition methods."""
+    """The versions of the generator, of the recipes and of the partition methods."""
     card: dict[str, JsonValue]
     sources: dict[str, FileRecord]
-    """The files that the build read, by path in the data folder."""
+    """The files that the build read, by their path in the data folder."""
 
 
 class Manifest(Frozen):
@@ -75,7 +75,7 @@ class Manifest(Frozen):
     counts: StageCounts
     permutation: Permutation
     seed: int
-    """The seed of the permutation or the partition; the card holds the seed of the graph."""
+    """The seed of the permutation or of the partition. The card holds the seed of the graph."""
     partition: str
     parts: int
     cut: Cut | None
@@ -89,43 +89,45 @@ class Manifest(Frozen):
 
     @property
     def choice(self) -> DatasetChoice:
-        """The choice of the build."""
+        """The dataset choice that the store was built for."""
         return DatasetChoice(**{key: getattr(self, key) for key in DatasetChoice.model_fields})
 
     @property
     def weights(self) -> Weighting | None:
-        """The values of a weighted A, as the card says; None if edges carry no weights."""
+        """How A uses edge weights; None for edges without weights."""
         return self.provenance.card.get("weights")  # type: ignore[return-value]
 
-    def text(self) -> str:
+    def to_json(self) -> str:
         return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
-    """The manifest of a store and the sha256 of its bytes."""
-    path = folder / FILE
+    """Return the manifest of a store, and the sha256 of its bytes."""
+    path = folder / MANIFEST_FILE
     try:
         content = path.read_bytes()
         fields = json.loads(content)
     except FileNotFoundError:
-        raise UserError(f"{folder} is not a store: it has no {FILE}. {_build(folder, None)}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}. {_build(folder, None)}") from None
+        raise UserError(
+            f"{folder} is not a store: it has no {MANIFEST_FILE}. {_suggest_build(folder, None)}"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}. {_suggest_build(folder, None)}") from None
     version = fields.get("schema_version") if isinstance(fields, dict) else None
     if version != SCHEMA:
         raise UserError(
-            f"{path} has the schema version {version!r}, this harness reads {SCHEMA}. {_build(folder, fields)}"
+            f"{path} has schema version {version!r}, but this harness reads {SCHEMA}. {_suggest_build(folder, fields)}"
         )
     try:
         return validate(Manifest, fields, str(path)), hashlib.sha256(content).hexdigest()
     except UserError as error:
-        raise UserError(f"{error} {_build(folder, fields)}") from None
+        raise UserError(f"{error} {_suggest_build(folder, fields)}") from None
 
 
-def _build(folder: Path, fields: Any) -> str:
-    """The way out for a folder whose manifest may be incomplete."""
+def _suggest_build(folder: Path, fields: Any) -> str:
+    """Return advice to build the store again. The fields of the manifest may be incomplete."""
     known: dict[str, Any] = {"name": folder.name.rpartition("-")[0] or folder.name}
     if isinstance(fields, dict):
         known |= {key: fields[key] for key in DatasetChoice.model_fields if key in fields}
-    choice = DatasetChoice.model_construct(**known)  # as it stands, sound or not
+    choice = DatasetChoice.model_construct(**known)  # not validated
     return f"Build it again: {choice.build_command}"

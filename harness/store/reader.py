@@ -1,7 +1,7 @@
-"""A dataset on disk: serves any rectangle, and opens only the blocks that overlap the rectangle.
+"""A dataset on disk: serves any rectangle of the graph, and opens only the blocks that overlap it.
 
-Files are mapped into memory and copied from. At the first opening of a file, its size and its checksum are compared
-with the manifest, so that a truncated or altered block is refused before anything is computed from the block.
+Files are memory-mapped. When a file is first opened, its size and checksum are compared with the manifest, so a
+truncated or altered block is refused before anything is computed from it.
 """
 
 from pathlib import Path
@@ -14,8 +14,8 @@ from torch import Tensor
 from harness.errors import UserError, environment_error
 from harness.files import hash_file, map_array
 from harness.graph.blocks import assert_within
-from harness.graph.normalise import scale_of
-from harness.graph.order import Orders, orders
+from harness.graph.normalise import inverse_sqrt
+from harness.graph.order import Orders, make_orders
 from harness.kernels.csr import Csr, row_indices, take, transpose
 from harness.kernels.parts import EntryScales, Placement, assemble
 from harness.progress import OnStep, ignore_step, report_steps
@@ -23,15 +23,18 @@ from harness.store.manifest import read_manifest
 
 
 class Store:
-    """`Blocks` over a folder.
+    """Implements `Blocks` for a folder.
 
-    Values of A are computed from degrees or weights, in double precision, and rounded once.
+    Values of A are computed from degrees or weights in float64, and rounded once.
     """
 
     def __init__(self, folder: Path, *, checksums: bool = True, dtype: torch.dtype = torch.float32) -> None:
-        """Opens a store; values of A come in `dtype`, that of the run.
+        """Open a store.
 
-        Without checksums only sizes are compared with the manifest: for large stores that were verified.
+        Args:
+            checksums: compare the checksum of each file with the manifest. If False, compare only its size, for large
+                stores that were verified before.
+            dtype: the dtype of the values of A.
         """
         manifest, self.manifest_hash = read_manifest(folder)
         self.folder, self.manifest, self._dtype, self._checksums = folder, manifest, dtype, checksums
@@ -39,60 +42,63 @@ class Store:
         self.task, self.classes, self.directed = manifest.task, manifest.classes, manifest.directed
         self.permutation, self.weights = manifest.permutation, manifest.weights
         self.bounds = manifest.cut.bounds if manifest.cut else None
-        self._seen: set[str] = set()
+        self._opened: set[str] = set()
 
     @property
-    def touched(self) -> int:
+    def opened_files(self) -> int:
         """The number of files that have been opened."""
-        return len(self._seen)
+        return len(self._opened)
 
     @property
     def orders(self) -> Orders[Tensor]:
-        """The index maps, whole."""
+        """The vertex maps of all rows and columns."""
         if self.manifest.cut is None:
-            return orders(self.permutation, self.n, self.manifest.seed)
-        p = torch.from_numpy(self._array("orders/p")).long()
+            return make_orders(self.permutation, self.n, self.manifest.seed)
+        p = torch.from_numpy(self._map_array("orders/p")).long()
         return Orders(p, p)
 
     def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
         assert_within(self.n, rows, cols)
-        order = self._kept(order)
+        order = self._resolve_order(order)
         if order not in self.manifest.orders:  # symmetric: A[q][:, p] is the transpose of A[p][:, q]
             return transpose(self.adjacency(cols, rows, 0))
         parts = []
-        for i, r in self._pieces(rows):
-            for j, c in self._pieces(cols):
+        for i, r in self._find_overlaps(rows):
+            for j, c in self._find_overlaps(cols):
                 top, left = i * self._side + r.start - rows.start, j * self._side + c.start - cols.start
-                parts.append(Placement(self._block(order, i, j), r, c, top, left))
+                parts.append(Placement(self._map_block(order, i, j), r, c, top, left))
         if self.weights:
             A = assemble(parts, (len(rows), len(cols)))
-            return A._replace(val=self._weighted(A, rows, cols, order).to(self._dtype))
-        scales = EntryScales(self._scale(rows, order), self._scale(cols, 1 - order), self._dtype)
+            return A._replace(val=self._compute_weighted_values(A, rows, cols, order).to(self._dtype))
+        scales = EntryScales(
+            self._compute_scale(rows, order), self._compute_scale(cols, 1 - order), self._dtype
+        )
         return assemble(parts, (len(rows), len(cols)), scales)
 
-    def _weighted(self, A: Csr, rows: range, cols: range, order: int) -> Tensor:
-        """The values of a rectangle of a weighted graph, from the weights in it."""
+    def _compute_weighted_values(self, A: Csr, rows: range, cols: range, order: int) -> Tensor:
+        """Return the values of a rectangle of a weighted graph. `A` holds its weights."""
         if self.weights == "raw" or not A.nnz:
             return A.val
         row_scale, col_scale = (
-            scale_of(self._vector("strengths", part, of)) for part, of in ((rows, order), (cols, 1 - order))
+            inverse_sqrt(self._read_vector("strengths", part, of))
+            for part, of in ((rows, order), (cols, 1 - order))
         )
         return A.val * (take(row_scale, row_indices(A)) * take(col_scale, A.col))
 
     def edge_parts(self, rows: range) -> Tensor | None:
-        """The parts are kept in the graph's own order: row by row, and by columns within a row."""
+        # The store has the parts in the graph's original order: row by row, and by columns within a row.
         cut = self.manifest.cut
         if cut is None or cut.copies is None:
             return None
         order = self.orders.p
         degrees = torch.empty(self.n, dtype=torch.int64)
         degrees[order] = self.degrees(range(self.n)).long()
-        A, own = self.adjacency(rows, range(self.n)), order[rows.start : rows.stop]
+        A, vertices = self.adjacency(rows, range(self.n)), order[rows.start : rows.stop]
         row = row_indices(A)
         by_column = torch.argsort(row * self.n + order[A.col.long()])  # within each row
-        place = torch.arange(A.nnz) - A.rowptr[row] + (degrees.cumsum(0) - degrees)[own][row]
+        position = torch.arange(A.nnz) - A.rowptr[row] + (degrees.cumsum(0) - degrees)[vertices][row]
         parts = torch.empty(A.nnz, dtype=torch.int32)
-        parts[by_column] = torch.from_numpy(self._array("orders/edges"))[place]
+        parts[by_column] = torch.from_numpy(self._map_array("orders/edges"))[position]
         return parts
 
     def feature_block(self, rows: range, cols: range) -> Tensor:
@@ -100,25 +106,25 @@ class Store:
         assert_within(self.features, cols)
         X_NF = torch.empty(len(rows), len(cols))
         width = -(-self.features // self.manifest.grid.features)
-        for i, r in self._pieces(rows):
-            for j, c in _overlaps(cols, width):
-                part = self._array(f"features/{i}-{j}")[r.start : r.stop, c.start : c.stop]
+        for i, r in self._find_overlaps(rows):
+            for j, c in _find_overlaps(cols, width):
+                part = self._map_array(f"features/{i}-{j}")[r.start : r.stop, c.start : c.stop]
                 top, left = i * self._side + r.start - rows.start, j * width + c.start - cols.start
                 X_NF[top : top + len(r), left : left + len(c)] = torch.from_numpy(part)
         return X_NF
 
     def labels(self, rows: range, order: int = 0) -> Tensor:
-        return self._vector("labels", rows, order)
+        return self._read_vector("labels", rows, order)
 
     def split(self, rows: range, order: int = 0) -> Tensor:
-        return self._vector("split", rows, order)
+        return self._read_vector("split", rows, order)
 
     def degrees(self, rows: range, order: int = 0) -> Tensor:
-        """Entries of these rows of A."""
-        return self._vector("degrees", rows, order)
+        """Return the number of entries in each of these rows of A."""
+        return self._read_vector("degrees", rows, order)
 
     def verify(self, on_step: OnStep = ignore_step) -> None:
-        """Compares every file with the manifest; raises at the first that differs."""
+        """Compare every file with the manifest; raise an error for the first that differs."""
         for name, record in report_steps(
             self.manifest.files.items(), lambda file: f"checking {file[0]}", on_step
         ):
@@ -127,53 +133,55 @@ class Store:
 
     @property
     def _side(self) -> int:
-        """Vertices in a block."""
+        """The number of vertices in a block."""
         return -(-self.n // self.manifest.grid.vertices)
 
-    def _kept(self, order: int) -> int:
+    def _resolve_order(self, order: int) -> int:
+        """Return the stored order; both are the same unless the permutation is double."""
         assert order in (0, 1), order
         return order if self.permutation == "double" else 0
 
-    def _pieces(self, part: range) -> list[tuple[int, range]]:
-        return _overlaps(part, self._side)
+    def _find_overlaps(self, part: range) -> list[tuple[int, range]]:
+        return _find_overlaps(part, self._side)
 
-    def _block(self, order: int, i: int, j: int) -> Csr:
-        """Block (i, j), mapped: its pattern, and the weights of its entries if they have any."""
+    def _map_block(self, order: int, i: int, j: int) -> Csr:
+        """Map block (i, j): its pattern, and the weights of its entries if edges have weights."""
         name = f"adjacency/{order}/{i}-{j}"
-        rowptr, col = (torch.from_numpy(self._array(f"{name}.{piece}")) for piece in ("rowptr", "col"))
-        val = torch.from_numpy(self._array(f"{name}.val")) if self.weights else torch.empty(0)
+        rowptr, col = (torch.from_numpy(self._map_array(f"{name}.{piece}")) for piece in ("rowptr", "col"))
+        val = torch.from_numpy(self._map_array(f"{name}.val")) if self.weights else torch.empty(0)
         return Csr(rowptr, col, val, min(self._side, self.n - j * self._side))
 
-    def _scale(self, part: range, order: int) -> Tensor:
-        """The factors of these rows of an order: one over the square roots of the degrees."""
+    def _compute_scale(self, part: range, order: int) -> Tensor:
+        """Return the normalisation factors of these rows: one over the square roots of the degrees."""
         return 1 / self.degrees(part, order).double().sqrt()
 
-    def _vector(self, name: str, rows: range, order: int) -> Tensor:
+    def _read_vector(self, name: str, rows: range, order: int) -> Tensor:
         assert_within(self.n, rows)
-        return torch.from_numpy(self._array(f"{name}/{self._kept(order)}")[rows.start : rows.stop]).clone()
+        vector = self._map_array(f"{name}/{self._resolve_order(order)}")
+        return torch.from_numpy(vector[rows.start : rows.stop]).clone()
 
-    def _array(self, name: str) -> NDArray[Any]:
-        """A file as an array: mapped, writable in memory and never written back."""
+    def _map_array(self, name: str) -> NDArray[Any]:
+        """Check a file and map it. The array is writable, but changes are not written back."""
         name = f"{name}.npy"
-        if name not in self._seen:
+        if name not in self._opened:
             if name not in self.manifest.files:
                 self._refuse(name, "is not in the manifest")
             self._check_size(name, self.manifest.files[name].bytes)
             if self._checksums:
                 self._check_content(name, self.manifest.files[name].sha256)
-            self._seen.add(name)
+            self._opened.add(name)
         try:
             return map_array(self.folder / name, "c")
         except ValueError as error:
             self._refuse(name, f"cannot be read: {error}")
         except OSError as error:
-            self._refuse_unread(name, error)
+            self._refuse_unreadable(name, error)
 
     def _check_size(self, name: str, expected: int) -> None:
         try:
             size = (self.folder / name).stat().st_size
         except OSError as error:
-            self._refuse_unread(name, error)
+            self._refuse_unreadable(name, error)
         if size != expected:
             self._refuse(name, f"has {size:,} bytes, the manifest says {expected:,}")
 
@@ -181,12 +189,12 @@ class Store:
         try:
             checksum = hash_file(self.folder / name)
         except OSError as error:
-            self._refuse_unread(name, error)
+            self._refuse_unreadable(name, error)
         if checksum != expected:
-            self._refuse(name, "was altered: its checksum is not the one in the manifest")
+            self._refuse(name, "was altered: its checksum differs from the manifest")
 
-    def _refuse_unread(self, name: str, error: OSError) -> Never:
-        """Refuses a file that is not there; what the system refuses, such as one more open file, is not its fault."""
+    def _refuse_unreadable(self, name: str, error: OSError) -> Never:
+        """Raise an error for a file that cannot be opened, or for the environment, as with too many open files."""
         if refused := environment_error(error):
             raise refused from None
         self._refuse(name, f"cannot be opened: {error.strerror}")
@@ -196,8 +204,8 @@ class Store:
         raise UserError(f"{self.folder / name} {reason}. Build the store again: {again}")
 
 
-def _overlaps(part: range, size: int) -> list[tuple[int, range]]:
-    """The blocks of this size that overlap the range, and the overlap in each block, counted from the block's start."""
+def _find_overlaps(part: range, size: int) -> list[tuple[int, range]]:
+    """Return the blocks of this size that overlap the range, each with the overlap counted from the block's start."""
     if not part:
         return []
     blocks = range(part.start // size, (part.stop - 1) // size + 1)

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from harness.comm.grid import Grid
 from harness.comm.layout import Coordinates
-from harness.graph.blocks import Blocks, SharedBlocks, multiplied
+from harness.graph.averaged import select_adjacency
+from harness.graph.blocks import Blocks
+from harness.graph.shared_blocks import SharedBlocks
 from harness.kernels.recorded import Kernels, autotune
 from harness.kernels.step_numbers import StepNumbers
 from harness.spec.spec import Spec
@@ -77,7 +79,7 @@ class Context:
         self.numbers = StepNumbers(self.device)
         self.measured = Measurements(self.device, chosen or {})
         self.memory = DeviceMemory(self.device, self.dtype, self.measured.choose_fastest)
-        self.blocks = RankBlocks(spec, facts, multiplied(blocks, spec.model.kind), self.memory)
+        self.blocks = RankBlocks(spec, facts, select_adjacency(blocks, spec.model.kind), self.memory)
         self._shared = blocks if isinstance(blocks, SharedBlocks) else None
 
     @property

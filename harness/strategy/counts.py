@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from harness.graph.blocks import Blocks, Rectangle, rectangle_of
-from harness.graph.model import SPLITS, TRAIN, LabelTask, labelled
+from harness.graph.blocks import Blocks, Rectangle, resolve_rectangle
+from harness.graph.model import SPLITS, TRAIN, LabelTask, has_label
 from harness.kernels import Csr
 from harness.kernels.parts import nonempty_columns, nonempty_rows
 from harness.spec.spec import Protocol as ProtocolChoice
@@ -85,16 +85,16 @@ class BlockCounts:
 
     def nonzeros(self, rows: range, cols: range, *, transposed: bool = False, order: int = 0) -> int:
         """Return the number of nonzeros. Counts are cached, because receivers and formulas ask in every layer."""
-        where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
+        where = resolve_rectangle(self._blocks, rows, cols, order, transposed=transposed)
         if where not in self._nonzeros:
             self._nonzeros[where] = self._read(where).nnz
         return self._nonzeros[where]
 
     def nonempty_columns(self, rows: range, cols: range, *, transposed: bool = False) -> int:
-        where = rectangle_of(self._blocks, rows, cols, 0, transposed=transposed)
+        where = resolve_rectangle(self._blocks, rows, cols, 0, transposed=transposed)
         if where not in self._filled:
             self._filled[where] = len(
-                (nonempty_rows if where.turned else nonempty_columns)(self._read(where))
+                (nonempty_rows if where.transposed else nonempty_columns)(self._read(where))
             )
         return self._filled[where]
 
@@ -117,7 +117,7 @@ def find_targets(blocks: Blocks, protocol: ProtocolChoice) -> Tensor:
     labels = blocks.labels(everyone)
     if labels.is_meta:
         return labels.new_empty(blocks.n, dtype=torch.int64)
-    counts = labelled(labels)
+    counts = has_label(labels)
     if protocol == "corrected":
         counts &= blocks.split(everyone) == TRAIN
     return counts.nonzero()[:, 0]

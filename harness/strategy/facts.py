@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from harness.graph.blocks import Blocks, assert_within
-from harness.graph.model import TRAIN, LabelTask, Weighting, labelled
+from harness.graph.model import TRAIN, LabelTask, Weighting, has_label
 from harness.graph.order import Permutation
 from harness.kernels import Csr
 from harness.kernels.csr import index_dtype
@@ -124,7 +124,7 @@ class ShapeBlocks:
 def facts_of(blocks: Blocks) -> Facts:
     """Count the facts of a store."""
     everyone = range(blocks.n)
-    known = labelled(blocks.labels(everyone))
+    known = has_label(blocks.labels(everyone))
     trains = known & (blocks.split(everyone) == TRAIN)
     return Facts(
         vertices=blocks.n,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.graph.blocks import Blocks, Rectangle, feature_rows, rectangle_of
+from harness.graph.blocks import Blocks, Rectangle, gather_features, resolve_rectangle
 from harness.graph.model import SPLITS, TRAIN
 from harness.kernels import Csr, cast, transpose
 from harness.kernels.csr import PackedFormat, get_packed_format, pack
@@ -52,7 +52,7 @@ class RankBlocks:
 
     def adjacency(self, rows: range, cols: range, order: int = 0, *, transposed: bool = False) -> Csr:
         """Return A[rows, cols] or A^T[rows, cols]. A block that is read twice is held once."""
-        where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
+        where = resolve_rectangle(self._blocks, rows, cols, order, transposed=transposed)
         if where not in self._adjacency:
             self._adjacency[where] = self._memory.hold_matrix(self._read(where))
         return self._adjacency[where]
@@ -61,7 +61,7 @@ class RankBlocks:
         self, rows: range, cols: range, order: int = 0, *, transposed: bool = False
     ) -> tuple[Csr, Tensor]:
         """Return `adjacency` without self-loops, and the self-loops of vertices that are both a row and a column."""
-        where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
+        where = resolve_rectangle(self._blocks, rows, cols, order, transposed=transposed)
         if where not in self._loopless:
             A, loops = split_diagonal(self._read(where), rows.start - cols.start)
             loops = self._memory.hold(TensorName.A, loops.to(self._memory.dtype))
@@ -100,7 +100,7 @@ class RankBlocks:
         """Return X[rows, cols] followed by the rows of the vertices `beyond`; a leaf tensor if features are trained."""
         X = self._blocks.feature_block(rows, cols)
         if beyond is not None:
-            X = torch.cat([X, feature_rows(self._blocks, beyond, cols)])
+            X = torch.cat([X, gather_features(self._blocks, beyond, cols)])
         X = self._memory.hold(TensorName.X, X.to(self._memory.dtype))
         return X.requires_grad_(self._spec.training.features)
 
@@ -178,13 +178,13 @@ class RankBlocks:
         return runs
 
     def _block(self, rows: range, cols: range, transposed: bool) -> Csr:
-        return self._read(rectangle_of(self._blocks, rows, cols, 0, transposed=transposed))
+        return self._read(resolve_rectangle(self._blocks, rows, cols, 0, transposed=transposed))
 
     def _read(self, where: Rectangle) -> Csr:
         A, dtype = self._blocks.adjacency(where.rows, where.cols, where.order), self._memory.dtype
         is_precise = A.val.is_meta or A.val.dtype.itemsize >= dtype.itemsize
         assert is_precise, f"a run in {dtype} was given A in {A.val.dtype}: open its store in that precision"
-        return transpose(A) if where.turned else A
+        return transpose(A) if where.transposed else A
 
     def _labels(self, piece: Piece, order: int) -> Tensor:
         y = self._blocks.labels(piece.rows, order)

@@ -19,11 +19,11 @@ from pydantic import TypeAdapter
 
 from harness import registry
 from harness.cli import main
-from harness.sources import AnySource, Rest
+from harness.sources import AnySource, ReadOptions
 from harness.spec.dataset import DatasetChoice
-from harness.store.build import open_dataset
-from harness.store.imported import ImportRequest, _source
-from harness.store.work import Work
+from harness.store.datasets import open_dataset
+from harness.store.graph_import import ImportRequest, _make_source_fields
+from harness.store.staging import StagingFolder
 from tests.doors.command import EDGES, ROOT, N, array, bring, listing, say
 
 FEATURES = np.ones((N, 2))
@@ -54,20 +54,24 @@ def spoilt(sound: np.ndarray, place: Any, value: Any) -> bytes:
             [],
             "row 6 (vertex 5), column 1: the feature is inf as a float32",
         ),
-        ({"labels": spoilt(LABELS, 3, 1 << 40)}, [], "--labels {} vertex 3: the label 1099511627776 is none"),
-        ({"labels": spoilt(LABELS, 2, -2)}, [], "--labels {} vertex 2: the label -2 is none"),
+        (
+            {"labels": spoilt(LABELS, 3, 1 << 40)},
+            [],
+            "--labels {} vertex 3: label 1099511627776 is out of range",
+        ),
+        ({"labels": spoilt(LABELS, 2, -2)}, [], "--labels {} vertex 2: label -2 is out of range"),
         (
             {"labels": array(LABELS)},
             ["--classes", "2"],
-            "--labels {} vertex 2: the label 2 is none. Labels are 0 .. 1",
+            "--labels {} vertex 2: label 2 is out of range. Labels are 0 .. 1",
         ),
         ({"labels": array(LABELS + 0.5)}, [], "vertex 0: 0.5 is not an integer"),
         ({"split": array(np.eye(N, 3) + [[1, 0, 0]] > 0)}, [], "--split {} vertex 1: its masks overlap"),
-        ({"split": spoilt(LABELS, 1, 4)}, [], "--split {} vertex 1: 4 is no part of a split"),
+        ({"split": spoilt(LABELS, 1, 4)}, [], "--split {} vertex 1: 4 is out of range"),
         ({}, ["--classes", "0"], "argument --classes: 0 is not accepted"),
         ({}, ["--memory", "1e-9"], "argument --memory: 1e-9 is not accepted: a number from 0.015625"),
         ({}, ["--memory", "nan"], "argument --memory: nan is not accepted"),
-        ({}, ["--vertices", "3"], "--edges {} line 3: the id 3 is not among 0 .. 2: set --vertices"),
+        ({}, ["--vertices", "3"], "--edges {} line 3: the id 3 is not in 0 .. 2: set --vertices"),
     ],
 )
 def test_a_refused_import_names_what_was_typed_and_where_it_is_wrong(project, files, more, said):
@@ -110,8 +114,10 @@ def test_a_byte_order_mark_changes_no_graph(project, name):
     def ends(mark: bytes) -> list[list[int]]:
         path = project / "brought" / name
         path.write_bytes(mark + EDGES[name])
-        source = TypeAdapter(AnySource).validate_python(_source(ImportRequest(name="a", edges=path)))
-        raw = source.graph(Rest(Path(), 0, 1, 0))
+        source = TypeAdapter(AnySource).validate_python(
+            _make_source_fields(ImportRequest(name="a", edges=path))
+        )
+        raw = source.read_graph(ReadOptions(Path(), 0, 1, 0))
         return [raw.source.tolist(), raw.target.tolist()]
 
     assert ends(b"\xef\xbb\xbf") == ends(b"")
@@ -156,7 +162,7 @@ def test_a_build_that_was_killed_after_its_seal_leaves_no_work(project, monkeypa
 
     folder = project / "datasets/store"
     with monkeypatch.context() as patch:
-        patch.setattr(Work, "discard", killed)
+        patch.setattr(StagingFolder, "discard", killed)
         with pytest.raises(Killed):
             say("data", "build", "tiny-sbm")
     assert any(path.name.endswith(".work") for path in folder.iterdir())

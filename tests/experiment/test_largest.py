@@ -12,8 +12,8 @@ from harness.registry import load_strategy
 from harness.replay import replay
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
-from harness.store.build import open_dataset
 from harness.store.catalog import load_card
+from harness.store.datasets import open_dataset
 from harness.strategies.sampling.bulk import Bulk
 from harness.strategies.sampling.composition import SampledStrategy
 from harness.strategy import BlockCounts, ShapeBlocks, admit, facts_of

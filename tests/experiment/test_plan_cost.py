@@ -14,8 +14,8 @@ from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
-from harness.store.build import build
 from harness.store.catalog import load_card
+from harness.store.datasets import build_store
 from harness.strategy import Ready, admit
 
 ROOT = find_root()
@@ -61,6 +61,6 @@ def test_a_store_is_as_large_as_told(
 ) -> None:
     monkeypatch.setenv("HARNESS_DATASETS", str(tmp_path))
     choice = DatasetChoice(name="sbm-4096", **order)
-    folder = build(ROOT, choice)
+    folder = build_store(ROOT, choice)
     built = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     assert estimate_store_bytes(ROOT, choice) == pytest.approx(built, rel=0.05)

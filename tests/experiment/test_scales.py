@@ -66,7 +66,7 @@ def test_every_experiment_has_tiny_runs(path: Path) -> None:
     assert max(spec.training.target for spec in tiny) <= 0.1
     for name in {spec.dataset.name for spec in tiny}:
         source = load_card(ROOT, name).source
-        assert not source.files(), f"{name} is fetched"
+        assert not source.list_files(), f"{name} is fetched"
         assert name.startswith("tiny-") or name == "directed-toy"
 
 

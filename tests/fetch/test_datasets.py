@@ -18,7 +18,7 @@ from harness.errors import UserError
 from harness.kernels.csr import to_scipy
 from harness.sources.graphsaint import PUBLISHED
 from harness.spec.dataset import DatasetChoice
-from harness.store.build import build
+from harness.store.datasets import build_store
 from harness.store.reader import Store
 
 N, EDGES, WIDTH, CLASSES = 60, 240, 8, 5
@@ -172,7 +172,7 @@ def published(site):
 
 
 def opened(root, name):
-    return Store(build(root, DatasetChoice(name=name)))
+    return Store(build_store(root, DatasetChoice(name=name)))
 
 
 def test_a_benchmark_of_ogb(root, published, capsys):
@@ -196,7 +196,7 @@ def test_a_benchmark_of_ogb(root, published, capsys):
 @pytest.mark.parametrize("permutation", ["none", "double"])
 def test_a_benchmark_of_ogb_in_arrays(root, published, permutation):
     assert main(["data", "fetch", "papers"]) == 0
-    store = Store(build(root, DatasetChoice(name="papers", permutation=permutation, seed=2)))
+    store = Store(build_store(root, DatasetChoice(name="papers", permutation=permutation, seed=2)))
     everyone, (p, q) = range(N), (each.numpy() for each in store.orders)
     A = to_scipy(store.adjacency(everyone, everyone)).toarray()
     np.testing.assert_allclose(A, adjacency(directed=True)[p][:, q], rtol=1e-6)
@@ -219,7 +219,7 @@ def test_reddit(root, published):
 @pytest.mark.parametrize("permutation", ["none", "double"])
 def test_sets_of_classes_of_graphsaint(root, published, permutation):
     assert main(["data", "fetch", "amazon"]) == 0
-    store = Store(build(root, DatasetChoice(name="amazon", permutation=permutation, seed=2)))
+    store = Store(build_store(root, DatasetChoice(name="amazon", permutation=permutation, seed=2)))
     everyone, (p, q) = range(N), (each.numpy() for each in store.orders)
     A = to_scipy(store.adjacency(everyone, everyone)).toarray()
     np.testing.assert_allclose(A, adjacency()[p][:, q], rtol=1e-6)
@@ -244,7 +244,7 @@ def test_a_matrix_of_suitesparse(root, published):
 @pytest.mark.parametrize("name", ["arxiv", "roads"])
 def test_what_is_not_fetched_says_how(root, name):
     with pytest.raises(UserError, match=rf"{name} is not fetched: .*harness data fetch {name}"):
-        build(root, DatasetChoice(name=name))
+        build_store(root, DatasetChoice(name=name))
 
 
 def test_a_drawn_graph_needs_nothing(root, capsys):
@@ -260,15 +260,15 @@ def test_another_archive_than_the_card_means_is_refused(root, published):
     (root / "datasets" / "catalog" / "arxiv.yaml").write_text(yaml.safe_dump(card))
     assert main(["data", "fetch", "arxiv"]) == 0
     with pytest.raises(UserError, match="has no member products/raw/"):
-        build(root, DatasetChoice(name="arxiv"))
+        build_store(root, DatasetChoice(name="arxiv"))
 
 
 def test_a_truncated_archive_is_refused_by_its_name(root, published, capsys):
     published.files["/snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"] = archive_of_ogb()[:-500]
     assert main(["data", "fetch", "arxiv"]) == 1
-    assert "arxiv.zip came damaged" in capsys.readouterr().err
+    assert "arxiv.zip arrived damaged" in capsys.readouterr().err
     with pytest.raises(UserError, match="arxiv is not fetched"):
-        build(root, DatasetChoice(name="arxiv"))
+        build_store(root, DatasetChoice(name="arxiv"))
 
 
 @pytest.mark.parametrize("weights", [(), ("--weights", "normalised")])
@@ -277,13 +277,13 @@ def test_a_published_matrix_is_imported_by_its_name(root, published, capsys, wei
     options = ["data", "import", "mine", "--from", "suitesparse:DIMACS10/roads", "--json"]
     if weights:
         assert main([*options, *weights]) == 2
-        assert "has no weights of edges: its values are of the kind pattern" in capsys.readouterr().out
+        assert "has no edge weights: its values are of the field pattern" in capsys.readouterr().out
         return
     assert main(options) == 0
     counts = json.loads(capsys.readouterr().out)["counts"]
     assert (counts["vertices"], counts["nnz_adj"]) == (N, np.count_nonzero(adjacency()))
     everyone = range(N)
-    found = to_scipy(Store(build(root, DatasetChoice(name="mine"))).adjacency(everyone, everyone))
+    found = to_scipy(Store(build_store(root, DatasetChoice(name="mine"))).adjacency(everyone, everyone))
     np.testing.assert_allclose(found.toarray(), adjacency(), rtol=1e-6)
     published.files.clear()
     assert main(["data", "fetch", "mine"]) == 0
@@ -308,7 +308,7 @@ def test_a_matrix_with_weights_is_imported_with_them(root, site, capsys):
     site.files["/sparse.tamu.edu/MM/Mine/net.tar.gz"] = packed.getvalue()
     options = ["--from", "suitesparse:Mine/net", "--weights", "raw"]
     assert main(["data", "import", "net", *options]) == 0
-    store = Store(build(root, DatasetChoice(name="net")), dtype=torch.float64)
+    store = Store(build_store(root, DatasetChoice(name="net")), dtype=torch.float64)
     found = to_scipy(store.adjacency(range(N), range(N))).toarray()
     np.testing.assert_allclose(found, A.toarray(), rtol=1e-15)
 
@@ -336,7 +336,7 @@ def test_sets_of_ogb_are_imported_by_their_names(root, published, capsys):
     told = json.loads(capsys.readouterr().out)
     assert (told["counts"]["classes"], told["counts"]["features"]) == (112, 128)
     assert "ROC-AUC" in told["accuracy"]
-    store = Store(build(root, DatasetChoice(name="theirs")))
+    store = Store(build_store(root, DatasetChoice(name="theirs")))
     np.testing.assert_array_equal(store.labels(range(N)).numpy(), np.tile(SETS, 23)[:, :112])
     assert (store.split(range(N)) == 2).sum() == len(PARTS["valid"])
 
@@ -344,12 +344,12 @@ def test_sets_of_ogb_are_imported_by_their_names(root, published, capsys):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--from", "suitesparse:roads"], "accepted are suitesparse:GROUP/NAME"),
-        (["--from", "suitesparse:../roads/x"], "accepted are suitesparse:GROUP/NAME"),
+        (["--from", "suitesparse:roads"], "expected suitesparse:GROUP/NAME"),
+        (["--from", "suitesparse:../roads/x"], "expected suitesparse:GROUP/NAME"),
         (["--from", "suitesparse:DIMACS10/a b"], "source.name = 'a b' is not accepted"),
         (["--from", "ogb:ogbn-mag"], "Known: ogbn-arxiv, ogbn-papers100M"),
-        (["--from", "ogb:ogbn-arxiv", "--weights", "raw"], "the source ogb has no weights of edges"),
-        (["--from", "snap:roads"], "accepted are suitesparse:GROUP/NAME"),
+        (["--from", "ogb:ogbn-arxiv", "--weights", "raw"], "the source ogb has no edge weights"),
+        (["--from", "snap:roads"], "expected suitesparse:GROUP/NAME"),
         (
             ["--from", "suitesparse:DIMACS10/roads", "--edges", "e.txt"],
             "a file (--edges FILE) or a published graph",
@@ -365,5 +365,7 @@ def test_origins_that_are_none_are_refused(root, site, capsys, options, told):
 
 def test_a_matrix_that_is_not_published_is_refused(root, site, capsys):
     assert main(["data", "import", "mine", "--from", "suitesparse:DIMACS10/nothing"]) != 0
-    assert f"{site.url}/sparse.tamu.edu/MM/DIMACS10/nothing.tar.gz answered 404" in capsys.readouterr().err
+    assert (
+        f"{site.url}/sparse.tamu.edu/MM/DIMACS10/nothing.tar.gz responded with 404" in capsys.readouterr().err
+    )
     assert not list((root / "datasets").glob("imported/*"))

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import RunError, UserError
-from harness.fetch.download import download, verify
+from harness.fetch.download import download_file, verify_download
 from harness.fetch.transfer import RetryPolicy
 from harness.sources.remote import RemoteFile
 
@@ -37,7 +37,7 @@ def remote(**known) -> RemoteFile:
 
 def fetch(folder: Path, **known) -> bytes:
     said: list[str] = []
-    return download(remote(**known), folder, said.append, QUICK).read_bytes()
+    return download_file(remote(**known), folder, said.append, QUICK).read_bytes()
 
 
 @pytest.fixture(autouse=True)
@@ -117,25 +117,25 @@ SLOW = RetryPolicy(pause=0.001, window=0.3, least=1000)
 @pytest.mark.parametrize(
     ("always", "patience", "said"),
     [
-        ("trickle", SLOW, r"in 6 attempts: only \d+ bytes came in 0 s\. \d+ bytes are kept"),
-        ("slow head", RetryPolicy(pause=0.001, silence=0.2), "in 6 attempts: no answer came in 0 s"),
-        ("503 0", QUICK, "in 6 attempts: the server answered 503"),
-        ("503 7200", QUICK, "in one attempt: .* asks to come again in 7,200 s"),
-        ("empty", QUICK, "in 6 attempts: nothing came. Nothing is kept"),
-        ("blind from 0 short", QUICK, "attempts: .*another part than was asked for|ended after"),
+        ("trickle", SLOW, r"in 6 attempts: only \d+ bytes were received in 0 s\. \d+ bytes are kept"),
+        ("slow head", RetryPolicy(pause=0.001, silence=0.2), "in 6 attempts: no response within 0 s"),
+        ("503 0", QUICK, "in 6 attempts: the server responded with 503"),
+        ("503 7200", QUICK, "in one attempt: .* asks to wait for 7,200 s"),
+        ("empty", QUICK, "in 6 attempts: nothing was received. Nothing was kept"),
+        ("blind from 0 short", QUICK, "attempts: .*a part that was not requested|ended after"),
         (
             "short",
             RetryPolicy(pause=0.0, attempts=4),
             r"in 4 attempts: it ended after.*4,687,500 bytes are kept",
         ),
         ("trickle", RetryPolicy(seconds=0.2), "took longer than 0 s"),
-        ("503", RetryPolicy(pause=50, seconds=20), "in one attempt: the server answered 503"),
+        ("503", RetryPolicy(pause=50, seconds=20), "in one attempt: the server responded with 503"),
     ],
 )
 def test_a_server_that_never_ends_is_given_up(site, tmp_path, always, patience, said):
     site.always = always
     with pytest.raises(RunError, match=said) as refusal:
-        download(remote(), tmp_path, lambda _: None, patience)
+        download_file(remote(), tmp_path, lambda _: None, patience)
     assert "HARNESS_MIRROR" in str(refusal.value)
     assert len(site.asked) <= 2 * QUICK.idle
     site.always = ""
@@ -170,7 +170,7 @@ def test_a_checksum_that_is_none_is_refused_before_anything_comes(site, tmp_path
     (tmp_path / "raw").mkdir(exist_ok=True)
     (tmp_path / "raw" / "graph.bin.sha256").write_bytes(beside)
     before = len(site.asked)
-    with pytest.raises(UserError, match=r"graph\.bin\.sha256 holds no sha256 .*delete it"):
+    with pytest.raises(UserError, match=r"graph\.bin\.sha256 does not hold a sha256 .*delete it"):
         fetch(tmp_path)
     assert len(site.asked) == before
     (tmp_path / "raw" / "graph.bin.sha256").unlink()
@@ -216,26 +216,26 @@ def test_an_archive_is_held_against_its_crcs_before_it_is_trusted(site, tmp_path
     if harm == "none" or (
         kind == "pt" and harm in ("cut", "end")
     ):  # which is then no zip, but may be a pickle
-        assert download(file, tmp_path, print, QUICK).read_bytes() == data
+        assert download_file(file, tmp_path, print, QUICK).read_bytes() == data
         return
     with pytest.raises((UserError, RunError), match="damaged"):
-        download(file, tmp_path, print, QUICK)
+        download_file(file, tmp_path, print, QUICK)
     assert path.exists() == by_hand
     assert not list(tmp_path.rglob("*.sha256"))
     site.files[PATH] = good
     path.unlink(missing_ok=True)
-    assert download(file, tmp_path, print, QUICK).read_bytes() == good
+    assert download_file(file, tmp_path, print, QUICK).read_bytes() == good
 
 
 def test_an_archive_whose_checksum_the_card_has_is_read_once(site, tmp_path, monkeypatch):
     site.files[PATH] = data = packed("zip")
-    monkeypatch.setattr("harness.fetch.download.damage", None)
+    monkeypatch.setattr("harness.fetch.download.find_damage", None)
     file = RemoteFile(
         url="https://data.example.org/sets/graph.bin",
         file="raw/graph.zip",
         sha256=hashlib.sha256(data).hexdigest().upper(),
     )
-    assert download(file, tmp_path, print, QUICK).read_bytes() == data
+    assert download_file(file, tmp_path, print, QUICK).read_bytes() == data
 
 
 def test_a_redirect_is_followed(site, tmp_path):
@@ -258,20 +258,20 @@ def test_a_file_that_changed_meanwhile_is_begun_anew(site, tmp_path):
 @pytest.mark.parametrize(
     ("fault", "known", "kind", "said"),
     [
-        ("410", {}, UserError, "answered 410"),
-        ("451", {}, UserError, "answered 451"),
-        ("gzip", {"sha256": SHA}, UserError, "came with the encoding 'gzip'"),
+        ("410", {}, UserError, "responded with 410"),
+        ("451", {}, UserError, "responded with 451"),
+        ("gzip", {"sha256": SHA}, UserError, "was sent with the encoding 'gzip'"),
         ("html", {}, UserError, "web page"),
-        ("no length", {}, UserError, "came without its length"),
-        ("cut", {}, UserError, "came without its length"),
-        ("cut", {"sha256": SHA}, UserError, "is not the file that is expected"),
-        ("cut", {"bytes": len(DATA)}, UserError, "has 2,500,000 bytes, and the card expects 5,000,000"),
-        ("404", {}, UserError, "answered 404"),
-        ("403", {}, UserError, "answered 403"),
+        ("no length", {}, UserError, "was sent without its length"),
+        ("cut", {}, UserError, "was sent without its length"),
+        ("cut", {"sha256": SHA}, UserError, "is not the expected file"),
+        ("cut", {"bytes": len(DATA)}, UserError, "has 2,500,000 bytes, but the card expects 5,000,000"),
+        ("404", {}, UserError, "responded with 404"),
+        ("403", {}, UserError, "responded with 403"),
         ("page", {}, UserError, "web page"),
-        ("", {"sha256": "0" * 64}, UserError, "is not the file that is expected"),
-        ("", {"bytes": 7}, UserError, r"has 5,000,000 bytes, and the card expects 7"),
-        ("no length", {"bytes": 7}, UserError, r"has 5,000,000 bytes, and the card expects 7"),
+        ("", {"sha256": "0" * 64}, UserError, "is not the expected file"),
+        ("", {"bytes": 7}, UserError, r"has 5,000,000 bytes, but the card expects 7"),
+        ("no length", {"bytes": 7}, UserError, r"has 5,000,000 bytes, but the card expects 7"),
     ],
 )
 def test_what_is_not_the_file_is_refused_and_not_kept(site, tmp_path, fault, known, kind, said):
@@ -279,7 +279,7 @@ def test_what_is_not_the_file_is_refused_and_not_kept(site, tmp_path, fault, kno
     with pytest.raises(kind, match=said) as refusal:
         fetch(tmp_path, **known)
     assert "HARNESS_MIRROR" in str(refusal.value)
-    assert str(refusal.value).endswith(f"by hand: {tmp_path / 'raw' / 'graph.bin'}")
+    assert str(refusal.value).endswith(f"by hand at {tmp_path / 'raw' / 'graph.bin'}")
     assert not (tmp_path / "raw" / "graph.bin").exists()
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.part")) == 0
     assert len(site.asked) == 1
@@ -349,13 +349,13 @@ def test_of_several_that_want_a_file_one_fetches_and_the_others_wait(site, tmp_p
 @pytest.mark.parametrize("file", ["../graph.bin", "raw/../../graph.bin", "/tmp/graph.bin"])
 def test_nothing_is_fetched_to_another_place(site, tmp_path, file):
     with pytest.raises(UserError, match="files are fetched into"):
-        download(RemoteFile(url="https://data.example.org/sets/graph.bin", file=file), tmp_path, print)
+        download_file(RemoteFile(url="https://data.example.org/sets/graph.bin", file=file), tmp_path, print)
     assert site.asked == []
 
 
 def test_a_folder_in_the_place_of_the_file_is_said_before_anything_comes(site, tmp_path):
     (tmp_path / "raw" / "graph.bin").mkdir(parents=True)
-    with pytest.raises(UserError, match="is in the way"):
+    with pytest.raises(UserError, match="exists but is not a file"):
         fetch(tmp_path)
     assert site.asked == []
 
@@ -377,7 +377,7 @@ def test_raw_may_be_a_link_to_another_disk(site, tmp_path):
 )
 def test_a_url_that_is_none_is_refused_in_words(tmp_path, monkeypatch, url):
     with pytest.raises(UserError, match="http"):
-        download(RemoteFile(url=url, file="x"), tmp_path, print, QUICK)
+        download_file(RemoteFile(url=url, file="x"), tmp_path, print, QUICK)
     monkeypatch.setenv("HARNESS_MIRROR", url)
     with pytest.raises(UserError, match="HARNESS_MIRROR="):
         fetch(tmp_path)
@@ -385,7 +385,7 @@ def test_a_url_that_is_none_is_refused_in_words(tmp_path, monkeypatch, url):
 
 @pytest.mark.parametrize("url", ["http://[2001:db8::1]:8080/a%20b/c?d=e", "http://h.example.org/a b"])
 def test_a_url_is_asked_for_as_it_is(site, monkeypatch, url):
-    asked = RemoteFile(url=url, file="x").asked.removeprefix(site.url)
+    asked = RemoteFile(url=url, file="x").request_url.removeprefix(site.url)
     assert asked == url.removeprefix("http:/").replace(" ", "%20")
 
 
@@ -412,14 +412,14 @@ def test_a_certificate_that_nobody_trusts_is_said_at_once(tmp_path, monkeypatch)
         threading.Thread(target=serve, daemon=True).start()
         monkeypatch.setenv("HARNESS_MIRROR", f"https://localhost:{server.getsockname()[1]}")
         with pytest.raises(UserError, match=r"The certificate of localhost is not trusted: .*SSL_CERT_FILE"):
-            download(remote(), tmp_path, said.append, QUICK)
+            download_file(remote(), tmp_path, said.append, QUICK)
     assert said == [], "it was not tried again"
 
 
 def test_a_proxy_that_is_gone_is_named_without_its_password(tmp_path, monkeypatch):
     monkeypatch.delenv("HARNESS_MIRROR")
     monkeypatch.setenv("https_proxy", "http://me:secret@127.0.0.1:9")
-    with pytest.raises(RunError, match=r"refused \(by the proxy 127\.0\.0\.1:9\)") as refusal:
+    with pytest.raises(RunError, match=r"refused \(through the proxy 127\.0\.0\.1:9\)") as refusal:
         fetch(tmp_path)
     assert "secret" not in str(refusal.value)
 
@@ -467,10 +467,10 @@ def test_the_first_download_is_trusted_and_the_file_is_held_to_it(tmp_path):
     fetch(tmp_path)
     path = tmp_path / "raw" / "graph.bin"
     assert (tmp_path / "raw" / "graph.bin.sha256").read_text() == f"{SHA}  graph.bin\n"
-    verify(remote(), tmp_path)
+    verify_download(remote(), tmp_path)
     path.write_bytes(DATA[:-1])
     with pytest.raises(UserError, match=r"graph\.bin was altered"):
-        verify(remote(), tmp_path)
+        verify_download(remote(), tmp_path)
     path.unlink()
     assert fetch(tmp_path) == DATA
 
@@ -484,7 +484,7 @@ def test_a_file_put_in_its_place_by_hand_is_taken(site, tmp_path):
 
 def test_only_the_web_is_asked(tmp_path):
     with pytest.raises(UserError, match="only http and https"):
-        download(RemoteFile(url="file:///etc/passwd", file="x"), tmp_path, print)
+        download_file(RemoteFile(url="file:///etc/passwd", file="x"), tmp_path, print)
 
 
 def test_no_test_reaches_another_machine():

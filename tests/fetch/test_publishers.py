@@ -14,7 +14,9 @@ from harness.store.catalog import list_cards, load_card
 
 ROOT = find_root(str(Path(__file__).parents[2]))
 REMOTES = {
-    remote.url: remote for name in list_cards(ROOT) for remote in load_card(ROOT, name).source.remotes()
+    remote.url: remote
+    for name in list_cards(ROOT)
+    for remote in load_card(ROOT, name).source.list_remote_files()
 }
 PUBLISHER = "sparse.tamu.edu"
 SECONDS = 60
@@ -38,7 +40,7 @@ def publishers(monkeypatch):
 @pytest.mark.timeout(3 * SECONDS)
 @pytest.mark.parametrize("url", sorted(REMOTES))
 def test_a_file_is_still_published(url):
-    """The first byte is asked for. A page in place of a file, as of a sign-in or a quota, is no file."""
+    """The first byte is asked for. A page in place of a file, as of a sign-in or a quota, is not a file."""
     asked = urllib.request.Request(url, headers={"Range": "bytes=0-0", "User-Agent": "parallel-gnn-harness"})
     with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
         assert answer.status in (200, 206)

@@ -10,7 +10,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import coalesce, remove_self_loops, to_undirected
 
 from harness.graph.model import RawGraph
-from harness.graph.normalise import normalise
+from harness.graph.normalise import normalise_adjacency
 from harness.kernels.csr import to_scipy
 
 
@@ -37,7 +37,7 @@ def test_equals_pyg(raw, directed):
     (source, target), weight = gcn_norm(edge_index, num_nodes=raw.n, dtype=torch.float64)
     expected = torch.zeros(raw.n, raw.n, dtype=torch.float64)
     expected[target, source] = weight
-    A, _ = normalise(raw, directed)
+    A, _ = normalise_adjacency(raw, directed)
     assert A.nnz == len(weight)
     np.testing.assert_allclose(dense(A), expected, rtol=1e-15)
 
@@ -50,7 +50,7 @@ def test_equals_the_matrix_formula(raw, directed):
     pattern = pattern > 0 if directed else pattern + pattern.T > 0
     with_loops = np.where(np.eye(raw.n, dtype=bool), 1.0, pattern)
     scale = np.diag(with_loops.sum(axis=1) ** -0.5)
-    A, _ = normalise(raw, directed)
+    A, _ = normalise_adjacency(raw, directed)
     np.testing.assert_allclose(dense(A), scale @ with_loops @ scale, rtol=1e-14)
 
 
@@ -59,7 +59,7 @@ def test_counts_are_those_of_sets(raw, directed):
     pairs = list(zip(raw.source.tolist(), raw.target.tolist(), strict=True))
     edges = {(u, v) for u, v in pairs if u != v}
     both_ways = edges if directed else edges | {(v, u) for u, v in edges}
-    A, counts = normalise(raw, directed)
+    A, counts = normalise_adjacency(raw, directed)
     assert counts.stored == len(pairs)
     assert counts.loops == sum(u == v for u, v in pairs)
     assert counts.duplicates == len(pairs) - len(set(pairs))
@@ -69,7 +69,7 @@ def test_counts_are_those_of_sets(raw, directed):
 
 def test_the_directed_path_of_three_tells_rows_from_columns():
     """The graph 0 -> 1 -> 2: row 1 has vertex 0, row 2 has vertex 1; in-degrees with the loop are 1, 2, 2."""
-    A, _ = normalise(RawGraph(3, np.array([0, 1]), np.array([1, 2])), directed=True)
+    A, _ = normalise_adjacency(RawGraph(3, np.array([0, 1]), np.array([1, 2])), directed=True)
     expected = [[1.0, 0.0, 0.0], [0.5**0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
     np.testing.assert_allclose(dense(A), expected, rtol=1e-15)
 
@@ -78,13 +78,13 @@ def test_the_directed_path_of_three_tells_rows_from_columns():
 def test_a_symmetric_graph_has_a_symmetric_matrix_to_the_bit(directed):
     ends = np.random.default_rng(0).integers(0, 50, (2, 200))
     raw = RawGraph(50, np.concatenate(ends), np.concatenate(ends[::-1]))
-    A = dense(normalise(raw, directed)[0])
+    A = dense(normalise_adjacency(raw, directed)[0])
     np.testing.assert_array_equal(A, A.T)
 
 
 @given(raw_graphs())
 def test_rows_are_sorted_and_typed(raw):
-    A, _ = normalise(raw, directed=True)
+    A, _ = normalise_adjacency(raw, directed=True)
     assert (A.rowptr.dtype, A.col.dtype, A.val.dtype) == (torch.int64, torch.int32, torch.float64)
     for first, last in zip(A.rowptr[:-1].tolist(), A.rowptr[1:].tolist(), strict=True):
         row = A.col[first:last].tolist()

@@ -11,15 +11,22 @@ import pytest
 import torch
 
 from harness.errors import UserError
+from harness.graph.hypergraph import EPSILON, build_nets
+from harness.graph.libra import partition_with_libra
+from harness.graph.metis_partition import find_neighbours
 from harness.graph.model import RawGraph
-from harness.graph.normalise import normalise
-from harness.graph.order import permuted
-from harness.graph.partition import in_order, parts_of, random_parts, volumes
-from harness.graph.partitioners import EPSILON, libra_parts, neighbours, nets
+from harness.graph.normalise import normalise_adjacency
+from harness.graph.order import permute_matrix
+from harness.graph.partition import (
+    assign_random_parts,
+    compute_parts,
+    count_needed_rows,
+    order_by_part,
+)
 from harness.kernels.csr import from_coo, to_scipy
 from harness.kernels.random import Purpose, random_order
 from harness.sources.sbm import Sbm
-from harness.sources.source import generate
+from harness.sources.source import generate_graph
 
 METHODS = ["random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph", "libra"]
 N, PARTS = 307, 4
@@ -28,27 +35,27 @@ N, PARTS = 307, 4
 @pytest.fixture(scope="module")
 def communities():
     """Edges from even vertices to odd ones are kept in both directions, others in one."""
-    raw = generate(Sbm(N, PARTS, 12, 0.95, seed=1))
+    raw = generate_graph(Sbm(N, PARTS, 12, 0.95, seed=1))
     kept = (raw.source % 2 == 0) | (raw.source < raw.target)
-    return normalise(RawGraph(N, raw.source[kept], raw.target[kept]), directed=True)[0]
+    return normalise_adjacency(RawGraph(N, raw.source[kept], raw.target[kept]), directed=True)[0]
 
 
 @pytest.fixture(scope="module")
 def found(communities):
     """The part of every vertex, by method, computed once."""
-    return {method: parts_of(communities, method, PARTS, seed=3) for method in METHODS}
+    return {method: compute_parts(communities, method, PARTS, seed=3) for method in METHODS}
 
 
 def total(A, part):
     """The number of rows exchanged by all parts."""
-    partition = in_order(part, PARTS)
-    return sum(volumes(permuted(A, partition.order, partition.order), partition.bounds))
+    partition = order_by_part(part, PARTS)
+    return sum(count_needed_rows(permute_matrix(A, partition.order, partition.order), partition.bounds))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_vertex_is_in_exactly_one_part_and_parts_keep_their_order(found, method):
     part = found[method]
-    partition = in_order(part, PARTS)
+    partition = order_by_part(part, PARTS)
     assert sorted(partition.order.tolist()) == list(range(N))
     assert (partition.bounds[0], partition.bounds[-1]) == (0, N)
     for number, rows in enumerate(partition.ranges):
@@ -59,27 +66,27 @@ def test_every_vertex_is_in_exactly_one_part_and_parts_keep_their_order(found, m
 @pytest.mark.parametrize("method", METHODS)
 def test_the_partitioned_matrix_is_scipys(communities, found, method):
     part = found[method]
-    order = in_order(part, PARTS).order
+    order = order_by_part(part, PARTS).order
     P = np.eye(N)[order]
     expected = P @ to_scipy(communities).toarray() @ P.T
-    np.testing.assert_array_equal(to_scipy(permuted(communities, order, order)).toarray(), expected)
+    np.testing.assert_array_equal(to_scipy(permute_matrix(communities, order, order)).toarray(), expected)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_partition_is_a_function_of_the_seed(communities, found, method):
-    assert torch.equal(parts_of(communities, method, PARTS, seed=3), found[method])
-    assert not torch.equal(parts_of(communities, method, PARTS, seed=4), found[method])
+    assert torch.equal(compute_parts(communities, method, PARTS, seed=3), found[method])
+    assert not torch.equal(compute_parts(communities, method, PARTS, seed=4), found[method])
 
 
 def test_a_hypergraph_is_cut_alike_on_any_number_of_threads(communities, found, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert torch.equal(parts_of(communities, "hypergraph", PARTS, seed=3), found["hypergraph"])
+    assert torch.equal(compute_parts(communities, "hypergraph", PARTS, seed=3), found["hypergraph"])
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("parts", [1, 2, 7, N])
 def test_any_number_of_parts_up_to_the_vertices(communities, method, parts):
-    part = parts_of(communities, method, parts, seed=0)
+    part = compute_parts(communities, method, parts, seed=0)
     assert part.shape == (N,)
     assert not part.is_floating_point()
     assert set(part.tolist()) <= set(range(parts))
@@ -87,12 +94,14 @@ def test_any_number_of_parts_up_to_the_vertices(communities, method, parts):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_graph_without_edges(method):
-    A, _ = normalise(RawGraph(5, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)), directed=True)
-    assert total(A, parts_of(A, method, PARTS, seed=0)) == 0
+    A, _ = normalise_adjacency(
+        RawGraph(5, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)), directed=True
+    )
+    assert total(A, compute_parts(A, method, PARTS, seed=0)) == 0
 
 
 def test_random_parts_are_equal_blocks_of_a_shuffle(communities):
-    sizes = torch.bincount(random_parts(N, PARTS, 0)).tolist()
+    sizes = torch.bincount(assign_random_parts(N, PARTS, 0)).tolist()
     assert sizes == [77, 77, 77, N - 3 * 77]
 
 
@@ -115,23 +124,23 @@ def test_a_hypergraph_balances_nonzeros_to_epsilon_and_one_row(communities, foun
 def test_metis_sees_an_undirected_graph_without_loops(communities):
     dense = to_scipy(communities).toarray() != 0
     expected = (dense | dense.T) & ~np.eye(N, dtype=bool)
-    np.testing.assert_array_equal(neighbours(communities).toarray(), expected)
+    np.testing.assert_array_equal(find_neighbours(communities).toarray(), expected)
 
 
 def test_the_metric_of_the_column_nets_is_the_volume(communities, found):
     """The sum over nets of (parts touched - 1), which the engine minimises."""
     part = found["random"].numpy()
-    km1 = sum(len(set(part[net])) - 1 for net in nets(communities, np.arange(N)))
+    km1 = sum(len(set(part[net])) - 1 for net in build_nets(communities, np.arange(N)))
     assert km1 == total(communities, found["random"])
 
 
 def test_a_net_holds_its_own_row_even_without_loops():
     path = from_coo(torch.tensor([1, 2]), torch.tensor([0, 1]), torch.ones(2), (3, 3))
-    assert [sorted(net.tolist()) for net in nets(path, np.arange(3))] == [[0, 1], [1, 2], [2]]
+    assert [sorted(net.tolist()) for net in build_nets(path, np.arange(3))] == [[0, 1], [1, 2], [2]]
 
 
 def test_parts_may_be_empty():
-    partition = in_order(torch.tensor([3, 0, 3, 0]), 5)
+    partition = order_by_part(torch.tensor([3, 0, 3, 0]), 5)
     assert partition.order.tolist() == [1, 3, 0, 2]
     assert partition.bounds == (0, 2, 2, 2, 4, 4)
 
@@ -141,7 +150,7 @@ def test_parts_may_be_empty():
 
 def by_the_rules(A, parts, seed):
     """The part of every edge by Libra's rules on sets, and the parts that have a copy of each vertex."""
-    M = neighbours(A).tocoo()
+    M = find_neighbours(A).tocoo()
     edges = sorted((int(u), int(v)) for u, v in zip(M.row, M.col, strict=True) if u < v)
     degree = np.bincount(M.row, minlength=A.rows)
     load, copies, part_of = [0] * parts, [set() for _ in range(A.rows)], {}
@@ -161,7 +170,7 @@ def by_the_rules(A, parts, seed):
 @pytest.mark.parametrize("parts", [1, 3, 70])
 def test_libra_follows_its_rules_and_counts_its_copies(communities, parts):
     """Seventy parts take two words a vertex. Copies are the rows and columns that scipy finds filled."""
-    cut = libra_parts(communities, parts, seed=5)
+    cut = partition_with_libra(communities, parts, seed=5)
     part_of, copies = by_the_rules(communities, parts, 5)
     A = to_scipy(communities).tocoo()
     for u, v, part in zip(A.row.tolist(), A.col.tolist(), cut.edges.tolist(), strict=True):
@@ -175,7 +184,7 @@ def test_libra_follows_its_rules_and_counts_its_copies(communities, parts):
 
 
 def test_libra_copies_less_than_chance_and_balances_edges(communities):
-    cut, part = libra_parts(communities, PARTS, seed=0), np.random.default_rng(0)
+    cut, part = partition_with_libra(communities, PARTS, seed=0), np.random.default_rng(0)
     A = to_scipy(communities).tocoo()
     drawn = part.integers(0, PARTS, A.nnz)
     by_chance = sum(len(np.union1d(A.row[drawn == p], A.col[drawn == p])) for p in range(PARTS))
@@ -189,4 +198,4 @@ def test_libra_copies_less_than_chance_and_balances_edges(communities):
 def test_a_missing_library_is_named_with_how_to_get_it(communities, monkeypatch, method, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UserError, match=rf"partition {method} needs .*{package}.*pip install"):
-        parts_of(communities, method, PARTS, seed=0)
+        compute_parts(communities, method, PARTS, seed=0)

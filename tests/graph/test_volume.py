@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from scipy import sparse
 
-from harness.graph.partition import volumes
+from harness.graph.partition import count_needed_rows
 from harness.kernels.csr import from_scipy
 from tests.random_matrices import random_matrix
 
@@ -18,10 +18,10 @@ def test_volumes_are_scipys(bounds, density):
     for start, stop in pairwise(bounds):
         there = set(M[start:stop].nonzero()[1].tolist())
         expected.append(len(there - set(range(start, stop))))
-    assert volumes(from_scipy(M), bounds) == expected
+    assert count_needed_rows(from_scipy(M), bounds) == expected
 
 
 def test_a_part_receives_what_its_rows_read_not_what_its_columns_send():
     """Vertex 0 sends to 1 and 2: the second part needs one row, the first none."""
     M = sparse.csr_array(([1.0, 1.0], ([1, 2], [0, 0])), shape=(3, 3))
-    assert volumes(from_scipy(M), (0, 1, 3)) == [0, 1]
+    assert count_needed_rows(from_scipy(M), (0, 1, 3)) == [0, 1]

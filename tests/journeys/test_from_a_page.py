@@ -20,7 +20,7 @@ from harness.cli import main
 from harness.kernels import to_scipy
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
-from harness.store.build import open_dataset
+from harness.store.datasets import open_dataset
 from harness.strategy import Promise
 from tests.check.test_examples import CODE
 from tests.journeys.test_pages import commands_of, environment, section

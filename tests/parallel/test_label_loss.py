@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from harness.check.case import Case
 from harness.comm.grid import Grid
-from harness.graph.model import SPLITS, labelled
+from harness.graph.model import SPLITS, has_label
 from harness.ledger import Ledger
 from harness.models import SplitAccuracy
 from harness.run.trainer import Trainer
@@ -54,12 +54,12 @@ def test_loss_and_f1_equal_those_of_torch_and_sklearn(
     ranks: Any, strategy: str, grid: dict[str, int]
 ) -> None:
     before, labels, split = serially(0)
-    counts = labelled(labels) & (split == SPLITS["train"])
+    counts = has_label(labels) & (split == SPLITS["train"])
     loss = binary_cross_entropy_with_logits(before[counts], labels[counts].double())
     after, *_ = serially(1)
     for trained_loss, hits in ranks(prod(grid.values()), trained, strategy, grid):
         assert trained_loss == pytest.approx(loss.item(), rel=1e-13)
         for name, value in SPLITS.items():
-            counts = labelled(labels) & (split == value)
+            counts = has_label(labels) & (split == value)
             theirs = f1_score(labels[counts], after[counts] > 0, average="micro")
             assert hits[name].correct / hits[name].total == pytest.approx(theirs, rel=1e-12)

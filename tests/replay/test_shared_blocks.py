@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from harness.check.case import check_graph
-from harness.graph.blocks import Blocks, SharedBlocks
+from harness.graph.blocks import Blocks
 from harness.graph.model import Graph
+from harness.graph.shared_blocks import SharedBlocks
 from harness.kernels.csr import Csr, from_coo, to_scipy
 from harness.kernels.parts import (
     compact_columns,

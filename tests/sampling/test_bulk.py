@@ -22,7 +22,7 @@ from harness.check.laws import (
 from harness.check.reference import train_densely
 from harness.comm.grid import Grid
 from harness.errors import UserError
-from harness.graph.model import TRAIN, labelled
+from harness.graph.model import TRAIN, has_label
 from harness.kernels.parts import select_rows
 from harness.ledger import MOVING, SAMPLING, AxisName, Ledger, Phase
 from harness.replay import replay
@@ -117,7 +117,7 @@ def test_what_moves_is_what_is_needed(name: str, grid: str) -> None:
     strategy, store = strategy_of(case), case.store()
     A = store.adjacency(range(store.n), range(store.n))
     counted = case.graph()
-    targets = ((counted.split == TRAIN) & labelled(counted.y)).nonzero()[:, 0]
+    targets = ((counted.split == TRAIN) & has_label(counted.y)).nonzero()[:, 0]
     assert len(targets) == sampler_of(strategy).schedule.targets
     for rank in range(4):
         at = strategy.coordinates(rank)

@@ -11,7 +11,7 @@ from harness.check.case import Case
 from harness.check.kit import HERE
 from harness.comm.grid import Grid
 from harness.errors import UserError
-from harness.graph.model import TRAIN, labelled
+from harness.graph.model import TRAIN, has_label
 from harness.kernels import to_scipy
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.replay import replay
@@ -38,7 +38,7 @@ def case_of(name: str, ranks: int = 3, batch: int = 8, **params: Any) -> Case:
 
 def graph_of(case: Case) -> tuple[Any, torch.Tensor]:
     store, graph = case.store(), case.graph()
-    targets = ((graph.split == TRAIN) & labelled(graph.y)).nonzero()[:, 0]
+    targets = ((graph.split == TRAIN) & has_label(graph.y)).nonzero()[:, 0]
     return store.adjacency(range(store.n), range(store.n)), targets
 
 

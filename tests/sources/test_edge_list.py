@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from harness.errors import UserError
-from harness.sources import Rest
+from harness.sources import ReadOptions
 from harness.sources.edge_list import EdgeList
 
 EDGES = [(0, 1), (1, 2), (4, 0)]
@@ -18,7 +18,7 @@ def written(tmp_path, text, name="g.txt"):
 
 
 def read_edge_list(path, **options):
-    return EdgeList(kind="edges", path=path.name, **options).graph(Rest(path.parent, 0, 1, 0))
+    return EdgeList(kind="edges", path=path.name, **options).read_graph(ReadOptions(path.parent, 0, 1, 0))
 
 
 def pairs(raw):
@@ -66,7 +66,7 @@ def test_a_header_is_left_out(tmp_path):
 def test_no_edges(tmp_path, text):
     path = written(tmp_path, text)
     assert pairs(read_edge_list(path, n=3)) == []
-    with pytest.raises(UserError, match="holds no edge"):
+    with pytest.raises(UserError, match="has no edges"):
         read_edge_list(path)
 
 
@@ -78,7 +78,7 @@ def test_no_edges(tmp_path, text):
         ("0 1\n1 2.5\n", {}, "line 2"),
         ("from,to\n0,1\n", {}, "header: true"),
         ("alpha beta 1.0\n", {}, "line 1"),
-        ("0 1\n1 7\n", {"n": 5}, "line 2: the id 7 is not among 0 .. 4"),
+        ("0 1\n1 7\n", {"n": 5}, "line 2: the id 7 is not in 0 .. 4"),
         ("0 1\n-1 2\n", {}, "line 2: the id -1"),
         ("1 2\n0 1\n", {"base": 1}, "line 2: the id 0"),
         ("0 1\n99999999999999999999 1\n", {}, "line 2"),

@@ -9,7 +9,7 @@ from torch_geometric.datasets import AmazonProducts, Flickr
 
 from harness.errors import UserError
 from harness.graph.model import TEST, TRAIN, VALID
-from harness.sources import Rest, graphsaint
+from harness.sources import ReadOptions, graphsaint
 from harness.sources.graphsaint import FILES, GraphSaint
 
 N, CLASSES = 41, 7
@@ -34,7 +34,9 @@ def written(folder, *, labels=SETS, compressed=True):
 
 
 def read(folder):
-    return GraphSaint(kind="graphsaint", path=folder.name).stream(Rest(folder.parent, 0, CLASSES, 0))
+    return GraphSaint(kind="graphsaint", path=folder.name).open_stream(
+        ReadOptions(folder.parent, 0, CLASSES, 0)
+    )
 
 
 def edges(stream, at_once):
@@ -75,10 +77,10 @@ def test_a_vertex_may_have_no_labels(tmp_path):
     [
         ("class_map.json", '{"0": [0, 1], "1": [1]}', "vertex 1: .* not of the same kind"),
         ("class_map.json", '{"0": [0, 1], "1": 1}', "vertex 1: .* not of the same kind"),
-        ("class_map.json", '{"0": [0, 0.5]}', "is not made of whole numbers"),
-        ("class_map.json", '{"0": [0, 1], "41": [1, 0]}', "names vertex 41"),
-        ("class_map.json", '{"0": [0, 1], "1": [1,', "is no vertex with its classes"),
-        ("class_map.json", "<html>quota</html>", "is no vertex with its classes"),
+        ("class_map.json", '{"0": [0, 0.5]}', "does not consist of integers"),
+        ("class_map.json", '{"0": [0, 1], "41": [1, 0]}', "has vertex 41"),
+        ("class_map.json", '{"0": [0, 1], "1": [1,', "is not a vertex with its classes"),
+        ("class_map.json", "<html>quota</html>", "is not a vertex with its classes"),
         ("role.json", '{"tr": [0], "va": []}', "role.json"),
         (
             "role.json",
@@ -99,7 +101,7 @@ def test_what_does_not_fit_is_named(tmp_path, file, text, told):
     ("changes", "told"),
     [
         ({"shape": np.array([N, N + 1])}, "Expected n x n"),
-        ({"indptr": np.zeros(N + 1, np.int32)}, "do not cut"),
+        ({"indptr": np.zeros(N + 1, np.int32)}, "do not match"),
         (
             {"indices": np.full(3, N), "indptr": np.array([0, 3, *[3] * (N - 1)])},
             r"edges with ids \d+ .. 41, but its vertices are 0 .. 40",
@@ -123,6 +125,6 @@ def test_features_of_other_vertices_are_refused(tmp_path):
 
 
 def test_the_published_ones_are_four_files():
-    remotes = GraphSaint(kind="graphsaint", dataset="amazon").remotes()
+    remotes = GraphSaint(kind="graphsaint", dataset="amazon").list_remote_files()
     assert [remote.file for remote in remotes] == [f"raw/graphsaint/amazon/{file}" for file in FILES]
     assert len({remote.url for remote in remotes}) == 4

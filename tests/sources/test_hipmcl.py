@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.sources import Rest
-from harness.sources.hipmcl import HEAD, CombBlas, Triples
+from harness.sources import ReadOptions
+from harness.sources.hipmcl import HEADER, CombBlas, Triples
 
 NAMES = [f"protein|{number % 7}_{chr(97 + number)}" for number in range(20)] + ["ö", "Z"]
 RNG = np.random.default_rng(2)
@@ -18,7 +18,7 @@ ENDS[0, : len(NAMES)] = np.arange(len(NAMES))
 
 def read(source, folder, at_once):
     """The graph as edges between numbers."""
-    stream = source.stream(Rest(folder, 0, 1, 0))
+    stream = source.open_stream(ReadOptions(folder, 0, 1, 0))
     chunks = [chunk for piece in stream.pieces(at_once) for chunk in piece()]
     found = [pair for source, target in chunks for pair in zip(source.tolist(), target.tolist(), strict=True)]
     return stream, Counter(found)
@@ -51,8 +51,8 @@ def test_the_order_of_lines_changes_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "holds no edge"),
-        ("\n\n", "holds no edge"),
+        ("", "has no edges"),
+        ("\n\n", "has no edges"),
         ("a\tb\t1\nc\n", "Expected"),
         ("alone\n", "Expected"),
         (" a b\n", "line 1: 'a b' has an end that is empty"),
@@ -62,7 +62,7 @@ def test_the_order_of_lines_changes_nothing(tmp_path):
 def test_lines_that_are_no_triples_are_refused(tmp_path, text, told):
     (tmp_path / "g.triples").write_text(text)
     with pytest.raises(UserError, match=told):
-        Triples(kind="triples", path="g.triples").stream(Rest(tmp_path, 0, 1, 0))
+        Triples(kind="triples", path="g.triples").open_stream(ReadOptions(tmp_path, 0, 1, 0))
 
 
 def binary(path, bits=64, value="<f4", n=22, **changes):
@@ -73,7 +73,7 @@ def binary(path, bits=64, value="<f4", n=22, **changes):
     entries["row"], entries["col"] = ENDS
     said = {"size": entries.itemsize, "format": 0, "rows": n, "cols": n, "entries": len(entries), **changes}
     head = b"HKDT" + np.array([1, *said.values()], "<u8").tobytes()
-    assert len(head) == HEAD.itemsize == 52
+    assert len(head) == HEADER.itemsize == 52
     path.write_bytes(head + entries.tobytes())
 
 
@@ -89,10 +89,10 @@ def test_binary_is_the_same_graph(tmp_path, bits, value, at_once):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"format": 1}, "does not begin as expected"),
+        ({"format": 1}, "has an unexpected header"),
         ({"cols": 3}, "an adjacency is square"),
         ({"entries": 61}, "61 entries of 20 bytes"),
-        ({"n": 5}, r"edges with ids 0 .. 21, but its vertices are 0 .. 4\. Are its ids of 64 bits"),
+        ({"n": 5}, r"edges with ids 0 .. 21, but its vertices are 0 .. 4\. Do its ids have 64 bits"),
         ({"bits": 32, "value": "<f8"}, "index_bits"),
         ({"bits": 32, "value": "<f4"}, "two ids take 16"),
     ],
@@ -100,11 +100,11 @@ def test_binary_is_the_same_graph(tmp_path, bits, value, at_once):
 def test_binary_that_is_not_whole_is_refused(tmp_path, changes, told):
     binary(tmp_path / "g.bin", **changes)
     with pytest.raises(UserError, match=told):
-        CombBlas(kind="combblas", path="g.bin").stream(Rest(tmp_path, 0, 1, 0))
+        CombBlas(kind="combblas", path="g.bin").open_stream(ReadOptions(tmp_path, 0, 1, 0))
 
 
 @pytest.mark.parametrize("data", [b"", b"HKDT", b"PK" + bytes(60)])
 def test_another_file_is_refused(tmp_path, data):
     (tmp_path / "g.bin").write_bytes(data)
-    with pytest.raises(UserError, match="does not begin as expected"):
-        CombBlas(kind="combblas", path="g.bin").stream(Rest(tmp_path, 0, 1, 0))
+    with pytest.raises(UserError, match="has an unexpected header"):
+        CombBlas(kind="combblas", path="g.bin").open_stream(ReadOptions(tmp_path, 0, 1, 0))

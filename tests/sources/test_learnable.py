@@ -4,20 +4,20 @@ import pytest
 import torch
 
 from harness.graph.model import TEST, TRAIN
-from harness.graph.normalise import normalise
-from harness.graph.vertex_data import gaussian_features, random_split
+from harness.graph.normalise import normalise_adjacency
+from harness.graph.vertex_data import draw_gaussian_features, draw_random_split
 from harness.kernels.csr import row_indices
 from harness.sources.sbm import Sbm
-from harness.sources.source import generate
+from harness.sources.source import generate_graph
 
 
 def accuracy(homophily, seed, epochs, use_graph=True):
     """Test accuracy of a 3-layer GCN in plain torch, hidden 64, Adam 0.01; without the graph, of the same MLP."""
     sbm = Sbm(2000, 8, 10, homophily, seed)
-    A, _ = normalise(generate(sbm), directed=False)
+    A, _ = normalise_adjacency(generate_graph(sbm), directed=False)
     y = sbm.labels(range(2000))
-    X = gaussian_features(y, range(2000), 8, 32, 1.0, seed)
-    split = random_split(y, 0, 0.1, 0.1, seed)
+    X = draw_gaussian_features(y, range(2000), 8, 32, 1.0, seed)
+    split = draw_random_split(y, 0, 0.1, 0.1, seed)
     matrix = torch.sparse_coo_tensor(
         torch.stack([row_indices(A), A.col.long()]), A.val.float(), A.shape, check_invariants=True
     )

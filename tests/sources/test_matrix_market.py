@@ -8,7 +8,7 @@ from scipy import sparse
 from scipy.io import mmwrite
 
 from harness.errors import UserError
-from harness.sources import Rest
+from harness.sources import ReadOptions
 from harness.sources.matrix_market import MatrixMarket
 
 HEADER = "%%MatrixMarket matrix coordinate"
@@ -21,7 +21,7 @@ def written(tmp_path, text, name="g.mtx"):
 
 
 def read_matrix_market(path):
-    return MatrixMarket(kind="mtx", path=path.name).graph(Rest(path.parent, 0, 1, 0))
+    return MatrixMarket(kind="mtx", path=path.name).read_graph(ReadOptions(path.parent, 0, 1, 0))
 
 
 def pairs(raw):
@@ -72,8 +72,8 @@ def test_gzipped(tmp_path):
     [
         ("", "line 1"),
         ("hello\n", "line 1"),
-        (f"{HEADER} pattern general\n3 3 2\n1 2\n", "holds 1 entries"),
-        (f"{HEADER} pattern general\n3 3 1\n1 2\n2 1\n", "holds 2 entries"),
+        (f"{HEADER} pattern general\n3 3 2\n1 2\n", "has 1 entries"),
+        (f"{HEADER} pattern general\n3 3 1\n1 2\n2 1\n", "has 2 entries"),
         (f"{HEADER} pattern general\n3 3 2\n1 2\n4 1\n", "line 4"),
         (f"{HEADER} pattern general\n3 3 2\n1 2\n0 1\n", "line 4"),
         (f"{HEADER} pattern general\n3 3 2\n1 2\n1 x\n", "line 4"),

@@ -10,8 +10,8 @@ from hypothesis import strategies as draw
 
 from harness.errors import UserError
 from harness.sources.metis import Metis
-from harness.sources.source import Rest
-from harness.sources.stream import whole
+from harness.sources.source import ReadOptions
+from harness.sources.stream import collect_graph
 from tests.random_matrices import random_matrix
 
 
@@ -37,7 +37,7 @@ def written(matrix, fmt="", ncon=1, comments=False):
 def read(folder, text, name="g.graph"):
     path = folder / name
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    return whole(Metis(kind="metis", path=name).stream(Rest(folder, 0, 2, 0)))
+    return collect_graph(Metis(kind="metis", path=name).open_stream(ReadOptions(folder, 0, 2, 0)))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_the_graph_is_that_of_the_lines(folder, n, seed, fmt, ncon, comments, na
 def test_any_pieces_give_the_same(folder, at_once):
     matrix = symmetric(40, 5)
     (folder / "g.graph").write_text(written(matrix, comments=at_once == 3))
-    stream = Metis(kind="metis", path="g.graph").stream(Rest(folder, 0, 2, 0))
+    stream = Metis(kind="metis", path="g.graph").open_stream(ReadOptions(folder, 0, 2, 0))
     parts = [pair for piece in reversed(stream.pieces(at_once)) for pair in piece()]
     assert len(stream.pieces(at_once)) > 1, "workers can share them"
     source, target = (np.concatenate(ends) for ends in zip(*parts, strict=True))
@@ -78,20 +78,20 @@ def test_any_pieces_give_the_same(folder, at_once):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "no line of sizes"),
-        ("% only this\n", "no line of sizes"),
-        ("3\n", "are no sizes"),
-        ("0 0\n", "are no sizes"),
-        ("a b\n", "are no sizes"),
-        ("3 1\n2\n1\n", "lines for 2 of its 3 vertices"),
-        ("2 1\n2\nx\n", "line of vertex 2 is no list"),
-        ("2 1\n2 -1\n1\n", "line of vertex 1 is no list"),
+        ("", "no size line"),
+        ("% only this\n", "no size line"),
+        ("3\n", "is not a size line"),
+        ("0 0\n", "is not a size line"),
+        ("a b\n", "is not a size line"),
+        ("3 1\n2\n1\n", "lines for only 2 of its 3 vertices"),
+        ("2 1\n2\nx\n", "line of vertex 2 is not a list"),
+        ("2 1\n2 -1\n1\n", "line of vertex 1 is not a list"),
         ("2 1\n3\n1\n", "neighbours beyond its 2 vertices"),
         ("2 1\n0\n1\n", "neighbours beyond its 2 vertices"),
-        ("3 1\n2\n1", "lines for 2 of its 3 vertices"),
+        ("3 1\n2\n1", "lines for only 2 of its 3 vertices"),
         ("2 1\n2\n1\n1\n", "lines beyond its 2 vertices"),
         ("2 2\n2\n1\n", "lists 2 neighbours"),
-        ("2 1 1\n2 5\n1\n", "line of vertex 2 is no list"),
+        ("2 1 1\n2 5\n1\n", "line of vertex 2 is not a list"),
     ],
 )
 def test_what_is_no_graph_is_refused(folder, text, told):

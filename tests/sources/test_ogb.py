@@ -8,10 +8,10 @@ import pytest
 
 from harness.check.case import Case
 from harness.comm.grid import Grid
-from harness.graph.model import SPLITS, labelled
+from harness.graph.model import SPLITS, has_label
 from harness.ledger import Ledger
 from harness.run.trainer import Trainer
-from harness.sources.ogb import Ogb, benchmarks
+from harness.sources.ogb import Ogb, read_ogb_table
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
 from harness.store.catalog import list_cards, load_card
@@ -31,7 +31,7 @@ def test_cards_agree_with_the_package():
     found = {card.source.name: card for card in cards if isinstance(card.source, Ogb)}
     assert {"ogbn-arxiv", "ogbn-products", "ogbn-papers100M"} <= set(found)
     for name, card in found.items():
-        told = benchmarks()[name]
+        told = read_ogb_table()[name]
         assert card.classes == int(told["num classes"])
         assert (told["num tasks"], told["eval metric"]) == ("1", "acc")
         # one file of features and one direction of every edge: what the package would add, symmetrising adds
@@ -40,15 +40,13 @@ def test_cards_agree_with_the_package():
 
 
 def test_the_package_is_not_imported_for_it():
-    asked = (
-        "import sys; from harness.sources.ogb import benchmarks; print(*benchmarks(), 'ogb' in sys.modules)"
-    )
+    asked = "import sys; from harness.sources.ogb import read_ogb_table; print(*read_ogb_table(), 'ogb' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
     assert told.split() == ["ogbn-proteins", "ogbn-products", "ogbn-arxiv", "ogbn-papers100M", "False"]
 
 
 def test_other_names_are_refused():
-    with pytest.raises(Exception, match="ogbn-arxive is not among ogbn-proteins, ogbn-products"):
+    with pytest.raises(Exception, match="ogbn-arxive is not one of ogbn-proteins, ogbn-products"):
         validate(Ogb, {"kind": "ogb", "name": "ogbn-arxive"}, "a card")
 
 
@@ -63,6 +61,6 @@ def test_accuracy_is_the_evaluators(evaluator):
     labels, split = store.labels(range(store.n)), store.split(range(store.n))
     hits, _ = trainer.evaluate()
     for name, value in SPLITS.items():
-        of = labelled(labels) & (split == value)
+        of = has_label(labels) & (split == value)
         theirs = evaluator.eval({"y_true": labels[of, None].numpy(), "y_pred": guess[of, None].numpy()})
         assert hits[name].correct / hits[name].total == pytest.approx(theirs["acc"])

@@ -3,13 +3,13 @@
 import pytest
 
 from harness.errors import UserError
-from harness.store.partitions import read_partition
+from harness.store.partition_file import read_partition_file
 
 
 @pytest.mark.parametrize("text", ["0\n2\n1\n", "0\n2\n1", "0\r\n2\r\n1\r\n", " 0\n 2\n 1\n"])
 def test_a_part_number_a_line(tmp_path, text):
     (tmp_path / "p").write_bytes(text.encode())
-    assert read_partition(tmp_path / "p", 3, 3).tolist() == [0, 2, 1]
+    assert read_partition_file(tmp_path / "p", 3, 3).tolist() == [0, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -24,19 +24,19 @@ def test_a_part_number_a_line(tmp_path, text):
         ("0\n1.5\n2\n", "line 2 is '1.5'"),
         ("0\n\n2\n", "line 2 is ''"),
         ("0 1\n1 1\n2 1\n", "line 1 is '0 1'"),
-        ("0,1\n1,1\n2,1\n", "2 numbers a line"),
+        ("0,1\n1,1\n2,1\n", "2 numbers per line"),
         ("0\n99999999999999999999\n2\n", "line 2 is '99999999999999999999'"),
     ],
 )
 def test_what_is_no_partition_of_this_graph_is_refused(tmp_path, text, said):
     (tmp_path / "mine.part.3").write_text(text)
     with pytest.raises(UserError) as refusal:
-        read_partition(tmp_path / "mine.part.3", 3, 3)
+        read_partition_file(tmp_path / "mine.part.3", 3, 3)
     assert str(tmp_path / "mine.part.3") in str(refusal.value)
     assert said in str(refusal.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     for path in (tmp_path / "absent", tmp_path):
-        with pytest.raises(UserError, match=f"{path} is no file.*one part number a line"):
-            read_partition(path, 3, 3)
+        with pytest.raises(UserError, match=f"{path} is not a file.*one part number per line"):
+            read_partition_file(path, 3, 3)

@@ -132,7 +132,7 @@ class Attack:
 def test_anything_but_data_is_refused_by_name(tmp_path, monkeypatch, content, name, protocol):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil").write_bytes(pickle.dumps(content, protocol=protocol))
-    with pytest.raises(UserError, match=f"evil was refused: the pickle asks for .*{name}"):
+    with pytest.raises(UserError, match=f"evil was refused: the pickle refers to .*{name}"):
         read_pickle(tmp_path / "evil")
     assert not (tmp_path / "PROOF").exists()
 

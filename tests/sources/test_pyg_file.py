@@ -7,7 +7,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
 from harness.errors import UserError
-from harness.sources import Rest
+from harness.sources import ReadOptions
 from harness.sources.pyg_file import PygFile
 
 
@@ -22,7 +22,7 @@ def data(**more):
 
 def read(tmp_path, saved, split=0):
     torch.save(saved, tmp_path / "g.pt")
-    return PygFile(kind="pyg", path="g.pt").graph(Rest(tmp_path, 0, 4, split))
+    return PygFile(kind="pyg", path="g.pt").read_graph(ReadOptions(tmp_path, 0, 4, split))
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ class Planted:
     ("saved", "told"),
     [
         (Planted(), "cannot be read"),
-        ({"edge_index": torch.zeros(2, 3)}, "has no edge_index"),
-        ({"x": torch.zeros(2, 3)}, "has no edge_index"),
-        (torch.zeros(3), "has no edge_index"),
+        ({"edge_index": torch.zeros(2, 3)}, "an integer edge_index of two rows"),
+        ({"x": torch.zeros(2, 3)}, "an integer edge_index of two rows"),
+        (torch.zeros(3), "an integer edge_index of two rows"),
         (data(num_nodes=3), "edges with ids .* but its vertices are 0 .. 2"),
         (data(y=torch.zeros(12, 2, 2)), "one class per vertex"),
-        (data(y=torch.full((12,), 0.5)), "not whole"),
+        (data(y=torch.full((12,), 0.5)), "non-integer"),
         ((data(), {"x": torch.tensor([0, 5, 12])}), "several graphs"),
     ],
 )
@@ -92,4 +92,4 @@ def test_a_split_that_is_not_there_and_a_broken_file_are_named(tmp_path):
     for broken in (whole[: len(whole) // 2], b"", b"no archive"):
         (tmp_path / "g.pt").write_bytes(broken)
         with pytest.raises(UserError, match=r"g\.pt cannot be read"):
-            PygFile(kind="pyg", path="g.pt").graph(Rest(tmp_path, 0, 4, 0))
+            PygFile(kind="pyg", path="g.pt").read_graph(ReadOptions(tmp_path, 0, 4, 0))

@@ -11,16 +11,16 @@ from scipy.io import mmread, mmwrite
 
 from harness.errors import UserError
 from harness.kernels.random import NUMBA_THRESHOLD
-from harness.sources import Rest
-from harness.sources.archive import FileIn
+from harness.sources import ReadOptions
+from harness.sources.archive import FileRef
 from harness.sources.edge_list import EdgeList
 from harness.sources.lattice import LatticeSource
 from harness.sources.matrix_market import MatrixMarket
 from harness.sources.npz import Npz
 from harness.sources.rmat import Rmat, RmatSource
 from harness.sources.sbm import SbmSource
-from harness.sources.stream import counted
-from harness.sources.text import START, pairs_of
+from harness.sources.stream import count_edges
+from harness.sources.text import START, cut_into_pairs
 from tests.random_matrices import random_matrix
 
 AT_ONCE = (1, 3, 100)
@@ -50,8 +50,8 @@ def by_python(text):
 
 def check(source, folder, at_once, expected=None):
     """Pieces of any size give the expected edges, which are else those of the whole graph."""
-    rest = Rest(folder, seed=3, classes=4, split=0)
-    raw, stream = source.graph(rest), source.stream(rest)
+    rest = ReadOptions(folder, seed=3, classes=4, split=0)
+    raw, stream = source.read_graph(rest), source.open_stream(rest)
     if expected is None:
         expected = Counter(zip(raw.source.tolist(), raw.target.tolist(), strict=True))
     assert (stream.n, edges_of(stream, at_once)) == (raw.n, expected)
@@ -85,7 +85,7 @@ def test_a_header_and_a_base(tmp_path, at_once):
 def test_a_wrong_line_is_named(tmp_path, text):
     (tmp_path / "g.txt").write_text(text)
     with pytest.raises(UserError, match=rf"g\.txt, line {text.count(chr(10))}: "):
-        EdgeList(kind="edges", path="g.txt", n=9).stream(Rest(tmp_path, 0, 1, 0))
+        EdgeList(kind="edges", path="g.txt", n=9).open_stream(ReadOptions(tmp_path, 0, 1, 0))
 
 
 @given(
@@ -98,12 +98,12 @@ def test_a_wrong_line_is_named(tmp_path, text):
 def test_pairs_are_those_of_the_lines(tmp_path_factory, pairs, at_once):
     path = tmp_path_factory.mktemp("text") / "pairs"
     path.write_text("".join(f"{a}{separator}{b}\n" for a, b, separator in pairs))
-    pieces = pairs_of(FileIn(path), at_once, START, ValueError)
+    pieces = cut_into_pairs(FileRef(path), at_once, START, ValueError)
     found = [
         pair for piece in pieces for first, second in piece() for pair in zip(first, second, strict=True)
     ]
     assert found == [(a, b) for a, b, _ in pairs]
-    assert counted(pieces).edges == len(pairs)
+    assert count_edges(pieces).edges == len(pairs)
 
 
 @pytest.mark.parametrize("at_once", AT_ONCE)

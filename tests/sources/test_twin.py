@@ -10,8 +10,16 @@ import pytest
 
 from harness.errors import UserError
 from harness.kernels.random import GOLDEN, MIX_1, MIX_2, Purpose, derive_key
-from harness.sources.source import drawn
-from harness.sources.twin import CLUSTER, COUNTED, WITHIN, Roads, Twin, most_edges, name_of
+from harness.sources.source import draw_edges
+from harness.sources.twin import (
+    MAX_COUNTED_EDGES,
+    MIN_CLUSTER,
+    SHARE_WITHIN,
+    PowerLawTwin,
+    RoadTwin,
+    count_max_edges,
+    permute_rank,
+)
 
 WORD = (1 << 64) - 1
 
@@ -56,28 +64,33 @@ def edge(k, twin):
     return name(start, twin.n, keys), name(end, twin.n, keys)
 
 
-@pytest.mark.parametrize("within", [0.0, WITHIN])
+@pytest.mark.parametrize("within", [0.0, SHARE_WITHIN])
 @pytest.mark.parametrize("n", [1, 2, 37, 1000, 1 << 20])
 def test_edges_are_those_of_pythons_integers(n, within):
-    twin = Twin(n, 5000, seed=3, within=within)
+    twin = PowerLawTwin(n, 5000, seed=3, within=within)
     found = zip(*(end.tolist() for end in twin.edges(range(100, 400))), strict=True)
     assert list(found) == [edge(k, twin) for k in range(100, 400)]
 
 
 @pytest.mark.parametrize(
-    "twin", [Twin(999, 7000, seed=1), Twin(999, 7000, seed=1, within=WITHIN), Roads(5000, 7000, seed=1)]
+    "twin",
+    [
+        PowerLawTwin(999, 7000, seed=1),
+        PowerLawTwin(999, 7000, seed=1, within=SHARE_WITHIN),
+        RoadTwin(5000, 7000, seed=1),
+    ],
 )
 def test_any_chunks_give_the_same_edges(twin):
-    whole = drawn(twin, range(7000))
+    whole = draw_edges(twin, range(7000))
     for chunk in (1, 64, 6999):
-        for mine, theirs in zip(drawn(twin, range(7000), chunk), whole, strict=True):
+        for mine, theirs in zip(draw_edges(twin, range(7000), chunk), whole, strict=True):
             np.testing.assert_array_equal(mine, theirs)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 64, 1000, 4097])
 def test_names_are_a_permutation_that_hides_ranks(n):
     keys = tuple(np.uint64(key) for key in derive_key(5, Purpose.EDGES))
-    names = [name_of(rank, n, max((n - 1).bit_length(), 2), keys) for rank in range(n)]
+    names = [permute_rank(rank, n, max((n - 1).bit_length(), 2), keys) for rank in range(n)]
     assert sorted(names) == list(range(n))
     if n > 100:
         assert abs(np.corrcoef(names, range(n))[0, 1]) < 5 / n**0.5
@@ -85,7 +98,7 @@ def test_names_are_a_permutation_that_hides_ranks(n):
 
 def test_degrees_fall_with_the_root_of_the_rank():
     n, edges = 40_000, 400_000
-    source, target = drawn(Twin(n, edges, seed=2), range(edges))
+    source, target = draw_edges(PowerLawTwin(n, edges, seed=2), range(edges))
     for ends in (source, target):
         degrees = np.sort(np.bincount(ends, minlength=n))[::-1]
         expected = edges * (np.sqrt(np.arange(1, n + 1) / n) - np.sqrt(np.arange(n) / n))
@@ -97,12 +110,12 @@ def test_degrees_fall_with_the_root_of_the_rank():
 def test_in_clusters_edges_stay_among_few():
     n, edges = 64 * 500, 100_000
     keys = tuple(np.uint64(key) for key in derive_key(4, Purpose.EDGES))
-    names = np.array([name_of(rank, n, max((n - 1).bit_length(), 2), keys) for rank in range(n)])
+    names = np.array([permute_rank(rank, n, max((n - 1).bit_length(), 2), keys) for rank in range(n)])
     cluster = np.empty(n, np.int64)
-    cluster[names] = np.arange(n) // CLUSTER
-    source, target = drawn(Twin(n, edges, seed=4, within=WITHIN), range(edges))
-    assert (cluster[source] == cluster[target]).mean() == pytest.approx(WITHIN, abs=0.02)
-    source, target = drawn(Twin(n, edges, seed=4), range(edges))
+    cluster[names] = np.arange(n) // MIN_CLUSTER
+    source, target = draw_edges(PowerLawTwin(n, edges, seed=4, within=SHARE_WITHIN), range(edges))
+    assert (cluster[source] == cluster[target]).mean() == pytest.approx(SHARE_WITHIN, abs=0.02)
+    source, target = draw_edges(PowerLawTwin(n, edges, seed=4), range(edges))
     assert (cluster[source] == cluster[target]).mean() < 0.02
 
 
@@ -114,56 +127,56 @@ def different(twin, draws):
 
 
 @pytest.mark.parametrize("directed", [False, True])
-@pytest.mark.parametrize("within", [0.0, WITHIN])
+@pytest.mark.parametrize("within", [0.0, SHARE_WITHIN])
 @pytest.mark.parametrize(("n", "edges"), [(2, 1), (40, 0), (40, 600), (300, 2000), (1000, 30_000)])
 def test_a_small_twin_stops_at_the_draw_that_brings_its_last_edge(n, edges, within, directed):
-    twin = Twin(n, edges, seed=3, within=within, directed=directed)
+    twin = PowerLawTwin(n, edges, seed=3, within=within, directed=directed)
     assert different(twin, twin.draws) == edges
     assert different(twin, twin.draws - 1) == edges - 1 or not edges
 
 
 @pytest.mark.parametrize("directed", [False, True])
-@pytest.mark.parametrize("within", [0.0, WITHIN])
+@pytest.mark.parametrize("within", [0.0, SHARE_WITHIN])
 def test_a_large_twin_has_its_edges_within_a_fraction_of_a_percent(within, directed):
     """Dense enough that a tenth of the draws and more are lost."""
-    edges = 2 * COUNTED
-    twin = Twin(3000, edges, seed=4, within=within, directed=directed)
+    edges = 2 * MAX_COUNTED_EDGES
+    twin = PowerLawTwin(3000, edges, seed=4, within=within, directed=directed)
     assert twin.draws > 1.1 * edges
-    source, target = twin.ranks(range(twin.draws))
+    source, target = twin.draw_edge_ranks(range(twin.draws))
     ends = (source, target) if directed else (np.minimum(source, target), np.maximum(source, target))
     found = len(np.unique((ends[0] * twin.n + ends[1])[source != target]))
     assert found == pytest.approx(edges, rel=0.003)
 
 
 @pytest.mark.parametrize("directed", [False, True])
-@pytest.mark.parametrize("within", [0.0, WITHIN])
+@pytest.mark.parametrize("within", [0.0, SHARE_WITHIN])
 def test_the_chance_of_an_edge_is_how_often_it_is_drawn(within, directed):
-    twin, draws = Twin(150, 300, seed=5, within=within, directed=directed), 2_000_000
-    source, target = twin.ranks(range(draws))
+    twin, draws = PowerLawTwin(150, 300, seed=5, within=within, directed=directed), 2_000_000
+    source, target = twin.draw_edge_ranks(range(draws))
     seen = np.bincount(source * twin.n + target, minlength=twin.n**2).reshape(twin.n, twin.n)
     u, v = np.nonzero(~np.eye(twin.n, dtype=bool)) if directed else np.triu_indices(twin.n, 1)
     counts = seen[u, v] if directed else seen[u, v] + seen[v, u]
-    expected = draws * twin.chance(u, v)
+    expected = draws * twin.compute_probability(u, v)
     assert expected.sum() == pytest.approx(counts.sum(), rel=1e-3)
     assert (np.abs(counts - expected) < 6 * np.sqrt(expected) + 1).all()
     assert np.square(counts - expected).sum() == pytest.approx(expected.sum(), rel=0.1)
 
 
 def test_clusters_have_room_for_the_edges_that_stay():
-    assert Twin(1000, 2000, seed=0, within=WITHIN).cluster == CLUSTER
-    assert Twin(1000, 50_000, seed=0, within=WITHIN).cluster == 200
-    assert Twin(1000, 50_000, seed=0, within=WITHIN, directed=True).cluster == 100
+    assert PowerLawTwin(1000, 2000, seed=0, within=SHARE_WITHIN).cluster == MIN_CLUSTER
+    assert PowerLawTwin(1000, 50_000, seed=0, within=SHARE_WITHIN).cluster == 200
+    assert PowerLawTwin(1000, 50_000, seed=0, within=SHARE_WITHIN, directed=True).cluster == 100
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 12, 13, 64, 1000])
 def test_roads_join_neighbours_of_a_lattice_each_once(n):
-    width, most = isqrt(n), most_edges("lattice", n, directed=False)
+    width, most = isqrt(n), count_max_edges("lattice", n, directed=False)
     lattice = {(v, v + 1) for v in range(n - 1) if v % width < width - 1} | {
         (v, v + width) for v in range(n - width)
     }
     assert most == len(lattice)
     for edges in {0, most // 2, most}:
-        source, target = drawn(Roads(n, edges, seed=6), range(edges))
+        source, target = draw_edges(RoadTwin(n, edges, seed=6), range(edges))
         found = set(zip(source.tolist(), target.tolist(), strict=True))
         assert len(found) == edges
         assert found <= lattice
@@ -172,8 +185,8 @@ def test_roads_join_neighbours_of_a_lattice_each_once(n):
 @pytest.mark.parametrize("n", [60, 1000])
 def test_a_complete_twin_is_drawn_or_refused(n, monkeypatch):
     """Its rarest pairs take long to meet."""
-    complete = most_edges("power", n, directed=False)
-    assert Twin(n, complete, seed=1, within=WITHIN).draws > 4 * complete
+    complete = count_max_edges("power", n, directed=False)
+    assert PowerLawTwin(n, complete, seed=1, within=SHARE_WITHIN).draws > 4 * complete
     monkeypatch.setattr("harness.sources.twin.DRAWS_PER_EDGE", 4)
-    with pytest.raises(UserError, match="Take a larger scale"):
-        _ = Twin(n, complete, seed=1, within=WITHIN).draws
+    with pytest.raises(UserError, match="Choose a larger scale"):
+        _ = PowerLawTwin(n, complete, seed=1, within=SHARE_WITHIN).draws

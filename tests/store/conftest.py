@@ -6,11 +6,10 @@ import yaml
 
 from harness.graph.model import RawGraph
 from harness.kernels.csr import to_scipy
-from harness.sources.stream import stream_of
-from harness.store.compose import Contents, compose
+from harness.sources.stream import stream_graph
+from harness.store.contents import DatasetContents, load_graph
 from harness.store.dataset_card import DatasetCard
-from harness.store.shard import Order, write
-from harness.store.task import Means
+from harness.store.writer import StorePlan, write_store
 
 CARD = {
     "name": "toy",
@@ -31,7 +30,7 @@ def make_card():
 @pytest.fixture
 def make_graph(make_card, tmp_path):
     """Its graph."""
-    return lambda **changes: compose(make_card(**changes), tmp_path)
+    return lambda **changes: load_graph(make_card(**changes), tmp_path)
 
 
 @pytest.fixture
@@ -52,8 +51,8 @@ def write_graph(make_card):
             graph.y.numpy(),
             graph.split.numpy(),
         )
-        contents = Contents(card, folder.parent, stream_of(raw))
-        write(contents, folder, Order(choice, lambda: partition), Means(), grid=grid)
+        contents = DatasetContents(card, folder.parent, stream_graph(raw))
+        write_store(StorePlan(contents, folder, choice, lambda: partition, side=grid))
 
     return put
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.check.case import check_graph
-from harness.graph.blocks import Averaged
+from harness.graph.averaged import AveragedBlocks
 from harness.kernels.csr import to_scipy
 from harness.store.memory_store import MemoryStore
 
@@ -16,7 +16,7 @@ def test_rows_share_one_among_the_neighbours(directed: bool) -> None:
     edges = to_scipy(store.adjacency(everyone, everyone)).toarray() != 0
     np.fill_diagonal(edges, False)
     expected = edges / np.maximum(edges.sum(axis=1, keepdims=True), 1)
-    averaged = Averaged(store)
+    averaged = AveragedBlocks(store)
     for rows, cols in [(everyone, everyone), (range(7, 30), range(20, 61)), (range(3), range(3, 3))]:
         found = averaged.adjacency(rows, cols)
         here = slice(rows.start, rows.stop), slice(cols.start, cols.stop)

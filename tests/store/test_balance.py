@@ -7,17 +7,17 @@ from scipy import sparse
 
 from harness.check.case import check_graph
 from harness.graph.model import Graph, RawGraph
-from harness.graph.normalise import normalise
-from harness.graph.order import orders, permuted
+from harness.graph.normalise import normalise_adjacency
+from harness.graph.order import make_orders, permute_matrix
 from harness.kernels import to_scipy
-from harness.sources.lattice import Lattice, largest_component, subdivided
-from harness.store.info import balance, law_of_loops
+from harness.sources.lattice import Lattice, keep_largest_component, subdivide_edges
 from harness.store.memory_store import MemoryStore
+from harness.store.shard_balance import expect_loop_imbalance, measure_shard_balance
 
 
 def bare(raw: RawGraph) -> MemoryStore:
     """A graph with nothing at its vertices."""
-    A, counts = normalise(raw, directed=False)
+    A, counts = normalise_adjacency(raw, directed=False)
     nothing = torch.zeros(raw.n, dtype=torch.int64)
     return MemoryStore(Graph(A, torch.zeros(raw.n, 1), nothing, nothing.to(torch.uint8), 1, False, counts))
 
@@ -33,12 +33,12 @@ def counted(A: sparse.csr_array, shards: int) -> float:
 @pytest.mark.parametrize("shards", [1, 3, 8])
 def test_shards_are_those_of_the_permuted_matrix(shards: int) -> None:
     graph = check_graph(101)
-    found = dict(balance(MemoryStore(graph), shards, seed=5))
+    found = dict(measure_shard_balance(MemoryStore(graph), shards, seed=5))
     for kind in ("none", "single", "double"):
-        p, q = orders(kind, graph.n, 5)
-        assert found[kind] == pytest.approx(counted(to_scipy(permuted(graph.A, p, q)), shards))
-    p, _ = orders("single", graph.n, 5)
-    rest = to_scipy(permuted(graph.A, p, p)).tolil()
+        p, q = make_orders(kind, graph.n, 5)
+        assert found[kind] == pytest.approx(counted(to_scipy(permute_matrix(graph.A, p, q)), shards))
+    p, _ = make_orders("single", graph.n, 5)
+    rest = to_scipy(permute_matrix(graph.A, p, p)).tolil()
     rest.setdiag(0)
     rest = rest.tocsr()
     rest.eliminate_zeros()
@@ -50,11 +50,11 @@ def test_a_road_like_graph_balances_as_the_paper_says() -> None:
     lattice = Lattice(600, 600, seed=1)
     source, target = lattice.edges(range(lattice.draws))
     raw = RawGraph(lattice.n, source.numpy(), target.numpy())
-    store = bare(largest_component(subdivided(raw, 1.73, 1, lattice.draws)))
+    store = bare(keep_largest_component(subdivide_edges(raw, 1.73, 1, lattice.draws)))
     edges_per_vertex = (store.nnz - store.n) / 2 / store.n
     assert edges_per_vertex == pytest.approx(108_109_320 / 2 / 50_912_018, rel=0.01)
-    found = dict(balance(store, 8))
-    law = law_of_loops(store.n, store.nnz, 8)
+    found = dict(measure_shard_balance(store, 8))
+    law = expect_loop_imbalance(store.n, store.nnz, 8)
     assert law == pytest.approx(3.24, rel=0.01)
     assert found["none"] > 7
     assert found["single"] == pytest.approx(law, rel=0.01)
@@ -64,5 +64,5 @@ def test_a_road_like_graph_balances_as_the_paper_says() -> None:
 
 def test_no_order_helps_a_star() -> None:
     hub = RawGraph(4096, np.zeros(4095, dtype=np.int64), np.arange(1, 4096))
-    found = dict(balance(bare(hub), 8))
+    found = dict(measure_shard_balance(bare(hub), 8))
     assert min(found.values()) > 5

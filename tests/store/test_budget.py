@@ -13,16 +13,19 @@ import sys, threading
 from pathlib import Path
 from harness.store.dataset_card import DatasetCard
 from harness.spec.dataset import DatasetChoice
-from harness.store.compose import contents
-from harness.store.shard import Order, write
-from harness.store.task import Means
+from harness.store.build_resources import BuildResources
+from harness.store.contents import open_contents
+from harness.store.writer import StorePlan, write_store
 
 def build(name, edges, memory):
     source = {"kind": "twin", "nature": "power", "n": 300_000, "edges": edges, "directed": True}
     drawn = {"features": {"kind": "uniform", "width": 32}, "labels": {"kind": "degree"}, "split": {"kind": "all"}}
     card = DatasetCard.model_validate({"name": "g", "source": source, "directed": True, "classes": 4, **drawn})
-    order = Order(DatasetChoice(name="g", permutation="double"))
-    write(contents(card, Path()), Path(sys.argv[1], name), order, Means(memory, 2), grid=4)
+    choice = DatasetChoice(name="g", permutation="double")
+    resources = BuildResources(memory, 2)
+    write_store(
+        StorePlan(open_contents(card, Path()), Path(sys.argv[1], name), choice, resources=resources, side=4)
+    )
 
 def anonymous():
     lines = Path("/proc/self/status").read_text().splitlines()

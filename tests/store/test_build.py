@@ -11,12 +11,12 @@ from scipy import sparse
 
 from harness.errors import RunError, UserError
 from harness.spec.dataset import DatasetChoice
-from harness.store.build import SMALL, build, open_dataset, verify
-from harness.store.manifest import FILE
+from harness.store.datasets import MAX_DRAWS_IN_MEMORY, build_store, open_dataset, verify_store
+from harness.store.manifest import MANIFEST_FILE
 from harness.store.memory_store import MemoryStore
 from harness.store.reader import Store
 
-LARGE = {"source": {"kind": "sbm", "n": SMALL, "mean_degree": 2, "homophily": 0.5}}
+LARGE = {"source": {"kind": "sbm", "n": MAX_DRAWS_IN_MEMORY, "mean_degree": 2, "homophily": 0.5}}
 
 
 def chosen(name="toy", **order):
@@ -46,7 +46,7 @@ def same_blocks(one, other):
 def test_a_small_dataset_is_the_same_in_memory_and_on_disk(root, permutation):
     in_memory = open_dataset(root, chosen(permutation=permutation, seed=2))
     assert isinstance(in_memory, MemoryStore)
-    folder = build(root, chosen(permutation=permutation, seed=2))
+    folder = build_store(root, chosen(permutation=permutation, seed=2))
     on_disk = open_dataset(root, chosen(permutation=permutation, seed=2))
     assert isinstance(on_disk, Store)
     assert on_disk.folder == folder
@@ -54,51 +54,51 @@ def test_a_small_dataset_is_the_same_in_memory_and_on_disk(root, permutation):
 
 
 def test_a_second_build_does_nothing(root):
-    folder = build(root, chosen())
+    folder = build_store(root, chosen())
     before = stamps(folder)
-    assert build(root, chosen()) == folder
+    assert build_store(root, chosen()) == folder
     assert stamps(folder) == before
 
 
 def test_equal_inputs_give_equal_bytes_anywhere(root, tmp_path, monkeypatch):
-    first = build(root, chosen(permutation="double", seed=1))
+    first = build_store(root, chosen(permutation="double", seed=1))
     monkeypatch.setenv("HARNESS_DATASETS", str(tmp_path / "elsewhere"))
-    second = build(root, chosen(permutation="double", seed=1))
+    second = build_store(root, chosen(permutation="double", seed=1))
     assert second.parent == tmp_path / "elsewhere" / "store"
-    assert (first / FILE).read_bytes() == (second / FILE).read_bytes()
-    assert str(tmp_path) not in (first / FILE).read_text()
+    assert (first / MANIFEST_FILE).read_bytes() == (second / MANIFEST_FILE).read_bytes()
+    assert str(tmp_path) not in (first / MANIFEST_FILE).read_text()
 
 
 def test_every_input_has_a_folder_of_its_own(root, write_card):
     folders = {
-        build(root, chosen(permutation=permutation, seed=seed))
+        build_store(root, chosen(permutation=permutation, seed=seed))
         for permutation in ("single", "double")
         for seed in (0, 1)
     }
-    folders |= {build(root, chosen(seed=seed)) for seed in (0, 1)}
+    folders |= {build_store(root, chosen(seed=seed)) for seed in (0, 1)}
     write_card(root, "toy", seed=4)
-    folders.add(build(root, chosen()))
+    folders.add(build_store(root, chosen()))
     assert len(folders) == 6
 
 
 def test_words_and_checks_of_a_card_change_no_folder(root, write_card):
-    folder = build(root, chosen())
+    folder = build_store(root, chosen())
     write_card(root, "toy", description="other words", expected={"n": 53})
-    assert build(root, chosen()) == folder
+    assert build_store(root, chosen()) == folder
 
 
 def test_a_store_is_held_against_what_its_card_expects_today(root, write_card):
-    build(root, chosen())
+    build_store(root, chosen())
     write_card(root, "toy", expected={"n": 54})
-    for ask in (build, open_dataset):
+    for ask in (build_store, open_dataset):
         with pytest.raises(UserError, match="n is 53, expected 54"):
             ask(root, chosen())
 
 
 @pytest.mark.parametrize("damage", ["alter", "truncate", "unlink", "manifest"])
 def test_a_damaged_store_is_refused_and_then_built_again(root, damage):
-    folder = build(root, chosen())
-    path = folder / (FILE if damage == "manifest" else "features/1-0.npy")
+    folder = build_store(root, chosen())
+    path = folder / (MANIFEST_FILE if damage == "manifest" else "features/1-0.npy")
     content = path.read_bytes()
     match damage:
         case "alter":
@@ -108,10 +108,10 @@ def test_a_damaged_store_is_refused_and_then_built_again(root, damage):
         case _:
             path.unlink()
     with pytest.raises(UserError, match="harness data build toy"):
-        verify(root, chosen())
-    assert build(root, chosen()) == folder
+        verify_store(root, chosen())
+    assert build_store(root, chosen()) == folder
     assert path.read_bytes() == content
-    assert verify(root, chosen()) == folder
+    assert verify_store(root, chosen()) == folder
 
 
 def test_a_changed_source_file_is_built_again_and_a_lost_one_is_not_missed(root, write_card):
@@ -123,42 +123,42 @@ def test_a_changed_source_file_is_built_again_and_a_lost_one_is_not_missed(root,
     (raw / "e.txt").write_text("0 1\n")
     with pytest.raises(UserError, match="harness data build mine"):
         open_dataset(root, chosen("mine"))
-    folder = build(root, chosen("mine"))
+    folder = build_store(root, chosen("mine"))
     assert open_dataset(root, chosen("mine")).nnz == 11
     (raw / "e.txt").write_text("0 1\n2 3\n")
-    assert build(root, chosen("mine")) == folder
+    assert build_store(root, chosen("mine")) == folder
     assert open_dataset(root, chosen("mine")).nnz == 13
     shutil.rmtree(raw)
-    assert build(root, chosen("mine")) == folder
+    assert build_store(root, chosen("mine")) == folder
     assert open_dataset(root, chosen("mine")).nnz == 13
 
 
 def test_the_manifest_says_where_the_data_came_from(root, write_card):
     sparse.save_npz(root / "datasets" / "g.npz", sparse.csr_array(np.eye(5)))
     write_card(root, "mine", source={"kind": "npz", "path": "g.npz"}, labels={"kind": "degree"})
-    provenance = Store(build(root, chosen("mine"))).manifest.provenance
+    provenance = Store(build_store(root, chosen("mine"))).manifest.provenance
     assert provenance.sources["g.npz"].bytes == (root / "datasets" / "g.npz").stat().st_size
     assert {"kind": "npz", "path": "g.npz"}.items() <= provenance.card["source"].items()
     assert provenance.versions == {"recipes": 1}
-    assert Store(build(root, chosen())).manifest.provenance.versions == {"recipes": 1, "generator": 1}
+    assert Store(build_store(root, chosen())).manifest.provenance.versions == {"recipes": 1, "generator": 1}
 
 
 def test_a_grid_can_be_asked_for(root):
-    assert Store(build(root, chosen())).manifest.grid.vertices == 4
-    assert Store(build(root, chosen(), grid=3)).manifest.grid.vertices == 3
-    before = stamps(build(root, chosen(), grid=3))
-    assert stamps(build(root, chosen())) == before
+    assert Store(build_store(root, chosen())).manifest.grid.vertices == 4
+    assert Store(build_store(root, chosen(), side=3)).manifest.grid.vertices == 3
+    before = stamps(build_store(root, chosen(), side=3))
+    assert stamps(build_store(root, chosen())) == before
 
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_builders_at_once_leave_one_sound_store(root, damaged):
     folders, errors = [], []
     if damaged:
-        (build(root, chosen(permutation="double", seed=7)) / "features" / "0-0.npy").unlink()
+        (build_store(root, chosen(permutation="double", seed=7)) / "features" / "0-0.npy").unlink()
 
     def work():
         try:
-            folders.append(build(root, chosen(permutation="double", seed=7)))
+            folders.append(build_store(root, chosen(permutation="double", seed=7)))
         except Exception as error:
             errors.append(error)
 
@@ -178,7 +178,7 @@ def test_a_large_dataset_is_not_made_unasked(root, write_card):
     with pytest.raises(UserError, match="harness data build large --permutation double --seed 5"):
         open_dataset(root, chosen("large", permutation="double", seed=5))
     with pytest.raises(UserError, match="harness data build large"):
-        verify(root, chosen("large"))
+        verify_store(root, chosen("large"))
 
 
 def test_the_manifest_hash_stands_for_the_data(root, write_card):
@@ -191,7 +191,7 @@ def test_the_manifest_hash_stands_for_the_data(root, write_card):
 
 @pytest.mark.parametrize("permutation", ["none", "double"])
 def test_the_room_a_store_needs_is_known_before_it_is_written(root, monkeypatch, permutation):
-    folder = build(root, chosen(permutation=permutation))
+    folder = build_store(root, chosen(permutation=permutation))
     taken = sum(path.stat().st_size for path in folder.rglob("*.npy"))
     shutil.rmtree(folder)
 
@@ -200,6 +200,6 @@ def test_the_room_a_store_needs_is_known_before_it_is_written(root, monkeypatch,
 
     free(taken - 1)
     with pytest.raises(RunError, match="bytes free"):
-        build(root, chosen(permutation=permutation))
+        build_store(root, chosen(permutation=permutation))
     free(5 * taken)
-    assert build(root, chosen(permutation=permutation)) == folder
+    assert build_store(root, chosen(permutation=permutation)) == folder

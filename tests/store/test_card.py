@@ -54,7 +54,7 @@ def test_no_catalog_is_no_cards(tmp_path):
         ({"source": {"kind": "rmat", "scale": 4}}, ["labels", "planted", "rmat", "degree, uniform or file"]),
         (
             {"source": {"kind": "sbm", "n": 5, "mean_degree": 2, "homophily": 0.5}},
-            ["classes = 3", "two vertices or more"],
+            ["classes = 3", "at least two vertices"],
         ),
         ({"source": {"kind": "sbm", "n": 50, "mean_degree": 2, "homophily": 1.5}}, ["homophily = 1.5"]),
         ({"source": "sbm"}, ["source"]),

@@ -7,10 +7,10 @@ import pytest
 from harness.graph.model import TRAIN
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
-from harness.store.build import build, open_dataset
 from harness.store.catalog import list_cards, load_card
-from harness.store.info import balance
+from harness.store.datasets import build_store, open_dataset
 from harness.store.reader import Store
+from harness.store.shard_balance import measure_shard_balance
 
 ROOT = Path(__file__).parents[2]
 DRAWN_IN_MEMORY = ["directed-toy", "sbm-4096", "tiny-lattice", "tiny-rmat", "tiny-sbm"]
@@ -25,7 +25,7 @@ def no_stores(tmp_path, monkeypatch):
 def test_every_card_is_accepted_and_described(name):
     card = load_card(ROOT, name)
     assert card.description
-    assert bool(card.licence) == bool(card.source.remotes())
+    assert bool(card.licence) == bool(card.source.list_remote_files())
 
 
 @pytest.mark.parametrize("name", DRAWN_IN_MEMORY)
@@ -52,6 +52,6 @@ def test_the_directed_toy_is_not_its_own_transpose():
 
 @pytest.mark.slow
 def test_the_large_graph_has_the_counts_of_its_card(tmp_path):
-    store = Store(build(ROOT, DatasetChoice(name="rmat-17")))
+    store = Store(build_store(ROOT, DatasetChoice(name="rmat-17")))
     assert store.nnz == load_card(ROOT, "rmat-17").expected.nnz_adj
-    assert dict(balance(store, shards=8))["double"] < 1.25
+    assert dict(measure_shard_balance(store, shards=8))["double"] < 1.25

@@ -10,7 +10,7 @@ from scipy import sparse
 from harness.errors import UserError
 from harness.graph.model import TEST, TRAIN, VALID
 from harness.kernels.csr import to_scipy
-from harness.store.compose import compose, source_files
+from harness.store.contents import list_source_files, load_graph
 
 ADJACENCY = sparse.csr_array(np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]]))
 FROM_FILES = {
@@ -33,29 +33,29 @@ def files(tmp_path):
 
 def refused(card, folder):
     with pytest.raises(UserError) as error:
-        compose(card, folder)
+        load_graph(card, folder)
     return str(error.value)
 
 
 def test_everything_from_files(files, make_card):
     card = make_card(**FROM_FILES)
-    graph = compose(card, files)
+    graph = load_graph(card, files)
     assert graph.X.tolist() == [[1, 3], [0, 0], [2, 2]]
     assert graph.y.tolist() == [2, -1, 0]
     assert graph.split.tolist() == [TRAIN, 0, TEST]
     assert graph.X.dtype == torch.float32
-    assert set(source_files(card, files)) == {"raw/g.npz", "raw/x.csv", "raw/y.txt", "raw/s.npy"}
+    assert set(list_source_files(card, files)) == {"raw/g.npz", "raw/x.csv", "raw/y.txt", "raw/s.npy"}
 
 
 def test_a_matrix_entry_is_an_edge_from_its_row_to_its_column(files, make_card):
-    A = to_scipy(compose(make_card(**FROM_FILES, directed=True), files).A).toarray()
+    A = to_scipy(load_graph(make_card(**FROM_FILES, directed=True), files).A).toarray()
     assert A[1, 0] > 0
     assert A[0, 1] == 0
 
 
 def test_features_can_be_normalised(files, make_card):
     card = make_card(**FROM_FILES | {"features": {"kind": "file", "path": "raw/x.csv", "normalise": True}})
-    assert compose(card, files).X.tolist() == [[0.25, 0.75], [0, 0], [0.5, 0.5]]
+    assert load_graph(card, files).X.tolist() == [[0.25, 0.75], [0, 0], [0.5, 0.5]]
 
 
 def test_a_file_may_bring_everything(tmp_path, make_card):
@@ -70,7 +70,7 @@ def test_a_file_may_bring_everything(tmp_path, make_card):
         test_masks=masks[:, 2],
     )
     kind = {"kind": "file"}
-    graph = compose(
+    graph = load_graph(
         make_card(source={"kind": "npz", "path": "g.npz"}, features=kind, labels=kind, split=kind), tmp_path
     )
     assert graph.split.tolist() == [TRAIN, VALID, TEST]
@@ -80,7 +80,7 @@ def test_a_file_may_bring_everything(tmp_path, make_card):
 @pytest.mark.parametrize(
     ("recipe", "change", "words"),
     [
-        ("labels", {"kind": "file"}, ["labels of kind file", "npz", "brings none"]),
+        ("labels", {"kind": "file"}, ["labels of kind file", "npz", "has none"]),
         ("features", {"kind": "file"}, ["features of kind file"]),
         ("split", {"kind": "file"}, ["split of kind file"]),
         ("split", {"kind": "file", "path": "raw/y.txt"}, ["0 none, 1 train"]),
@@ -96,14 +96,14 @@ def test_what_a_source_does_not_bring_is_refused(files, make_card, recipe, chang
 
 def test_labels_beyond_the_classes_are_refused(files, make_card):
     message = refused(make_card(**FROM_FILES, classes=2), files)
-    assert "vertex 0: the label 2 is none" in message
+    assert "vertex 0: label 2 is out of range" in message
     assert "0 .. 1" in message
 
 
 def test_expected_counts_are_checked(make_card, tmp_path):
-    graph = compose(make_card(), tmp_path)
+    graph = load_graph(make_card(), tmp_path)
     right = {"n": 53, "features": 7, **asdict(graph.counts)}
-    compose(make_card(expected=right), tmp_path)
+    load_graph(make_card(expected=right), tmp_path)
     for key, value in right.items():
         message = refused(make_card(expected=right | {key: value + 1000}), tmp_path)
         assert f"{key} is {value:,}, expected {value + 1000:,}" in message
@@ -111,11 +111,11 @@ def test_expected_counts_are_checked(make_card, tmp_path):
 
 
 def test_nonzeros_may_be_off_by_the_tolerance_and_nothing_else_may(make_card, tmp_path):
-    counts = asdict(compose(make_card(), tmp_path).counts)
+    counts = asdict(load_graph(make_card(), tmp_path).counts)
     for key in ("nnz_sym", "nnz_adj"):
         for sign in (-1, 1):
             near, far = (round(counts[key] * (1 + sign * off)) for off in (0.04, 0.06))
-            compose(make_card(expected={key: near, "tolerance": 0.05}), tmp_path)
+            load_graph(make_card(expected={key: near, "tolerance": 0.05}), tmp_path)
             message = refused(make_card(expected={key: far, "tolerance": 0.05}), tmp_path)
             assert f"{key} is {counts[key]:,}, expected {far:,} within 5.000%" in message
     assert "n is 53, expected 54" in refused(make_card(expected={"n": 54, "tolerance": 0.05}), tmp_path)
@@ -126,7 +126,7 @@ def test_nonzeros_may_be_off_by_the_tolerance_and_nothing_else_may(make_card, tm
 @pytest.mark.parametrize("field", ["features", "labels", "split", "edges"])
 def test_the_seed_of_the_card_decides_everything_drawn(make_card, tmp_path, field):
     drawn = {"labels": {"kind": "uniform"}, "features": {"kind": "uniform", "width": 4}}
-    first, again, other = (compose(make_card(**drawn, seed=seed), tmp_path) for seed in (1, 1, 2))
+    first, again, other = (load_graph(make_card(**drawn, seed=seed), tmp_path) for seed in (1, 1, 2))
     what = {"features": "X", "labels": "y", "split": "split"}
     part = (lambda graph: graph.A.col) if field == "edges" else (lambda graph: getattr(graph, what[field]))
     assert torch.equal(part(first), part(again))
@@ -142,8 +142,8 @@ class TestManyClasses:
         ("sets", "found"),
         [
             ("1,0\n0,1\n1,1\n", "there are 3 classes"),
-            ("1,0,0\n0,1,2\n1,1,1\n", "0 and 1, one a class"),
-            ("1,0,0\n-1,-1,1\n1,1,1\n", "0 and 1, one a class"),
+            ("1,0,0\n0,1,2\n1,1,1\n", "0 or 1 for each class"),
+            ("1,0,0\n-1,-1,1\n1,1,1\n", "0 or 1 for each class"),
         ],
     )
     def test_other_labels_are_refused(self, files, make_card, sets, found):
@@ -152,7 +152,7 @@ class TestManyClasses:
 
     def test_a_row_without_labels_is_in_no_split(self, files, make_card):
         (files / "raw" / "sets.csv").write_text("1,0,0\n-1,-1,-1\n0,0,0\n")
-        graph = compose(make_card(**self.CARD, classes=3), files)
+        graph = load_graph(make_card(**self.CARD, classes=3), files)
         assert graph.y.tolist() == [[1, 0, 0], [-1, -1, -1], [0, 0, 0]]
         assert graph.split.tolist() == [TRAIN, 0, TEST]
         assert graph.task == "multi-label"
@@ -162,4 +162,4 @@ class TestManyClasses:
         told = {"edges": np.array([[0, 1]]), "node_features": np.ones((3, 2)), "node_labels": np.arange(3)}
         np.savez(files / "raw" / "g.npz", **told, **masks)
         card = make_card(**FROM_FILES | {"labels": {"kind": "file"}}, task="multi-label", classes=3)
-        assert "its source brings one class a vertex" in refused(card, files)
+        assert "its source has one class per vertex" in refused(card, files)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from harness.graph.partition import in_order, partitioned, volumes
+from harness.graph.partition import count_needed_rows, order_by_part, partition_graph
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
-from harness.store.build import build, open_dataset
-from harness.store.info import info
+from harness.store.datasets import build_store, open_dataset
+from harness.store.info import describe_dataset
 from harness.store.memory_store import MemoryStore
 from harness.store.reader import Store
 
@@ -27,13 +27,13 @@ def test_nonzeros_and_rows_needed(make_graph, write_graph, tmp_path, parts, grid
     graph = make_graph(directed=directed)
     part = PARTS[parts](graph.n)
     count = int(part.max()) + 1
-    partition = in_order(part, count)
+    partition = order_by_part(part, count)
     choice = DatasetChoice(name="toy", partition="file:mine", parts=count)
     write_graph(graph, tmp_path / "store", choice, partition, grid=grid)
     store = Store(tmp_path / "store")
     A, cut = store.adjacency(range(graph.n), range(graph.n)), store.manifest.cut
     assert cut.bounds == partition.bounds == store.bounds
-    assert list(cut.needed) == volumes(A, partition.bounds)
+    assert list(cut.needed) == count_needed_rows(A, partition.bounds)
     assert list(cut.nonzeros) == A.rowptr[torch.tensor(partition.bounds)].diff().tolist()
 
 
@@ -44,7 +44,7 @@ def test_the_parts_of_entries_are_those_of_the_vertex_cut(
 ) -> None:
     """In any rows, on disk and in memory; and the manifest counts what scipy counts."""
     graph = make_graph(directed=directed)
-    partition = partitioned(graph.A, "libra", 4, seed=2)
+    partition = partition_graph(graph.A, "libra", 4, seed=2)
     write_graph(
         graph,
         tmp_path / "store",
@@ -70,13 +70,13 @@ def test_the_parts_of_entries_are_those_of_the_vertex_cut(
 
 def test_info_reports_the_copies_of_a_vertex(root) -> None:
     choice = DatasetChoice(name="toy", partition="libra", parts=3)
-    build(root, choice)
-    reported, store = info(root, choice)["cut"]["vertex_cut"], open_dataset(root, choice)
+    build_store(root, choice)
+    reported, store = describe_dataset(root, choice)["cut"]["vertex_cut"], open_dataset(root, choice)
     assert reported["replication_factor"] == sum(store.manifest.cut.copies) / store.n
     assert 1 < reported["replication_factor"] <= 3
     metis = DatasetChoice(name="toy", partition="metis", parts=3)
-    build(root, metis)
+    build_store(root, metis)
     assert (
-        "vertex_cut" not in info(root, metis)["cut"]
+        "vertex_cut" not in describe_dataset(root, metis)["cut"]
         and open_dataset(root, metis).edge_parts(range(3)) is None
     )

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from harness.graph.order import TableMap
-from harness.store.entries import Blocking, mirrored, narrowed, scatter, settle, settle_in_stripes
+from harness.store.entries import (
+    Blocking,
+    mirror_entries,
+    narrow_rowptr,
+    scatter_entries,
+    sort_block,
+    sort_block_in_stripes,
+)
 
 
 @st.composite
@@ -40,17 +47,20 @@ def test_blocks_are_those_of_the_matrix(graph, blocks, chunk, at_once, directed,
     to = Blocking(n, blocks, *((TableMap(torch.from_numpy(each)) for each in (rows, cols)) if moves else ()))
     rows_at, cols_at = np.argsort(rows), np.argsort(cols)
     starts = range(0, len(source), chunk)
-    found = [scatter(source[s : s + chunk], target[s : s + chunk], to, both=not directed) for s in starts]
+    found = [
+        scatter_entries(source[s : s + chunk], target[s : s + chunk], to, both=not directed) for s in starts
+    ]
     vertices = np.arange(n)
-    found.append(scatter(vertices, vertices, to, both=False, added=True))
+    found.append(scatter_entries(vertices, vertices, to, both=False, added=True))
     dense, originals = expected(n, source, target, directed, rows_at, cols_at), 0
     for i in range(blocks):
         for j in range(blocks):
             b = i * blocks + j
             pieces = [each.keys[each.ends[b - 1] if b else 0 : each.ends[b]] for each in found]
             corner = dense[i * to.size : (i + 1) * to.size, j * to.size : (j + 1) * to.size]
-            whole = settle(np.concatenate(pieces), len(corner))
-            stripes = settle_in_stripes(lambda pieces=pieces: pieces, len(corner), at_once)
+            whole = sort_block(np.concatenate(pieces), len(corner))
+            chunks = [(keys, None) for keys in pieces]
+            stripes = sort_block_in_stripes(lambda chunks=chunks: chunks, len(corner), at_once)
             originals += whole.originals
             for one in (whole, stripes):
                 cols = max(corner.shape[1], 1)
@@ -66,7 +76,7 @@ def test_blocks_are_those_of_the_matrix(graph, blocks, chunk, at_once, directed,
 def test_mirror_images_made_later_are_those_of_scattering(graph, blocks):
     n, *ends = graph
     to = Blocking(n, blocks)
-    both, straight = (scatter(*ends, to, both=both) for both in (True, False))
+    both, straight = (scatter_entries(*ends, to, both=both) for both in (True, False))
 
     def keys(found, i, j):
         b = i * blocks + j
@@ -74,7 +84,7 @@ def test_mirror_images_made_later_are_those_of_scattering(graph, blocks):
 
     for i in range(blocks):
         for j in range(blocks):
-            images = mirrored(keys(straight, j, i).copy(), diagonal=i == j)
+            images = mirror_entries(keys(straight, j, i).copy(), diagonal=i == j)
             made = np.concatenate([keys(straight, i, j), images])
             assert np.array_equal(np.sort(made), np.sort(keys(both, i, j)))
 
@@ -82,22 +92,23 @@ def test_mirror_images_made_later_are_those_of_scattering(graph, blocks):
 def test_a_mirror_image_may_lie_as_far_as_32_bits_allow():
     n = 2**31 - 1
     both, straight = (
-        scatter(np.array([n - 1]), np.array([n - 2]), Blocking(n, 1), both=both) for both in (True, False)
+        scatter_entries(np.array([n - 1]), np.array([n - 2]), Blocking(n, 1), both=both)
+        for both in (True, False)
     )
-    assert mirrored(straight.keys.copy(), diagonal=True).tolist() == both.keys[1:].tolist()
+    assert mirror_entries(straight.keys.copy(), diagonal=True).tolist() == both.keys[1:].tolist()
 
 
 def test_a_block_may_be_as_wide_as_32_bits_allow():
     n = 2**31 - 1
-    far = scatter(np.array([n - 1]), np.array([n - 2]), Blocking(n, 1), both=True)
+    far = scatter_entries(np.array([n - 1]), np.array([n - 2]), Blocking(n, 1), both=True)
     assert (far.keys >> np.uint64(33)).tolist() == [n - 2, n - 1]
     assert ((far.keys >> np.uint64(1)) & np.uint64(2**32 - 1)).tolist() == [n - 1, n - 2]
     with pytest.raises(AssertionError):
-        scatter(np.array([0]), np.array([0]), Blocking(2**31, 1), both=True)
+        scatter_entries(np.array([0]), np.array([0]), Blocking(2**31, 1), both=True)
 
 
 def test_row_pointers_have_32_bits_as_long_as_they_fit():
     for last, expected in ((0, np.int32), (2**31 - 1, np.int32), (2**31, np.int64)):
-        found = narrowed(np.array([0, last]))
+        found = narrow_rowptr(np.array([0, last]))
         assert found.dtype == expected
         assert found.tolist() == [0, last]

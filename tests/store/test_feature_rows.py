@@ -8,9 +8,9 @@ from harness.graph import blocks
 from harness.store.memory_store import MemoryStore
 
 
-@pytest.mark.parametrize("at_once", [1, 100, blocks.AT_ONCE])
+@pytest.mark.parametrize("at_once", [1, 100, blocks.STRIPE_NONZEROS])
 def test_scattered_features_are_rows_of_the_whole(at_once: int, monkeypatch) -> None:
-    monkeypatch.setattr(blocks, "AT_ONCE", at_once)
+    monkeypatch.setattr(blocks, "STRIPE_NONZEROS", at_once)
     store = MemoryStore(check_graph(211), "single", seed=1)
     whole = store.feature_block(range(store.n), range(2, 9))
     for vertices in (
@@ -18,4 +18,4 @@ def test_scattered_features_are_rows_of_the_whole(at_once: int, monkeypatch) -> 
         torch.arange(210, -1, -1),
         torch.empty(0, dtype=torch.int64),
     ):
-        assert torch.equal(blocks.feature_rows(store, vertices, range(2, 9)), whole[vertices])
+        assert torch.equal(blocks.gather_features(store, vertices, range(2, 9)), whole[vertices])

@@ -18,8 +18,8 @@ from harness.cli import main
 from harness.errors import UserError
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
-from harness.store.build import open_dataset
 from harness.store.catalog import list_cards, load_card
+from harness.store.datasets import open_dataset
 
 N, M = 40, 150
 
@@ -175,9 +175,9 @@ def test_a_name_is_given_once(root, files, harness):
     ("name", "options", "told"),
     [
         ("mine", [], "--edges FILE"),
-        ("mine", ["--edges", "nowhere.txt"], "no file nowhere.txt. Files of edges end with .mtx, .npz"),
+        ("mine", ["--edges", "nowhere.txt"], "no file nowhere.txt. Edge files end with .mtx, .npz"),
         ("mine", ["--edges", "edges.tsv", "--labels", "no.npy"], "no file no.npy. Expected a .npy array"),
-        ("mine", ["--edges", "edges.xls"], "Files of edges end with"),
+        ("mine", ["--edges", "edges.xls"], "Edge files end with"),
         ("a/b", ["--edges", "edges.tsv"], "a name begins with"),
         (
             "mine",
@@ -185,9 +185,9 @@ def test_a_name_is_given_once(root, files, harness):
             "--labels edges.tsv has 151 rows, but there are 40 vertices",
         ),
         ("mine", ["--edges", "edges.tsv", "--labels", "empty.csv"], "empty.csv cannot be read"),
-        ("mine", ["--edges", "edges.tsv", "--labels", "words.csv"], "words.csv holds object values"),
+        ("mine", ["--edges", "edges.tsv", "--labels", "words.csv"], "words.csv has object values"),
         ("mine", ["--edges", "edges.tsv", "--vertices", "0"], "--vertices: 0 is not accepted"),
-        ("mine", ["--edges", "words.parquet"], "first two columns of whole numbers"),
+        ("mine", ["--edges", "words.parquet"], "first two integer columns"),
         ("mine", ["--edges", "torn.parquet"], "torn.parquet"),
         ("mine", ["--edges", "nulls.parquet"], "is null"),
         (
@@ -334,15 +334,15 @@ def test_what_belongs_to_vertices_goes_by_their_names(root, named, harness):
 @pytest.mark.parametrize(
     ("text", "option", "told"),
     [
-        ("person 01,2\nnobody,1\n", "labels", "nobody is no vertex of the graph"),
-        ("person 01,2\nperson 01,1\n", "labels", "names the vertex person 01 2 times"),
+        ("person 01,2\nnobody,1\n", "labels", "nobody is not a vertex of the graph"),
+        ("person 01,2\nperson 01,1\n", "labels", "has 2 lines for the vertex person 01"),
         ("person 01,0.5\n", "features", "has no line for the vertex"),
-        ("person 01\n", "labels", "a name and no number"),
+        ("person 01\n", "labels", "a name but no number"),
         ("person 01,old\n", "labels", "Expected numbers"),
         ("person 01,2\nperson 02,old\n", "labels", "cannot be read"),
         ("person 02,1\nperson 01,0.5\n", "labels", "vertex person 01: 0.5 is not an integer"),
-        ("person 02,1\nperson 01,-3\n", "labels", "vertex person 01: the label -3 is none"),
-        ("person 02,1\nperson 01,7\n", "split", "vertex person 01: 7 is no part of a split"),
+        ("person 02,1\nperson 01,-3\n", "labels", "vertex person 01: label -3 is out of range"),
+        ("person 02,1\nperson 01,7\n", "split", "vertex person 01: 7 is out of range"),
     ],
 )
 def test_names_that_do_not_fit_are_refused(root, named, harness, text, option, told):
@@ -358,7 +358,9 @@ def test_an_edge_that_weighs_something_else_on_its_way_back_is_told_by_names(roo
     (named / "calls.csv").write_text("zoe,99,1\n99,zoe,2\n")
     code, told = harness("--edges", named / "calls.csv", "--names", "--weights", "raw")
     assert code == 2
-    assert re.search("edge from vertex (zoe to vertex 99 weighs 1|99 to vertex zoe weighs 2)", told)
+    assert re.search(
+        "edge from vertex (zoe to vertex 99 has the weight 1|99 to vertex zoe has the weight 2)", told
+    )
 
 
 def test_names_and_weights_go_together(root, named, harness):
@@ -377,15 +379,15 @@ def test_names_and_weights_go_together(root, named, harness):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--edges", "edges.mtx", "--names"], "in text and in parquet alone"),
-        (["--edges", "people.csv", "--names", "--vertices", "9"], "n and base are left out"),
-        (["--edges", "edges.parquet", "--names"], "first two columns of text"),
-        (["--edges", "empty.csv", "--names"], "holds no edge"),
+        (["--edges", "edges.mtx", "--names"], "only text and parquet files"),
+        (["--edges", "people.csv", "--names", "--vertices", "9"], "leave out n and base"),
+        (["--edges", "edges.parquet", "--names"], "first two text columns"),
+        (["--edges", "empty.csv", "--names"], "has no edges"),
         (
             ["--edges", "lone.csv", "--names"],
-            "lone.csv, line 3: 'c' is not an edge like 'a,b', the first. Expected a",
+            "lone.csv, line 3: 'c' is not an edge like 'a,b', the first one. Expected one edge",
         ),
-        (["--edges", "people.csv", "--names"], "line 1: 'from,to,calls' names columns"),
+        (["--edges", "people.csv", "--names"], "line 1: 'from,to,calls' looks like column names"),
         (["--edges", "calls.csv", "--names", "--weights", "raw"], "line 1: 'a,b,calls' has no weight"),
         (["--edges", "calls.csv", "--names", "--weights", "raw"], "names the columns, set --header."),
         (

@@ -14,13 +14,21 @@ from harness.errors import RunError, UserError
 from harness.graph import partition as engines
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
-from harness.store.build import build, build_all, open_dataset, store_folder, verify
+from harness.store.build_resources import BuildResources
 from harness.store.catalog import load_card
-from harness.store.compose import compose, contents
+from harness.store.contents import load_graph, open_contents
+from harness.store.datasets import (
+    build_store,
+    build_stores,
+    locate_store,
+    open_dataset,
+    open_prepared_dataset,
+    prepare_dataset,
+    verify_store,
+)
 from harness.store.memory_store import MemoryStore
-from harness.store.partitions import structure
+from harness.store.pattern import load_pattern
 from harness.store.reader import Store
-from harness.store.task import Means
 
 PLAIN = DatasetChoice(name="toy")
 METIS = DatasetChoice(name="toy", partition="metis", parts=4, seed=1)
@@ -44,7 +52,7 @@ def bring(root):
 @pytest.fixture
 def kept(root):
     """The folder of a partition that was computed and kept."""
-    build(root, METIS)
+    build_store(root, METIS)
     (folder,) = (root / "datasets" / "partitions" / "computed").iterdir()
     return folder
 
@@ -53,8 +61,8 @@ def kept(root):
 def computed(monkeypatch):
     """How often METIS was asked."""
     asked = []
-    metis = engines.ENGINES["metis"]
-    monkeypatch.setitem(engines.ENGINES, "metis", lambda *given: asked.append(given[1:]) or metis(*given))
+    metis = engines.METHODS["metis"]
+    monkeypatch.setitem(engines.METHODS, "metis", lambda *given: asked.append(given[1:]) or metis(*given))
     return asked
 
 
@@ -68,7 +76,7 @@ def test_the_partitioned_store_is_the_same_graph_in_another_order(root, bring, w
     bring("mine", [3 - v % 4 for v in EVERYONE])
     choice = DatasetChoice(name="toy", partition=partition, parts=4)
     if where == "disk":
-        build(root, choice)
+        build_store(root, choice)
     store, plain = open_dataset(root, choice), open_dataset(root, PLAIN)
     assert isinstance(store, Store if where == "disk" else MemoryStore)
     order = store.orders.p
@@ -91,7 +99,7 @@ def test_a_brought_partition_is_followed(root, bring):
 
 def test_every_partition_has_a_folder_of_its_own(root, bring):
     def folder(**order):
-        return store_folder(root, load_card(root, "toy"), DatasetChoice(name="toy", **order))
+        return locate_store(root, load_card(root, "toy"), DatasetChoice(name="toy", **order))
 
     bring("mine", [0, 1])
     folders = [folder(), folder(permutation="single")]
@@ -112,26 +120,26 @@ def test_every_partition_has_a_folder_of_its_own(root, bring):
 
 def test_the_manifest_says_what_the_partition_is(root, bring):
     brought = bring("mine", [v % 4 for v in EVERYONE])
-    manifest = Store(build(root, METIS)).manifest
+    manifest = Store(build_store(root, METIS)).manifest
     assert (manifest.partition, manifest.parts, manifest.seed) == ("metis", 4, 1)
     assert manifest.choice == METIS
     assert manifest.provenance.versions["partition"] == engines.VERSION
     assert sum(manifest.cut.nonzeros) == manifest.counts.nnz_adj
-    mine = Store(build(root, DatasetChoice(name="toy", partition="file:mine", parts=4))).manifest
+    mine = Store(build_store(root, DatasetChoice(name="toy", partition="file:mine", parts=4))).manifest
     assert mine.provenance.sources["partitions/mine"].bytes == brought.stat().st_size
 
 
 def test_a_damaged_partitioned_store_names_the_command_that_makes_it_right(root):
-    folder = build(root, METIS)
+    folder = build_store(root, METIS)
     (folder / "orders" / "p.npy").write_bytes(b"?")
     again = "harness data build toy --partition metis --parts 4 --seed 1"
     with pytest.raises(UserError, match=again):
-        verify(root, METIS)
+        verify_store(root, METIS)
     shutil.rmtree(folder)
     with pytest.raises(UserError, match=again):
-        verify(root, METIS)
-    assert build(root, METIS) == folder
-    assert verify(root, METIS) == folder
+        verify_store(root, METIS)
+    assert build_store(root, METIS) == folder
+    assert verify_store(root, METIS) == folder
 
 
 @pytest.mark.parametrize("partition", ["random", "metis", "file:mine"])
@@ -143,15 +151,15 @@ def test_more_parts_than_vertices_are_refused(root, bring, partition):
 
 def test_a_brought_partition_of_another_graph_is_refused_by_name(root, bring):
     path = bring("mine", range(4))
-    for ask in (build, open_dataset):
+    for ask in (build_store, open_dataset):
         with pytest.raises(UserError, match=f"{path} holds 4 lines, but the graph has 53 vertices"):
             ask(root, DatasetChoice(name="toy", partition="file:mine", parts=4))
-    with pytest.raises(UserError, match="partitions/absent is no file"):
-        build(root, DatasetChoice(name="toy", partition="file:absent", parts=4))
+    with pytest.raises(UserError, match="partitions/absent is not a file"):
+        build_store(root, DatasetChoice(name="toy", partition="file:absent", parts=4))
 
 
 def test_a_computed_partition_is_kept_and_used_again(root, computed):
-    build(root, METIS)
+    build_store(root, METIS)
     first = open_dataset(root, METIS).orders.p.clone()
     shutil.rmtree(root / "datasets" / "store")
     again = open_dataset(root, METIS)
@@ -160,25 +168,47 @@ def test_a_computed_partition_is_kept_and_used_again(root, computed):
     assert computed == [(4, 1)]
 
 
+def test_a_rank_refuses_a_partition_that_is_not_computed_and_opens_a_prepared_one(root, computed):
+    with pytest.raises(UserError, match=r"has not been computed.*before the launch: harness data build toy"):
+        open_prepared_dataset(root, METIS)
+    assert computed == []
+    prepare_dataset(root, METIS)
+    prepared = open_prepared_dataset(root, METIS)
+    assert isinstance(prepared, MemoryStore)
+    assert torch.equal(prepared.orders.p, open_dataset(root, METIS).orders.p)
+    assert computed == [(4, 1)]
+
+
+def test_preparing_leaves_graphs_alone_that_have_a_store_or_no_partition(root, computed):
+    for choice in (PLAIN, DatasetChoice(name="toy", partition="random", parts=4)):
+        prepare_dataset(root, choice)
+    assert not (root / "datasets" / "partitions").exists()
+    build_store(root, METIS)
+    shutil.rmtree(root / "datasets" / "partitions")
+    prepare_dataset(root, METIS)
+    assert isinstance(open_prepared_dataset(root, METIS), Store)
+    assert computed == [(4, 1)]
+
+
 def test_nothing_is_kept_of_what_costs_nothing(root, bring):
     bring("mine", [0] * N)
-    build(root, DatasetChoice(name="toy", partition="random", parts=4))
-    build(root, DatasetChoice(name="toy", partition="file:mine", parts=4))
+    build_store(root, DatasetChoice(name="toy", partition="random", parts=4))
+    build_store(root, DatasetChoice(name="toy", partition="file:mine", parts=4))
     assert [path.name for path in (root / "datasets" / "partitions").iterdir()] == ["mine"]
 
 
 def test_a_changed_graph_never_meets_an_old_partition(root, write_card, computed):
-    build(root, METIS)
+    build_store(root, METIS)
     write_card(root, "toy", seed=4)
-    build(root, METIS)
+    build_store(root, METIS)
     write_card(root, "toy", seed=4, features={"kind": "uniform", "width": 3})  # the same edges
-    build(root, METIS)
+    build_store(root, METIS)
     assert len(computed) == 2
 
 
 def test_of_two_processes_that_ask_at_once_one_computes(root, monkeypatch):
     """The second one begins while the first computes, waits for its lock, and reads what the first kept."""
-    metis, fork = engines.ENGINES["metis"], get_context("fork")
+    metis, fork = engines.METHODS["metis"], get_context("fork")
     asked, begun = fork.Value("i", 0), fork.Event()
     receiver, sender = fork.Pipe(duplex=False)
 
@@ -193,7 +223,7 @@ def test_of_two_processes_that_ask_at_once_one_computes(root, monkeypatch):
         begun.wait()
         sender.send(open_dataset(root, METIS).orders.p.tolist())
 
-    monkeypatch.setitem(engines.ENGINES, "metis", counted)
+    monkeypatch.setitem(engines.METHODS, "metis", counted)
     other = fork.Process(target=second, daemon=True)
     other.start()
     first = open_dataset(root, METIS).orders.p.tolist()
@@ -205,18 +235,18 @@ def test_of_two_processes_that_ask_at_once_one_computes(root, monkeypatch):
 
 def test_without_locks_both_use_what_the_first_kept(root, monkeypatch):
     """The slower one finds the faster one's partition where it meant to put its own."""
-    metis = engines.ENGINES["metis"]
+    metis = engines.METHODS["metis"]
 
     def no_locks(*_):
         raise OSError("this file system has no locks")
 
     def overtaken(*given):
-        monkeypatch.setitem(engines.ENGINES, "metis", metis)
-        build(root, METIS)
+        monkeypatch.setitem(engines.METHODS, "metis", metis)
+        build_store(root, METIS)
         return torch.zeros(N, dtype=torch.int64)
 
     monkeypatch.setattr("fcntl.flock", no_locks)
-    monkeypatch.setitem(engines.ENGINES, "metis", overtaken)
+    monkeypatch.setitem(engines.METHODS, "metis", overtaken)
     slow = open_dataset(root, METIS)
     assert torch.equal(slow.orders.p, open_dataset(root, METIS).orders.p)
     assert slow.bounds != (0, N, N, N, N)
@@ -239,12 +269,12 @@ def test_partitions_do_not_depend_on_how_many_are_computed_at_once(
     root, tmp_path, monkeypatch, computed, workers
 ):
     computed_in = root / "datasets" / "partitions" / "computed"
-    alone = [contents_of([build(root, choice)]) for choice in ORDERS]
+    alone = [contents_of([build_store(root, choice)]) for choice in ORDERS]
     kept = {folder.name: contents_of([folder]) for folder in computed_in.iterdir()}
     for name in ("store", "partitions"):
         shutil.rmtree(root / "datasets" / name)
     computed.clear()
-    folders = build_all(root, ORDERS, Means(workers=workers))
+    folders = build_stores(root, ORDERS, BuildResources(workers=workers))
     assert [contents_of([folder]) for folder in folders] == alone
     assert {folder.name: contents_of([folder]) for folder in computed_in.iterdir()} == kept
     assert len(kept) == len(ORDERS)
@@ -254,10 +284,10 @@ def test_partitions_do_not_depend_on_how_many_are_computed_at_once(
 def test_as_many_are_computed_at_once_as_the_memory_allows(root, computed):
     """Room for one: this process computes all. No room for one: none is computed."""
     choices = ORDERS[:3]
-    with pytest.raises(UserError, match="metis has to see toy whole"):
-        build_all(root, choices, Means(memory=1 << 14, workers=4))
+    with pytest.raises(UserError, match="metis needs the whole graph toy in memory"):
+        build_stores(root, choices, BuildResources(memory=1 << 14, workers=4))
     assert computed == []
-    build_all(root, choices, Means(memory=100_000, workers=4))
+    build_stores(root, choices, BuildResources(memory=100_000, workers=4))
     assert len(computed) == 3
 
 
@@ -265,12 +295,12 @@ def test_what_ends_a_process_that_partitions_is_told(root, monkeypatch):
     def refused(*_):
         raise UserError("no such engine")
 
-    monkeypatch.setitem(engines.ENGINES, "metis", refused)
+    monkeypatch.setitem(engines.METHODS, "metis", refused)
     with pytest.raises(UserError, match="no such engine"):
-        build_all(root, ORDERS[:2], Means())
-    monkeypatch.setitem(engines.ENGINES, "metis", lambda *_: os._exit(9))
+        build_stores(root, ORDERS[:2], BuildResources())
+    monkeypatch.setitem(engines.METHODS, "metis", lambda *_: os._exit(9))
     with pytest.raises(RunError, match=r"ended with 9.*--workers"):
-        build_all(root, ORDERS[:2], Means())
+        build_stores(root, ORDERS[:2], BuildResources())
 
 
 def altered(folder, **changes):
@@ -294,12 +324,16 @@ def replaced(folder, array):
         (lambda f: (f / "partition.json").unlink(), "partition.json", "cannot be read"),
         (lambda f: (f / "partition.json").write_text("{"), "partition.json", "cannot be read"),
         (lambda f: (f / "partition.json").write_text("{}"), "partition.json", "name is missing"),
-        (lambda f: altered(f, parts=8), "partition.json", "says parts = 8, and not 4"),
+        (lambda f: altered(f, parts=8), "partition.json", "says parts = 8 instead of 4"),
         (lambda f: altered(f, structure="0" * 64), "partition.json", "says structure"),
-        (lambda f: replaced(f, np.zeros(52, np.int32)), "part.npy", "shape (52,), not 53"),
+        (
+            lambda f: replaced(f, np.zeros(52, np.int32)),
+            "part.npy",
+            "shape (52,), expected int32 of shape (53,)",
+        ),
         (lambda f: replaced(f, np.zeros(53)), "part.npy", "float64"),
-        (lambda f: replaced(f, np.full(53, 4, np.int32)), "part.npy", "parts 4 to 4, not 0 to 3"),
-        (lambda f: replaced(f, np.full(53, -1, np.int32)), "part.npy", "parts -1 to -1, not 0 to 3"),
+        (lambda f: replaced(f, np.full(53, 4, np.int32)), "part.npy", "parts 4 to 4, expected 0 to 3"),
+        (lambda f: replaced(f, np.full(53, -1, np.int32)), "part.npy", "parts -1 to -1, expected 0 to 3"),
     ],
 )
 def test_a_kept_partition_that_does_not_fit_is_refused_by_name_with_the_way_out(
@@ -307,7 +341,7 @@ def test_a_kept_partition_that_does_not_fit_is_refused_by_name_with_the_way_out(
 ):
     harm(kept)
     shutil.rmtree(root / "datasets" / "store")
-    for ask in (build, open_dataset):
+    for ask in (build_store, open_dataset):
         with pytest.raises(UserError) as refusal:
             ask(root, METIS)
         assert str(kept / file) in str(refusal.value)
@@ -315,7 +349,7 @@ def test_a_kept_partition_that_does_not_fit_is_refused_by_name_with_the_way_out(
         assert f"Delete the folder {kept} and build again: harness data build toy" in str(refusal.value)
     assert computed == []
     shutil.rmtree(kept)
-    assert build(root, METIS).exists()
+    assert build_store(root, METIS).exists()
     assert len(computed) == 1
 
 
@@ -323,27 +357,27 @@ def test_a_kept_partition_that_does_not_fit_is_refused_by_name_with_the_way_out(
 def test_what_would_take_too_much_memory_is_refused_before_it_is_begun(root, write_card, computed, partition):
     """And is no obstacle to what is there already, or needs no graph."""
     choice = DatasetChoice(name="toy", partition=partition, parts=4)
-    little = Means(memory=1 << 14)
+    little = BuildResources(memory=1 << 14)
     with pytest.raises(
         UserError,
-        match=rf"{partition} has to see toy whole: {partition} takes about .*--memory \d+.*file:NAME",
+        match=rf"{partition} needs the whole graph toy in memory: {partition} takes about .*--memory \d+.*file:NAME",
     ):
-        build(root, choice, means=little)
+        build_store(root, choice, resources=little)
     with pytest.raises(UserError, match="the graph takes about"):
-        build(root, choice, means=Means(memory=1 << 10))
+        build_store(root, choice, resources=BuildResources(memory=1 << 10))
     assert computed == []
     assert list((root / "datasets" / "store").iterdir()) == []
-    build(root, DatasetChoice(name="toy", partition="random", parts=4), means=little)
-    folder = build(root, choice)
+    build_store(root, DatasetChoice(name="toy", partition="random", parts=4), resources=little)
+    folder = build_store(root, choice)
     shutil.rmtree(folder)
-    assert build(root, choice, means=little) == folder
+    assert build_store(root, choice, resources=little) == folder
 
 
 @pytest.mark.parametrize("directed", [False, True])
 def test_the_structure_is_the_graph_without_its_weights(root, write_card, directed):
     write_card(root, "toy", directed=directed)
     card = load_card(root, "toy")
-    A, found = compose(card, root).A, structure(contents(card, root))
+    A, found = load_graph(card, root).A, load_pattern(open_contents(card, root))
     assert torch.equal(found.rowptr, A.rowptr)
     assert torch.equal(found.col, A.col)
     assert found.shape == A.shape

@@ -10,10 +10,10 @@ import torch
 
 from harness.errors import RunError, UserError
 from harness.graph.model import Graph, RawGraph
-from harness.graph.normalise import normalise
+from harness.graph.normalise import normalise_adjacency
 from harness.ranges import split
 from harness.spec.dataset import DatasetChoice
-from harness.store.manifest import FILE, SCHEMA
+from harness.store.manifest import MANIFEST_FILE, SCHEMA
 from harness.store.reader import Store
 
 PLAIN = DatasetChoice(name="toy")
@@ -41,9 +41,9 @@ def test_a_rectangle_opens_the_blocks_that_hold_a_part_of_it(folder, rows, cols)
     store = Store(folder)
     store.adjacency(rows, cols)
     blocks = overlapping(rows, 53, 4) * overlapping(cols, 53, 4)
-    assert store.touched == 2 * blocks + DEGREES
+    assert store.opened_files == 2 * blocks + DEGREES
     store.adjacency(rows, cols)
-    assert store.touched == 2 * blocks + DEGREES
+    assert store.opened_files == 2 * blocks + DEGREES
 
 
 def test_features_are_cut_both_ways(tmp_path, make_graph, write_graph):
@@ -51,9 +51,9 @@ def test_features_are_cut_both_ways(tmp_path, make_graph, write_graph):
     write_graph(make_graph(**wide), tmp_path / "s", PLAIN, grid=4)
     store = Store(tmp_path / "s")
     store.feature_block(range(14), range(32))
-    assert store.touched == 1
+    assert store.opened_files == 1
     store.feature_block(range(53), range(31, 33))
-    assert store.touched == 8
+    assert store.opened_files == 8
 
 
 @pytest.mark.parametrize(("directed", "versions"), [(False, 1), (True, 2)])
@@ -127,17 +127,17 @@ def test_verify_passes_on_a_sound_store_and_finds_every_kind_of_file(folder):
     ],
 )
 def test_a_wrong_manifest_is_refused(folder, text, found):
-    (folder / FILE).write_text(text)
+    (folder / MANIFEST_FILE).write_text(text)
     with pytest.raises(UserError) as error:
         Store(folder)
-    assert str(folder / FILE) in str(error.value)
+    assert str(folder / MANIFEST_FILE) in str(error.value)
     assert found in str(error.value)
     assert "harness data build toy" in str(error.value)
 
 
 def test_another_schema_version_names_the_command_that_makes_it_right(folder):
-    fields = json.loads((folder / FILE).read_text()) | {"schema_version": SCHEMA + 1}
-    (folder / FILE).write_text(json.dumps(fields))
+    fields = json.loads((folder / MANIFEST_FILE).read_text()) | {"schema_version": SCHEMA + 1}
+    (folder / MANIFEST_FILE).write_text(json.dumps(fields))
     with pytest.raises(UserError, match=AGAIN):
         Store(folder)
 
@@ -153,7 +153,7 @@ def test_vertices_above_two_to_the_24_keep_their_names(tmp_path, write_graph):
     """There a float32 no longer tells neighbours apart, and one published loader held ids in one."""
     n = (1 << 24) + 1000
     ends = np.array([n - 1, n - 2, n - 3, n - 4, 5, (1 << 24) + 1])
-    A, counts = normalise(RawGraph(n, ends[:3].copy(), ends[3:].copy()), directed=False)
+    A, counts = normalise_adjacency(RawGraph(n, ends[:3].copy(), ends[3:].copy()), directed=False)
     nothing = torch.zeros(n, dtype=torch.int64)
     graph = Graph(A, torch.zeros(n, 1), nothing, (nothing + 1).to(torch.uint8), 1, False, counts)
     write_graph(graph, tmp_path / "wide", PLAIN, grid=3)

@@ -13,11 +13,12 @@ import pytest
 
 from harness.errors import RunError, UserError
 from harness.spec.dataset import DatasetChoice
-from harness.store.build import build, store_folder
+from harness.store.build_job import STEPS, BuildJob, parse_build_job
+from harness.store.build_resources import BuildResources
 from harness.store.catalog import load_card
+from harness.store.datasets import build_store, locate_store
 from harness.store.reader import Store
-from harness.store.task import STEPS, BuildShare, Means, share
-from harness.store.work import Work
+from harness.store.staging import StagingFolder
 
 ROOT = Path(__file__).parents[2]
 GRAPH = {"source": {"kind": "sbm", "n": 6000, "mean_degree": 12, "homophily": 0.7}}
@@ -28,7 +29,7 @@ CHOICES = {
     "in random parts": (False, DatasetChoice(name="graph", partition="random", parts=3)),
     "in parts of METIS": (True, DatasetChoice(name="graph", partition="metis", parts=4)),
 }
-LITTLE = Means(memory=1 << 24, workers=2)
+LITTLE = BuildResources(memory=1 << 24, workers=2)
 
 
 def content(folder):
@@ -36,7 +37,7 @@ def content(folder):
 
 
 def shares(jobs):
-    return [BuildShare(step, number, jobs) for step in STEPS for number in range(jobs)]
+    return [BuildJob(step, number, jobs) for step in STEPS for number in range(jobs)]
 
 
 @pytest.fixture(params=CHOICES)
@@ -57,7 +58,7 @@ def undisturbed(root, choice, monkeypatch, tmp_path):
     if key not in BYTES:
         with monkeypatch.context() as elsewhere:
             elsewhere.setenv("HARNESS_DATASETS", str(tmp_path / "undisturbed"))
-            BYTES[key] = content(build(root, choice))
+            BYTES[key] = content(build_store(root, choice))
     return BYTES[key]
 
 
@@ -67,22 +68,24 @@ def test_the_bytes_do_not_depend_on_the_jobs(root, choice, undisturbed, jobs):
     for step in STEPS:
         mine = [each for each in given if each.step == step]
         for each in reversed(mine):
-            assert not build(root, choice, means=LITTLE, share=each).exists()
-    assert content(build(root, choice, means=LITTLE)) == undisturbed
+            assert not build_store(root, choice, resources=LITTLE, job=each).exists()
+    assert content(build_store(root, choice, resources=LITTLE)) == undisturbed
     assert [path.name for path in (root / "datasets" / "store").iterdir()] == [
-        store_folder(root, load_card(root, "graph"), choice).name
+        locate_store(root, load_card(root, "graph"), choice).name
     ]
 
 
 @pytest.mark.parametrize("choice", ["directed, both orders"], indirect=True)
 def test_jobs_do_what_an_ordinary_build_then_need_not(root, choice, undisturbed, monkeypatch):
     for each in shares(3):
-        build(root, choice, means=LITTLE, share=each)
-    original, made = Work.note, []
+        build_store(root, choice, resources=LITTLE, job=each)
+    original, made = StagingFolder.save_attributes, []
     monkeypatch.setattr(
-        Work, "note", lambda self, name, **told: made.append(name) or original(self, name, **told)
+        StagingFolder,
+        "save_attributes",
+        lambda self, name, **told: made.append(name) or original(self, name, **told),
     )
-    assert content(build(root, choice, means=LITTLE)) == undisturbed
+    assert content(build_store(root, choice, resources=LITTLE)) == undisturbed
     told = {"adjacency-0", "adjacency-1"} | {
         f"{name}/{order}.npy" for name in ("labels", "split", "degrees") for order in (0, 1)
     }
@@ -91,37 +94,37 @@ def test_jobs_do_what_an_ordinary_build_then_need_not(root, choice, undisturbed,
 
 @pytest.mark.parametrize("choice", ["in parts of METIS"], indirect=True)
 def test_the_first_step_makes_the_order_for_all_others(root, choice, undisturbed, monkeypatch):
-    build(root, choice, means=LITTLE, share=BuildShare("order", 0, 2))
+    build_store(root, choice, resources=LITTLE, job=BuildJob("order", 0, 2))
     monkeypatch.setattr(
-        "harness.store.build.compose", lambda *_: pytest.fail("the graph was asked for again")
+        "harness.store.datasets.load_graph", lambda *_: pytest.fail("the graph was asked for again")
     )
     for each in shares(2):
-        build(root, choice, means=LITTLE, share=each)
-    assert content(build(root, choice, means=LITTLE)) == undisturbed
+        build_store(root, choice, resources=LITTLE, job=each)
+    assert content(build_store(root, choice, resources=LITTLE)) == undisturbed
 
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
 def test_a_lost_share_is_made_good_by_the_ordinary_build(root, choice, undisturbed):
-    build(root, choice, means=LITTLE, share=BuildShare("scatter", 1, 3))
-    assert content(build(root, choice, means=LITTLE)) == undisturbed
+    build_store(root, choice, resources=LITTLE, job=BuildJob("scatter", 1, 3))
+    assert content(build_store(root, choice, resources=LITTLE)) == undisturbed
 
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
 def test_a_step_waits_for_all_jobs_of_the_one_before(root, choice):
-    build(root, choice, means=LITTLE, share=BuildShare("scatter", 0, 2))
+    build_store(root, choice, resources=LITTLE, job=BuildJob("scatter", 0, 2))
     with pytest.raises(UserError, match=r"not all jobs of the step scatter .* --share scatter:0/1"):
-        build(root, choice, means=LITTLE, share=BuildShare("settle", 0, 2))
-    build(root, choice, means=LITTLE, share=BuildShare("scatter", 1, 2))
-    build(root, choice, means=LITTLE, share=BuildShare("settle", 0, 2))
+        build_store(root, choice, resources=LITTLE, job=BuildJob("settle", 0, 2))
+    build_store(root, choice, resources=LITTLE, job=BuildJob("scatter", 1, 2))
+    build_store(root, choice, resources=LITTLE, job=BuildJob("settle", 0, 2))
     with pytest.raises(UserError, match="not all jobs of the step settle"):
-        build(root, choice, means=LITTLE, share=BuildShare("features", 0, 2))
+        build_store(root, choice, resources=LITTLE, job=BuildJob("features", 0, 2))
 
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
 def test_where_there_is_a_store_a_share_is_nothing_to_do(root, choice, undisturbed):
-    folder = build(root, choice)
+    folder = build_store(root, choice)
     for each in shares(2):
-        assert build(root, choice, share=each) == folder
+        assert build_store(root, choice, job=each) == folder
     assert content(folder) == undisturbed
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
@@ -129,16 +132,16 @@ def test_where_there_is_a_store_a_share_is_nothing_to_do(root, choice, undisturb
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
 def test_a_store_that_others_finish_meanwhile_leaves_no_work_behind(root, choice, undisturbed, monkeypatch):
     """Somebody seals the store after a job has looked for it and before it begins."""
-    from harness.store import build as module
+    from harness.store import datasets as module
 
-    original = module.write_share
+    original = module.write_job_share
 
     def overtaken(*given, **told):
-        build(root, choice)
+        build_store(root, choice)
         original(*given, **told)
 
-    monkeypatch.setattr(module, "write_share", overtaken)
-    folder = build(root, choice, share=BuildShare("settle", 0, 1))
+    monkeypatch.setattr(module, "write_job_share", overtaken)
+    folder = build_store(root, choice, job=BuildJob("settle", 0, 1))
     assert content(folder) == undisturbed
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
@@ -148,12 +151,13 @@ def start(root, choice, each=None):
     program = f"""
 import sys
 from pathlib import Path
-from harness.store.build import build
 from harness.spec.dataset import DatasetChoice
-from harness.store.task import share
-from harness.store.task import Means
-given = share(sys.argv[2]) if sys.argv[2] else None
-build(Path(sys.argv[1]), DatasetChoice(**{choice.model_dump()!r}), means=Means(memory=1 << 24, workers=2), share=given)
+from harness.store.build_job import parse_build_job
+from harness.store.build_resources import BuildResources
+from harness.store.datasets import build_store
+job = parse_build_job(sys.argv[2]) if sys.argv[2] else None
+resources = BuildResources(memory=1 << 24, workers=2)
+build_store(Path(sys.argv[1]), DatasetChoice(**{choice.model_dump()!r}), resources=resources, job=job)
 """
     command = [sys.executable, "-c", program, str(root), str(each or "")]
     return subprocess.Popen(
@@ -171,11 +175,11 @@ def ended(processes):
 @pytest.mark.parametrize("choice", ["directed, both orders"], indirect=True)
 def test_jobs_at_once_and_one_builder_beside_them(root, choice, undisturbed):
     """Each share twice, and an ordinary build that comes too early."""
-    ended([start(root, choice, BuildShare("scatter", number, 2)) for number in (0, 1, 1)])
+    ended([start(root, choice, BuildJob("scatter", number, 2)) for number in (0, 1, 1)])
     early = start(root, choice)
-    late = [start(root, choice, BuildShare("settle", number, 2)) for number in (0, 1)]
+    late = [start(root, choice, BuildJob("settle", number, 2)) for number in (0, 1)]
     ended([early, *late])
-    folder = build(root, choice, means=LITTLE)
+    folder = build_store(root, choice, resources=LITTLE)
     assert content(folder) == undisturbed
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
@@ -197,8 +201,8 @@ def test_killed_jobs_go_on_where_they_were(root, choice, undisturbed, rounds):
             killed += process.poll() is None
             process.send_signal(signal.SIGKILL)
             process.communicate()
-        build(root, choice, means=LITTLE, share=each)
-    folder = build(root, choice, means=LITTLE)
+        build_store(root, choice, resources=LITTLE, job=each)
+    folder = build_store(root, choice, resources=LITTLE)
     assert content(folder) == undisturbed
     Store(folder).verify()
     assert killed
@@ -206,17 +210,19 @@ def test_killed_jobs_go_on_where_they_were(root, choice, undisturbed, rounds):
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
 def test_jobs_with_other_means_are_refused_while_others_are_at_it(root, choice, undisturbed, monkeypatch):
-    from harness.store import shard
+    from harness.store import writer
 
     def meanwhile(*_):
-        with pytest.raises(RunError, match="another --memory"):
-            build(root, choice, means=Means(memory=64 << 20), share=BuildShare("scatter", 1, 2))
+        with pytest.raises(RunError, match="a different --memory"):
+            build_store(
+                root, choice, resources=BuildResources(memory=64 << 20), job=BuildJob("scatter", 1, 2)
+            )
 
-    monkeypatch.setattr("harness.store.work.TRIES", 2)
+    monkeypatch.setattr("harness.store.staging.JOIN_ATTEMPTS", 2)
     with monkeypatch.context() as once:
-        once.setattr(shard, "_do", meanwhile)
-        build(root, choice, means=LITTLE, share=BuildShare("scatter", 0, 2))
-    assert content(build(root, choice, means=Means(memory=64 << 20))) == undisturbed
+        once.setattr(writer, "_run_job", meanwhile)
+        build_store(root, choice, resources=LITTLE, job=BuildJob("scatter", 0, 2))
+    assert content(build_store(root, choice, resources=BuildResources(memory=64 << 20))) == undisturbed
 
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
@@ -228,12 +234,12 @@ def test_without_locks_a_share_is_refused_and_a_build_leaves_nothing_behind(
 
     monkeypatch.setattr("fcntl.flock", refused)
     with pytest.raises(UserError, match=r"without locks \(\w+ at /.*\), .* Build without --share"):
-        build(root, choice, means=LITTLE, share=BuildShare("scatter", 0, 2))
+        build_store(root, choice, resources=LITTLE, job=BuildJob("scatter", 0, 2))
     stores = root / "datasets" / "store"
     assert list(stores.iterdir()) == []
-    assert content(build(root, choice, means=LITTLE)) == undisturbed
+    assert content(build_store(root, choice, resources=LITTLE)) == undisturbed
     assert [path.name for path in stores.iterdir()] == [
-        store_folder(root, load_card(root, "graph"), choice).name
+        locate_store(root, load_card(root, "graph"), choice).name
     ]
 
 
@@ -242,11 +248,15 @@ def test_without_locks_a_share_is_refused_and_a_build_leaves_nothing_behind(
 )
 def test_what_is_no_share_is_refused(text):
     with pytest.raises(UserError, match="STEP:NUMBER/JOBS"):
-        share(text)
+        parse_build_job(text)
 
 
 def test_shares_are_everything_once():
     things = list(range(11))
     for jobs in (1, 3, 20):
-        found = [thing for number in range(jobs) for thing in things[share(f"settle:{number}/{jobs}").part]]
+        found = [
+            thing
+            for number in range(jobs)
+            for thing in things[parse_build_job(f"settle:{number}/{jobs}").part]
+        ]
         assert sorted(found) == things

@@ -12,16 +12,16 @@ import pytest
 
 from harness.errors import UserError
 from harness.spec.dataset import DatasetChoice
-from harness.store.build import build
-from harness.store.manifest import FILE
+from harness.store.build_resources import BuildResources
+from harness.store.datasets import build_store
+from harness.store.manifest import MANIFEST_FILE
 from harness.store.reader import Store
-from harness.store.task import Means
-from harness.store.work import Work
+from harness.store.staging import StagingFolder
 
 ROOT = Path(__file__).parents[2]
 GRAPH = {"source": {"kind": "sbm", "n": 6000, "mean_degree": 12, "homophily": 0.7}, "directed": True}
 CHOICE = DatasetChoice(name="graph", permutation="double", seed=1)
-LITTLE = Means(memory=1 << 20, workers=3)
+LITTLE = BuildResources(memory=1 << 20, workers=3)
 
 
 class Stopped(BaseException):
@@ -42,36 +42,36 @@ def undisturbed(root, write_card, monkeypatch, tmp_path):
     if not BYTES:
         with monkeypatch.context() as elsewhere:
             elsewhere.setenv("HARNESS_DATASETS", str(tmp_path / "undisturbed"))
-            BYTES.update(content(build(root, CHOICE, means=Means(workers=1))))
+            BYTES.update(content(build_store(root, CHOICE, resources=BuildResources(workers=1))))
     return BYTES
 
 
 @pytest.mark.parametrize(
-    "means",
-    [LITTLE, Means(memory=1 << 14, workers=1), Means(workers=5)],
+    "resources",
+    [LITTLE, BuildResources(memory=1 << 14, workers=1), BuildResources(workers=5)],
     ids=["little", "least", "five workers"],
 )
-def test_memory_and_workers_change_no_byte(root, undisturbed, means):
-    assert content(build(root, CHOICE, means=means)) == undisturbed
+def test_memory_and_workers_change_no_byte(root, undisturbed, resources):
+    assert content(build_store(root, CHOICE, resources=resources)) == undisturbed
 
 
 def test_a_build_stopped_at_any_step_is_gone_on_with(root, undisturbed, monkeypatch):
-    original, steps, made = Work.note, [0], []
+    original, steps, made = StagingFolder.save_attributes, [0], []
 
-    def note(self, name, **told):
+    def save_attributes(self, name, **told):
         steps[0] -= 1
         if steps[0] == 0:
             raise Stopped
         made.append(name)
         original(self, name, **told)
 
-    monkeypatch.setattr(Work, "note", note)
+    monkeypatch.setattr(StagingFolder, "save_attributes", save_attributes)
     rounds = 0
     while True:
         rounds += 1
         steps[0] = 7
         try:
-            folder = build(root, CHOICE, means=LITTLE)
+            folder = build_store(root, CHOICE, resources=LITTLE)
             break
         except Stopped:
             continue
@@ -82,24 +82,24 @@ def test_a_build_stopped_at_any_step_is_gone_on_with(root, undisturbed, monkeypa
 
 
 def test_other_settings_begin_anew(root, undisturbed, monkeypatch):
-    original, steps = Work.note, [30]
+    original, steps = StagingFolder.save_attributes, [30]
 
-    def note(self, name, **told):
+    def save_attributes(self, name, **told):
         steps[0] -= 1
         if steps[0] == 0:
             raise Stopped
         original(self, name, **told)
 
-    monkeypatch.setattr(Work, "note", note)
+    monkeypatch.setattr(StagingFolder, "save_attributes", save_attributes)
     with pytest.raises(Stopped):
-        build(root, CHOICE, grid=3, means=LITTLE)
-    assert content(build(root, CHOICE, means=LITTLE)) == undisturbed
+        build_store(root, CHOICE, side=3, resources=LITTLE)
+    assert content(build_store(root, CHOICE, resources=LITTLE)) == undisturbed
 
 
 def test_a_graph_that_is_refused_leaves_nothing(root, write_card):
     write_card(root, "graph", **GRAPH, expected={"nnz_adj": 1})
     with pytest.raises(UserError, match="expected 1"):
-        build(root, CHOICE)
+        build_store(root, CHOICE)
     assert list((root / "datasets" / "store").iterdir()) == []
 
 
@@ -108,10 +108,11 @@ def start_build(root):
     program = f"""
 import sys
 from pathlib import Path
-from harness.store.build import build
 from harness.spec.dataset import DatasetChoice
-from harness.store.task import Means
-build(Path(sys.argv[1]), DatasetChoice(**{CHOICE.model_dump()!r}), means=Means(memory=1 << 20, workers=2))
+from harness.store.build_resources import BuildResources
+from harness.store.datasets import build_store
+resources = BuildResources(memory=1 << 20, workers=2)
+build_store(Path(sys.argv[1]), DatasetChoice(**{CHOICE.model_dump()!r}), resources=resources)
 """
     command = [sys.executable, "-c", program, str(root)]
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -129,15 +130,15 @@ def test_a_build_killed_at_random_is_gone_on_with(root, undisturbed, rounds):
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert killed
-    folder = build(root, CHOICE, means=Means(memory=1 << 20, workers=2))
+    folder = build_store(root, CHOICE, resources=BuildResources(memory=1 << 20, workers=2))
     assert content(folder) == undisturbed
     Store(folder).verify()
-    assert (folder / FILE).is_file()
+    assert (folder / MANIFEST_FILE).is_file()
 
 
 def test_two_builders_make_one_store(root, undisturbed):
     others = [start_build(root) for _ in range(2)]
-    folder = build(root, CHOICE)
+    folder = build_store(root, CHOICE)
     assert [other.wait() for other in others] == [0, 0]
     assert content(folder) == undisturbed
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]

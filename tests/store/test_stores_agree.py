@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from harness.graph.order import orders
-from harness.graph.partition import in_order
+from harness.graph.order import make_orders
+from harness.graph.partition import order_by_part
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
 from harness.store.memory_store import MemoryStore
@@ -65,13 +65,13 @@ def store_of(request, tmp_path, write_graph):
 
 def partition_of(graph):
     """Every third vertex in part 2, the others in part 0."""
-    return in_order(2 * (torch.arange(graph.n) % 3 == 0), 3)
+    return order_by_part(2 * (torch.arange(graph.n) % 3 == 0), 3)
 
 
 def maps_of(graph, order):
     """The index maps p and q that the store must follow."""
     if order != PARTS:
-        return orders(order, graph.n, SEED)
+        return make_orders(order, graph.n, SEED)
     third = torch.arange(graph.n) % 3 == 0
     p = torch.cat([torch.nonzero(~third)[:, 0], torch.nonzero(third)[:, 0]])
     return p, p
@@ -135,7 +135,7 @@ def test_the_bounds_of_a_partition_are_kept(graph, store_of):
 
 def test_two_partitions_of_one_order_are_two_datasets(make_graph):
     graph = make_graph()
-    partitions = [in_order(torch.arange(graph.n) // size, 6) for size in (9, 10)]
+    partitions = [order_by_part(torch.arange(graph.n) // size, 6) for size in (9, 10)]
     one, two = (MemoryStore(graph, partition=partition) for partition in partitions)
     assert torch.equal(one.orders.p, two.orders.p)
     assert one.manifest_hash != two.manifest_hash

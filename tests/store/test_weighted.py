@@ -18,19 +18,19 @@ from harness.check.case import check_graph
 from harness.cli import main
 from harness.errors import UserError
 from harness.graph.model import RawGraph
-from harness.graph.normalise import normalise
-from harness.graph.order import orders
+from harness.graph.normalise import normalise_adjacency
+from harness.graph.order import make_orders
 from harness.kernels.csr import to_scipy
 from harness.registry import load_strategy
-from harness.sources.stream import stream_of
+from harness.sources.stream import stream_graph
 from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import Spec
-from harness.store.build import open_dataset
-from harness.store.compose import Contents
+from harness.store.build_resources import BuildResources
+from harness.store.contents import DatasetContents
+from harness.store.datasets import open_dataset
 from harness.store.memory_store import MemoryStore
 from harness.store.reader import Store
-from harness.store.shard import Order, write
-from harness.store.task import Means
+from harness.store.writer import StorePlan, write_store
 from harness.strategy import admit, facts_of
 
 N, M = 40, 170
@@ -76,7 +76,7 @@ def dense(A):
 @pytest.mark.parametrize("directed", [False, True])
 def test_a_graph_in_memory_is_that_of_scipy_and_pyg(kind, directed):
     pairs, weight = edges_of(negative=kind == "raw")
-    A, counts = normalise(RawGraph(N, *pairs.T, weight=weight), directed, kind)
+    A, counts = normalise_adjacency(RawGraph(N, *pairs.T, weight=weight), directed, kind)
     np.testing.assert_allclose(dense(A), expected(pairs, weight, kind, directed), rtol=1e-14, atol=1e-300)
     assert A.nnz == counts.nnz_adj
     assert counts.stored == len(pairs)
@@ -95,10 +95,11 @@ def test_a_store_serves_it_in_every_order(tmp_path, make_card, kind, directed, p
         source={"kind": "edges", "path": "e.txt"}, labels={"kind": "degree"}, directed=directed, weights=kind
     )
     choice = DatasetChoice(name="toy", permutation=permutation, seed=5)
-    write(Contents(card, tmp_path, stream_of(raw)), tmp_path / "store", Order(choice), Means(memory), grid=3)
+    contents = DatasetContents(card, tmp_path, stream_graph(raw))
+    write_store(StorePlan(contents, tmp_path / "store", choice, resources=BuildResources(memory), side=3))
     store = Store(tmp_path / "store", dtype=torch.float64)
     store.verify()
-    p, q = orders(permutation, N, 5)
+    p, q = make_orders(permutation, N, 5)
     whole = expected(*twice, kind, directed)
     everyone = range(N)
     for order, (rows, cols) in enumerate([(p, q), (q, p)]):
@@ -118,7 +119,7 @@ def test_a_store_serves_it_in_every_order(tmp_path, make_card, kind, directed, p
 def compose_of(raw, directed, kind):
     from harness.graph.model import Graph
 
-    A, counts = normalise(raw, directed, kind)
+    A, counts = normalise_adjacency(raw, directed, kind)
     nothing = torch.zeros(N, dtype=torch.int64)
     return Graph(A, torch.zeros(N, 1), nothing, nothing.to(torch.uint8), 1, directed, counts, kind)
 
@@ -129,8 +130,8 @@ def test_a_convolution_is_that_of_gcnconv(tmp_path, make_card, bound):
     both = np.concatenate([pairs, pairs[pairs[:, 0] != pairs[:, 1]][:, ::-1]])
     weights = np.concatenate([weight, weight[pairs[:, 0] != pairs[:, 1]]])
     card = make_card(source={"kind": "edges", "path": "e"}, labels={"kind": "degree"}, weights="normalised")
-    contents = Contents(card, tmp_path, stream_of(RawGraph(N, *both.T, weight=weights)))
-    write(contents, tmp_path / "store", Order(DatasetChoice(name="toy")), Means(bound))
+    contents = DatasetContents(card, tmp_path, stream_graph(RawGraph(N, *both.T, weight=weights)))
+    write_store(contents, tmp_path / "store", StorePlan(DatasetChoice(name="toy")), BuildResources(bound))
     A = torch.from_numpy(dense(Store(tmp_path / "store", dtype=torch.float64).adjacency(range(N), range(N))))
     conv = GCNConv(6, 4, bias=False).double()
     X = torch.randn(N, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -217,14 +218,18 @@ def test_a_skew_symmetric_matrix_has_negative_images(root, imported, tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
-        ("0 1 2\n1 2 nan\n", [], "edge 2, from 1 to 2, weighs nan"),
-        ("0 1 2\n1 2 inf\n", ["--weights", "raw"], "weighs inf"),
+        ("0 1 2\n1 2 nan\n", [], "edge 2, from 1 to 2, has the weight nan"),
+        ("0 1 2\n1 2 inf\n", ["--weights", "raw"], "has the weight inf"),
         ("0 1 1e39\n", ["--weights", "raw"], "3.4e38"),
         ("0 1 1e-320\n", [], "2.3e-308"),
-        ("0 1 -1\n", [], "no weight is negative, or set --weights raw"),
+        (
+            "0 1 -1\n",
+            [],
+            "must not be negative, because degrees are sums of weights",
+        ),
         ("0 1 1\n1 2\n", [], "line 2: '1 2' has no weight"),
         ("0 1 heavy\n", [], "line 1: '0 1 heavy' has no weight"),
-        ("0 1 1\n1 0 2\n", [], "from vertex 1 to vertex 0 weighs 2, and the edge back weighs 1"),
+        ("0 1 1\n1 0 2\n", [], "from vertex 1 to vertex 0 has the weight 2, and the reverse edge 1"),
         ("0 1 3e38\n0 1 3e38\n", ["--weights", "raw"], "add up to more than 3.4e+38"),
     ],
 )
@@ -244,7 +249,7 @@ def test_a_file_without_weights_is_refused(root, imported, tmp_path):
         (tmp_path / name).write_text(text)
         code, told = imported("--edges", tmp_path / name, "--weights", "raw")
         assert code == 2
-        assert "has no weights of edges" in told
+        assert "has no edge weights" in told
     torch.save(Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2), tmp_path / "e.pt")
     assert (
         "neither edge_weight nor edge_attr" in imported("--edges", tmp_path / "e.pt", "--weights", "raw")[1]

@@ -10,7 +10,7 @@ from harness.check.batches import unbiased_messages
 from harness.check.case import Case, RankResult, train_rank
 from harness.check.laws import ScipyCounts
 from harness.check.reference import dense_matrix
-from harness.graph.model import TRAIN, labelled
+from harness.graph.model import TRAIN, has_label
 from harness.kernels.random import Purpose, uniform_rectangle
 from harness.ledger import TensorName
 from harness.models.weights import init_weight
@@ -102,7 +102,7 @@ def dense_loss(case: Case, bits: int) -> float:
         H = torch.cat(parts)
         H = H.relu() if layer + 1 < LAYERS else H
     labels, split = store.labels(everyone), store.split(everyone)
-    counted = labelled(labels) & (split == TRAIN)
+    counted = has_label(labels) & (split == TRAIN)
     return float(torch.nn.functional.cross_entropy(H[counted], labels[counted]))
 
 

@@ -14,7 +14,7 @@ from harness.check.laws import ScipyCounts
 from harness.check.reference import matrix_of, train_densely
 from harness.comm.grid import Grid
 from harness.errors import UserError
-from harness.graph.partition import partitioned
+from harness.graph.partition import partition_graph
 from harness.ledger import Direction, Ledger, Op, TensorName
 from harness.models import Part
 from harness.models.weights import init_weight
@@ -239,7 +239,7 @@ def test_the_words_are_those_of_the_copies() -> None:
     """Twice a row for every copy but the master, once in the last layer: counted by the partitioner."""
     case, world = case_of(4, directed=False), 4
     strategy, counts = strategy_of(case), ScipyCounts(case.store())
-    copies = sum(partitioned(case.graph().A, "libra", world, 0).copies or ()) - case.vertices
+    copies = sum(partition_graph(case.graph().A, "libra", world, 0).copies or ()) - case.vertices
     words = dict.fromkeys(range(3), 0.0)
     for rank in range(world):
         for key, sent in strategy.words(strategy.coordinates(rank), counts).items():

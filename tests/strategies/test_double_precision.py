@@ -25,7 +25,7 @@ from harness.run.open_run import open_run
 from harness.run.trainer import Trainer
 from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import Spec
-from harness.store.build import build
+from harness.store.datasets import build_store
 from harness.strategy import Piece, Strategy
 
 N, CLASSES, HEADS, EPOCHS, LR = 37, 5, 2, 3, 0.5
@@ -209,7 +209,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "split": {"kind": "random", "train": 0.6, "valid": 0.2},
         }
         (folder / "datasets" / "catalog" / f"{name}.yaml").write_text(yaml.safe_dump(card))
-        build(folder, DatasetChoice(name=name), grid=2)
+        build_store(folder, DatasetChoice(name=name), side=2)
     return folder
 
 

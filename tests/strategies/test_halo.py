@@ -18,7 +18,7 @@ from harness.check.reference import dense_matrix, train_densely
 from harness.comm.grid import Grid
 from harness.experiment.requests import make_spec
 from harness.graph.model import Graph, RawGraph
-from harness.graph.normalise import normalise
+from harness.graph.normalise import normalise_adjacency
 from harness.kernels.random import Purpose, integers
 from harness.ledger import Ledger, Op
 from harness.models.weights import init_weight
@@ -66,7 +66,7 @@ class Communities(Case):
         alike = labels[ends[0]] == labels[ends[1]]
         seldom = torch.arange(len(alike)) % 28 == 0
         source, target = ends[:, alike | seldom].numpy()
-        A, counts = normalise(RawGraph(self.vertices, source, target), self.directed)
+        A, counts = normalise_adjacency(RawGraph(self.vertices, source, target), self.directed)
         X = graph.X + 0.3 * torch.nn.functional.one_hot(labels, graph.X.shape[1])
         return replace(graph, A=A, counts=counts, X=X, y=labels)
 

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from harness.check.case import Case, train_rank
 from harness.check.reference import matrix_of, train_densely
-from harness.graph.partition import in_order
+from harness.graph.partition import order_by_part
 from harness.models import Part
 from harness.models.weights import init_weight
 from harness.spec.spec import Spec
@@ -38,7 +38,7 @@ class UnevenCase(Case):
             return super().store()
         vertex = torch.arange(self.vertices)
         part = torch.where(vertex % 70 == 3, 2, (vertex % 4 == 1).long())
-        return MemoryStore(self.graph(), partition=in_order(part, PARTS))
+        return MemoryStore(self.graph(), partition=order_by_part(part, PARTS))
 
 
 def case_of(name: str, params: dict[str, Any], partition: str, directed: bool, kind: str) -> Case:

@@ -12,7 +12,7 @@ from torch_geometric.nn import GCNConv
 from harness.check.case import Case
 from harness.comm.grid import Grid
 from harness.graph.model import RawGraph
-from harness.graph.normalise import normalise
+from harness.graph.normalise import normalise_adjacency
 from harness.kernels import to_scipy
 from harness.ledger import Ledger
 from harness.run.trainer import Trainer
@@ -71,7 +71,7 @@ def test_serial_training_equals_pyg(order: str, directed: bool) -> None:
 
 def test_one_step_carries_features_along_the_edges_of_a_directed_path() -> None:
     """0 -> 1 -> 2: A[i, j] is the weight of the edge j -> i, so that vertex 1 hears vertex 0 and never vertex 2."""
-    A, _ = normalise(RawGraph(3, np.array([0, 1]), np.array([1, 2])), directed=True)
+    A, _ = normalise_adjacency(RawGraph(3, np.array([0, 1]), np.array([1, 2])), directed=True)
     dense = torch.from_numpy(to_scipy(A).todense())
     assert (dense != 0).int().tolist() == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     torch.testing.assert_close(dense[1], torch.tensor([0.5**0.5, 0.5, 0.0], dtype=torch.float64))

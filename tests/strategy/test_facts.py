@@ -3,7 +3,7 @@
 import torch
 
 from harness.check.case import check_graph
-from harness.graph.partition import in_order
+from harness.graph.partition import order_by_part
 from harness.store.memory_store import MemoryStore
 from harness.strategy import facts_of
 from harness.strategy.facts import ShapeBlocks
@@ -13,7 +13,7 @@ N = 101
 
 def test_the_parts_of_a_partition_are_the_blocks() -> None:
     graph = check_graph(N)
-    partition = in_order(torch.arange(N) % 10 // 4, 3)
+    partition = order_by_part(torch.arange(N) % 10 // 4, 3)
     facts = facts_of(MemoryStore(graph, partition=partition))
     assert facts.bounds == partition.bounds
     assert facts.blocks(3) == partition.ranges
@@ -22,6 +22,6 @@ def test_the_parts_of_a_partition_are_the_blocks() -> None:
 
 def test_shapes_have_the_parts_of_their_facts() -> None:
     graph = check_graph(N)
-    facts = facts_of(MemoryStore(graph, partition=in_order(torch.arange(N) // 60, 2)))
+    facts = facts_of(MemoryStore(graph, partition=order_by_part(torch.arange(N) // 60, 2)))
     assert ShapeBlocks(facts).bounds == (0, 60, N)
     assert ShapeBlocks(facts_of(MemoryStore(graph))).bounds is None

@@ -1,0 +1,249 @@
+"""Datasets by name: open one for training, build its store, verify it.
+
+Stores, and the files that cards name, live under HARNESS_DATASETS, or in datasets/ under the project root. A store is
+the folder store/NAME-HASH. The hash covers the card, the order of the vertices (a permutation, a partition, or the
+user's partition file) and the versions of the code, so a changed card never opens an old store.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from harness.errors import UserError
+from harness.files import hash_file
+from harness.graph.blocks import Blocks
+from harness.progress import OnStep, ignore_step
+from harness.spec.dataset import DatasetChoice
+from harness.spec.root import find_data_folder
+from harness.store.build_job import BuildJob
+from harness.store.build_resources import BuildResources
+from harness.store.catalog import load_card
+from harness.store.contents import (
+    check_counts,
+    get_generator,
+    list_source_files,
+    load_graph,
+    open_contents,
+)
+from harness.store.dataset_card import DatasetCard
+from harness.store.manifest import SCHEMA, FileRecord
+from harness.store.memory_store import MemoryStore
+from harness.store.partition_cache import CheckMemory
+from harness.store.partition_file import get_partition_files
+from harness.store.partitions import (
+    check_part_count,
+    compute_missing_partitions,
+    make_partition,
+    make_partition_within_memory,
+)
+from harness.store.reader import Store
+from harness.store.staging import discard_idle_staging, remove_store
+from harness.store.store_build import MakePartition
+from harness.store.writer import StorePlan, get_store_versions, write_job_share, write_store
+
+MAX_DRAWS_IN_MEMORY = 1 << 20
+"""A generated graph with at most this many draws and feature values is made in memory and needs no store."""
+
+
+def locate_store(root: Path, card: DatasetCard, choice: DatasetChoice) -> Path:
+    """Return the folder of a store, whether or not it is built."""
+    files = get_partition_files(choice, find_data_folder(root))
+    inputs = {
+        "schema": SCHEMA,
+        "versions": get_store_versions(card, choice),
+        "card": card.dump_data_fields(),
+        "choice": {**choice.model_dump(), "seed": choice.drawn_by},
+        "brought": {name: _hash_file(path).sha256 for name, path in files.items()},
+    }
+    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return find_data_folder(root) / "store" / f"{card.name}-{digest[:10]}"
+
+
+def open_dataset(root: Path, choice: DatasetChoice, dtype: torch.dtype = torch.float32) -> Blocks:
+    """Open a dataset: its store, or in memory if the graph is generated and small.
+
+    Adjacency values have the given `dtype` if they come from a store, and float64 in memory. The partition of a graph
+    in memory is computed and cached if no process has done so.
+    """
+    return _open(root, choice, dtype, lambda _: None)
+
+
+def open_prepared_dataset(root: Path, choice: DatasetChoice, dtype: torch.dtype = torch.float32) -> Blocks:
+    """Open a dataset in a rank. Like `open_dataset`, but a partition must have been computed (`prepare_dataset`)."""
+    return _open(root, choice, dtype, None)
+
+
+def prepare_dataset(root: Path, choice: DatasetChoice) -> None:
+    """Compute and cache whatever ranks must not compute: the partition of a graph that is made in memory.
+
+    Called once before the ranks of a run start. A store has its partition already.
+    """
+    if choice.is_computed_from_edges:
+        card = load_card(root, choice.name)
+        if _is_small(card) and not locate_store(root, card, choice).exists():
+            open_dataset(root, choice)
+
+
+def _open(root: Path, choice: DatasetChoice, dtype: torch.dtype, check_memory: CheckMemory | None) -> Blocks:
+    card = load_card(root, choice.name)
+    folder = locate_store(root, card, choice)
+    if folder.exists():
+        return _open_store(folder, card, dtype)
+    if not _is_small(card):
+        raise _make_not_built_error(folder, choice)
+    graph = load_graph(card, find_data_folder(root))
+    partition = make_partition(choice, graph.n, find_data_folder(root), lambda: graph.A, check_memory)
+    return MemoryStore(graph, choice.permutation, choice.seed, partition)
+
+
+def is_built(root: Path, choice: DatasetChoice) -> bool:
+    """True if `open_dataset` can open the dataset, from its store or in memory."""
+    card = load_card(root, choice.name)
+    return locate_store(root, card, choice).exists() or _is_small(card)
+
+
+def build_store(
+    root: Path,
+    choice: DatasetChoice,
+    *,
+    side: int | None = None,
+    resources: BuildResources | None = None,
+    job: BuildJob | None = None,
+    card: DatasetCard | None = None,
+    make_partition: MakePartition | None = None,
+) -> Path:
+    """Build the store of a dataset, unless a sound store of the same files exists; return its folder.
+
+    Args:
+        side: the number of blocks along each side; chosen by the number of edges if None.
+        resources: memory and workers. If several processes build one store, one builds and the others wait.
+        job: do only this job's share of the build, alongside other jobs, or nothing if the store exists.
+        card: the card of a dataset that is not in the catalog. Its files are checked before anything is built.
+        make_partition: reads a partition that is computed already.
+    """
+    is_new, card = card is not None, card or load_card(root, choice.name)
+    folder = locate_store(root, card, choice)
+    sources = list_source_files(card, find_data_folder(root)) | get_partition_files(
+        choice, find_data_folder(root)
+    )
+    if job and folder.exists():
+        return folder
+    if _is_sound(folder, side, sources):
+        discard_idle_staging(folder)  # left by a builder that was killed after it had published the store
+        return _open_store(folder, card).folder
+    _check_fetched(card, sources)
+    contents = open_contents(card, find_data_folder(root))
+    check_part_count(choice, contents.n)  # before any folder is made
+    if is_new:
+        contents.check_vertex_data()
+    resources = resources or BuildResources()
+    plan = StorePlan(
+        contents,
+        folder,
+        choice,
+        make_partition or partial(make_partition_within_memory, contents, choice, resources),
+        resources,
+        side,
+        {name: _hash_file(path) for name, path in sources.items()},
+    )
+    if job:
+        write_job_share(plan, job)
+    else:
+        write_store(plan, is_built=lambda: _is_sound(folder, side, sources))
+    return folder
+
+
+def build_stores(root: Path, choices: Sequence[DatasetChoice], resources: BuildResources) -> list[Path]:
+    """Build the stores of one dataset in several orders, its partitions first; return the folders."""
+    card, folder = load_card(root, choices[0].name), find_data_folder(root)
+    unbuilt = [choice for choice in choices if not locate_store(root, card, choice).exists()]
+    partitions: dict[DatasetChoice, MakePartition] = {}
+    if len({choice for choice in unbuilt if choice.is_computed_from_edges}) > 1:
+        _check_fetched(card, list_source_files(card, folder))
+        partitions = compute_missing_partitions(open_contents(card, folder), unbuilt, resources)
+    return [
+        build_store(root, choice, resources=resources, make_partition=partitions.get(choice))
+        for choice in choices
+    ]
+
+
+@contextmanager
+def remove_store_on_error(
+    root: Path, card: DatasetCard, choice: DatasetChoice, *, may_be_older: bool
+) -> Iterator[None]:
+    """Remove the store if the block raises, unless the store may be older than the block."""
+    folder = locate_store(root, card, choice)
+    try:
+        yield
+    except BaseException:
+        if not may_be_older:
+            remove_store(folder)
+        raise
+
+
+def verify_store(root: Path, choice: DatasetChoice, on_step: OnStep = ignore_step) -> Path:
+    """Compare every file of a store with its checksum; return the folder of the store."""
+    folder = locate_store(root, load_card(root, choice.name), choice)
+    if not folder.exists():
+        raise _make_not_built_error(folder, choice)
+    Store(folder).verify(on_step)
+    return folder
+
+
+def _check_fetched(card: DatasetCard, sources: dict[str, Path]) -> None:
+    """Raise an error if published files of a dataset are missing."""
+    missing = [remote.file for remote in card.source.list_remote_files() if not sources[remote.file].exists()]
+    if missing:
+        raise UserError(
+            f"dataset {card.name} is not fetched: {sources[missing[0]]} does not exist. On a machine with a network, "
+            f"fetch it: harness data fetch {card.name}"
+        )
+
+
+def _open_store(folder: Path, card: DatasetCard, dtype: torch.dtype = torch.float32) -> Store:
+    """Open a store and check the counts that the card expects now; the card may have changed since the build."""
+    store = Store(folder, dtype=dtype)
+    check_counts(card, store.n, store.features, store.manifest.counts)
+    return store
+
+
+def _is_small(card: DatasetCard) -> bool:
+    generator = get_generator(card)
+    if generator is None:
+        return False
+    width = getattr(card.features, "width", 0)
+    return generator.draws + generator.n * width <= MAX_DRAWS_IN_MEMORY
+
+
+def _make_not_built_error(folder: Path, choice: DatasetChoice) -> UserError:
+    return UserError(
+        f"dataset {choice.name} is not built: {folder} does not exist. Build it: {choice.build_command}"
+    )
+
+
+def _is_sound(folder: Path, side: int | None, sources: dict[str, Path]) -> bool:
+    """True if building the store again would give the same bytes."""
+    if not folder.exists():
+        return False
+    try:
+        store = Store(folder)
+        store.verify()
+    except UserError:
+        return False
+    records = store.manifest.provenance.sources
+    same_files = all(_is_unchanged(path, records.get(name)) for name, path in sources.items())
+    return same_files and side in (None, store.manifest.grid.vertices)
+
+
+def _is_unchanged(path: Path, record: FileRecord | None) -> bool:
+    """True if a source file is what the build read. A store stays valid if its source file is gone."""
+    return not path.exists() or _hash_file(path) == record
+
+
+def _hash_file(path: Path) -> FileRecord:
+    return FileRecord(bytes=path.stat().st_size, sha256=hash_file(path))

@@ -1,0 +1,263 @@
+"""Imports a user's graph: writes a card for its files, so that the graph has a name like any other dataset."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from numpy.typing import NDArray
+from pydantic import Field, ValidationInfo, field_validator
+
+from harness.errors import UserError
+from harness.files import DATASETS, explain_os_errors, replace_files
+from harness.graph.model import LabelTask, RawGraph, Weighting
+from harness.sources import ReadOptions
+from harness.sources.npz import Npz
+from harness.sources.ogb import Ogb, read_ogb_table
+from harness.sources.pyg_file import PygFile
+from harness.sources.read_errors import CARD_HINTS
+from harness.sources.source import Source
+from harness.sources.vertex_files import EXPECTED, format_vertex, infer_classes
+from harness.spec.dataset import DatasetChoice
+from harness.spec.root import find_data_folder, find_imported_folder, list_dataset_cards
+from harness.store.build_resources import BuildResources
+from harness.store.catalog import load_card
+from harness.store.contents import open_contents
+from harness.store.dataset_card import DatasetCard
+from harness.store.datasets import build_store, remove_store_on_error
+from harness.validation import CLASSES, VERTICES, Frozen, Name, unknown_name_error, validate
+
+KIND_OF_SUFFIX = {
+    ".mtx": "mtx",
+    ".npz": "npz",
+    ".parquet": "parquet",
+    ".graph": "metis",
+    ".pt": "pyg",
+    ".triples": "triples",
+    ".bin": "combblas",
+}
+ORIGINS = "suitesparse:GROUP/NAME (a matrix of https://sparse.tamu.edu) or ogb:NAME (such as ogb:ogbn-arxiv)"
+TEXT_SUFFIXES = (".txt", ".tsv", ".csv", ".edges", ".el", "")
+WIDTH, CLASSES_BY_DEGREE = 128, 32
+"""The width of generated features, and the number of generated classes."""
+OPTION_HINTS = {
+    "n": "set --vertices",
+    "base": "set --base",
+    "header": "set --header",
+    "classes": "set --classes",
+    "directed": "set --directed",
+    "weights": "set --weights raw",
+}
+"""What to do on the command line instead of the hints for cards (`CARD_HINTS`), by the key of the card."""
+
+
+class ImportRequest(Frozen):
+    """The options of `harness data import`."""
+
+    name: Name
+    edges: Path | None = None
+    origin: str | None = Field(None, max_length=200, validate_default=True)
+    """A published graph instead of an edge file: suitesparse:GROUP/NAME or ogb:NAME."""
+    features: Path | None = None
+    labels: Path | None = None
+    split: Path | None = None
+    directed: bool = False
+    weights: Weighting | None = None
+    names: bool = False
+    vertices: int | None = Field(None, ge=1, le=VERTICES)
+    base: Literal[0, 1] = 0
+    header: bool = False
+    classes: int | None = Field(None, ge=1, le=CLASSES)
+
+    @field_validator("origin")
+    @classmethod
+    def _check_one_graph(cls, origin: str | None, known: ValidationInfo) -> str | None:
+        if (origin is None) == (known.data.get("edges") is None):
+            raise ValueError(
+                "an import needs one graph: a file (--edges FILE) or a published graph (--from ORIGIN)"
+            )
+        if origin is not None and not re.fullmatch(r"suitesparse:[^/]+/[^/]+|ogb:[^/]+", origin):
+            raise ValueError(f"expected {ORIGINS}")
+        return origin
+
+
+def make_import_card(request: ImportRequest) -> DatasetCard:
+    """Return the card of the graph, whose published files must be fetched before the import."""
+    return validate(DatasetCard, {**_make_card_fields(request), "name": request.name}, "harness data import")
+
+
+def import_graph(
+    root: Path, request: ImportRequest, choice: DatasetChoice, resources: BuildResources
+) -> Path:
+    """Build the store, then write the card imported/NAME.yaml. A failure leaves nothing behind."""
+    try:
+        fields = _make_card_fields(request)
+        card = validate(DatasetCard, {**fields, "name": request.name}, "harness data import")
+        path = find_imported_folder(root) / f"{request.name}.yaml"
+        known = [each for each in list_dataset_cards(root) if each.stem == request.name]
+        if known and (known != [path] or load_card(root, request.name) != card):
+            raise UserError(
+                f"another dataset has the name {request.name}. Choose another, or remove {known[0]}."
+            )
+        with remove_store_on_error(root, card, choice, may_be_older=bool(known)):
+            with _name_vertices_in_errors(card, root):
+                folder = build_store(root, choice, resources=resources, card=card)
+            files = {path: yaml.safe_dump(fields, sort_keys=False).encode()}
+            if names_file := get_names_file(root, card):
+                names = open_contents(card, find_data_folder(root)).stream.names
+                files[names_file] = b"".join(name + b"\n" for name in names.to_pylist())
+            with explain_os_errors(path, DATASETS):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                replace_files(files)
+    except UserError as error:
+        raise UserError(_translate_hints(str(error), request)) from error
+    return folder
+
+
+def get_names_file(root: Path, card: DatasetCard) -> Path | None:
+    """Return the file that lists the vertex names of an imported graph; line 1 is vertex 0. None without names."""
+    return find_imported_folder(root) / f"{card.name}.names.txt" if _has_names(card) else None
+
+
+def describe_ogb_metric(source: Source) -> str | None:
+    """Return a note for a dataset that OGB evaluates by a metric other than accuracy, or None."""
+    if not isinstance(source, Ogb) or source.properties["eval metric"] == "acc":
+        return None
+    return (
+        "OGB evaluates this dataset by ROC-AUC, which the harness does not compute: accuracies are micro-averaged F1 "
+        "and not comparable with OGB's leaderboard"
+    )
+
+
+def _has_names(card: DatasetCard) -> bool:
+    return card.source.kind == "triples" or getattr(card.source, "names", False)
+
+
+@contextmanager
+def _name_vertices_in_errors(card: DatasetCard, root: Path) -> Iterator[None]:
+    """Replace vertex numbers by names in the error for asymmetric weights, if vertices have names."""
+    try:
+        yield
+    except UserError as error:
+        ends = re.search(r"edge from vertex (\d[\d,]*) to vertex (\d[\d,]*) has", str(error))
+        if not ends or not _has_names(card):
+            raise
+        names = open_contents(card, find_data_folder(root)).stream.names
+        source, target = (format_vertex(int(end.replace(",", "")), names) for end in ends.groups())
+        named = f"edge from vertex {source} to vertex {target} has"
+        raise UserError(str(error).replace(ends[0], named)) from error
+
+
+def _translate_hints(message: str, request: ImportRequest) -> str:
+    """Return an error message that names command-line options instead of the keys and paths of the card."""
+    for option in ("features", "labels", "split", "edges"):
+        if (path := getattr(request, option)) is not None:
+            message = message.replace(str(path.resolve()), f"--{option} {path}")
+    for key, hint in CARD_HINTS.items():
+        message = message.replace(hint, OPTION_HINTS[key])
+    return message
+
+
+def _make_card_fields(request: ImportRequest) -> dict[str, Any]:
+    source = _make_source_fields(request)
+    graph = _read_file_with_vertex_data(source)
+    X, y, split = (graph.X, graph.y, graph.split) if graph else (None, None, None)
+    named = request.names or source["kind"] == "triples"
+    task, classes = _infer_task(request.labels and Path(_resolve_file(request.labels)), y, named=named)
+    if source["kind"] == "ogb":
+        X, y, split, task, classes = _describe_ogb_dataset(source["name"], request, task, classes)
+    return {
+        "description": f"Imported from {request.edges.name if request.edges else request.origin}",
+        "source": source,
+        "directed": request.directed,
+        **({"weights": request.weights} if request.weights else {}),
+        "task": task,
+        "classes": request.classes or classes,
+        "features": _make_recipe(request.features, X, {"kind": "uniform", "width": WIDTH, "normalise": True}),
+        "labels": _make_recipe(request.labels, y, {"kind": "degree"}),
+        "split": _make_recipe(request.split, split, {"kind": "random", "train": 0.6, "valid": 0.2}),
+    }
+
+
+def _make_recipe(path: Path | None, in_edge_file: object, generated: dict[str, Any]) -> dict[str, Any]:
+    """Return the recipe for some vertex data: from a file of its own, from the edge file, or else generated."""
+    if path is not None:
+        return {"kind": "file", "path": _resolve_file(path)}
+    return generated if in_edge_file is None else {"kind": "file"}
+
+
+def _describe_ogb_dataset(
+    name: str, request: ImportRequest, task: LabelTask, classes: int
+) -> tuple[Any, Any, Any, LabelTask, int]:
+    """Return whether an OGB dataset has features, labels and a split, and the task and the classes of its labels."""
+    if name not in (known := read_ogb_table()):
+        raise unknown_name_error(
+            "OGB dataset", name, list(known), "Heterogeneous OGB datasets are not supported."
+        )
+    properties = known[name]
+    features = properties["has_node_attr"] == "True" or None
+    if request.labels is not None:
+        return features, None, True, task, classes
+    tasks = int(properties["num tasks"])
+    if tasks > 1:
+        return features, True, True, "multi-label", tasks
+    return features, True, True, "single-label", int(properties["num classes"])
+
+
+def _parse_origin(origin: str) -> dict[str, Any]:
+    kind, _, name = origin.partition(":")
+    if kind == "ogb":
+        return {"kind": "ogb", "name": name}
+    group, _, name = name.partition("/")
+    return {"kind": "suitesparse", "group": group, "name": name}
+
+
+def _make_source_fields(request: ImportRequest) -> dict[str, Any]:
+    if request.edges is None:
+        assert request.origin is not None
+        if request.names or request.vertices is not None:
+            raise UserError(f"{request.origin} numbers its vertices: leave out --names and --vertices.")
+        return _parse_origin(request.origin)
+    suffix = Path(request.edges.name.removesuffix(".gz")).suffix
+    kind = KIND_OF_SUFFIX.get(suffix) or ("edges" if suffix in TEXT_SUFFIXES else None)
+    suffixes = ", ".join([*KIND_OF_SUFFIX, *TEXT_SUFFIXES[:-1]])
+    accepted = f"Edge files end with {suffixes}; text files may also end with .gz."
+    if kind is None:
+        raise UserError(f"{request.edges} has an unknown suffix. {accepted}")
+    source: dict[str, Any] = {"kind": kind, "path": _resolve_file(request.edges, accepted)}
+    if kind == "edges":
+        source |= {"base": request.base, "header": request.header}
+    if kind in ("edges", "parquet") and request.vertices is not None:
+        source["n"] = request.vertices
+    if request.names and kind != "triples":
+        if kind not in ("edges", "parquet"):
+            raise UserError(
+                f"{request.edges}: only text and parquet files have vertex names. Leave out --names."
+            )
+        source["names"] = True
+    return source
+
+
+def _read_file_with_vertex_data(source: dict[str, Any]) -> RawGraph | None:
+    """Read a file whose format may hold vertex data; None for the other formats."""
+    kinds = {"npz": Npz, "pyg": PygFile}
+    kind = kinds.get(source["kind"])
+    return kind(**source).read_graph(ReadOptions(Path(), 0, 1, 0)) if kind else None
+
+
+def _infer_task(labels: Path | None, y: NDArray[Any] | None, *, named: bool) -> tuple[LabelTask, int]:
+    """Return the task and the number of classes, from the label file or the edge file."""
+    if labels is not None:
+        return infer_classes(labels, named=named)
+    if y is None:
+        return "single-label", CLASSES_BY_DEGREE
+    return ("multi-label", y.shape[1]) if y.ndim > 1 else ("single-label", max(int(y.max(initial=0)), 0) + 1)
+
+
+def _resolve_file(path: Path, accepted: str = f"Expected {EXPECTED}.") -> str:
+    """Return the absolute path of a file, or raise an error that names the accepted formats."""
+    if not path.is_file():
+        raise UserError(f"There is no file {path}. {accepted}")
+    return str(path.resolve())
