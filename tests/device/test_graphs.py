@@ -109,7 +109,7 @@ def test_graph_changes_no_bit_for_any_model(on_gpus: OnGpus, name: str, ranks: i
             assert_same(on_gpus, case_of(name, ranks, kind, params={"wire": "bf16"}))
         if "overlap" in strategy.Params.model_fields:
             assert_same(on_gpus, case_of(name, ranks, kind, params={"overlap": True}))
-        if strategy.parts:
+        if strategy.has_model_parts:
             assert_same(on_gpus, case_of(name, ranks, kind, model={"dropout": 0.3, "norm": True}))
 
 

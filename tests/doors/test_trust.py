@@ -242,10 +242,10 @@ def test_a_password_in_a_url_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> 
     ):
         monkeypatch.setenv(MIRROR, base)
         with pytest.raises(UserError) as refusal:
-            _ = remote.asked
+            _ = remote.request_url
         assert SECRET not in str(refusal.value)
     monkeypatch.delenv(MIRROR)
-    assert SECRET not in RemoteFile(url=f"https://h/f?a=b&token={SECRET}", file="f").shown
+    assert SECRET not in RemoteFile(url=f"https://h/f?a=b&token={SECRET}", file="f").display_url
 
 
 SCRIPT = "<script>alert(1)</script>"

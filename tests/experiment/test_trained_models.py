@@ -31,7 +31,7 @@ def test_kinds_and_parts_are_those_that_a_strategy_declares(rows) -> None:
             assert {name for name in kinds if row.settings[name]} == {
                 name for name, kind in kinds.items() if kind in strategy.models
             }
-            assert row.settings["norm"] == row.settings["dropout"] == strategy.parts
+            assert row.settings["norm"] == row.settings["dropout"] == strategy.has_model_parts
 
 
 def test_the_table_stands_in_the_docs(rows) -> None:

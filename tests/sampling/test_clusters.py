@@ -40,7 +40,7 @@ def joined(strategy: Cluster, step: int, rank: int) -> tuple[int, ...]:
     """The clusters of a mini-batch; asserts that they are whole clusters of this rank."""
     sampler = strategy.composed.sampler
     assert isinstance(sampler, JoinedClusters)
-    S = sampler.drawn(step, rank)
+    S = sampler.draw_vertices(step, rank)
     found = [number for number, span in enumerate(strategy.clusters) if span.start in S.tolist()]
     assert S.tolist() == [v for number in found for v in strategy.clusters[number]]
     assert all(number // CLUSTERS == rank for number in found)

@@ -44,14 +44,14 @@ def fetched(case: Case, later: bool) -> list[tuple[bool, float, int]]:
     grid = Grid.build(strategy.grid, ledger)
     operators = strategy.operators(Context(case.spec, strategy.facts, grid, store))
     assert isinstance(operators, SampledOperators)
-    features, found = operators.feed.store, []
+    features, found = operators.source.store, []
     assert isinstance(features, FetchingStore)
     X, own = store.feature_block(range(N), range(store.features)), strategy.rows(grid.coordinates)
     for step in range(4):
         vertices = wanted(grid.rank, step)
         kept = {*own, *features.cache.vertices.tolist()}
         ledger.start()
-        rows = features.begin(step, vertices, later=later).wait()
+        rows = features.start_fetch(step, vertices, later=later).wait()
         came = sum(
             amounts.words_received
             for key, amounts in ledger.stop().items()
@@ -76,4 +76,4 @@ def test_any_rows_arrive_and_only_those_that_lack_travel(case: Case, later: bool
 
 def test_local_features_say_and_hold_nothing() -> None:
     everything: Any = None
-    assert LocalFeatures().holdings(everything, {}, everything) == (0, 0, 0, False)
+    assert LocalFeatures().held_sizes(everything, {}, everything) == (0, 0, 0, False)

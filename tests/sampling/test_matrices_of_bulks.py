@@ -105,7 +105,7 @@ def estimates(bulk: Algorithm1, A: Csr, times: int) -> np.ndarray:
     H = torch.linspace(-1, 2, 2 * N, dtype=torch.float64).view(N, 2).cos().numpy()
     (layer,) = bulk.draw(BulkGraph(A), Places(N), 0, range(times), [batch] * times)
     one = partial(matrix_of_batch, layer.A, layer.outputs, layer.inputs)
-    return np.stack([to_scipy(one(b)) @ H[layer.inputs.of(b).numpy()] for b in range(times)])
+    return np.stack([to_scipy(one(b)) @ H[layer.inputs.batch_vertices(b).numpy()] for b in range(times)])
 
 
 @pytest.mark.parametrize(

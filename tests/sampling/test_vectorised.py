@@ -41,7 +41,7 @@ def by_tensors() -> Iterator[None]:
     """Takes the host for a GPU wherever a sampler chooses between loops and tensor operations."""
     with ExitStack() as stack:
         for module in SWITCHES:
-            stack.enter_context(patch(f"{module}.on_gpu", return_value=True))
+            stack.enter_context(patch(f"{module}.is_on_gpu", return_value=True))
         yield
 
 

@@ -257,6 +257,6 @@ def test_shares_are_everything_once():
         found = [
             thing
             for number in range(jobs)
-            for thing in things[parse_build_job(f"settle:{number}/{jobs}").part]
+            for thing in things[parse_build_job(f"settle:{number}/{jobs}").items]
         ]
         assert sorted(found) == things

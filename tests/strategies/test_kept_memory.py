@@ -36,10 +36,10 @@ from tests.check.mutants import __file__ as mutants
 EXCEPTIONS: dict[tuple[type, str], str] = {
     (Pending, "_result"): "a message in flight, or one that has landed and is used in the next epoch",
     (Pending, "_started"): "a message in flight",
-    (Prefetcher, "_coming"): "the item of the next step, made while this step is computed",
+    (Prefetcher, "_pending"): "the item of the next step, made while this step is computed",
     (Prefetcher, "_thread"): "the items of the last steps, whose kernels may still run",
-    (StepSource, "_begun"): "the next mini-batch of a system that prefetches, whose features travel",
-    (Bulk, "layers"): "the samples of a bulk, drawn for many steps at once: `Strategy.samples` states them",
+    (StepSource, "_in_flight"): "the next mini-batch of a system that prefetches, whose features travel",
+    (Bulk, "layers"): "the samples of a bulk, drawn for many steps at once: `Strategy.sample_bytes` states them",
     (Bulk, "shapes"): "the shapes of the same samples in a replay",
 }
 """What may live from step to step and not be in the formula, by the class of its owner and the attribute, and why.
@@ -87,17 +87,17 @@ def excepted(operators: Any) -> dict[int, int]:
 def unstated(case: Case, rank: int) -> tuple[int, list[str]]:
     """The bytes that live after training and are in no formula, and the shapes that they may be."""
     strategy, tape = case.strategy(), Tape()
-    device = engine.start(Engine.REPLAY, RankPlace(rank, case.spec.ranks))
+    device = engine.join_world(Engine.REPLAY, RankPlace(rank, case.spec.ranks))
     try:
         grid = Grid.build(strategy.grid, tape, device, wire=strategy.wire)
         with Meter(tape) as meter:
             trainer = Trainer(strategy, grid, case.store())
             memory = trainer.ctx.memory
-            meter.memory.begin_epoch(memory.shapes_on_host())
+            meter.memory.begin_epoch(memory.host_shapes())
             for _ in range(EPOCHS * trainer.steps):
                 trainer.step()
     finally:
-        engine.stop()
+        engine.leave_world()
     formula = strategy.memory(strategy.coordinates(rank), ScipyCounts(case.store()))
     gradients = memory_of(W.grad for W in trainer.parameters)
     held = memory_of([*(tensor for _, tensor in memory._held), *memory._on_host])

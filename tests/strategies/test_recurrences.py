@@ -176,7 +176,7 @@ class AdaQpRecurrence(Recurrence):
         super().__init__(case)
         strategy = case.strategy()
         assert isinstance(strategy, AdaQP)
-        self.widths, self.assigned = strategy.widths, strategy.assigned
+        self.widths, self.draw_widths = strategy.widths, strategy.draw_widths
 
     def convolve(self, epoch: int, layer: int, H: Tensor, W: Tensor) -> Tensor:
         seen = RoundedRows.apply(H, self, (epoch, layer))

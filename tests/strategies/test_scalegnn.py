@@ -125,7 +125,7 @@ def test_words_of_a_step_are_those_of_the_derivation() -> None:
     strategy = ScaleGNN(spec, facts)
     words: dict[tuple[str, TensorName, int], float] = {}
     found = Words(strategy.grid)
-    strategy._step(found, dict.fromkeys(strategy.grid, 0), {X: 47, Y: 47, Z: 47})
+    strategy._add_step(found, dict.fromkeys(strategy.grid, 0), {X: 47, Y: 47, Z: 47})
     for key, count in found.items():
         words[key.direction.value, key.tensor, key.layer] = count
     forward, backward = "forward", "backward"
