@@ -89,13 +89,13 @@ def test_workers_that_draw_end_with_the_command(ending: signal.Signals, study: P
 PARTITIONS = """
 import os, sys, time
 from pathlib import Path
-from harness.store.partitions import _in_a_process
+from harness.store.partition_cache import _run_in_fork
 
 def compute():
     Path(sys.argv[1], str(os.getpid())).touch()
     time.sleep(300)
 
-_in_a_process(compute)
+_run_in_fork(compute)
 """
 
 

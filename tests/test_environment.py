@@ -104,7 +104,7 @@ def is_text_without_encoding(name, call):
 
 def test_files_are_written_and_read_as_utf_8():
     """Whatever the locale: a file that one machine writes is read on another."""
-    others = ("archive.open", "build_opener(_OverHttp).open")
+    others = ("archive.open", "build_opener(_HttpRedirectHandler).open")
     found = [
         f"{path.relative_to(ROOT)}:{call.lineno}"
         for path in PRODUCT

@@ -136,7 +136,7 @@ def killed(program):
 
 def test_a_killed_writer_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
     killed(
-        f"with files.whole_folder(pathlib.Path({str(tmp_path / 's')!r}), 'last.json') as partial:\n"
+        f"with files.atomic_folder(pathlib.Path({str(tmp_path / 's')!r}), 'last.json') as partial:\n"
         "    (partial / 'a').touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     assert len(everything(tmp_path)) == 1
@@ -306,7 +306,7 @@ def test_sweep_sees_the_death_of_another_users_process(tmp_path, monkeypatch):
 def test_names_that_siblings_give_are_swept_after_a_kill(tmp_path):
     path = tmp_path / "a.b-1-2.part"
     killed(
-        f"path = files.sibling(pathlib.Path({str(path)!r})); path.touch()\n"
+        f"path = files.temporary_path(pathlib.Path({str(path)!r})); path.touch()\n"
         "path.with_name(path.name + '.json').touch(); os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert len(everything(tmp_path)) == 2

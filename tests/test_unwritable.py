@@ -1,7 +1,6 @@
 """Results and stores on a file system that is mounted read-only, and on a full disk: mounted for real, by root."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -38,13 +37,12 @@ def verbs(project: Path) -> list[list[str]]:
 def call_where(kind: str, project: Path, words: list[list[str]]) -> dict[str, Any]:
     """The answers of verbs where the folder `out` cannot be written."""
     folder = project / "out"
-    environment = {
-        **os.environ,
-        "HARNESS_ROOT": str(project),
-        "HARNESS_RESULTS": f"{folder}/results",
-        "HARNESS_DATASETS": f"{folder}/datasets",
-        "PYTHONPATH": str(ROOT),
-    }
+    environment = with_python_path(
+        ROOT,
+        HARNESS_ROOT=str(project),
+        HARNESS_RESULTS=f"{folder}/results",
+        HARNESS_DATASETS=f"{folder}/datasets",
+    )
     done = subprocess.run(
         [sys.executable, "-m", "tests.without_room", kind, str(folder)],
         input=json.dumps(words),

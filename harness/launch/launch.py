@@ -39,7 +39,7 @@ from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks, Watched, find_cause, nobody_is_to_blame
 from harness.launch.rank_starter import rank_starter
-from harness.locks import acquire_lock
+from harness.locks import acquire_lock, try_lock
 from harness.results.record import read_record
 from harness.results.schema import SETTLED
 from harness.run.fault import Fault, read_faults, write_fault
@@ -129,6 +129,14 @@ def exclusive(spec: Spec, runs: Path, progress: Progress) -> Iterator[None]:
         yield
 
 
+def _remove_free_locks(runs: Path) -> None:
+    """Remove the lock files of `exclusive` that killed processes have left."""
+    for path in runs.glob(".*.lock"):
+        with try_lock(path) as is_free:
+            if is_free:
+                path.unlink(missing_ok=True)
+
+
 def prepare(fork_server: ForkServer, machine: Machine, root: Path) -> None:
     """Lets the fork server import with the settings of a machine, if it will start the ranks there."""
     starter = rank_starter(machine, 1, root, [])
@@ -151,6 +159,7 @@ def _recorded(
         runs.mkdir(parents=True, exist_ok=True)
         remove_leftovers(runs)
         remove_leftovers(runs.parent)
+        _remove_free_locks(runs)
         folder = tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{owner_tag()}.", dir=runs.parent)
     with folder as name, naming_full_disk(runs.parent), ending_on_sigterm():
         scratch = Path(name)

@@ -96,12 +96,12 @@ class Context:
         if self._shared is None or self.device.type != "meta":
             return compute()
         whole_key = key, self.spec.model.kind, self.spec.precision, self.spec.protocol
-        known: Sequence[Tensor] | None = self._shared.known(whole_key)
+        known: Sequence[Tensor] | None = self._shared.get_result(whole_key)
         if known is None:
             # Without dispatch the meter of a replay, which has nothing to count here, does not take most of the time.
             with self.ledger.simulating_peers(), torch._C._DisableTorchDispatch():
                 known = compute()
-            self._shared.keep(whole_key, known, _bytes_of(known))
+            self._shared.add_result(whole_key, known, _bytes_of(known))
         return known
 
 

@@ -22,7 +22,7 @@ def print_results(paths: Iterable[str]) -> None:
 
 def print_first_failure(snakemake_logs: Iterable[str]) -> None:
     """Print the log of the first failed job: later failures often follow from the first."""
-    text = "".join(Path(log).read_text() for log in snakemake_logs)
+    text = "".join(Path(log).read_text(encoding="utf-8") for log in snakemake_logs)
     failed = re.search(r"log: (\S+) \(check log file", text)
     if failed:
         print(f"\nFirst failure: {failed[1]}", file=sys.stderr)

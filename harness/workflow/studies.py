@@ -151,14 +151,14 @@ def _write_once(file: Path, content: Any) -> None:
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(content) + "\n")
+        unfinished.write_text(json.dumps(content) + "\n", encoding="utf-8")
         unfinished.replace(file)
 
 
 @cache
 def read_batch(batch: str) -> dict[str, dict[str, Any]]:
     """Return the runs of a batch by run id."""
-    runs: dict[str, dict[str, Any]] = json.loads(batch_file(batch).read_text())
+    runs: dict[str, dict[str, Any]] = json.loads(batch_file(batch).read_text(encoding="utf-8"))
     return runs
 
 

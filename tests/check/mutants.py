@@ -258,7 +258,7 @@ class UnscaledSample(ScaleGNN):
 
     def operators(self, ctx: Context) -> FourD:
         samples = _samples(self, ctx)
-        samples.sampler = _Changed(samples.sampler, chance=1.0)  # type: ignore[assignment, arg-type]
+        samples.sampler = _Changed(samples.sampler, inclusion_probability=1.0)  # type: ignore[assignment, arg-type]
         return FourD(samples, samples.whole)
 
 

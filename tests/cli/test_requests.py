@@ -76,7 +76,7 @@ def run(*options: str) -> list[str]:
         ),
         (
             ["data", "info", "tiny-sbm", "--partition", "file:mine", "--parts", "2"],
-            ["partitions/mine", "a line"],
+            ["partitions/mine", "per line"],
         ),
         (["data", "build", "tiny-sbm", "--partition", "random", "--parts", "9999"], ["9999", "vertices"]),
         (["check", "nobody"], ["nobody", "serial", "entry-point"]),

@@ -150,7 +150,7 @@ def test_what_has_come_is_not_asked_for_again_if_only_the_checks_are_lacking(sit
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("harness.fetch.download.sha256_of", killed)
+        patch.setattr("harness.fetch.download.hash_file", killed)
         with pytest.raises(Killed):
             fetch(tmp_path)
     assert sorted(path.name for path in (tmp_path / "raw").iterdir() if path.stat().st_size) == [
@@ -320,11 +320,11 @@ def test_a_full_disk_is_named_and_what_came_is_kept(site, tmp_path, monkeypatch)
 START = """
 import sys
 from pathlib import Path
-from harness.fetch.download import download
+from harness.fetch.download import download_file
 from harness.fetch.transfer import RetryPolicy
 from harness.sources.remote import RemoteFile
 remote = RemoteFile(url="https://data.example.org/sets/graph.bin", file="raw/graph.bin")
-download(remote, Path(sys.argv[1]), lambda told: print(told, flush=True), RetryPolicy(pause=0.001))
+download_file(remote, Path(sys.argv[1]), lambda told: print(told, flush=True), RetryPolicy(pause=0.001))
 """
 
 

@@ -82,16 +82,20 @@ def test_the_kit_leads_from_the_skeleton_of_the_full_graph_to_the_end(tmp_path: 
     code, P = (tmp_path / "fresh/fresh/strategy.py").read_text(), AxisName.P
     assert broken(code, tmp_path, P, 1, pool) == []
     first, *_ = broken(code, tmp_path, P, 3, pool)
-    assert (first.law, "Replicas differ" in first.detail, "`settle`" in first.look) == ("trains", True, True)
+    assert (first.law, "Replicas differ" in first.detail, "`reduce_gradients`" in first.look) == (
+        "trains",
+        True,
+        True,
+    )
     assert "Traceback" not in first.detail
 
     code = changed(
         code,
         (
-            'add them up (`sum_gradients`)."""\n',
-            'add them up."""\n        sum_gradients(weights, self.over)\n',
+            'add them up (`reduce_all_gradients`)."""\n',
+            'add them up."""\n        reduce_all_gradients(weights, self.over)\n',
         ),
-        ("dense_memory\n", "dense_memory, sum_gradients\n"),
+        ("dense_bytes\n", "dense_bytes, reduce_all_gradients\n"),
     )
     first, *others = broken(code, tmp_path, P, 3, pool)
     assert first.law == "losses equal serial"
@@ -116,9 +120,9 @@ def test_the_kit_leads_from_the_skeleton_of_mini_batches_to_the_end(tmp_path: Pa
     code = changed(
         code,
         (
-            'add them up (`sum_gradients`)."""\n',
-            'add them up."""\n        sum_gradients(weights, self.replicas)\n',
+            'add them up (`reduce_all_gradients`)."""\n',
+            'add them up."""\n        reduce_all_gradients(weights, self.replicas)\n',
         ),
-        ("dense_memory\n", "dense_memory, sum_gradients\n"),
+        ("dense_bytes\n", "dense_bytes, reduce_all_gradients\n"),
     )
     assert [each.law for each in broken(code, tmp_path, D, 2, pool)] == ["words equal the formula"]

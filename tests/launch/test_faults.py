@@ -149,7 +149,9 @@ def test_ranks_die_with_their_launcher_and_the_next_one_sweeps(
     wait_until(lambda: alive(runs.parent) == [])
     left = [path.name for path in runs.parent.iterdir() if path.name != "runs"]
     assert bool(left) == (how is signal.SIGKILL), "only who cannot clean up leaves something"
-    assert list(runs.iterdir()) == [], "no record of a run that was given up"
+    assert not [path for path in runs.iterdir() if path.suffix != ".lock"], (
+        "no record of a run that was given up"
+    )
 
     asked = spec("raise", 2, 1, 0)
     folder = launch(asked, ROOT, runs, lambda _: None, LIMITS, fork_server)

@@ -309,7 +309,7 @@ def test_a_damaged_record_is_refused_by_name_whatever_is_wrong_in_it(
     ("spec", "why"),
     [
         ({"machine": None}, "machine = None is not accepted"),
-        ({"grid": {"p": 2}}, "does not hold exactly 3 ranks"),
+        ({"grid": {"p": 2}}, "does not have exactly 3 ranks"),
         ({"model": {"kind": "x"}}, "model.kind = 'x' is not accepted"),
         ({"new": 1}, "new is not a key here"),
     ],

@@ -102,12 +102,12 @@ def test_blocks_in_memory_are_the_blocks_and_belong_to_the_caller(permutation, m
 
 def test_results_beyond_the_memory_are_not_kept() -> None:
     kept = SharedBlocks(MemoryStore(check_graph(11)), 100)
-    kept.keep("small", "kept", 60)
-    kept.keep("large", "refused", 60)
-    kept.keep(["no hash"], "refused", 1)
-    assert kept.known("small") == "kept"
-    assert kept.known("large") is None
-    assert kept.known(["no hash"]) is None
+    kept.add_result("small", "kept", 60)
+    kept.add_result("large", "refused", 60)
+    kept.add_result(["no hash"], "refused", 1)
+    assert kept.get_result("small") == "kept"
+    assert kept.get_result("large") is None
+    assert kept.get_result(["no hash"]) is None
 
 
 GRAPHS: dict[str, Graph] = {"undirected": check_graph(211, directed=False), "directed": check_graph(211)}

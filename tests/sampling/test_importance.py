@@ -34,7 +34,10 @@ def test_chances_are_the_frequencies_and_sums_are_unbiased() -> None:
         squares[S] += y * y
         assert batch.importance is not None
         loss.append((batch.importance.numpy() * x[S]).sum())
-    p, both = sampler.shares.p.numpy(), sampler.pair_probability(torch.arange(N)[:, None], torch.arange(N)[None]).numpy()
+    p, both = (
+        sampler.shares.p.numpy(),
+        sampler.pair_probability(torch.arange(N)[:, None], torch.arange(N)[None]).numpy(),
+    )
     assert (np.abs(seen / DRAWS - p) < 5 * np.sqrt(p * (1 - p) / DRAWS)).all()
     off = ~np.eye(N, dtype=bool)
     assert (np.abs(pairs / DRAWS - both)[off] < 5.5 * np.sqrt(both * (1 - both) / DRAWS)[off]).all()

@@ -79,5 +79,5 @@ def test_sets_of_classes_may_have_gaps(tmp_path):
 
 def test_half_a_class_is_refused(tmp_path):
     np.save(tmp_path / "y.npy", np.array([[1.0, 0.0], [0.0, 0.5]]))
-    with pytest.raises(UserError, match="vertex 1: labels of many classes are 0, 1, or -1"):
+    with pytest.raises(UserError, match="vertex 1: multi-label rows hold 0 and 1, or -1"):
         read_label_sets(tmp_path / "y.npy", 2)

@@ -98,7 +98,7 @@ def test_too_many_open_files_are_not_the_fault_of_the_store(folder, monkeypatch)
     def refuse(path, _):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
-    monkeypatch.setattr("harness.store.reader.mapped_array", refuse)
+    monkeypatch.setattr("harness.store.reader.map_array", refuse)
     with pytest.raises(RunError, match=r"\.npy: Too many open files\. .*ulimit -n") as error:
         Store(folder).adjacency(range(53), range(53))
     assert AGAIN not in str(error.value)
@@ -122,7 +122,7 @@ def test_verify_passes_on_a_sound_store_and_finds_every_kind_of_file(folder):
         ("{", "cannot be read"),
         ("[]", "schema version None"),
         (f'{{"schema_version": {SCHEMA}}}', "is missing"),
-        ('{"schema_version": 3}', f"schema version 3, this harness reads {SCHEMA}. Build it again"),
+        ('{"schema_version": 3}', f"schema version 3, but this harness reads {SCHEMA}. Build it again"),
         ('{"schema_version": 99, "name": "toy", "permutation": "double", "seed": 3}', "schema version 99"),
     ],
 )

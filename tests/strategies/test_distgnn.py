@@ -280,7 +280,7 @@ def test_one_rank_is_exact_and_trained_features_and_graphs_unread_are_refused() 
     trained = case.spec.model_copy(
         update={"training": case.spec.training.model_copy(update={"features": True})}
     )
-    with pytest.raises(UserError, match="features of their own"):
+    with pytest.raises(UserError, match="copies hold their own features"):
         Case("test", trained, case.vertices).strategy()
     with pytest.raises(UserError, match="from facts only"):
         replay(case.strategy())

@@ -39,7 +39,10 @@ EXCEPTIONS: dict[tuple[type, str], str] = {
     (Prefetcher, "_pending"): "the item of the next step, made while this step is computed",
     (Prefetcher, "_thread"): "the items of the last steps, whose kernels may still run",
     (StepSource, "_in_flight"): "the next mini-batch of a system that prefetches, whose features travel",
-    (Bulk, "layers"): "the samples of a bulk, drawn for many steps at once: `Strategy.sample_bytes` states them",
+    (
+        Bulk,
+        "layers",
+    ): "the samples of a bulk, drawn for many steps at once: `Strategy.sample_bytes` states them",
     (Bulk, "shapes"): "the shapes of the same samples in a replay",
 }
 """What may live from step to step and not be in the formula, by the class of its owner and the attribute, and why.
