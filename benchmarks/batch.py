@@ -19,8 +19,8 @@ from statistics import median
 import yaml
 from measuring import Table, argument_parser, spec_of
 
-from harness.launch.launch import series
-from harness.launch.rank_starter import rank_starter
+from harness.launch.rank_starter import make_rank_starter
+from harness.launch.series import launch_series
 from harness.results.record import read_record
 from harness.spec.root import find_root
 from harness.spec.spec import Spec, canonical_json
@@ -48,7 +48,7 @@ def main() -> None:
         for start in range(0, len(specs), BETWEEN):
             bare.append(bare_run(specs[start], root, Path(folder) / f"bare-{start}"))
             begun = time.perf_counter()
-            outcomes = list(series(specs[start : start + BETWEEN], root, runs, lambda _: None))
+            outcomes = list(launch_series(specs[start : start + BETWEEN], root, runs, lambda _: None))
             taken += time.perf_counter() - begun
             statuses = {
                 read_record(one.folder).record["status"] if one.folder else one.why for one in outcomes
@@ -69,7 +69,7 @@ def bare_run(spec: Spec, root: Path, scratch: Path) -> float:
     scratch.mkdir(parents=True)
     (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))
     words = ["--scratch", scratch, "--runs", scratch / "runs", "--meeting", scratch / "meeting"]
-    starter = rank_starter(spec.machine, spec.ranks, root, ["harness.run.rank", *map(str, words)])
+    starter = make_rank_starter(spec.machine, spec.ranks, root, ["harness.run.rank", *map(str, words)])
     begun = time.perf_counter()
     ranks = [subprocess.Popen(starter.command, env=one) for one in starter.environments]
     codes = [rank.wait() for rank in ranks]

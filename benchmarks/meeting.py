@@ -30,8 +30,8 @@ from measuring import argument_parser, spec_of
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from harness.comm.rendezvous import RENDEZVOUS, Rendezvous, find_address, publish_address
-from harness.launch.library_caches import CACHES
-from harness.launch.rank_starter import PYTHON, environment
+from harness.launch.library_caches import CACHE_FOLDERS
+from harness.launch.rank_starter import PYTHON_SETTINGS, make_rank_environment
 from harness.spec.root import find_root
 from harness.spec.spec import canonical_json
 
@@ -139,7 +139,7 @@ def files(options: argparse.Namespace) -> None:
     """A node of two tasks and one of four are traced: their difference is a task with its rank."""
     root = find_root()
     with tempfile.TemporaryDirectory(dir=root) as shared, tempfile.TemporaryDirectory() as local:
-        caches = {name: f"{local}/{folder}" for name, folder in CACHES.items()}
+        caches = {name: f"{local}/{folder}" for name, folder in CACHE_FOLDERS.items()}
         alone = one_run(root, Path(shared) / "0", 2, caches, forked=False)  # fills the caches
         alone = one_run(root, Path(shared) / "1", 2, caches, forked=False)
         few, many = (one_run(root, Path(shared) / str(tasks), tasks, caches, forked=True) for tasks in (2, 4))
@@ -179,7 +179,7 @@ def one_run(root: Path, scratch: Path, tasks: int, caches: dict[str, str], *, fo
     for number in range(tasks):
         traced = forked or number == 1
         trace = ["strace", "-f", "-e", "trace=file,getdents64", "-o", str(scratch / f"trace-{number}")]
-        settings = {**environment(spec.machine, tasks, root, number), **caches, **PYTHON}
+        settings = {**make_rank_environment(spec.machine, tasks, root, number), **caches, **PYTHON_SETTINGS}
         settings |= {RENDEZVOUS: f"{scratch.name}-{os.getpid()} 127.0.0.1 1"} if forked else {}
         running.append(subprocess.Popen([*(trace if traced else []), *command], env=settings))
     codes = [task.wait() for task in running]

@@ -56,7 +56,7 @@ def run(
     A run that has a result is not repeated unless `fresh`. The status of the record tells whether the run succeeded; a
     run that its strategy or its graph refuses raises the reason.
     """
-    from harness.launch.launch import exclusive, launch, settled
+    from harness.launch.launch import has_result, launch, lock_run
     from harness.results.record import read_record
 
     home = _home(root)
@@ -64,9 +64,9 @@ def run(
     runs = find_results_folder(home) / "runs"
     folder = runs / spec.run_id
     with ExitStack() as lock:
-        if fresh or not settled(folder):
-            lock.enter_context(exclusive(spec, runs, ignore_step))
-            if fresh or not settled(folder):  # an equal run of another process may have finished
+        if fresh or not has_result(folder):
+            lock.enter_context(lock_run(spec, runs, ignore_step))
+            if fresh or not has_result(folder):  # an equal run of another process may have finished
                 launch(spec, home, runs, ignore_step)
         done = read_record(folder)
     if done.record["status"] == "refused":

@@ -29,7 +29,7 @@ from harness.validation import unknown_name_error
 if TYPE_CHECKING:
     from harness.check import Finding
     from harness.check.account import Account, Seen
-    from harness.launch.fork_server import Waiting
+    from harness.launch.time_limits import StartLimits
     from harness.spec.spec import Spec
 
 
@@ -206,10 +206,11 @@ def _check(options: argparse.Namespace) -> int:
     machine = (
         load_machine(find_root(options.root), options.machine) if options.machine else Machine(name="kit")
     )
-    with Progress() as on_case, Pool(waiting=_waiting(options.root), engine=Engine(machine.engine)) as pool:
+    limits, engine = _load_start_limits(options.root), Engine(machine.engine)
+    with Progress() as on_case, Pool(start_limits=limits, engine=engine) as pool:
         from harness.check import check  # while the ranks' fork server imports
 
-        most = max_ranks(Engine(machine.engine))
+        most = max_ranks(engine)
         for finding in check(options.strategy, pool.run, options.extent, machine, most, on_case):
             if options.first and findings and findings[-1].case != finding.case and not _conform(findings):
                 break
@@ -243,16 +244,16 @@ def _document(finding: "Finding") -> dict[str, Any]:
     return {key: wrong if key == "wrong" else getattr(finding, key) for key in finding.__dataclass_fields__}
 
 
-def _waiting(root: str | None) -> "Waiting":
-    """How long ranks may take to start, by the card of this machine; the default outside of a project."""
-    from harness.launch.fork_server import Waiting
-    from harness.launch.rank_starter import waiting_on
+def _load_start_limits(root: str | None) -> "StartLimits":
+    """Return the limits of a start by the card of this machine, or the default outside of a project."""
+    from harness.launch.rank_starter import load_start_limits
+    from harness.launch.time_limits import START_LIMITS
 
     try:
-        waiting = waiting_on(find_root(root), "local")
+        limits = load_start_limits(find_root(root), "local")
     except UserError:
-        waiting = Waiting()
-    return waiting._replace(progress=say)
+        limits = START_LIMITS
+    return limits._replace(progress=say)
 
 
 def _findings_page(findings: Sequence["Finding"]) -> str:

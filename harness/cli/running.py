@@ -130,19 +130,19 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     """Runs as the only process of this command, or as a rank of a world that another launcher started."""
-    from harness.launch.launch import joined_world
+    from harness.launch.joined_world import find_joined_world
 
-    world = joined_world()
+    world = find_joined_world()
     if world is None:
         return _run_alone(options)
     if world.at.rank:
         root = find_root(options.root)
-        world.follow(root, _runs_folder(root, options))
+        world.follow_runs(root, _runs_folder(root, options))
         return 0
     try:
         return _run_alone(options)
     finally:
-        world.dismiss()
+        world.dismiss_followers()
 
 
 def _runs_folder(root: Path, options: argparse.Namespace) -> Path:
@@ -163,21 +163,22 @@ def _run_alone(options: argparse.Namespace) -> int:
     if options.spec:
         return _run_all(root, runs, options)
     from harness.launch.fork_server import ForkServer
-    from harness.launch.launch import exclusive, joined_world, launch, launch_here, prepare, settled
+    from harness.launch.joined_world import find_joined_world
+    from harness.launch.launch import has_result, launch, launch_in_process, lock_run, prepare_fork_server
 
     with ForkServer() as server:
         machine = settings(options.set).get("machine", "local")
-        if not (options.in_process or joined_world()) and machine in list_machines(root):
-            prepare(server, load_machine(root, machine), root)
+        if not (options.in_process or find_joined_world()) and machine in list_machines(root):
+            prepare_fork_server(server, load_machine(root, machine), root)
         spec = _spec_of_options(root, options)
         folder = runs / spec.run_id
         with ExitStack() as turn_taken:
-            cached = not options.fresh and settled(folder)
+            cached = not options.fresh and has_result(folder)
             if not cached:
-                turn_taken.enter_context(exclusive(spec, runs, say))
-                cached = not options.fresh and settled(folder)  # by an equal run of another process
+                turn_taken.enter_context(lock_run(spec, runs, say))
+                cached = not options.fresh and has_result(folder)  # by an equal run of another process
             if not cached and options.in_process:
-                launch_here(spec, root, runs)
+                launch_in_process(spec, root, runs)
             elif not cached:
                 launch(spec, root, runs, say, fork_server=server)
             record = _record(folder, cached=cached)
@@ -197,7 +198,7 @@ def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
     A file without a spec, a run without a record and a record that cannot be read keep no other run from its turn.
     A single file is refused as any other input is.
     """
-    from harness.launch.launch import named_reason, series
+    from harness.launch.series import describe_failure, launch_series
 
     records, lacking = [], 0
 
@@ -213,10 +214,10 @@ def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
         except Exception as error:
             if len(options.spec) == 1:
                 raise
-            lack(str(path), named_reason(error))
+            lack(str(path), describe_failure(error))
     job = read_json(options.job, f"The job {options.job}") if options.job else {}
     foreseen = {run_id: predicted_limit(run) for run_id, run in job.items()}
-    for outcome in series(specs, root, runs, say, fresh=options.fresh, predicted=foreseen):
+    for outcome in launch_series(specs, root, runs, say, fresh=options.fresh, predicted=foreseen):
         try:
             if outcome.folder is None:
                 lack(outcome.spec.label, outcome.why)
@@ -225,7 +226,7 @@ def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
             if not options.json:
                 show(options, {}, _text(records[-1]))
         except Exception as error:
-            lack(outcome.spec.label, named_reason(error))
+            lack(outcome.spec.label, describe_failure(error))
     if options.json:
         show(options, records[0] if len(records) == len(options.spec) == 1 else records, "")
     return 1 if lacking else 0

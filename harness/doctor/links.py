@@ -32,7 +32,7 @@ from harness.files import SCRATCH, owner_tag, read_tail, remove_leftovers, write
 from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks
-from harness.launch.rank_starter import rank_starter
+from harness.launch.rank_starter import make_rank_starter
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.spec.machine_card import MACHINES, MachineCard, MeasuredLink, load_machine, load_machine_card
 from harness.spec.root import find_results_folder
@@ -63,13 +63,13 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
         out, log = Path(name) / "measured.json", Path(name) / "log"
         program = ["harness.doctor.links", "--engine", card.engine]
         program += ["--meeting", str(Path(name) / "meeting"), "--out", str(out)]
-        starter = rank_starter(card, ranks, root, program)
+        starter = make_rank_starter(card, ranks, root, program)
         with (
             ForkServer() as server,
             closing(starter),
-            Ranks(starter.start(server, log, tell), starter.ending) as started,
+            Ranks(starter.start(server, log, tell), starter.ending_signal) as started,
         ):
-            started.watch(HangDetector(None), LONGEST, starter.attend)
+            started.watch(HangDetector(None), LONGEST, starter.serve_rendezvous)
         if not out.exists():
             raise RunError(f"the ranks could not measure their links: {read_tail(log, 1500)}")
         result = json.loads(out.read_text(encoding="utf-8"))

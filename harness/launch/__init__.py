@@ -1,1 +1,1 @@
-"""Starts ranks: on this machine, or kept alive in a pool."""
+"""Starts ranks, on this machine, by srun or in a pool; watches and ends them; and records how a run failed."""

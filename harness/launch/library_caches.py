@@ -1,8 +1,9 @@
-"""The folders in which libraries keep what they compile, on the disk of each node, where other users may write too.
+"""The folders in which libraries cache compiled code, on the local disk of each node, where others may write too.
 
     python -m harness.launch.library_caches harness.run.rank WORDS
 
-A library runs what it finds in its cache. So a task makes sure that the folder is its user's own before it imports any.
+A library runs the code that it finds in its cache, so a task makes sure that its user owns the folder before it
+imports a library.
 """
 
 import os
@@ -14,9 +15,9 @@ from pathlib import Path
 
 from harness.files import make_private_folder
 
-FOLDER = "HARNESS_CACHES"
-"""The variable with the folder of all caches of a node."""
-CACHES = {
+CACHE_VARIABLE = "HARNESS_CACHES"
+"""The variable with the folder of a node's caches."""
+CACHE_FOLDERS = {
     "NUMBA_CACHE_DIR": "numba",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TRITON_CACHE_DIR": "triton",
@@ -25,27 +26,28 @@ CACHES = {
     "MIOPEN_CUSTOM_CACHE_DIR": "miopen",
     "MPLCONFIGDIR": "matplotlib",
 }
-"""The folders that libraries write, each in the card's folder on the node itself: all ranks would write at once."""
+"""The variable and the folder of each library's cache. Caches are local, because all ranks write at once."""
 
 
-def cache_environment(local: str) -> dict[str, str]:
-    """The variables that name the caches of a node, below its folder `local`."""
+def make_cache_environment(local: str) -> dict[str, str]:
+    """Return the variables that name the caches of a node, below its folder `local`."""
     folder = f"{local}/harness-{os.getuid()}"
-    return {FOLDER: folder, **{name: f"{folder}/{cache}" for name, cache in CACHES.items()}}
+    return {CACHE_VARIABLE: folder, **{name: f"{folder}/{cache}" for name, cache in CACHE_FOLDERS.items()}}
 
 
 def secure_caches(environ: MutableMapping[str, str]) -> None:
-    """Makes the folder of the caches this user's own; another one is named if somebody else made it first.
+    """Make the folder of the caches private, or choose another one if another user made it first.
 
-    Where no folder can be made, libraries choose for themselves. A cache that a user names is left alone.
+    If no folder can be made, the variables are removed, so libraries use their defaults. A cache that the user names
+    stays.
     """
-    if FOLDER not in environ:
+    if CACHE_VARIABLE not in environ:
         return
-    folder, private = environ[FOLDER], None
+    folder, private = environ[CACHE_VARIABLE], None
     with suppress(OSError):
         Path(folder).parent.mkdir(parents=True, exist_ok=True)
         private = make_private_folder(Path(folder))
-    for name, cache in CACHES.items():
+    for name, cache in CACHE_FOLDERS.items():
         if environ.get(name) != f"{folder}/{cache}":
             continue
         if private is None:
@@ -55,7 +57,7 @@ def secure_caches(environ: MutableMapping[str, str]) -> None:
 
 
 def main() -> int:
-    """Runs the program on the command line once its caches are safe."""
+    """Secure the caches, and run the program on the command line."""
     secure_caches(os.environ)
     module, *sys.argv[1:] = sys.argv[1:]
     return int(import_module(module).main())

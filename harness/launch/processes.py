@@ -1,7 +1,7 @@
-"""The ranks of a run as processes: started, watched and ended together, with the cause if the run does not end well.
+"""The processes of a run's ranks: started, watched and ended together, with the cause if the run fails.
 
-A run ends soon after its first rank fails: the others have a moment to leave their own reasons. A run that hangs is
-ended too, with every rank's stack. Once training is over no rank needs another, so a rank that writes the record may
+A run ends soon after its first rank fails: the other ranks have a moment to report their own faults. A run that hangs
+is ended too, with the stack of every rank. After training no rank needs another, so a rank that writes the record may
 finish. Ranks die with the process that started them.
 """
 
@@ -13,64 +13,58 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from harness.files import read_tail
-from harness.launch.fork_server import how_it_ended
+from harness.launch.fork_server import describe_exit
 from harness.launch.hang_detector import Hang, HangDetector
+from harness.launch.time_limits import LIMITS, TimeLimits
 from harness.run.fault import Fault, is_consequence, read_faults, read_stacks
 
-POLL_SECONDS = 0.05
-GRACE = 3.0
-"""The seconds that ranks have to leave their own reasons once another rank has ended."""
-NOTICE = 1.0
-"""The seconds in which ranks write down their stacks."""
-LEAVING = 10.0
-"""The seconds that processes have to end after a signal, and a writer to finish a record after the time limit."""
-STACKS = signal.SIGUSR1
-LOG_KEPT, LOG_SEARCHED = 4000, 1 << 25
-"""The bytes at the end of the ranks' log that a record keeps, and in which the cause is looked for."""
-WAITING = "torch/distributed"
-"""A folder that is in the stack of a rank that waits for another rank."""
-CURRENT = "Current thread"
-"""The words before the stack of the thread that trains."""
+STACKS_SIGNAL = signal.SIGUSR1
+LOG_BYTES_KEPT, LOG_BYTES_SEARCHED = 4000, 1 << 25
+"""The number of bytes at the end of the ranks' log that a record keeps, and that are searched for the cause."""
+TORCH_DISTRIBUTED = "torch/distributed"
+"""A folder that is in the stack of every rank that waits for another rank."""
+CURRENT_THREAD = "Current thread"
+"""The heading of the stack of the thread that trains."""
 NCCL_HANG = re.compile(
     r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<call>\w+)"
     r".*ran for (?P<milliseconds>\d+) milliseconds"
 )
-"""The words of torch's watchdog, which ends a rank whose call over NCCL takes longer than the library's patience."""
+"""The message of torch's watchdog, which ends a rank when a call over NCCL exceeds the library's timeout."""
 NCCL_GROUP = re.compile(r"PG GUID \w+\((?P<group>[^)]+)\)")
 """The group of the call, by the name that torch gives to an axis: mesh_x."""
 FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 
 
 class Death(NamedTuple):
-    """A rank that ended by itself, and not well."""
+    """A rank that ended with an error, not by the launcher."""
 
     rank: int
     code: int
     at: float
-    """The time of day at which the death was seen, at most one poll after it happened."""
+    """The wall-clock time at which the death was noticed, at most one poll after it happened."""
 
 
-class Watched(NamedTuple):
-    """The end of a run."""
+class RunEnd(NamedTuple):
+    """How the ranks of a run ended."""
 
     deaths: Sequence[Death] = ()
-    """The deaths in the order of their discovery."""
+    """The deaths, in the order in which they were noticed."""
     hang: Hang | None = None
     """The hang that ended the run."""
     recording: bool = False
-    """Training was over when the run hung."""
+    """The run hung after training."""
     expired: bool = False
-    """The run reached its time limit."""
+    """The run exceeded its time limit."""
     out_of_memory: bool = False
-    """The scheduler says that the ranks ran out of memory."""
+    """The scheduler reported that the ranks ran out of memory."""
     lost: str = ""
-    """The scheduler's message about a loss that is not the fault of the run."""
+    """The scheduler's message about a failure of the machine, or an empty string."""
     never_started: bool = False
-    """The scheduler was away, and no rank began."""
+    """The scheduler did not answer, and no rank started."""
 
 
 class Process(Protocol):
-    """A rank, or a process that stands for ranks elsewhere."""
+    """A rank, or a process such as srun that represents ranks on other machines."""
 
     @property
     def pid(self) -> int: ...
@@ -83,27 +77,32 @@ class Process(Protocol):
 
 
 class Ranks:
-    """`with Ranks(processes) as ranks: ranks.watch(...)`: each is started in its turn, and none outlives the block.
+    """Starts the processes of a run's ranks and ends them: `with Ranks(processes) as ranks: ranks.watch(...)`.
 
-    A process that stands for ranks elsewhere is ended by a signal that it can pass on to them.
+    No process outlives the block. `ending_signal` ends the processes; srun passes a SIGTERM on to its ranks.
     """
 
-    def __init__(self, processes: Iterable[Process], ending: signal.Signals = signal.SIGKILL) -> None:
-        self._coming, self._ending = processes, ending
+    def __init__(
+        self,
+        starting: Iterable[Process],
+        ending_signal: signal.Signals = signal.SIGKILL,
+        limits: TimeLimits = LIMITS,
+    ) -> None:
+        self._starting, self._ending_signal, self._limits = starting, ending_signal, limits
         self._processes: list[Process] = []
 
     def __enter__(self) -> "Ranks":
         try:
-            self._processes.extend(self._coming)
+            self._processes.extend(self._starting)
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._send(self._ending)
-        self._wait(LEAVING)
-        self._send(signal.SIGKILL)
+        self._send_signal(self._ending_signal)
+        self._wait_for_exits(self._limits.ending)
+        self._send_signal(signal.SIGKILL)
         for process in self._processes:
             process.wait()
 
@@ -111,107 +110,108 @@ class Ranks:
         self,
         detector: HangDetector,
         limit: float | None,
-        meanwhile: Callable[[], None],
-        recording: Callable[[], bool] = lambda: False,
-    ) -> Watched:
-        """Waits until every rank has ended well, one has failed, the detector sees a hang, or `limit` seconds are over.
+        on_poll: Callable[[], None],
+        is_recording: Callable[[], bool] = lambda: False,
+    ) -> RunEnd:
+        """Wait until all ranks have ended, one has failed, the detector finds a hang, or `limit` seconds have passed.
 
-        A rank that is `recording` has no such limit, whatever becomes of the others.
+        While `is_recording()` is true, a rank writes the record, and may finish it whatever happens to the others.
         """
         expires = float("inf") if limit is None else time.monotonic() + limit
         deaths: dict[int, Death] = {}
         until = float("inf")
-        while (over := recording()) or time.monotonic() < until:
-            meanwhile()
+        while (recording := is_recording()) or time.monotonic() < until:
+            on_poll()
             codes = [process.poll() for process in self._processes]
             for rank, code in enumerate(codes):
                 if code and rank not in deaths:
                     deaths[rank] = Death(rank, code, time.time())
-                    until = min(until, time.monotonic() + GRACE)
+                    until = min(until, time.monotonic() + self._limits.grace)
             if None not in codes:
                 break
-            if over or not deaths:
-                if time.monotonic() > expires + (LEAVING if over else 0):
-                    return Watched(expired=True)
-                if hang := detector.look(self._living(codes), over or 0 in codes):
-                    self._send(STACKS)
-                    time.sleep(NOTICE)
-                    return Watched(hang=hang, recording=over or 0 in codes)
-            time.sleep(POLL_SECONDS)
-        return Watched(list(deaths.values()))
+            if recording or not deaths:
+                if time.monotonic() > expires + (self._limits.ending if recording else 0):
+                    return RunEnd(expired=True)
+                trained = recording or 0 in codes
+                if hang := detector.detect_hang(self._running_pids(codes), trained):
+                    self._send_signal(STACKS_SIGNAL)
+                    time.sleep(self._limits.stack_dump)
+                    return RunEnd(hang=hang, recording=trained)
+            time.sleep(self._limits.poll)
+        return RunEnd(list(deaths.values()))
 
-    def _living(self, codes: Sequence[int | None]) -> dict[int, int]:
-        """The process ids of the ranks that have not ended."""
+    def _running_pids(self, codes: Sequence[int | None]) -> dict[int, int]:
+        """Return the process id of each rank that has not ended."""
         return {rank: self._processes[rank].pid for rank, code in enumerate(codes) if code is None}
 
-    def _send(self, what: signal.Signals) -> None:
+    def _send_signal(self, sig: signal.Signals) -> None:
         for process in self._processes:
             if process.poll() is None:
-                process.send_signal(what)
+                process.send_signal(sig)
 
-    def _wait(self, seconds: float) -> None:
-        """Returns when all processes have ended, or after so many seconds."""
-        deadline = time.monotonic() + seconds
+    def _wait_for_exits(self, timeout: float) -> None:
+        """Wait until all processes have ended, or the timeout in seconds has passed."""
+        deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and any(process.poll() is None for process in self._processes):
-            time.sleep(POLL_SECONDS)
+            time.sleep(self._limits.poll)
 
 
-# The cause of a run that did not end well: its first fault, not what other ranks say of the consequences.
+# The cause of a failed run is its first fault. Later faults of other ranks are mostly consequences.
 
 
-def find_cause(watched: Watched, scratch: Path, world: int, memory_ran_out: bool) -> Fault:
-    """The fault that goes on record for a run that left no record."""
-    if watched.hang:
-        return _hang(watched.hang, watched.recording, scratch, world)
-    if watched.expired:
-        return _unnamed(
+def find_cause(end: RunEnd, scratch: Path, world: int, memory_ran_out: bool) -> Fault:
+    """Return the fault to record for a run of which no rank wrote the record."""
+    if end.hang:
+        return _describe_hang(end.hang, end.recording, scratch, world)
+    if end.expired:
+        return _make_fault(
             "TimeLimit",
             "timeout",
             "stopped at its time limit; the tables hold the epochs that all ranks finished",
         )
     reported = read_faults(scratch)
     deaths = [
-        _death(death, scratch, memory_ran_out)
-        for death in watched.deaths
+        _describe_death(death, scratch, memory_ran_out)
+        for death in end.deaths
         if death.rank not in {fault["rank"] for fault in reported}
     ]
     causes = [fault for fault in reported if not is_consequence(fault)] + deaths
-    if watched.out_of_memory and not causes:  # others were seen to end before the rank that took the memory
+    if end.out_of_memory and not causes:  # the rank that took the memory was not the first to end
         how = "the scheduler ended the ranks when the memory had run out; `trace` has the end of their log"
-        causes = [_unnamed("Died", "oom", how, _end_of(scratch / "log"))]
+        causes = [_make_fault("Died", "oom", how, _read_log_end(scratch / "log"))]
     silent = "the ranks ended without a record and without a reason; `trace` has the end of their log"
-    nothing = _unnamed("Exit", "failed", silent, _end_of(scratch / "log"))
-    return min(causes or reported, key=lambda fault: float(fault["time"]), default=nothing)
+    unexplained = _make_fault("Exit", "failed", silent, _read_log_end(scratch / "log"))
+    return min(causes or reported, key=lambda fault: float(fault["time"]), default=unexplained)
 
 
-def nobody_is_to_blame(watched: Watched, scratch: Path) -> bool:
-    """True if a machine was lost, or ranks of several machines lost each other, and no other fault is known."""
+def is_infrastructure_failure(end: RunEnd, scratch: Path) -> bool:
+    """Return True if a machine was lost, or ranks only lost their connections to each other."""
     reported = read_faults(scratch)
-    if watched.hang or watched.expired or watched.out_of_memory or not all(map(is_consequence, reported)):
+    if end.hang or end.expired or end.out_of_memory or not all(map(is_consequence, reported)):
         return False
-    speakers = {fault["rank"] for fault in reported}
-    return bool(watched.lost) or all(death.rank in speakers for death in watched.deaths)
+    reporters = {fault["rank"] for fault in reported}
+    return bool(end.lost) or all(death.rank in reporters for death in end.deaths)
 
 
-def _death(death: Death, scratch: Path, memory_ran_out: bool) -> Fault:
-    """The fault of a rank that ended without a report."""
-    if hung := _nccl_hang(scratch / "log"):
+def _describe_death(death: Death, scratch: Path, memory_ran_out: bool) -> Fault:
+    """Return the fault of a rank that ended without a report."""
+    if hung := _find_nccl_hang(scratch / "log"):
         return {**hung, "rank": death.rank, "time": death.at}
-    by_kernel = death.code == -signal.SIGKILL and memory_ran_out
-    why = " when the machine's memory had run out" if by_kernel else ""
+    killed_for_memory = death.code == -signal.SIGKILL and memory_ran_out
+    why = " when the machine's memory had run out" if killed_for_memory else ""
     return {
         "rank": death.rank,
         "type": "Died",
-        "message": f"{how_it_ended(death.code)}{why}; `trace` has the end of the ranks' log",
-        "status": "oom" if by_kernel else "failed",
-        "trace": _end_of(scratch / "log"),
+        "message": f"{describe_exit(death.code)}{why}; `trace` has the end of the ranks' log",
+        "status": "oom" if killed_for_memory else "failed",
+        "trace": _read_log_end(scratch / "log"),
         "time": death.at,
     }
 
 
-def _nccl_hang(log: Path) -> Fault | None:
-    """The call over NCCL that did not end, by the log of the ranks; None if the log has no such call."""
-    text = read_tail(log, LOG_SEARCHED)
+def _find_nccl_hang(log: Path) -> Fault | None:
+    """Return the fault of a call over NCCL that timed out, from the ranks' log, or None."""
+    text = read_tail(log, LOG_BYTES_SEARCHED)
     call = NCCL_HANG.search(text)
     if call is None:
         return None
@@ -221,35 +221,38 @@ def _nccl_hang(log: Path) -> Fault | None:
         f"call {call['number']} {where}over NCCL, {call['call']}, did not end within "
         f"{int(call['milliseconds']) / 1e3:.0f} s: a member never made the call, made another one, or is slower"
     )
-    return _unnamed("Hang", "timeout", f"{what}; `trace` has the end of the ranks' log", _end_of(log))
+    return _make_fault(
+        "Hang", "timeout", f"{what}; `trace` has the end of the ranks' log", _read_log_end(log)
+    )
 
 
-def _hang(hang: Hang, recording: bool, scratch: Path, world: int) -> Fault:
-    """All ranks wait: the cause is the rank that does not wait for another, or that writes the record."""
+def _describe_hang(hang: Hang, recording: bool, scratch: Path, world: int) -> Fault:
+    """Return the fault of a hang: it names the rank that does not wait for another, or that writes the record."""
     stacks = {rank: read_stacks(scratch, rank) for rank in range(world)}
-    asleep = [0] if recording else [rank for rank, stack in stacks.items() if WAITING not in stack]
+    asleep = [0] if recording else [rank for rank, stack in stacks.items() if TORCH_DISTRIBUTED not in stack]
     suspects = hang.stopped or asleep
     rank = suspects[0] if len(suspects) == 1 else -1
     named = f"rank {rank}" if rank >= 0 else f"ranks {', '.join(map(str, suspects))}"
     if hang.stopped:
         what = f"{named} {'was' if rank >= 0 else 'were'} stopped by a signal, and not continued"
     elif recording:
-        what = f"training was over, and {named} hangs{_where(stacks[rank])} before the record was written"
+        what = f"training was over, and {named} hangs{_describe_frame(stacks[rank])} before the record was written"
     elif suspects:
-        what = f"no rank makes progress: {named} {f'hangs{_where(stacks[rank])}' if rank >= 0 else 'hang'}"
+        what = f"no rank makes progress: {named} {f'hangs{_describe_frame(stacks[rank])}' if rank >= 0 else 'hang'}"
     else:
         what = "no rank makes progress: the ranks wait for each other"
     trace = "\n".join(f"Rank {rank}:\n{stack or '(no answer)'}" for rank, stack in stacks.items())
-    return {**_unnamed("Hang", "timeout", f"{what}; `trace` has every rank's stack", trace), "rank": rank}
+    return {**_make_fault("Hang", "timeout", f"{what}; `trace` has every rank's stack", trace), "rank": rank}
 
 
-def _where(stack: str) -> str:
-    frame = FRAME.search(stack, max(stack.find(CURRENT), 0))
+def _describe_frame(stack: str) -> str:
+    """Return the innermost frame of the thread that trains, or an empty string."""
+    frame = FRAME.search(stack, max(stack.find(CURRENT_THREAD), 0))
     return f" in {frame['function']} ({frame['file']}:{frame['line']})" if frame else ""
 
 
-def _unnamed(kind: str, status: str, message: str, trace: str = "") -> Fault:
-    """A fault of no rank in particular, seen now."""
+def _make_fault(kind: str, status: str, message: str, trace: str = "") -> Fault:
+    """Return a fault that is not of one rank, with the current time."""
     return {
         "rank": -1,
         "type": kind,
@@ -260,5 +263,5 @@ def _unnamed(kind: str, status: str, message: str, trace: str = "") -> Fault:
     }
 
 
-def _end_of(log: Path) -> str:
-    return read_tail(log, LOG_KEPT)
+def _read_log_end(log: Path) -> str:
+    return read_tail(log, LOG_BYTES_KEPT)

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import NamedTuple, Protocol
 
 from harness.errors import UserError
-from harness.launch.launch import series
+from harness.launch.series import launch_series
 from harness.ledger import Op
 from harness.predict.budget import Budget, Keep, ReportLeft, work_through
 from harness.predict.prediction import ALL_RANKS, RESIDUAL, STEPS, Prediction, predict
@@ -347,7 +347,7 @@ def tuned(root: Path, runs: Path, count: int, advice: Advice, say: Callable[[str
         spec.model_copy(update={"training": spec.training.model_copy(update={"epochs": TUNING_EPOCHS})})
         for spec in specs
     ]
-    outcomes = series(shorter, root, runs, say, fresh=False)
+    outcomes = launch_series(shorter, root, runs, say, fresh=False)
     for option, outcome in zip(best, outcomes, strict=True):
         summary = read_record(outcome.folder).record["summary"] if outcome.folder else {}
         told = option.strategy.name, option.grid, option.prediction.seconds.value

@@ -9,12 +9,12 @@ import torch
 
 from harness.launch import launch
 from harness.launch.hang_detector import Hang
-from harness.launch.processes import LOG_KEPT, Death, Watched, find_cause, nobody_is_to_blame
+from harness.launch.processes import LOG_BYTES_KEPT, Death, RunEnd, find_cause, is_infrastructure_failure
 from harness.run import rank
 from harness.run.fault import status_of_error, write_fault
 
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:47332")
-NOBODY_DIED = Watched()
+NO_DEATHS = RunEnd()
 WAITS = """Current thread 0x1 (most recent call first):
   File "/env/torch/distributed/distributed_c10d.py", line 3 in wait
 """
@@ -23,45 +23,45 @@ SLEEPS = """Current thread 0x1 (most recent call first):
 """
 
 
-def test_the_fault_that_came_first_is_the_cause(tmp_path: Path) -> None:
+def test_earliest_fault_is_the_cause(tmp_path: Path) -> None:
     write_fault(tmp_path, 3, MemoryError("no room"))
     write_fault(tmp_path, 0, ZeroDivisionError("later"))
-    cause = find_cause(NOBODY_DIED, tmp_path, 4, memory_ran_out=False)
+    cause = find_cause(NO_DEATHS, tmp_path, 4, memory_ran_out=False)
     assert (cause["rank"], cause["type"], cause["status"]) == (3, "MemoryError", "oom")
 
 
-def test_a_lost_connection_is_the_cause_only_if_there_is_no_other(tmp_path: Path) -> None:
+def test_lost_connection_is_the_cause_only_without_another_fault(tmp_path: Path) -> None:
     write_fault(tmp_path, 0, LOST)
-    assert find_cause(NOBODY_DIED, tmp_path, 3, memory_ran_out=False)["rank"] == 0
-    died = Watched([Death(2, -9, time.time() + 1)])
+    assert find_cause(NO_DEATHS, tmp_path, 3, memory_ran_out=False)["rank"] == 0
+    died = RunEnd([Death(2, -9, time.time() + 1)])
     assert find_cause(died, tmp_path, 3, memory_ran_out=False)["rank"] == 2
     write_fault(tmp_path, 1, ZeroDivisionError("x"))
     assert find_cause(died, tmp_path, 3, memory_ran_out=False)["rank"] == 1
 
 
-def test_a_rank_that_spoke_is_not_said_to_have_died(tmp_path: Path) -> None:
+def test_rank_with_a_report_is_not_reported_as_dead(tmp_path: Path) -> None:
     write_fault(tmp_path, 1, ZeroDivisionError("x"))
-    cause = find_cause(Watched([Death(1, 1, 0.0)]), tmp_path, 2, memory_ran_out=False)
+    cause = find_cause(RunEnd([Death(1, 1, 0.0)]), tmp_path, 2, memory_ran_out=False)
     assert cause["type"] == "ZeroDivisionError"
 
 
 @pytest.mark.parametrize(
     ("code", "ran_out", "status"), [(-9, True, "oom"), (-9, False, "failed"), (-11, True, "failed")]
 )
-def test_who_the_kernel_kills_for_memory_ran_out_of_it(
+def test_rank_killed_for_memory_is_recorded_as_oom(
     code: int, ran_out: bool, status: str, tmp_path: Path
 ) -> None:
-    cause = find_cause(Watched([Death(0, code, 0.0)]), tmp_path, 1, memory_ran_out=ran_out)
+    cause = find_cause(RunEnd([Death(0, code, 0.0)]), tmp_path, 1, memory_ran_out=ran_out)
     assert cause["status"] == status
     assert ("memory" in cause["message"]) == (status == "oom")
 
 
-def test_memory_that_ran_out_is_the_cause_where_only_its_consequences_were_seen(tmp_path: Path) -> None:
-    """The scheduler ended the step, and the rank that had no fault said first that it had lost the other."""
+def test_scheduler_oom_is_the_cause_if_only_consequences_were_reported(tmp_path: Path) -> None:
+    """The scheduler ended the step, and the other rank first reported a lost connection."""
     write_fault(tmp_path, 0, LOST)
     (tmp_path / "log").write_text("slurmstepd: error: StepId=2.0 exceeded memory limit (5 > 2), being killed")
-    watched = Watched([Death(0, 1, 0.0)], out_of_memory=True)
-    assert not nobody_is_to_blame(watched, tmp_path), "or the run would be tried again"
+    watched = RunEnd([Death(0, 1, 0.0)], out_of_memory=True)
+    assert not is_infrastructure_failure(watched, tmp_path), "or the run would be tried again"
     cause = find_cause(watched, tmp_path, 2, memory_ran_out=True)
     assert (cause["type"], cause["status"], cause["rank"]) == ("Died", "oom", -1)
     assert "memory had run out" in cause["message"] and "StepId=2.0" in cause["trace"]
@@ -75,9 +75,9 @@ timing out.
 """
 
 
-def test_a_call_that_hangs_over_nccl_is_named(tmp_path: Path) -> None:
+def test_nccl_timeout_names_the_call(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(NCCL_LOG)
-    cause = find_cause(Watched([Death(1, -6, 0.0)]), tmp_path, 2, memory_ran_out=False)
+    cause = find_cause(RunEnd([Death(1, -6, 0.0)]), tmp_path, 2, memory_ran_out=False)
     assert (cause["rank"], cause["type"], cause["status"]) == (1, "Hang", "timeout")
     assert "call 5 of the group mesh_x over NCCL, ALLREDUCE, did not end within 600 s" in cause["message"]
     assert status_of_error(RuntimeError(NCCL_LOG.splitlines()[1])) == "timeout"
@@ -92,20 +92,20 @@ def test_a_call_that_hangs_over_nccl_is_named(tmp_path: Path) -> None:
         ([WAITS, "", WAITS], (1,), 1, "rank 1 was stopped by a signal"),
     ],
 )
-def test_who_does_not_wait_is_waited_for(
+def test_hang_names_the_rank_that_does_not_wait(
     stacks: list[str], stopped: tuple[int, ...], rank: int, said: str, tmp_path: Path
 ) -> None:
     for number, stack in enumerate(stacks):
         (tmp_path / f"stacks-{number}").write_text(stack)
-    cause = find_cause(Watched(hang=Hang(stopped)), tmp_path, 3, memory_ran_out=False)
+    cause = find_cause(RunEnd(hang=Hang(stopped)), tmp_path, 3, memory_ran_out=False)
     assert (cause["rank"], cause["status"]) == (rank, "timeout")
     assert said in cause["message"]
     assert all(stack in cause["trace"] for stack in stacks)
 
 
-def test_nothing_said_and_nobody_dead_is_told_with_the_log(tmp_path: Path) -> None:
+def test_end_without_reports_or_deaths_is_recorded_with_the_log(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("last words")
-    cause = find_cause(NOBODY_DIED, tmp_path, 1, memory_ran_out=False)
+    cause = find_cause(NO_DEATHS, tmp_path, 1, memory_ran_out=False)
     assert (cause["rank"], cause["trace"]) == (-1, "last words")
 
 
@@ -120,26 +120,30 @@ def test_nothing_said_and_nobody_dead_is_told_with_the_log(tmp_path: Path) -> No
         (KeyboardInterrupt(), "failed"),
     ],
 )
-def test_how_a_rank_ended_is_a_status(error: BaseException, status: str) -> None:
+def test_error_determines_the_status(error: BaseException, status: str) -> None:
     assert status_of_error(error) == status
 
 
-def test_ranks_that_only_lost_each_other_or_their_machine_are_not_to_blame(tmp_path: Path) -> None:
+def test_lost_connections_and_machines_are_infrastructure_failures(tmp_path: Path) -> None:
     write_fault(tmp_path, 0, LOST)
     others = [Death(0, 1, 0.0)]
-    assert nobody_is_to_blame(Watched(others), tmp_path)
-    assert not nobody_is_to_blame(Watched([*others, Death(1, -9, 0.0)]), tmp_path), "rank 1 died of itself"
-    assert nobody_is_to_blame(Watched([*others, Death(1, -9, 0.0)], lost="Node failure on n2"), tmp_path)
-    assert not nobody_is_to_blame(Watched(expired=True), tmp_path)
+    assert is_infrastructure_failure(RunEnd(others), tmp_path)
+    assert not is_infrastructure_failure(RunEnd([*others, Death(1, -9, 0.0)]), tmp_path), (
+        "rank 1 died of itself"
+    )
+    assert is_infrastructure_failure(
+        RunEnd([*others, Death(1, -9, 0.0)], lost="Node failure on n2"), tmp_path
+    )
+    assert not is_infrastructure_failure(RunEnd(expired=True), tmp_path)
     write_fault(tmp_path, 1, ZeroDivisionError("x"))
-    assert not nobody_is_to_blame(Watched(others, lost="Node failure on n2"), tmp_path)
+    assert not is_infrastructure_failure(RunEnd(others, lost="Node failure on n2"), tmp_path)
 
 
 @pytest.mark.parametrize("others", [LOST, ZeroDivisionError("x")])
-def test_a_rank_of_a_step_that_lost_another_ends_after_it(
+def test_rank_of_a_step_that_lost_another_exits_later(
     others: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A scheduler names the first rank that ends, and it must be the one that did not lose another."""
+    """A scheduler blames the first rank that exits, which must not be a rank that only lost another."""
     slept: list[float] = []
 
     def attempt(*_: object) -> int:
@@ -159,26 +163,26 @@ def test_a_rank_of_a_step_that_lost_another_ends_after_it(
 
 
 @pytest.mark.parametrize("rises", [0, 1, 2])
-def test_a_kill_for_memory_is_seen_by_whichever_counter_has_it(
+def test_any_counter_shows_a_kill_for_memory(
     rises: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of a control group stays where the machine's own memory ran out, and some are not there."""
+    """A control group's counter does not rise if the machine's memory ran out, and some counters do not exist."""
     files = [tmp_path / name for name in ("group", "old-group", "machine")]
     monkeypatch.setattr(launch, "OOM_COUNTERS", dict.fromkeys([tmp_path / "absent", *files], "oom_kill"))
     for file in files:
         file.write_text("oom 3\nunder_oom 0 of 2\noom_kill 4\n")
-    before = launch._out_of_memory_kills()
+    before = launch._count_oom_kills()
     files[rises].write_text("oom 3\noom_kill 5\n")
-    assert launch._out_of_memory_kills() > before
+    assert launch._count_oom_kills() > before
 
 
-def test_a_log_of_any_length_is_read_from_its_end(tmp_path: Path) -> None:
-    """The file takes no room on the disk, and reading it whole would take 64 GiB."""
+def test_only_the_end_of_a_huge_log_is_read(tmp_path: Path) -> None:
+    """The file is sparse; reading all of it would take 64 GiB."""
     with (tmp_path / "log").open("wb") as log:
         log.truncate(1 << 36)
         log.seek(0, os.SEEK_END)
         log.write(b"the last words")
     death = Death(0, 1, 0.0)
-    fault = find_cause(Watched([death]), tmp_path, 1, memory_ran_out=False)
+    fault = find_cause(RunEnd([death]), tmp_path, 1, memory_ran_out=False)
     assert fault["trace"].endswith("the last words")
-    assert len(fault["trace"]) == LOG_KEPT
+    assert len(fault["trace"]) == LOG_BYTES_KEPT

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import harness.launch.launch
+import harness.launch.series
 from harness.experiment.requests import make_spec
 from harness.files import atomic_folder, complete_folders
-from harness.launch.launch import series
+from harness.launch.series import launch_series
 from harness.results.record import read_record
 
 ROOT = Path(__file__).parents[2]
@@ -33,11 +33,11 @@ def run_twice_at_once(
             both_wrote.wait(0.5)
 
     def work() -> None:
-        for outcome in series([SPEC], ROOT, runs, said.append, fresh=fresh):
+        for outcome in launch_series([SPEC], ROOT, runs, said.append, fresh=fresh):
             summary = read_record(outcome.folder).record["summary"]
             reported[threading.current_thread().name] = outcome.cached, round(summary["epoch_seconds_median"])
 
-    monkeypatch.setattr(harness.launch.launch, "launch", launch)
+    monkeypatch.setattr(harness.launch.series, "launch", launch)
     threads = [threading.Thread(target=work, name=name) for name in ("1", "2")]
     for thread in threads:
         thread.start()
@@ -64,9 +64,7 @@ def test_a_run_that_waited_for_an_equal_run_takes_its_record(
     assert sorted(reported) == [(False, int(winner)), (True, int(winner))]
 
 
-def test_the_folder_of_a_faster_writer_is_replaced_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_of_a_faster_writer_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the two renames of a writer another puts its folder there."""
     rename, folder = Path.rename, tmp_path / "run"
     faster = [b"first", b"second"]

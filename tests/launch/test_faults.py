@@ -1,4 +1,4 @@
-"""However a run ends, it ends soon, on record, with its cause, and leaves nobody and nothing behind."""
+"""However a run fails, it ends soon, its cause is recorded, and no process or file is left behind."""
 
 import signal
 import subprocess
@@ -12,14 +12,14 @@ import pytest
 
 from harness.experiment.requests import make_spec
 from harness.launch.fork_server import ForkServer
-from harness.launch.launch import TimeLimits, launch
+from harness.launch.launch import launch
+from harness.launch.time_limits import TimeLimits
 from harness.results.record import read_record
 from harness.spec.spec import Spec, canonical_json
 from tests.alive import alive
 
 ROOT = Path(__file__).parents[2]
 FAULTY = f"{Path(__file__).parent / 'faulty.py'}:Faulty"
-LIMITS = TimeLimits(still=2.0)  # runs have more, and what they do in vain then is the same
 
 WAYS: dict[str, tuple[str, str, str]] = {
     "raise": ("failed", "ZeroDivisionError", "on purpose"),
@@ -47,12 +47,14 @@ def spec(way: str, ranks: int, rank: int, call: int) -> Spec:
     return make_spec(ROOT, {**request, "training": {"epochs": 3, "warmup": 1}}, "test")
 
 
-def launched(asked: Spec, tmp_path: Path, fork_server: ForkServer) -> dict[str, Any]:
-    """The error of the run, after a look at what it left behind."""
+def launched(
+    asked: Spec, tmp_path: Path, fork_server: ForkServer, short_limits: TimeLimits
+) -> dict[str, Any]:
+    """Launch a run, check that it left nothing behind, and return its error."""
     runs = tmp_path / "runs"
     begun = time.monotonic()
-    folder = launch(asked, ROOT, runs, lambda _: None, LIMITS, fork_server)
-    assert time.monotonic() - begun < 60, "nobody waits for what does not come"
+    folder = launch(asked, ROOT, runs, lambda _: None, short_limits, fork_server)
+    assert time.monotonic() - begun < 60, "the launcher waited for a rank that had failed"
     assert alive(tmp_path) == [], "a rank outlived its run"
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert [path.name for path in runs.iterdir()] == [folder.name]
@@ -62,8 +64,16 @@ def launched(asked: Spec, tmp_path: Path, fork_server: ForkServer) -> dict[str, 
     )
 
 
-def check(way: str, ranks: int, rank: int, call: int, tmp_path: Path, fork_server: ForkServer) -> None:
-    error = launched(spec(way, ranks, rank, call), tmp_path, fork_server)
+def check(
+    way: str,
+    ranks: int,
+    rank: int,
+    call: int,
+    tmp_path: Path,
+    fork_server: ForkServer,
+    short_limits: TimeLimits,
+) -> None:
+    error = launched(spec(way, ranks, rank, call), tmp_path, fork_server, short_limits)
     status, kind, message = WAYS[way]
     assert (error["status"], error["type"], error["rank"]) == (status, kind, rank), error
     assert message in error["message"]
@@ -71,28 +81,36 @@ def check(way: str, ranks: int, rank: int, call: int, tmp_path: Path, fork_serve
 
 
 @pytest.mark.parametrize("way", ["raise", "kill", "hang"])
-def test_the_cause_is_on_record(way: str, tmp_path: Path, fork_server: ForkServer) -> None:
-    check(way, 2, 1, 2, tmp_path, fork_server)
+def test_cause_is_recorded(
+    way: str, tmp_path: Path, fork_server: ForkServer, short_limits: TimeLimits
+) -> None:
+    check(way, 2, 1, 2, tmp_path, fork_server, short_limits)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "ranks", "rank", "call"), ROUND)
-def test_the_cause_is_on_record_whoever_fails_and_when(
-    way: str, ranks: int, rank: int, call: int, tmp_path: Path, fork_server: ForkServer
+def test_cause_is_recorded_for_any_rank_and_time(
+    way: str,
+    ranks: int,
+    rank: int,
+    call: int,
+    tmp_path: Path,
+    fork_server: ForkServer,
+    short_limits: TimeLimits,
 ) -> None:
-    check(way, ranks, rank, call, tmp_path, fork_server)
+    check(way, ranks, rank, call, tmp_path, fork_server, short_limits)
 
 
 @pytest.mark.parametrize("way", ["raise", "kill", "write"])
-def test_the_epochs_that_all_ranks_finished_are_on_record(
-    way: str, tmp_path: Path, fork_server: ForkServer
+def test_failed_run_records_the_epochs_that_all_ranks_finished(
+    way: str, tmp_path: Path, fork_server: ForkServer, short_limits: TimeLimits
 ) -> None:
     """Epochs have two activations, so at number 4 the warm-up and one timed epoch are over.
 
     A rank that dies while it writes the record has finished all.
     """
     asked, rank = spec(way, 2, 0, 4 if way != "write" else 1), 0
-    run = read_record(launch(asked, ROOT, tmp_path / "runs", lambda _: None, LIMITS, fork_server))
+    run = read_record(launch(asked, ROOT, tmp_path / "runs", lambda _: None, short_limits, fork_server))
     assert (run.record["status"], run.record["error"]["rank"]) == ("failed", rank)
     finished = [-1, 0] if way != "write" else [-1, 0, 1, 2]
     assert sorted(set(run.table("epochs").epoch)) == finished
@@ -102,40 +120,44 @@ def test_the_epochs_that_all_ranks_finished_are_on_record(
 
 
 @pytest.mark.parametrize("way", ["hang", pytest.param("stop", marks=pytest.mark.slow)])
-def test_a_run_that_hangs_keeps_the_epochs_that_all_finished(
-    way: str, tmp_path: Path, fork_server: ForkServer
+def test_hung_run_records_the_epochs_that_all_ranks_finished(
+    way: str, tmp_path: Path, fork_server: ForkServer, short_limits: TimeLimits
 ) -> None:
     """The fault is in the second timed epoch, after one that warms up."""
-    assert launched(spec(way, 2, 1, 5), tmp_path, fork_server)["type"] == "Hang"
+    assert launched(spec(way, 2, 1, 5), tmp_path, fork_server, short_limits)["type"] == "Hang"
     (folder,) = (tmp_path / "runs").iterdir()
     epochs = read_record(folder).table("epochs")
     assert epochs.groupby("rank").epoch.apply(list).to_dict() == {0: [-1, 0], 1: [-1, 0]}
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_lost_link_ends_the_run(rank: int, tmp_path: Path, fork_server: ForkServer) -> None:
-    error = launched(spec("link", 2, rank, 1), tmp_path, fork_server)
+def test_a_lost_link_ends_the_run(
+    rank: int, tmp_path: Path, fork_server: ForkServer, short_limits: TimeLimits
+) -> None:
+    error = launched(spec("link", 2, rank, 1), tmp_path, fork_server, short_limits)
     assert error["status"] in ("failed", "timeout")
     assert error["type"] in ("RuntimeError", "DistBackendError", "Hang"), error
 
 
-def test_a_writer_that_is_killed_leaves_a_whole_record_of_it(tmp_path: Path, fork_server: ForkServer) -> None:
-    error = launched(spec("write", 2, 0, 1), tmp_path, fork_server)
+def test_killed_writer_is_recorded(tmp_path: Path, fork_server: ForkServer, short_limits: TimeLimits) -> None:
+    error = launched(spec("write", 2, 0, 1), tmp_path, fork_server, short_limits)
     assert (error["status"], error["rank"]) == ("failed", 0)
     assert "SIGKILL" in error["message"]
 
 
-def test_a_writer_that_waits_for_its_disk_is_left_in_peace(tmp_path: Path, fork_server: ForkServer) -> None:
-    """It sleeps for longer than the patience, and the other rank has left."""
-    assert launched(spec("linger", 2, 0, 1), tmp_path, fork_server) == {"status": "ok"}
+def test_writer_that_waits_for_a_slow_disk_may_finish(
+    tmp_path: Path, fork_server: ForkServer, short_limits: TimeLimits
+) -> None:
+    """The writer sleeps for longer than the patience, and the other rank has ended."""
+    assert launched(spec("linger", 2, 0, 1), tmp_path, fork_server, short_limits) == {"status": "ok"}
 
 
 @pytest.mark.parametrize(
     "how",
     [signal.SIGKILL, *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT))],
 )
-def test_ranks_die_with_their_launcher_and_the_next_one_sweeps(
-    how: signal.Signals, tmp_path: Path, fork_server: ForkServer
+def test_ranks_die_with_their_launcher_and_the_next_launch_cleans_up(
+    how: signal.Signals, tmp_path: Path, fork_server: ForkServer, short_limits: TimeLimits
 ) -> None:
     path, runs = tmp_path / "spec.json", tmp_path / "results" / "runs"
     path.write_text(canonical_json(spec("hang", 2, 1, 0).model_dump(mode="json")))
@@ -148,13 +170,11 @@ def test_ranks_die_with_their_launcher_and_the_next_one_sweeps(
     launcher.wait(timeout=30)
     wait_until(lambda: alive(runs.parent) == [])
     left = [path.name for path in runs.parent.iterdir() if path.name != "runs"]
-    assert bool(left) == (how is signal.SIGKILL), "only who cannot clean up leaves something"
-    assert not [path for path in runs.iterdir() if path.suffix != ".lock"], (
-        "no record of a run that was given up"
-    )
+    assert bool(left) == (how is signal.SIGKILL), "only a killed launcher leaves its scratch folder"
+    assert not [path for path in runs.iterdir() if path.suffix != ".lock"], "an interrupted run is not recorded"
 
     asked = spec("raise", 2, 1, 0)
-    folder = launch(asked, ROOT, runs, lambda _: None, LIMITS, fork_server)
+    folder = launch(asked, ROOT, runs, lambda _: None, short_limits, fork_server)
     assert [path.name for path in runs.parent.iterdir()] == ["runs"]
     assert [path.name for path in runs.iterdir()] == [folder.name]
 

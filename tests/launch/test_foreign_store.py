@@ -16,7 +16,9 @@ from harness.comm.launchers import RankPlace
 from harness.errors import RunError, UserError
 from harness.experiment.requests import make_spec
 from harness.files import SCRATCH, owner_tag
-from harness.launch import launch
+from harness.launch.joined_world import JoinedWorld
+from harness.launch.launch import launch
+from harness.launch.time_limits import TimeLimits
 from harness.run.rank_tables import RankTables, _TablesReader
 
 ROOT = Path(__file__).parents[2]
@@ -31,9 +33,8 @@ class Follower:
         self.runs, self.mark = tmp_path / "results/runs", tmp_path / "ran"
         self.runs.mkdir(parents=True)
         monkeypatch.setattr(engine, "external_store", lambda *_: self.store)
-        monkeypatch.setattr(launch, "VISIBLE_WITHIN", 0.2)
         monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-        self.world = launch.JoinedWorld(RankPlace(1, 2, 1))
+        self.world = JoinedWorld(RankPlace(1, 2, 1), TimeLimits(folder_visible=0.2))
         evil = tmp_path / "evil.py"
         evil.write_text(f"open({str(self.mark)!r}, 'w')\n")
         self.spec = make_spec(ROOT, ASKED, "the test").model_dump(mode="json")
@@ -48,7 +49,7 @@ class Follower:
     def follow(self, *orders: str) -> None:
         for number, order in enumerate(orders):
             self.store.set(f"order {number}", order)
-        self.world.follow(ROOT, self.runs)
+        self.world.follow_runs(ROOT, self.runs)
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def test_tables_that_name_a_function_are_refused_and_call_nothing(tmp_path: Path
         return _TablesReader(BytesIO(pickle.dumps(value))).load()
 
     mark = tmp_path / "called"
-    for hostile in (Bomb(mark), RankTables(0, chosen={"a": Bomb(mark)}), [os.system], launch.launch):  # type: ignore[dict-item]
+    for hostile in (Bomb(mark), RankTables(0, chosen={"a": Bomb(mark)}), [os.system], launch):  # type: ignore[dict-item]
         with pytest.raises(RunError, match="no rank of the harness sends"):
             read(hostile)
     assert not mark.exists()

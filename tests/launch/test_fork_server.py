@@ -1,4 +1,4 @@
-"""A fork server starts ranks whatever modules print, and a start that fails says why, with what was printed."""
+"""A fork server starts ranks whatever modules print, and a failed start raises the reason and the output."""
 
 import os
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from harness.errors import RunError, UserError
-from harness.launch import fork_server
-from harness.launch.fork_server import Child, ForkServer, Waiting, how_it_ended
-from harness.launch.rank_starter import rank_starter
+from harness.launch.fork_server import Child, ForkServer, describe_exit
+from harness.launch.rank_starter import make_rank_starter
+from harness.launch.time_limits import START_LIMITS, StartLimits
 from harness.spec.machine_card import load_machine, load_start_seconds
 from tests.python_path import with_python_path
 
@@ -20,7 +20,7 @@ QUICK = """
     for name in ("harness.run.rank", "harness.run.recording", "harness.results.parquet"):
         sys.modules[name] = types.ModuleType(name)
 """
-"""Nothing takes seconds to import."""
+"""Replaces the modules whose import takes seconds."""
 FORKS_FAIL = """
     fork, server = os.fork, os.getpid()
 
@@ -39,15 +39,15 @@ PROGRAM = """
 
 
 def settings(folder: Path, **modules: str) -> Mapping[str, str]:
-    """The environment of a fork server that finds these modules before all others, and Python's own too."""
+    """Return the environment of a fork server that finds these modules before all others."""
     for name, code in {"program": PROGRAM, **modules}.items():
         (folder / f"{name}.py").write_text(dedent(code))
     return with_python_path(folder)
 
 
-def started(folder: Path, waiting: Waiting = Waiting(), **modules: str) -> Child:  # noqa: B008
+def run_program(folder: Path, limits: StartLimits = START_LIMITS, **modules: str) -> Child:
     with ForkServer() as server:
-        (child,) = start(server, folder, settings(folder, **modules), waiting)
+        (child,) = start(server, folder, settings(folder, **modules), limits)
         child.wait()
     return child
 
@@ -56,23 +56,25 @@ def start(
     server: ForkServer,
     folder: Path,
     environment: Mapping[str, str],
-    waiting: Waiting = Waiting(),  # noqa: B008
+    limits: StartLimits = START_LIMITS,
 ) -> list[Child]:
-    """One rank that reads nothing and writes to a log."""
+    """Start one rank with an empty input, which writes to a log."""
     with (folder / "log").open("ab") as log, Path(os.devnull).open() as nothing:
         streams = nothing.fileno(), log.fileno(), log.fileno()
-        return list(server.start(["program"], [environment], streams, waiting))
+        return list(server.start(["program"], [environment], streams, limits))
 
 
-def test_what_modules_print_is_no_process_id(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_modules_does_not_disturb_reports(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A module system may greet every Python, on both streams."""
-    child = started(
+    child = run_program(
         tmp_path,
         sitecustomize=QUICK + "    print(1); print('pid 1'); print('careful', file=sys.stderr, flush=True)",
     )
     assert child.pid != 1 and child.poll() == 0
     assert "here" in (tmp_path / "log").read_text()
-    assert "careful" in capfd.readouterr().err, "a warning of an import is not swallowed"
+    assert "careful" in capfd.readouterr().err, "the warning of an import was lost"
 
 
 @pytest.mark.parametrize(
@@ -104,26 +106,25 @@ def test_what_modules_print_is_no_process_id(tmp_path: Path, capfd: pytest.Captu
         ),
     ],
 )
-def test_a_server_that_ends_or_cannot_fork_says_how(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: dict[str, str], told: list[str]
+def test_error_says_how_the_server_ended_or_failed_to_fork(
+    tmp_path: Path, modules: dict[str, str], told: list[str]
 ) -> None:
-    monkeypatch.setattr(fork_server, "ENDING_SECONDS", 1.0)
     with pytest.raises(RunError) as caught:
-        started(tmp_path, **modules)
+        run_program(tmp_path, StartLimits(ending=1.0), **modules)
     assert all(words in str(caught.value) for words in told), caught.value
 
 
-def test_a_slow_start_says_what_it_waits_for_and_which_key_lets_it_wait(
+def test_slow_start_reports_its_stage_and_the_key_of_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit is that of the machine's card."""
+    """The machine card has the limit."""
     (tmp_path / "config" / "machines").mkdir(parents=True)
     (tmp_path / "config" / "machines" / "slow.yaml").write_text(yaml.safe_dump({"start_seconds": 2.5}))
-    monkeypatch.setattr(fork_server, "TELL_SECONDS", 0.3)
     for name, value in settings(tmp_path, torch="import time; time.sleep(600)").items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    starter = rank_starter(load_machine(tmp_path, "slow"), 1, tmp_path, ["harness.run.rank"])
+    starter = make_rank_starter(load_machine(tmp_path, "slow"), 1, tmp_path, ["harness.run.rank"])
+    starter = starter._replace(start_limits=starter.start_limits._replace(report_interval=0.3))
     messages: list[str] = []
     with ForkServer() as server, pytest.raises(RunError) as caught:
         list(starter.start(server, tmp_path / "log", messages.append))
@@ -134,13 +135,13 @@ def test_a_slow_start_says_what_it_waits_for_and_which_key_lets_it_wait(
     )
 
 
-def test_the_limit_of_a_start_is_a_number_of_seconds_and_in_no_run_id(tmp_path: Path) -> None:
+def test_start_limit_is_validated_and_not_part_of_a_run_id(tmp_path: Path) -> None:
     machines = []
     for card in ({"threads_per_rank": 1}, {"start_seconds": 600}):
         (tmp_path / "config" / "machines").mkdir(parents=True, exist_ok=True)
         (tmp_path / "config" / "machines" / "mine.yaml").write_text(yaml.safe_dump(card))
         machines.append(load_machine(tmp_path, "mine"))
-    assert machines[0] == machines[1], "what a spec holds of a machine"
+    assert machines[0] == machines[1], "the start limit is part of a spec"
     assert load_start_seconds(tmp_path, "mine") == 600
     assert load_start_seconds(tmp_path, "elsewhere") >= 120, "a spec may name a machine that has no card here"
     for wrong in (0, -1, "long"):
@@ -149,7 +150,7 @@ def test_the_limit_of_a_start_is_a_number_of_seconds_and_in_no_run_id(tmp_path: 
             load_machine(tmp_path, "mine")
 
 
-def test_a_server_that_died_between_two_starts_is_named(tmp_path: Path) -> None:
+def test_server_that_died_between_starts_is_reported_and_replaced(tmp_path: Path) -> None:
     with ForkServer() as server:
         environment = settings(tmp_path, sitecustomize=QUICK)
         (first,) = start(server, tmp_path, environment)
@@ -158,18 +159,18 @@ def test_a_server_that_died_between_two_starts_is_named(tmp_path: Path) -> None:
         with pytest.raises(RunError, match="killed by SIGKILL while it was forking a rank"):
             start(server, tmp_path, environment)
         (again,) = start(server, tmp_path, environment)
-        assert again.wait() == 0, "the next start has a new one"
+        assert again.wait() == 0, "the next start has no new server"
 
 
-def test_an_exit_code_is_told_in_words() -> None:
+def test_exit_codes_are_described_in_words() -> None:
     codes = {3: "exited with code 3", -9: "killed by SIGKILL", -35: "killed by signal 35"}
-    assert {code: how_it_ended(code) for code in codes} == codes
+    assert {code: describe_exit(code) for code in codes} == codes
 
 
 def test_no_file_of_the_working_directory_is_imported_as_a_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder of data of others may hold a scipy.py."""
+    """A folder of downloaded data may contain a scipy.py."""
     data = tmp_path / "data"
     data.mkdir()
     for name in ("scipy", "numba", "selectors", "program"):

@@ -14,7 +14,7 @@ import pytest
 from harness.comm.launchers import RankPlace
 from harness.experiment.requests import make_spec
 from harness.launch.fork_server import ForkServer
-from harness.launch.launch import launch, launch_here
+from harness.launch.launch import launch, launch_in_process
 from harness.ledger import COMPUTING, MOVING, Op
 from harness.results.record import Record, read_record
 from harness.run.fault import read_faults
@@ -44,7 +44,7 @@ def records(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -
     }
 
 
-def test_a_run_is_recorded_whole(records: dict[str, Record]) -> None:
+def test_record_is_complete(records: dict[str, Record]) -> None:
     record = records["parallel"].record
     assert record["status"] == "ok", record["error"]
     assert set(records["parallel"].table("epochs").epoch) == {-1, 0, 1, 2, 3}
@@ -78,7 +78,7 @@ def test_entries_of_an_epoch_add_up_to_it(records: dict[str, Record]) -> None:
         assert ((told - taken).abs() <= 0.02 * taken + 5e-4).all()
 
 
-def test_windows_add_up_to_the_ledger_and_are_there_if_they_are_asked_for(records: dict[str, Record]) -> None:
+def test_utilisation_windows_add_up_to_the_ledger(records: dict[str, Record]) -> None:
     assert not (records["serial"].folder / "utilisation.parquet").exists()
     windows, ledger = (records["parallel"].table(name) for name in ("utilisation", "ledger"))
     at = ["epoch", "rank"]
@@ -108,7 +108,7 @@ def test_a_world_of_another_size_is_refused(world: int, tmp_path: Path) -> None:
 
 
 def test_a_run_in_this_process_leaves_the_same_kind_of_record(tmp_path: Path) -> None:
-    folder = launch_here(spec("serial", 1), ROOT, tmp_path / "runs")
+    folder = launch_in_process(spec("serial", 1), ROOT, tmp_path / "runs")
     assert json.loads((folder / "record.json").read_text())["status"] == "ok"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.launch.node_task import ENDED, devices
+from harness.launch.node_task import LEADER_GONE, find_devices
 from tests.alive import alive
 from tests.launch.test_fork_server import QUICK, settings
 from tests.python_path import with_python_path
@@ -114,7 +114,7 @@ def test_a_node_imports_once_and_each_rank_has_the_place_of_its_task(tmp_path: P
 
 
 @pytest.mark.parametrize("code", [7, -signal.SIGKILL, -signal.SIGSEGV])
-def test_a_task_ends_as_its_rank_ended_and_others_go_on(tmp_path: Path, code: int) -> None:
+def test_task_exits_as_its_rank_did_and_others_go_on(tmp_path: Path, code: int) -> None:
     node = Node(tmp_path, 3)
     node.told()
     node.go(2, code)
@@ -135,11 +135,11 @@ def test_the_first_task_waits_for_the_others_if_its_rank_ends_well(tmp_path: Pat
     assert node.codes() == [0] * 3
 
 
-def test_if_the_first_rank_fails_the_others_end_without_a_cause_of_their_own(tmp_path: Path) -> None:
+def test_tasks_exit_when_the_first_rank_fails(tmp_path: Path) -> None:
     node = Node(tmp_path, 3)
     node.told()
     node.go(0, 5)
-    assert node.codes() == [5, ENDED, ENDED]
+    assert node.codes() == [5, LEADER_GONE, LEADER_GONE]
     wait_until(lambda: not alive(tmp_path))
 
 
@@ -162,11 +162,11 @@ def test_ranks_end_with_the_process_that_made_their_container(
         node.told()
         assert [task.poll() for task in node.tasks] == [None, None]
         podman.kill()
-    assert node.codes() == [ENDED, ENDED]
+    assert node.codes() == [LEADER_GONE, LEADER_GONE]
     wait_until(lambda: not alive(tmp_path))
 
 
-def test_a_task_with_other_settings_runs_its_rank_by_itself(tmp_path: Path) -> None:
+def test_task_with_other_settings_runs_its_rank_itself(tmp_path: Path) -> None:
     """Libraries read such variables when they are imported."""
     node = Node(tmp_path, 2, OMP_PLACES="{3}")
     told = node.told()
@@ -176,7 +176,7 @@ def test_a_task_with_other_settings_runs_its_rank_by_itself(tmp_path: Path) -> N
     assert "Rank 1 imports by itself: its variables for libraries" in node.output(1)
 
 
-def test_a_node_whose_imports_fail_says_so(tmp_path: Path) -> None:
+def test_failed_import_on_a_node_is_reported(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.12: no such file')")
     environment = with_python_path(tmp_path, SLURM_PROCID="0", SLURM_NTASKS="2")
@@ -187,9 +187,9 @@ def test_a_node_whose_imports_fail_says_so(tmp_path: Path) -> None:
     assert "Ranks could not be started" in done.stderr and "libcudart.so.12" in done.stderr
 
 
-def test_devices_are_those_that_may_be_opened(tmp_path: Path) -> None:
+def test_find_devices_lists_those_that_can_be_opened(tmp_path: Path) -> None:
     (tmp_path / "dri").mkdir()
     for name in ("nvidia0", "nvidia1", "nvidiactl", "dri/renderD128", "null"):
         (tmp_path / name).touch()
     (tmp_path / "nvidia2").symlink_to(tmp_path / "gone")
-    assert devices(tmp_path) == ["renderD128", "nvidia0", "nvidia1"]
+    assert find_devices(tmp_path) == ["renderD128", "nvidia0", "nvidia1"]

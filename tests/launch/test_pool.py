@@ -1,4 +1,4 @@
-"""A pool gives the results of every rank, names the first that failed, and serves on whatever happened."""
+"""A pool returns the results of every rank, names the first that failed, and stays usable after any failure."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from harness.comm import engine
 from harness.comm.grid import Grid
 from harness.errors import RunError
 from harness.files import owner_tag
-from harness.launch.fork_server import Waiting
+from harness.launch.time_limits import StartLimits
 from harness.launch.worker_pool import Pool, RankError
 from harness.ledger import AxisName, Ledger, TensorName
 from tests.python_path import CHECKOUT, with_python_path
@@ -31,13 +31,13 @@ P, COUNT = AxisName.P, TensorName.COUNT
 
 @dataclass(frozen=True)
 class Parcel:
-    """A class of this very file: it must be known in the ranks, and come back as the same."""
+    """A class of this file, which ranks must be able to load and return."""
 
     weight: int
 
 
 def meet() -> None:
-    """Returns when every rank is here; raises where one never comes."""
+    """Wait for all ranks; raises if one never arrives."""
     Grid.build({P: engine.world_size()}, Ledger()).world.barrier()
 
 
@@ -47,8 +47,8 @@ def add_up(parcel: Parcel) -> tuple[int, Parcel, int]:
     return os.getpid(), Parcel(int(total)), torch.get_num_threads()
 
 
-def check_serves_on(pool: Pool, world: int = 3) -> list[int]:
-    """The next job gives what it should; returns the processes that did it."""
+def check_next_job(pool: Pool, world: int = 3) -> list[int]:
+    """Check the results of another job, and return the process ids of its ranks."""
     results = pool.run(world, add_up, Parcel(2))
     assert [parcel for _, parcel, _ in results] == [Parcel(world * (world + 1))] * world
     return [pid for pid, _, _ in results]
@@ -63,10 +63,10 @@ def gone(pid: int) -> bool:
 
 
 def test_results_come_in_rank_order_from_processes_that_stay(pool: Pool) -> None:
-    first = check_serves_on(pool, 3)
-    again = check_serves_on(pool, 2)
+    first = check_next_job(pool, 3)
+    again = check_next_job(pool, 2)
     assert again == first[:2]
-    assert check_serves_on(pool, 1) == first[:1]
+    assert check_next_job(pool, 1) == first[:1]
     assert os.getpid() not in first
     assert len(set(first)) == 3
 
@@ -88,7 +88,7 @@ def test_large_arguments_and_results_pass(pool: Pool) -> None:
 
 def fail_at(rank: int, how: str) -> None:
     if engine.rank() != rank:
-        return meet()  # and wait for one who will never come
+        return meet()  # waits for a rank that never arrives
     if how == "raise":
         raise KeyError("lost")
     if how == "exit":
@@ -111,91 +111,91 @@ def fail_at(rank: int, how: str) -> None:
     ],
 )
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 2])
-def test_the_rank_that_failed_first_is_named_and_the_pool_serves_on(
+def test_first_failed_rank_is_named_and_the_pool_stays_usable(
     pool: Pool, how: str, kind: str, message: str, rank: int
 ) -> None:
-    before = check_serves_on(pool)
+    before = check_next_job(pool)
     with pytest.raises(RankError) as caught:
         pool.run(3, fail_at, rank, how, patience=60)
     assert (caught.value.rank, caught.value.kind) == (rank, kind)
     assert message in caught.value.message
     if kind != "died":
         assert "in fail_at" in str(caught.value)
-    assert not set(before) & set(check_serves_on(pool)), "what a failed world had half connected is gone"
+    assert not set(before) & set(check_next_job(pool)), "ranks of a failed world were reused"
 
 
 def fail_in_turn(first: int) -> None:
-    """Everybody fails, one of them before the others."""
+    """Fail on all ranks, on one of them first."""
     if engine.rank() != first:
         time.sleep(0.5)
     raise ValueError(f"rank {engine.rank()}")
 
 
 @pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow), 2])
-def test_of_many_failures_the_first_in_time_is_told(pool: Pool, first: int) -> None:
+def test_earliest_of_many_failures_is_raised(pool: Pool, first: int) -> None:
     with pytest.raises(RankError, match=f"rank {first}") as caught:
         pool.run(3, fail_in_turn, first)
     assert caught.value.rank == first
 
 
-def forget_to_come(rank: int) -> None:
+def never_arrive(rank: int) -> None:
     if engine.rank() == rank:
-        oversleep()
+        sleep_too_long()
     meet()
 
 
-def oversleep() -> None:
+def sleep_too_long() -> None:
     time.sleep(600)
 
 
-def test_a_job_that_hangs_ends_with_every_ranks_stack(pool: Pool) -> None:
-    before = check_serves_on(pool)
+def test_hung_job_raises_with_the_stacks_of_all_ranks(pool: Pool) -> None:
+    before = check_next_job(pool)
     with pytest.raises(RankError) as caught:
-        pool.run(3, forget_to_come, 1, patience=1.5)
+        pool.run(3, never_arrive, 1, patience=1.5)
     assert caught.value.kind == "timeout"
     message = str(caught.value)
-    assert "in oversleep" in message
-    assert message.count("in barrier") >= 2, "ranks that wait are shown where"
-    after = check_serves_on(pool)
-    assert not set(before) & set(after), "nobody knows what they were doing: all are new"
+    assert "in sleep_too_long" in message
+    assert message.count("in barrier") >= 2, "the stacks of waiting ranks are missing"
+    after = check_next_job(pool)
+    assert not set(before) & set(after), "ranks of a hung world were reused"
 
 
 def test_a_rank_that_dies_while_idle_is_replaced(pool: Pool) -> None:
-    before = check_serves_on(pool)
+    before = check_next_job(pool)
     os.kill(before[1], signal.SIGKILL)
     time.sleep(1)  # the kernel closes its pipe when the last of its threads has ended
-    after = check_serves_on(pool)
+    after = check_next_job(pool)
     assert (after[0], before[1] in after) == (before[0], False)
 
 
-def test_an_interrupt_leaves_nobody_at_work(pool: Pool) -> None:
-    before = check_serves_on(pool)
+def test_interrupt_ends_the_busy_ranks(pool: Pool) -> None:
+    before = check_next_job(pool)
     main = threading.main_thread().ident
     threading.Timer(1.0, signal.pthread_kill, [main, signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
-        pool.run(3, forget_to_come, 0)
-    assert not set(before) & set(check_serves_on(pool))
+        pool.run(3, never_arrive, 0)
+    assert not set(before) & set(check_next_job(pool))
 
 
 def give_a_lock_back() -> Any:
     return threading.Lock()
 
 
-def test_what_cannot_be_sent_is_an_error_of_its_rank(pool: Pool) -> None:
+def test_unpicklable_result_is_an_error_of_its_rank(pool: Pool) -> None:
     with pytest.raises(RankError, match="cannot pickle"):
         pool.run(2, give_a_lock_back)
-    check_serves_on(pool)
+    check_next_job(pool)
 
 
 def test_only_functions_of_a_module_can_be_sent(pool: Pool) -> None:
     with pytest.raises(AssertionError, match="top level"):
         pool.run(1, lambda: None)
-    check_serves_on(pool)
+    check_next_job(pool)
 
 
 @pytest.fixture
 def abandoned(tmp_path: Path) -> Iterator[list[int]]:
-    """The ranks of a pool whose parent was killed in the middle of a job."""
+    """Return the ranks of a pool whose process was killed during a job."""
     (tmp_path / "away.py").write_text(
         dedent("""
         import os, pathlib, sys, time
@@ -236,8 +236,8 @@ def test_no_rank_outlives_its_parent(abandoned: list[int]) -> None:
     assert all(map(gone, abandoned))
 
 
-def test_a_pool_removes_the_folders_of_dead_ones_and_its_own(tmp_path: Path) -> None:
-    """A killed process removes nothing, and one that closes no pool leaves nothing."""
+def test_pool_removes_its_folder_and_those_of_dead_pools(tmp_path: Path) -> None:
+    """A killed process leaves its folder. One that exits without closing its pool does not."""
     alive = f"ranks-{owner_tag()}.leftover"
     dead = re.sub(r"-\d+-\d+\.", "-4000000-1.", alive)
     for name in (dead, alive):
@@ -249,8 +249,8 @@ def test_a_pool_removes_the_folders_of_dead_ones_and_its_own(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == [alive]
 
 
-def test_a_pool_whose_server_cannot_start_says_so(tmp_path: Path) -> None:
-    """The one from which ranks are forked is killed while it starts."""
+def test_pool_reports_a_server_that_cannot_start(tmp_path: Path) -> None:
+    """The fork server is killed while it starts."""
     (tmp_path / "sitecustomize.py").write_text(
         dedent("""
         import os, sys
@@ -265,19 +265,19 @@ def test_a_pool_whose_server_cannot_start_says_so(tmp_path: Path) -> None:
     assert "killed by SIGKILL while it was starting Python" in done.stderr
 
 
-def test_a_pool_whose_server_hangs_in_an_import_has_the_limit_of_runs(
+def test_start_limit_ends_a_server_that_hangs_in_an_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "torch.py").write_text("import time; time.sleep(600)")
     monkeypatch.setenv("PYTHONPATH", with_python_path(tmp_path)["PYTHONPATH"])
-    waiting = Waiting(2.5, "; raise start_seconds")
-    with Pool(waiting=waiting) as pool, pytest.raises(RunError) as caught:
+    limits = StartLimits(2.5, "; raise start_seconds")
+    with Pool(start_limits=limits) as pool, pytest.raises(RunError) as caught:
         pool.run(2, os.getpid)
     assert "was still importing torch after 2.5 s; raise start_seconds" in str(caught.value)
 
 
-def test_functions_and_classes_of_a_program_pass_both_ways(tmp_path: Path) -> None:
-    """The ranks load the program as a module, and do not run it."""
+def test_pool_runs_functions_of_a_main_module(tmp_path: Path) -> None:
+    """The ranks import the program as a module, and do not run it."""
     (tmp_path / "beside.py").write_text("FACTOR = 3")
     (tmp_path / "program.py").write_text(
         dedent("""

@@ -16,9 +16,11 @@ import yaml
 from harness.errors import RunError, UserError
 from harness.experiment.requests import make_spec
 from harness.launch import processes
-from harness.launch.launch import TimeLimits, launch, series
-from harness.launch.library_caches import CACHES, FOLDER, cache_environment, secure_caches
-from harness.launch.rank_starter import rank_starter
+from harness.launch.launch import launch
+from harness.launch.library_caches import CACHE_FOLDERS, CACHE_VARIABLE, make_cache_environment, secure_caches
+from harness.launch.rank_starter import make_rank_starter
+from harness.launch.series import launch_series
+from harness.launch.time_limits import TimeLimits
 from harness.results.record import Record, read_record
 from harness.spec.machine_card import load_machine
 from harness.spec.spec import Spec
@@ -81,7 +83,7 @@ def launched(root: Path, tmp_path: Path, asked: Spec) -> Record:
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_ranks_of_a_step_meet_by_themselves(job: Path, tmp_path: Path, ranks: int) -> None:
+def test_ranks_of_a_step_meet_without_configuration(job: Path, tmp_path: Path, ranks: int) -> None:
     record = launched(job, tmp_path, spec(job, ranks))
     assert record.record["status"] == "ok", record.record["error"]
     assert set(record.table("epochs")["rank"]) == set(range(ranks))
@@ -94,7 +96,7 @@ def test_ranks_of_a_step_meet_by_themselves(job: Path, tmp_path: Path, ranks: in
     assert environment["OMP_NUM_THREADS"] == "1"
 
 
-def test_a_step_has_the_fabrics_settings_over_several_nodes_only_and_caches_on_the_node(
+def test_step_sets_fabric_variables_across_nodes_and_local_caches(
     job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = {
@@ -107,16 +109,18 @@ def test_a_step_has_the_fabrics_settings_over_several_nodes_only_and_caches_on_t
     machine = load_machine(job, "mine")
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     with (
-        closing(rank_starter(machine, 2, job, [])) as one,
-        closing(rank_starter(machine, 3, job, ["m"])) as two,
+        closing(make_rank_starter(machine, 2, job, [])) as one,
+        closing(make_rank_starter(machine, 3, job, ["m"])) as two,
     ):
         assert "NCCL_NET" not in one.environments[0] and two.environments[0]["NCCL_NET"] == "OFI"
         assert two.environments[0]["NUMBA_CACHE_DIR"] == f"/local/harness-{os.getuid()}/numba"
-        assert two.environments[0][FOLDER] == f"/local/harness-{os.getuid()}", "which each task checks first"
+        assert two.environments[0][CACHE_VARIABLE] == f"/local/harness-{os.getuid()}", (
+            "which each task checks first"
+        )
         assert one.program[0] == "harness.launch.node_task", "which checks it too"
         assert " --input=none shifter python -m harness.launch.node_task m " in " ".join(two.command)
-        assert [command[0] for command in two.staged] == ["sbcast", "srun", "touch"]
-        assert two.staged[1][-4:] == ["-xf", "/local/env.tar", "-C", "/local"]
+        assert [command[0] for command in two.staging_commands] == ["sbcast", "srun", "touch"]
+        assert two.staging_commands[1][-4:] == ["-xf", "/local/env.tar", "-C", "/local"]
         assert not [
             name for name in two.environments[0] if name.startswith("SLURM_") and name != "SLURM_JOB_ID"
         ]
@@ -124,36 +128,36 @@ def test_a_step_has_the_fabrics_settings_over_several_nodes_only_and_caches_on_t
 
 def test_caches_that_another_user_made_first_are_not_used(tmp_path: Path) -> None:
     """A library runs the code in its cache."""
-    environ = cache_environment(str(tmp_path / "local")) | {"TRITON_CACHE_DIR": "/mine"}
+    environ = make_cache_environment(str(tmp_path / "local")) | {"TRITON_CACHE_DIR": "/mine"}
     named = dict(environ)
     secure_caches(environ)
     assert environ == named, "an own folder keeps its name, for the next run"
-    assert stat.S_IMODE(Path(environ[FOLDER]).stat().st_mode) == 0o700
-    Path(environ[FOLDER]).chmod(0o777)
+    assert stat.S_IMODE(Path(environ[CACHE_VARIABLE]).stat().st_mode) == 0o700
+    Path(environ[CACHE_VARIABLE]).chmod(0o777)
     secure_caches(environ)
     assert environ["TRITON_CACHE_DIR"] == "/mine", "a user's own choice stays"
-    private = {environ[name].rpartition("/")[0] for name in CACHES if name != "TRITON_CACHE_DIR"}
-    assert len(private) == 1 and environ[FOLDER] not in private
+    private = {environ[name].rpartition("/")[0] for name in CACHE_FOLDERS if name != "TRITON_CACHE_DIR"}
+    assert len(private) == 1 and environ[CACHE_VARIABLE] not in private
     assert stat.S_IMODE(Path(private.pop()).stat().st_mode) == 0o700
     (tmp_path / "file").touch()
-    environ = cache_environment(str(tmp_path / "file"))
+    environ = make_cache_environment(str(tmp_path / "file"))
     secure_caches(environ)
-    assert not environ.keys() & CACHES.keys(), "libraries choose for themselves where no folder can be made"
+    assert not environ.keys() & CACHE_FOLDERS.keys(), (
+        "libraries choose for themselves where no folder can be made"
+    )
 
 
 def test_more_ranks_than_a_node_has_need_an_allocation(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID")
     machine = load_machine(job, "mine")
-    assert rank_starter(machine, 2, job, []).here
+    assert make_rank_starter(machine, 2, job, []).is_local
     with pytest.raises(
         UserError, match=r"ranks = 3: the card mine has nodes of 2 ranks.*no allocation of slurm"
     ):
-        rank_starter(machine, 3, job, [])
+        make_rank_starter(machine, 3, job, [])
 
 
-def test_d1_a_world_of_another_size_than_was_asked_for_fails(
-    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_step_of_another_size_is_refused(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_SRUN_TASKS", "2")
     record = launched(job, tmp_path, spec(job, 4)).record
     assert record["status"] == "refused"
@@ -163,7 +167,7 @@ def test_d1_a_world_of_another_size_than_was_asked_for_fails(
 @pytest.mark.parametrize(
     ("way", "kind"), [("kill", "Died"), pytest.param("raise", "ZeroDivisionError", marks=pytest.mark.slow)]
 )
-def test_the_cause_is_on_record(job: Path, tmp_path: Path, way: str, kind: str) -> None:
+def test_cause_is_recorded(job: Path, tmp_path: Path, way: str, kind: str) -> None:
     record = launched(job, tmp_path, spec(job, 3, {"way": way, "rank": 2, "call": 4})).record
     assert (record["status"], record["error"]["type"], record["error"]["rank"]) == ("failed", kind, 2)
 
@@ -175,13 +179,13 @@ def test_the_cause_is_on_record(job: Path, tmp_path: Path, way: str, kind: str) 
         "srun: error: Unable to create step for job 7: Job/step already completing",
     ],
 )
-def test_what_the_place_did_to_a_run_goes_on_no_record(
+def test_infrastructure_failure_leaves_no_record(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     monkeypatch.setenv("FAKE_SRUN_SAYS", words)
     with pytest.raises(RunError, match=words.rsplit(":", maxsplit=1)[-1].strip()):
         launch(spec(job, 2), job, tmp_path / "results" / "runs", ignore)
-    (outcome,) = series([spec(job, 2)], job, tmp_path / "results" / "runs", ignore)
+    (outcome,) = launch_series([spec(job, 2)], job, tmp_path / "results" / "runs", ignore)
     assert outcome.folder is None and words in outcome.why
     assert not list((tmp_path / "results" / "runs").iterdir())
 
@@ -201,7 +205,7 @@ def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("machine", ["mine", pytest.param("local", marks=pytest.mark.slow)])
-def test_a_run_whose_time_is_up_keeps_the_epochs_that_all_finished(
+def test_run_at_its_time_limit_records_the_epochs_that_all_ranks_finished(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: None, machine: str
 ) -> None:
     """Rank 1 sleeps in the second timed epoch; the others wait for it in a library that hears no signals."""
@@ -218,22 +222,22 @@ def test_a_run_whose_time_is_up_keeps_the_epochs_that_all_finished(
     assert record.record["summary"]["epochs"] == 1
 
 
-def test_a_run_that_fails_keeps_them_too(job: Path, tmp_path: Path) -> None:
+def test_failed_run_of_a_step_records_its_finished_epochs(job: Path, tmp_path: Path) -> None:
     record = launched(job, tmp_path, spec(job, 2, {"way": "raise", "rank": 1, "call": 7}))
     assert record.record["status"] == "failed"
     assert set(record.table("epochs").epoch) == {-1, 0, 1}
 
 
-def test_a_run_that_a_job_has_no_time_for_is_left_to_another(job: Path, tmp_path: Path) -> None:
+def test_run_without_time_in_this_job_is_left_to_another(job: Path, tmp_path: Path) -> None:
     """The job has an hour, and the second run asks for more."""
     runs = tmp_path / "results" / "runs"
     card = job / "config" / "machines" / "mine.yaml"
     card.write_text(card.read_text().replace("minutes: 1", "minutes: 50"))
     job_has(tmp_path, "1:00:00")
-    (first,) = series([spec(job, 1)], job, runs, ignore)
+    (first,) = launch_series([spec(job, 1)], job, runs, ignore)
     assert first.folder and read_record(first.folder).record["status"] == "ok"
     longer = spec(job, 2)
-    again, second = series([spec(job, 1), longer], job, runs, ignore, predicted={longer.run_id: 3600})
+    again, second = launch_series([spec(job, 1), longer], job, runs, ignore, predicted={longer.run_id: 3600})
     assert again.cached
     assert second.folder is None and "for another job" in second.why
 
@@ -246,7 +250,7 @@ def test_a_run_that_a_job_has_no_time_for_is_left_to_another(job: Path, tmp_path
         ("lsf", "LSB_JOBID", "bjobs", "01:00:00 00:00:00"),
     ],
 )
-def test_runs_have_time_limits_in_the_jobs_of_other_schedulers_too(
+def test_other_schedulers_jobs_limit_runs(
     job: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -268,9 +272,9 @@ def test_runs_have_time_limits_in_the_jobs_of_other_schedulers_too(
         begun.append(limits)
         return runs
 
-    monkeypatch.setattr("harness.launch.launch.launch", launched)
+    monkeypatch.setattr("harness.launch.series.launch", launched)
     longer = spec(job, 2)
-    first, second = series(
+    first, second = launch_series(
         [spec(job, 1), longer], job, tmp_path / "runs", ignore, predicted={longer.run_id: 3600}
     )
     (limits,) = begun
@@ -278,9 +282,7 @@ def test_runs_have_time_limits_in_the_jobs_of_other_schedulers_too(
     assert second.folder is None and "for another job" in second.why
 
 
-def test_a_run_that_takes_longer_than_the_last_takes_what_its_job_has_and_is_no_timeout(
-    job: Path, tmp_path: Path, hung: None
-) -> None:
+def test_run_that_outlasts_its_job_has_no_record(job: Path, tmp_path: Path, hung: None) -> None:
     """The job has time for what was asked, by a quick run like it, and ends before the run's own limit."""
     runs = tmp_path / "results" / "runs"
     asked = spec(job, 2, {"way": "hang", "rank": 1, "call": 5})
@@ -288,7 +290,7 @@ def test_a_run_that_takes_longer_than_the_last_takes_what_its_job_has_and_is_no_
     card.write_text(card.read_text().replace("minutes: 1", "minutes: 300"))
     job_has(tmp_path, "1:00:00")
     quick(runs, asked)
-    (outcome,) = series([asked], job, runs, ignore)
+    (outcome,) = launch_series([asked], job, runs, ignore)
     assert outcome.folder is None
     assert (
         "its job ends, after 3540 s of the 18000 s that the run may take: left for another job" in outcome.why

@@ -14,7 +14,8 @@ import pytest
 
 from harness.experiment.requests import make_spec
 from harness.launch.fork_server import Child, ForkServer
-from harness.launch.launch import TimeLimits, launch
+from harness.launch.launch import launch
+from harness.launch.time_limits import TimeLimits
 from harness.results.record import read_record
 from tests.alive import alive
 
@@ -113,7 +114,7 @@ def run(server: Watched, tmp_path: Path, number: int, for_good: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("runs", [4, 200])
-def test_runs_with_stops_end_well_and_a_stop_for_good_is_named(runs: int, tmp_path: Path) -> None:
+def test_stopped_and_continued_runs_succeed_and_a_final_stop_is_named(runs: int, tmp_path: Path) -> None:
     with Watched() as server:
         for number in range(runs):
             run(server, tmp_path, number, for_good=number % FOR_GOOD == 3)

@@ -9,7 +9,7 @@ import pytest
 from harness.cli import main
 from harness.experiment.requests import make_spec
 from harness.launch.fork_server import ForkServer
-from harness.launch.launch import launch, launch_here
+from harness.launch.launch import launch, launch_in_process
 from harness.results.collect import collect
 from harness.results.record import Record, read_record
 from harness.results.schema import SETTLED
@@ -28,7 +28,7 @@ def asked(ranks: int = 1, strategy: str = "serial", **training: Any) -> Spec:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Callable[[Spec], Record]:
-    return lambda spec: read_record(launch_here(spec, ROOT, tmp_path / "results" / "runs"))
+    return lambda spec: read_record(launch_in_process(spec, ROOT, tmp_path / "results" / "runs"))
 
 
 def test_training_ends_with_the_first_loss_that_is_not_finite(recorded: Callable[[Spec], Record]) -> None:

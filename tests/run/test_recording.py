@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.experiment.requests import make_spec
-from harness.launch.launch import launch_here
+from harness.launch.launch import launch_in_process
 from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase
 from harness.registry import load_strategy
 from harness.results.record import read_record
@@ -68,7 +68,7 @@ def test_run_below_its_lower_bound_is_recorded_as_failed(
     """A rank alone receives nothing; the planted bound is one word."""
     spec = make_spec(find_root(), {"strategy": "serial", "dataset": "tiny-sbm", "ranks": 1}, "test")
     monkeypatch.setattr(load_strategy("serial"), "words_lower_bound", lambda *_: 1.0)
-    record = read_record(launch_here(spec, find_root(), tmp_path / "runs")).record
+    record = read_record(launch_in_process(spec, find_root(), tmp_path / "runs")).record
     assert (record["status"], record["error"]["type"]) == ("failed", "WordsBelowBound")
     assert "received 0 words" in record["error"]["message"] and "bound of 1," in record["error"]["message"]
     assert record["summary"]["words_floor"] == 1.0 and record["summary"]["words_received"] == 0.0

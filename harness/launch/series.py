@@ -1,0 +1,115 @@
+"""Launches a series of runs one after the other, within the time that their job has left.
+
+Runs that have a result are skipped. A run is started only if the job has the time that was asked for it, and may then
+take all the time that the job has left, up to the run's own limit. So a timeout is never the fault of earlier runs or
+of a slow day. The other runs are left to another job.
+"""
+
+import os
+import platform
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.errors import RunError, UserError
+from harness.launch.fork_server import ForkServer
+from harness.launch.launch import Progress, has_result, launch, lock_run
+from harness.launch.time_limits import LIMITS, TimeLimits
+from harness.run.provenance import BlockPlace
+from harness.slurm.jobs import RunHistory, RunMinutes, estimate_run_minutes
+from harness.slurm.resources import load_site, load_slurm
+from harness.slurm.srun import find_scheduler, read_seconds_left
+from harness.spec.spec import Spec
+
+NO_PREDICTIONS: Mapping[str, float | None] = {}
+
+
+class Outcome(NamedTuple):
+    """The folder of a run's record, or the reason why the run has no record."""
+
+    spec: Spec
+    folder: Path | None
+    cached: bool = False
+    why: str = ""
+
+
+def launch_series(
+    specs: Sequence[Spec],
+    root: Path,
+    runs: Path,
+    progress: Progress,
+    *,
+    fresh: bool = False,
+    predicted: Mapping[str, float | None] = NO_PREDICTIONS,
+) -> Iterator[Outcome]:
+    """Yield the outcome of every run as soon as it is known. A run without a record does not stop the others.
+
+    `predicted` has the maximum number of seconds that a run is predicted to take, by run id.
+    """
+    clock, history = _start_job_clock(), RunHistory(runs)
+    with ForkServer() as fork_server:
+        for spec, turn in zip(specs, assign_block_places(specs), strict=True):
+            with ExitStack() as lock:  # held until the caller has read the record
+                try:
+                    minutes = _estimate_minutes(spec, root, history, predicted.get(spec.run_id))
+                    left = clock()
+                    asked = 60 * minutes.asked if minutes else 0.0
+                    if not fresh and has_result(runs / spec.run_id):
+                        outcome = Outcome(spec, runs / spec.run_id, cached=True)
+                    elif left is not None and left < asked:
+                        needs = f"{asked:.0f} s are asked for the run"
+                        outcome = Outcome(
+                            spec, None, why=f"the job has {left:.0f} s left and {needs}: left for another job"
+                        )
+                    else:
+                        limits = TimeLimits(run=60 * minutes.limit, job=left) if minutes else LIMITS
+                        lock.enter_context(lock_run(spec, runs, progress))
+                        cached = not fresh and has_result(runs / spec.run_id)
+                        if not cached:
+                            launch(spec, root, runs, progress, limits, fork_server, turn)
+                        outcome = Outcome(spec, runs / spec.run_id, cached)
+                except Exception as error:
+                    outcome = Outcome(spec, None, why=describe_failure(error))
+                yield outcome
+
+
+def assign_block_places(specs: Sequence[Spec]) -> list[BlockPlace]:
+    """Return the place of each run in its block: the runs of one launch that this process starts."""
+    job = os.environ.get("SLURM_JOB_ID")
+    allocation = f"job-{job}" if job else f"{platform.node()}-{os.getpid()}-{time.time():.0f}"
+    sizes = Counter[int]()
+    places = []
+    for spec in specs:
+        places.append(BlockPlace(f"{allocation}-launch-{spec.launch}", sizes[spec.launch]))
+        sizes[spec.launch] += 1
+    return places
+
+
+def describe_failure(error: Exception) -> str:
+    """Return an error as one paragraph. A defect of the harness is named with its type and place."""
+    if isinstance(error, RunError | UserError):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(frame.filename).name}:{frame.lineno}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())} ({where})"
+
+
+def _start_job_clock() -> Callable[[], float | None]:
+    """Return a function that returns the seconds that the job has left. The scheduler is asked once."""
+    left, asked = read_seconds_left(os.environ), time.monotonic()
+    return lambda: None if left is None else left - (time.monotonic() - asked)
+
+
+def _estimate_minutes(
+    spec: Spec, root: Path, history: RunHistory, predicted: float | None
+) -> RunMinutes | None:
+    """Return the minutes of a run in a job of its machine's scheduler. Outside of a job a run has no limit."""
+    scheduler = find_scheduler(os.environ)
+    slurm = load_slurm(root, spec.machine.name, load_site(root)) if scheduler else None
+    if slurm is None or slurm.scheduler != scheduler:
+        return None
+    return estimate_run_minutes(spec.model_dump(mode="json"), slurm, history, predicted)
