@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.python_path import with_python_path
+
 ROOT = Path(__file__).parents[1]
 NO_MOUNTS = 77
 RUN = ["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--in-process"]

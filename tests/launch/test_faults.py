@@ -171,7 +171,9 @@ def test_ranks_die_with_their_launcher_and_the_next_launch_cleans_up(
     wait_until(lambda: alive(runs.parent) == [])
     left = [path.name for path in runs.parent.iterdir() if path.name != "runs"]
     assert bool(left) == (how is signal.SIGKILL), "only a killed launcher leaves its scratch folder"
-    assert not [path for path in runs.iterdir() if path.suffix != ".lock"], "an interrupted run is not recorded"
+    assert not [path for path in runs.iterdir() if path.suffix != ".lock"], (
+        "an interrupted run is not recorded"
+    )
 
     asked = spec("raise", 2, 1, 0)
     folder = launch(asked, ROOT, runs, lambda _: None, short_limits, fork_server)
