@@ -8,7 +8,7 @@ import pandas as pd
 
 from harness.figures.palette import place_of
 from harness.figures.units import three_digits
-from harness.results.collect import cause
+from harness.results.collect import cause, error_origin
 from harness.results.schema import MISSING, OK, STATUSES
 from harness.results.statistics import oversubscribed
 from harness.spec.dataset import DatasetChoice
@@ -38,6 +38,7 @@ class Failure(NamedTuple):
     label: str
     status: str
     cause: str
+    origin: str
     trace: str
 
 
@@ -146,7 +147,10 @@ def unsuccessful(runs: Runs) -> str:
 def failures(runs: Runs) -> list[Failure]:
     """Every run that is not ok, with its cause."""
     failed = runs[runs.status != OK]
-    return [Failure(run.label, run.status, cause(run), run["error.trace"]) for _, run in failed.iterrows()]
+    return [
+        Failure(run.label, run.status, cause(run), error_origin(run["error.trace"]), run["error.trace"])
+        for _, run in failed.iterrows()
+    ]
 
 
 def _planned(runs: Runs) -> Runs:

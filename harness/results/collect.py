@@ -6,6 +6,7 @@ from the tables in place: only new or repeated runs are read whole.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -224,6 +225,23 @@ def cause(run: "pd.Series[Any]") -> str:
     where = "" if pd.isna(rank) or rank < 0 else f"rank {rank}: "
     message = " ".join(run["error.message"].split())
     return f"{where}{run['error.type']}: {message}" if run["error.type"] else f"{where}{message}"
+
+
+PROJECT_FRAME = re.compile(r'File "[^"\n]*?((?:harness|strategies)/[\w/]+\.py)", line (\d+), in ')
+"""A frame of a Python traceback in a file of the harness or of its strategies."""
+
+
+def error_origin(trace: str) -> str:
+    """Return the file, the line and the package in which an error began, or an empty string if no frame tells.
+
+    The origin is the innermost frame in a file of the harness or of its strategies.
+    """
+    frames = PROJECT_FRAME.findall(trace)
+    if not frames:
+        return ""
+    file, line = frames[-1]
+    *package, _ = file.removeprefix("harness/").removesuffix(".py").split("/")
+    return f"{file}, line {line}" + (f" ({'.'.join(package)})" if package else "")
 
 
 def _unchanged(out: Path, frame: pd.DataFrame) -> set[str]:
