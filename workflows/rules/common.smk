@@ -33,16 +33,22 @@ TARGETS = PaperTargets(list_paper_figures(Path.cwd()) if IS_MAIN else [], STUDIE
 # Folders, and the files in them.
 STORES = stores_folder()
 DRAWN = f"figures/{NAME}"
-TABLES = [name for name in schema.TABLES if name != "tape"]  # `collect` writes the tape too, but no rule reads it
+TABLES = [
+    name for name in schema.TABLES if name != "tape"
+]  # `collect` writes the tape too, but no rule reads it
 # The captions of the figures are in the installed package, next to the code that draws the figures.
-CAPTIONS = {path.stem: path for path in sorted(Path(harness.__path__[0], "figures", "captions").glob("*.rst"))}
+CAPTIONS = {
+    path.stem: path for path in sorted(Path(harness.__path__[0], "figures", "captions").glob("*.rst"))
+}
 # Snakemake removes the log of a job before each attempt. A second hard link keeps the file, so that the next attempt
 # appends to it. Without hard links only the log of the last attempt is kept.
 APPENDING = "touch {log:q}.attempts; ln -f {log:q}.attempts {log:q} 2> /dev/null || true; "
 
 # The keys of a job's resources: those of every job, and those of the place that are set for one of the machines.
 CARDS = [load_slurm(Path.cwd(), name, SITE) for name in ([MACHINE] if MACHINE else list_machines(Path.cwd()))]
-RESOURCES = sorted({*JOB_KEYS}.union(*({**request_place(SITE, card), **request_build(SITE, card, None)} for card in CARDS)))
+RESOURCES = sorted(
+    {*JOB_KEYS}.union(*({**request_place(SITE, card), **request_build(SITE, card, None)} for card in CARDS))
+)
 
 
 wildcard_constraints:

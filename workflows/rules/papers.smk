@@ -91,7 +91,9 @@ rule paper_report:
     params:
         folder=subpath(output.report, parent=True),
         shown=lambda wildcards: TARGETS.reproduced[wildcards.experiment],
-        beside=lambda wildcards, input: quote_option("--beside", [*input.printed, *input.predicted, *input.emulated]),
+        beside=lambda wildcards, input: quote_option(
+            "--beside", [*input.printed, *input.predicted, *input.emulated]
+        ),
         predictions=lambda wildcards, input: quote_option("--predictions", input.predicted),
         quick="--quick" if CONFIG.scale == "tiny" else "",
     message:
