@@ -5,8 +5,7 @@ Functions that need a project take the nearest one upwards, or `root`. `settings
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -56,19 +55,15 @@ def run(
     A run that has a result is not repeated unless `fresh`. The status of the record tells whether the run succeeded; a
     run that its strategy or its graph refuses raises the reason.
     """
-    from harness.launch.launch import has_result, launch, lock_run
+    from harness.launch.launch import ensure_result, launch
     from harness.results.record import read_record
 
     home = _home(root)
     spec = _spec(home, strategy, dataset, {"ranks": ranks, "grid": grid}, settings)
     runs = find_results_folder(home) / "runs"
-    folder = runs / spec.run_id
-    with ExitStack() as lock:
-        if fresh or not has_result(folder):
-            lock.enter_context(lock_run(spec, runs, ignore_step))
-            if fresh or not has_result(folder):  # an equal run of another process may have finished
-                launch(spec, home, runs, ignore_step)
-        done = read_record(folder)
+    start = partial(launch, spec, home, runs, ignore_step)
+    with ensure_result(spec, runs, ignore_step, start, fresh=fresh):
+        done = read_record(runs / spec.run_id)
     if done.record["status"] == "refused":
         raise UserError(done.record["error"]["message"])
     return done

@@ -3,7 +3,6 @@
 import argparse
 import json
 import time
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -164,7 +163,7 @@ def _run_alone(options: argparse.Namespace) -> int:
         return _run_all(root, runs, options)
     from harness.launch.fork_server import ForkServer
     from harness.launch.joined_world import find_joined_world
-    from harness.launch.launch import has_result, launch, launch_in_process, lock_run, prepare_fork_server
+    from harness.launch.launch import ensure_result, launch, launch_in_process, prepare_fork_server
 
     with ForkServer() as server:
         machine = settings(options.set).get("machine", "local")
@@ -172,15 +171,12 @@ def _run_alone(options: argparse.Namespace) -> int:
             prepare_fork_server(server, load_machine(root, machine), root)
         spec = _spec_of_options(root, options)
         folder = runs / spec.run_id
-        with ExitStack() as turn_taken:
-            cached = not options.fresh and has_result(folder)
-            if not cached:
-                turn_taken.enter_context(lock_run(spec, runs, say))
-                cached = not options.fresh and has_result(folder)  # by an equal run of another process
-            if not cached and options.in_process:
-                launch_in_process(spec, root, runs)
-            elif not cached:
-                launch(spec, root, runs, say, fork_server=server)
+        start = (
+            partial(launch_in_process, spec, root, runs)
+            if options.in_process
+            else partial(launch, spec, root, runs, say, fork_server=server)
+        )
+        with ensure_result(spec, runs, say, start, fresh=options.fresh) as cached:
             record = _record(folder, cached=cached)
     text = _text(record)
     if options.trace and record["status"] != "ok":

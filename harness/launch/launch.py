@@ -67,7 +67,8 @@ def launch(
 
     def run(scratch: Path) -> RunEnd:
         with nullcontext(fork_server) if fork_server else ForkServer() as server:
-            return _run_ranks_through_outages(spec, root, runs, scratch, progress, limits, server)
+            start = partial(_run_ranks, spec, root, runs, scratch, progress, limits, server)
+            return _start_through_outages(start, spec.label, scratch / "log", progress)
 
     return _run_and_record(spec, root, runs, run, turn)
 
@@ -90,21 +91,30 @@ def launch_in_process(spec: Spec, root: Path, runs: Path) -> Path:
 
 
 @contextmanager
-def lock_run(spec: Spec, runs: Path, progress: Progress) -> Iterator[None]:
-    """Hold the lock of a run, so that equal runs of several processes run one after the other.
+def ensure_result(
+    spec: Spec, runs: Path, progress: Progress, start: Callable[[], object], *, fresh: bool = False
+) -> Iterator[bool]:
+    """Call `start` to run a spec, unless the run has a result and need not be fresh. Yields True if it had one.
 
-    A record that is read within the block belongs to the caller's own run.
+    Equal runs of several processes run one after the other, so a record that is read within the block belongs to the
+    caller's own run.
     """
+    folder = runs / spec.run_id
     with ExitStack() as held:
-        with explain_os_errors(runs):
-            lock = acquire_lock(
-                runs / f".{spec.run_id}.lock",
-                wait=lambda: progress(
-                    f"{spec.label}: another process has this run under way. Waiting for its end."
-                ),
-            )
-            held.enter_context(lock)
-        yield
+        cached = not fresh and has_result(folder)
+        if not cached:
+            with explain_os_errors(runs):
+                lock = acquire_lock(
+                    runs / f".{spec.run_id}.lock",
+                    wait=lambda: progress(
+                        f"{spec.label}: another process has this run under way. Waiting for its end."
+                    ),
+                )
+                held.enter_context(lock)
+            cached = not fresh and has_result(folder)  # an equal run of another process may have finished
+        if not cached:
+            start()
+        yield cached
 
 
 def has_result(folder: Path) -> bool:
@@ -113,7 +123,7 @@ def has_result(folder: Path) -> bool:
 
 
 def _remove_free_locks(runs: Path) -> None:
-    """Remove the lock files of `lock_run` that killed processes have left."""
+    """Remove the lock files of `ensure_result` that killed processes have left."""
     for path in runs.glob(".*.lock"):
         with try_lock(path) as is_free:
             if is_free:
@@ -172,27 +182,17 @@ def _prepare_dataset(spec: Spec, root: Path, scratch: Path) -> bool:
     return True
 
 
-def _run_ranks_through_outages(
-    spec: Spec,
-    root: Path,
-    runs: Path,
-    scratch: Path,
-    progress: Progress,
-    limits: TimeLimits,
-    fork_server: ForkServer,
-) -> RunEnd:
-    """Run the ranks, and start them again while no Slurm controller answers."""
+def _start_through_outages(start: Callable[[], RunEnd], label: str, log: Path, progress: Progress) -> RunEnd:
+    """Start the ranks, again and again while no Slurm controller answers, and return how they ended."""
     deadline = time.monotonic() + OUTAGE_SECONDS
     while True:
-        end = _run_ranks(spec, root, runs, scratch, progress, limits, fork_server)
+        end = start()
         if not end.never_started:
             return end
         if time.monotonic() > deadline:
-            raise RunError(
-                f"{spec.label} has no record: no Slurm controller answered for {OUTAGE_SECONDS:.0f} s."
-            )
+            raise RunError(f"{label} has no record: no Slurm controller answered for {OUTAGE_SECONDS:.0f} s.")
         progress("No Slurm controller answers; the step is started again.")
-        (scratch / "log").unlink()
+        log.unlink()
         time.sleep(RETRY_SECONDS)
 
 

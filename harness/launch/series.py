@@ -12,12 +12,13 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import RunError, UserError
 from harness.launch.fork_server import ForkServer
-from harness.launch.launch import Progress, has_result, launch, lock_run
+from harness.launch.launch import Progress, ensure_result, has_result, launch
 from harness.launch.time_limits import LIMITS, TimeLimits
 from harness.run.provenance import BlockPlace
 from harness.slurm.jobs import RunHistory, RunMinutes, estimate_run_minutes
@@ -58,20 +59,17 @@ def launch_series(
                     minutes = _estimate_minutes(spec, root, history, predicted.get(spec.run_id))
                     left = clock()
                     asked = 60 * minutes.asked if minutes else 0.0
-                    if not fresh and has_result(runs / spec.run_id):
-                        outcome = Outcome(spec, runs / spec.run_id, cached=True)
-                    elif left is not None and left < asked:
+                    has_time = left is None or left >= asked
+                    if has_time or (not fresh and has_result(runs / spec.run_id)):
+                        limits = TimeLimits(run=60 * minutes.limit, job=left) if minutes else LIMITS
+                        start = partial(launch, spec, root, runs, progress, limits, fork_server, turn)
+                        cached = lock.enter_context(ensure_result(spec, runs, progress, start, fresh=fresh))
+                        outcome = Outcome(spec, runs / spec.run_id, cached)
+                    else:
                         needs = f"{asked:.0f} s are asked for the run"
                         outcome = Outcome(
                             spec, None, why=f"the job has {left:.0f} s left and {needs}: left for another job"
                         )
-                    else:
-                        limits = TimeLimits(run=60 * minutes.limit, job=left) if minutes else LIMITS
-                        lock.enter_context(lock_run(spec, runs, progress))
-                        cached = not fresh and has_result(runs / spec.run_id)
-                        if not cached:
-                            launch(spec, root, runs, progress, limits, fork_server, turn)
-                        outcome = Outcome(spec, runs / spec.run_id, cached)
                 except Exception as error:
                     outcome = Outcome(spec, None, why=describe_failure(error))
                 yield outcome

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from harness.errors import UserError
 from harness.sources.archive import FileRef
-from harness.sources.named_edges import NAMES_EXPECTED, NamedEdgeText, check_no_ids
+from harness.sources.named_edges import NAMES_EXPECTED, NamedEdgeText, VerticesHaveNames
 from harness.sources.read_errors import CARD_HINTS, convert_read_errors
 from harness.sources.source import FileSource, ReadOptions
 from harness.sources.stream import CHUNK_EDGES, Edges, EdgeStream, Piece, count_edges
@@ -41,13 +41,8 @@ class EdgeList(FileSource):
     """The id of the first vertex."""
     header: bool = False
     """True if the first line that is not a comment names the columns."""
-    names: bool = False
+    names: VerticesHaveNames = False
     """True if vertices have names; they are numbered from 0 by the byte order of their names."""
-
-    @field_validator("names")
-    @classmethod
-    def _check_names(cls, names: bool, known: ValidationInfo) -> bool:
-        return check_no_ids(names, known)
 
     def open_stream(self, options: ReadOptions) -> EdgeStream:
         text = FileRef(options.folder / self.path)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from csv import QUOTE_MINIMAL, QUOTE_NONE, reader
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from pydantic import ValidationInfo
+from pydantic import AfterValidator, ValidationInfo
 
 from harness.errors import UserError
 from harness.graph.model import Weighting
@@ -40,11 +40,15 @@ NamedChunks = Callable[[int], list[Callable[[], Iterator[list[Any]]]]]
 """Cuts a file into pieces that yield source names, target names and, if asked for, weights, as arrow arrays."""
 
 
-def check_no_ids(names: bool, known: ValidationInfo) -> bool:
+def _check_no_ids(names: bool, known: ValidationInfo) -> bool:
     """Raise an error if a graph with vertex names also has the keys n or base, which belong to ids."""
     if names and (known.data.get("n") is not None or known.data.get("base")):
         raise ValueError("vertices with names are those that occur in edges; leave out n and base")
     return names
+
+
+VerticesHaveNames = Annotated[bool, AfterValidator(_check_no_ids)]
+"""The type of the key `names` of a card."""
 
 
 class NamedEdgeText(NamedTuple):

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from harness.errors import UserError
-from harness.sources.named_edges import check_no_ids, number_names
+from harness.sources.named_edges import VerticesHaveNames, number_names
 from harness.sources.read_errors import CARD_HINTS, convert_read_errors
 from harness.sources.source import FileSource, ReadOptions
 from harness.sources.stream import (
@@ -32,13 +32,8 @@ class Parquet(FileSource):
     reads_weights: ClassVar[bool] = True
     n: int | None = Field(None, ge=1, le=VERTICES)
     """The number of vertices. By default it follows from the largest id."""
-    names: bool = False
+    names: VerticesHaveNames = False
     """True if vertices have names, in the first two text columns."""
-
-    @field_validator("names")
-    @classmethod
-    def _check_names(cls, names: bool, known: ValidationInfo) -> bool:
-        return check_no_ids(names, known)
 
     def open_stream(self, options: ReadOptions) -> EdgeStream:
         import pyarrow as pa
