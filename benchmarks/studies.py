@@ -4,8 +4,8 @@
     python benchmarks/studies.py --keep DIR     leaves the records, tables, figures and report there
 
 Each line is a command of `harness` in a process of its own. CPU seconds are of the command and its children: they say
-what a busy machine's wall time hides. The peak of memory is that of the command's largest process. `rows` are those of
-the ledger, `MB` is the file that the command wrote.
+what a busy machine's wall time hides. The peak of memory is measured for the largest process of the command. `rows` are
+those of the ledger, `MB` is the file that the command wrote.
 """
 
 import os

@@ -236,7 +236,7 @@ class CopiedRows(RowOperators):
             return x_KF + late.others
 
     def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
-        """Sum the gradients over all ranks, each of which has those of what its copies computed."""
+        """Sum the gradients over all ranks; each rank has computed them for its own copies."""
         reduce_all_gradients(weights, self.over, [weight.layer for weight in self.strategy.weights])
 
 

@@ -151,7 +151,7 @@ class RdmOperators(RowOperators):
         return self.strategy.layout_piece(self.at, width, whole).cols
 
     def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
-        """Sum the gradients over all ranks, each of which has those of its own rows."""
+        """Sum the gradients over all ranks; each rank has computed them for its own rows."""
         reduce_all_gradients(weights, self.over, [weight.layer for weight in self.strategy.weights])
 
 
@@ -171,7 +171,7 @@ class Rdm(RowStrategy):
         """The order of the products, and NeutronTP's decoupled model."""
 
         order: Literal["fewest", "model"] = "fewest"
-        """Each layer multiplies in the order that moves the fewest words; or all layers in that of `model.order`."""
+        """Each layer multiplies in the order that moves the fewest words, or all layers use `model.order`."""
         decoupled: bool = False
         """Z = A^L MLP(X): all products with W, then all products with A. This model is not a GCN."""
 
@@ -272,7 +272,7 @@ class Rdm(RowStrategy):
         return False
 
     def allowed_orders(self, layer: int) -> list[bool]:
-        """Return the allowed values of `combines_first` for a layer, that of the model first."""
+        """Return the allowed values of `combines_first` for a layer, starting with the model's order."""
         first = self.combine_first
         if self.params.decoupled:
             return [True]
@@ -293,7 +293,7 @@ class Rdm(RowStrategy):
         return sum(stage.width * cost.get(stage.kind, (C - 1) / C) for stage in both)
 
     def gathered_rows_per_row(self) -> float:
-        """Return how many rows a product with A brings to a rank per row of its chunk: here, those of other chunks."""
+        """Return how many rows of other chunks a product with A brings to a rank, per row of its own chunk."""
         return self.grid[ROW] - 1
 
     def gather_call(self, at: Coordinates, counts: Counts, direction: Direction) -> tuple[Op, int]:

@@ -48,7 +48,10 @@ class ScipyCounts:
         return self._edge_parts
 
     def targets(self, protocol: Protocol) -> Tensor:
-        """Return the vertices that the loss counts. Labels are one class, or a flag for each class; -1 is none."""
+        """Return the vertices that the loss counts.
+
+        Labels are one class, or a flag for each class; -1 means unlabelled.
+        """
         known = self._labels.reshape(len(self._labels), -1).max(axis=1) >= 0
         return torch.from_numpy(np.flatnonzero(known & (self._trains if protocol == "corrected" else True)))
 

@@ -77,7 +77,7 @@ class Rendezvous:
         self._selector.close()
 
     def _accept(self) -> bool:
-        """Accept a client. Returns False if there is none, or no descriptor for it."""
+        """Accept a client. Returns False if no client is waiting or no file descriptor is free."""
         if len(self._asking) + len(self._silent) >= self._most:
             self._drop_silent(before=inf, most=1)
         try:
@@ -142,7 +142,7 @@ def find_address(file: Path, timeout: timedelta) -> tuple[str, int]:
 
 
 def query_rendezvous(words: str, seconds: float) -> str | None:
-    """Ask the rendezvous for the address of rank 0. Returns None if there is none, or it cannot be reached."""
+    """Ask the rendezvous for the address of rank 0. Returns None if no rendezvous exists or it cannot be reached."""
     if RENDEZVOUS not in os.environ:
         return None
     name, host, port = os.environ[RENDEZVOUS].split()

@@ -73,7 +73,7 @@ def choose_best_grid(root: Path, request: Request, where: str) -> Request:
 def admit_on_all_grids(
     root: Path, name: str, request: Request, look_up: GraphLookup, where: str
 ) -> Candidate:
-    """Return the strategy on each grid on which it can train the request, or the reason why there is none."""
+    """Return the strategy on each grid on which it can train the request, or the reason why no grid works."""
     ready, reasons = list[Ready](), list[str]()
     try:
         strategy = load_strategy(name)

@@ -48,7 +48,7 @@ class Accuracy(NamedTuple):
 
 
 class Log:
-    """A log. Errors call it `where`; `exit_code` is that of the program, if the harness ran it."""
+    """A log, which errors call `where`. `exit_code` is the exit code of the program, if the harness ran it."""
 
     def __init__(self, text: str, where: str, exit_code: int | None = None) -> None:
         self.text, self.where, self.exit_code = text, where, exit_code

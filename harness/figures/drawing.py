@@ -159,13 +159,15 @@ def draw_all(tables: Path, out: Path, on_step: OnStep = ignore_step) -> list[Pat
     return paths
 
 
+ORIGIN = ("provenance.", "error.")
+"""The prefixes of columns of runs that say where a number comes from."""
+
+
 def _without_origin(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of runs that figures need. Each division into panels and curves copies every column."""
     unused = [name for name in runs if str(name).startswith(ORIGIN) and name not in ON_SHARED_CORES]
     return runs.drop(columns=[*unused, "spec", "extra"])
 
-
-ORIGIN = ("provenance.", "error.")
 
 _DRAW: list[Callable[[FigureKind[Any]], list[Path]]] = []
 """In a process that draws: how it draws a kind."""

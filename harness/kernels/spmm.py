@@ -91,7 +91,7 @@ def _select_gpu_kernel(A: Csr, H: Tensor) -> ProductKernel:
 
 
 def _choose_kernel(A: Csr, H: Tensor, choose: ChooseKernel | None) -> str:
-    """Return the name of the fastest usable kernel for A H; without `choose`, that of the deterministic kernel."""
+    """Return the name of the fastest usable kernel for A H; without `choose`, the name of the deterministic kernel."""
     H = H.contiguous()
     kernels = _usable_kernels(A, H)
     if choose is None:

@@ -100,6 +100,6 @@ class RotatingLayout:
         return MatrixLayout(rows=S, cols=T, copies=R), MatrixLayout(rows=R, cols=S, copies=T)
 
     def root_layouts(self, layer: int) -> tuple[MatrixLayout, MatrixLayout]:
-        """Return the layouts of a layer's root term: that of the product H W, and that of the layer's output."""
+        """Return the two layouts of a layer's root term: for the product H W, and for the layer's output."""
         R, S, T = self.roles(layer)
         return MatrixLayout(rows=S, cols=R, copies=T), MatrixLayout(rows=R, cols=S, copies=T)

@@ -1,6 +1,6 @@
 """Writes new folders from templates: the package of a strategy, or a project for experiments.
 
-Files of the strategy template have the suffix `.txt`, and a leading `dot.` stands for the dot of a hidden file. The
+Files of the strategy template have the suffix `.txt`, and a leading `dot.` is replaced by the dot of a hidden file. The
 template is a package named my-strategy, whose names are replaced. The project template contains the cards, machines
 and workflows, as links in a checkout and as files in a wheel.
 """

@@ -98,7 +98,7 @@ class StoreBuild:
 
     @cached_property
     def block_ranges(self) -> list[range]:
-        """The vertices of each row of blocks, which are also those of each column of blocks."""
+        """The vertices of each row of blocks, and of each column of blocks."""
         return split(self.n, self.grid.vertices)
 
     @cached_property

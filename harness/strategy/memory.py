@@ -74,7 +74,7 @@ class DeviceMemory:
         return A
 
     def host_shapes(self) -> list[Tensor]:
-        """Return the meta tensors that stand for host tensors: those that were never held."""
+        """Return the meta tensors that represent host tensors, because they were never held."""
         held = {tensor.untyped_storage()._cdata for _, tensor in self._held}
         return [shape for shape in self._on_host if shape.untyped_storage()._cdata not in held]
 

@@ -29,5 +29,5 @@ def print_first_failure(snakemake_logs: Iterable[str]) -> None:
 
 
 def quote_option(option: str, values: Sequence[str]) -> str:
-    """Return an option with its values, quoted for a shell; an empty text without values."""
+    """Return an option with its values, quoted for a shell, or an empty string if there are no values."""
     return shlex.join([option, *values]) if values else ""

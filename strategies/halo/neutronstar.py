@@ -262,7 +262,7 @@ class NeutronStar(PartitionParallel):
         return [Choice.from_tensors(tensors[first : first + size]) for first in range(0, len(tensors), size)]
 
     def compute_prices(self) -> Prices:
-        """Return the prices in flops of the forward pass; those of the backward pass are about proportional."""
+        """Return the prices in flops of the forward pass. The backward pass is about proportional."""
         layers = range(len(self.shapes))
         sent = [self.aggregated_width(layer) for layer in layers]
         taken = [f_out for _, f_out in self.shapes] if self.spec.model.kind == "gat" else sent

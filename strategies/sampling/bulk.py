@@ -74,7 +74,7 @@ class BulkGraph:
         groups: Sequence[int] = (),
         device: torch.device | None = None,
     ) -> None:
-        """Wrap A; this rank draws the batches of `groups`, and `device` is the rank's, by default that of A."""
+        """Wrap A for drawing the batches of `groups` on `device`, by default the device of A."""
         self.A, self.groups, self.device = A, groups, device or A.val.device
         self.ledger = ledger or Ledger(recording=False)
         self._popularity: Csr | None = None
@@ -191,7 +191,7 @@ class Algorithm1:
 
 @dataclass
 class Bulk(Sampler):
-    """Scheduled batches, sampled by Algorithm 1, those of many steps together."""
+    """Scheduled batches, sampled by Algorithm 1 for many steps together."""
 
     schedule: BatchSchedule
     algorithm: Algorithm1

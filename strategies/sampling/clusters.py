@@ -1,6 +1,6 @@
 """ClusterGCN-style training (Chiang et al., KDD'19): a mini-batch joins some randomly drawn clusters of the graph.
 
-The graph is split into many clusters, equally many for each rank. In a step, a rank joins some of its own clusters:
+The graph is split into many clusters, the same number for each rank. In a step, a rank joins some of its own clusters:
 edges between them are kept, all others are cut, and weights are normalised by the remaining degrees. An epoch visits
 every cluster once. Training sends no rows of H; evaluation exchanges halos. Results are approximate. The authors' code
 differs: it runs on one device, draws from all clusters, and strengthens the diagonal.

@@ -97,7 +97,7 @@ class WholeGraph:
         start: int = 0,
         device: torch.device | None = None,
     ) -> None:
-        """Wrap A; `groups` are those that this rank draws for, and `device` is the rank's, by default that of A."""
+        """Wrap A for drawing the batches of `groups` on `device`, by default the device of A."""
         self.A, self.start, self.groups, self.device = A, start, groups, device or A.val.device
         self.ledger = ledger or Ledger(recording=False)
 
@@ -146,7 +146,7 @@ class GlobalReplay:
         return self._once((self.sampler.identity, key), compute)
 
     def vertices(self, step: int, group: int) -> Sequence[Tensor]:
-        """Return the vertices of each layer of a mini-batch; those of one step are cached.
+        """Return the vertices of each layer of a mini-batch, cached for the current step.
 
         The input of a layer begins with its output, so only the input of the first layer is cached.
         """
@@ -169,7 +169,7 @@ class GlobalReplay:
         return [inputs[:size] for size in sizes.tolist()]
 
     def batch(self, step: int, group: int) -> MiniBatch:
-        """Return the mini-batch of a group; those of one step are cached."""
+        """Return the mini-batch of a group. The batches of the current step are cached."""
         if step != self._step:
             self._step, self._batches, self._inputs = step, {}, {}
         if group not in self._batches:

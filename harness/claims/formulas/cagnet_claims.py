@@ -281,7 +281,7 @@ def has_scaling_limit_at_36(evidence: Evidence) -> bool:
 
 
 def is_never_faster_than_15d(evidence: Evidence, *datasets: str) -> bool:
-    """Return whether no epoch of 2D is faster than that of 1.5D."""
+    """Return whether 2D never has a faster epoch than 1.5D."""
     return not any(
         is_faster(evidence, runs, runs.narrow(strategy="cagnet-1.5d"))
         for dataset in datasets
