@@ -27,7 +27,7 @@ from spmm import graphs, memory_speed, ways
 
 from harness.kernels.recorded import matmul
 from harness.launch.worker_pool import Pool
-from harness.results.statistics import Interval, median_interval, verdict
+from harness.results.statistics import Interval, compute_median_interval, judge_ratio
 from harness.run.provenance import cpu_name
 from harness.spec.root import find_root
 
@@ -47,14 +47,14 @@ class Ratio(NamedTuple):
 
     @classmethod
     def of(cls, ratios: "pd.Series[float]") -> "Ratio":
-        return cls(float(ratios.median()), median_interval(ratios))
+        return cls(float(ratios.median()), compute_median_interval(ratios))
 
     def against(self, landed: "Ratio | None") -> str:
         """Whether our call is slower or faster than when it landed, as `harness compare` judges two runs."""
         if landed is None or landed.interval is None or self.interval is None:
             return ""
-        now = landed.interval.over(self.interval)
-        return f"{verdict(now)} ({now.low:.2f} to {now.high:.2f})"
+        now = landed.interval.divide(self.interval)
+        return f"{judge_ratio(now)} ({now.low:.2f} to {now.high:.2f})"
 
 
 class Measured(NamedTuple):

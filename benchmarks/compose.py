@@ -39,7 +39,7 @@ from measuring import (
 from harness.experiment.known_graph import KnownGraph, look_up_graph
 from harness.experiment.requests import admit_on_all_grids
 from harness.predict.advice import Option, advise
-from harness.predict.prediction import Prediction, extremes, priced, replayed_ranks
+from harness.predict.prediction import Prediction, price_epochs, replay_ranks, representative_ranks
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import MachineCard
 from harness.spec.root import find_root
@@ -110,7 +110,7 @@ def built(choice: DatasetChoice, known: dict[str, KnownGraph]) -> KnownGraph:
 
 def on_these_cores(ready: Ready, card: MachineCard, ranks: Sequence[int] | None = None) -> Prediction:
     """A prediction for ranks that share the cores of this machine."""
-    return priced(replayed_ranks(ready, ranks or extremes(ready)), card, CORES)
+    return price_epochs(replay_ranks(ready, ranks or representative_ranks(ready)), card, CORES)
 
 
 def searched(

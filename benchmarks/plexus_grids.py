@@ -34,7 +34,7 @@ from harness.figures.palette import COLOURS
 from harness.graph.blocks import Blocks
 from harness.ledger import AxisName
 from harness.predict.prediction import Prediction, predict
-from harness.predict.pricing import ring_seconds
+from harness.predict.pricing import price_rings
 from harness.registry import load_strategy
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import find_root
@@ -70,7 +70,7 @@ def by_the_paper(strategy: Strategy) -> tuple[float, float]:
     assert isinstance(strategy, Plexus) and card.plexus_model and card.links
     coefficients = Coefficients(**card.plexus_model.model_dump())
     words = strategy.words(strategy.coordinates(0), BlockCounts(ShapeBlocks(strategy.facts)))
-    moving = ring_seconds(words, strategy.grid, card.links, WORD[strategy.spec.precision])
+    moving = price_rings(words, strategy.grid, card.links, WORD[strategy.spec.precision])
     return predict_milliseconds(terms_of_strategy(strategy), coefficients) / 1e3, moving
 
 

@@ -56,10 +56,16 @@ from harness.ledger.tape import Event, ProductShape, Tape
 from harness.locks import Turn
 from harness.parallel.roles import get_layer_share, get_roles
 from harness.parallel.rotating_layout import FIRST
-from harness.predict.prediction import RankEpoch, SecondsBetween, peak_bytes, priced, replayed_ranks
-from harness.predict.pricing import MICRO, NANO, spmm_terms
+from harness.predict.prediction import (
+    PredictedSeconds,
+    RankEpoch,
+    compute_peak_bytes,
+    price_epochs,
+    replay_ranks,
+)
+from harness.predict.pricing import MICRO, NANO, spmm_factors
 from harness.registry import load_strategy, registered_strategies
-from harness.replay import Replayed
+from harness.replay import ReplayedRank
 from harness.run.open_run import open_run
 from harness.run.rank import record_tape
 from harness.run.rank_tables import gather_tables
@@ -154,18 +160,18 @@ def leave_groups() -> None:
 
 def predicted(
     specs: list[Spec], card: MachineCard, tapes: list[list[list[Event]]]
-) -> list[tuple[SecondsBetween, float]]:
+) -> list[tuple[PredictedSeconds, float]]:
     """The predicted and the emulated epochs of ranks that share the cores of this machine."""
     seconds = []
     for spec, by_rank in zip(specs, tapes, strict=True):
         ready = Ready(*open_run(find_root(), spec))
         everyone = frozenset(range(spec.ranks))
         emulated = [
-            RankEpoch(ready.strategy, Replayed(rank, events, [0], {}, {}, 0), everyone, measured=True)
+            RankEpoch(ready.strategy, ReplayedRank(rank, events, [0], {}, {}, 0), everyone, is_measured=True)
             for rank, events in enumerate(by_rank)
         ]
-        epochs = replayed_ranks(ready, range(spec.ranks))
-        told, played = (priced(each, card, CORES).seconds for each in (epochs, emulated))
+        epochs = replay_ranks(ready, range(spec.ranks))
+        told, played = (price_epochs(each, card, CORES).seconds for each in (epochs, emulated))
         seconds.append((told, played.value))
     return seconds
 
@@ -278,8 +284,8 @@ def _status(name: str) -> int:
 def predicted_memory(spec: Spec) -> tuple[int, int]:
     """The largest bytes of any rank by replay, on the blocks of the graph: those held all the time, and the peak."""
     ready = Ready(*open_run(find_root(), spec))
-    epochs = replayed_ranks(ready, range(spec.ranks))
-    return max(sum(each.replayed.persistent_bytes.values()) for each in epochs), peak_bytes(epochs)
+    epochs = replay_ranks(ready, range(spec.ranks))
+    return max(sum(each.replayed.persistent_bytes.values()) for each in epochs), compute_peak_bytes(epochs)
 
 
 def memory(dataset: str, ranks: int, only: Sequence[str]) -> None:
@@ -321,7 +327,7 @@ def terms_of_epoch(point: dict[str, str]) -> np.ndarray[Any, Any]:
         for rows, inner in ((share.N, share.K), (share.K, share.N)):
             entries = round(nonzeros * len(rows) * len(inner) / n**2)
             product = ProductShape(len(rows), len(inner), len(share.F), entries, "float32", "int32")
-            total += spmm_terms(product)
+            total += spmm_factors(product)
     return total
 
 

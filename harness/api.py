@@ -83,11 +83,11 @@ def compare(a: str | Path, b: str | Path, *, root: Root = None) -> "list[Differe
 
     Each side is a folder of collected tables, a run folder, or the beginning of a run's id.
     """
-    from harness.results.collect import side_of
-    from harness.results.statistics import compare as differences
+    from harness.results.collect import load_side
+    from harness.results.statistics import compare_sides as differences
 
     runs = find_results_folder(_home(root)) / "runs"
-    return differences(side_of(str(a), runs), side_of(str(b), runs))
+    return differences(load_side(str(a), runs), load_side(str(b), runs))
 
 
 def predict(
@@ -129,7 +129,7 @@ def advise(
     """The strategies on their grids, the fastest predicted epoch first; and those that cannot run, with the reason."""
     from harness.experiment.requests import nest_settings
     from harness.predict.advice import advise as ranked
-    from harness.predict.advice import promises
+    from harness.predict.advice import list_accepted_promises
     from harness.spec.dataset import DatasetChoice
     from harness.spec.machine_card import load_machine_card
     from harness.validation import validate
@@ -138,7 +138,7 @@ def advise(
     know = _know(home)
     request = nest_settings({"dataset.name": dataset, "ranks": ranks, "machine": machine, **(settings or {})})
     facts = know(validate(DatasetChoice, {"name": dataset}, WHERE)).facts
-    found = candidates(home, request, know, facts, Wish(promises(accuracy)))
+    found = candidates(home, request, know, facts, Wish(list_accepted_promises(accuracy)))
     return ranked(found, load_machine_card(home, machine))
 
 

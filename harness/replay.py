@@ -1,7 +1,7 @@
-"""A dry run: the strategy's own code as one rank of any world, on shapes alone, in one process.
+"""Replays one rank of a world of any size: runs the code of a strategy on meta tensors, in one process.
 
-The strategy, the training loop, the axes and the ledger are those of a run. Tensors are shapes (torch's device
-`meta`), and the process group sends nothing (torch's backend `fake`).
+The strategy, the training loop, the axes and the ledger are the same as in a run. Tensors are on torch's device `meta`,
+and the process group uses torch's backend `fake`, which sends nothing.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -31,73 +31,72 @@ from harness.spec.spec import format_grid
 from harness.strategy import Candidate, Strategy
 from harness.strategy.facts import ShapeBlocks
 
-# The meter charges the flops and bytes of every operator to the key that is current on a tape, and keeps the shapes of
-# products.
+# The meter records the flops and bytes of every operator, and the shapes of products, under the current key of a tape.
 #
-# Flops are by the formulas of torch and of `harness.kernels.spmm`. Bytes are those of the operands and of
-# the result, each read or written once. Messages are no kernels: the axes count them.
+# Flops come from the formulas of torch and of `harness.kernels.spmm`. Operands and results are each counted as read or
+# written once. Messages are not kernels: the axes count them.
 
 ATEN = torch.ops.aten
 DENSE = {ATEN.mm, ATEN.addmm, ATEN.addmm_}
 ONLY_ALLOCATE = {ATEN.empty, ATEN.empty_strided, ATEN.empty_like, ATEN.new_empty, ATEN.new_empty_strided}
 
 
-def _product(func: Any, args: tuple[Any, ...]) -> ProductShape | None:
-    """The product that an operator computes; None for an operator of another kind."""
+def _match_product(func: Any, args: tuple[Any, ...]) -> ProductShape | None:
+    """Return the product that an operator computes; None for another operator."""
     if func in (PRODUCT, PRODUCT_ADD):
-        rowptr, col, val, inner, H = args[-5:]  # before them comes the sum that is added to
-        return ProductShape(len(rowptr) - 1, inner, H.shape[1], len(val), _type(val), _type(col))
+        rowptr, col, val, inner, H = args[-5:]  # PRODUCT_ADD has one more argument before them
+        return ProductShape(len(rowptr) - 1, inner, H.shape[1], len(val), _dtype_name(val), _dtype_name(col))
     if func.overloadpacket in DENSE:
         X, Y = [x for x in args if isinstance(x, Tensor)][-2:]
-        return ProductShape(X.shape[0], X.shape[1], Y.shape[1], 0, _type(X), "")
+        return ProductShape(X.shape[0], X.shape[1], Y.shape[1], 0, _dtype_name(X), "")
     return None
 
 
-def _type(x: Tensor) -> str:
+def _dtype_name(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
 class LiveBytes:
-    """The bytes of the tensors that were made under a meter and are not yet freed, and the most at any time."""
+    """Counts the bytes of live tensors that were created under a meter, and their peak."""
 
     def __init__(self) -> None:
         self.now = self.peak = 0
         self._sizes: dict[int, int] = {}
 
-    def made(self, tensors: Iterable[Tensor], *, before: bool = False) -> None:
-        """Takes notice of tensors; with `before`, of tensors that were made before, which do not count."""
+    def track(self, tensors: Iterable[Tensor], *, preexisting: bool = False) -> None:
+        """Track tensors until they are freed. With `preexisting`, tensors that are not yet tracked count 0 bytes."""
         for x in tensors:
-            if not x.is_meta:  # the host's
+            if not x.is_meta:  # on the host
                 continue
             storage = x.untyped_storage()
             key = storage._cdata
             if key in self._sizes:
                 continue
-            self._sizes[key] = 0 if before else storage.nbytes()
+            self._sizes[key] = 0 if preexisting else storage.nbytes()
             self.now += self._sizes[key]
             self.peak = max(self.peak, self.now)
-            finalize(storage, self._freed, key)
+            finalize(storage, self._release, key)
 
-    def begin_epoch(self, on_host: Iterable[Tensor]) -> None:
-        """Begins to look for the peak. What a rank keeps on its host does not count."""
+    def reset_peak(self, on_host: Iterable[Tensor]) -> None:
+        """Set the peak to the current bytes, without tensors that the rank keeps on the host."""
         for x in on_host:
             self.now -= self._sizes.get(x.untyped_storage()._cdata, 0)
             self._sizes[x.untyped_storage()._cdata] = 0
         self.peak = self.now
 
-    def leave(self, x: Tensor) -> None:
-        """Takes notice of a tensor that a copy brings to the device: until then it was the host's."""
+    def exclude(self, x: Tensor) -> None:
+        """Stop counting a tensor on the host, the source of a copy to the device."""
         if x.is_meta:
             key = x.untyped_storage()._cdata
             self.now -= self._sizes[key]
             self._sizes[key] = 0
 
-    def _freed(self, key: int) -> None:
+    def _release(self, key: int) -> None:
         self.now -= self._sizes.pop(key, 0)
 
 
 class Meter(TorchDispatchMode):
-    """`with Meter(tape):` meters the operators inside, those of the backward pass included, and the memory."""
+    """A context manager that records the operators inside it, including the backward pass, and the peak memory."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -106,59 +105,68 @@ class Meter(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: torch would import its compiler, 1.5 seconds, in order to keep the compiler out of this class."""
+        """Return False. Otherwise torch imports its compiler, which takes 1.5 seconds, only to exclude this class."""
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs, kind = kwargs or {}, _kind(func)
-        if kind is Kind.MOVES:
+        kwargs, kind = kwargs or {}, _classify_operator(func)
+        if kind is OperatorKind.UNCOUNTED:
             return func(*args, **kwargs)
-        operands = _tensors((*args, *kwargs.values()))
+        operands = _collect_tensors((*args, *kwargs.values()))
         on_host = bool(operands) and not any(x.is_meta for x in operands)
-        # A rank of a run does not compute what a replay simulates of its peers.
+        # Work that simulates the peers of this rank is not work of the rank in a run.
         if self._tape.is_simulating and on_host and func is not HOST_DEVICE_COPY:
             return func(*args, **kwargs)
-        self.memory.made(operands, before=True)
+        self.memory.track(operands, preexisting=True)
         if func is HOST_DEVICE_COPY:
-            self.memory.leave(args[0])
+            self.memory.exclude(args[0])
             self._tape.record_copy(args[0].nbytes)
-        if kind is Kind.ALLOCATES:
-            result = _allocated(func, args, kwargs)
+        if kind is OperatorKind.ALLOCATES:
+            result = _allocate(func, args, kwargs)
         else:
-            work, result = _run(func, args, kwargs, operands)
-            self._tape.record_operator(work.product, work.flops, work.touched)
-        self.memory.made(_tensors((result,)))
+            work, result = _run_operator(func, args, kwargs, operands)
+            self._tape.record_operator(work.product, work.flops, work.bytes_touched)
+        self.memory.track(_collect_tensors((result,)))
         return result
 
 
-class Kind(Enum):
-    """What an operator is to a meter."""
+class OperatorKind(Enum):
+    """How a meter counts an operator."""
 
-    MOVES = auto()
-    """A message, which an axis counts, or a view of memory that is there."""
+    UNCOUNTED = auto()
+    """A message, which the axes count, or a view."""
     ALLOCATES = auto()
-    """It gives memory without values."""
+    """Allocates uninitialised memory."""
     COMPUTES = auto()
 
 
-_KINDS: dict[int, Kind] = {}
+_KIND_CACHE: dict[int, OperatorKind] = {}
 
 
-def _kind(func: Any) -> Kind:
-    """Remembered by the operator's identity: to hash an operator takes as long as to run many a one on shapes."""
-    kind = _KINDS.get(id(func))
+def _classify_operator(func: Any) -> OperatorKind:
+    """Return the kind of an operator.
+
+    Cached by id(): hashing an OpOverload costs as much as running it on meta tensors.
+    """
+    kind = _KIND_CACHE.get(id(func))
     if kind is None:
-        moves = func.is_view or func.namespace in ("c10d", "prim")
+        is_uncounted = func.is_view or func.namespace in ("c10d", "prim")
         allocates = func is HOST_DEVICE_COPY or func.overloadpacket in ONLY_ALLOCATE
-        kind = Kind.MOVES if moves else Kind.ALLOCATES if allocates else Kind.COMPUTES
-        _KINDS[id(func)] = kind
+        kind = (
+            OperatorKind.UNCOUNTED
+            if is_uncounted
+            else OperatorKind.ALLOCATES
+            if allocates
+            else OperatorKind.COMPUTES
+        )
+        _KIND_CACHE[id(func)] = kind
     return kind
 
 
-def _allocated(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of an operator that allocates. Torch makes `new_empty` of a shape in Python, ten times as slowly."""
+def _allocate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator that allocates. Torch implements `new_empty` on meta tensors in Python, ten times slower."""
     if func is not ATEN.new_empty.default:
         return func(*args, **kwargs)
     like, shape = args
@@ -167,135 +175,133 @@ def _allocated(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     )
 
 
-# Outcomes. An operator that ran on shapes is not run again on the same shapes: many of torch's operators take longer to
-# find the shape of a result than a small kernel takes to compute its values.
+# Outcomes. An operator is not run again on the same shapes: many of torch's operators take longer to infer the shape of
+# a result than a small kernel takes to compute its values.
 
 
-def _run(
+def _run_operator(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
 ) -> "tuple[OperatorWork, Any]":
-    """The result of an operator, and its work."""
-    signature = _signature(func, args, kwargs) if operands else None
-    if known := KNOWN.get(signature):
-        return known.work, known.result_of(args)
+    """Run an operator, or reuse a cached outcome, and return its work and result."""
+    signature = _build_signature(func, args, kwargs) if operands else None
+    if known := OUTCOMES.get(signature):
+        return known.work, known.make_result(args)
     result = func(*args, **kwargs)
-    work = _work(func, args, kwargs, result, operands)
+    work = _count_work(func, args, kwargs, result, operands)
     if signature is not None:
-        outcome = _outcome(func, args, result, operands, work)
-        if outcome.repeatable and signature == _signature(func, args, kwargs):
-            if len(KNOWN) == MOST_KNOWN:
-                KNOWN.clear()
-            KNOWN[signature] = outcome
+        outcome = _describe_outcome(func, args, result, operands, work)
+        if outcome.is_repeatable and signature == _build_signature(func, args, kwargs):
+            if len(OUTCOMES) == MAX_OUTCOMES:
+                OUTCOMES.clear()
+            OUTCOMES[signature] = outcome
     return work, result
 
 
 class OperatorWork(NamedTuple):
-    """What an operator computes."""
+    """The work of an operator."""
 
     flops: int
-    touched: int
+    bytes_touched: int
     """The bytes of the operands and of the result."""
     product: ProductShape | None
 
 
 class OperatorOutcome(NamedTuple):
-    """What an operator makes of operands of given shapes."""
+    """The work and the result of an operator on operands of given shapes."""
 
     work: OperatorWork
-    repeatable: bool
-    """Whether the result is told by `fresh` and `several`."""
-    fresh: tuple[tuple[Any, ...], ...]
-    """The shape, strides and type of each new tensor; none if the operator changed its first operand in place."""
-    several: bool
-    """Whether the result is a tuple, and not one tensor."""
-    nothing: bool
-    """Whether the result is None."""
+    is_repeatable: bool
+    """True if the other fields describe the result completely."""
+    new_tensors: tuple[tuple[Any, ...], ...]
+    """The shape, strides and dtype of each new tensor; empty if the operator changes its first operand in place."""
+    is_tuple: bool
+    is_none: bool
 
-    def result_of(self, args: tuple[Any, ...]) -> Any:
-        """The result of the same operator on other operands of the same shapes."""
-        if self.nothing:
+    def make_result(self, args: tuple[Any, ...]) -> Any:
+        """Make the result of the same operator on other operands of the same shapes."""
+        if self.is_none:
             return None
-        made = [
+        results = [
             torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-            for shape, stride, dtype in self.fresh
+            for shape, stride, dtype in self.new_tensors
         ]
-        if self.several:
-            return tuple(made)
-        return made[0] if made else args[0]
+        if self.is_tuple:
+            return tuple(results)
+        return results[0] if results else args[0]
 
 
-KNOWN: "dict[Hashable, OperatorOutcome]" = {}
-"""The outcomes of operators on shapes, by their signatures."""
-MOST_KNOWN = 1 << 16
+OUTCOMES: "dict[Hashable, OperatorOutcome]" = {}
+"""The cached outcomes of operators, by their signatures."""
+MAX_OUTCOMES = 1 << 16
 
 
-def _work(
+def _count_work(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, operands: list[Tensor]
 ) -> OperatorWork:
     formula = flop_registry.get(func.overloadpacket)
     flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
-    touched = sum([x.nbytes for x in operands]) + sum([x.nbytes for x in _tensors((result,))])
-    return OperatorWork(flops, touched, _product(func, args))
+    touched = sum([x.nbytes for x in operands]) + sum([x.nbytes for x in _collect_tensors((result,))])
+    return OperatorWork(flops, touched, _match_product(func, args))
 
 
-def _outcome(
+def _describe_outcome(
     func: Any, args: tuple[Any, ...], result: Any, operands: list[Tensor], work: OperatorWork
 ) -> OperatorOutcome:
-    results = _tensors((result,))
+    results = _collect_tensors((result,))
     in_place = bool(args) and result is args[0]
-    several = isinstance(result, tuple) and len(results) == len(result)
-    held = {x.untyped_storage()._cdata for x in operands}
-    new = all(x.is_meta and x.untyped_storage()._cdata not in held for x in results)
-    in_place = in_place and func.overloadpacket is not ATEN.set_  # which takes other memory
-    plain = result is None or isinstance(result, Tensor) or several
+    is_tuple = isinstance(result, tuple) and len(results) == len(result)
+    owned = {x.untyped_storage()._cdata for x in operands}
+    are_new = all(x.is_meta and x.untyped_storage()._cdata not in owned for x in results)
+    in_place = in_place and func.overloadpacket is not ATEN.set_  # set_ replaces the memory
+    is_plain = result is None or isinstance(result, Tensor) or is_tuple
     return OperatorOutcome(
         work,
-        plain and (in_place or new),
+        is_plain and (in_place or are_new),
         () if in_place else tuple((x.shape, x.stride(), x.dtype) for x in results),
-        several,
+        is_tuple,
         result is None,
     )
 
 
-def _signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
-    """Everything that the shape of a result may depend on; None if an operand has values, as those of the host have."""
-    parts = _part((*args, *kwargs.items()))
+def _build_signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
+    """Return all that the shape of a result may depend on; None if an operand is on the host and has values."""
+    parts = _signature_part((*args, *kwargs.items()))
     return None if parts is None else (id(func), parts)
 
 
-def _part(thing: Any) -> Hashable | None:
+def _signature_part(thing: Any) -> Hashable | None:
     if isinstance(thing, Tensor):
         return (thing.shape, thing.stride(), thing.dtype) if thing.is_meta else None
     if isinstance(thing, (list, tuple)):
-        parts = tuple([_part(each) for each in thing])
+        parts = tuple([_signature_part(each) for each in thing])
         return None if None in parts else parts
     return float if isinstance(thing, float) else (type(thing), thing)
 
 
-def _tensors(things: Iterable[Any]) -> list[Tensor]:
-    """The tensors among arguments, and in lists among them."""
+def _collect_tensors(things: Iterable[Any]) -> list[Tensor]:
+    """Return the tensors among arguments, including those in nested lists and tuples."""
     tensors: list[Tensor] = []
     for thing in things:
         if isinstance(thing, Tensor):
             tensors.append(thing)
         elif isinstance(thing, (list, tuple)):
-            tensors += _tensors(thing)
+            tensors += _collect_tensors(thing)
     return tensors
 
 
 @dataclass(frozen=True)
-class Replayed:
-    """The work of one rank in an epoch, and the memory that it holds all the time."""
+class ReplayedRank:
+    """The work of one rank in an epoch, and its memory."""
 
     rank: int
     events: list[Event]
-    """Every kernel and every call, in the order of their issue."""
+    """All kernels and calls in issue order."""
     first_of_step: list[int]
-    """The number of each step's first event."""
+    """The index of the first event of each step."""
     entries: dict[Key, Amounts]
     persistent_bytes: dict[TensorName, int]
     peak_bytes: int
-    """The most that the rank holds at any time of an epoch: with activations, gradients and buffers of messages."""
+    """The peak memory of the rank in an epoch, including activations, gradients and message buffers."""
 
 
 def replay(
@@ -305,20 +311,24 @@ def replay(
     *,
     steps: int | None = None,
     evaluation: bool = False,
-    opened: bool = False,
+    skip_transient: bool = False,
     chosen: Mapping[str, str] | None = None,
-) -> Replayed:
-    """Replays an epoch of a rank, or its first steps only; or, instead, one evaluation of the whole graph.
+) -> ReplayedRank:
+    """Replay an epoch of one rank, or one evaluation of the whole graph.
 
-    The epoch is the first one; or, with `opened`, the first that is like all later ones.
-
-    With `blocks` sizes are exact; without, they are expected from the graph's facts. `chosen` are the choices that the
-    rank made by measured time; of those that are not given, a replay makes the first.
+    Args:
+        strategy: The strategy, with its spec and the facts of the graph.
+        rank: The rank to replay.
+        blocks: The blocks of the graph. Without them, sizes are expected values from the facts of the graph.
+        steps: The number of steps to replay; None for the whole epoch.
+        evaluation: Replay an evaluation instead of training.
+        skip_transient: Replay the first epoch that is like all later ones, instead of the first epoch.
+        chosen: The choices that the rank made by measured time. For each missing choice, the first variant is used.
     """
     world = strategy.spec.ranks
     if not 0 <= rank < world:
-        raise UserError(f"rank = {rank}: the ranks of this world are 0 to {world - 1}.")
-    assert not dist.is_initialized(), "a rank of a real world cannot replay another"
+        raise UserError(f"rank = {rank} is out of range: the ranks of this world are 0 to {world - 1}.")
+    assert not dist.is_initialized(), "cannot replay a rank while torch.distributed is initialized"
     tape = Tape()
     device = engine.join_world(Engine.REPLAY, RankPlace(rank, world))
     try:
@@ -326,37 +336,39 @@ def replay(
         shapes = blocks or ShapeBlocks(strategy.facts, strategy.spec.dataset.permutation)
         with Meter(tape) as meter:
             trainer = Trainer(strategy, grid, shapes, chosen)
-            for _ in range(strategy.transient_epochs * trainer.steps if opened and not evaluation else 0):
+            for _ in range(
+                strategy.transient_epochs * trainer.steps if skip_transient and not evaluation else 0
+            ):
                 trainer.step()
-            meter.memory.begin_epoch(trainer.ctx.memory.host_shapes())
+            meter.memory.reset_peak(trainer.ctx.memory.host_shapes())
             tape.start()
             first_of_step = []
-            most = 1 if evaluation else trainer.steps
-            work = trainer.output if evaluation else trainer.step
-            for _ in range(most if steps is None else min(steps, most)):
+            total = 1 if evaluation else trainer.steps
+            run_step = trainer.output if evaluation else trainer.step
+            for _ in range(total if steps is None else min(steps, total)):
                 first_of_step.append(len(tape.events))
-                work()
+                run_step()
             entries = tape.stop()
     finally:
         engine.leave_world()
-    held = trainer.ctx.memory.persistent_bytes()
-    return Replayed(rank, tape.events, first_of_step, entries, held, meter.memory.peak)
+    persistent_bytes = trainer.ctx.memory.persistent_bytes()
+    return ReplayedRank(rank, tape.events, first_of_step, entries, persistent_bytes, meter.memory.peak)
 
 
-# The memory that a rank would hold and the words that it would receive, for every strategy.
+# The memory and communication that each strategy requires.
 
 
-class Needs(NamedTuple):
-    """The needs of rank 0, which has the largest blocks of a graph whose nonzeros lie evenly; or a refusal."""
+class Requirements(NamedTuple):
+    """The requirements of rank 0, which has the largest blocks if nonzeros are spread evenly; or why there are none."""
 
     strategy: str
     grid: str | None = None
-    """The grid with the fewest words; the first of several."""
+    """The grid on which the rank receives the fewest elements."""
     persistent_bytes: int | None = None
     peak_bytes: int | None = None
-    """The most that the rank holds at any time of an epoch."""
+    """The peak memory in an epoch."""
     words_received: int | None = None
-    """The words of an epoch."""
+    """The elements received in an epoch."""
     grids: int | None = None
     """The number of grids on which the strategy can train."""
     worst_grid: str | None = None
@@ -364,12 +376,12 @@ class Needs(NamedTuple):
     refused: str | None = None
 
 
-def needs(candidates: Iterable[Candidate]) -> list[Needs]:
-    """The needs of each strategy on its best grid."""
-    return [_needs(candidate) for candidate in candidates]
+def find_requirements(candidates: Iterable[Candidate]) -> list[Requirements]:
+    """Return the requirements of each strategy on its best grid."""
+    return [_find_requirements(candidate) for candidate in candidates]
 
 
-def _needs(candidate: Candidate) -> Needs:
+def _find_requirements(candidate: Candidate) -> Requirements:
     replays, refused = [], [candidate.reason]
     for strategy, blocks in candidate.ready:
         try:
@@ -377,19 +389,19 @@ def _needs(candidate: Candidate) -> Needs:
         except UserError as refusal:
             refused.append(str(refusal))
     if not replays:
-        return Needs(candidate.name, refused=refused[-1])
-    best, worst = min(replays, key=_received), max(replays, key=_received)
-    return Needs(
+        return Requirements(candidate.name, refused=refused[-1])
+    best, worst = min(replays, key=_count_received_words), max(replays, key=_count_received_words)
+    return Requirements(
         candidate.name,
         best[0],
         sum(best[1].persistent_bytes.values()),
         best[1].peak_bytes,
-        _received(best),
+        _count_received_words(best),
         len(replays),
         worst[0],
-        _received(worst),
+        _count_received_words(worst),
     )
 
 
-def _received(replayed: tuple[str, Replayed]) -> int:
+def _count_received_words(replayed: tuple[str, ReplayedRank]) -> int:
     return round(sum(amounts.words_received for amounts in replayed[1].entries.values()))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from harness.ledger import MOVING, Key
 from harness.predict.prediction import RESIDUAL, Prediction
-from harness.predict.pricing import constants
+from harness.predict.pricing import list_constants
 from harness.spec.machine_card import MachineCard
 
 
@@ -72,7 +72,7 @@ class EpochTime(NamedTuple):
         """Return the change of the logarithm of the time as each named constant moves to the end of its interval."""
         if self.prediction is None or self.machine is None:
             return [0.0 for _ in names]
-        within = {name: each for name, (each, _) in constants(self.machine).items()}
+        within = {name: each for name, (each, _) in list_constants(self.machine).items()}
         return [log(1 + self.prediction.shares[name] * (within[name] - 1)) for name in names]
 
 
@@ -125,7 +125,7 @@ def divide_epochs(one: EpochTime, other: EpochTime) -> Estimate:
         variance += log(RESIDUAL) ** 2
         card = one.machine or other.machine
         assert card
-        pairs = zip(*(each.log_deviations(constants(card)) for each in (one, other)), strict=True)
+        pairs = zip(*(each.log_deviations(list_constants(card)) for each in (one, other)), strict=True)
         same = one.machine == other.machine
         variance += sum((a - b) ** 2 if same else a**2 + b**2 for a, b in pairs)
     spread = exp(sqrt(variance))

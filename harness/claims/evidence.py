@@ -21,11 +21,11 @@ from harness.experiment.experiment_file import load_experiment
 from harness.experiment.known_graph import admit_on_twins, facts_of_card
 from harness.experiment.requests import make_spec, nest_settings
 from harness.experiment.scales import at_scale
-from harness.predict.predicted_record import recorded_prediction
-from harness.predict.prediction import STEPS, predict
+from harness.predict.predicted_record import load_prediction
+from harness.predict.prediction import REPLAYED_STEPS, predict
 from harness.predict.twins import predict_from_twins
 from harness.registry import load_strategy
-from harness.replay import Replayed, replay
+from harness.replay import ReplayedRank, replay
 from harness.results.parquet import read_collected
 from harness.spec.machine_card import Links, MachineCard, Rates, Slurm, load_machine_card
 from harness.spec.spec import Spec
@@ -62,7 +62,7 @@ class RankWork(NamedTuple):
 class RankReplay(NamedTuple):
     """A replay of one rank."""
 
-    replayed: Replayed
+    replayed: ReplayedRank
 
     @property
     def peak_bytes(self) -> int:
@@ -187,7 +187,7 @@ class Evidence:
     ) -> RankReplay:
         """Replay one rank's epoch, or its first steps, with the sizes of the dataset's card."""
         admitted = self._admit(strategy, dataset, ranks, grid, settings)
-        return RankReplay(replay(admitted, rank, steps=STEPS))
+        return RankReplay(replay(admitted, rank, steps=REPLAYED_STEPS))
 
     def count_steps(
         self, strategy: str, dataset: str, ranks: int, grid: str = "", **settings: Unpack[TrainingSettings]
@@ -262,7 +262,7 @@ class Evidence:
             prediction = predict_from_twins(strategy, card, ready)
         else:
             folder, facts = self.predictions, strategy.facts
-            recorded = recorded_prediction(folder, spec, facts, card) if folder else None
+            recorded = load_prediction(folder, spec, facts, card) if folder else None
             prediction = recorded or predict(Ready(strategy), card)
         return EpochTime(prediction.seconds.value, card, prediction)
 

@@ -356,7 +356,7 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
     from harness.experiment.known_graph import KnownGraph, facts_of_card
     from harness.experiment.requests import admit_on_all_grids
     from harness.registry import registered_strategies
-    from harness.replay import needs
+    from harness.replay import find_requirements
     from harness.store.catalog import load_card
     from harness.store.datasets import open_dataset
     from harness.strategy import facts_of
@@ -371,7 +371,7 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
         each = (
             admit_on_all_grids(root, point.name, request, lambda _: unparted, point.name) for point in points
         )
-        return [needed._asdict() for needed in needs(each)]
+        return [needed._asdict() for needed in find_requirements(each)]
 
 
 def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:

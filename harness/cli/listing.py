@@ -13,12 +13,12 @@ from harness.errors import UserError
 from harness.files import complete_folders
 from harness.results.record import (
     Record,
+    describe_refused,
+    find_active_runs,
     find_run,
-    left_out,
     read_record,
     read_records,
     remove_run,
-    runs_under_way,
 )
 from harness.results.schema import SETTLED, STATUSES
 from harness.spec.root import find_results_folder, find_root, list_dataset_cards
@@ -203,11 +203,11 @@ def _chosen_runs(options: argparse.Namespace, runs: Path) -> list[Record]:
         raise UserError(f"--status {status} is not accepted: a status is one of {', '.join(STATUSES)}.")
     if options.runs and not runs.is_dir():
         raise UserError(
-            f"There is no folder of runs {runs}. `harness run` makes one, or name another by --runs."
+            f"The folder of runs {runs} does not exist. `harness run` makes it, or name another one with --runs."
         )
     records, refused = read_records(complete_folders(runs))
     if refused:
-        tell(escape_line(left_out(refused)))
+        tell(escape_line(describe_refused(refused)))
     chosen = [
         record
         for record in records
@@ -297,7 +297,7 @@ def _prune_runs(options: argparse.Namespace) -> int:
             f"`harness runs prune` needs at least one of {named}: it never removes all runs at once."
         )
     runs = _runs_folder(options)
-    under_way = runs_under_way(runs)
+    under_way = find_active_runs(runs)
     chosen = [
         record
         for record in _chosen_runs(options, runs)
@@ -330,11 +330,11 @@ def _pruned_page(rows: list[dict[str, Any]], runs: Path, *, done: bool) -> str:
 
 def _show_run(options: argparse.Namespace) -> int:
     from harness.report.run_panels import facts, largest, origin
-    from harness.results.collect import cause, error_origin, side_of_run
+    from harness.results.collect import describe_cause, error_origin, load_side_of_run
 
     folder = find_run(_runs_folder(options), options.run)
     record = read_record(folder)
-    run = side_of_run(folder).runs.iloc[0]
+    run = load_side_of_run(folder).runs.iloc[0]
     error, command = record.record["error"], record.record["provenance"].get("command")
     ended = f"{_when(record.ended)} UTC, {_size(record.bytes)}"
     parts = {
@@ -351,7 +351,7 @@ def _show_run(options: argparse.Namespace) -> int:
             (name, _size(size)) for name, size in largest(record.table("memory"))
         ],
         "origin": origin(run),
-        "failure": [("cause", cause(run)), ("began in", error_origin(error.get("trace") or ""))]
+        "failure": [("cause", describe_cause(run)), ("began in", error_origin(error.get("trace") or ""))]
         if error
         else [],
         "log": _log(record),

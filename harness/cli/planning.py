@@ -31,7 +31,7 @@ from harness.validation import validate
 if TYPE_CHECKING:
     from harness.graph.blocks import Blocks
     from harness.ledger import Amounts, AxisName, Key
-    from harness.replay import Replayed
+    from harness.replay import ReplayedRank
     from harness.spec.spec import Spec
     from harness.strategy import Facts, Strategy
 
@@ -244,7 +244,7 @@ def _admitted(root: Path, spec: "Spec", *, from_card: bool) -> "tuple[Strategy, 
     return admit(load_strategy(spec.strategy.name), spec, facts), None
 
 
-def _document(spec: "Spec", facts: "Facts", replayed: "Replayed") -> dict[str, Any]:
+def _document(spec: "Spec", facts: "Facts", replayed: "ReplayedRank") -> dict[str, Any]:
     return {
         "label": spec.label,
         "rank": replayed.rank,
@@ -271,7 +271,7 @@ def _row(key: "Key", amounts: "Amounts") -> dict[str, Any]:
     return {**key._asdict(), **{name: getattr(amounts, name) for name in COUNTED}}
 
 
-def _page(spec: "Spec", facts: "Facts", replayed: "Replayed") -> str:
+def _page(spec: "Spec", facts: "Facts", replayed: "ReplayedRank") -> str:
     """The entries that count anything, in the order of the epoch."""
     head = ("direction", "layer", "phase", "op", "axis", "tensor", "calls", "words", "Gflop", "MB touched")
     rows: list[tuple[str, ...]] = [head]

@@ -34,7 +34,7 @@ from harness.spec.spec import format_grid
 
 if TYPE_CHECKING:
     from harness.experiment.known_graph import GraphLookup
-    from harness.predict.advice import Advice, Option, Predictor, Tuned
+    from harness.predict.advice import Advice, Option, Predictor, TunedOption
     from harness.predict.prediction import Prediction
     from harness.spec.machine_card import MachineCard
     from harness.spec.spec import Spec
@@ -198,7 +198,7 @@ def _predict_experiment(options: argparse.Namespace) -> int:
     from harness.experiment.expand import expand
     from harness.experiment.experiment_file import load_experiment
     from harness.experiment.scales import at_scale
-    from harness.predict.prediction import alike_together
+    from harness.predict.prediction import group_machine_variants
     from harness.registry import load_strategy
     from harness.spec.machine_card import load_machine_card
     from harness.strategy import Ready, admit
@@ -207,7 +207,7 @@ def _predict_experiment(options: argparse.Namespace) -> int:
     know, predicts = _know(root, options), _predictor(root, options)
     specs = expand(root, at_scale(root, load_experiment(options.experiment), options.scale))
     firsts = (spec.model_copy(update={"launch": 0}) for spec in specs)
-    different = {spec.label: spec for spec in alike_together(firsts)}
+    different = {spec.label: spec for spec in group_machine_variants(firsts)}
 
     def predicted(spec: "Spec") -> PricedEpoch:
         card, graph = load_machine_card(root, spec.machine.name), know(spec.dataset)
@@ -351,11 +351,11 @@ def _know(root: Path, options: argparse.Namespace) -> "GraphLookup":
 def _predictor(root: Path, options: argparse.Namespace) -> "Predictor":
     """Predicts from the twins of the graph, if there are any, what depends on the parts of the vertices."""
     from harness.experiment.known_graph import admit_on_twins
-    from harness.predict.prediction import MachineByMachine, Prediction
+    from harness.predict.prediction import CachingPredictor, Prediction
     from harness.predict.twins import TWINS, predict_from_twins
     from harness.strategy import Ready
 
-    predict = MachineByMachine()
+    predict = CachingPredictor()
     if not options.twins:
         return predict
     if len(options.twins) != TWINS:
@@ -378,7 +378,7 @@ def _sizes(options: argparse.Namespace, facts: "Facts") -> str:
 
 def _advise(options: argparse.Namespace) -> int:
     began = monotonic()  # the libraries below take seconds to import, which count
-    from harness.predict.advice import advise, tuned
+    from harness.predict.advice import advise, tune_options
     from harness.predict.prediction import check_card
     from harness.spec.dataset import DatasetChoice
     from harness.validation import validate
@@ -397,7 +397,7 @@ def _advise(options: argparse.Namespace) -> int:
         advice = advise(found, card, _predictor(root, options), *time, progress)
     document, page = _advice_document(advice, card), _advice_page(options, facts, card, advice)
     if options.tune:
-        measured = list(tuned(root, find_results_folder(root) / "runs", options.tune, advice, say))
+        measured = list(tune_options(root, find_results_folder(root) / "runs", options.tune, advice, say))
         rows = [TUNED, *map(_tuned_row, measured)]
         document["tuned"] = [each._asdict() for each in measured]
         page += f"\n\nPredicted for {card.name}, measured on this machine\n\n{columns(rows)}"
@@ -408,7 +408,7 @@ def _advise(options: argparse.Namespace) -> int:
 TUNED = ("strategy", "grid", "predicted ms", "measured ms", "predicted over measured", "")
 
 
-def _tuned_row(each: "Tuned") -> tuple[str, ...]:
+def _tuned_row(each: "TunedOption") -> tuple[str, ...]:
     measured = f"{1e3 * each.measured:.3g}" if each.measured else ""
     ratio = f"{each.predicted / each.measured:.2f}" if each.measured else ""
     why = "" if each.measured else each.why
@@ -417,9 +417,9 @@ def _tuned_row(each: "Tuned") -> tuple[str, ...]:
 
 def _processes() -> int:
     """The processes that predict at the same time: one per core, as far as there is memory."""
-    from harness.results.parquet import available_bytes
+    from harness.results.parquet import find_available_bytes
 
-    return max(1, min(len(os.sched_getaffinity(0)), available_bytes() // PROCESS_BYTES))
+    return max(1, min(len(os.sched_getaffinity(0)), find_available_bytes() // PROCESS_BYTES))
 
 
 def _candidates(
@@ -427,20 +427,20 @@ def _candidates(
 ) -> "Iterator[Candidate]":
     """Every strategy that promises enough, on the grids that admit it."""
     from harness.api import Wish, candidates
-    from harness.predict.advice import promises
+    from harness.predict.advice import list_accepted_promises
 
     request = _request(options, options.ranks)
     if options.model:
         request["model"] = {**request.get("model", {}), "kind": options.model}
-    wish = Wish(promises(options.accuracy), options.partition, "the options")
+    wish = Wish(list_accepted_promises(options.accuracy), options.partition, "the options")
     return candidates(root, request, know, facts, wish)
 
 
 def _advice_document(advice: "Advice", card: "MachineCard") -> dict[str, Any]:
-    from harness.predict.advice import ties
+    from harness.predict.advice import find_ties
 
     def listed(choices: "Sequence[Option]", *, ranked: bool = True) -> list[dict[str, Any]]:
-        tied = list(ties(choices, card)) if ranked else [False] * len(choices)
+        tied = list(find_ties(choices, card)) if ranked else [False] * len(choices)
         return [
             {
                 "strategy": each.strategy.name,
@@ -533,12 +533,12 @@ BY_CARD = (
 
 
 def _advised(choices: "Sequence[Option]", card: "MachineCard") -> "Iterator[tuple[str, ...]]":
-    from harness.predict.advice import ties
+    from harness.predict.advice import find_ties
 
     batches = choices[0].mini_batches
     cost = ["ns/vertex"] if batches else []
     yield ("", "strategy", "grid", "ms", "between", *cost, "waits", "words", "GB", "limited by")
-    for choice, tie in zip(choices, ties(choices, card), strict=True):
+    for choice, tie in zip(choices, find_ties(choices, card), strict=True):
         epoch, between, *others = cells_of(choice.prediction, card)
         vertex = [_short(1e9 * choice.cost)] if batches else []
         name = f"{choice.strategy.name}{' ~' * (choice.strategy.effective_promise == 'approximate')}"
@@ -548,13 +548,13 @@ def _advised(choices: "Sequence[Option]", card: "MachineCard") -> "Iterator[tupl
 
 def _turning(choices: "Sequence[Option]", card: "MachineCard") -> list[str]:
     """What would change the first choice."""
-    from harness.predict.advice import turned_by
+    from harness.predict.advice import compare_options
 
     first, *rest = choices
     other = next((each for each in rest if each.strategy.name != first.strategy.name), None)
     if other is None:
         return []
-    constants = turned_by(first, other, card)[1]
+    constants = compare_options(first, other, card)[1]
     if not constants:
         return [f"No constant of the card alone puts {other.strategy.name} before {first.strategy.name}."]
     each = "each alone " if len(constants) > 1 else "alone "

@@ -61,7 +61,7 @@ def _collect(options: argparse.Namespace) -> int:
         places, out = options.runs or [results / "runs"], options.out or results
         collected = collect(places, out, options.plan, options.beside, on_step)
     show(options, collected.as_dict(), collected.as_text())
-    return 1 if options.verify and not collected.complete else 0
+    return 1 if options.verify and not collected.is_complete else 0
 
 
 def _add_figures(verbs: Verbs) -> None:
@@ -161,13 +161,13 @@ def _add_compare(verbs: Verbs) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from harness.results.collect import side_of
-    from harness.results.statistics import compare
+    from harness.results.collect import load_side
+    from harness.results.statistics import compare_sides
 
     runs = find_results_folder(find_root(options.root)) / "runs"
     if options.b is None:
-        return _compare_rivals(options, side_of(options.a, runs))
-    rows = compare(side_of(options.a, runs), side_of(options.b, runs))
+        return _compare_rivals(options, load_side(options.a, runs))
+    rows = compare_sides(load_side(options.a, runs), load_side(options.b, runs))
     if not rows:
         raise UserError(
             f"{options.a} and {options.b} have no measured run of the same spec, so there is nothing to pair. "
@@ -181,9 +181,9 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _compare_rivals(options: argparse.Namespace, side: "Side") -> int:
-    from harness.results.statistics import rivals
+    from harness.results.statistics import compare_rivals
 
-    rows = rivals(side.runs)
+    rows = compare_rivals(side.runs)
     if not rows:
         raise UserError(
             f"{options.a} has no two measured competitors that shared a block. Runs share a block if one job of "

@@ -231,7 +231,7 @@ def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
 def _record(folder: Path, *, cached: bool) -> dict[str, Any]:
     """The record of a run, with its folder and the number of epochs that its spec asks for."""
     whole = read_record(folder)
-    asked = whole.parsed_spec().training.epochs
+    asked = whole.parse_spec().training.epochs
     return {"folder": str(folder), "cached": cached, "epochs_asked": asked, **whole.record}
 
 
@@ -245,21 +245,21 @@ def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
     spec = requested(root, options)
     open_run(root, spec)  # a spec that is refused is refused before any rank is started
     if options.trace:
-        from harness.predict.emulation import check_traced
+        from harness.predict.emulation import check_traceable
 
-        check_traced(spec, load_machine_card(root, spec.machine.name))
+        check_traceable(spec, load_machine_card(root, spec.machine.name))
     return spec
 
 
 def _write_trace(root: Path, folder: Path, strategy: str) -> dict[str, Any]:
     """Writes the trace of a run into its folder; returns what the trace shows."""
-    from harness.predict.emulation import play_run, trace_summary, write_trace
+    from harness.predict.emulation import simulate_run, summarize_trace, write_trace
 
-    card = read_record(folder).parsed_spec().machine.name
-    played = play_run(folder, load_machine_card(root, card), strategy)
+    card = read_record(folder).parse_spec().machine.name
+    played = simulate_run(folder, load_machine_card(root, card), strategy)
     path = folder / "trace.json"
     write_trace(path, played)
-    return {"file": str(path), "card": card, **trace_summary(played)}
+    return {"file": str(path), "card": card, **summarize_trace(played)}
 
 
 TOP = 6
@@ -400,7 +400,7 @@ def _external_text(record: dict[str, Any]) -> str:
 
 
 def _emulate(options: argparse.Namespace) -> int:
-    from harness.predict.emulation import emulate, play_run, write_trace
+    from harness.predict.emulation import emulate, simulate_run, write_trace
     from harness.results.record import find_run
     from harness.spec.plan import read_plan
 
@@ -415,10 +415,10 @@ def _emulate(options: argparse.Namespace) -> int:
     )
 
     def emulated(folder: Path) -> PricedEpoch:
-        card = load_machine_card(root, options.machine or read_record(folder).parsed_spec().machine.name)
+        card = load_machine_card(root, options.machine or read_record(folder).parse_spec().machine.name)
         spec, facts, predicted = emulate(folder, card, options.strategy)
         if options.trace:
-            write_trace(options.trace, play_run(folder, card, options.strategy))
+            write_trace(options.trace, simulate_run(folder, card, options.strategy))
         return PricedEpoch(spec, facts, card, predicted, emulates=folder.name)
 
     asked = {folder.name: partial(emulated, folder) for folder in folders}

@@ -101,13 +101,13 @@ class _PeakMemory:
 
     def _count_transient_bytes(self, strategy: Strategy) -> int:
         """Return the activations, gradients and messages of a step; 0 for samplers that cannot be predicted."""
-        from harness.predict.prediction import peak_bytes, replayed_ranks
+        from harness.predict.prediction import compute_peak_bytes, replay_ranks
 
         try:
-            first = replayed_ranks(Ready(strategy), [0], steps=1)
+            first = replay_ranks(Ready(strategy), [0], steps=1)
         except UserError:
             return 0
-        return peak_bytes(first) - self._count_held_bytes(strategy)
+        return compute_peak_bytes(first) - self._count_held_bytes(strategy)
 
 
 def _choose_grid(request: Request, peaks: _PeakMemory, budget: float, where: str) -> Request:

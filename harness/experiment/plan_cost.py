@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
-from harness.predict.prediction import RankEpoch, priced, replayed_ranks
+from harness.predict.prediction import RankEpoch, price_epochs, replay_ranks
 from harness.registry import load_strategy
 from harness.slurm.jobs import make_likeness_key
 from harness.slurm.resources import plan_nodes
@@ -85,14 +85,14 @@ def _replay_first_rank(root: Path, spec: Spec) -> list[RankEpoch] | None:
     try:
         facts = facts_of_card(load_card(root, spec.dataset.name))
         ready = Ready(admit(load_strategy(spec.strategy.name), spec, facts))
-        return replayed_ranks(ready, [0], steps=1)
+        return replay_ranks(ready, [0], steps=1)
     except UserError:
         return None
 
 
 def _price(spec: Spec, epochs: list[RankEpoch], card: MachineCard) -> RunCost:
     assert card.slurm
-    training, epoch = spec.training, priced(epochs, card).seconds
+    training, epoch = spec.training, price_epochs(epochs, card).seconds
     evaluations = training.epochs // training.evaluate_every if training.evaluate_every else 0
     count = training.warmup + training.epochs + evaluations
     return RunCost(count * epoch.value, count * epoch.high, plan_nodes(spec.ranks, card.slurm).nodes)

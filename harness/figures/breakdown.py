@@ -78,7 +78,7 @@ class Breakdown(NamedTuple):
         by_ranks: list[tuple[int, EpochBar]] = []
         for _, launches in curve.points.groupby(["ranks", "grid"]):
             run = launches.iloc[0]
-            seconds = self.grouped(epoch_parts.of_launches(launches, tables.epochs, tables.ledgers))
+            seconds = self.grouped(epoch_parts.split_launches(launches, tables.epochs, tables.ledgers))
             by_ranks.append((int(run.ranks), EpochBar(ranks_and_grid(run), seconds, "ok")))
         for _, run in curve.failures.iterrows():
             by_ranks.append((int(run.ranks), EpochBar(ranks_and_grid(run), {}, run.status)))

@@ -39,7 +39,7 @@ from harness.figures.kind import FigureKind, Tables, read_tables
 from harness.figures.panels import Panel, titles
 from harness.files import read_head, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
-from harness.results.parquet import read_claims_of, read_collected
+from harness.results.parquet import read_claims_table, read_collected
 from harness.results.schema import MISSING, TABLES
 from harness.results.statistics import ON_SHARED_CORES
 from harness.untrusted import make_file_stem, spreadsheet_cell
@@ -65,7 +65,7 @@ def tables_digest(tables: Path) -> str:
     digest = hashlib.sha256()
     for name in TABLES:
         digest.update((tables / f"{name}.parquet").read_bytes())
-    digest.update(read_claims_of(tables).to_json().encode())
+    digest.update(read_claims_table(tables).to_json().encode())
     return digest.hexdigest()[:16]
 
 
@@ -139,7 +139,7 @@ def draw_all(tables: Path, out: Path, on_step: OnStep = ignore_step) -> list[Pat
             f"{tables / 'runs.parquet'} holds no run that took place, so there is nothing to draw. "
             "`harness run` or the workflow makes runs; then `harness collect`."
         )
-    shared = divided(_without_origin(runs), read_claims_of(tables))
+    shared = divided(_without_origin(runs), read_claims_table(tables))
     draw = partial(_draw, shared=shared, tables=collected, out=out, digest=tables_digest(tables))
     cores, start = min(len(os.sched_getaffinity(0)), len(KINDS)), get_context("fork")
     # Forked processes share what is imported and read already: neither modules nor tables travel to them.

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from harness.figures.panels import Panel, panels
 from harness.results.epoch_parts import Frames
-from harness.results.parquet import by_run, read_collected
+from harness.results.parquet import group_by_run, read_collected
 
 CAPTIONS = Path(__file__).parent / "captions"
 
@@ -32,7 +32,7 @@ class Tables(NamedTuple):
 def read_tables(folder: Path) -> Tables:
     """The tables of a folder."""
     names = ("epochs", "ledger", "memory", "accuracy", "utilisation")
-    return Tables(*(by_run(read_collected(folder, name)) for name in names))
+    return Tables(*(group_by_run(read_collected(folder, name)) for name in names))
 
 
 Shown = TypeVar("Shown")

@@ -18,7 +18,7 @@ import pandas as pd
 
 from harness.figures.palette import FILLS, StrategyLook, look_of, look_of_number, place_of
 from harness.results.schema import MISSING, SOURCES
-from harness.results.statistics import configurations, oversubscribed
+from harness.results.statistics import find_oversubscribed, summarize_configurations
 
 SETTINGS = {
     "model.kind": "{}",
@@ -76,7 +76,7 @@ class Panel:
     @cached_property
     def configurations(self) -> pd.DataFrame:
         """One row for each configuration of the panel: see `statistics.configurations`."""
-        return configurations(self.runs)
+        return summarize_configurations(self.runs)
 
     def place(self, strategy: str, variant: tuple[tuple[Hashable, ...], Any]) -> list[int]:
         """The place of a variant, by its values, among those of a strategy."""
@@ -129,7 +129,7 @@ class Curve:
     def crowded(self) -> int:
         """The fewest ranks that shared cores, of a measured curve; 0: each rank had its own."""
         points = self.points
-        shared = points[oversubscribed(points)] if self.source == "measured" else points[:0]
+        shared = points[find_oversubscribed(points)] if self.source == "measured" else points[:0]
         return int(shared.ranks.min()) if len(shared) else 0
 
     @cached_property
@@ -285,7 +285,7 @@ def titles(some: Sequence[Panel]) -> Titles:
 def crowding(runs: pd.DataFrame) -> str:
     """A warning where measured ranks shared cores; nothing where each had its own."""
     measured = runs[(runs.source == "measured") & (runs.status == "ok")]
-    crowded = measured[oversubscribed(measured)]
+    crowded = measured[find_oversubscribed(measured)]
     if crowded.empty:
         return ""
     here = crowded["provenance.ranks_on_host"].fillna(crowded.ranks)

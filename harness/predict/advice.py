@@ -1,13 +1,13 @@
-"""Advice: all strategies and grids for a graph on a machine, ranked by predicted time.
+"""Ranks all strategies and grids for a graph on a machine by predicted time.
 
-1. The grids of a strategy are predicted by their first rank alone, those with the fewest seconds for words first. A
-   grid whose words alone take longer than the epochs of the fastest grids is left out.
-2. The fastest grids of each strategy that fit into the memory are predicted in full, with their intervals.
-3. Full-graph strategies are ranked by the time of an epoch, strategies of mini-batches by the time for each training
-   vertex that is visited: their epochs differ in what a vertex learns from.
+1. Every grid of a strategy is predicted from its first rank only, in order of the time to send its words. A grid is
+   skipped if sending its words takes longer than the epochs of the fastest grids.
+2. The fastest grids of each strategy that fit the memory are predicted from all representative ranks.
+3. Full-graph strategies are ranked by epoch time. Mini-batch strategies are ranked by time per visited training vertex,
+   because the lengths of their epochs differ.
 
-Two predictions share the constants of a card. Their order is decided only if neither what the model leaves out nor the
-constants, within their intervals, can turn it; otherwise the two tie.
+Two predictions share the constants of a card. Two options tie if the error of the model or the constants, varied
+within their intervals, could reverse their order.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,28 +22,28 @@ from typing import NamedTuple, Protocol
 from harness.errors import UserError
 from harness.launch.series import launch_series
 from harness.ledger import Op
-from harness.predict.budget import Budget, Keep, ReportLeft, work_through
-from harness.predict.prediction import ALL_RANKS, RESIDUAL, STEPS, Prediction, predict
-from harness.predict.pricing import constants, ring_seconds
+from harness.predict.budget import Budget, ReportPartial, ReportRemaining, run_within_budget
+from harness.predict.prediction import MAX_REPLAYED_RANKS, REPLAYED_STEPS, RESIDUAL, Prediction, predict
+from harness.predict.pricing import list_constants, price_rings
 from harness.progress import ignore_step
 from harness.results.record import read_record
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import format_grid
 from harness.strategy import BlockCounts, Candidate, Promise, Ready, ShapeBlocks, Strategy, Words
 
-FULL = 2
-"""The grids of each strategy that are predicted in full."""
+FINALISTS = 2
+"""The number of grids of each strategy that are predicted from all representative ranks."""
 TUNING_EPOCHS = 5
 
-# Estimates of the seconds of a core, fitted on R-MAT graphs with 1,024 ranks. Predictions that are done correct them.
+# Estimates of core seconds, fitted on R-MAT graphs with 1,024 ranks. Completed predictions correct them.
 REPLAY_SECONDS, CALL_SECONDS = 0.05, 1.2e-3
-"""Of a replay, and of its calls for each member of its axes."""
+"""The time of a replay, and of its calls for each member of its axes."""
 NONZERO_SECONDS = 1e-7
-"""Of finding the rows that ranks need of each other."""
+"""The time for each nonzero to find the rows that ranks need from each other."""
 NEIGHBOURS, ENTRY_SECONDS = 1000, 3e-8
-"""The entries in the mini-batch of a target, and the seconds of drawing an entry."""
+"""The entries that a target vertex adds to a mini-batch, and the time to sample an entry."""
 PEER_SECONDS = 6e-3
-"""Of drawing for another rank and of looking up its requests, beyond the entries, in a step."""
+"""The time in a step to sample for another rank and to look up its requests, in addition to the entries."""
 GB = 1 << 30
 
 
@@ -67,23 +67,23 @@ class Option:
         return self.strategy.mini_batches
 
     @property
-    def visited(self) -> int:
-        """The training vertices that an epoch visits."""
+    def visited_vertices(self) -> int:
+        """The number of training vertices that an epoch visits."""
         return max(1, self.strategy.facts.trained_on(self.strategy.spec.protocol))
 
     @property
     def cost(self) -> float:
-        """Seconds of an epoch for each training vertex: epochs of one graph compare as their times do."""
-        return self.prediction.seconds.value / self.visited
+        """Seconds per visited training vertex. For full-graph training, this ranks options like their epoch times."""
+        return self.prediction.seconds.value / self.visited_vertices
 
-    def fits(self, card: MachineCard) -> bool:
-        """False if the predicted peak is above the memory of a rank."""
+    def can_fit(self, card: MachineCard) -> bool:
+        """Return True if the predicted peak memory fits the memory of a rank, or if the card does not give it."""
         return card.memory_gb is None or self.prediction.peak_bytes <= card.memory_gb * GB
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A strategy without a choice, and the reason."""
+    """A strategy that cannot be predicted, and the reason."""
 
     strategy: str
     reason: str
@@ -91,36 +91,36 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Advice:
-    """The choices, the fastest first; and the strategies that have none."""
+    """The options of all strategies, the fastest first, and the strategies without an option."""
 
     full_graph: list[Option]
     mini_batch: list[Option]
     refused: list[Refusal]
     too_large: list[Option]
-    """The choices with the lowest peak of memory, of strategies all of whose grids are too large."""
+    """For each strategy that does not fit the memory on any grid, the option with the lowest peak memory."""
     too_slow: dict[str, float]
-    """The strategies that were not predicted in time, with the seconds that each is estimated to take."""
-    partly: dict[str, "Partly"]
-    """Those among them of which some grids were predicted. Their best grids so far are among the choices."""
+    """The strategies that were not completely predicted in time, with their estimated seconds."""
+    partly: dict[str, "PartialSearch"]
+    """The strategies that were partly predicted in time. Their best grids so far are among the options."""
 
 
-class Partly(NamedTuple):
-    """The grids of a strategy that were predicted in time."""
+class PartialSearch(NamedTuple):
+    """How many grids of a strategy were predicted in time, and how many it has."""
 
     predicted: int
     of: int
 
 
-class Found(NamedTuple):
-    """The choices of a strategy: numbers of its grids, and their predictions."""
+class SearchResult(NamedTuple):
+    """The best grids of a strategy, as indices into its candidates, with their predictions."""
 
     options: list[tuple[int, Prediction]]
     grids: int
-    """The grids that were predicted, by one rank at least."""
+    """The number of grids that were predicted from at least one rank."""
 
 
 class Predictor(Protocol):
-    """A way to predict an epoch, by some ranks alone if asked."""
+    """A function that predicts an epoch, optionally from given ranks only."""
 
     def __call__(self, ready: Ready, card: MachineCard, ranks: Sequence[int] | None = None) -> Prediction: ...
 
@@ -131,28 +131,35 @@ def advise(
     predicts: Predictor = predict,
     seconds: float = inf,
     processes: int = 0,
-    report: ReportLeft = ignore_step,
+    report: ReportRemaining = ignore_step,
 ) -> Advice:
-    """Ranks strategies, each on the grids that admit it.
+    """Rank strategies, each on the grids that it admits.
 
-    Predictions that do not fit into these seconds are left out; of a strategy whose time ends before all of its grids
-    are predicted, the best so far are among the choices. Full-graph training comes before mini-batches, and in
-    both the strategies that are estimated to be predicted the fastest come first. Processes, if there are any, predict
-    at the same time, and are ended with the budget; without any, this process finishes what it has begun.
+    Full-graph strategies are predicted before mini-batch strategies, and those that are estimated to take the least
+    time first. If the time ends before all grids of a strategy are predicted, its best grids so far are included.
+
+    Args:
+        candidates: The strategies, each on all grids that it admits.
+        card: The card of the machine.
+        predicts: The function that predicts an option.
+        seconds: The time budget. Predictions that do not fit are left out.
+        processes: The number of worker processes, which are killed at the end of the budget. With 0, this process
+            predicts, and completes what it has started.
+        report: Called with the progress and the estimated remaining time.
     """
-    began = monotonic()
+    start = monotonic()
     named = {candidate.name: candidate for candidate in candidates}
     if processes:
-        _read_once(named.values())
-    costs = {name: estimated_seconds(candidate) for name, candidate in named.items()}
+        _preload_graphs(named.values())
+    costs = {name: estimate_seconds(candidate) for name, candidate in named.items()}
     order = sorted(costs, key=lambda name: (_is_mini_batch(named[name]), costs[name]))
-    divisible = [name for name in order if processes and len(named[name].ready) > FULL]
+    divisible = [name for name in order if processes and len(named[name].ready) > FINALISTS]
     budget = Budget({name: costs[name] for name in order}, seconds, processes or 1, divisible)
 
-    def work(name: str, keep: Keep) -> Found | Refusal:
-        return _options_of(named[name], card, predicts, keep)
+    def search(name: str, report_partial: ReportPartial) -> SearchResult | Refusal:
+        return _search_grids(named[name], card, predicts, report_partial)
 
-    done = work_through(budget, work, processes, report, lambda: monotonic() - began)
+    done = run_within_budget(budget, search, processes, report, lambda: monotonic() - start)
     chosen, refused, too_large = list[Option](), list[Refusal](), list[Option]()
     for name, candidate in named.items():
         if name in done.lost:
@@ -164,7 +171,7 @@ def advise(
             refused.append(found)
             continue
         options = [Option(candidate.ready[number], prediction) for number, prediction in found.options]
-        fitting = [option for option in options if option.fits(card)]
+        fitting = [option for option in options if option.can_fit(card)]
         chosen += fitting
         if not fitting and name in done.results:
             too_large.append(min(options, key=lambda choice: choice.prediction.peak_bytes))
@@ -175,22 +182,22 @@ def advise(
         refused,
         too_large,
         dict(sorted(done.left_out.items(), key=itemgetter(1))),
-        {name: Partly(found.grids, len(named[name].ready)) for name, found in done.partial.items()},
+        {name: PartialSearch(found.grids, len(named[name].ready)) for name, found in done.partial.items()},
     )
 
 
-def estimated_seconds(candidate: Candidate) -> float:
-    """The seconds of a core that the predictions of a strategy are estimated to take.
+def estimate_seconds(candidate: Candidate) -> float:
+    """Estimate the core seconds to predict a strategy on all its grids.
 
-    A replay of a rank issues about as many calls as its axes have members. The second term is for lists of the rows
-    that ranks need of each other. A rank whose features are in block rows follows the mini-batches of all ranks, in
-    which the neighbours of some vertices are drawn hop after hop.
+    The number of calls in a replay is about the number of members of all axes. The term with `NONZERO_SECONDS` is the
+    time to list the rows that ranks need from each other. A rank whose features are in block rows samples the
+    mini-batches of all ranks.
     """
     if not candidate.ready:
         return 0.0
     (strategy, blocks), *_ = candidate.ready
     ranks, facts = strategy.spec.ranks, strategy.facts
-    quick, full = replays_of(candidate)
+    quick, full = count_replays(candidate)
     calls = sum(sum(strategy.grid.values()) for strategy, _ in candidate.ready) / len(candidate.ready)
     seconds = (quick + full) * (REPLAY_SECONDS + CALL_SECONDS * calls)
     if blocks is None:
@@ -200,32 +207,34 @@ def estimated_seconds(candidate: Candidate) -> float:
     if strategy.mini_batches and strategy.partitioned_over:
         batch = min(strategy.spec.training.batch, facts.trained_on(strategy.spec.protocol) / ranks)
         entries = min(facts.nonzeros, NEIGHBOURS * batch)
-        grids = min(len(candidate.ready), FULL)
-        seconds += min(STEPS, strategy.steps) * ranks * (entries * ENTRY_SECONDS + grids * PEER_SECONDS)
+        grids = min(len(candidate.ready), FINALISTS)
+        seconds += (
+            min(REPLAYED_STEPS, strategy.steps) * ranks * (entries * ENTRY_SECONDS + grids * PEER_SECONDS)
+        )
     return seconds
 
 
-def replays_of(candidate: Candidate) -> tuple[int, int]:
-    """The ranks that are replayed in order to choose among grids, one of each; and to predict the choices in full."""
+def count_replays(candidate: Candidate) -> tuple[int, int]:
+    """Return the numbers of replays to choose among the grids, and to predict the chosen grids in full."""
     grids = len(candidate.ready)
-    full = sum(sorted(map(replayed_ranks_of, candidate.ready))[-FULL:])
-    return (0 if grids <= FULL else grids), full
+    full = sum(sorted(map(count_replayed_ranks, candidate.ready))[-FINALISTS:])
+    return (0 if grids <= FINALISTS else grids), full
 
 
-def replayed_ranks_of(ready: Ready) -> int:
-    """About how many ranks are replayed of a world: all ranks of a small one, else the corners of the grid."""
+def count_replayed_ranks(ready: Ready) -> int:
+    """Return the approximate number of ranks that are replayed: all of a small world, otherwise the corners."""
     ranks, corners = ready.strategy.spec.ranks, prod(min(size, 2) for size in ready.strategy.grid.values())
-    return ranks if ready.blocks is not None and ranks <= ALL_RANKS else corners
+    return ranks if ready.blocks is not None and ranks <= MAX_REPLAYED_RANKS else corners
 
 
 def _is_mini_batch(candidate: Candidate) -> bool:
     return any(ready.strategy.mini_batches for ready in candidate.ready)
 
 
-def _read_once(candidates: Iterable[Candidate]) -> None:
-    """Reads every graph, so that processes which are forked from this one share it.
+def _preload_graphs(candidates: Iterable[Candidate]) -> None:
+    """Read every graph once, so that forked processes share it.
 
-    So they share the import of a second that torch makes for its first operators on shapes.
+    They also share torch._dynamo, which torch imports for its first operators on meta tensors and which takes a second.
     """
     import_module("torch._dynamo")
     for blocks in {id(ready.blocks): ready.blocks for each in candidates for ready in each.ready}.values():
@@ -233,53 +242,54 @@ def _read_once(candidates: Iterable[Candidate]) -> None:
             blocks.adjacency(range(0), range(blocks.n))
 
 
-def _options_of(
-    candidate: Candidate, card: MachineCard, predicts: Predictor, keep: Keep = ignore_step
-) -> Found | Refusal:
-    """The fastest grids of a strategy in full; of one whose grids are all too large, the grids that were tried.
+def _search_grids(
+    candidate: Candidate, card: MachineCard, predicts: Predictor, report_partial: ReportPartial = ignore_step
+) -> SearchResult | Refusal:
+    """Search the fastest grids of a strategy; if none fits the memory, return all predicted grids.
 
-    Grids are numbered as the candidate lists them. What is found so far is kept after each of them.
+    Calls `report_partial` with the best grids so far after each prediction.
     """
     quick, reasons = list[Option](), [candidate.reason]
-    few = len(candidate.ready) <= FULL  # all of these are predicted in full anyway
-    least = [0.0 if few else least_seconds(ready, card) for ready in candidate.ready]
+    few = len(candidate.ready) <= FINALISTS  # all of them are predicted in full anyway
+    bounds = [0.0 if few else compute_lower_bound(ready, card) for ready in candidate.ready]
     numbers = {id(ready): number for number, ready in enumerate(candidate.ready)}
-    all_replays, replays = sum(replays_of(candidate)), 0
+    all_replays, replays = sum(count_replays(candidate)), 0
 
-    def found(choices: Iterable[Option]) -> Found:
-        return Found([(numbers[id(each.ready)], each.prediction) for each in choices], len(quick))
+    def make_result(options: Iterable[Option]) -> SearchResult:
+        return SearchResult([(numbers[id(each.ready)], each.prediction) for each in options], len(quick))
 
-    def fastest() -> list[Option]:
-        return sorted((choice for choice in quick if choice.fits(card)), key=lambda choice: choice.cost)
+    def sort_fitting() -> list[Option]:
+        return sorted((option for option in quick if option.can_fit(card)), key=lambda option: option.cost)
 
-    for seconds, ready in sorted(zip(least, candidate.ready, strict=True), key=itemgetter(0)):
-        if seconds > _to_beat(quick, card):
+    for seconds, ready in sorted(zip(bounds, candidate.ready, strict=True), key=itemgetter(0)):
+        if seconds > _find_cutoff(quick, card):
             break
         try:
             quick.append(Option(ready, predicts(ready, card, ranks=None if few else [0])))
         except UserError as refusal:
             reasons.append(str(refusal))
-        replays += replayed_ranks_of(ready) if few else 1
+        replays += count_replayed_ranks(ready) if few else 1
         if quick:
-            keep(replays / all_replays, found(fastest()[:FULL]))
+            report_partial(replays / all_replays, make_result(sort_fitting()[:FINALISTS]))
     if not quick:
         return Refusal(candidate.name, reasons[-1])
-    chosen = fastest()
+    chosen = sort_fitting()
     if few or not chosen:
-        return found(chosen or quick)
-    chosen = chosen[:FULL]
-    total = replays + sum(replayed_ranks_of(each.ready) for each in chosen)
+        return make_result(chosen or quick)
+    chosen = chosen[:FINALISTS]
+    total = replays + sum(count_replayed_ranks(each.ready) for each in chosen)
     for place, each in enumerate(chosen):
         chosen[place] = replace(each, prediction=predicts(each.ready, card))
-        replays += replayed_ranks_of(each.ready)
-        keep(replays / total, found(chosen))
-    return found(chosen)
+        replays += count_replayed_ranks(each.ready)
+        report_partial(replays / total, make_result(chosen))
+    return make_result(chosen)
 
 
-def least_seconds(ready: Ready, card: MachineCard) -> float:
-    """The seconds in which the links carry the words of the first rank: no prediction for that rank is below.
+def compute_lower_bound(ready: Ready, card: MachineCard) -> float:
+    """Return a lower bound on the predicted seconds of the first rank: the time to send its words over the links.
 
-    0 for mini-batches, of which the formulas of words would draw all. Messages between two ranks do not count.
+    Messages between two ranks are not included. The bound is 0 for mini-batches, whose formulas would sample all of
+    them.
     """
     strategy, blocks = ready
     spec, facts = strategy.spec, strategy.facts
@@ -290,31 +300,31 @@ def least_seconds(ready: Ready, card: MachineCard) -> float:
         words = strategy.words_of_epoch(strategy.coordinates(0), counts, strategy.transient_epochs)
     except UserError:
         return 0.0
-    in_rings = Words(strategy.grid)
-    in_rings.update({key: count for key, count in words.items() if key.op not in (Op.SEND, Op.RECV)})
-    return ring_seconds(in_rings, strategy.grid, card.links, strategy.word_bytes)
+    collectives = Words(strategy.grid)
+    collectives.update({key: count for key, count in words.items() if key.op not in (Op.SEND, Op.RECV)})
+    return price_rings(collectives, strategy.grid, card.links, strategy.word_bytes)
 
 
-def _to_beat(quick: Sequence[Option], card: MachineCard) -> float:
-    """The seconds that a further grid must stay below; infinite while grids are missing that fit into the memory."""
-    fitting = sorted(choice.prediction.seconds.value for choice in quick if choice.fits(card))
-    return fitting[FULL - 1] if len(fitting) >= FULL else inf
+def _find_cutoff(quick: Sequence[Option], card: MachineCard) -> float:
+    """Return the seconds that a further grid must not exceed; infinite until enough grids fit the memory."""
+    fitting = sorted(choice.prediction.seconds.value for choice in quick if choice.can_fit(card))
+    return fitting[FINALISTS - 1] if len(fitting) >= FINALISTS else inf
 
 
-def turned_by(one: Option, other: Option, card: MachineCard) -> tuple[bool, list[str]]:
-    """Whether two choices tie, and the constants that alone could turn their order."""
-    apart = abs(log(one.cost / other.cost))
-    together, turning = log(RESIDUAL) ** 2, []
-    for name, (within, _) in constants(card).items():
+def compare_options(one: Option, other: Option, card: MachineCard) -> tuple[bool, list[str]]:
+    """Return whether two options tie, and the constants that could reverse their order by themselves."""
+    distance = abs(log(one.cost / other.cost))
+    deviation, reversing = log(RESIDUAL) ** 2, []
+    for name, (within, _) in list_constants(card).items():
         first, second = (log(1 + each.prediction.shares[name] * (within - 1)) for each in (one, other))
-        together += (first - second) ** 2
-        if abs(first - second) >= apart:
-            turning.append(name)
-    return sqrt(together) >= apart, turning
+        deviation += (first - second) ** 2
+        if abs(first - second) >= distance:
+            reversing.append(name)
+    return sqrt(deviation) >= distance, reversing
 
 
-def promises(accuracy: str | None) -> set[Promise]:
-    """The promises that a wish for accuracy accepts."""
+def list_accepted_promises(accuracy: str | None) -> set[Promise]:
+    """Return the promises of strategies that a requested accuracy accepts."""
     accepted: dict[str | None, set[Promise]] = {
         None: set(Promise),
         "exact": {Promise.EXACT},
@@ -323,14 +333,14 @@ def promises(accuracy: str | None) -> set[Promise]:
     return accepted[accuracy]
 
 
-def ties(choices: Sequence[Option], card: MachineCard) -> Iterator[bool]:
-    """For each choice, whether it ties with the first."""
-    for choice in choices:
-        yield choice is not choices[0] and turned_by(choices[0], choice, card)[0]
+def find_ties(options: Sequence[Option], card: MachineCard) -> Iterator[bool]:
+    """Yield for each option whether it ties with the first."""
+    for option in options:
+        yield option is not options[0] and compare_options(options[0], option, card)[0]
 
 
-class Tuned(NamedTuple):
-    """An option that was predicted and run; no seconds if the run did not succeed."""
+class TunedOption(NamedTuple):
+    """An option with its predicted and measured seconds; `measured` is None if the run did not succeed."""
 
     strategy: str
     grid: str
@@ -339,16 +349,23 @@ class Tuned(NamedTuple):
     why: str
 
 
-def tuned(root: Path, runs: Path, count: int, advice: Advice, say: Callable[[str], None]) -> Iterator[Tuned]:
-    """Runs the first options of each list for a few epochs; a run that has a record is not repeated."""
+def tune_options(
+    root: Path, runs: Path, count: int, advice: Advice, report: Callable[[str], None]
+) -> Iterator[TunedOption]:
+    """Run the first `count` options of each list for a few epochs. Runs that are already recorded are not repeated."""
     best = [*advice.full_graph[:count], *advice.mini_batch[:count]]
     specs = [option.strategy.spec for option in best]
     shorter = [
         spec.model_copy(update={"training": spec.training.model_copy(update={"epochs": TUNING_EPOCHS})})
         for spec in specs
     ]
-    outcomes = launch_series(shorter, root, runs, say, fresh=False)
+    outcomes = launch_series(shorter, root, runs, report, fresh=False)
     for option, outcome in zip(best, outcomes, strict=True):
         summary = read_record(outcome.folder).record["summary"] if outcome.folder else {}
-        told = option.strategy.name, option.grid, option.prediction.seconds.value
-        yield Tuned(*told, summary.get("epoch_seconds_median"), outcome.why or "the run did not succeed")
+        yield TunedOption(
+            option.strategy.name,
+            option.grid,
+            option.prediction.seconds.value,
+            summary.get("epoch_seconds_median"),
+            outcome.why or "the run did not succeed",
+        )

@@ -1,9 +1,8 @@
-"""Work within a budget of wall-clock time, in this process or in several.
+"""Runs pieces of work within a budget of wall-clock time, in this process or in worker processes.
 
-Each piece of work has an estimated cost. The pieces that are done correct the estimates of the others, so a slow or
-busy machine is taken into account. A piece may say what share of it is done, and what it has found so far. A piece that
-no longer fits into the time that is left is not begun, and a process that still works when the time is over is ended.
-What is found by then is kept.
+Each piece of work has an estimated cost. Completed pieces correct the estimates of the others, which accounts for a
+slow or busy machine. A piece may report its progress and partial results. A piece that does not fit the remaining time
+is not started. When the time is over, workers are killed, and their partial results are kept.
 """
 
 import os
@@ -22,30 +21,30 @@ import torch
 from harness.children import die_with_parent
 from harness.progress import ignore_step
 
-TRUSTED = 2.0
-"""The seconds of work that have to be done until the estimates are corrected by half."""
-EVERY = 1.0
+PRIOR_SECONDS = 2.0
+"""The seconds of completed work after which estimates and measurements have equal weight."""
+REPORT_INTERVAL = 1.0
 """The seconds between two reports."""
 
 
-class ReportLeft(Protocol):
-    """Is told the pieces that are done, the number of all, what is being done, and the seconds that are left."""
+class ReportRemaining(Protocol):
+    """Receives the numbers of completed and of all pieces, what is running, and the estimated remaining seconds."""
 
-    def __call__(self, done: int, of: int, doing: str, left: float, /) -> None: ...
-
-
-class Keep(Protocol):
-    """Takes the share of a piece of work that is done, and what it has found so far."""
-
-    def __call__(self, share: float, found: Any, /) -> None: ...
+    def __call__(self, completed: int, total: int, running: str, remaining: float, /) -> None: ...
 
 
-Work = Callable[[str, Keep], Any]
-"""Does a piece of work, and returns its result."""
+class ReportPartial(Protocol):
+    """Receives the completed share of a piece of work, and its partial result."""
+
+    def __call__(self, share: float, result: Any, /) -> None: ...
+
+
+WorkFunction = Callable[[str, ReportPartial], Any]
+"""Runs a piece of work, given by its name, and returns the result."""
 
 
 class Budget:
-    """Which piece of work to begin next. Times are seconds since the work began."""
+    """Selects the pieces of work to start. All times are in seconds since the start of the work."""
 
     def __init__(
         self,
@@ -54,206 +53,225 @@ class Budget:
         processes: int = 1,
         divisible: Collection[str] = (),
     ) -> None:
-        """`costs` are the estimated seconds of each piece, in the order in which the pieces should be done.
+        """Create a budget.
 
-        `divisible` are the pieces of which a part is of use. They are begun after all that fit, if there is time.
+        Args:
+            costs: The estimated seconds of each piece, in the order in which they should run.
+            seconds: The time budget.
+            processes: The number of pieces that run at the same time.
+            divisible: The pieces whose partial results are useful. They start after all pieces that fit.
         """
         self.seconds, self._costs, self._processes = seconds, dict(costs), processes
         self._divisible = divisible
         self._waiting = list(costs)
-        self._began = dict[str, float]()
+        self._starts = dict[str, float]()
         self._shares = dict[str, float]()
-        """The share that is done of pieces that say it."""
-        self._done, self._estimated, self._spent = 0, TRUSTED, TRUSTED
+        """The completed shares of running pieces that report them."""
+        self._completed, self._estimated, self._spent = 0, PRIOR_SECONDS, PRIOR_SECONDS
 
-    def cost(self, name: str, now: float) -> float:
-        """The estimated seconds of a piece: by the share of it that is done, else by its estimate.
+    def estimate_cost(self, name: str, now: float) -> float:
+        """Estimate the seconds of a piece from its completed share, or else from its corrected initial estimate.
 
-        Estimates are corrected by the pieces that are done, by the shares of others, and by pieces that take longer
-        than estimated.
+        Completed pieces, completed shares, and pieces that take longer than estimated correct the estimates.
         """
         if name in self._shares:
-            return (now - self._began[name]) / self._shares[name]
+            return (now - self._starts[name]) / self._shares[name]
         estimated, spent = self._estimated, self._spent
-        for running, began in self._began.items():
+        for running, start in self._starts.items():
             share = self._shares.get(running, 0.0)
-            if share or now - began > self._costs[running]:
-                estimated, spent = estimated + self._costs[running] * (share or 1.0), spent + now - began
+            if share or now - start > self._costs[running]:
+                estimated, spent = estimated + self._costs[running] * (share or 1.0), spent + now - start
         return self._costs[name] * spent / estimated
 
-    def progress(self, name: str, share: float) -> None:
-        """Takes notice of the share of a running piece that is done."""
+    def record_progress(self, name: str, share: float) -> None:
+        """Record the completed share of a running piece."""
         if share > 0:
             self._shares[name] = share
 
-    def begin(self, now: float) -> str | None:
-        """Returns the first piece that fits, or else the first that is divisible, which begins now; None if none is."""
-        fitting = (name for name in self._waiting if now + self.cost(name, now) <= self.seconds)
+    def start_next(self, now: float) -> str | None:
+        """Start the first piece that fits, or else the first divisible piece, and return its name; None if none is."""
+        fitting = (name for name in self._waiting if now + self.estimate_cost(name, now) <= self.seconds)
         divisible = (name for name in self._waiting if name in self._divisible and now < self.seconds)
         name = next(chain(fitting, divisible), None)
         if name is not None:
             self._waiting.remove(name)
-            self._began[name] = now
+            self._starts[name] = now
         return name
 
-    def end(self, name: str, now: float) -> None:
-        """Takes notice that a piece is done."""
-        self._done += 1
+    def complete(self, name: str, now: float) -> None:
+        """Record that a piece is complete."""
+        self._completed += 1
         self._estimated += self._costs[name]
-        self._spent += now - self._began.pop(name)
+        self._spent += now - self._starts.pop(name)
         self._shares.pop(name, None)
 
-    def left(self, now: float) -> float:
-        """The seconds until all pieces are done that fit, and at most until the budget is used up."""
-        running = [max(0.0, began + self.cost(name, now) - now) for name, began in self._began.items()]
+    def estimate_remaining(self, now: float) -> float:
+        """Estimate the seconds until all pieces that fit are complete, at most until the end of the budget."""
+        running = [
+            max(0.0, start + self.estimate_cost(name, now) - now) for name, start in self._starts.items()
+        ]
         free = sorted([*running, *[0.0] * (self._processes - len(running))])
         for name in self._waiting:
-            cost = self.cost(name, now)
+            cost = self.estimate_cost(name, now)
             if now + free[0] + cost <= self.seconds or name in self._divisible:
                 free = sorted([*free[1:], free[0] + cost])
         return min(free[-1], max(0.0, self.seconds - now))
 
-    def left_out(self, now: float) -> dict[str, float]:
-        """The pieces that are not done, with the seconds that each is estimated to take: at least those spent on it."""
-        running = {name: max(self.cost(name, now), now - began) for name, began in self._began.items()}
-        return running | {name: self.cost(name, now) for name in self._waiting}
+    def list_unfinished(self, now: float) -> dict[str, float]:
+        """Return the pieces that are not complete, with their estimated seconds."""
+        running = {
+            name: max(self.estimate_cost(name, now), now - start) for name, start in self._starts.items()
+        }
+        return running | {name: self.estimate_cost(name, now) for name in self._waiting}
 
-    def report(self, now: float, report: ReportLeft) -> None:
-        """Reports what is being done."""
-        if self._began:
-            report(self._done, len(self._costs), f"predicting {', '.join(self._began)}", self.left(now))
+    def report(self, now: float, report: ReportRemaining) -> None:
+        """Report the progress, if a piece is running."""
+        if self._starts:
+            report(
+                self._completed,
+                len(self._costs),
+                f"predicting {', '.join(self._starts)}",
+                self.estimate_remaining(now),
+            )
 
 
 class Outcomes(NamedTuple):
-    """What was done in time."""
+    """The outcomes of all pieces of work."""
 
     results: dict[str, Any]
     partial: dict[str, Any]
-    """What was found by pieces that were not done in time."""
+    """The partial results of pieces that were not completed in time."""
     lost: dict[str, str]
     """The pieces whose process died, with the reason."""
     left_out: dict[str, float]
-    """The pieces that did not fit, with their estimated seconds."""
+    """The pieces that were not completed, with their estimated seconds."""
 
 
-def work_through(
+def run_within_budget(
     budget: Budget,
-    work: Work,
+    work: WorkFunction,
     processes: int = 0,
-    report: ReportLeft = ignore_step,
+    report: ReportRemaining = ignore_step,
     clock: Callable[[], float] = monotonic,
 ) -> Outcomes:
-    """Does the pieces of work that fit into a budget; without processes, in this one, which nothing ends early.
+    """Run the pieces of work that fit a budget.
 
-    Processes are forked, so `work` need not be pickled; its results are. `clock` has the seconds since the work began.
+    Args:
+        budget: Selects the pieces.
+        work: Runs one piece. Workers are forked, so only its results are pickled.
+        processes: The number of worker processes. With 0, this process runs the pieces, and none is interrupted.
+        report: Called with the progress.
+        clock: Returns the seconds since the start of the work.
     """
     if processes:
-        return _in_processes(budget, work, processes, report, clock)
+        return _run_in_processes(budget, work, processes, report, clock)
     results = {}
-    while (name := budget.begin(clock())) is not None:
+    while (name := budget.start_next(clock())) is not None:
         budget.report(clock(), report)
-        results[name] = work(name, _reporting(budget, name, report, clock))
-        budget.end(name, clock())
-    return Outcomes(results, {}, {}, budget.left_out(clock()))
+        results[name] = work(name, _make_reporter(budget, name, report, clock))
+        budget.complete(name, clock())
+    return Outcomes(results, {}, {}, budget.list_unfinished(clock()))
 
 
-def _reporting(budget: Budget, name: str, report: ReportLeft, clock: Callable[[], float]) -> Keep:
-    """Reports the shares of a piece. What it has found is not kept, because nothing ends it."""
+def _make_reporter(
+    budget: Budget, name: str, report: ReportRemaining, clock: Callable[[], float]
+) -> ReportPartial:
+    """Return a function that reports the progress of a piece. It drops partial results: the piece will complete."""
 
-    def keep(share: float, _: Any) -> None:
-        budget.progress(name, share)
+    def report_partial(share: float, _: Any) -> None:
+        budget.record_progress(name, share)
         budget.report(clock(), report)
 
-    return keep
+    return report_partial
 
 
-def _in_processes(
+def _run_in_processes(
     budget: Budget,
-    work: Work,
+    work: WorkFunction,
     processes: int,
-    report: ReportLeft,
+    report: ReportRemaining,
     clock: Callable[[], float],
 ) -> Outcomes:
     results, partial, lost = dict[str, Any](), dict[str, Any](), dict[str, str]()
     workers = list[_ForkedWorker]()
     try:
         while True:
-            for name in _startable(
-                budget, processes - sum(worker.doing is not None for worker in workers), clock
-            ):
-                idle = next((worker for worker in workers if worker.doing is None), None)
+            free = processes - sum(worker.current is not None for worker in workers)
+            for name in _start_pieces(budget, free, clock):
+                idle = next((worker for worker in workers if worker.current is None), None)
                 if idle is None:
                     idle = _ForkedWorker(work)
                     workers.append(idle)
-                idle.begin(name)
-            busy = {worker.pipe: worker for worker in workers if worker.doing is not None}
+                idle.start(name)
+            busy = {worker.pipe: worker for worker in workers if worker.current is not None}
             if not busy or clock() >= budget.seconds:
                 break
             budget.report(clock(), report)
-            for pipe in wait(list(busy), min(EVERY, max(0.0, budget.seconds - clock()))):
+            for pipe in wait(list(busy), min(REPORT_INTERVAL, max(0.0, budget.seconds - clock()))):
                 worker = busy[pipe]  # type: ignore[index]
-                name = str(worker.doing)
+                name = str(worker.current)
                 try:
-                    answer = worker.answer()
+                    result = worker.receive()
                 except EOFError:
-                    lost[name] = worker.end()
+                    lost[name] = worker.kill()
                     workers.remove(worker)
                 else:
-                    if isinstance(answer, _Part):
-                        partial[name] = answer.found
-                        budget.progress(name, answer.share)
+                    if isinstance(result, _PartialResult):
+                        partial[name] = result.result
+                        budget.record_progress(name, result.share)
                         continue
-                    results[name] = answer
+                    results[name] = result
                     partial.pop(name, None)
-                budget.end(name, clock())
+                budget.complete(name, clock())
     finally:
         for worker in workers:
-            worker.end()
-    return Outcomes(results, partial, lost, budget.left_out(clock()))
+            worker.kill()
+    return Outcomes(results, partial, lost, budget.list_unfinished(clock()))
 
 
-def _startable(budget: Budget, free: int, clock: Callable[[], float]) -> Iterator[str]:
+def _start_pieces(budget: Budget, free: int, clock: Callable[[], float]) -> Iterator[str]:
     for _ in range(free):
-        name = budget.begin(clock())
+        name = budget.start_next(clock())
         if name is None:
             return
         yield name
 
 
-class _Part(NamedTuple):
-    """A message of a worker about the piece that it works on."""
+class _PartialResult(NamedTuple):
+    """A message of a worker with the completed share of its piece and the partial result."""
 
     share: float
-    found: Any
+    result: Any
 
 
 class _ForkedWorker:
-    """A forked process that does one piece of work after the other."""
+    """A forked process that runs pieces of work, one at a time."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: WorkFunction) -> None:
         fork = get_context("fork")
-        self.pipe, there = fork.Pipe()
-        self.doing: str | None = None
-        self._process = fork.Process(target=_serve, args=(work, there, os.getpid()), daemon=True)
+        self.pipe, child_end = fork.Pipe()
+        self.current: str | None = None
+        self._process = fork.Process(target=_serve_pieces, args=(work, child_end, os.getpid()), daemon=True)
         self._process.start()
-        there.close()
+        child_end.close()
 
-    def begin(self, name: str) -> None:
-        self.doing = name
+    def start(self, name: str) -> None:
+        """Start a piece of work."""
+        self.current = name
         self.pipe.send(name)
 
-    def answer(self) -> Any:
-        """A part of what the worker is doing; or the result of it, or the error that it raised."""
+    def receive(self) -> Any:
+        """Receive a partial result, or the result of the piece. Raises the exception that the piece raised."""
         result, error = self.pipe.recv()
-        if isinstance(result, _Part):
+        if isinstance(result, _PartialResult):
             return result
-        self.doing = None
+        self.current = None
         if error is not None:
             raise error
         return result
 
-    def end(self) -> str:
-        """Ends the process; says how it ended if it was dead already."""
+    def kill(self) -> str:
+        """Kill the process, and return how it ended, for the case that it had already died."""
         self._process.kill()
         self._process.join()
         code = self._process.exitcode or 0
@@ -262,20 +280,20 @@ class _ForkedWorker:
         return f"its process ended with {how}; the machine may have too little memory."
 
 
-def _serve(work: Work, pipe: Connection, parent: int) -> None:
+def _serve_pieces(work: WorkFunction, pipe: Connection, parent: int) -> None:
     die_with_parent(parent)()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also receives it, and kills this process
     torch.set_num_threads(1)  # a forked process cannot use the threads of its parent
 
-    def keep(share: float, found: Any) -> None:
-        pipe.send((_Part(share, found), None))
+    def report_partial(share: float, result: Any) -> None:
+        pipe.send((_PartialResult(share, result), None))
 
     with suppress(EOFError):
         while True:
             name = pipe.recv()
-            answer: tuple[Any, Exception | None]
+            reply: tuple[Any, Exception | None]
             try:
-                answer = work(name, keep), None
+                reply = work(name, report_partial), None
             except Exception as error:  # the parent raises it
-                answer = None, error
-            pipe.send(answer)
+                reply = None, error
+            pipe.send(reply)

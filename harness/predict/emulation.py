@@ -1,12 +1,12 @@
-"""Emulates the epoch of a run on other links: kernels as they were measured, calls by the links of a machine's card.
+"""Emulates the epoch of a run on another network: measured kernels, and calls priced by the links of a machine's card.
 
-A run with `measure.tape` keeps, rank by rank, the order of its kernels and calls, and the seconds that the processor
-spent on each: medians over some epochs in which the ranks of a machine compute in turns. These seconds do not grow
-where many ranks share few cores, so the emulation shows how the run scales where every rank has a core of its own.
-Imbalance, sizes that depend on the data, and overlap are those of the run.
+A run with `measure.tape` records the kernels and calls of every rank in order, with the processor seconds of each:
+medians over several epochs in which the ranks of a machine take turns to compute. Sharing cores does not increase these
+seconds, so the emulation shows how the run would scale if every rank had its own core. Imbalance, sizes that depend on
+the data, and overlap are those of the run.
 
-The same play gives a trace: all ranks on one timeline, in the Trace Event Format of Chrome, which Perfetto reads too. A
-tape has no times of the clock, because its ranks compute in turns.
+The simulation also gives a trace: the timelines of all ranks in Chrome's Trace Event Format, which Perfetto reads too.
+Ranks take turns while a tape is recorded, so these times are modelled, not measured.
 """
 
 import json
@@ -20,10 +20,10 @@ from harness.errors import RunError, UserError
 from harness.files import write_text
 from harness.ledger import COMPUTING, MOVING, NO_INDEX
 from harness.ledger.tape import Event
-from harness.predict.prediction import OnCard, Prediction, RankEpoch, check_card, priced
-from harness.predict.timeline import Played, Slice, play
+from harness.predict.prediction import Prediction, PricedEpoch, RankEpoch, check_card, price_epochs
+from harness.predict.timeline import Slice, Timeline, simulate_ranks
 from harness.registry import load_installed_strategy, load_strategy
-from harness.replay import Replayed
+from harness.replay import ReplayedRank
 from harness.results.record import WAY_OUT, Record, read_record
 from harness.run.ledger_rows import key_row
 from harness.run.rank_tables import COUNTED, event_from_row
@@ -32,32 +32,35 @@ from harness.spec.spec import Spec
 from harness.strategy import Facts, Strategy
 from harness.validation import clip_line, format_value
 
-MOST = 1e18
-"""Far above the seconds, words and bytes of any event."""
+MAX_AMOUNT = 1e18
+"""A sanity limit, far above the seconds, words and bytes of any event."""
 
 
-class Emulated(NamedTuple):
-    """The epoch of a run on other links."""
+class Emulation(NamedTuple):
+    """The emulated epoch of a run."""
 
     spec: Spec
     facts: Facts
     prediction: Prediction
 
 
-def emulate(folder: Path, card: MachineCard, strategy: str = "") -> Emulated:
-    """Plays the tape of a run on the links of a card. The file of a strategy is run only if `strategy` names it too."""
+def emulate(folder: Path, card: MachineCard, strategy: str = "") -> Emulation:
+    """Emulate the recorded run in `folder` on the links of a card.
+
+    If the strategy of the run is a file, it is only imported if `strategy` names the same file.
+    """
     check_card(card)
     record = read_record(folder)
-    spec, facts = record.parsed_spec(), _facts(record)
-    with _refusing_misfits(record):
-        prediction = priced(tape_epochs(record, spec, facts, strategy), card)
+    spec, facts = record.parse_spec(), _read_facts(record)
+    with _reject_mismatches(record):
+        prediction = price_epochs(load_tape_epochs(record, spec, facts, strategy), card)
     spec = spec.model_copy(update={"machine": spec.machine.model_copy(update={"name": card.name})})
-    return Emulated(spec, facts, prediction)
+    return Emulation(spec, facts, prediction)
 
 
 @contextmanager
-def _refusing_misfits(record: Record) -> Iterator[None]:
-    """Refuses a tape that does not fit its spec, in whatever way: the record may be damaged or come from others."""
+def _reject_mismatches(record: Record) -> Iterator[None]:
+    """Turn any exception about a tape into a UserError: the record may be damaged or come from others."""
     try:
         yield
     except (UserError, RunError):
@@ -70,8 +73,8 @@ def _refusing_misfits(record: Record) -> Iterator[None]:
         ) from error
 
 
-def tape_epochs(record: Record, spec: Spec, facts: Facts, strategy: str = "") -> list[RankEpoch]:
-    """The ranks of a run, each with its events and their measured seconds."""
+def load_tape_epochs(record: Record, spec: Spec, facts: Facts, strategy: str = "") -> list[RankEpoch]:
+    """Load the ranks of a recorded run, each with its events and their measured seconds."""
     tape, memory = record.table("tape"), record.table("memory")
     if tape.empty:
         raise UserError(
@@ -79,9 +82,9 @@ def tape_epochs(record: Record, spec: Spec, facts: Facts, strategy: str = "") ->
             "event by event."
         )
     for name in ("cpu_seconds", *COUNTED):
-        if wrong := [value for value in tape[name] if not 0 <= value <= MOST]:
-            raise ValueError(f"{name} = {wrong[0]} of an event")
-    of_run = _strategy_of(record, spec, strategy)(spec, facts)
+        if wrong := [value for value in tape[name] if not 0 <= value <= MAX_AMOUNT]:
+            raise ValueError(f"an event has {name} = {wrong[0]}")
+    loaded = _load_strategy_of_run(record, spec, strategy)(spec, facts)
     ranks, epochs = sorted(set(tape["rank"])), []
     for rank in ranks:
         events = [
@@ -89,28 +92,28 @@ def tape_epochs(record: Record, spec: Spec, facts: Facts, strategy: str = "") ->
         ]
         peaks = memory[memory["rank"] == rank][["host_peak_bytes", "device_peak_bytes"]].max()
         peak = int(peaks.device_peak_bytes or peaks.host_peak_bytes)
-        replayed = Replayed(rank, events, [0], {}, {}, peak)
-        epochs.append(RankEpoch(of_run, replayed, frozenset(ranks), measured=True))
+        replayed = ReplayedRank(rank, events, [0], {}, {}, peak)
+        epochs.append(RankEpoch(loaded, replayed, frozenset(ranks), is_measured=True))
     return epochs
 
 
-def _strategy_of(record: Record, spec: Spec, asked: str) -> type[Strategy]:
-    """The class of a run's strategy. A record may come from others, so it cannot have a file run that nobody named."""
+def _load_strategy_of_run(record: Record, spec: Spec, named: str) -> type[Strategy]:
+    """Load the class of a run's strategy. A record may come from others, so a file must also be named by the user."""
     name = spec.strategy.name
-    if ".py:" in name and name != asked:
+    if ".py:" in name and name != named:
         raise UserError(
-            f"{record.folder} was made with a strategy that is a file, and reading a record runs no file. If "
-            f"{format_value(name)} is yours, say so: --strategy with exactly these words."
+            f"{record.folder} was made with a strategy from a file, and a record may come from others, so the file is "
+            f"not imported. If you trust {format_value(name)}, pass it exactly as written here by --strategy."
         )
-    return load_strategy(name) if name == asked else load_installed_strategy(name)
+    return load_strategy(name) if name == named else load_installed_strategy(name)
 
 
-def _facts(record: Record) -> Facts:
-    """The sizes that the record of a run has."""
+def _read_facts(record: Record) -> Facts:
+    """Read the sizes of the graph from the record of a run."""
     graph = record.record["summary"].get("graph")
     if not graph:
-        raise UserError(f"{record.folder} is no run that succeeded, so there is nothing to emulate.")
-    with _refusing_misfits(record):
+        raise UserError(f"{record.folder} is not a run that succeeded, so there is nothing to emulate.")
+    with _reject_mismatches(record):
         vertices, nonzeros, features, classes, trained = (
             int(graph[name]) for name in ("vertices", "nonzeros", "features", "classes", "trained")
         )
@@ -120,55 +123,55 @@ def _facts(record: Record) -> Facts:
 # Traces.
 
 LAYOUT = (
-    "The tape of the run was played: the seconds of each kernel are the processor's, measured while the ranks computed "
-    "in turns, and calls take what the links of the machine's card give. The times are not those of a clock."
+    "The timeline is modelled, not measured: kernels have the processor seconds of the recorded run, whose ranks took "
+    "turns to compute, and calls are priced by the links of the machine's card."
 )
 
 
-class PlayedRun(NamedTuple):
-    """The tape of a run as it plays on the links of a card: each rank with its events and its time."""
+class SimulatedRun(NamedTuple):
+    """A recorded run, simulated on the links of a card: each rank with its events and its timeline."""
 
     record: Record
     card: str
-    ranks: list[tuple[RankEpoch, Played]]
+    ranks: list[tuple[RankEpoch, Timeline]]
 
     @property
     def seconds(self) -> float:
-        """The epoch, which ends with its last rank."""
-        return max(line.ends[-1] for _, line in self.ranks)
+        """The seconds of the epoch, which ends with its last rank."""
+        return max(timeline.ends[-1] for _, timeline in self.ranks)
 
 
-def check_traced(spec: Spec, card: MachineCard) -> None:
-    """Refuses a run of which no trace can be made."""
+def check_traceable(spec: Spec, card: MachineCard) -> None:
+    """Raise UserError for a run that cannot be traced."""
     check_card(card)
     if spec.machine.device != "cpu":
         raise UserError(
-            f"machine.device = {spec.machine.device}: a trace is made of the processor's seconds, and the kernels of a "
-            "GPU take none. Run on a machine card of the device cpu, or leave out --trace."
+            f"machine.device = {spec.machine.device}: a trace shows processor seconds, and kernels on a GPU take none. "
+            "Run on a machine card with device cpu, or leave out --trace."
         )
 
 
-def play_run(folder: Path, card: MachineCard, strategy: str = "") -> PlayedRun:
-    """Plays the tape of a run on the links of a card, each rank on a core of its own."""
+def simulate_run(folder: Path, card: MachineCard, strategy: str = "") -> SimulatedRun:
+    """Simulate a recorded run on the links of a card, each rank on its own core."""
     record = read_record(folder)
-    spec, facts = record.parsed_spec(), _facts(record)
-    check_traced(spec, card)
-    with _refusing_misfits(record):
-        epochs = tape_epochs(record, spec, facts, strategy)
-        lines = play([OnCard(epoch, card).items for epoch in epochs])
-    return PlayedRun(record, card.name, list(zip(epochs, lines, strict=True)))
+    spec, facts = record.parse_spec(), _read_facts(record)
+    check_traceable(spec, card)
+    with _reject_mismatches(record):
+        epochs = load_tape_epochs(record, spec, facts, strategy)
+        timelines = simulate_ranks([PricedEpoch(epoch, card).items for epoch in epochs])
+    return SimulatedRun(record, card.name, list(zip(epochs, timelines, strict=True)))
 
 
-def trace(run: PlayedRun) -> dict[str, Any]:
-    """The trace: a process for each rank, with a slice for each event, and another for the wait that follows it.
+def build_trace(run: SimulatedRun) -> dict[str, Any]:
+    """Return the trace: one process for each rank, with a slice for each event and one for the wait that follows it.
 
-    Amounts stand on the first slice of an event, so that sums over slices are those of the tape. Calls that are waited
-    for later are asynchronous slices from their leaving to the end of the wait.
+    The first slice of an event has its amounts, so sums over slices equal those of the tape. A call that is waited for
+    in a later event is an asynchronous slice, from its start to the end of the wait.
     """
     events: list[dict[str, Any]] = []
-    for epoch, line in run.ranks:
+    for epoch, timeline in run.ranks:
         rank = epoch.replayed.rank
-        place = " ".join(f"{axis}{index}" for axis, index in epoch.at.items())
+        place = " ".join(f"{axis}{index}" for axis, index in epoch.coordinates.items())
         events += [
             {
                 "ph": "M",
@@ -179,8 +182,8 @@ def trace(run: PlayedRun) -> dict[str, Any]:
             },
             {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}},
             {"ph": "M", "name": "thread_name", "pid": rank, "tid": 0, "args": {"name": "epoch"}},
-            *_slices(epoch, line),
-            *_flights(epoch, line),
+            *_build_slices(epoch, timeline),
+            *_build_async_slices(epoch, timeline),
         ]
     return {
         "displayTimeUnit": "ms",
@@ -195,32 +198,32 @@ def trace(run: PlayedRun) -> dict[str, Any]:
     }
 
 
-def write_trace(path: Path, run: PlayedRun) -> None:
-    """Writes the trace of a run as a file, whole or not at all."""
-    write_text(path, json.dumps(trace(run), separators=(",", ":"), allow_nan=False))
+def write_trace(path: Path, run: SimulatedRun) -> None:
+    """Write the trace of a run to a file, atomically."""
+    write_text(path, json.dumps(build_trace(run), separators=(",", ":"), allow_nan=False))
 
 
-def _stretches(epoch: RankEpoch, line: Played) -> Iterator[tuple[int, Event, list[Slice]]]:
-    """Every event of a rank with the stretches of its time: work, a wait, or both; neither if it took no time."""
-    of_item = defaultdict[int, list[Slice]](list)
-    for each in line.slices:
-        of_item[each.item].append(each)
+def _group_slices(epoch: RankEpoch, timeline: Timeline) -> Iterator[tuple[int, Event, list[Slice]]]:
+    """Yield the index of every event of a rank, the event, and its slices: work, a wait, both, or neither."""
+    slices = defaultdict[int, list[Slice]](list)
+    for each in timeline.slices:
+        slices[each.item].append(each)
     for number, event in enumerate(epoch.replayed.events):
-        yield number, event, of_item[number]
+        yield number, event, slices[number]
 
 
-def _slices(epoch: RankEpoch, line: Played) -> Iterator[dict[str, Any]]:
-    """The slices of a rank in order. The next one begins where one ends, to the nanosecond."""
+def _build_slices(epoch: RankEpoch, timeline: Timeline) -> Iterator[dict[str, Any]]:
+    """Yield the slices of a rank in order. Each starts where the previous one ends, to the nanosecond."""
     seconds, rank = 0.0, epoch.replayed.rank
-    for number, event, stretches in _stretches(epoch, line):
+    for number, event, slices in _group_slices(epoch, timeline):
         place = {name: value for name, value in key_row(event.key).items() if value not in ("", NO_INDEX)}
         amounts: dict[str, Any] = {name: getattr(event.amounts, name) for name in COUNTED}
-        for each in stretches or [Slice(number, 0.0, waits=False)]:
+        for each in slices or [Slice(number, 0.0, is_waiting=False)]:
             begin, seconds = _microseconds(seconds), seconds + each.seconds
             yield {
                 "ph": "X",
-                "name": f"wait for {named(event)}" if each.waits else named(event),
-                "cat": _kind(event, each),
+                "name": f"wait for {describe_event(event)}" if each.is_waiting else describe_event(event),
+                "cat": _classify_slice(event, each),
                 "pid": rank,
                 "tid": 0,
                 "ts": begin,
@@ -230,15 +233,21 @@ def _slices(epoch: RankEpoch, line: Played) -> Iterator[dict[str, Any]]:
             amounts = {}
 
 
-def _flights(epoch: RankEpoch, line: Played) -> Iterator[dict[str, Any]]:
-    """The calls of a rank whose results are waited for later; a call without a wait lasts until the rank ends."""
+def _build_async_slices(epoch: RankEpoch, timeline: Timeline) -> Iterator[dict[str, Any]]:
+    """Yield the asynchronous calls of a rank. A call that is never waited for lasts until the rank ends."""
     events, rank = epoch.replayed.events, epoch.replayed.rank
     waits = {event.waits_for: number for number, event in enumerate(events) if event.waits_for != NO_INDEX}
     for number, event in enumerate(events):
         if event.leaves:
-            ends = line.ends[waits.get(number, -1)]
-            same = {"name": named(event), "cat": "left", "id": f"{rank}.{number}", "pid": rank, "tid": 0}
-            yield {"ph": "b", **same, "ts": _microseconds(line.ends[number])}
+            ends = timeline.ends[waits.get(number, -1)]
+            same = {
+                "name": describe_event(event),
+                "cat": "left",
+                "id": f"{rank}.{number}",
+                "pid": rank,
+                "tid": 0,
+            }
+            yield {"ph": "b", **same, "ts": _microseconds(timeline.ends[number])}
             yield {"ph": "e", **same, "ts": _microseconds(ends)}
 
 
@@ -246,8 +255,8 @@ def _microseconds(seconds: float) -> float:
     return round(1e6 * seconds, 3)
 
 
-def named(event: Event) -> str:
-    """An event for people: its phase, op, tensor and axis."""
+def describe_event(event: Event) -> str:
+    """Describe an event by its phase, op, tensor and axis."""
     key = event.key
     over = f" over {key.axis}" if key.axis else ""
     return f"{key.phase}: {key.op}{f' {key.tensor}' if key.tensor else ''}{over}"
@@ -256,24 +265,24 @@ def named(event: Event) -> str:
 KINDS = ("computing", "messages", "glue", "waiting")
 
 
-def _kind(event: Event, stretch: Slice) -> str:
-    if stretch.waits:
+def _classify_slice(event: Event, part: Slice) -> str:
+    if part.is_waiting:
         return "waiting"
     op = event.key.op
     return "computing" if op in COMPUTING else "messages" if op in MOVING else "glue"
 
 
-def trace_summary(run: PlayedRun) -> dict[str, Any]:
-    """What a trace shows, in numbers: where the time of the ranks goes, for what they wait, how even their work is."""
+def summarize_trace(run: SimulatedRun) -> dict[str, Any]:
+    """Summarize a trace: how the ranks spend their time, what they wait for, and how balanced their work is."""
     totals: dict[int, dict[str, float]] = {}
     by_name: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in KINDS}
-    for epoch, line in run.ranks:
+    for epoch, timeline in run.ranks:
         mine = totals[epoch.replayed.rank] = dict.fromkeys(KINDS, 0.0)
-        for _, event, stretches in _stretches(epoch, line):
-            for each in stretches:
-                kind = _kind(event, each)
+        for _, event, slices in _group_slices(epoch, timeline):
+            for each in slices:
+                kind = _classify_slice(event, each)
                 mine[kind] += each.seconds
-                by_name[kind][named(event)] += each.seconds
+                by_name[kind][describe_event(event)] += each.seconds
     count, whole = len(totals), run.seconds * len(totals)
     shares = {kind: sum(mine[kind] for mine in totals.values()) / whole for kind in KINDS}
     computing = {rank: mine["computing"] for rank, mine in totals.items()}

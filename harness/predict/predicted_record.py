@@ -1,4 +1,4 @@
-"""A prediction or an emulation as the record of a run: tables and figures show it beside what was measured."""
+"""Records predictions and emulations like runs, so that tables and figures show them next to measurements."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import UserError
-from harness.ledger import Amounts, Key
-from harness.predict.prediction import Prediction, SecondsBetween
+from harness.ledger import Amounts
+from harness.predict.prediction import PredictedSeconds, Prediction
 from harness.results.record import read_record, write_record
 from harness.run.provenance import provenance
 from harness.run.rank_tables import key_from_row, ledger_row
@@ -27,9 +27,12 @@ def record_prediction(
     predicted: Prediction,
     emulates: str = "",
 ) -> Path:
-    """Writes the run folder of a prediction, or of an emulation of a run; the same one has the same run id."""
+    """Write the run folder of a prediction, or of an emulation of the run `emulates`, and return it.
+
+    Equal predictions have the same run id.
+    """
     source = "emulated" if emulates else "predicted"
-    run_id = _run_id(spec, facts, card, emulates)
+    run_id = _compute_run_id(spec, facts, card, emulates)
     fits = card.memory_gb is None or predicted.peak_bytes <= card.memory_gb * (1 << 30)
     seconds = predicted.seconds
     record = {
@@ -62,14 +65,14 @@ def record_prediction(
             "shares": dict(predicted.shares),
             "sizes": "counted" if facts.exact else "expected",
             "run": emulates,
-            "constants": _constants(card),
+            "constants": _dump_constants(card),
         },
     }
-    return write_record(runs, spec.model_dump(mode="json"), record, _tables(predicted))
+    return write_record(runs, spec.model_dump(mode="json"), record, _build_tables(predicted))
 
 
 def record_refusal(root: Path, runs: Path, spec: Spec, reason: str) -> Path:
-    """Writes the run folder of a run that cannot be predicted: figures and tables say that it is missing, and why."""
+    """Write the run folder of a run that cannot be predicted. Figures and tables show the reason."""
     document = spec.model_dump(mode="json")
     run_id = digest({"spec": document, "refused": True})
     record = {
@@ -84,45 +87,47 @@ def record_refusal(root: Path, runs: Path, spec: Spec, reason: str) -> Path:
     return write_record(runs, document, record, {})
 
 
-def recorded_prediction(runs: Path, spec: Spec, facts: Facts, card: MachineCard) -> Prediction | None:
-    """The prediction of a run under `runs`, if it was recorded with the constants that the card has now."""
-    folder = runs / _run_id(spec, facts, card)
+def load_prediction(runs: Path, spec: Spec, facts: Facts, card: MachineCard) -> Prediction | None:
+    """Load the prediction of a spec from `runs`; None if none was recorded with the current constants of the card."""
+    folder = runs / _compute_run_id(spec, facts, card)
     if not folder.is_dir():
         return None
     record = read_record(folder)
     entries = record.rows("ledger").to_pylist()
     try:
-        known = record.record["predicted"]
+        stored = record.record["predicted"]
         return Prediction(
-            known["rank"],
-            SecondsBetween(**known["seconds"]),
+            stored["rank"],
+            PredictedSeconds(**stored["seconds"]),
             {key_from_row(row): row["seconds"] for row in entries},
-            known["waiting"],
-            known["words_received"],
-            known["peak_bytes"],
-            known["shares"],
+            stored["waiting"],
+            stored["words_received"],
+            stored["peak_bytes"],
+            stored["shares"],
         )
     except (LookupError, TypeError, ValueError) as error:
         reason = clip_line(f"{type(error).__name__}: {error}", 200)
         raise UserError(
-            f"{folder} holds no whole prediction ({reason}). Move {folder} away: it is predicted again."
+            f"{folder} holds no whole prediction ({reason}). Move {folder} away, and it is predicted again."
         ) from None
 
 
-def _run_id(spec: Spec, facts: Facts, card: MachineCard, emulates: str = "") -> str:
-    parts = {"spec": spec.model_dump(mode="json"), "constants": _constants(card), "exact": facts.exact}
+def _compute_run_id(spec: Spec, facts: Facts, card: MachineCard, emulates: str = "") -> str:
+    parts = {"spec": spec.model_dump(mode="json"), "constants": _dump_constants(card), "exact": facts.exact}
     return digest(parts | ({"run": emulates} if emulates else {}))
 
 
-def _constants(card: MachineCard) -> dict[str, Any]:
+def _dump_constants(card: MachineCard) -> dict[str, Any]:
     return {name: section.model_dump() for name in ("rates", "links") if (section := getattr(card, name))}
 
 
-def _tables(predicted: Prediction) -> dict[str, pd.DataFrame]:
+def _build_tables(predicted: Prediction) -> dict[str, pd.DataFrame]:
     at = {"epoch": 0, "rank": predicted.rank}
     rows: dict[str, list[dict[str, Any]]] = {
         "epochs": [{**at, "seconds": predicted.seconds.value, "loss": None}],
-        "ledger": [{**at, **_entry(key, seconds)} for key, seconds in predicted.entries.items()],
+        "ledger": [
+            {**at, **ledger_row(key, Amounts(seconds=seconds))} for key, seconds in predicted.entries.items()
+        ],
         "memory": [
             {
                 "rank": predicted.rank,
@@ -134,7 +139,3 @@ def _tables(predicted: Prediction) -> dict[str, pd.DataFrame]:
         ],
     }
     return {name: pd.DataFrame(each) for name, each in rows.items()}
-
-
-def _entry(key: Key, seconds: float) -> dict[str, Any]:
-    return ledger_row(key, Amounts(seconds=seconds))

@@ -1,8 +1,8 @@
-"""Predicts an epoch on a machine that need not be at hand: replayed ranks, priced by a card, played against each other.
+"""Predicts the time of an epoch on a machine from its card: ranks are replayed, priced and simulated together.
 
-Every constant of a card has an interval. The parts of the time are scaled by the interval of each constant in turn.
-These deviations, and that of the model itself, are added as independent ones are: by their squares, in the logarithm of
-the time.
+Every constant of a card has an interval. The interval of a prediction combines the deviations that these intervals
+cause, and the error of the model itself. They count as independent: their squares are added, in the logarithm of the
+time.
 """
 
 from collections import Counter, defaultdict
@@ -21,36 +21,36 @@ from harness.graph.shared_blocks import share_blocks
 from harness.ledger import MOVING, NO_INDEX, AxisName, Key, Op
 from harness.ledger.tape import Event
 from harness.predict.pricing import (
-    AxisPlace,
+    AxisPlacement,
     CallBytes,
     Seconds,
     TimePart,
-    between,
-    call_seconds,
-    constants,
-    copy_seconds,
-    kernel_seconds,
-    placed,
+    list_constants,
+    place_axis,
+    place_pair,
+    price_call,
+    price_copies,
+    price_kernels,
 )
-from harness.predict.timeline import Item, Message, Played, play
-from harness.replay import Replayed, replay
+from harness.predict.timeline import Message, Timeline, WorkItem, simulate_ranks
+from harness.replay import ReplayedRank, replay
 from harness.spec.machine_card import MACHINES, Links, Machine, MachineCard
 from harness.spec.spec import Spec
 from harness.strategy import BlockCounts, Ready, ShapeBlocks, Strategy
 
 LATENCIES = np.isin(list(TimePart), (TimePart.INTRA_LATENCY, TimePart.LATENCY))
-STEPS = 3
-"""The steps that are replayed: all later steps are as the last of these."""
-ALL_RANKS = 16
-"""The largest world of a graph at hand of which all ranks are replayed."""
+REPLAYED_STEPS = 3
+"""The number of replayed steps. Later steps are taken to be equal to the last replayed step."""
+MAX_REPLAYED_RANKS = 16
+"""The largest world whose ranks are all replayed, if the graph is available."""
 RESIDUAL = 1.25
-"""What the model leaves out: four of five epochs on links, measured here, are within this factor of their predictions
-(benchmarks/results/prediction.md)."""
+"""The error of the model: 80 % of the epochs that we measured over a network are within this factor of their
+predictions (benchmarks/results/prediction.md)."""
 
 
 @dataclass(frozen=True)
-class SecondsBetween:
-    """Predicted seconds, and the interval by the constants' intervals and by what the model leaves out."""
+class PredictedSeconds:
+    """Predicted seconds, with an interval for the uncertainty of the constants and of the model."""
 
     value: float
     low: float
@@ -59,24 +59,24 @@ class SecondsBetween:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The epoch of the rank that ends last."""
+    """The predicted epoch of the rank that ends last."""
 
     rank: int
-    seconds: SecondsBetween
+    seconds: PredictedSeconds
     entries: Mapping[Key, float]
-    """The seconds under each key; they add up to the epoch."""
+    """The seconds under each key of the ledger. They add up to the epoch."""
     waiting: float
-    """The seconds among these in which the rank waits for messages, or for its background thread."""
+    """The seconds of the epoch in which the rank waits for messages or for its background thread."""
     words_received: float
-    """The words that the rank receives in an epoch."""
+    """The elements that the rank receives in an epoch."""
     peak_bytes: int
-    """The most bytes that a replayed rank holds at any time, with all mini-batches that it draws at once."""
+    """The peak memory over all replayed ranks, including the mini-batches that are sampled at once."""
     shares: Mapping[str, float]
-    """By constant of the card: the share of the epoch that is proportional to the constant."""
+    """The share of the epoch that is proportional to each constant of the card."""
 
     @property
     def parts(self) -> dict[str, float]:
-        """The share of each phase and op of at least a percent, the largest first; and of all others together."""
+        """The share of each phase and op, the largest first. Shares below 1 % are summed under "others"."""
         seconds = defaultdict[str, float](float)
         for key, each in self.entries.items():
             seconds[f"{key.phase} {key.op}"] += each / self.seconds.value
@@ -85,147 +85,156 @@ class Prediction:
 
     @property
     def limited_by(self) -> str:
-        """The constant that most of the epoch is proportional to."""
+        """The constant with the largest share of the epoch."""
         return max(self.shares, key=lambda name: self.shares[name])
 
 
 def check_card(card: MachineCard) -> None:
-    """Refuses a card that lacks what a prediction needs."""
+    """Raise UserError if a card lacks the rates or the links, which predictions need."""
     if missing := [name for name in ("rates", "links") if getattr(card, name) is None]:
         raise UserError(
             f"{MACHINES}/{card.name}.yaml has no {' and no '.join(missing)}, so nothing can be predicted for it. Add "
-            "them as in config/machines/perlmutter.yaml, or measure them with harness doctor --calibrate."
+            "them as in config/machines/perlmutter.yaml, or measure them with `harness doctor --calibrate`."
         )
 
 
 def predict(
     ready: Ready, card: MachineCard, ranks: Sequence[int] | None = None, *, evaluation: bool = False
 ) -> Prediction:
-    """Predicts an epoch, or one evaluation of the whole graph, by some ranks alone if asked.
+    """Predict an epoch, or one evaluation of the whole graph, from `ranks` or from representative ranks.
 
-    Sizes are exact if the blocks of the graph are at hand; else they are expected from its facts.
+    Sizes are exact if `ready` has the blocks of the graph; otherwise they are expected values from its facts.
     """
     check_card(card)
-    return priced(replayed_ranks(ready, ranks or extremes(ready), evaluation=evaluation), card)
+    return price_epochs(
+        replay_ranks(ready, ranks or representative_ranks(ready), evaluation=evaluation), card
+    )
 
 
-class MachineByMachine:
-    """A predictor of one run after the other: runs that differ in the name of their machine alone share replays.
+class CachingPredictor:
+    """Predicts runs, and reuses the replays of the previous run if only the name of the machine differs.
 
-    Replays are kept of the last run only, so such runs have to follow each other (`alike_together`).
+    Sort the runs by `group_machine_variants` to benefit from this.
     """
 
     def __init__(self) -> None:
-        self._asked: tuple[Spec, Sequence[int] | None] | None = None
+        self._cache_key: tuple[Spec, Sequence[int] | None] | None = None
         self._epochs: list[RankEpoch] = []
 
     def __call__(self, ready: Ready, card: MachineCard, ranks: Sequence[int] | None = None) -> Prediction:
         check_card(card)
-        asked = (_but_for_machine(ready.strategy.spec), ranks)
-        if asked != self._asked:
-            self._epochs, self._asked = replayed_ranks(ready, ranks or extremes(ready)), asked
-        return priced(self._epochs, card)
+        key = (_without_machine_name(ready.strategy.spec), ranks)
+        if key != self._cache_key:
+            self._epochs, self._cache_key = replay_ranks(ready, ranks or representative_ranks(ready)), key
+        return price_epochs(self._epochs, card)
 
 
-def alike_together(specs: Iterable[Spec]) -> list[Spec]:
-    """The specs in their order, but each right behind those from which the name of its machine alone tells it."""
+def group_machine_variants(specs: Iterable[Spec]) -> list[Spec]:
+    """Return the specs in an order in which specs that differ only in their machine are adjacent."""
     groups: dict[str, list[Spec]] = {}
     for spec in specs:
-        groups.setdefault(_but_for_machine(spec).run_id, []).append(spec)
+        groups.setdefault(_without_machine_name(spec).run_id, []).append(spec)
     return [spec for group in groups.values() for spec in group]
 
 
-def _but_for_machine(spec: Spec) -> Spec:
-    """The spec with no more of its machine than its strategy can see: the device and the engine of the calls."""
-    seen = Machine(name="", device=spec.machine.device, engine=spec.machine.engine)
-    return spec.model_copy(update={"machine": seen})
+def _without_machine_name(spec: Spec) -> Spec:
+    """Return the spec without the parts of its machine that strategies do not use."""
+    machine = Machine(name="", device=spec.machine.device, engine=spec.machine.engine)
+    return spec.model_copy(update={"machine": machine})
 
 
-def replayed_ranks(
-    ready: Ready, ranks: Sequence[int], steps: int = STEPS, *, evaluation: bool = False
+def replay_ranks(
+    ready: Ready, ranks: Sequence[int], steps: int = REPLAYED_STEPS, *, evaluation: bool = False
 ) -> "list[RankEpoch]":
-    """Ranks that are played against each other, in some steps of an epoch, or in one evaluation."""
+    """Replay several ranks that are to be simulated together: `steps` steps of an epoch, or one evaluation."""
     strategy, blocks = ready
     blocks = blocks and share_blocks(blocks)
     replays = [
-        replay(strategy, rank, blocks, steps=steps, evaluation=evaluation, opened=True) for rank in ranks
+        replay(strategy, rank, blocks, steps=steps, evaluation=evaluation, skip_transient=True)
+        for rank in ranks
     ]
-    every = 1 if evaluation else strategy.steps
-    return [RankEpoch(strategy, each, frozenset(ranks), every - len(each.first_of_step)) for each in replays]
+    total = 1 if evaluation else strategy.steps
+    return [RankEpoch(strategy, each, frozenset(ranks), total - len(each.first_of_step)) for each in replays]
 
 
-def extremes(ready: Ready) -> list[int]:
-    """All ranks of a small world whose graph is at hand; else the corners of the grid and the rank with most nonzeros.
+def representative_ranks(ready: Ready) -> list[int]:
+    """Return the ranks to replay: all ranks of a small world, otherwise the corners and the rank with most nonzeros.
 
-    Where nonzeros lie evenly, the corners have the largest and the smallest blocks, and all kinds of neighbours. The
-    first and the last rank alone would not do: messages between two ranks take the links of both, and the peak of
-    memory may be that of another corner.
+    With evenly spread nonzeros, the corners of the grid have the largest and the smallest blocks, and all kinds of
+    neighbours. The first and the last rank would not be enough: a message takes the links of both its ranks, and
+    another corner may have the peak memory.
     """
     strategy, blocks = ready
     grid, world = strategy.grid, strategy.spec.ranks
-    if blocks and world <= ALL_RANKS:
+    if blocks and world <= MAX_REPLAYED_RANKS:
         return list(range(world))
     corners = product(*(sorted({0, size - 1}) for size in grid.values()))
     ranks = {rank_at(grid, dict(zip(grid, corner, strict=True))) for corner in corners}
-    return sorted(ranks | _heaviest(strategy, blocks))
+    return sorted(ranks | _find_heaviest_rank(strategy, blocks))
 
 
-def _heaviest(strategy: Strategy, blocks: Blocks | None) -> set[int]:
-    """The rank of the part with most nonzeros, where each rank has a part."""
-    axis, everyone = strategy.partitioned_over, range(strategy.facts.vertices)
+def _find_heaviest_rank(strategy: Strategy, blocks: Blocks | None) -> set[int]:
+    """Return the rank whose part has most nonzeros, if every rank has its own part; otherwise an empty set."""
+    axis, all_columns = strategy.partitioned_over, range(strategy.facts.vertices)
     if not (blocks and axis and strategy.facts.bounds) or strategy.grid[axis] != strategy.spec.ranks:
         return set()
-    nonzeros = [blocks.adjacency(rows, everyone).nnz for rows in strategy.facts.blocks(strategy.spec.ranks)]
+    nonzeros = [
+        blocks.adjacency(rows, all_columns).nnz for rows in strategy.facts.blocks(strategy.spec.ranks)
+    ]
     return {nonzeros.index(max(nonzeros))}
 
 
-def priced(epochs: "Sequence[RankEpoch]", card: MachineCard, cores: float | None = None) -> Prediction:
-    """The prediction for some ranks of a world, which share `cores`; by default their part of those of the card."""
-    on_card = [OnCard(epoch, card) for epoch in epochs]
-    played = play([each.items for each in on_card], _cores_of(epochs, card) if cores is None else cores)
-    last, line = max(zip(on_card, played, strict=True), key=lambda pair: pair[0].seconds(pair[1]))
-    seconds, parts = last.seconds(line), np.zeros(len(TimePart))
+def price_epochs(epochs: "Sequence[RankEpoch]", card: MachineCard, cores: float | None = None) -> Prediction:
+    """Predict the epoch of ranks on a machine, by simulating them together.
+
+    The ranks share `cores`; by default, their part of the cores of the card.
+    """
+    if cores is None:
+        cores = _count_cores(epochs, card)
+    priced = [PricedEpoch(epoch, card) for epoch in epochs]
+    timelines = simulate_ranks([each.items for each in priced], cores)
+    last, timeline = max(zip(priced, timelines, strict=True), key=lambda pair: pair[0].epoch_seconds(pair[1]))
+    seconds, parts = last.epoch_seconds(timeline), np.zeros(len(TimePart))
     entries, waiting = defaultdict[Key, float](float), 0.0
-    for each in line.slices:
-        lasts = each.seconds * last.repeated(each.item)
-        entries[last.epoch.replayed.events[each.item].key] += lasts
-        waiting += lasts * each.waits
-        parts += lasts * last.shares(each.item, waits=each.waits)
+    for each in timeline.slices:
+        duration = each.seconds * last.count_repetitions(each.item)
+        entries[last.epoch.replayed.events[each.item].key] += duration
+        waiting += duration * each.is_waiting
+        parts += duration * last.part_shares(each.item, is_waiting=each.is_waiting)
     shares, deviation = {}, log(RESIDUAL) ** 2
-    for name, (within, scaled) in constants(card).items():
+    for name, (within, scaled) in list_constants(card).items():
         shares[name] = float(parts[list(scaled)].sum()) / seconds
         deviation += log(1 + shares[name] * (within - 1)) ** 2
     spread = exp(sqrt(deviation))
     return Prediction(
         last.epoch.replayed.rank,
-        SecondsBetween(seconds, seconds / spread, seconds * spread),
+        PredictedSeconds(seconds, seconds / spread, seconds * spread),
         dict(entries),
         waiting,
         last.epoch.words_received,
-        peak_bytes(epochs),
+        compute_peak_bytes(epochs),
         shares,
     )
 
 
-def _cores_of(epochs: "Sequence[RankEpoch]", card: MachineCard) -> float | None:
-    """The cores that the ranks which are played have among the cores of their nodes; None for a core or GPU each.
+def _count_cores(epochs: "Sequence[RankEpoch]", card: MachineCard) -> float | None:
+    """Return the cores that the simulated ranks share; None if each rank has its own core or GPU.
 
-    All ranks of a node share its cores. The ranks that are played have their part of the cores: if 2 of 8 ranks are
-    played, a quarter.
+    All ranks of a node share its cores. If 2 of 8 ranks are simulated, they have a quarter of the cores.
     """
     assert card.rates and card.links
-    if card.rates.cores_per_node is None or epochs[0].measured:
+    if card.rates.cores_per_node is None or epochs[0].is_measured:
         return None
     world = epochs[0].strategy.spec.ranks
     nodes = ceil(world / card.links.devices_per_node)
     return card.rates.cores_per_node * nodes * len(epochs) / world
 
 
-def peak_bytes(epochs: "Sequence[RankEpoch]") -> int:
-    """The most bytes that one of some ranks holds at any time, with all mini-batches that it draws at once."""
+def compute_peak_bytes(epochs: "Sequence[RankEpoch]") -> int:
+    """Return the peak memory over all these ranks, including the mini-batches that are sampled at once."""
     strategy = epochs[0].strategy
-    drawn = 0 if epochs[0].measured else strategy.sample_bytes(BlockCounts(ShapeBlocks(strategy.facts)))
-    return max(epoch.replayed.peak_bytes for epoch in epochs) + drawn
+    sampled = 0 if epochs[0].is_measured else strategy.sample_bytes(BlockCounts(ShapeBlocks(strategy.facts)))
+    return max(epoch.replayed.peak_bytes for epoch in epochs) + sampled
 
 
 class IssuedCall(NamedTuple):
@@ -233,189 +242,194 @@ class IssuedCall(NamedTuple):
 
     name: Message
     key: Key
-    moved: CallBytes
+    bytes: CallBytes
     peer: int | None
-    """The other rank of a message."""
-    posted: bool
-    """Whether this rank contributes to the message, or only waits for it."""
+    """The other rank of a message; None for a collective."""
+    is_poster: bool
+    """True if this rank contributes to the message, False if it only waits for it."""
 
 
 class RankEpoch:
-    """The steps of one rank and their calls."""
+    """The replayed or recorded steps of one rank, with their calls."""
 
     def __init__(
         self,
         strategy: Strategy,
-        replayed: Replayed,
-        played: frozenset[int],
+        replayed: ReplayedRank,
+        simulated: frozenset[int],
         repetitions: int = 0,
         *,
-        measured: bool = False,
+        is_measured: bool = False,
     ) -> None:
-        """`played` are the ranks whose items are played against these."""
-        self.strategy, self.replayed, self.played = strategy, replayed, played
-        self.grid, self.at = strategy.grid, strategy.coordinates(replayed.rank)
+        """`simulated` are all ranks that are simulated together, including this one."""
+        self.strategy, self.replayed, self.simulated = strategy, replayed, simulated
+        self.grid, self.coordinates = strategy.grid, strategy.coordinates(replayed.rank)
         self.repetitions = repetitions
-        """The steps of an epoch beyond those that were replayed."""
-        self.measured = measured
-        """Whether the events have the seconds of the processor on which they ran, instead of shapes."""
-        self.calls = self._calls()
+        """The number of steps of the epoch that were not replayed."""
+        self.is_measured = is_measured
+        """True if the events have measured processor seconds instead of shapes."""
+        self.calls = self._collect_calls()
 
     @property
     def words_received(self) -> float:
-        """The words of the whole epoch."""
+        """The elements that the rank receives in the whole epoch."""
         words = [event.amounts.words_received for event in self.replayed.events]
         return sum(words) + self.repetitions * sum(words[self.replayed.first_of_step[-1] :])
 
-    def names(self, number: int) -> list[Message]:
-        """The messages of the event of this number."""
-        return [call.name for call in self.calls.get(number, ())]
+    def message_names(self, event: int) -> list[Message]:
+        """Return the names of the messages of an event, given by its index."""
+        return [call.name for call in self.calls.get(event, ())]
 
-    def placed(self, call: IssuedCall, links: Links) -> AxisPlace:
-        """The axis of a call on the nodes of a machine."""
+    def place_call(self, call: IssuedCall, links: Links) -> AxisPlacement:
+        """Return the placement of a call's axis on the nodes of a machine."""
         assert call.key.axis
         if call.peer is None:
-            return placed(self.grid, call.key.axis, links)
-        return between(self.replayed.rank, call.peer, self.strategy.spec.ranks, links)
+            return place_axis(self.grid, call.key.axis, links)
+        return place_pair(self.replayed.rank, call.peer, self.strategy.spec.ranks, links)
 
-    def _calls(self) -> "dict[int, list[IssuedCall]]":
-        """The calls of the rank, by the event that issues them; an exchange has several messages."""
+    def _collect_calls(self) -> "dict[int, list[IssuedCall]]":
+        """Return the calls of the rank by the event that issues them. An exchange has several messages."""
         calls: dict[int, list[IssuedCall]] = {}
         issued: Counter[Message] = Counter()
         for number, event in enumerate(self.replayed.events):
             if event.key.op not in MOVING or (not event.amounts.calls and event.travels_with == NO_INDEX):
                 continue
             leader = number if event.travels_with == NO_INDEX else event.travels_with
-            moved = _moved(event)
+            size, axes = _count_bytes(event), _split_axes(event.key)
             if event.key.op in (Op.SEND, Op.RECV):
-                call = self._message(event.key, moved)
-            elif leader != number:  # words of another layer, in the same call
+                call = self._build_message(event.key, size)
+            elif leader != number:  # elements of another layer in the same call
                 first = calls[leader][0]
-                calls[leader][0] = first._replace(moved=_together(first.moved, moved))
+                calls[leader][0] = first._replace(bytes=_add_bytes(first.bytes, size))
                 continue
             else:
-                others = tuple(sorted(item for item in self.at.items() if item[0] not in _axes(event.key)))
-                call = IssuedCall((event.key.axis, others), event.key, moved, None, posted=True)
+                others = tuple(sorted(item for item in self.coordinates.items() if item[0] not in axes))
+                call = IssuedCall((event.key.axis, others), event.key, size, None, is_poster=True)
             issued[call.name] += 1
             named = call._replace(name=(call.name, issued[call.name]))
             calls.setdefault(leader, []).append(named)
         return calls
 
-    def _message(self, key: Key, moved: CallBytes) -> "IssuedCall":
-        """A message between two ranks. Its sender posts it; the receiver does where the sender is not played."""
-        here = self.replayed.rank
-        there = rank_at(self.grid, {**self.at, **_place(self.grid, _axes(key), key.peer)})
-        ends = (here, there) if key.op is Op.SEND else (there, here)
-        posted = here == ends[0] or ends[0] not in self.played
+    def _build_message(self, key: Key, size: CallBytes) -> "IssuedCall":
+        """Return a message between two ranks. The sender posts it, or the receiver if the sender is not simulated."""
+        rank = self.replayed.rank
+        peer = rank_at(
+            self.grid, {**self.coordinates, **_member_coordinates(self.grid, _split_axes(key), key.peer)}
+        )
+        ends = (rank, peer) if key.op is Op.SEND else (peer, rank)
+        is_poster = rank == ends[0] or ends[0] not in self.simulated
         name = (*ends, key.direction, key.layer, key.tensor)
-        return IssuedCall(name, key, moved, there, posted=posted)
+        return IssuedCall(name, key, size, peer, is_poster=is_poster)
 
 
-class CallOnCard(NamedTuple):
+class CallCost(NamedTuple):
     """The seconds of one call on a machine."""
 
     links: Seconds
-    woken: Seconds
-    """The time in which cores wake each other."""
-    handled: Seconds
-    """The work of the cores while the bytes travel."""
+    wakeup: Seconds
+    """The time that the cores take to wake each other."""
+    handling: Seconds
+    """The work of the cores while the bytes are in flight."""
 
 
-class OnCard:
-    """The steps of one rank with their seconds on a machine."""
+class PricedEpoch:
+    """The steps of one rank as work items, with their seconds on a machine."""
 
     def __init__(self, epoch: RankEpoch, card: MachineCard) -> None:
         assert card.rates and card.links
-        self.epoch, self.items = epoch, list[Item]()
+        self.epoch, self.items = epoch, list[WorkItem]()
         self._work: list[Seconds] = []
         self._links: dict[int, Seconds] = {}
-        self._of_kernels: dict[Hashable, Seconds] = {}
-        self._of_calls: dict[Hashable, CallOnCard] = {}
+        self._kernel_cache: dict[Hashable, Seconds] = {}
+        self._call_cache: dict[Hashable, CallCost] = {}
         for number, event in enumerate(epoch.replayed.events):
-            work, posts = self._kernels(event, card), []
+            work, posts = self._price_event(event, card), []
             handling = np.zeros(len(TimePart))
-            if epoch.measured:  # what the processor did in a call, it did while the bytes travelled
+            if epoch.is_measured:  # the processor seconds of a call were spent while its bytes were in flight
                 (handling if event.key.op in MOVING else work)[TimePart.MEASURED] = event.cpu_seconds
             for call in epoch.calls.get(number, ()):
-                on_links, woken, handled = self._call(call, card)
-                if epoch.measured:  # an empty message costs its rank next to nothing but time
-                    on_links = on_links + woken
+                cost = self._price_call(call, card)
+                on_links = cost.links
+                if epoch.is_measured:  # waking takes time, and hardly any work of the rank
+                    on_links = on_links + cost.wakeup
                 else:
-                    work += woken
-                handling += handled
+                    work += cost.wakeup
+                handling += cost.handling
                 self._links[number] = self._links.get(number, 0.0) + on_links
-                if call.posted:
+                if call.is_poster:
                     posts.append((call.name, float(on_links.sum())))
-            # Of the cores' time for the bytes, the rank's own thread had a part.
+            # The measured seconds of the rank's own thread are part of the cores' time for the bytes.
             handling[TimePart.CPU] = max(0.0, handling[TimePart.CPU] - handling[TimePart.MEASURED])
             waits_for = event.waits_for if event.waits_for != NO_INDEX else number
-            needs = () if event.leaves else epoch.names(waits_for)
-            self.items.append(Item(float(work.sum()), posts, needs, handling=float(handling.sum())))
+            needs = () if event.leaves else epoch.message_names(waits_for)
+            self.items.append(WorkItem(float(work.sum()), posts, needs, handling=float(handling.sum())))
             self._work.append(work + handling)
             if event.prefetched_after != NO_INDEX and card.rates.cores_per_node is None:
-                self._move_aside(number, event.prefetched_after + 1)
+                self._move_to_background(number, event.prefetched_after + 1)
 
-    def _kernels(self, event: Event, card: MachineCard) -> Seconds:
-        """The seconds of an event's kernels and copies, for the caller to change. Many events are alike."""
+    def _price_event(self, event: Event, card: MachineCard) -> Seconds:
+        """Return the seconds of an event's kernels and copies, as a copy of the cached ones of equal events."""
         assert card.rates and card.links
-        alike = event.kernels, event.streamed, event.drawn, event.copies, event.copied, *event.products
-        if alike not in self._of_kernels:
-            self._of_kernels[alike] = kernel_seconds(event, card.rates) + copy_seconds(event, card.links)
-        return self._of_kernels[alike].copy()
+        key = event.kernels, event.streamed, event.drawn, event.copies, event.copied, *event.products
+        if key not in self._kernel_cache:
+            self._kernel_cache[key] = price_kernels(event, card.rates) + price_copies(event, card.links)
+        return self._kernel_cache[key].copy()
 
-    def _call(self, call: IssuedCall, card: MachineCard) -> "CallOnCard":
-        """The seconds of a call. Many calls are alike."""
+    def _price_call(self, call: IssuedCall, card: MachineCard) -> CallCost:
+        """Return the cost of a call, cached by axis, peer and size."""
         assert card.links
-        alike = call.key.axis, call.peer, call.moved
-        if alike not in self._of_calls:
-            on_cores, on_links = call_seconds(call.moved, self.epoch.placed(call, card.links), card)
-            woken = np.where(LATENCIES, on_cores, 0.0)
-            self._of_calls[alike] = CallOnCard(on_links, woken, on_cores - woken)
-        return self._of_calls[alike]
+        key = call.key.axis, call.peer, call.bytes
+        if key not in self._call_cache:
+            on_cores, on_links = price_call(call.bytes, self.epoch.place_call(call, card.links), card)
+            wakeup = np.where(LATENCIES, on_cores, 0.0)
+            self._call_cache[key] = CallCost(on_links, wakeup, on_cores - wakeup)
+        return self._call_cache[key]
 
-    def _move_aside(self, number: int, first: int) -> None:
-        """Leaves the work of an event to the background thread, from the item `first` on; the event waits for it."""
-        item, begun = self.items[number], ("background", self.epoch.replayed.rank, number)
+    def _move_to_background(self, number: int, first: int) -> None:
+        """Move the work of item `number` to the background thread, which may start it at item `first`."""
+        item, piece = self.items[number], ("background", self.epoch.replayed.rank, number)
         self._links[number] = self._links.get(number, 0.0) + self._work[number]
-        self.items[number] = item._replace(work=0.0, needs=(*item.needs, begun))
+        self.items[number] = item._replace(work=0.0, needs=(*item.needs, piece))
         earlier = self.items[first]
-        self.items[first] = earlier._replace(begins=(*earlier.begins, (begun, item.work)))
+        self.items[first] = earlier._replace(background=(*earlier.background, (piece, item.work)))
 
-    def seconds(self, line: Played) -> float:
-        """The seconds of the whole epoch: steps beyond those that were replayed are as the last of these."""
+    def epoch_seconds(self, timeline: Timeline) -> float:
+        """Return the seconds of the whole epoch: the last replayed step is repeated for all later steps."""
         first = self.epoch.replayed.first_of_step[-1]
-        return line.ends[-1] + self.epoch.repetitions * (
-            line.ends[-1] - (line.ends[first - 1] if first else 0.0)
+        return timeline.ends[-1] + self.epoch.repetitions * (
+            timeline.ends[-1] - (timeline.ends[first - 1] if first else 0.0)
         )
 
-    def repeated(self, item: int) -> int:
-        """The number of times that an item stands for in the whole epoch."""
+    def count_repetitions(self, item: int) -> int:
+        """Return how often an item occurs in the whole epoch."""
         return 1 + self.epoch.repetitions * (item >= self.epoch.replayed.first_of_step[-1])
 
-    def shares(self, item: int, *, waits: bool) -> Seconds:
-        """The share of each part in the work of an item, or in the messages that the item waits for."""
+    def part_shares(self, item: int, *, is_waiting: bool) -> Seconds:
+        """Return the share of each part in the work of an item, or in the messages that it waits for."""
         event = self.epoch.replayed.events[item]
         number = event.waits_for if event.waits_for != NO_INDEX else item
-        seconds = self._links.get(number) if waits else self._work[item]
+        seconds = self._links.get(number) if is_waiting else self._work[item]
         total = 0.0 if seconds is None else float(seconds.sum())
         return seconds / total if seconds is not None and total else np.zeros(len(TimePart))
 
 
-def _axes(key: Key) -> list[AxisName]:
+def _split_axes(key: Key) -> list[AxisName]:
     return [AxisName(name) for name in (key.axis or "").split("+")]
 
 
-def _moved(event: Event) -> CallBytes:
-    """The bytes of a call, in the type that travels."""
+def _count_bytes(event: Event) -> CallBytes:
+    """Return the bytes of a call, in the data type that is sent."""
     amounts = event.amounts
     width = amounts.bytes / amounts.words_payload if amounts.words_payload else 0.0
     return CallBytes(event.key.op, amounts.bytes, width * amounts.words_received)
 
 
-def _together(one: CallBytes, other: CallBytes) -> CallBytes:
-    return CallBytes(one.op, one.whole + other.whole, one.received + other.received)
+def _add_bytes(one: CallBytes, other: CallBytes) -> CallBytes:
+    return CallBytes(one.op, one.buffer + other.buffer, one.received + other.received)
 
 
-def _place(grid: Mapping[AxisName, int], axes: Sequence[AxisName], index: int) -> dict[AxisName, int]:
-    """The coordinates of a member of an axis, or of several axes as one."""
+def _member_coordinates(
+    grid: Mapping[AxisName, int], axes: Sequence[AxisName], index: int
+) -> dict[AxisName, int]:
+    """Return the coordinates of a member of an axis, or of several axes as one."""
     return coordinates({axis: grid[axis] for axis in axes}, index)

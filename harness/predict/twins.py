@@ -1,17 +1,17 @@
-"""Sizes of a graph that is not built, from three smaller twins of it.
+"""Predicts an epoch on a graph that is not built, by extrapolation from three smaller twins of it.
 
-What a strategy sends and multiplies may depend on where the edges lie: on the boundary of a part, on the neighbours
-that a sample meets, on the rows that a cache has. A card does not tell that. So the strategy is replayed on twins of
-the graph (`harness.store.catalog`), in the same order of vertices and on the same grid. A rank issues the same kernels
-and calls on every twin. Each of their sizes x grows from twin to twin as a power of the number of vertices n:
+What a strategy sends and multiplies may depend on where the edges lie: on the boundaries of parts, on the neighbours
+that a sample reaches, on the rows in a cache. The card of a graph does not contain that. The strategy is therefore
+replayed on twins of the graph (`harness.store.catalog`), with the same order of vertices and on the same grid. A rank
+issues the same kernels and calls on every twin. Each of their sizes x grows as a power of the number of vertices n:
 
     dx / x = b(n) dn / n        b = 0 for weights and mini-batches, 1 for the rows of a rank
 
-and b falls as a power of n, where a larger graph no longer adds neighbours to a mini-batch. The three twins tell b and
-its fall. No size shrinks, and b neither exceeds 1 nor rises.
+The exponent b decreases as a power of n where a larger graph no longer adds neighbours to a mini-batch. Three twins
+determine b and its decrease. Sizes never shrink, and b neither exceeds 1 nor increases.
 
-How far b falls beyond the largest twin is the uncertain part. The epoch is predicted with the b of the two largest
-twins, too, as if it fell no further; the factor between both predictions joins the interval.
+The decrease of b beyond the largest twin is uncertain. The epoch is therefore also predicted with the constant b of the
+two largest twins, and the ratio of the two predictions widens the interval.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,49 +21,53 @@ from math import exp, expm1, log
 from harness.errors import UserError
 from harness.ledger.tape import Event, ProductShape
 from harness.predict.prediction import (
-    STEPS,
+    REPLAYED_STEPS,
+    PredictedSeconds,
     Prediction,
     RankEpoch,
-    SecondsBetween,
     check_card,
-    extremes,
-    priced,
-    replayed_ranks,
+    price_epochs,
+    replay_ranks,
+    representative_ranks,
 )
 from harness.spec.machine_card import MachineCard
 from harness.strategy import Ready, Strategy
 
 TWINS = 3
 
-Law = Callable[[Sequence[float]], float]
-"""A size of the graph, by the same size of three twins."""
+SizeLaw = Callable[[Sequence[float]], float]
+"""Extrapolates a size of the graph from the same size of three twins."""
 
 
 def predict_from_twins(
     strategy: Strategy, card: MachineCard, twins: Sequence[Ready], ranks: Sequence[int] | None = None
 ) -> Prediction:
-    """Predicts an epoch on a graph by the same strategy on three twins, the smallest first."""
+    """Predict an epoch on a graph from the same strategy on three twins, the smallest first."""
     check_card(card)
     assert len(twins) == TWINS
     _check_sizes(strategy, twins)
-    ranks = ranks or extremes(twins[-1])
-    counted = [replayed_ranks(each, ranks) for each in twins]
+    ranks = ranks or representative_ranks(twins[-1])
+    replays = [replay_ranks(each, ranks) for each in twins]
     sizes = [each.strategy.facts.vertices for each in (*twins, Ready(strategy))]
-    bent, straight = (
-        priced(
-            [_grown(strategy, each, growth(sizes, bends=bends)) for each in zip(*counted, strict=True)],
-            card,
-        )
-        for bends in (True, False)
+    laws = (fit_growth(sizes, is_slowing=is_slowing) for is_slowing in (True, False))
+    slowing, constant = (
+        price_epochs([_extrapolate_rank(strategy, each, law) for each in zip(*replays, strict=True)], card)
+        for law in laws
     )
-    return replace(bent, seconds=_wider(bent.seconds, straight.seconds.value / bent.seconds.value))
+    ratio = constant.seconds.value / slowing.seconds.value
+    return replace(slowing, seconds=_widen_interval(slowing.seconds, ratio))
 
 
-def growth(vertices: Sequence[int], *, bends: bool) -> Law:
-    """The law of a graph of so many vertices, the last, by three twins."""
+def fit_growth(vertices: Sequence[int], *, is_slowing: bool) -> SizeLaw:
+    """Return the law that extrapolates sizes to a graph.
+
+    Args:
+        vertices: The numbers of vertices of the three twins, and of the graph.
+        is_slowing: Whether the exponent b decreases beyond the largest twin.
+    """
     x = [log(n) for n in vertices]
     steps = [x[1] - x[0], x[2] - x[1]]
-    middle = (x[2] - x[0]) / 2  # between the middles of both steps
+    middle = (x[2] - x[0]) / 2  # distance between the midpoints of both steps
 
     def law(sizes: Sequence[float]) -> float:
         if min(sizes) <= 0 or sizes[2] <= sizes[1]:
@@ -72,53 +76,56 @@ def growth(vertices: Sequence[int], *, bends: bool) -> Law:
             min(max(log(large / small) / step, 0.0), 1.0)
             for small, large, step in zip(sizes, sizes[1:], steps, strict=False)
         )
-        fall = max(log(before / b), 0.0) / middle if bends and before > 0 else 0.0
-        at_end = b * exp(-fall * steps[1] / 2)
-        distance = -expm1(-fall * (x[3] - x[2])) / fall if fall else x[3] - x[2]
-        return sizes[2] * exp(at_end * distance)
+        decay = max(log(before / b), 0.0) / middle if is_slowing and before > 0 else 0.0
+        b_at_largest = b * exp(-decay * steps[1] / 2)
+        distance = -expm1(-decay * (x[3] - x[2])) / decay if decay else x[3] - x[2]
+        return sizes[2] * exp(b_at_largest * distance)
 
     return law
 
 
-def _wider(seconds: SecondsBetween, off: float) -> SecondsBetween:
-    """The interval with a further, independent factor."""
-    spread = exp((log(seconds.high / seconds.value) ** 2 + log(off) ** 2) ** 0.5)
-    return SecondsBetween(seconds.value, seconds.value / spread, seconds.value * spread)
+def _widen_interval(seconds: PredictedSeconds, factor: float) -> PredictedSeconds:
+    """Widen an interval by a further, independent factor."""
+    spread = exp((log(seconds.high / seconds.value) ** 2 + log(factor) ** 2) ** 0.5)
+    return PredictedSeconds(seconds.value, seconds.value / spread, seconds.value * spread)
 
 
 def _check_sizes(strategy: Strategy, twins: Sequence[Ready]) -> None:
-    """Refuses twins whose features have another width, or whose epochs have too few steps to show the usual one."""
+    """Raise UserError for twins with other widths than the graph, or with too few steps an epoch."""
     spec, facts = strategy.spec, strategy.facts
     if len({twin.strategy.facts.vertices for twin in twins}) < TWINS:
-        raise UserError(f"two twins of {spec.dataset.name} have equally many vertices: take others.")
+        raise UserError(f"Two twins of {spec.dataset.name} have equally many vertices. Choose other twins.")
     for twin in twins:
         name = twin.strategy.spec.dataset.name
         if (twin.strategy.facts.features, twin.strategy.facts.classes) != (facts.features, facts.classes):
-            raise UserError(f"{name} has other widths than {spec.dataset.name}, so its sizes tell nothing.")
-        if min(twin.strategy.steps, STEPS + 1) != min(strategy.steps, STEPS + 1):
             raise UserError(
-                f"{name} is too small for mini-batches of {spec.training.batch} on {spec.ranks} ranks: take larger "
+                f"{name} has other widths of features or classes than {spec.dataset.name}, so its sizes cannot be "
+                "extrapolated."
+            )
+        if min(twin.strategy.steps, REPLAYED_STEPS + 1) != min(strategy.steps, REPLAYED_STEPS + 1):
+            raise UserError(
+                f"{name} is too small for mini-batches of {spec.training.batch} on {spec.ranks} ranks. Choose larger "
                 "twins, or a smaller training.batch."
             )
 
 
-def _grown(strategy: Strategy, twins: Sequence[RankEpoch], law: Law) -> RankEpoch:
-    """A rank of the graph, by the same rank of its twins."""
+def _extrapolate_rank(strategy: Strategy, twins: Sequence[RankEpoch], law: SizeLaw) -> RankEpoch:
+    """Extrapolate a rank of the graph from the same rank of its twins."""
     replays, last = [each.replayed for each in twins], twins[-1]
-    issued = [[_issued(event) for event in each.events] for each in replays]
-    if issued.count(issued[-1]) < len(issued):
+    structures = [[_event_structure(event) for event in each.events] for each in replays]
+    if structures.count(structures[-1]) < len(structures):
         raise UserError(
-            "A rank issues other kernels or calls on a larger twin, so its sizes cannot be extrapolated. Where a "
-            "parameter counts vertices, as those of a bin, make it larger than a rank's part of the graph."
+            "A rank issues other kernels or calls on a larger twin, so its sizes cannot be extrapolated. If a "
+            "parameter counts vertices, such as the size of a bin, make it larger than a rank's part of the graph."
         )
-    events = [_grown_event(each, law) for each in zip(*(each.events for each in replays), strict=True)]
+    events = [_extrapolate_event(each, law) for each in zip(*(each.events for each in replays), strict=True)]
     peak = round(law([each.peak_bytes for each in replays]))
     grown = replace(last.replayed, events=events, peak_bytes=peak)
-    return RankEpoch(strategy, grown, last.played, strategy.steps - len(grown.first_of_step))
+    return RankEpoch(strategy, grown, last.simulated, strategy.steps - len(grown.first_of_step))
 
 
-def _issued(event: Event) -> tuple[object, ...]:
-    """Everything of an event but its sizes."""
+def _event_structure(event: Event) -> tuple[object, ...]:
+    """Return everything about an event except its sizes."""
     return (
         event.key,
         len(event.products),
@@ -129,9 +136,9 @@ def _issued(event: Event) -> tuple[object, ...]:
     )
 
 
-def _grown_event(twins: Sequence[Event], law: Law) -> Event:
-    def size(of: Callable[[Event], float]) -> float:
-        return law([of(each) for each in twins])
+def _extrapolate_event(twins: Sequence[Event], law: SizeLaw) -> Event:
+    def size(get_size: Callable[[Event], float]) -> float:
+        return law([get_size(each) for each in twins])
 
     last = twins[-1]
     amounts = replace(
@@ -142,12 +149,14 @@ def _grown_event(twins: Sequence[Event], law: Law) -> Event:
         flops=round(size(lambda each: each.amounts.flops)),
         bytes_touched=round(size(lambda each: each.amounts.bytes_touched)),
     )
-    products = [_grown_product(each, law) for each in zip(*(each.products for each in twins), strict=True)]
+    products = [
+        _extrapolate_product(each, law) for each in zip(*(each.products for each in twins), strict=True)
+    ]
     streamed = round(size(lambda each: each.streamed))
     drawn, copied = round(size(lambda each: each.drawn)), round(size(lambda each: each.copied))
     return replace(last, amounts=amounts, products=products, streamed=streamed, drawn=drawn, copied=copied)
 
 
-def _grown_product(twins: Sequence[ProductShape], law: Law) -> ProductShape:
+def _extrapolate_product(twins: Sequence[ProductShape], law: SizeLaw) -> ProductShape:
     rows, inner, columns, nonzeros = (round(law(sizes)) for sizes in list(zip(*twins, strict=True))[:4])
     return twins[-1]._replace(rows=rows, inner=inner, columns=columns, nonzeros=nonzeros)

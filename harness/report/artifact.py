@@ -18,7 +18,7 @@ from harness.figures.drawing import tables_digest
 from harness.files import is_plain_file, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.report import summary
-from harness.results.parquet import read_claims_of, read_collected
+from harness.results.parquet import read_claims_table, read_collected
 from harness.results.schema import OK, TABLES
 from harness.untrusted import spreadsheet_cell
 from harness.validation import check_name, format_value
@@ -33,7 +33,7 @@ def pack(
     root: Path, tables: Path, figures: Path, report: Path, out: Path, on_step: OnStep = ignore_step
 ) -> Path:
     """Writes the archive `out`; returns its path."""
-    runs, claims = read_collected(tables, "runs"), read_claims_of(tables)
+    runs, claims = read_collected(tables, "runs"), read_claims_table(tables)
     if not report.is_file() or tables_digest(tables) not in report.read_text(encoding="utf-8"):
         raise UserError(f"{report} is not the report of these tables. `harness report` writes it.")
     names = [name for name in (*TABLES, "claims") if (tables / f"{name}.parquet").is_file()]

@@ -26,7 +26,7 @@ from harness.progress import OnStep, ignore_step
 from harness.report import run_panels, summary
 from harness.report.drawing_check import check_drawing
 from harness.report.result_tables import Heading, answer, claims, graphs, results, scoreboard
-from harness.results.parquet import read_claims_of, read_collected
+from harness.results.parquet import read_claims_table, read_collected
 from harness.results.schema import SCHEMA
 from harness.spec.plan import read_plan
 
@@ -50,7 +50,7 @@ def write(
             "`harness run` or the workflow makes runs; then `harness collect`."
         )
     digest = tables_digest(tables)
-    judged, of_runs = read_claims_of(tables), read_tables(tables)
+    judged, of_runs = read_claims_table(tables), read_tables(tables)
     shared = divided(runs, judged)
     pictures = {kind.name: _pictures(figures, kind.name, shared[kind.panels], digest) for kind in KINDS}
     if not any(pictures.values()):

@@ -226,7 +226,7 @@ def answer(panel: Panel, tables: Tables) -> list[str]:
     which, second = ("The next strategy", others.iloc[0]) if len(others) else ("Next", done.iloc[1])
     side = statistics.Side(panel.runs, tables.epochs, tables.ledgers)
     one, two = (_launched(panel, row) for row in (first, second))
-    apart = statistics.difference(one, two, side, side)
+    apart = statistics.compute_difference(one, two, side, side)
     sure = _sure(first, second) if first.source == "measured" else _predicted(one, two)
     said = [
         f"Fastest: {_named(first)}, {three_digits(first.seconds * unit.per_second)} {unit.name} an epoch. "

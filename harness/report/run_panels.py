@@ -19,8 +19,8 @@ from harness.figures.kind import Tables
 from harness.figures.palette import GROUPS
 from harness.ledger import Direction, Op, Phase
 from harness.progress import OnStep, ignore_step, report_steps
-from harness.results.collect import cause
-from harness.results.epoch_parts import TimedEpoch, columns_of, middle_epochs
+from harness.results.collect import describe_cause
+from harness.results.epoch_parts import TimedEpoch, middle_epochs, take_columns
 from harness.results.schema import MISSING, OK
 from harness.spec.spec import canonical_json
 
@@ -74,7 +74,7 @@ def _entry(number: int, run: "pd.Series[Any]", tables: Tables, texts: Shared) ->
         "name": texts.number(_name(run)),
         "launch": _launch(run),
         "status": str(run.status),
-        "cause": cause(run) if run.status != OK else "",
+        "cause": describe_cause(run) if run.status != OK else "",
         "facts": [[texts.number(key), value] for key, value in facts(run)],
         "from": [[texts.number(key), texts.number(value)] for key, value in origin(run)],
         "command": texts.number(str(run["provenance.command"])) if run["provenance.command"] else None,
@@ -213,7 +213,7 @@ def _timelines(run: "pd.Series[Any]", tables: Tables, texts: Shared) -> list[lis
     }
     chosen = np.flatnonzero(ledger.epoch.to_numpy() == epoch)
     keyed: dict[int, list[dict[str, Any]]] = {}
-    for values in zip(*columns_of(ledger, ("rank", *PLACED), chosen), strict=True):
+    for values in zip(*take_columns(ledger, ("rank", *PLACED), chosen), strict=True):
         keyed.setdefault(values[0], []).append(dict(zip(PLACED, values[1:], strict=True)))
     return [
         [

@@ -8,9 +8,9 @@ import pandas as pd
 
 from harness.figures.palette import place_of
 from harness.figures.units import three_digits
-from harness.results.collect import cause, error_origin
+from harness.results.collect import describe_cause, error_origin
 from harness.results.schema import MISSING, OK, STATUSES
-from harness.results.statistics import oversubscribed
+from harness.results.statistics import find_oversubscribed
 from harness.spec.dataset import DatasetChoice
 
 Runs = pd.DataFrame
@@ -72,7 +72,7 @@ def notes(runs: Runs) -> list[str]:
     dirty = int(measured["provenance.dirty"].fillna(False).sum())
     hosts = set(measured["provenance.host"])
     protocols = set(runs.protocol[runs.status != MISSING])
-    crowded = oversubscribed(measured)
+    crowded = find_oversubscribed(measured)
     busy = int((~crowded & (measured["provenance.load_average"] > measured["provenance.cores"])).sum())
     stores = measured.groupby(STORE)["provenance.store_manifest"]
     beyond = sorted({setting for extra in runs.extra for setting in _beyond(extra)})
@@ -148,7 +148,7 @@ def failures(runs: Runs) -> list[Failure]:
     """Every run that is not ok, with its cause."""
     failed = runs[runs.status != OK]
     return [
-        Failure(run.label, run.status, cause(run), error_origin(run["error.trace"]), run["error.trace"])
+        Failure(run.label, run.status, describe_cause(run), error_origin(run["error.trace"]), run["error.trace"])
         for _, run in failed.iterrows()
     ]
 

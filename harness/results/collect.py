@@ -1,8 +1,8 @@
-"""Collects run folders into tables: `runs` with one row a run, and the rows of all runs under each other.
+"""Collects run folders into tables: `runs` with one row for each run, and the concatenated tables of all runs.
 
-The tables are a function of the records: collecting twice changes no file. A failed run is a row like any other, and a
-run that a plan lists without a record is a row of status missing. The rows of a run that was collected before are taken
-from the tables in place: only new or repeated runs are read whole.
+The tables are a function of the records: collecting twice changes no file. Failed runs have rows too, and a planned run
+without a record has a row with status missing. Runs that were collected before are copied from the existing tables, so
+only new or repeated runs are read completely.
 """
 
 import json
@@ -22,47 +22,47 @@ from harness.errors import UserError
 from harness.files import complete_folders, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results import parquet
-from harness.results.record import Record, find_run, left_out, read_record, read_records
-from harness.results.run_row import flatten
+from harness.results.record import Record, describe_refused, find_run, read_record, read_records
+from harness.results.run_row import flatten_record
 from harness.results.schema import MISSING, OK, RUN_TABLES, RUNS, TABLES
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
 from harness.untrusted import escape_line
 
 ORDER = ["dataset.name", "strategy.name", "ranks", "grid", "launch"]
-"""The columns that order the runs; those that agree in them stand as the plan lists them, all others by parameters."""
+"""The columns by which runs are sorted. Ties are in the order of the plan, and then by parameters."""
 
 
 @dataclass(frozen=True)
-class Collected:
-    """The collected runs, for a program and for a person."""
+class Collection:
+    """The result of collecting, for programs and for people."""
 
     out: Path
     runs: pd.DataFrame
     refused: Sequence[UserError] = ()
-    """Why folders were left out: they hold no whole record."""
+    """The reasons why folders without a whole record were left out."""
 
     @property
     def failures(self) -> pd.DataFrame:
-        """The runs that are not ok, missing ones included."""
+        """The runs whose status is not ok, including missing ones."""
         return self.runs[self.runs.status != OK]
 
     @property
     def below_bound(self) -> pd.DataFrame:
-        """The runs that are ok and received fewer words than their lower bound: one of the two is wrong.
+        """The successful runs that received fewer words than their lower bound, so the ledger or the bound is wrong.
 
-        Newer versions record such a run as failed.
+        Newer versions record such runs as failed.
         """
         ok = self.runs[self.runs.status == OK]
         return ok[ok.words_received < ok.words_floor]
 
     @property
-    def complete(self) -> bool:
-        """Whether every run was recorded and succeeded, all accounts hold, and no folder was left out."""
+    def is_complete(self) -> bool:
+        """True if all runs succeeded, none is below its lower bound, and no folder was left out."""
         return self.failures.empty and self.below_bound.empty and not self.refused
 
     def as_dict(self) -> dict[str, Any]:
-        """Counts and failures."""
+        """Return the counts and failures as JSON data."""
         columns = ["run_id", "label", "status", "error.rank", "error.type", "error.message"]
         bounds = ["run_id", "label", "words_received", "words_floor"]
         return {
@@ -74,7 +74,7 @@ class Collected:
         }
 
     def as_text(self) -> str:
-        """A line of counts, then the failures and the way out, then runs below their bounds and folders left out."""
+        """Return a line of counts, the failures and what to do, and warnings about bounds and folders left out."""
         counts = ", ".join(f"{count} {status}" for status, count in self.runs.status.value_counts().items())
         head = f"{len(self.runs)} runs ({counts}) in {self.out / 'runs.parquet'}"
         warning = [
@@ -82,17 +82,15 @@ class Collected:
             f"{run.words_floor:,.0f}, so the ledger or the bound is wrong. Repeat it with `harness run --fresh`."
             for _, run in self.below_bound.iterrows()
         ]
-        warning += [left_out(self.refused)] if self.refused else []
+        warning += [describe_refused(self.refused)] if self.refused else []
         if self.failures.empty:
             return "\n".join([head, *warning])
         width = self.failures.label.str.len().max()
         lines = [
-            f"  {escape_line(run.label):<{width}}  {run.status:<7}  {escape_line(cause(run))}"
+            f"  {escape_line(run.label):<{width}}  {run.status:<7}  {escape_line(describe_cause(run))}"
             for _, run in self.failures.iterrows()
         ]
-        way_out = (
-            "A failed or missing run is tried again by `harness run --spec FILE`, others with --fresh too."
-        )
+        way_out = "To repeat a failed or missing run: `harness run --spec FILE`. To repeat any other run, add --fresh."
         return "\n".join([head, *lines, way_out, *warning])
 
 
@@ -100,52 +98,57 @@ def collect(
     runs: Path | Sequence[Path],
     out: Path,
     plan: Path | None = None,
-    beside: Sequence[Path] = (),
+    unplanned: Sequence[Path] = (),
     on_step: OnStep = ignore_step,
-) -> Collected:
-    """Makes the tables under `out` from all run folders under `runs`, or from those of a plan.
+) -> Collection:
+    """Collect run folders into tables.
 
-    A run that several places have is taken from the first of them. `beside` are folders of records that no plan lists:
-    values that papers print, predictions, emulations.
+    Args:
+        runs: The folders of runs. If several contain the same run, the first one is used.
+        out: The folder of the tables.
+        plan: Collect only the runs of this plan, and add rows for its missing runs.
+        unplanned: Further folders, whose records are collected although no plan lists them: values that papers print,
+            predictions and emulations.
+        on_step: Called before each step.
     """
     places = [runs] if isinstance(runs, Path) else list(runs)
     found: dict[str, Path] = {}
     for place in reversed(places):
         if not place.is_dir():
             raise UserError(
-                f"There is no folder of runs {place}. `harness run` makes one, or name another by --runs."
+                f"The folder of runs {place} does not exist. `harness run` makes it, or name another one with --runs."
             )
         found |= {path.name: path for path in complete_folders(place)}
     planned = read_plan(plan).runs_by_id if plan else {run_id: {} for run_id in sorted(found)}
     order = list(planned) if plan else []
-    unplanned = {path.name: path for place in beside for path in complete_folders(place)}
-    found, planned = found | unplanned, planned | {run_id: {} for run_id in sorted(unplanned)}
+    others = {path.name: path for place in unplanned for path in complete_folders(place)}
+    found, planned = found | others, planned | {run_id: {} for run_id in sorted(others)}
     folders = [found[run_id] for run_id in planned if run_id in found]
     records, refused = read_records(report_steps(folders, lambda folder: f"reading {folder.name}", on_step))
     while True:
         try:
-            frame, files = _tables(records, planned, order, out, on_step, several=len(places) > 1)
-        except UserError:  # of a damaged table: the others are looked for at once
-            sound, damaged = _with_sound_tables(records)
+            frame, files = _build_tables(records, planned, order, out, on_step, several=len(places) > 1)
+        except UserError:  # a table is damaged: find all other damaged tables too
+            sound, damaged = _split_damaged(records)
             if len(sound) == len(records):
                 raise
             records, refused = sound, refused + damaged
         else:
-            there = [record for record in records if record.folder.is_dir()]
-            if len(there) == len(records):
+            remaining = [record for record in records if record.folder.is_dir()]
+            if len(remaining) == len(records):
                 break
-            records = there  # `harness runs prune` has removed the others meanwhile
+            records = remaining  # `harness runs prune` has removed the others meanwhile
     if not records:
         owner = f" of the plan {plan}" if plan else ""
         some = " and ".join(map(str, places))
         if refused:
-            raise UserError(f"{some} holds no run{owner} that can be read. {left_out(refused)}")
-        raise UserError(f"{some} holds no run{owner} yet. `harness run` or the workflow makes some.")
+            raise UserError(f"{some} holds no run{owner} that can be read. {describe_refused(refused)}")
+        raise UserError(f"{some} holds no run{owner} yet. Make runs with `harness run` or the workflow.")
     replace_files({out / f"{name}.parquet": data for name, data in files.items()})
-    return Collected(out, frame, refused)
+    return Collection(out, frame, refused)
 
 
-def _tables(
+def _build_tables(
     records: Sequence[Record],
     planned: Mapping[str, dict[str, Any]],
     order: Sequence[str],
@@ -154,26 +157,28 @@ def _tables(
     *,
     several: bool,
 ) -> tuple[pd.DataFrame, dict[str, bytes]]:
-    """The table `runs`, and the files of all tables by name. Nothing without records."""
+    """Return the table `runs`, and the content of all files by table name. Both are empty without records."""
     if not records:
         return pd.DataFrame(), {}
     by_id = {record.record["run_id"]: record for record in records}
     rows = [record.row | {"origin": str(record.folder.parent) if several else ""} for record in records]
-    rows += [_missing(run) for run_id, run in planned.items() if run_id not in by_id and run]
-    frame = _in_order(parquet.conform(pd.DataFrame(rows), RUNS), order)
+    rows += [_make_missing_row(run) for run_id, run in planned.items() if run_id not in by_id and run]
+    frame = _sort_runs(parquet.conform_frame(pd.DataFrame(rows), RUNS), order)
     ordered = [by_id[run_id] for run_id in frame.run_id if run_id in by_id]
     summary = [parquet.to_arrow(frame, RUNS)]
-    mark = sha256(parquet.to_bytes(summary, RUNS)).hexdigest()  # a function of the records, as the tables are
-    known = _unchanged(out, frame)
+    mark = sha256(parquet.serialize_table(summary, RUNS)).hexdigest()  # depends only on the records
+    known = _find_unchanged(out, frame)
     files = {
-        name: parquet.to_bytes(_rows(ordered, name, _collected(out, name, known)), TABLES[name], mark)
+        name: parquet.serialize_table(
+            _iterate_rows(ordered, name, _load_collected_rows(out, name, known)), TABLES[name], mark
+        )
         for name in report_steps(RUN_TABLES, lambda name: f"writing {name}", on_step)
     }
-    return frame, {**files, "runs": parquet.to_bytes(summary, RUNS, mark)}
+    return frame, {**files, "runs": parquet.serialize_table(summary, RUNS, mark)}
 
 
-def _with_sound_tables(records: Sequence[Record]) -> tuple[list[Record], list[UserError]]:
-    """The records whose tables can all be read, and the refusals of the others but for runs that are gone."""
+def _split_damaged(records: Sequence[Record]) -> tuple[list[Record], list[UserError]]:
+    """Return the records whose tables can be read, and the errors of the others. Removed runs are in neither."""
     sound, damaged = [], []
     for record in records:
         try:
@@ -186,39 +191,41 @@ def _with_sound_tables(records: Sequence[Record]) -> tuple[list[Record], list[Us
     return sound, damaged
 
 
-def _in_order(frame: pd.DataFrame, planned: Sequence[str]) -> pd.DataFrame:
+def _sort_runs(frame: pd.DataFrame, planned: Sequence[str]) -> pd.DataFrame:
     places = {run_id: place for place, run_id in enumerate(planned)}
     place = frame.run_id.map(lambda run_id: places.get(run_id, len(places)))
     by = [*ORDER, "place", "strategy.params", "run_id"]
     return frame.assign(place=place).sort_values(by, ignore_index=True).drop(columns="place")
 
 
-def side_of_run(folder: Path) -> Side:
-    """One run folder as a side of a comparison."""
+def load_side_of_run(folder: Path) -> Side:
+    """Load a run folder as one side of a comparison."""
     record = read_record(folder)
     run_id = str(record.record["run_id"])
-    frame = parquet.conform(pd.DataFrame([record.row | {"origin": ""}]), RUNS)
+    frame = parquet.conform_frame(pd.DataFrame([record.row | {"origin": ""}]), RUNS)
     tables = {name: record.rows(name).to_pandas() for name in ("epochs", "ledger")}
     return Side(frame, *({run_id: rows} if len(rows) else {} for rows in tables.values()))
 
 
-def side_of(name: str, runs: Path) -> Side:
-    """The runs that a name stands for: a folder of collected tables, a run folder, or the beginning of a run's id."""
+def load_side(name: str, runs: Path) -> Side:
+    """Load the runs of a name: a folder of collected tables, a run folder, or the beginning of a run id."""
     folder = Path(name)
     if (folder / "runs.parquet").is_file():
-        frames = (parquet.by_run(parquet.read_collected(folder, table)) for table in ("epochs", "ledger"))
+        frames = (
+            parquet.group_by_run(parquet.read_collected(folder, table)) for table in ("epochs", "ledger")
+        )
         return Side(parquet.read_collected(folder, "runs"), *frames)
     try:
-        return side_of_run(find_run(runs, name))
+        return load_side_of_run(find_run(runs, name))
     except UserError as error:
         if folder.is_dir():
-            way_out = "A folder of tables has runs.parquet: `harness collect` makes one."
+            way_out = "A folder of tables contains runs.parquet: make one with `harness collect`."
             raise UserError(f"{error} {way_out}") from None
         raise
 
 
-def cause(run: "pd.Series[Any]") -> str:
-    """The cause of a failed or missing run, in a line."""
+def describe_cause(run: "pd.Series[Any]") -> str:
+    """Describe the cause of a failed or missing run in one line."""
     if run.status == MISSING:
         return "planned, but never recorded"
     rank = run["error.rank"]
@@ -244,10 +251,10 @@ def error_origin(trace: str) -> str:
     return f"{file}, line {line}" + (f" ({'.'.join(package)})" if package else "")
 
 
-def _unchanged(out: Path, frame: pd.DataFrame) -> set[str]:
-    """The runs whose row in the tables in place is the one of `frame`.
+def _find_unchanged(out: Path, frame: pd.DataFrame) -> set[str]:
+    """Return the ids of the runs whose row in the existing tables is the same as in `frame`.
 
-    The row of a run has its record whole, with medians of measured times: a run that is repeated has another row.
+    A row contains the whole record with its measured times, so a repeated run has another row.
     """
     try:
         before = parquet.read_collected(out, "runs").set_index("run_id")
@@ -260,12 +267,12 @@ def _unchanged(out: Path, frame: pd.DataFrame) -> set[str]:
     return set(both[same])
 
 
-def _collected(out: Path, name: str, runs: set[str]) -> dict[str, pa.Table]:
-    """The rows of these runs in a table in place, by run."""
+def _load_collected_rows(out: Path, name: str, runs: set[str]) -> dict[str, pa.Table]:
+    """Load the rows of these runs from an existing table, by run id."""
     if not runs:
         return {}
     try:
-        rows = parquet.table_of_one_call(out, name)
+        rows = parquet.read_consistent_table(out, name)
     except UserError:
         return {}
     ids = rows["run_id"].to_numpy()
@@ -274,8 +281,8 @@ def _collected(out: Path, name: str, runs: set[str]) -> dict[str, pa.Table]:
     return {run_id: slices.get(run_id, rows.slice(0, 0)) for run_id in runs}
 
 
-def _rows(records: list[Record], name: str, known: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
-    """The rows of every run, each with the run id as its first column; `known` are those that need not be read."""
+def _iterate_rows(records: list[Record], name: str, known: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows of every run, with the run id as first column. Runs in `known` are not read."""
     for record in records:
         run_id = record.record["run_id"]
         if run_id in known:
@@ -286,7 +293,7 @@ def _rows(records: list[Record], name: str, known: Mapping[str, pa.Table]) -> It
         yield rows.add_column(0, parquet.arrow_schema(TABLES[name]).field(0), column)
 
 
-def _missing(run: dict[str, Any]) -> dict[str, Any]:
-    """The row of a run that was planned and never recorded."""
+def _make_missing_row(run: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a run that was planned and not recorded."""
     record = {"run_id": run["run_id"], "label": run["label"], "status": MISSING, "source": ""}
-    return flatten(run["spec"], {**record, "summary": {}, "provenance": {}, "error": None})
+    return flatten_record(run["spec"], {**record, "summary": {}, "provenance": {}, "error": None})

@@ -1,8 +1,8 @@
-"""The composition of the median epoch: seconds by phase, op and tensor, whose sum is the reported epoch time.
+"""Splits the median epoch into seconds by phase, op and tensor, whose sum is the reported epoch time.
 
-An epoch takes as long as its slowest rank, so the rows of the epoch are that rank's. The median of an odd number of
-epochs is one epoch, and its rows are taken. The median of an even number is the mean of the two epochs in the middle,
-and the rows are their mean. Launches are treated alike. No other choice of rows adds up to a median.
+An epoch takes as long as its slowest rank, so the rows of that rank are used. The median of an odd number of epochs is
+one epoch, and its rows are used. The median of an even number of epochs is the mean of the middle two, and so are the
+rows. The same holds for launches. Other choices of rows would not add up to the median.
 """
 
 import math
@@ -15,7 +15,7 @@ import pandas as pd
 from harness.ledger import Op, Phase
 
 Frames = Mapping[str, pd.DataFrame]
-"""The rows of a table, by run."""
+"""The rows of a table by run id."""
 KEY = ["phase", "op", "tensor"]
 Parts = dict[tuple[str, str, str], float]
 """Seconds by phase, op and tensor."""
@@ -23,7 +23,7 @@ REST = (Phase.OTHER.value, Op.GLUE.value, "")
 
 
 class TimedEpoch(NamedTuple):
-    """One epoch of one rank."""
+    """The time of one epoch on one rank."""
 
     epoch: int
     rank: int
@@ -31,7 +31,7 @@ class TimedEpoch(NamedTuple):
 
 
 def middle_epochs(epochs: pd.DataFrame) -> list[TimedEpoch]:
-    """The timed epoch in the middle on its slowest rank, or the two in the middle."""
+    """Return the middle timed epoch, or the middle two, each with the time of its slowest rank."""
     slowest: dict[int, TimedEpoch] = {}
     columns = (epochs[name].tolist() for name in TimedEpoch._fields)
     for each in map(TimedEpoch._make, zip(*columns, strict=True)):
@@ -41,15 +41,17 @@ def middle_epochs(epochs: pd.DataFrame) -> list[TimedEpoch]:
     return ordered[max(len(ordered) - 1, 0) // 2 : len(ordered) // 2 + 1]
 
 
-def columns_of(frame: pd.DataFrame, names: Sequence[str], rows: np.ndarray[Any, Any]) -> Iterator[list[Any]]:
-    """Return the values of some columns at these rows. Taking rows of a frame would copy all of its columns."""
+def take_columns(
+    frame: pd.DataFrame, names: Sequence[str], rows: np.ndarray[Any, Any]
+) -> Iterator[list[Any]]:
+    """Yield the values of columns at these rows. Indexing the frame would copy all of its columns."""
     return (frame[name].array.take(rows).tolist() for name in names)
 
 
-def of_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> Parts:
-    """Seconds by phase, op and tensor of one launch; their sum is its `statistics.median_epoch`.
+def split_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> Parts:
+    """Split the median epoch of one launch. The sum is its `statistics.compute_median_epoch`.
 
-    The time between two rows of the ledger counts as other.
+    Time outside the rows of the ledger counts as other.
     """
     middle = middle_epochs(epochs)
     epoch, rank = ledger.epoch.to_numpy(), ledger["rank"].to_numpy()
@@ -57,30 +59,30 @@ def of_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> Parts:
     for each in middle:
         chosen |= (epoch == each.epoch) & (rank == each.rank)
     parts: Parts = {}
-    for *key, seconds in zip(*columns_of(ledger, [*KEY, "seconds"], np.flatnonzero(chosen)), strict=True):
+    for *key, seconds in zip(*take_columns(ledger, [*KEY, "seconds"], np.flatnonzero(chosen)), strict=True):
         phase, op, tensor = key
         parts[phase, op, tensor] = parts.get((phase, op, tensor), 0.0) + seconds / len(middle)
-    whole = sum(each.seconds for each in middle) / len(middle) if middle else math.nan
-    parts[REST] = parts.get(REST, 0.0) + whole - sum(parts.values())
+    total = sum(each.seconds for each in middle) / len(middle) if middle else math.nan
+    parts[REST] = parts.get(REST, 0.0) + total - sum(parts.values())
     return parts
 
 
-def of_launches(runs: pd.DataFrame, epochs: Frames, ledgers: Frames) -> Parts:
-    """Seconds by phase, op and tensor over launches of one configuration; the sum is the median of their epoch times.
+def split_launches(runs: pd.DataFrame, epochs: Frames, ledgers: Frames) -> Parts:
+    """Split the median epoch time over the launches of one configuration. The sum is that median.
 
-    Tables are given by run id. All time of a launch without a ledger counts as other.
+    For a launch without a ledger, all time counts as other.
     """
     ordered = runs[["epoch_seconds_median", "run_id"]].sort_values(["epoch_seconds_median", "run_id"])
-    middle = _middle(ordered)
+    middle = _take_middle(ordered)
     parts = [
-        of_launch(epochs[run], ledgers[run]) if run in epochs and run in ledgers else {REST: seconds}
+        split_launch(epochs[run], ledgers[run]) if run in epochs and run in ledgers else {REST: seconds}
         for seconds, run in middle.itertuples(index=False)
     ]
     keys = sorted({key for some in parts for key in some})
     return {key: sum(some.get(key, 0.0) for some in parts) / len(parts) for key in keys}
 
 
-def _middle(ordered: pd.DataFrame) -> pd.DataFrame:
-    """The row in the middle, or the two rows in the middle."""
+def _take_middle(ordered: pd.DataFrame) -> pd.DataFrame:
+    """Return the middle row, or the middle two."""
     n = len(ordered)
     return ordered.iloc[(n - 1) // 2 : n // 2 + 1]

@@ -1,4 +1,4 @@
-"""Tables as parquet files: each holds the number of its schema, which reading checks."""
+"""Reads and writes tables as parquet files. Every file contains the number of its schema, which reading checks."""
 
 import errno
 import os
@@ -35,11 +35,11 @@ from harness.validation import clip_line
 
 ROW_GROUP = 1 << 20
 WORD = 8
-"""The bytes of a value in memory, at least."""
+"""The minimum size of a value in memory, in bytes."""
 ALWAYS_FITS = 1 << 20
-"""The bytes up to which a table is read without asking how much memory is free, which takes as long as reading."""
-MARK = "harness.collected"
-ANEW = "`harness collect` makes the tables anew from the run folders."
+"""Tables of at most this size are read without a check of the free memory, which would take as long as reading."""
+MARK_KEY = "harness.collected"
+RECOLLECT = "`harness collect` makes the tables again from the run folders."
 
 ARROW = {
     INTEGER: pa.int64(),
@@ -52,17 +52,17 @@ ARROW = {
 
 @lru_cache
 def arrow_schema(table: TableSchema) -> pa.Schema:
-    """The columns and types of a table, and the number of the schema."""
+    """Return the arrow schema of a table, with the number of the schema as metadata."""
     fields = [(column.name, ARROW[column.dtype]) for column in table.columns]
     return pa.schema(fields, metadata={"harness.schema": str(SCHEMA)})
 
 
-def conform(frame: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
-    """`frame` with exactly the columns and types of `table`. Strange or missing columns are a defect of the harness."""
+def conform_frame(frame: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
+    """Return a frame with exactly the columns and types of `table`. Unknown or missing columns are a bug."""
     if frame.empty:
         frame = frame.reindex(columns=table.names)
     differing = set(map(str, frame)) ^ set(table.names)
-    assert not differing, f"{table.name}: strange or missing columns {sorted(differing)}"
+    assert not differing, f"{table.name}: unknown or missing columns {sorted(differing)}"
     cast = {column.name: _cast(frame[column.name], column.dtype) for column in table.columns}
     return pd.DataFrame(cast, copy=False)
 
@@ -76,38 +76,41 @@ def _cast(values: "pd.Series[Any]", dtype: Any) -> "pd.Series[Any]":
 
 
 def to_arrow(frame: pd.DataFrame, table: TableSchema) -> pa.Table:
-    """A frame as an arrow table with the columns and types of the schema."""
+    """Convert a frame to an arrow table with the columns and types of the schema."""
     schema = arrow_schema(table)
-    rows = pa.Table.from_pandas(conform(frame, table), schema, preserve_index=False)
+    rows = pa.Table.from_pandas(conform_frame(frame, table), schema, preserve_index=False)
     return rows.replace_schema_metadata(schema.metadata)
 
 
-def to_bytes(parts: Iterable[pa.Table], table: TableSchema, mark: str = "") -> bytes:
-    """A parquet file of several parts; few parts are in memory at once. Files of one collection share a mark."""
+def serialize_table(parts: Iterable[pa.Table], table: TableSchema, mark: str = "") -> bytes:
+    """Return the content of a parquet file with several parts, of which few are in memory at once.
+
+    The tables of one collection share a mark.
+    """
     buffer, schema = BytesIO(), arrow_schema(table)
     if mark:
-        schema = schema.with_metadata({**schema.metadata, MARK: mark})
+        schema = schema.with_metadata({**schema.metadata, MARK_KEY: mark})
     with pq.ParquetWriter(buffer, schema, compression="zstd") as writer:
-        for rows in _joined(parts):
+        for rows in _merge_parts(parts):
             writer.write_table(rows)
     return buffer.getvalue()
 
 
 def to_pandas(rows: pa.Table, table: TableSchema) -> pd.DataFrame:
-    """The frame of an arrow table: the inverse of `to_arrow`."""
-    return conform(rows.to_pandas(), table)
+    """Convert an arrow table to a frame: the inverse of `to_arrow`."""
+    return conform_frame(rows.to_pandas(), table)
 
 
-def from_file(path: Path, table: TableSchema, way_out: str) -> pa.Table:
-    """The rows of a file, or a refusal by name that ends with the way out.
+def read_table(path: Path, table: TableSchema, way_out: str) -> pa.Table:
+    """Read the rows of a file. Raises UserError, whose message ends with `way_out`, if that fails.
 
-    Nothing is read before the schema is known to be the one of the table, and the rows to fit into memory.
+    The schema and the required memory are checked before any rows are read.
     """
     try:
         with _open_regular(path) as opened, pq.ParquetFile(opened) as file:
-            if reason := _misfit(file, table):
+            if reason := _find_mismatch(file, table):
                 raise UserError(f"{path} {reason}. {way_out}")
-            # The table of one run is read sooner than threads are woken for it.
+            # The table of one run is read faster than threads are started.
             return file.read(use_threads=file.metadata.num_rows >= ROW_GROUP)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
@@ -115,7 +118,7 @@ def from_file(path: Path, table: TableSchema, way_out: str) -> pa.Table:
 
 
 def _open_regular(path: Path) -> BinaryIO:
-    """The open file; an OSError for a pipe or a device, which may never end."""
+    """Open a regular file. Raises OSError for a pipe or a device, which may never end."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -123,8 +126,8 @@ def _open_regular(path: Path) -> BinaryIO:
     return file
 
 
-def _misfit(file: pq.ParquetFile, table: TableSchema) -> str:
-    """Why a file is not this table, by its schema and its sizes alone; empty if it is."""
+def _find_mismatch(file: pq.ParquetFile, table: TableSchema) -> str:
+    """Return why the schema or the size of a file rules out reading it as this table; empty if neither does."""
     schema, facts = file.schema_arrow, file.metadata
     number = (schema.metadata or {}).get(b"harness.schema", b"none").decode(errors="replace")
     if number != str(SCHEMA):
@@ -133,19 +136,19 @@ def _misfit(file: pq.ParquetFile, table: TableSchema) -> str:
         return f"does not have the columns of schema {SCHEMA}"
     groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
     needs = max(sum(group.total_byte_size for group in groups), WORD * facts.num_rows * facts.num_columns)
-    if needs > ALWAYS_FITS and needs > (free := available_bytes()):
+    if needs > ALWAYS_FITS and needs > (free := find_available_bytes()):
         return f"has {facts.num_rows:,} rows, which need {needs:,} bytes of memory, and {free:,} are free"
     return ""
 
 
-def available_bytes() -> int:
-    """The memory that this process may still take: that of the machine, or of its control group if that is less."""
+def find_available_bytes() -> int:
+    """Return the memory that is available to this process: of the machine or of its control group, if that is less."""
     found = re.search(
         r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"), re.MULTILINE
     )
     assert found, "/proc/meminfo has no MemAvailable"
     free = int(found[1]) << 10
-    with suppress(OSError, ValueError):  # there is no such limit, or it is "max"
+    with suppress(OSError, ValueError):  # there is no limit, or it is "max"
         group = Path("/sys/fs/cgroup")
         most, used = (
             int((group / name).read_text(encoding="utf-8")) for name in ("memory.max", "memory.current")
@@ -155,58 +158,60 @@ def available_bytes() -> int:
 
 
 def read_collected(tables: Path, name: str) -> pd.DataFrame:
-    """One of the collected tables under a results folder."""
-    return to_pandas(table_of_one_call(tables, name), TABLES[name])
+    """Read a collected table from a results folder."""
+    return to_pandas(read_consistent_table(tables, name), TABLES[name])
 
 
-def by_run(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The rows of each run of a collected table, in which the rows of a run stand together."""
+def group_by_run(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Split a collected table by run id. The rows of each run must be consecutive."""
     ids = rows["run_id"].to_numpy()
     starts = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1), len(ids)] if len(ids) else []
     return {str(ids[start]): rows.iloc[start:stop] for start, stop in pairwise(starts)}
 
 
-def table_of_one_call(tables: Path, name: str) -> pa.Table:
-    """The rows of a collected table, which is refused unless it is of the same call as the table `runs`."""
+def read_consistent_table(tables: Path, name: str) -> pa.Table:
+    """Read a collected table. Raises UserError unless it was made by the same call as the table `runs`."""
     path = tables / f"{name}.parquet"
     if not path.is_file():
-        raise UserError(f"There is no table {path}. `harness collect` makes the tables from the run folders.")
-    rows = from_file(path, TABLES[name], ANEW)
-    if len({_mark(path), _mark(tables / "runs.parquet")} - {None}) > 1:
         raise UserError(
-            f"{path} and runs.parquet are not of one call: a call was killed between them. {ANEW}"
+            f"The table {path} does not exist. `harness collect` makes the tables from the run folders."
+        )
+    rows = read_table(path, TABLES[name], RECOLLECT)
+    if len({_read_mark(path), _read_mark(tables / "runs.parquet")} - {None}) > 1:
+        raise UserError(
+            f"{path} and runs.parquet were not made by the same call: a call was killed between them. {RECOLLECT}"
         )
     return rows
 
 
 def write_claims(path: Path, claims: list[dict[str, Any]], tables: Path) -> None:
-    """Writes the table of claims, which were held against these collected tables if there are any."""
-    mark = _mark(tables / "runs.parquet") or ""
-    replace_files({path: to_bytes([to_arrow(pd.DataFrame(claims), CLAIMS)], CLAIMS, mark)})
+    """Write the table of claims. Claims that were compared with collected tables share the mark of these tables."""
+    mark = _read_mark(tables / "runs.parquet") or ""
+    replace_files({path: serialize_table([to_arrow(pd.DataFrame(claims), CLAIMS)], CLAIMS, mark)})
 
 
-def read_claims_of(tables: Path) -> pd.DataFrame:
-    """The claims that were held against these collected tables; none if their table is missing or of other tables."""
+def read_claims_table(tables: Path) -> pd.DataFrame:
+    """Read the claims that were compared with these collected tables; empty if there are none."""
     path = tables / "claims.parquet"
-    if not path.is_file() or _mark(path) != _mark(tables / "runs.parquet"):
+    if not path.is_file() or _read_mark(path) != _read_mark(tables / "runs.parquet"):
         return to_pandas(arrow_schema(CLAIMS).empty_table(), CLAIMS)
-    return to_pandas(from_file(path, CLAIMS, "`harness claims --out` makes it anew."), CLAIMS)
+    return to_pandas(read_table(path, CLAIMS, "`harness claims --out` makes it again."), CLAIMS)
 
 
-def _mark(path: Path) -> str | None:
-    """The mark that the tables of one collection share; None if the table or its mark is missing."""
+def _read_mark(path: Path) -> str | None:
+    """Return the mark that the tables of one collection share; None if the table or its mark is missing."""
     if not path.is_file():
         return None
     try:
         with _open_regular(path) as file:
-            mark = (pq.read_schema(file).metadata or {}).get(MARK.encode())
+            mark = (pq.read_schema(file).metadata or {}).get(MARK_KEY.encode())
     except (pa.ArrowException, OSError):
         return None
     return mark.decode(errors="replace") if mark else None
 
 
-def _joined(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Joins parts until they fill a row group."""
+def _merge_parts(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Concatenate parts until they fill a row group."""
     waiting: list[pa.Table] = []
     rows = 0
     for part in parts:
@@ -219,11 +224,11 @@ def _joined(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-# The tables for a reader with pandas: `harness.load()`.
+# Tables for pandas: `harness.load()`.
 
 
 class Loaded(NamedTuple):
-    """Every collected table."""
+    """All collected tables."""
 
     runs: pd.DataFrame
     epochs: pd.DataFrame
@@ -235,20 +240,23 @@ class Loaded(NamedTuple):
 
 
 SUBJECT = ["run_id", "strategy", "dataset", "ranks", "grid", "launch"]
-"""The columns of `runs` that every other table has too."""
+"""The columns of `runs` that are added to every other table."""
 
 
 def load(tables: str | Path = "results") -> Loaded:
-    """The collected tables of a folder, with short names of columns."""
+    """Load the collected tables of a folder, with short column names."""
     folder = Path(tables)
-    runs = read_collected(folder, "runs").rename(columns=short_names(TABLES["runs"].names))
+    runs = read_collected(folder, "runs").rename(columns=shorten_names(TABLES["runs"].names))
     others = {name: read_collected(folder, name) for name in Loaded._fields if name != "runs"}
     subject = runs[SUBJECT]
     return Loaded(runs, **{name: subject.merge(rows, on="run_id") for name, rows in others.items()})
 
 
-def short_names(names: Sequence[str]) -> dict[str, str]:
-    """`strategy` for strategy.name, `hidden` for model.hidden; a name that two would share keeps its parts."""
+def shorten_names(names: Sequence[str]) -> dict[str, str]:
+    """Map column names to short ones: `strategy` for strategy.name, `hidden` for model.hidden.
+
+    Ambiguous names keep all their parts, joined by underscores.
+    """
     short = {name: name.removesuffix(".name").rpartition(".")[2] for name in names}
     times = Counter([*short.values(), *(name for name in names if "." not in name)])
     plain = {name for name in names if "." not in name}

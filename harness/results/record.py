@@ -1,7 +1,7 @@
-"""The record of one run: a folder that is whole or absent.
+"""Reads and writes the records of runs: folders that are complete or absent.
 
-The folder holds spec.json, record.json and the run's tables. A new record replaces the old record of the same run only
-once it is whole. How a run was launched and the meaning of its numbers do not matter.
+A folder holds spec.json, record.json and the tables of the run. A new record replaces the old record of the same run
+only once it is complete.
 """
 
 import json
@@ -29,7 +29,7 @@ from harness.files import (
     remove_folder,
     write_synced,
 )
-from harness.results.run_row import checked_row
+from harness.results.run_row import make_checked_row
 from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES
 from harness.spec.spec import Spec, digest
 from harness.untrusted import redact_all
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-LONGEST = 1 << 24
-"""The most bytes of spec.json and of record.json."""
+MAX_BYTES = 1 << 24
+"""The maximum size of spec.json and of record.json."""
 WAY_OUT = "Move {folder} away and run its spec again: `harness run --spec FILE`."
 
 
 @dataclass(frozen=True)
 class Record:
-    """A run folder, read back; each of its tables is read on request."""
+    """The record in a run folder. Its tables are read on request."""
 
     folder: Path
     spec: dict[str, Any]
@@ -56,59 +56,59 @@ class Record:
 
     @property
     def ended(self) -> float:
-        """The time at which the run ended; without one in the record, the time at which the record was written."""
-        told = self.record["provenance"].get("finished")
-        return float(told) if told is not None else (self.folder / "record.json").stat().st_mtime
+        """When the run ended; if the record does not contain it, when the record was written."""
+        finished = self.record["provenance"].get("finished")
+        return float(finished) if finished is not None else (self.folder / "record.json").stat().st_mtime
 
     @property
     def bytes(self) -> int:
-        """The size of all files of the folder."""
-        sizes = 0
+        """The total size of all files in the folder."""
+        total = 0
         for path in self.folder.rglob("*"):
-            with suppress(OSError):  # it may be removed meanwhile
+            with suppress(OSError):  # it may have been removed meanwhile
                 status = path.lstat()
-                sizes += status.st_size if stat.S_ISREG(status.st_mode) else 0
-        return sizes
+                total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+        return total
 
-    def parsed_spec(self) -> Spec:
-        """The spec of a run of this harness; the record of another program may lack keys, which is refused."""
+    def parse_spec(self) -> Spec:
+        """Return the validated spec. Raises UserError if keys are missing, as in records of other programs."""
         try:
             return validate(Spec, self.spec, f"{self.folder} holds no whole record: its spec")
         except UserError as error:
             raise UserError(f"{error} {WAY_OUT.format(folder=self.folder)}") from None
 
     def table(self, name: str) -> "pd.DataFrame":
-        """One of the run's tables; without rows if the run did not get that far."""
+        """Return a table of the run; empty if the run did not write it."""
         from harness.results.parquet import to_pandas
 
         return to_pandas(self.rows(name), RUN_TABLES[name])
 
     def rows(self, name: str) -> "pa.Table":
-        """The rows of a table as they are stored."""
-        from harness.results.parquet import arrow_schema, from_file
+        """Return the rows of a table as an arrow table."""
+        from harness.results.parquet import arrow_schema, read_table
 
         table, path = RUN_TABLES[name], self.folder / f"{name}.parquet"
         if not path.exists() and not path.is_symlink():
             return arrow_schema(table).empty_table()
-        return from_file(path, table, WAY_OUT.format(folder=self.folder))
+        return read_table(path, table, WAY_OUT.format(folder=self.folder))
 
 
 def write_record(
     runs: Path, spec: Mapping[str, Any], record: Mapping[str, Any], tables: Mapping[str, "pd.DataFrame"]
 ) -> Path:
-    """Writes and returns the folder of a run under `runs`, named by its run id. A table without rows has no file.
+    """Write the folder of a run under `runs`, named by its run id, and return it. Empty tables have no file.
 
-    A record is published, so secrets in its texts are left out, whatever log, message or command they came from.
+    Records are published, so secrets in their texts are redacted.
     """
-    from harness.results.parquet import to_arrow, to_bytes
+    from harness.results.parquet import serialize_table, to_arrow
 
     assert record["status"] in STATUSES and record["source"] in SOURCES, record
-    files = {"spec.json": _json(spec), "record.json": _json(redact_all({"schema": SCHEMA, **record}))}
+    files = {"spec.json": _to_json(spec), "record.json": _to_json(redact_all({"schema": SCHEMA, **record}))}
     for name, frame in tables.items():
         if frame.empty:
             continue
         table = RUN_TABLES[name]
-        files[f"{name}.parquet"] = to_bytes([to_arrow(frame, table)], table)
+        files[f"{name}.parquet"] = serialize_table([to_arrow(frame, table)], table)
     folder = runs / str(record["run_id"])
     with atomic_folder(folder, "record.json", replace=True) as partial:
         for name, data in files.items():
@@ -117,42 +117,42 @@ def write_record(
 
 
 def read_record(folder: Path) -> Record:
-    """The record of a run folder; refused by name if damaged or of another schema."""
+    """Read the record of a run folder. Raises UserError if it is damaged or has another schema."""
     record, spec = _read_json(folder / "record.json"), _read_json(folder / "spec.json")
     way_out = WAY_OUT.format(folder=folder)
     if record.get("schema") != SCHEMA:
         raise UserError(
             f"{folder} was written with schema {record.get('schema', 'none')}, and this harness reads schema {SCHEMA}. "
             f"{way_out} To read it as it is, check out the commit that wrote it"
-            f"{_commit(record)}."
+            f"{_describe_commit(record)}."
         )
     try:
-        row = checked_row(spec, record)
+        row = make_checked_row(spec, record)
     except ValueError as reason:
         raise UserError(f"{folder} holds no whole record: {reason}. {way_out}") from None
     return Record(folder, spec, record, row)
 
 
 def read_records(folders: Iterable[Path]) -> tuple[list[Record], list[UserError]]:
-    """The records of a folder of runs that can be read, and the refusals of all others.
+    """Read the records of run folders. Returns those that can be read, and the errors of the others.
 
-    A folder has the name of its run: a copy under another name would count twice. A folder that is removed while it is
-    read is neither a record nor a refusal, and one that is replaced is read again.
+    A folder must have the name of its run, because a copy under another name would count twice. A folder that is
+    replaced meanwhile is read again, and one that is removed meanwhile is skipped.
     """
     records, refused = [], []
     for folder in folders:
         try:
-            records.append(_named_by_its_run(read_record(folder)))
+            records.append(_check_name(read_record(folder)))
         except UserError:
             try:
-                records.append(_named_by_its_run(read_record(folder)))
+                records.append(_check_name(read_record(folder)))
             except UserError as error:
                 if os.path.lexists(folder):
                     refused.append(error)
     return records, refused
 
 
-def _named_by_its_run(record: Record) -> Record:
+def _check_name(record: Record) -> Record:
     run_id, folder = record.record["run_id"], record.folder
     if run_id != folder.absolute().name:
         raise UserError(
@@ -162,8 +162,8 @@ def _named_by_its_run(record: Record) -> Record:
     return record
 
 
-def left_out(refused: Sequence[UserError]) -> str:
-    """A sentence about the folders whose records cannot be read; empty if all can."""
+def describe_refused(refused: Sequence[UserError]) -> str:
+    """Return a sentence about the folders that were left out; empty if there are none."""
     if not refused:
         return ""
     if len(refused) == 1:
@@ -173,46 +173,46 @@ def left_out(refused: Sequence[UserError]) -> str:
 
 # Runs by their ids, and the removal of runs.
 
-SHORTEST, CANDIDATES = 4, 5
-"""The fewest characters that stand for an id, and the most ids that a refusal names."""
+MIN_PREFIX, MAX_LISTED = 4, 5
+"""The minimum length of an abbreviated id, and the maximum number of ids that an error lists."""
 
 
 def find_run(runs: Path, name: str) -> Path:
-    """The run folder that is named by its path, or by the beginning of its id under `runs` if only one begins so."""
+    """Find a run folder by its path, or by its id under `runs` or an unambiguous prefix of it."""
     if (Path(name) / "record.json").is_file():
         return Path(name)
     ids = [folder.name for folder in complete_folders(runs) if (folder / "record.json").is_file()]
-    begin = [run_id for run_id in ids if run_id.startswith(name)] if len(name) >= SHORTEST else []
-    if name in ids or len(begin) == 1:
-        return runs / (name if name in ids else begin[0])
-    if begin:
+    matching = [run_id for run_id in ids if run_id.startswith(name)] if len(name) >= MIN_PREFIX else []
+    if name in ids or len(matching) == 1:
+        return runs / (name if name in ids else matching[0])
+    if matching:
         raise UserError(
-            f"{name} is the beginning of {len(begin)} run ids under {runs}: {_labelled(runs, begin)}. "
+            f"{name} is the beginning of {len(matching)} run ids under {runs}: {_label_ids(runs, matching)}. "
             "Give more characters of one of them."
         )
-    near = get_close_matches(name, ids, CANDIDATES, 0.4) or ids
-    some = f" Some are {_labelled(runs, near)}." if near else ""
+    near = get_close_matches(name, ids, MAX_LISTED, 0.4) or ids
+    some = f" Some are {_label_ids(runs, near)}." if near else ""
     raise UserError(
-        f"{name} is no run: it is no run folder, and none of {len(ids)} run ids under {runs} begins with it. Accepted "
-        f"are a folder, and {SHORTEST} or more characters of an id, as `harness runs list` shows them.{some}"
+        f"{name} is not a run: it is not a run folder, and none of {len(ids)} run ids under {runs} begins with it. "
+        f"Accepted are a folder, and {MIN_PREFIX} or more characters of an id, as `harness runs list` shows them.{some}"
     )
 
 
-def _labelled(runs: Path, ids: list[str]) -> str:
-    """Some ids, each with the label of its run, and the number of those left out."""
-    records, _ = read_records(runs / run_id for run_id in ids[:CANDIDATES])
+def _label_ids(runs: Path, ids: list[str]) -> str:
+    """List ids with the labels of their runs, and the number of ids that are not listed."""
+    records, _ = read_records(runs / run_id for run_id in ids[:MAX_LISTED])
     labels = {record.folder.name: f" ({record.record['label']})" for record in records}
-    names = ", ".join(f"{run_id}{labels.get(run_id, '')}" for run_id in ids[:CANDIDATES])
-    return names + (f" and {len(ids) - CANDIDATES} more" if len(ids) > CANDIDATES else "")
+    names = ", ".join(f"{run_id}{labels.get(run_id, '')}" for run_id in ids[:MAX_LISTED])
+    return names + (f" and {len(ids) - MAX_LISTED} more" if len(ids) > MAX_LISTED else "")
 
 
-def runs_under_way(runs: Path) -> set[str]:
-    """The ids of runs that processes, which may live, execute or write now: by scratch folders, and hidden folders."""
+def find_active_runs(runs: Path) -> set[str]:
+    """Return the ids of runs that may be running or being written, according to scratch folders and hidden folders."""
     ids = set()
     for scratch in list_leftovers(runs.absolute().parent, SCRATCH_NAMES):
         if not is_abandoned(scratch):
             with suppress(OSError, UserError):
-                spec = read_regular_file(scratch / "spec.json", LONGEST)
+                spec = read_regular_file(scratch / "spec.json", MAX_BYTES)
                 ids.add(digest(parse_json(spec, str(scratch))))
     for partial in list_leftovers(runs, UNFINISHED):
         if not is_abandoned(partial) and (name := re.match(r"\.([^.]+)\.", partial.name)):
@@ -221,7 +221,7 @@ def runs_under_way(runs: Path) -> set[str]:
 
 
 def remove_run(record: Record) -> bool:
-    """Removes a run folder, unless the folder is a link, has another name than its run, or has a newer record."""
+    """Remove a run folder, and return True. Links, folders with another name and newer records are kept."""
     folder = record.folder
     with suppress(UserError):
         same = read_record(folder) == record and record.record["run_id"] == folder.absolute().name
@@ -231,34 +231,36 @@ def remove_run(record: Record) -> bool:
     return False
 
 
-def finite(value: Any) -> Any:
-    """`value` with null for every number that JSON has no word for, and escapes for what is no text of UTF-8."""
+def make_json_safe(value: Any) -> Any:
+    """Return `value` with null for non-finite numbers, and with escapes for NUL and lone surrogates."""
     if isinstance(value, Mapping):
-        return {finite(str(key)): finite(inner) for key, inner in value.items()}
+        return {make_json_safe(str(key)): make_json_safe(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
+        return [make_json_safe(inner) for inner in value]
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode().replace("\0", "\\0")
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _json(data: Mapping[str, Any]) -> bytes:
-    return (json.dumps(finite(data), indent=1, allow_nan=False) + "\n").encode()
+def _to_json(data: Mapping[str, Any]) -> bytes:
+    return (json.dumps(make_json_safe(data), indent=1, allow_nan=False) + "\n").encode()
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     way_out = WAY_OUT.format(folder=path.parent)
     try:
-        data = read_regular_file(path, LONGEST)
+        data = read_regular_file(path, MAX_BYTES)
     except OSError as error:
-        raise UserError(f"{path.parent} is no run folder: {path.name}: {error.strerror}. {way_out}") from None
+        raise UserError(
+            f"{path.parent} is not a run folder: {path.name}: {error.strerror}. {way_out}"
+        ) from None
     try:
         return parse_json(data, f"{path} is not whole: it")
     except UserError as error:
         raise UserError(f"{error} {way_out}") from None
 
 
-def _commit(record: Mapping[str, Any]) -> str:
+def _describe_commit(record: Mapping[str, Any]) -> str:
     provenance = record.get("provenance")
     commit = provenance.get("commit") if isinstance(provenance, dict) else None
     return f" ({commit})" if commit else ""

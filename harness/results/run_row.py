@@ -1,4 +1,4 @@
-"""A spec and a record as one row of the table `runs`, with a value of the right type in every column."""
+"""Converts a spec and a record to a row of the table `runs`, and checks the values of all columns."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -13,13 +13,15 @@ TEXTS = {column.name for column in RUNS.columns if column.dtype == TEXT}
 KNOWN = set(RUNS.names)
 
 
-def flatten(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Every column of `runs`; a value of the record without a column goes into `extra`, so that nothing is lost."""
+def flatten_record(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of `runs`. Values without a column go into the column `extra`, so that nothing is lost."""
     grid = {axis: spec["grid"][axis] for axis in AxisName if axis in (spec.get("grid") or {})}
     values = {
-        **dict(_leaves({key: value for key, value in spec.items() if key != "grid"})),
-        **dict(_leaves({key: value for key, value in record.items() if key not in ("summary", "schema")})),
-        **dict(_leaves(record["summary"])),
+        **dict(_iterate_leaves({key: value for key, value in spec.items() if key != "grid"})),
+        **dict(
+            _iterate_leaves({key: value for key, value in record.items() if key not in ("summary", "schema")})
+        ),
+        **dict(_iterate_leaves(record["summary"])),
         "grid": format_grid(grid, ""),
         **{f"grid.{axis.value}": size for axis, size in grid.items()},
         "spec": canonical_json(spec),
@@ -29,113 +31,115 @@ def flatten(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any
     return {**row, "extra": canonical_json(extra) if extra else ""}
 
 
-def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and values; a column of text takes any value under its name as JSON."""
+def _iterate_leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted names and values. Values of text columns that are not text are converted to JSON."""
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and name not in KNOWN:
-            yield from _leaves(value, f"{name}.")
+            yield from _iterate_leaves(value, f"{name}.")
         elif name in TEXTS and value is not None and not isinstance(value, str):
             yield name, canonical_json(value)
         else:
             yield name, value
 
 
-# The checks of a spec and a record that were read from files. A fault is a ValueError that names the value.
+# Checks of a spec and a record that were read from files. They raise a ValueError that names the value.
 
-NEEDED = ("run_id", "label", "status", "source", "summary", "provenance")
+REQUIRED_KEYS = ("run_id", "label", "status", "source", "summary", "provenance")
 """The keys that every record has."""
-SHAPES = {
+SECTIONS = {
     **{
         f"spec.{name}": False
         for name in ("strategy", "dataset", "model", "training", "measure", "machine", "grid")
     },
     **{"record.summary": True, "record.provenance": True, "record.error": False},
 }
-"""The parts that hold keys with values, and whether each is needed: a record of another program may lack some."""
+"""The sections that are mappings, and whether each is required. Records of other programs may lack some."""
 MAPPINGS = (
     *("spec.strategy.params", "spec.machine.allocator", "record.summary.chosen"),
     *(f"record.provenance.{name}" for name in ("versions", "allocator", "env", "start")),
 )
-"""The parts that stand as JSON in a column."""
-WORDS = {
+"""The mappings that a column contains as JSON."""
+TEXT_KEYS = {
     **{"record.run_id": True, "record.label": True},
     **{"spec.strategy.name": True, "spec.dataset.name": True, "spec.machine.name": False},
     **{f"record.error.{name}": False for name in ("type", "message", "trace")},
     "record.provenance.command": False,
 }
-"""The texts that are read beyond their columns, and whether each is needed."""
+"""The texts that are also read outside their columns, and whether each is required."""
 NAMES = ("record.run_id", "record.label", "spec.strategy.name", "spec.dataset.name", "spec.machine.name")
-LONGEST_NAME = 400
-"""The most characters of a name: figures write names next to their marks."""
-OWN = ("run_id", "label", "status", "source")
+MAX_NAME = 400
+"""The maximum length of a name: figures print names next to markers."""
+RECORD_KEYS = ("run_id", "label", "status", "source")
 
 
 class Bounds(NamedTuple):
-    """The least and the largest value of a column, and both in words."""
+    """The smallest and the largest value of a column, and their description."""
 
     low: float
     high: float
     expected: str
 
 
-LARGEST = 1e100
-"""Far above any size, time or share, and far enough from the largest number to compute with."""
+MAX_VALUE = 1e100
+"""Far above any size, time or share, and small enough to compute with."""
 POSITIVE = ("epoch_seconds_median", "epoch_seconds_paper", "graph.vertices")
 BOUNDS = {
     ("ranks", *(f"grid.{axis.value}" for axis in AxisName)): Bounds(
         1, RANKS, f"a number from 1 to {RANKS:,}"
     ),
-    POSITIVE: Bounds(1e-100, LARGEST, "a number above 0"),
+    POSITIVE: Bounds(1e-100, MAX_VALUE, "a number above 0"),
     tuple(
         column.name
         for column in RUNS.columns
         if column.part == "summary"
         and column.dtype in (REAL, NULLABLE)
         and column.name not in (*POSITIVE, "final_loss")
-    ): Bounds(0, LARGEST, "a number from 0"),
+    ): Bounds(0, MAX_VALUE, "a number from 0"),
     ("provenance.started", "provenance.finished"): Bounds(0, 253_402_300_799, "a time before the year 10000"),
 }
-"""The bounds of columns, beyond those of their types: sizes, times and shares."""
+"""The bounds of columns, in addition to those of their types."""
 
 
-def checked_row(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of `runs` that a spec and a record make, or refuse them."""
-    if lacking := [key for key in NEEDED if key not in record]:
+def make_checked_row(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of `runs` for a spec and a record. Raises ValueError for invalid values."""
+    if lacking := [key for key in REQUIRED_KEYS if key not in record]:
         raise ValueError(f"it lacks {', '.join(lacking)}")
     _check_shapes({"spec": spec, "record": record})
-    row = flatten(spec, record)
+    row = flatten_record(spec, record)
     _check_columns(row, record)
     return row
 
 
 def _check_shapes(document: Mapping[str, Any]) -> None:
-    for place, needed in SHAPES.items():
-        value = _at(document, place)
+    for place, needed in SECTIONS.items():
+        value = _look_up(document, place)
         if not isinstance(value, Mapping) and (needed or value is not None):
-            raise _unfit(place, value, "keys with values are expected")
+            raise _invalid_value(place, value, "keys with values are expected")
     for place in MAPPINGS:
-        value = _at(document, place)
-        if value not in (None, "") and not isinstance(_parsed(value), Mapping):
-            raise _unfit(place, value, "keys with values are expected")
-    for place, needed in WORDS.items():
-        value = _at(document, place)
+        value = _look_up(document, place)
+        if value not in (None, "") and not isinstance(_parse_json(value), Mapping):
+            raise _invalid_value(place, value, "keys with values are expected")
+    for place, needed in TEXT_KEYS.items():
+        value = _look_up(document, place)
         if not isinstance(value, str) and (needed or value is not None):
-            raise _unfit(place, value, "text is expected")
+            raise _invalid_value(place, value, "text is expected")
     _check_names(document)
 
 
 def _check_names(document: Mapping[str, Any]) -> None:
     for place in NAMES:
-        if len(_at(document, place) or "") > LONGEST_NAME:
-            raise _unfit(place, _at(document, place), f"at most {LONGEST_NAME} characters are expected")
+        if len(_look_up(document, place) or "") > MAX_NAME:
+            raise _invalid_value(
+                place, _look_up(document, place), f"at most {MAX_NAME} characters are expected"
+            )
     for place, accepted in (("record.status", STATUSES), ("record.source", SOURCES)):
-        if _at(document, place) not in accepted:
-            raise _unfit(place, _at(document, place), f"accepted are {', '.join(accepted)}")
+        if _look_up(document, place) not in accepted:
+            raise _invalid_value(place, _look_up(document, place), f"accepted are {', '.join(accepted)}")
 
 
-def _parsed(value: Any) -> Any:
-    """The value of a column of JSON, which a record may hold as text."""
+def _parse_json(value: Any) -> Any:
+    """Return the value of a JSON column, which a record may contain as text; None if it is not valid JSON."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
@@ -146,16 +150,16 @@ def _check_columns(row: Mapping[str, Any], record: Mapping[str, Any]) -> None:
     for column in RUNS.columns:
         value = row[column.name]
         if value is not None and (accepted := ACCEPTED.get(column.dtype)) and not accepted(value):
-            raise _unfit(column.name, value, EXPECTED[column.dtype])
-    for name in OWN:
+            raise _invalid_value(column.name, value, EXPECTED[column.dtype])
+    for name in RECORD_KEYS:
         if row[name] != record[name]:
-            raise _unfit(name, row[name], "another part of the record has this key too")
+            raise _invalid_value(name, row[name], "another part of the record has this key too")
     if row["ranks"] is None:
-        raise _unfit("ranks", None, EXPECTED[INTEGER])
+        raise _invalid_value("ranks", None, EXPECTED[INTEGER])
     for names, bounds in BOUNDS.items():
         for name in names:
             if row[name] is not None and not bounds.low <= row[name] <= bounds.high:
-                raise _unfit(name, row[name], f"{bounds.expected} is expected")
+                raise _invalid_value(name, row[name], f"{bounds.expected} is expected")
 
 
 def _is_integer(value: Any) -> bool:
@@ -181,12 +185,12 @@ EXPECTED = {
 }
 
 
-def _at(document: Any, place: str) -> Any:
-    """The value under a dotted name; None if there is none."""
+def _look_up(document: Any, place: str) -> Any:
+    """Return the value under a dotted name; None if there is none."""
     for key in place.split("."):
         document = document.get(key) if isinstance(document, Mapping) else None
     return document
 
 
-def _unfit(place: str, value: Any, expected: str) -> ValueError:
+def _invalid_value(place: str, value: Any, expected: str) -> ValueError:
     return ValueError(f"{place} = {format_value(value)} is not accepted: {expected}")

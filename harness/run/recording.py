@@ -125,7 +125,7 @@ def graph_sizes(strategy: Strategy) -> dict[str, int]:
 
 def compute_throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str, float]:
     """Return vertices per second: those of the graph divided by the time of the slowest rank."""
-    facts, seconds = strategy.facts, statistics.median_epoch(tables["epochs"])
+    facts, seconds = strategy.facts, statistics.compute_median_epoch(tables["epochs"])
     return {
         "vertices_per_second": facts.vertices / seconds,
         "training_vertices_per_second": facts.trained_on(strategy.spec.protocol) / seconds,
@@ -163,11 +163,11 @@ def summarize_tables(tables: dict[str, pd.DataFrame], target: float = 0.0) -> di
     messages = ledger[ledger.op.isin(MOVING)].groupby(["epoch", "rank"]).calls.sum()
     return {
         "epochs": int(timed.epoch.nunique()),
-        "epoch_seconds_median": statistics.median_epoch(timed),
-        "epoch_seconds_paper": statistics.paper_epoch(timed),
-        "phase_seconds_mean": statistics.phase_sum(ledger),
-        "computing_share": statistics.share(ledger, COMPUTING),
-        "communicating_share": statistics.share(ledger, MOVING),
+        "epoch_seconds_median": statistics.compute_median_epoch(timed),
+        "epoch_seconds_paper": statistics.compute_paper_epoch(timed),
+        "phase_seconds_mean": statistics.compute_phase_sum(ledger),
+        "computing_share": statistics.compute_op_share(ledger, COMPUTING),
+        "communicating_share": statistics.compute_op_share(ledger, MOVING),
         "device_percent": _device_percent(tables["utilisation"]),
         "final_loss": float(last.loss.iloc[0]),
         **{

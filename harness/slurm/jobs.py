@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from harness.documents import parse_json
 from harness.errors import UserError
 from harness.files import complete_folders, read_regular_file
-from harness.results.record import LONGEST
+from harness.results.record import MAX_BYTES
 from harness.results.schema import SETTLED
 from harness.slurm.resources import (
     OUTAGE_SECONDS,
@@ -75,7 +75,7 @@ def make_likeness_key(spec: dict[str, Any]) -> str:
 
 def _read_or_empty(path: Path) -> dict[str, Any]:
     try:
-        return parse_json(read_regular_file(path, LONGEST), str(path))
+        return parse_json(read_regular_file(path, MAX_BYTES), str(path))
     except (OSError, UserError):
         return {}
 

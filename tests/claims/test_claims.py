@@ -35,7 +35,7 @@ from harness.errors import UserError
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
 from harness.experiment.scales import at_scale
-from harness.results.parquet import read_claims_of, to_arrow, to_bytes
+from harness.results.parquet import read_claims_table, serialize_table, to_arrow
 from harness.results.schema import RUNS, TEXT, TRUTH
 from tests.python_path import with_python_path
 
@@ -195,7 +195,7 @@ def test_a_record_of_the_papers_run_counts_more_than_a_prediction(tmp_path: Path
     nothing = {column.name: {TEXT: "", TRUTH: False}.get(column.dtype, 0) for column in RUNS.columns}
     known = {"run_id": spec.run_id, "status": "ok", "source": "measured", "epoch_seconds_median": 7.5}
     rows = to_arrow(pd.DataFrame([{**nothing, **known}]), RUNS)
-    (tmp_path / "runs.parquet").write_bytes(to_bytes([rows], RUNS))
+    (tmp_path / "runs.parquet").write_bytes(serialize_table([rows], RUNS))
     runs = select("plexus-figure-8", strategy="plexus", dataset="reddit", ranks=8, launch=spec.launch)
     measured = Evidence(ROOT, tmp_path).time_epoch(runs)
     assert measured.seconds == Estimate(7.5, 7.5, 7.5)
@@ -231,7 +231,7 @@ def test_the_command_prints_a_figure_and_refuses_an_unknown_one(
 ) -> None:
     monkeypatch.setenv("HARNESS_RESULTS", str(tmp_path))  # claims belong to the tables of a folder
     assert main(["claims", "--figure", "plexus-tab4", "--out", str(tmp_path / "claims.parquet")]) == 0
-    assert "PLX-129" in set(read_claims_of(tmp_path).id)
+    assert "PLX-129" in set(read_claims_table(tmp_path).id)
     out = capsys.readouterr().out
     assert "PLX-129" in out and "114848857" in out
     assert main(["claims", "--figure", "plexus-fig99"]) == 2

@@ -10,9 +10,9 @@ import pytest
 from harness.cli import main
 from harness.experiment.known_graph import facts_of_card
 from harness.predict import prediction
-from harness.predict.advice import Advice, Partly
-from harness.predict.predicted_record import recorded_prediction
-from harness.predict.prediction import predict, replayed_ranks
+from harness.predict.advice import Advice, PartialSearch
+from harness.predict.predicted_record import load_prediction
+from harness.predict.prediction import predict, replay_ranks
 from harness.registry import load_strategy
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
@@ -181,9 +181,9 @@ def test_runs_that_are_alike_on_several_machines_share_their_replays(
 
     def counted(ready: Ready, *more: object, **settings: bool) -> list[prediction.RankEpoch]:
         replayed.append(ready.strategy.spec)
-        return replayed_ranks(ready, *more, **settings)
+        return replay_ranks(ready, *more, **settings)
 
-    monkeypatch.setattr(prediction, "replayed_ranks", counted)
+    monkeypatch.setattr(prediction, "replay_ranks", counted)
     data = json.loads(answer(capsys, "predict", "--experiment", str(experiment), "--json"))
     assert [list(spec.grid.values()) for spec in replayed] == [[2, 2, 2], [4, 2, 1]]
     assert [run["machine"] for run in data["predicted"]] == ["perlmutter", "frontier"] * 2
@@ -224,12 +224,12 @@ def test_a_recorded_prediction_is_the_prediction(
     facts = facts_of_card(load_card(root, "ogbn-products"))
     card = load_machine_card(root, "perlmutter")
     predicted = predict(Ready(admit(load_strategy("plexus"), spec, facts)), card)
-    recorded = recorded_prediction(out, spec, facts, card)
+    recorded = load_prediction(out, spec, facts, card)
     assert recorded == replace(predicted, entries=dict(predicted.entries))
     assert card.links
     slower = card.links.model_copy(update={"node_gbs": card.links.intra_gbs})
     other = card.model_copy(update={"links": slower})
-    assert recorded_prediction(out, spec, facts, other) is None
+    assert load_prediction(out, spec, facts, other) is None
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_predict_takes_a_strategy_or_an_experiment(
 def test_advice_names_strategies_that_were_predicted_in_part(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = Advice([], [], [], [], {"plexus": 70.0, "rdm": 9.0}, {"plexus": Partly(4, 10)})
+    found = Advice([], [], [], [], {"plexus": 70.0, "rdm": 9.0}, {"plexus": PartialSearch(4, 10)})
     monkeypatch.setattr("harness.predict.advice.advise", lambda *_: found)
     asked = ["advise", "--dataset", "tiny-sbm", "--machine", "perlmutter", "--ranks", "8", "--from-card"]
     page = answer(capsys, *asked)

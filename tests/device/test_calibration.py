@@ -9,7 +9,7 @@ import pytest
 from harness.doctor import calibrate, gpu_links, kernel_rates, spmm_rates
 from harness.doctor.calibrate import Calibration, calibrate_machine, write_new_card, write_sections
 from harness.predict.prediction import check_card
-from harness.predict.pricing import constants
+from harness.predict.pricing import list_constants
 from harness.spec.machine_card import load_machine_card
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def test_a_gpu_has_a_card_after_its_calibration(on_gpus: Callable[..., list[Any]
     assert card.rates.cores_per_node is None
     assert card.links.call_us and "a floor" in card.links.call_us.source
     assert card.links.intra_gbs.source.startswith("assumed") and card.links.intra_gbs.within >= 4
-    assert {"links.host_gbs", "links.host_latency_us"} <= constants(card).keys()
+    assert {"links.host_gbs", "links.host_latency_us"} <= list_constants(card).keys()
     assert [words for words in told if "NCCL" in words] == ["measuring calls over NCCL"]
     left_out = [note for note in done.notes if "left out" in note]
     assert f"copies of {TOO_LARGE:,} bytes left out: " in left_out[-1]

@@ -11,7 +11,7 @@ from harness.doctor import links
 from harness.doctor.links import LinkMeasurement, check_network, list_axes, measure, new_card, write_card
 from harness.errors import RunError, UserError
 from harness.ledger import AxisName
-from harness.predict.pricing import bandwidth, placed
+from harness.predict.pricing import find_bandwidth, place_axis
 from harness.spec.machine_card import MeasuredLink, load_machine_card
 
 ROOT = Path(__file__).parents[2]
@@ -37,8 +37,8 @@ def test_predictions_take_from_the_written_card_what_was_measured(tmp_path: Path
     assert card.links and card.slurm
     assert card.links.latency_us.value == pytest.approx(12.34 / 14, rel=1e-3)
     for row in rows:
-        axis = placed({AxisName.X: row.size, AxisName.Y: row.before}, "x", card.links)
-        assert bandwidth(card.links, axis) == pytest.approx(row.gbs, rel=1e-3)
+        axis = place_axis({AxisName.X: row.size, AxisName.Y: row.before}, "x", card.links)
+        assert find_bandwidth(card.links, axis) == pytest.approx(row.gbs, rel=1e-3)
     with pytest.raises(UserError, match=r"--write mine: .*exists"):
         write_card(tmp_path, "mine", "mine", LinkMeasurement(rows, 1.0))
 

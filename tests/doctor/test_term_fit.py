@@ -18,7 +18,7 @@ from harness.doctor.term_fit import (
 )
 from harness.errors import RunError
 from harness.ledger.tape import ProductShape
-from harness.predict.pricing import spmm_seconds, spmm_terms
+from harness.predict.pricing import price_spmm, spmm_factors
 from harness.spec.machine_card import SpmmTerms
 
 PLANTED = SpmmTerms(
@@ -58,7 +58,7 @@ def measured(scales: tuple[int, ...], widths: tuple[int, ...], noise: float, see
         for degree in (4, 24):
             for width in widths:
                 product = ProductShape(1 << scale, 1 << scale, width, degree << scale, "float32", "int32")
-                seconds = (LAUNCH + spmm_seconds(product, PLANTED)) * np.exp(noise * rng.normal())
+                seconds = (LAUNCH + price_spmm(product, PLANTED)) * np.exp(noise * rng.normal())
                 times.append(ProductTime(scale, product, float(seconds)))
     return times
 
@@ -78,7 +78,7 @@ def test_the_interval_holds_noisy_products_of_unseen_sizes_and_widths(seed: int)
     for name in ("entry", "missed_column", "call"):  # those that most of the time consists of
         assert found[name] == pytest.approx(getattr(PLANTED, name), rel=0.2), name
     unseen = measured((15, 17, 19, 21), (3, 12, 48, 100, 200), noise, seed + 100)
-    ratios = np.array([(LAUNCH + spmm_seconds(each.product, terms)) / each.seconds for each in unseen])
+    ratios = np.array([(LAUNCH + price_spmm(each.product, terms)) / each.seconds for each in unseen])
     inside = np.mean(np.maximum(ratios, 1 / ratios) <= terms.within)
     assert inside > 0.8
     assert np.exp(noise) < terms.within < np.exp(4 * noise)
@@ -87,7 +87,7 @@ def test_the_interval_holds_noisy_products_of_unseen_sizes_and_widths(seed: int)
 def test_five_terms_have_a_wide_interval_where_the_cache_decides() -> None:
     """An error inside the sizes that were fitted would hide that the terms do not hold beyond them."""
     times = measured(SCALES, WIDTHS, 0.0, 0)
-    terms = np.array([spmm_terms(each.product) for each in times], dtype=np.float64)
+    terms = np.array([spmm_factors(each.product) for each in times], dtype=np.float64)
     seconds = np.array([each.seconds for each in times])
     fitted = compute_factor(terms @ fit_terms(terms, seconds, LAUNCH) / (seconds - LAUNCH))
     held_out = fit_spmm(times, None, LAUNCH)["within"]

@@ -12,12 +12,12 @@ import pytest
 from harness.figures import beside_papers
 from harness.figures.drawing import styled
 from harness.figures.kind import read_tables
-from harness.results.parquet import read_claims_of
+from harness.results.parquet import read_claims_table
 
 
 @pytest.fixture(scope="module")
 def shown(tables: Path) -> list[beside_papers.Dot]:
-    (panel,) = beside_papers.paper_panels(read_claims_of(tables))
+    (panel,) = beside_papers.paper_panels(read_claims_table(tables))
     return beside_papers.dots(panel, read_tables(tables))
 
 
@@ -33,20 +33,20 @@ def test_results_are_drawn_tested_or_not_and_settings_are_not(shown: list[beside
 
 
 def test_settings_are_drawn_if_a_figure_has_no_result(tables: Path) -> None:
-    (panel,) = beside_papers.paper_panels(read_claims_of(tables))
+    (panel,) = beside_papers.paper_panels(read_claims_table(tables))
     settings = replace(panel, runs=panel.runs[panel.runs.basis == "experiment"])
     assert [dot.verdict for dot in beside_papers.dots(settings, read_tables(tables))] == ["holds"]
 
 
 def test_claims_that_share_their_words_are_told_apart_by_their_settings(tables: Path) -> None:
-    (panel,) = beside_papers.paper_panels(read_claims_of(tables))
+    (panel,) = beside_papers.paper_panels(read_claims_table(tables))
     runs = panel.runs.assign(what="share of an epoch", config=[f"step {n}" for n in range(len(panel.runs))])
     found = beside_papers.dots(replace(panel, runs=runs), read_tables(tables))
     assert len({dot.label for dot in found}) == len(found) > 1
 
 
 def test_dots_and_intervals_stand_where_they_are(tables: Path, shown: list[beside_papers.Dot]) -> None:
-    panels = beside_papers.paper_panels(read_claims_of(tables))
+    panels = beside_papers.paper_panels(read_claims_table(tables))
     with styled():
         figure = beside_papers.page(panels, [shown])
         figure.draw_without_rendering()
@@ -72,5 +72,5 @@ def test_claims_that_were_held_against_other_tables_are_not_shown(
         lambda runs: synthetic.write_ok(runs, synthetic.make_spec("serial", "isolate-3-8m", {"p": 1}), 1.0)
     )
     shutil.copy(tables / "claims.parquet", others)
-    assert not read_claims_of(tables).empty
-    assert read_claims_of(others).empty
+    assert not read_claims_table(tables).empty
+    assert read_claims_table(others).empty

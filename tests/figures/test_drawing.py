@@ -237,7 +237,7 @@ def test_tables_without_a_run_are_refused(tables: Path, tmp_path: Path) -> None:
 
     for name in RUN_TABLES:
         shutil.copy(tables / f"{name}.parquet", tmp_path)
-    empty = parquet.to_bytes([parquet.to_arrow(pd.DataFrame(), RUNS)], RUNS)
+    empty = parquet.serialize_table([parquet.to_arrow(pd.DataFrame(), RUNS)], RUNS)
     (tmp_path / "runs.parquet").write_bytes(empty)
     with pytest.raises(UserError, match=r"no run that took place"):
         draw_all(tmp_path, tmp_path / "figures")

@@ -20,8 +20,8 @@ from harness.figures.page_layout import COLUMN, PAGE
 from harness.figures.palette import KNOWN
 from harness.figures.panels import panels
 from harness.figures.throughput import BASELINE
-from harness.results.parquet import conform
-from harness.results.run_row import flatten
+from harness.results.parquet import conform_frame
+from harness.results.run_row import flatten_record
 from harness.results.schema import RUNS
 
 SIZES = (2, pytest.param(7, marks=pytest.mark.slow), 22)
@@ -63,7 +63,7 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
             frames["ledger"].loc[frames["ledger"].phase == "loss", "phase"] = "sample"
             record = synthetic.make_record(spec, frames, **changes)
             record["summary"]["seconds_to_target"] = 5 * compute
-            rows.append(flatten(spec.model_dump(mode="json"), record))
+            rows.append(flatten_record(spec.model_dump(mode="json"), record))
             for name, kept in tables.items():
                 kept[spec.run_id] = frames[name]
 
@@ -79,7 +79,7 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
                     known = {"status": "ok", "source": "predicted", "provenance": {}, "error": None}
                     epoch = {"epoch_seconds_median": float(random.uniform(0.5, 1.5)) * (base / ranks + 0.1)}
                     record = {"run_id": f"p{spec.run_id[1:]}", "label": spec.label, "summary": epoch, **known}
-                    rows.append(flatten(spec.model_dump(mode="json"), record))
+                    rows.append(flatten_record(spec.model_dump(mode="json"), record))
             if number % 4 == 1:
                 spec = synthetic.make_spec(name, LONG, {"p": 8}, training={"target": 0.6})
                 failed = {"source": "measured", "summary": {}, "provenance": {}}
@@ -91,7 +91,7 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
                     **failed,
                     "error": error,
                 }
-                rows.append(flatten(spec.model_dump(mode="json"), record))
+                rows.append(flatten_record(spec.model_dump(mode="json"), record))
         full = {"projection": True, "norm": True, "residual": True, "dropout": 0.2}
         for hidden, parts in ((16, {}), (1024, full)):
             model = {"hidden": hidden, **parts}
@@ -103,7 +103,7 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
         claims = pd.DataFrame(
             [{**claim, "what": f"{claim['what']} {'word ' * 30}"} for claim in synthetic.claims()]
         )
-        return Study(conform(pd.DataFrame(rows), RUNS), claims, Tables(*tables.values()))
+        return Study(conform_frame(pd.DataFrame(rows), RUNS), claims, Tables(*tables.values()))
 
     return make
 

@@ -90,7 +90,7 @@ def test_variants_stand_as_the_plan_of_measured_runs_lists_them(
         synthetic.write_quoted(tmp_path / place, spec, 1.0, source)
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(make_plan("study", "", specs[: len(chosen)], {}, "")))
-    collect(tmp_path / "runs", tmp_path, plan, beside=[tmp_path / "beside"])
+    collect(tmp_path / "runs", tmp_path, plan, unplanned=[tmp_path / "beside"])
     (panel,) = panels(read_collected(tmp_path, "runs"))
     said = ["fused unknown, wire full", "fused unknown, wire bf16", "fused true, wire bf16"]
     assert [curve.label for curve in panel.curves] == [

@@ -14,9 +14,9 @@ from harness.figures.drawing import styled
 from harness.figures.kind import read_tables
 from harness.figures.panels import panels
 from harness.results.collect import collect
-from harness.results.parquet import conform, read_collected
+from harness.results.parquet import conform_frame, read_collected
 from harness.results.record import write_record
-from harness.results.run_row import flatten
+from harness.results.run_row import flatten_record
 from harness.results.schema import RUNS
 
 FOUND = [0.2, 0.5, 0.75]
@@ -136,8 +136,8 @@ def test_a_prediction_stands_over_the_run_of_its_strategy_grid_and_ranks(synthet
         for source, seconds in (("measured", measured), ("predicted", predicted), ("published", 9.0)):
             record = {"run_id": f"{source}{grid}", "label": spec.label, "status": "ok", "source": source}
             record |= {"summary": {"epoch_seconds_median": seconds}, "provenance": {}, "error": None}
-            rows.append(flatten(spec.model_dump(mode="json"), record))
-    (panel,) = panels(conform(pd.DataFrame(rows), RUNS))
+            rows.append(flatten_record(spec.model_dump(mode="json"), record))
+    (panel,) = panels(conform_frame(pd.DataFrame(rows), RUNS))
     pairs = prediction_scatter.shown(panel, None)
     found = [(row["seconds"], row["predicted_seconds"]) for row in prediction_scatter.data(pairs)]
     assert found == [(1.0, 2.0), (2.0, 2.5), (4.0, 5.0)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.predict.budget import Budget, Keep, Outcomes, work_through
+from harness.predict.budget import Budget, Outcomes, ReportPartial, run_within_budget
 
 COSTS = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 40.0, "e": 3.0}
 
@@ -19,13 +19,13 @@ class Worked:
     def __init__(self, pace: float = 1.0) -> None:
         self.now, self.pace, self.order = 0.0, pace, list[str]()
 
-    def __call__(self, name: str, _: Keep) -> str:
+    def __call__(self, name: str, _: ReportPartial) -> str:
         self.now += COSTS[name] * self.pace
         self.order.append(name)
         return name.upper()
 
     def within(self, seconds: float, report: Callable[..., None] = lambda *_: None) -> Outcomes:
-        return work_through(Budget(COSTS, seconds), self, report=report, clock=lambda: self.now)
+        return run_within_budget(Budget(COSTS, seconds), self, report=report, clock=lambda: self.now)
 
 
 def test_all_work_is_done_in_order_without_a_limit() -> None:
@@ -65,28 +65,28 @@ def test_the_time_left_is_right_within_a_factor_of_two(pace: float, seconds: flo
 
 def test_two_processes_halve_the_time_left() -> None:
     costs = dict.fromkeys("abcdefgh", 3.0)
-    assert Budget(costs, processes=1).left(0.0) == 24.0
-    assert Budget(costs, processes=2).left(0.0) == 12.0
-    assert Budget(costs, 10.0, processes=2).left(0.0) == 9.0, "six of the eight fit"
+    assert Budget(costs, processes=1).estimate_remaining(0.0) == 24.0
+    assert Budget(costs, processes=2).estimate_remaining(0.0) == 12.0
+    assert Budget(costs, 10.0, processes=2).estimate_remaining(0.0) == 9.0, "six of the eight fit"
     budget = Budget(costs, 10.0, processes=2)
-    assert [budget.begin(0.0), budget.begin(0.0)] == ["a", "b"]
-    assert budget.left(1.0) == 8.0
+    assert [budget.start_next(0.0), budget.start_next(0.0)] == ["a", "b"]
+    assert budget.estimate_remaining(1.0) == 8.0
 
 
 def test_work_that_is_ended_is_estimated_at_no_less_than_was_spent_on_it() -> None:
     """The other estimates grow with it: 22 seconds were spent where 3 were estimated, the two of the start included."""
     budget = Budget({"a": 1.0, "b": 3.0}, 30.0)
-    budget.begin(0.0)
-    assert budget.left_out(0.5) == {"a": 1.0, "b": 3.0}
-    assert budget.left_out(20.0) == {"a": 20.0, "b": 22.0}
+    budget.start_next(0.0)
+    assert budget.list_unfinished(0.5) == {"a": 1.0, "b": 3.0}
+    assert budget.list_unfinished(20.0) == {"a": 20.0, "b": 22.0}
 
 
-def elsewhere(name: str, _: Keep) -> tuple[str, int]:
+def elsewhere(name: str, _: ReportPartial) -> tuple[str, int]:
     return name.upper(), os.getpid()
 
 
 def test_processes_do_the_work_elsewhere_and_return_its_results() -> None:
-    done = work_through(Budget(COSTS, processes=2), elsewhere, 2)
+    done = run_within_budget(Budget(COSTS, processes=2), elsewhere, 2)
     assert {name: result for name, (result, _) in done.results.items()} == {
         name: name.upper() for name in COSTS
     }
@@ -94,27 +94,27 @@ def test_processes_do_the_work_elsewhere_and_return_its_results() -> None:
 
 
 def test_a_process_that_dies_costs_its_own_work_alone() -> None:
-    def work(name: str, _: Keep) -> Any:
+    def work(name: str, _: ReportPartial) -> Any:
         return os.kill(os.getpid(), signal.SIGKILL) if name == "b" else name
 
-    done = work_through(Budget(COSTS, processes=2), work, 2)
+    done = run_within_budget(Budget(COSTS, processes=2), work, 2)
     assert done.results.keys() == {"a", "c", "d", "e"}
     assert "SIGKILL" in done.lost["b"]
 
 
 def test_an_error_of_a_process_is_raised_here() -> None:
-    def work(name: str, _: Keep) -> Any:
+    def work(name: str, _: ReportPartial) -> Any:
         raise UserError(f"{name} is broken")
 
     with pytest.raises(UserError, match="a is broken"):
-        work_through(Budget({"a": 1.0}), work, 1)
+        run_within_budget(Budget({"a": 1.0}), work, 1)
 
 
 def test_work_that_never_ends_is_ended_and_nothing_else_is_lost() -> None:
     """The clock runs out once the other work is done."""
     over = list[bool]()
 
-    def work(name: str, _: Keep) -> Any:
+    def work(name: str, _: ReportPartial) -> Any:
         while name == "b":
             os.read(os.pipe()[0], 1)
         return name
@@ -123,7 +123,7 @@ def test_work_that_never_ends_is_ended_and_nothing_else_is_lost() -> None:
         if done == len(COSTS) - 1:
             over.append(True)
 
-    done = work_through(Budget(COSTS, 30.0, 2), work, 2, report, lambda: 100.0 * bool(over))
+    done = run_within_budget(Budget(COSTS, 30.0, 2), work, 2, report, lambda: 100.0 * bool(over))
     assert done.results.keys() == {"a", "c", "d", "e"}
     assert done.left_out == {"b": 100.0}
 
@@ -132,7 +132,7 @@ def test_work_that_is_ended_leaves_what_it_had_found() -> None:
     """Both pieces tell two parts; one of them ends, and the other never does."""
     over = list[bool]()
 
-    def work(name: str, keep: Keep) -> Any:
+    def work(name: str, keep: ReportPartial) -> Any:
         keep(0.25, name * 2)
         keep(0.5, name * 3)
         while name == "b":
@@ -144,7 +144,7 @@ def test_work_that_is_ended_leaves_what_it_had_found() -> None:
             over.append(True)
 
     now = iter([0.0] * 3 + [10.0] * 10_000)
-    done = work_through(
+    done = run_within_budget(
         Budget({"a": 1.0, "b": 1.0}, 30.0, 2), work, 2, report, lambda: 30.0 if over else next(now)
     )
     assert done.results == {"a": "a"}
@@ -155,18 +155,18 @@ def test_work_that_is_ended_leaves_what_it_had_found() -> None:
 @pytest.mark.parametrize("pace", [0.1, 1.0, 10.0])
 def test_the_share_that_is_done_tells_the_time_of_a_piece_and_corrects_those_that_wait(pace: float) -> None:
     budget = Budget({"a": 40.0, "b": 20.0}, processes=1)
-    budget.begin(0.0)
-    budget.progress("a", 0.25)
+    budget.start_next(0.0)
+    budget.record_progress("a", 0.25)
     now = 10.0 * pace
-    assert budget.cost("a", now) == 40.0 * pace
-    assert budget.left(now) == pytest.approx(30.0 * pace + 20.0 * (2 + now) / (2 + 10))
-    budget.end("a", 40.0 * pace)
-    assert budget.left(40.0 * pace) == pytest.approx(20.0 * (2 + 40 * pace) / 42)
+    assert budget.estimate_cost("a", now) == 40.0 * pace
+    assert budget.estimate_remaining(now) == pytest.approx(30.0 * pace + 20.0 * (2 + now) / (2 + 10))
+    budget.complete("a", 40.0 * pace)
+    assert budget.estimate_remaining(40.0 * pace) == pytest.approx(20.0 * (2 + 40 * pace) / 42)
 
 
 def test_a_piece_of_which_a_part_is_of_use_is_begun_after_all_that_fit() -> None:
     budget = Budget({"a": 50.0, "b": 40.0, "c": 5.0}, 10.0, 3, divisible=["a"])
-    assert budget.left(0.0) == 10.0
-    assert [budget.begin(0.0) for _ in range(3)] == ["c", "a", None]
-    assert budget.left(4.0) == 6.0
-    assert Budget({"a": 50.0}, 10.0, divisible=["a"]).begin(10.0) is None
+    assert budget.estimate_remaining(0.0) == 10.0
+    assert [budget.start_next(0.0) for _ in range(3)] == ["c", "a", None]
+    assert budget.estimate_remaining(4.0) == 6.0
+    assert Budget({"a": 50.0}, 10.0, divisible=["a"]).start_next(10.0) is None

@@ -13,7 +13,7 @@ import pytest
 from harness.cli import main
 from harness.errors import UserError
 from harness.ledger import COMPUTING
-from harness.predict.emulation import check_traced, emulate, play_run, trace, trace_summary
+from harness.predict.emulation import build_trace, check_traceable, emulate, simulate_run, summarize_trace
 from harness.results.collect import collect
 from harness.results.record import read_record
 from harness.spec.machine_card import MachineCard, load_machine_card
@@ -142,8 +142,8 @@ def test_a_trace_is_valid_and_its_slices_fill_the_epoch(
 ) -> None:
     """By the Trace Event Format. Times are in microseconds, and are written to the nanosecond."""
     folder, card = request.getfixturevalue(run), slower(ETHERNET, factor)
-    played = play_run(folder, card)
-    document = json.loads(json.dumps(trace(played), allow_nan=False))
+    played = simulate_run(folder, card)
+    document = json.loads(json.dumps(build_trace(played), allow_nan=False))
     tape = read_record(folder).table("tape")
     ranks = sorted(set(tape["rank"]))
     for each in document["traceEvents"]:
@@ -163,7 +163,7 @@ def test_a_trace_is_valid_and_its_slices_fill_the_epoch(
         ends.append(end)
     assert max(ends) == pytest.approx(1e6 * emulate(folder, card).prediction.seconds.value, abs=0.01)
     assert document["otherData"]["epoch_seconds"] == pytest.approx(1e-6 * max(ends))
-    assert "not those of a clock" in document["otherData"]["layout"]
+    assert "modelled, not measured" in document["otherData"]["layout"]
 
 
 @pytest.mark.parametrize("run", ["taped", "overlapping"])
@@ -172,7 +172,7 @@ def test_a_trace_has_every_event_of_the_tape_with_its_seconds_and_words(
 ) -> None:
     folder = request.getfixturevalue(run)
     tape = read_record(folder).table("tape")
-    document = trace(play_run(folder, ETHERNET))
+    document = build_trace(simulate_run(folder, ETHERNET))
     for rank, rows in tape.groupby("rank"):
         slices = slices_of(document, rank)
         assert [each["args"]["event"] for each in slices] == sorted(each["args"]["event"] for each in slices)
@@ -190,7 +190,7 @@ def test_a_trace_has_every_event_of_the_tape_with_its_seconds_and_words(
 
 def test_calls_that_are_left_last_until_their_results_were_waited_for(overlapping: Path) -> None:
     tape = read_record(overlapping).table("tape")
-    document = trace(play_run(overlapping, ETHERNET))
+    document = build_trace(simulate_run(overlapping, ETHERNET))
     left = tape[tape.leaves.astype(bool)]
     assert len(left) > 0
     pairs: dict[str, list[dict[str, Any]]] = {}
@@ -211,7 +211,7 @@ def test_calls_that_are_left_last_until_their_results_were_waited_for(overlappin
 
 def test_a_summary_adds_up_to_the_time_of_all_ranks(taped: Path) -> None:
     tape = read_record(taped).table("tape")
-    shown = trace_summary(play_run(taped, ETHERNET))
+    shown = summarize_trace(simulate_run(taped, ETHERNET))
     assert sum(shown["shares"].values()) == pytest.approx(1)
     computing = tape[tape.op.isin(COMPUTING)].groupby("rank").cpu_seconds.sum()
     assert shown["imbalance"] == pytest.approx(computing.max() / computing.mean())
@@ -221,7 +221,7 @@ def test_a_summary_adds_up_to_the_time_of_all_ranks(taped: Path) -> None:
         shown["shares"]["waiting"] * shown["epoch_seconds"]
     )
     faster, slow = (
-        trace_summary(play_run(taped, slower(ETHERNET, factor)))["shares"]["waiting"]
+        summarize_trace(simulate_run(taped, slower(ETHERNET, factor)))["shares"]["waiting"]
         for factor in (1e-9, 1e5)
     )
     assert faster < slow < 1
@@ -261,10 +261,10 @@ def test_what_cannot_be_traced_is_refused_before_the_run(
     assert "--trace is not accepted with --spec" in capsys.readouterr().err
     spec = Spec.model_validate(read_record(taped).spec)
     with pytest.raises(UserError, match="has no links"):
-        check_traced(spec, ETHERNET.model_copy(update={"links": None}))
+        check_traceable(spec, ETHERNET.model_copy(update={"links": None}))
     on_gpus = spec.model_copy(update={"machine": spec.machine.model_copy(update={"device": "cuda"})})
     with pytest.raises(UserError, match="leave out --trace"):
-        check_traced(on_gpus, ETHERNET)
+        check_traceable(on_gpus, ETHERNET)
 
 
 def spoil_tape(folder: Path, rng: random.Random) -> None:

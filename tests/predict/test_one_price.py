@@ -14,7 +14,7 @@ from harness.experiment.requests import admit_on_all_grids, make_spec
 from harness.predict import prediction
 from harness.predict.advice import advise
 from harness.registry import load_strategy, registered_strategies
-from harness.replay import Replayed, replay
+from harness.replay import ReplayedRank, replay
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import find_root
 from harness.strategy import Strategy
@@ -31,9 +31,9 @@ BUILT_IN = [
 @pytest.fixture(autouse=True)
 def replayed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verbs share the replays of equal ranks of equal specs; the ranks and steps that each asks for are its own."""
-    known: dict[str, Replayed | UserError] = {}
+    known: dict[str, ReplayedRank | UserError] = {}
 
-    def once(strategy: Strategy, rank: int = 0, blocks: Any = None, **how: Any) -> Replayed:
+    def once(strategy: Strategy, rank: int = 0, blocks: Any = None, **how: Any) -> ReplayedRank:
         spec = strategy.spec.model_dump_json(exclude={"machine": {"name"}, "launch": True})
         key = f"{spec} {rank} {blocks is None} {sorted(how.items())}"
         if key not in known:

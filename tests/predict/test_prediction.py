@@ -8,18 +8,26 @@ import pytest
 from harness.check.case import check_graph
 from harness.errors import UserError
 from harness.ledger import AxisName, Phase, TensorName
-from harness.predict.advice import Found, Option, Partly, _options_of, advise, least_seconds, turned_by
+from harness.predict.advice import (
+    Option,
+    PartialSearch,
+    SearchResult,
+    _search_grids,
+    advise,
+    compare_options,
+    compute_lower_bound,
+)
 from harness.predict.budget import Outcomes
 from harness.predict.prediction import (
-    OnCard,
     Prediction,
+    PricedEpoch,
     RankEpoch,
-    extremes,
     predict,
-    priced,
-    replayed_ranks,
+    price_epochs,
+    replay_ranks,
+    representative_ranks,
 )
-from harness.predict.pricing import call_seconds, constants, copy_seconds, kernel_seconds
+from harness.predict.pricing import list_constants, price_call, price_copies, price_kernels
 from harness.registry import load_strategy, registered_strategies
 from harness.replay import replay
 from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
@@ -93,7 +101,7 @@ def test_every_strategy_is_predicted_with_all_ranks(name: str) -> None:
 def test_predicted_words_are_those_of_the_whole_replay(name: str) -> None:
     strategy = ready(name, first_grid(name))
     predicted = predict(Ready(strategy, STORE), PERLMUTTER)
-    whole = replay(strategy, predicted.rank, STORE, opened=True)
+    whole = replay(strategy, predicted.rank, STORE, skip_transient=True)
     assert predicted.words_received == sum(each.words_received for each in whole.entries.values())
 
 
@@ -107,7 +115,7 @@ def test_predicted_words_are_those_of_the_whole_replay(name: str) -> None:
 )
 def test_the_corners_of_even_blocks_stand_for_all_ranks(name: str, grid: dict[Any, int]) -> None:
     strategy = ready(name, grid, PRODUCTS)
-    few, every = extremes(Ready(strategy)), range(strategy.spec.ranks)
+    few, every = representative_ranks(Ready(strategy)), range(strategy.spec.ranks)
     assert len(few) < len(every)
     told, whole = (predict(Ready(strategy), PERLMUTTER, ranks) for ranks in (few, every))
     assert told.seconds.value == pytest.approx(whole.seconds.value, rel=0.02)
@@ -132,7 +140,7 @@ def test_steps_that_are_not_replayed_are_as_the_last() -> None:
     few = predict(Ready(strategy, STORE), PERLMUTTER)
     ranks = frozenset(range(2))
     every = [RankEpoch(strategy, replay(strategy, rank, STORE), ranks) for rank in ranks]
-    assert few.seconds.value == pytest.approx(priced(every, PERLMUTTER).seconds.value, rel=0.02)
+    assert few.seconds.value == pytest.approx(price_epochs(every, PERLMUTTER).seconds.value, rel=0.02)
 
 
 @pytest.mark.parametrize("name", list_machines(ROOT))
@@ -288,7 +296,7 @@ def test_no_prediction_is_below_the_seconds_of_its_words(name: str, machine: str
     for grid in load_strategy(name).grids(16):
         choice = Ready(ready(name, dict(grid), PRODUCTS, params=few_bins))
         try:
-            if least := least_seconds(choice, card):
+            if least := compute_lower_bound(choice, card):
                 assert least <= predict(choice, card, ranks=[0]).seconds.value
                 bounded += 1
         except UserError:
@@ -298,14 +306,14 @@ def test_no_prediction_is_below_the_seconds_of_its_words(name: str, machine: str
 
 def made_up(seconds: float, spmm: float, node: float) -> Option:
     strategy = ready("cagnet-1d", {"p": 4}, PRODUCTS)
-    shares = dict.fromkeys(constants(PERLMUTTER), 0.0) | {"rates.spmm": spmm, "links.node_gbs": node}
+    shares = dict.fromkeys(list_constants(PERLMUTTER), 0.0) | {"rates.spmm": spmm, "links.node_gbs": node}
     interval = predict(Ready(strategy), PERLMUTTER, ranks=[0]).seconds.__class__(seconds, seconds, seconds)
     return Option(Ready(strategy), Prediction(0, interval, {}, 0.0, 0.0, 0, shares))
 
 
 def test_choices_that_hang_on_the_same_constants_do_not_tie() -> None:
-    alike = turned_by(made_up(1.0, 0.5, 0.5), made_up(1.3, 0.5, 0.5), PERLMUTTER)
-    other = turned_by(made_up(1.0, 1.0, 0.0), made_up(1.2, 0.0, 1.0), PERLMUTTER)
+    alike = compare_options(made_up(1.0, 0.5, 0.5), made_up(1.3, 0.5, 0.5), PERLMUTTER)
+    other = compare_options(made_up(1.0, 1.0, 0.0), made_up(1.2, 0.0, 1.0), PERLMUTTER)
     assert alike == (False, [])
     assert other == (True, ["rates.spmm", "links.node_gbs"])
 
@@ -334,10 +342,10 @@ def many_grids(name: str = "plexus") -> Candidate:
 
 def test_what_is_found_so_far_are_the_fastest_of_the_grids_so_far() -> None:
     """Each is predicted by its first rank until it is predicted in full; the shares ascend to one."""
-    parts, candidate = list[tuple[float, Found]](), many_grids()
-    found = _options_of(candidate, PERLMUTTER, predict, lambda *part: parts.append(part))
-    assert isinstance(found, Found)
-    assert found == parts[-1][1] == _options_of(candidate, PERLMUTTER, predict)
+    parts, candidate = list[tuple[float, SearchResult]](), many_grids()
+    found = _search_grids(candidate, PERLMUTTER, predict, lambda *part: parts.append(part))
+    assert isinstance(found, SearchResult)
+    assert found == parts[-1][1] == _search_grids(candidate, PERLMUTTER, predict)
     assert [len(part.options) for _, part in parts[:3]] == [1, 2, 2]
     assert [part.grids for _, part in parts] == [*range(1, found.grids + 1), found.grids, found.grids]
     shares = [share for share, _ in parts]
@@ -357,27 +365,27 @@ def test_a_strategy_whose_time_ends_is_advised_with_its_best_grids_so_far(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     candidate = many_grids()
-    found = Found([(3, predict(candidate.ready[3], PERLMUTTER, ranks=[0]))], 4)
+    found = SearchResult([(3, predict(candidate.ready[3], PERLMUTTER, ranks=[0]))], 4)
     ended = Outcomes({}, {"plexus": found}, {}, {"plexus": 70.0})
-    monkeypatch.setattr("harness.predict.advice.work_through", lambda *_: ended)
+    monkeypatch.setattr("harness.predict.advice.run_within_budget", lambda *_: ended)
     advice = advise([candidate], PERLMUTTER)
     assert [option.strategy for option in advice.full_graph] == [candidate.ready[3].strategy]
-    assert advice.partly == {"plexus": Partly(4, len(candidate.ready))}
+    assert advice.partly == {"plexus": PartialSearch(4, len(candidate.ready))}
     assert advice.too_slow == {"plexus": 70.0}
 
 
 @pytest.mark.parametrize("name", ["cagnet-1d", "g3", "bulk-sage", "quiver"])
 def test_events_that_are_alike_are_priced_as_each_of_them_is(name: str) -> None:
-    (epoch,) = replayed_ranks(Ready(ready(name, first_grid(name)), STORE), [1])
-    on_card = OnCard(epoch, PERLMUTTER)
+    (epoch,) = replay_ranks(Ready(ready(name, first_grid(name)), STORE), [1])
+    on_card = PricedEpoch(epoch, PERLMUTTER)
     for number, event in enumerate(epoch.replayed.events):
-        alone = kernel_seconds(event, PERLMUTTER.rates) + copy_seconds(event, PERLMUTTER.links)
-        assert (on_card._kernels(event, PERLMUTTER) == alone).all()
+        alone = price_kernels(event, PERLMUTTER.rates) + price_copies(event, PERLMUTTER.links)
+        assert (on_card._price_event(event, PERLMUTTER) == alone).all()
         for call in epoch.calls.get(number, ()):
-            cores, links = call_seconds(call.moved, epoch.placed(call, PERLMUTTER.links), PERLMUTTER)
-            found = on_card._call(call, PERLMUTTER)
+            cores, links = price_call(call.bytes, epoch.place_call(call, PERLMUTTER.links), PERLMUTTER)
+            found = on_card._price_call(call, PERLMUTTER)
             assert (found.links == links).all()
-            assert (found.woken + found.handled == cores).all()
+            assert (found.wakeup + found.handling == cores).all()
 
 
 def test_full_graph_training_is_predicted_first() -> None:

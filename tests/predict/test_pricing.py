@@ -10,18 +10,18 @@ from harness.ledger import AxisName, Direction, Key, Op, Phase, TensorName
 from harness.ledger.tape import Event, ProductShape
 from harness.predict.pricing import (
     GB,
-    AxisPlace,
+    AxisPlacement,
     CallBytes,
     TimePart,
-    bandwidth,
-    between,
-    call_seconds,
-    constants,
-    copy_seconds,
-    kernel_seconds,
-    placed,
-    ring_seconds,
-    spmm_seconds,
+    find_bandwidth,
+    list_constants,
+    place_axis,
+    place_pair,
+    price_call,
+    price_copies,
+    price_kernels,
+    price_rings,
+    price_spmm,
 )
 from harness.spec.machine_card import Constant, MachineCard, list_machines, load_machine_card
 from harness.strategy import Words
@@ -73,20 +73,20 @@ LINKS, RATES = CARD.links, CARD.rates
     [(1, 4, 200), (2, 2, 200), (1, 8, 100), (2, 4, 50), (4, 4, 25), (16, 2, 25)],
 )
 def test_ranks_of_a_node_share_what_leaves_it(before: int, size: int, gbs: float) -> None:
-    assert bandwidth(LINKS, on_axis(before, size)) == gbs
+    assert find_bandwidth(LINKS, on_axis(before, size)) == gbs
 
 
-def on_axis(before: int, size: int) -> AxisPlace:
-    return placed({X: size, Y: before}, "x", LINKS)
+def on_axis(before: int, size: int) -> AxisPlacement:
+    return place_axis({X: size, Y: before}, "x", LINKS)
 
 
 def test_two_rings_over_one_socket_have_half_the_rate_each() -> None:
     """CAG-087: 12.5 GB/s shared by the devices of a socket."""
     socket = card(devices_per_node=3, node_gbs=constant(12.5)).links
     assert socket
-    alone, beside = (bandwidth(socket, placed({X: 2, Y: before}, "x", socket)) for before in (3, 6))
-    one_ring = bandwidth(socket, placed({X: 6, Y: 1}, "x", socket))
-    two_rings = bandwidth(socket, placed({X: 6, Y: 2}, "x", socket))
+    alone, beside = (find_bandwidth(socket, place_axis({X: 2, Y: before}, "x", socket)) for before in (3, 6))
+    one_ring = find_bandwidth(socket, place_axis({X: 6, Y: 1}, "x", socket))
+    two_rings = find_bandwidth(socket, place_axis({X: 6, Y: 2}, "x", socket))
     assert (one_ring, two_rings) == (12.5, 6.25)
     assert alone == beside == 12.5 / 3
 
@@ -117,7 +117,7 @@ def test_two_rings_over_one_socket_have_half_the_rate_each() -> None:
 def test_measured_bandwidths_are_the_authors(machine: str, table: dict[tuple[int, int], float]) -> None:
     links = load_machine_card(ROOT, machine).links
     assert links is not None
-    assert {place: bandwidth(links, on_axis(*place)) for place in table} == table
+    assert {place: find_bandwidth(links, on_axis(*place)) for place in table} == table
 
 
 def test_a_ring_moves_the_words_that_it_brings() -> None:
@@ -128,12 +128,12 @@ def test_a_ring_moves_the_words_that_it_brings() -> None:
     words.add(Direction.FORWARD, -1, Op.ALL_REDUCE, (X, Y), TensorName.LOSS, 1)
     summed, gathered = 4 * 2 * 4000 / 2 / (200 * GB), 4 * 4000 * 3 / 4 / (50 * GB)
     loss = 4 * 2 * 7 / 8 / (100 * GB)
-    assert ring_seconds(words, grid, LINKS, 4) == pytest.approx(summed + gathered + loss)
+    assert price_rings(words, grid, LINKS, 4) == pytest.approx(summed + gathered + loss)
 
 
-def on_links(moved: CallBytes, axis: AxisPlace, machine: MachineCard = CARD) -> dict[TimePart, float]:
+def on_links(moved: CallBytes, axis: AxisPlacement, machine: MachineCard = CARD) -> dict[TimePart, float]:
     """The parts of a call's time on the links that are not zero."""
-    _, seconds = call_seconds(moved, axis, machine)
+    _, seconds = price_call(moved, axis, machine)
     return {part: float(seconds[part]) for part in TimePart if seconds[part]}
 
 
@@ -165,12 +165,12 @@ def test_an_all_to_all_is_bound_by_what_leaves_a_node() -> None:
 
 @pytest.mark.parametrize(("one", "other", "inside"), [(0, 3, 2), (3, 4, 1), (5, 4, 2), (0, 9, 1)])
 def test_two_ranks_of_a_node_are_near_each_other(one: int, other: int, inside: int) -> None:
-    assert between(one, other, 12, LINKS).inside == inside
+    assert place_pair(one, other, 12, LINKS).members_per_node == inside
 
 
 def test_gloo_sends_a_broadcast_along_a_tree_and_in_pieces_where_it_is_composed() -> None:
     whole = 64 << 20
-    hosts = placed({X: 4}, "x", card("gloo", devices_per_node=1).links)  # type: ignore[arg-type]
+    hosts = place_axis({X: 4}, "x", card("gloo", devices_per_node=1).links)  # type: ignore[arg-type]
     tree = on_links(CallBytes(Op.BROADCAST, whole, whole), hosts, card("gloo", devices_per_node=1))
     assert tree[TimePart.NODE] == pytest.approx(2 * whole / (100 * GB))
     composed = card("gloo", devices_per_node=1).model_copy(update={"composed_from": 1024})
@@ -180,8 +180,8 @@ def test_gloo_sends_a_broadcast_along_a_tree_and_in_pieces_where_it_is_composed(
 
 def test_messages_on_cpus_take_time_of_the_cores() -> None:
     machine = card("gloo", devices_per_node=1, cpu_gbs=constant(2))
-    hosts = placed({X: 2}, "x", machine.links)  # type: ignore[arg-type]
-    cores, links = call_seconds(CallBytes(Op.SEND, GB, 0), hosts, machine)
+    hosts = place_axis({X: 2}, "x", machine.links)  # type: ignore[arg-type]
+    cores, links = price_call(CallBytes(Op.SEND, GB, 0), hosts, machine)
     assert cores[TimePart.CPU] == pytest.approx(0.5)
     assert cores[TimePart.LATENCY] == pytest.approx(10e-6)
     assert links.sum() == pytest.approx(1 / 100)
@@ -194,14 +194,14 @@ def test_kernels_are_a_roofline_and_sparse_products_five_terms() -> None:
         ProductShape(1000, 1, 1000, 0, "float32", ""),
     )
     event = Event(KEY, products=[sparse, dense, thin], kernels=2, streamed=GB, drawn=1000)
-    seconds = kernel_seconds(event, RATES)
+    seconds = price_kernels(event, RATES)
     assert seconds[TimePart.SAMPLE] == pytest.approx(20e-6)
     assert seconds[TimePart.LAUNCH] == pytest.approx(5 * 7e-6)
     assert seconds[TimePart.SPMM] == pytest.approx(1e-9 * (400 + 2 * 100 + 3 * 40 + 4 * 10 + 5))
     assert seconds[TimePart.ARITHMETIC] == pytest.approx(2 * 64e9 / 1e12)
     assert seconds[TimePart.MEMORY] == pytest.approx((GB + 4 * (1000 + 1000 + 1e6)) / (5 * GB))
     double = Event(KEY, products=[sparse._replace(values="float64")])
-    assert kernel_seconds(double, RATES)[TimePart.SPMM] == pytest.approx(2 * seconds[TimePart.SPMM])
+    assert price_kernels(double, RATES)[TimePart.SPMM] == pytest.approx(2 * seconds[TimePart.SPMM])
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_rows_that_the_cache_cannot_hold_take_a_sixth_term(inner: int, values: s
     entries, width = 1 << 22, 64
     product = ProductShape(1000, inner, width, entries, values, "int32")
     cached = RATES.spmm.model_copy(update={"cache_mb": 64.0, "missed_column": 0.5})
-    more = spmm_seconds(product, cached) - spmm_seconds(product, RATES.spmm)
+    more = price_spmm(product, cached) - price_spmm(product, RATES.spmm)
     assert more == pytest.approx(1e-9 * 0.5 * missed * entries * width, abs=1e-12)
 
 
@@ -225,24 +225,24 @@ def test_a_card_with_rates_for_half_precision_and_for_calls_prices_them_by_these
     half = CARD.rates.model_copy(update={"tflops_half": Constant(value=8, within=3, source="any")})  # type: ignore[union-attr]
     for values, expected in (("float32", 64), ("bfloat16", 16), ("float64", 128)):
         dense = Event(KEY, products=[ProductShape(4000, 4000, 4000, 0, values, "")])
-        assert kernel_seconds(dense, half)[TimePart.ARITHMETIC] == pytest.approx(2e-3 * expected)
+        assert price_kernels(dense, half)[TimePart.ARITHMETIC] == pytest.approx(2e-3 * expected)
     moved, axis = CallBytes(Op.ALL_REDUCE, 0, 0), on_axis(1, 4)
     slow = card(call_us=constant(50, within=4))
     assert on_links(moved, axis)[TimePart.LAUNCH] == pytest.approx(7e-6)
     assert on_links(moved, axis, slow)[TimePart.LAUNCH] == pytest.approx(50e-6)
-    both = constants(slow.model_copy(update={"rates": half}))
+    both = list_constants(slow.model_copy(update={"rates": half}))
     assert (both["rates.tflops"][0], both["rates.launch_us"][0]) == (3, 4), "the wider interval of two"
-    assert (constants(CARD)["rates.tflops"][0], constants(CARD)["rates.launch_us"][0]) == (1.5, 1.5)
+    assert (list_constants(CARD)["rates.tflops"][0], list_constants(CARD)["rates.launch_us"][0]) == (1.5, 1.5)
 
 
 def test_copies_take_the_link_of_the_host_where_there_is_one() -> None:
     linked = card(host_gbs=constant(20), host_latency_us=constant(10)).links
     assert linked
     event = Event(KEY, copies=3, copied=5 * GB)
-    seconds = copy_seconds(event, linked)
+    seconds = price_copies(event, linked)
     assert seconds[TimePart.HOST] == pytest.approx(0.25)
     assert seconds.sum() == pytest.approx(0.25 + 30e-6)
-    assert copy_seconds(event, LINKS).sum() == 0
+    assert price_copies(event, LINKS).sum() == 0
 
 
 @pytest.mark.parametrize(
@@ -276,6 +276,8 @@ def test_a_term_of_a_product_is_not_negative(term: str) -> None:
 def test_every_constant_of_every_card_scales_a_part_of_the_time(name: str) -> None:
     machine = load_machine_card(ROOT, name)
     if machine.rates and machine.links:
-        parts = [part for within, scaled in constants(machine).values() for part in scaled if within >= 1]
+        parts = [
+            part for within, scaled in list_constants(machine).values() for part in scaled if within >= 1
+        ]
         elsewhere = {TimePart.HOST, TimePart.HOST_LATENCY} if machine.device == "cpu" else {TimePart.CPU}
         assert set(TimePart) - set(parts) == elsewhere | {TimePart.MEASURED}

@@ -8,7 +8,7 @@ import pytest
 from harness.errors import UserError
 from harness.experiment.requests import make_spec, nest_settings
 from harness.predict.prediction import predict
-from harness.predict.twins import growth, predict_from_twins
+from harness.predict.twins import fit_growth, predict_from_twins
 from harness.registry import load_strategy
 from harness.run.open_run import open_run
 from harness.spec.machine_card import load_machine_card
@@ -56,23 +56,23 @@ def test_a_graph_is_predicted_from_twins_of_a_quarter_of_it_and_less(name: str, 
 @pytest.mark.parametrize("exponent", [0.0, 0.3, 1.0])
 def test_powers_are_continued_whatever_the_scales(exponent: float) -> None:
     vertices = [100, 300, 2000, 70_000]
-    for bends in (True, False):
-        law = growth(vertices, bends=bends)
+    for is_slowing in (True, False):
+        law = fit_growth(vertices, is_slowing=is_slowing)
         assert law([5 * n**exponent for n in vertices[:3]]) == pytest.approx(5 * vertices[3] ** exponent)
 
 
 def test_a_size_that_nears_its_limit_is_continued_with_its_bend() -> None:
     vertices = [1000, 2000, 4000, 64_000]
     sizes = [500 * n / (n + 500) for n in vertices]
-    bent, straight = (growth(vertices, bends=bends)(sizes[:3]) for bends in (True, False))
+    bent, straight = (fit_growth(vertices, is_slowing=is_slowing)(sizes[:3]) for is_slowing in (True, False))
     assert bent == pytest.approx(sizes[3], rel=0.03)
     assert straight > 1.2 * sizes[3]
 
 
 @pytest.mark.parametrize("sizes", [[0, 0, 7], [3, 2, 7], [7, 7, 7], [9, 8, 7]])
 def test_sizes_neither_shrink_nor_outgrow_the_graph(sizes: list[float]) -> None:
-    for bends in (True, False):
-        assert 7 <= growth([10, 20, 40, 80], bends=bends)(sizes) <= 14
+    for is_slowing in (True, False):
+        assert 7 <= fit_growth([10, 20, 40, 80], is_slowing=is_slowing)(sizes) <= 14
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from harness.experiment.known_graph import KnownGraph
 from harness.experiment.requests import admit_on_all_grids, make_spec
 from harness.registry import load_strategy
-from harness.replay import needs, replay
+from harness.replay import find_requirements, replay
 from harness.spec.root import find_root
 from harness.spec.spec import format_grid
 from harness.strategy import Facts, admit
@@ -18,7 +18,7 @@ def test_every_strategy_says_what_it_needs_or_why_not():
     candidates = [
         admit_on_all_grids(root, name, request, lambda _: KnownGraph(FACTS, None), name) for name in names
     ]
-    found = {one.strategy: one for one in needs(candidates)}
+    found = {one.strategy: one for one in find_requirements(candidates)}
     assert "serial has no grid" in found["serial"].refused
     assert found["serial"].persistent_bytes is None
     plexus, on_grids = found["plexus"], {}

@@ -174,7 +174,7 @@ def test_an_operator_that_is_not_run_again_has_the_same_outcome(
     mini_batches = load_strategy(name).mini_batches
     one = strategy(prod(grid.values()), FEW, name, grid, batch=64 if mini_batches else 0)
     remembered = [replay(one, steps=2) for _ in range(2)]
-    monkeypatch.setattr("harness.replay._signature", lambda *_: None)
+    monkeypatch.setattr("harness.replay._build_signature", lambda *_: None)
     assert remembered == [replay(one, steps=2)] * 2
 
 
@@ -248,7 +248,7 @@ def test_an_evaluation_sends_the_words_of_an_epochs_forward_pass(name: str, grid
 
 
 def test_a_rank_outside_the_world_is_refused() -> None:
-    with pytest.raises(UserError, match=r"rank = 4: the ranks of this world are 0 to 3\."):
+    with pytest.raises(UserError, match=r"rank = 4 is out of range: the ranks of this world are 0 to 3\."):
         replay(strategy(4), 4)
 
 

@@ -18,7 +18,7 @@ from harness.kernels.parts import (
     nonempty_columns,
     nonempty_columns_by_block,
 )
-from harness.predict.prediction import RankEpoch, predict, priced
+from harness.predict.prediction import RankEpoch, predict, price_epochs
 from harness.registry import load_strategy
 from harness.replay import replay
 from harness.spec.machine_card import load_machine_card
@@ -142,7 +142,7 @@ def test_ranks_that_share_a_graph_are_predicted_as_ranks_by_themselves(
         "machine": {"name": "any"},
     }
     strategy = admit(kind, Spec.model_validate(spec), facts_of(blocks))
-    alone = [replay(strategy, rank, blocks, steps=3, opened=True) for rank in range(3)]
+    alone = [replay(strategy, rank, blocks, steps=3, skip_transient=True) for rank in range(3)]
     epochs = [
         RankEpoch(strategy, each, frozenset(range(3)), strategy.steps - len(each.first_of_step))
         for each in alone
@@ -150,4 +150,4 @@ def test_ranks_that_share_a_graph_are_predicted_as_ranks_by_themselves(
     assert CARD.rates
     shared = SharedBlocks(blocks)
     for _ in range(2):  # the second time, everything that ranks share is known
-        assert predict(Ready(strategy, shared), CARD) == priced(epochs, CARD, CARD.rates.cores_per_node)
+        assert predict(Ready(strategy, shared), CARD) == price_epochs(epochs, CARD, CARD.rates.cores_per_node)

@@ -200,7 +200,7 @@ def test_each_panel_is_summed_up_once(study: Path, tmp_path: Path, monkeypatch: 
 
     def counted(runs: pd.DataFrame) -> pd.DataFrame:
         calls.append(len(runs))
-        return statistics.configurations(runs)
+        return statistics.summarize_configurations(runs)
 
     monkeypatch.setattr("harness.figures.panels.configurations", counted)
     write(study / "tables", study / "figures", tmp_path / "report.html")

@@ -89,14 +89,14 @@ def test_ok_run_below_its_lower_bound_is_listed_and_not_verified(
         file.write_text(json.dumps(record))
     (runs / specs[3].run_id).rename(tmp_path / "failed")
     told = collect(runs, tmp_path)
-    assert told.failures.empty and not told.complete
+    assert told.failures.empty and not told.is_complete
     assert [each["run_id"] for each in told.as_dict()["below_bound"]] == [specs[2].run_id]
     assert f"{specs[2].label}: received 2,499 words, fewer than the lower bound of 2,500" in told.as_text()
     command = ["collect", "--runs", str(runs), "--out", str(tmp_path)]
     assert (main(command), main([*command, "--verify"])) == (0, 1)
     assert "received 2,499 words" in capsys.readouterr().out
     (runs / specs[2].run_id).rename(tmp_path / "below")
-    assert collect(runs, tmp_path).complete
+    assert collect(runs, tmp_path).is_complete
 
 
 def test_what_has_no_column_is_kept(synthetic: SimpleNamespace, specs: list[Spec], tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_plan_chooses_its_runs_and_names_those_that_are_missing(
         specs[0].run_id: "ok",
         absent.run_id: "missing",
     }
-    assert not collected.complete
+    assert not collected.is_complete
     assert absent.label in collected.as_text()
     assert set(read_collected(tmp_path, "epochs").run_id) == {specs[0].run_id}
     row = collected.runs.set_index("run_id").loc[absent.run_id]
@@ -160,7 +160,7 @@ def test_a_plan_chooses_its_runs_and_names_those_that_are_missing(
 
 def test_failures_are_listed_with_their_cause(runs: Path, specs: list[Spec], tmp_path: Path) -> None:
     collected = collect(runs, tmp_path)
-    assert not collected.complete
+    assert not collected.is_complete
     assert "4 runs (3 ok, 1 oom)" in collected.as_text()
     assert f"{specs[3].label}  oom      rank 3: MemoryError: out of memory" in collected.as_text()
     told = collected.as_dict()
@@ -170,7 +170,7 @@ def test_failures_are_listed_with_their_cause(runs: Path, specs: list[Spec], tmp
 
 
 def test_runs_that_all_succeeded_are_complete(runs: Path, specs: list[Spec], tmp_path: Path) -> None:
-    assert collect(runs, tmp_path, plan_of(specs[:3], tmp_path / "plan.json")).complete
+    assert collect(runs, tmp_path, plan_of(specs[:3], tmp_path / "plan.json")).is_complete
 
 
 def test_runs_of_another_schema_are_left_out_by_name(runs: Path, specs: list[Spec], tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_runs_of_another_schema_are_left_out_by_name(runs: Path, specs: list[Spe
         path.write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
     collected = collect(runs, tmp_path)
     assert set(collected.runs.run_id) == {spec.run_id for spec in specs[2:]}
-    assert not collected.complete
+    assert not collected.is_complete
     reasons = " ".join(collected.as_dict()["left_out"])
     assert all(f"{spec.run_id} was written with schema 2" in reasons for spec in specs[:2])
     assert collected.as_text().splitlines()[-1].startswith("2 folders were left out. The first: ")
@@ -250,7 +250,7 @@ def test_tables_of_another_schema_are_refused_by_name(name: str, runs: Path, tmp
 
 def test_a_folder_that_is_no_run_is_left_out_by_name(runs: Path, tmp_path: Path) -> None:
     (runs / "old-things").mkdir()
-    assert "old-things is no run folder" in collect(runs, tmp_path).as_text().splitlines()[-1]
+    assert "old-things is not a run folder" in collect(runs, tmp_path).as_text().splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -293,6 +293,6 @@ def test_collecting_small_tables_does_not_ask_for_free_memory(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "harness.results.parquet.available_bytes", lambda: pytest.fail("the system was asked")
+        "harness.results.parquet.find_available_bytes", lambda: pytest.fail("the system was asked")
     )
     assert len(collect(runs, tmp_path).runs) == 4

@@ -15,7 +15,7 @@ import pytest
 import harness
 from harness.cli import main
 from harness.results.collect import collect
-from harness.results.parquet import read_collected, short_names
+from harness.results.parquet import read_collected, shorten_names
 from harness.results.schema import RUN_TABLES, RUNS
 
 Side = Callable[[str, float, float], Path]
@@ -100,8 +100,8 @@ def test_two_runs_of_different_specs_are_compared_with_their_settings(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere", "nowhere"], "is no run: it is no run folder"),
-        (["0123456789abcdef", "0123"], "is no run: it is no run folder"),
+        (["nowhere", "nowhere"], "is not a run: it is not a run folder"),
+        (["0123456789abcdef", "0123"], "is not a run: it is not a run folder"),
     ],
 )
 def test_what_is_no_side_is_refused(
@@ -140,7 +140,7 @@ def test_load_gives_every_table_with_plain_names(side: Side) -> None:
 
 
 def test_short_names_are_unique_and_keep_those_without_a_part() -> None:
-    short = short_names(RUNS.names)
+    short = shorten_names(RUNS.names)
     assert len(set(short.values())) == len(RUNS.names)
     assert all(short[name] == name for name in RUNS.names if "." not in name)
     assert short["strategy.name"] == "strategy" and short["training.epochs"] == "training_epochs"

@@ -44,7 +44,7 @@ def check_half(out: Path, allowed: list[Study]) -> None:
     assert all(data in [study[name] for study in allowed] for name, data in tables.items())
     if tables.keys() != {f"{name}.parquet" for name in TABLES} or tables in allowed:
         return
-    with pytest.raises(UserError, match=r"are not of one call.*harness collect"):
+    with pytest.raises(UserError, match=r"were not made by the same call.*harness collect"):
         [read_collected(out, name) for name in TABLES]
 
 

@@ -220,7 +220,7 @@ def test_a_table_that_memory_has_no_room_for_is_refused(
 ) -> None:
     runs, sound, _ = study_of(0, 0)
     monkeypatch.setattr("harness.results.parquet.ALWAYS_FITS", 0)
-    monkeypatch.setattr("harness.results.parquet.available_bytes", lambda: 100)
+    monkeypatch.setattr("harness.results.parquet.find_available_bytes", lambda: 100)
     code, _, err = called(capsys, "runs", "show", sound, "--runs", runs)
     assert code == 2
     assert "bytes of memory, and 100 are free" in err

@@ -95,7 +95,7 @@ def test_filters_leave_the_runs_of_all_filters(
 
 def test_a_status_that_no_run_can_have_is_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--status fine is not accepted" in refusal(capsys, "list", "--runs", runs, "--status", "fine")
-    assert "There is no folder of runs" in refusal(capsys, "list", "--runs", runs / "nowhere")
+    assert "does not exist" in refusal(capsys, "list", "--runs", runs / "nowhere")
 
 
 def test_an_id_is_shortened_only_where_one_run_begins_so(runs: Path, synthetic: SimpleNamespace) -> None:
@@ -111,7 +111,7 @@ def test_an_id_is_shortened_only_where_one_run_begins_so(runs: Path, synthetic: 
         find_run(runs, one[:8])
     assert f"{one}00" in str(error.value)
     for name in (one[:3], "ffff", "no/such", "", "*"):
-        with pytest.raises(UserError, match=r"is no run: .* begins with it"):
+        with pytest.raises(UserError, match=r"is not a run: .* begins with it"):
             find_run(runs, name)
 
 

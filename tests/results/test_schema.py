@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from harness.ledger import AMOUNTS, AxisName, Key
-from harness.results.parquet import conform
+from harness.results.parquet import conform_frame
 from harness.results.schema import EPOCHS, LEDGER, RUNS, TABLES
 from harness.spec.spec import Spec
 
@@ -48,7 +48,7 @@ def test_the_data_dictionary_is_current() -> None:
 
 
 def test_an_empty_table_has_all_columns_and_types() -> None:
-    frame = conform(pd.DataFrame(), LEDGER)
+    frame = conform_frame(pd.DataFrame(), LEDGER)
     assert list(frame) == LEDGER.names
     assert frame.dtypes["rank"] == "int64"
     assert frame.dtypes["seconds"] == "float64"
@@ -59,4 +59,4 @@ def test_a_missing_or_strange_column_is_a_mistake_of_ours(column: str) -> None:
     frame = pd.DataFrame([{"epoch": 0, "rank": 0, "seconds": 1.0, "loss": 1.0}])
     wrong = frame.drop(columns=column) if column in frame else frame.assign(**{column: 1})
     with pytest.raises(AssertionError, match=column):
-        conform(wrong, EPOCHS)
+        conform_frame(wrong, EPOCHS)

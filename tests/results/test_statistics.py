@@ -39,16 +39,16 @@ def ledger_of(pieces: dict[tuple[int, int], dict[tuple[str, str], float]]) -> pd
 
 def test_an_epoch_takes_as_long_as_its_slowest_rank() -> None:
     epochs = epochs_of([[9, 9], [1, 5], [2, 1], [4, 3]], first=-1)
-    assert statistics.median_epoch(epochs) == 4  # of 5, 2, 4; the warm-up does not count
+    assert statistics.compute_median_epoch(epochs) == 4  # of 5, 2, 4; the warm-up does not count
 
 
 def test_the_papers_count_epochs_two_to_nine() -> None:
     epochs = epochs_of([[100.0]] * 2 + [[float(n)] for n in range(2, 10)] + [[1000.0]] * 5)
-    assert statistics.paper_epoch(epochs) == pytest.approx(5.5)
+    assert statistics.compute_paper_epoch(epochs) == pytest.approx(5.5)
 
 
 def test_two_epochs_are_too_few_for_the_papers() -> None:
-    assert statistics.paper_epoch(epochs_of([[1.0], [2.0]])) is None
+    assert statistics.compute_paper_epoch(epochs_of([[1.0], [2.0]])) is None
 
 
 def test_the_sum_of_phases_is_a_mean_over_ranks_without_what_has_no_name() -> None:
@@ -56,14 +56,14 @@ def test_the_sum_of_phases_is_a_mean_over_ranks_without_what_has_no_name() -> No
     ledger = ledger_of(
         {(0, 0): {named: 3, nameless: 9}, (0, 1): {named: 1}, (1, 0): {named: 8}, (1, 1): {named: 8}}
     )
-    assert statistics.phase_sum(ledger) == 5  # the median of 2 and 8
-    assert statistics.phase_sum(ledger.iloc[:0]) is None
+    assert statistics.compute_phase_sum(ledger) == 5  # the median of 2 and 8
+    assert statistics.compute_phase_sum(ledger.iloc[:0]) is None
 
 
 @given(st.integers(0, 60))
 def test_the_interval_covers_and_no_narrower_one_would(n: int) -> None:
     """scipy counts: the k-th smallest of n lies above the median with probability P(Binomial(n, 1/2) < k)."""
-    interval = statistics.median_interval(pd.Series(np.arange(1.0, n + 1)))
+    interval = statistics.compute_median_interval(pd.Series(np.arange(1.0, n + 1)))
     if interval is None:
         assert n < 6
         assert 1 - 2 * binom.cdf(0, n, 0.5) < 0.95
@@ -77,7 +77,7 @@ def test_the_interval_covers_and_no_narrower_one_would(n: int) -> None:
 @pytest.mark.parametrize(("n", "low", "high"), [(6, 1, 6), (8, 1, 8), (10, 2, 9), (20, 6, 15)])
 def test_the_known_order_statistics(n: int, low: int, high: int) -> None:
     shuffled = pd.Series(np.random.default_rng(n).permutation(np.arange(1.0, n + 1)))
-    assert statistics.median_interval(shuffled) == (low, high)
+    assert statistics.compute_median_interval(shuffled) == (low, high)
 
 
 times = st.lists(st.floats(0.001, 100), min_size=1, max_size=7)
@@ -92,15 +92,15 @@ def test_the_parts_of_the_median_epoch_add_up_to_it(seconds: list[list[float]], 
         (row.epoch, row.rank): {key: row.seconds * data.draw(st.floats(0, 0.25)) for key in PIECES}
         for row in epochs.itertuples()
     }
-    parts = epoch_parts.of_launch(epochs, ledger_of(pieces))
-    assert sum(parts.values()) == pytest.approx(statistics.median_epoch(epochs), rel=1e-9)
+    parts = epoch_parts.split_launch(epochs, ledger_of(pieces))
+    assert sum(parts.values()) == pytest.approx(statistics.compute_median_epoch(epochs), rel=1e-9)
     assert all(seconds > -1e-9 for seconds in parts.values())
 
 
 def test_the_parts_are_those_of_the_slowest_rank() -> None:
     spmm, wait = ("convolve", "spmm"), ("sync", "all_reduce")
     ledger = ledger_of({(0, 0): {spmm: 1, wait: 1}, (0, 1): {spmm: 4, wait: 0}})
-    parts = epoch_parts.of_launch(epochs_of([[2.0, 4.5]]), ledger)
+    parts = epoch_parts.split_launch(epochs_of([[2.0, 4.5]]), ledger)
     assert parts == {(*spmm, ""): 4, (*wait, ""): 0, ("other", "glue", ""): 0.5}
 
 
@@ -116,12 +116,12 @@ def test_launches_are_summed_up_by_the_middle(synthetic: SimpleNamespace, tmp_pa
     failed = synthetic.make_spec("serial", "tiny", {"p": 1}, launch=9)
     synthetic.write_failed(tmp_path / "runs", failed, "timeout", "TimeoutError", "late")
     runs = collect(tmp_path / "runs", tmp_path).runs
-    (row,) = statistics.configurations(runs).to_dict("records")
+    (row,) = statistics.summarize_configurations(runs).to_dict("records")
     assert (row["launches"], row["ok"], row["statuses"]) == (5, 4, "timeout")
     assert (row["seconds"], row["low"], row["high"]) == (3.0, 1.0, 5.0)
     assert row["seconds_paper"] == 6.0
     assert math.isnan(row["interval_low"])
-    parts = epoch_parts.of_launches(runs[runs.status == "ok"], frames, ledgers)
+    parts = epoch_parts.split_launches(runs[runs.status == "ok"], frames, ledgers)
     assert sum(parts.values()) == pytest.approx(3.0)
 
 
@@ -138,7 +138,7 @@ def test_competitors_are_compared_within_blocks(synthetic: SimpleNamespace, tmp_
             synthetic.write_ok(tmp_path / "runs", spec, seconds, summary=summary, provenance=origin)
     alone = synthetic.make_spec("plexus", "tiny", {"x": 2, "y": 1, "z": 1}, launch=9)
     synthetic.write_ok(tmp_path / "runs", alone, 1.0, summary={"epoch_seconds_median": 99.0})
-    (pair,) = statistics.rivals(collect(tmp_path / "runs", tmp_path).runs)
+    (pair,) = statistics.compare_rivals(collect(tmp_path / "runs", tmp_path).runs)
     ratio = 2.0 if pair.a.startswith("cagnet") else 0.5
     assert pair.ratios == [ratio] * 6 and pair.ratio == ratio
     assert pair.interval == (ratio, ratio)
@@ -148,7 +148,7 @@ def test_an_interval_appears_with_the_sixth_launch(synthetic: SimpleNamespace, t
     for launch in range(6):
         spec = synthetic.make_spec("serial", "tiny", {"p": 1}, launch=launch)
         synthetic.write_quoted(tmp_path / "runs", spec, 1.0 + launch, "measured")
-    (row,) = statistics.configurations(collect(tmp_path / "runs", tmp_path).runs).to_dict("records")
+    (row,) = statistics.summarize_configurations(collect(tmp_path / "runs", tmp_path).runs).to_dict("records")
     assert (row["interval_low"], row["interval_high"]) == (1.0, 6.0)
 
 
@@ -161,7 +161,7 @@ def test_sources_and_settings_are_never_summed_up_together(
     synthetic.write_quoted(
         runs, synthetic.make_spec("serial", "tiny", {"p": 1}, protocol="faithful"), 3.0, "measured"
     )
-    assert len(statistics.configurations(collect(runs, tmp_path).runs)) == 3
+    assert len(statistics.summarize_configurations(collect(runs, tmp_path).runs)) == 3
 
 
 def test_summing_up_twice_the_configurations_takes_as_many_operations_on_frames(
@@ -181,5 +181,5 @@ def test_summing_up_twice_the_configurations_takes_as_many_operations_on_frames(
     monkeypatch.setattr(pd.DataFrame, "__getitem__", counted)
     for number in (4, 8):
         calls.append(0)
-        assert len(statistics.configurations(runs.head(number))) == number
+        assert len(statistics.summarize_configurations(runs.head(number))) == number
     assert calls[0] == calls[1]

@@ -93,6 +93,6 @@ def test_a_batch_survives_a_spec_that_diverges_and_one_that_is_none(
 def test_it_is_a_failure_and_is_not_repeated(recorded: Callable[[Spec], Record], tmp_path: Path) -> None:
     run = recorded(asked(**HUGE))
     found = collect(run.folder.parent, tmp_path / "results")
-    assert not found.complete
+    assert not found.is_complete
     assert "diverged" in found.as_text() and "not finite" in found.as_text()
     assert run.record["status"] in SETTLED

@@ -14,7 +14,7 @@ import torch
 
 from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.models import SplitAccuracy
-from harness.results.parquet import to_arrow, to_bytes
+from harness.results.parquet import serialize_table, to_arrow
 from harness.results.schema import LEDGER
 from harness.run.ledger_rows import LedgerRows, key_row
 from harness.run.rank_tables import Journal, RankTables, _TablesReader, read_unfinished_tables
@@ -48,7 +48,7 @@ def make_tables(rank: int, epochs: Mapping[int, Entries]) -> RankTables:
 
 
 def file_of(frame: pd.DataFrame) -> bytes:
-    return to_bytes([to_arrow(frame, LEDGER)], LEDGER)
+    return serialize_table([to_arrow(frame, LEDGER)], LEDGER)
 
 
 def file_row_by_row(ranks: Mapping[int, Mapping[int, Entries]]) -> bytes:

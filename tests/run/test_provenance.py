@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.results.statistics import oversubscribed
+from harness.results.statistics import find_oversubscribed
 from harness.run.provenance import COMMAND, Affinity, is_dirty, provenance
 
 
@@ -75,4 +75,4 @@ def test_more_threads_than_cores_on_any_host_is_oversubscribed(
         "provenance.threads": affinities[0].threads,
         "machine.threads_per_rank": 1,
     }
-    assert oversubscribed(pd.DataFrame([{**row, "provenance.env": "{}"}])).tolist() == [crowded]
+    assert find_oversubscribed(pd.DataFrame([{**row, "provenance.env": "{}"}])).tolist() == [crowded]

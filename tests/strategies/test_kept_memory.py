@@ -96,7 +96,7 @@ def unstated(case: Case, rank: int) -> tuple[int, list[str]]:
         with Meter(tape) as meter:
             trainer = Trainer(strategy, grid, case.store())
             memory = trainer.ctx.memory
-            meter.memory.begin_epoch(memory.host_shapes())
+            meter.memory.reset_peak(memory.host_shapes())
             for _ in range(EPOCHS * trainer.steps):
                 trainer.step()
     finally:

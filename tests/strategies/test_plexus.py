@@ -15,7 +15,7 @@ from harness.comm.grid import Grid
 from harness.comm.layout import list_grids
 from harness.errors import UserError
 from harness.ledger import AxisName, Ledger, Op
-from harness.predict.pricing import ring_seconds
+from harness.predict.pricing import price_rings
 from harness.registry import load_strategy
 from harness.replay import replay
 from harness.spec.machine_card import load_machine_card
@@ -270,7 +270,7 @@ def test_the_model_is_that_of_the_authors_code(grid: str, products: float, commu
         products, rel=0.005
     )
     words = strategy.words(dict.fromkeys(strategy.axes, 0), BlockCounts(ShapeBlocks(PRODUCTS)))
-    seconds = ring_seconds(words, strategy.grid, card.links, WORD["float32"])
+    seconds = price_rings(words, strategy.grid, card.links, WORD["float32"])
     assert 1e3 * seconds == pytest.approx(communication, rel=0.03)
 
 

@@ -183,7 +183,7 @@ def test_a_prediction_is_of_an_epoch_after_the_first(bound: int) -> None:
     case = case_of(ranks=4, stale=bound)
     strategy, store, counts = case.strategy(), case.store(), BlockCounts(case.store())
     for opened in (False, True):
-        entries = replay(strategy, 1, store, opened=opened).entries.items()
+        entries = replay(strategy, 1, store, skip_transient=opened).entries.items()
         sent = sum(each.words_payload for key, each in entries if key.op is Op.BROADCAST)
         epoch = strategy.transient_epochs if opened else 0
         formula = strategy.words_of_epoch(strategy.coordinates(1), counts, epoch)

@@ -33,7 +33,7 @@ from harness.claims.formulas.quantities import (
 )
 from harness.claims.selection import Selection, select
 from harness.ledger import AxisName
-from harness.predict.pricing import bandwidth, placed
+from harness.predict.pricing import find_bandwidth, place_axis
 
 FIGURE_1, FIGURE_2, FIGURE_3 = (select(f"cagnet-figure-{number}") for number in (1, 2, 3))
 GRAPHS = ("reddit", "cagnet-amazon", "cagnet-protein")
@@ -205,7 +205,7 @@ def find_gbs_per_device(evidence: Evidence, machine: str) -> float:
 def find_ring_gbs(evidence: Evidence, machine: str, rings: int) -> float:
     """Return the bandwidth of each of several concurrent rings of eight ranks."""
     links = evidence.load_links(machine)
-    return bandwidth(links, placed({AxisName.X: 8, AxisName.Y: rings}, "x", links))
+    return find_bandwidth(links, place_axis({AxisName.X: 8, AxisName.Y: rings}, "x", links))
 
 
 def divide_ring_bandwidths(evidence: Evidence, machine: str) -> float:

@@ -37,7 +37,7 @@ from harness.claims.formulas.quantities import (
     simplify,
 )
 from harness.claims.selection import Selection, select
-from harness.predict.pricing import spmm_seconds
+from harness.predict.pricing import price_spmm
 from harness.spec.machine_card import PlexusModel
 
 PERLMUTTER = frozenset({"perlmutter", "perlmutter-80gb"})
@@ -216,7 +216,7 @@ def find_product_seconds(evidence: Evidence, machine: str, grid: str) -> Estimat
     rates, sizes = evidence.load_rates(machine), [int(size) for size in grid.split("x")]
     replayed = evidence.replay_rank("plexus", "ogbn-products", prod(sizes), grid).replayed
     first = next(product for event in replayed.events for product in event.products if product.nonzeros)
-    seconds = spmm_seconds(first, rates.spmm)
+    seconds = price_spmm(first, rates.spmm)
     return Estimate(seconds, seconds / rates.spmm.within, seconds * rates.spmm.within)
 
 
