@@ -191,7 +191,7 @@ def price_epochs(epochs: "Sequence[RankEpoch]", card: MachineCard, cores: float 
     """
     if cores is None:
         cores = _count_cores(epochs, card)
-    priced = [PricedEpoch(epoch, card) for epoch in epochs]
+    priced = [PricedRank(epoch, card) for epoch in epochs]
     timelines = simulate_ranks([each.items for each in priced], cores)
     last, timeline = max(zip(priced, timelines, strict=True), key=lambda pair: pair[0].epoch_seconds(pair[1]))
     seconds, parts = last.epoch_seconds(timeline), np.zeros(len(TimePart))
@@ -332,7 +332,7 @@ class CallCost(NamedTuple):
     """The work of the cores while the bytes are in flight."""
 
 
-class PricedEpoch:
+class PricedRank:
     """The steps of one rank as work items, with their seconds on a machine."""
 
     def __init__(self, epoch: RankEpoch, card: MachineCard) -> None:
