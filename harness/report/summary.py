@@ -148,7 +148,9 @@ def failures(runs: Runs) -> list[Failure]:
     """Every run that is not ok, with its cause."""
     failed = runs[runs.status != OK]
     return [
-        Failure(run.label, run.status, describe_cause(run), error_origin(run["error.trace"]), run["error.trace"])
+        Failure(
+            run.label, run.status, describe_cause(run), error_origin(run["error.trace"]), run["error.trace"]
+        )
         for _, run in failed.iterrows()
     ]
 
