@@ -59,5 +59,5 @@ def test_the_command_takes_several_folders_and_refuses_one_that_is_not_there(
     places: list[Path], tmp_path: Path
 ) -> None:
     assert main(["collect", "--runs", *map(str, places), "--out", str(tmp_path / "tables")]) == 0
-    with pytest.raises(UserError, match=r"no folder of runs .*nowhere"):
+    with pytest.raises(UserError, match=r"folder of runs .*nowhere does not exist"):
         collect([*places, tmp_path / "nowhere"], tmp_path / "tables")

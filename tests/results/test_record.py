@@ -155,8 +155,8 @@ def test_a_record_of_another_schema_is_refused_with_the_way_out(
         ("record.json", "[]", "not whole"),
         ("record.json", '{"schema": 1}', "lacks run_id"),
         ("spec.json", "\xff", "not whole"),
-        ("record.json", None, "no run folder"),
-        ("spec.json", None, "no run folder"),
+        ("record.json", None, "not a run folder"),
+        ("spec.json", None, "not a run folder"),
     ],
 )
 def test_a_damaged_record_is_refused_by_name(
