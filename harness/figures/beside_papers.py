@@ -138,4 +138,11 @@ def _handle(verdict: str) -> Line2D:
     return Line2D([], [], color=colour, marker=marker, linewidth=wide, label=verdict)
 
 
-KIND = FigureKind("papers", "Beside the papers", dots, page, data, paper_panels, of="claims")
+CAPTION = """\
+Claims of papers that a figure or table shows: our value over the printed one, the interval of a prediction, and the
+verdict. On the right stand our value and the printed one. A measured value counts if the paper's own run was made;
+otherwise a prediction, a formula or a card. A sign on the left edge belongs to a claim without a ratio: a statement
+in words, or one that cannot be tested on this machine."""
+KIND = FigureKind(
+    "papers", "Beside the papers", dots, page, data, paper_panels, of="claims", caption=CAPTION, place=130
+)

@@ -148,10 +148,6 @@ class Breakdown(NamedTuple):
                         "seconds": seconds,
                     }
 
-    def kind(self, name: str, title: str) -> FigureKind[Rows]:
-        """The kind of figure that shows these bars."""
-        return FigureKind(name, title, self.rows, self.page, self.data)
-
 
 PARTED = ("measured", "emulated", "predicted")
 """The sources of runs whose ledgers have seconds: a paper prints a sum, and another program's log has no parts."""
@@ -191,7 +187,20 @@ def group_of(phase: Phase, op: Op, tensor: str) -> str:
 
 
 BREAKDOWN = Breakdown(GROUPS, group_of, "time of the median epoch")
-KIND = BREAKDOWN.kind("breakdown", "Where an epoch goes")
+CAPTION = """\
+Seconds of an epoch by operation. A bar is the median epoch on its slowest rank, so its length is the epoch time; on
+its left stands the number of ranks, or the sizes of the axes of their grid. Blue: local work. Orange, red, violet
+and yellow: communication, waiting for other ranks included. Grey: time between the two. Green, for mini-batches:
+sampling and fetching of features, with their communication."""
+KIND = FigureKind(
+    "breakdown",
+    "Where an epoch goes",
+    BREAKDOWN.rows,
+    BREAKDOWN.page,
+    BREAKDOWN.data,
+    caption=CAPTION,
+    place=40,
+)
 
 
 # The breakdown of sampling: distributions, draws and extraction, each computed and sent (bulk sampling's figure 5).
@@ -214,6 +223,15 @@ def rows(panel: Panel, tables: Tables) -> Rows:
     return [group for group in SAMPLING_BREAKDOWN.rows(panel, tables) if any(bar.total for bar in group.bars)]
 
 
+SAMPLING_CAPTION = """\
+Seconds of an epoch that sampling takes, by step: making the distributions, drawing from them, and extracting the
+drawn rows and columns. Blue: computing. Red, orange and yellow: communication, waiting for other ranks included."""
 SAMPLING_KIND = FigureKind(
-    "sampling", "Where sampling goes", rows, SAMPLING_BREAKDOWN.page, SAMPLING_BREAKDOWN.data
+    "sampling",
+    "Where sampling goes",
+    rows,
+    SAMPLING_BREAKDOWN.page,
+    SAMPLING_BREAKDOWN.data,
+    caption=SAMPLING_CAPTION,
+    place=50,
 )

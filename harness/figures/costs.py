@@ -210,5 +210,22 @@ COSTS = Quantities(("seconds_to_target", "epoch_seconds_median", "messages", "wo
 REACHED = Quantities(("best_accuracy", "seconds_to_target", "evaluation_seconds"), printed=True)
 
 
-KIND = FigureKind("costs", "What it costs", COSTS.rows, COSTS.page, COSTS.data)
-EVALUATION_KIND = FigureKind("evaluation", "What is reached", REACHED.rows, REACHED.page, REACHED.data)
+CAPTION = """\
+Each curve at its largest number of ranks: the training time to the target accuracy, if there is one, the time of an
+epoch, its messages (calls that send something), its words (the payload), and the memory between epochs (graph,
+features, weights and labels). Each number is of the rank that has most. A line across a bar of words is the least
+that any strategy of its kind sends; bars without a line have no known bound."""
+KIND = FigureKind("costs", "What it costs", COSTS.rows, COSTS.page, COSTS.data, caption=CAPTION, place=70)
+EVALUATION_CAPTION = """\
+Each curve at its largest number of ranks: the best accuracy on test vertices, the training time to the target
+accuracy if there is one, and the time of one evaluation of the full graph. A bar is the median over launches. A
+hollow bar is a number that a paper prints."""
+EVALUATION_KIND = FigureKind(
+    "evaluation",
+    "What is reached",
+    REACHED.rows,
+    REACHED.page,
+    REACHED.data,
+    caption=EVALUATION_CAPTION,
+    place=80,
+)

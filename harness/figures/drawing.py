@@ -25,17 +25,7 @@ from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
 from harness.children import die_with_parent
 from harness.errors import UserError
-from harness.figures import (
-    beside_papers,
-    breakdown,
-    costs,
-    prediction_scatter,
-    scaling,
-    throughput,
-    training,
-    utilisation,
-)
-from harness.figures.kind import FigureKind, Tables, read_tables
+from harness.figures.kind import FigureKind, Tables, find_kinds, read_tables
 from harness.figures.panels import Panel, titles
 from harness.files import read_head, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
@@ -102,21 +92,7 @@ def rendered(figure: Figure, kind: str, name: str, origin: str) -> bytes:
     return buffer.getvalue()
 
 
-KINDS: tuple[FigureKind[Any], ...] = (
-    scaling.KIND,
-    throughput.KIND,
-    throughput.GAIN_KIND,
-    breakdown.KIND,
-    breakdown.SAMPLING_KIND,
-    utilisation.KIND,
-    costs.KIND,
-    costs.EVALUATION_KIND,
-    scaling.TARGET_KIND,
-    training.KIND,
-    training.LOSS_KIND,
-    prediction_scatter.KIND,
-    beside_papers.KIND,
-)
+KINDS = find_kinds()
 """All kinds of figures, in the order of the report."""
 
 

@@ -1,12 +1,14 @@
 """A kind of figure: the content of each panel, and how panels are put on a page.
 
-A new kind is a file of this folder with a `FigureKind`, a name in `harness.figures.drawing.KINDS`, and a caption
-captions/NAME.rst, which the report and the workflow read.
+A new kind is a `FigureKind` in a file of this folder. `find_kinds` finds it there, and so do the report and the
+workflow.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import pandas as pd
@@ -15,8 +17,6 @@ from matplotlib.figure import Figure
 from harness.figures.panels import Panel, panels
 from harness.results.epoch_parts import Frames
 from harness.results.parquet import group_by_run, read_collected
-
-CAPTIONS = Path(__file__).parent / "captions"
 
 
 class Tables(NamedTuple):
@@ -55,8 +55,19 @@ class FigureKind(Generic[Shown]):
     """Divides the rows of a table into panels: the runs of one panel are compared."""
     of: Literal["runs", "claims"] = "runs"
     """The table."""
+    _: KW_ONLY
+    caption: str
+    """The text below the figure, for the reader: plain sentences in reStructuredText."""
+    place: int = 1000
+    """The place of the figure in the report: figures with smaller numbers stand before it."""
 
-    @property
-    def caption(self) -> str:
-        """The text below the figure, for the reader."""
-        return (CAPTIONS / f"{self.name}.rst").read_text(encoding="utf-8")
+
+def find_kinds() -> tuple[FigureKind[Any], ...]:
+    """Return the kinds of figures that the modules of this package define, in the order of the report."""
+    package = __name__.rpartition(".")[0]
+    modules = [
+        import_module(f"{package}.{module.name}") for module in iter_modules([str(Path(__file__).parent)])
+    ]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, FigureKind)]
+    kinds = {kind.name: kind for kind in found}  # a module may import the kind of another
+    return tuple(sorted(kinds.values(), key=lambda kind: (kind.place, kind.name)))

@@ -175,4 +175,12 @@ def data(pairs: Sequence[PredictedPoints]) -> Iterator[dict[str, Any]]:
             }
 
 
-KIND = FigureKind("prediction", "Predicted against measured epochs", shown, page, data)
+CAPTION = """\
+Predicted seconds of an epoch over measured ones, a marker for each strategy and grid: the median over launches.
+Where a single strategy ran, colours tell grids that split one axis (1D) from those that split two or three. Hollow
+markers: emulated, which is measured kernels on the links of the machine's card. On the line both are equal; between
+the dotted lines they differ by less than a factor of two. Each panel says how well the order of the grids is
+predicted (the rank correlation of Spearman) and the median of the relative errors."""
+KIND = FigureKind(
+    "prediction", "Predicted against measured epochs", shown, page, data, caption=CAPTION, place=120
+)

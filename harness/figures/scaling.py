@@ -487,11 +487,28 @@ def page(some: Sequence[Panel], shown: Sequence[list[Curve]], column: str = EPOC
     return compose(parts, handles(parts, measures[0]), note)
 
 
-KIND = FigureKind("strong-scaling", "Strong scaling", shown, page, data, graph_panels)
+CAPTION = """\
+Seconds an epoch over ranks, both axes logarithmic. A marker is the median over launches, the dots beside it are the
+launches, and the band is their range; markers that would coincide stand side by side. If several grids ran on one
+number of ranks, the line follows the fastest. Dotted line: ideal scaling from a curve's first point. Dotted ground:
+measured ranks shared cores, so the times say nothing of scaling. Solid lines: measured. Dashed lines: predicted;
+dashed and dotted: emulated. Hollow markers: other programs (with a line), published values (without). Crossed-out
+markers at the top: runs that did not finish. A strategy that is alone in its tables has a curve for each graph.
+Strategies of a single number of ranks are listed, with the ranks, or the sizes of the axes of their grid, on the
+left and the median in the unit of the axis on the right."""
+KIND = FigureKind(
+    "strong-scaling", "Strong scaling", shown, page, data, graph_panels, caption=CAPTION, place=10
+)
+TARGET_CAPTION = """\
+Training time to the target accuracy on test vertices over ranks, both axes logarithmic. Evaluations are not counted.
+A marker is the median over launches that reached the target; hollow markers are the times that papers print. Curves
+of a single number of ranks are listed, with the time on the right."""
 TARGET_KIND = FigureKind(
     "time-to-target",
     "Time to the target accuracy",
     reaching,
     partial(page, column=TARGET),
     partial(data, column=TARGET),
+    caption=TARGET_CAPTION,
+    place=90,
 )

@@ -80,7 +80,14 @@ def numbers(shown: Sequence[Curve]) -> Iterator[dict[str, Any]]:
     return data(shown, COLUMN)
 
 
-KIND = FigureKind("throughput", "Throughput", lines, page, numbers, together)
+CAPTION = """\
+Vertices a second, all ranks together, over the number of ranks. If models had several depths or features several
+widths, x is the depth or the width, at each curve's largest number of ranks. A marker is the median over launches,
+the band their range. Setup and compilation are excluded. Dotted line: linear scaling from a curve's first point.
+Solid lines: measured. Dashed lines: predicted; dashed and dotted: emulated. Dotted ground: measured ranks shared
+cores, so the times say nothing of scaling. Hollow markers: other programs (with a line), published values (without).
+Strategies of a single number of ranks are listed, with the median on the right."""
+KIND = FigureKind("throughput", "Throughput", lines, page, numbers, together, caption=CAPTION, place=20)
 
 
 # Throughputs over that of a baseline.
@@ -160,4 +167,18 @@ def gain_data(shown: Gains) -> Iterator[dict[str, Any]]:
         yield {"curve": gain.curve.label, "over": shown.across, "at": gain.at, "ratio": gain.ratio}
 
 
-GAIN_KIND = FigureKind("gain", f"Throughput over that of {BASELINE}", gains, gain_page, gain_data, together)
+GAIN_CAPTION = """\
+Vertices a second of each strategy over those of DistDGL-style mini-batches (``distdgl``) on the same graph, model
+and machine, at the same number of ranks, layers or features. Beyond the line at 1 a strategy is faster. Each ratio
+is of two medians over launches of one source: measured, emulated or predicted. The note says where measured ranks
+shared cores."""
+GAIN_KIND = FigureKind(
+    "gain",
+    f"Throughput over that of {BASELINE}",
+    gains,
+    gain_page,
+    gain_data,
+    together,
+    caption=GAIN_CAPTION,
+    place=30,
+)

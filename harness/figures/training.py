@@ -263,5 +263,16 @@ def data(shown: TrainingPanel) -> Iterator[dict[str, Any]]:
             yield {"curve": line.label, x: along, y: value}
 
 
-KIND = FigureKind("accuracy", "Accuracy over training time", accuracies, page, data)
-LOSS_KIND = FigureKind("loss", "Training loss by epoch", losses, page, data)
+CAPTION = """\
+Accuracy on the test vertices over training time. Each run of a curve at its largest number of ranks is a line, and
+each marker is an evaluation of the full graph. The time of evaluations is excluded, and so is setup (`setup_seconds`
+of a run: opening the graph, compiling kernels). Dotted line: target accuracy. Of many strategies each has small axes
+of its own, with the lines of all others in grey."""
+KIND = FigureKind(
+    "accuracy", "Accuracy over training time", accuracies, page, data, caption=CAPTION, place=100
+)
+LOSS_CAPTION = """\
+Training loss by epoch, warm-up included. Each run of a curve at its largest number of ranks is a line. Strategies
+that promise exact training lie on the line of serial training; the numbers beside the figure have all digits. Of
+many strategies each has small axes of its own, with the lines of all others in grey."""
+LOSS_KIND = FigureKind("loss", "Training loss by epoch", losses, page, data, caption=LOSS_CAPTION, place=110)

@@ -119,4 +119,9 @@ def data(shown: Sequence[Strip]) -> Iterator[dict[str, Any]]:
             }
 
 
-KIND = FigureKind("utilisation", "How busy ranks are", strips, page, data)
+CAPTION = """\
+Utilisation of ranks over the first five seconds of timed epochs: the share of each window spent computing, as the
+mean over the ranks of a curve at its largest number of ranks. If a GPU's driver reports utilisation, the figure
+shows that instead. On the right stand the peak and the mean over all timed epochs, and the number of ranks. A run
+has windows if its spec sets `measure.utilisation_ms`."""
+KIND = FigureKind("utilisation", "How busy ranks are", strips, page, data, caption=CAPTION, place=60)

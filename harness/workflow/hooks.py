@@ -1,4 +1,4 @@
-"""What the workflow prints when it ends, and the command `harness` for its jobs."""
+"""What the workflow prints and shows when it ends, and the command `harness` for its jobs."""
 
 import os
 import re
@@ -11,6 +11,22 @@ from pathlib import Path
 def add_harness_to_path() -> None:
     """Add the folder of this Python to the PATH: `harness` is there, even if its environment is not active."""
     os.environ["PATH"] = os.pathsep.join([*os.get_exec_path(), str(Path(sys.executable).parent)])
+
+
+def read_captions(folder: str) -> dict[str, str]:
+    """Return the captions of the figures in a folder, by the name of the figure: empty before they are drawn.
+
+    `harness figures` writes a caption below each figure. Its last paragraph, which names datasets, is left out: the
+    caption is reStructuredText, and the names are not.
+    """
+    files = sorted(Path(folder).glob("*.txt"))
+    return {file.stem: file.read_text(encoding="utf-8").rpartition("\n\n")[0] for file in files}
+
+
+def list_main_figures(folder: str) -> list[str]:
+    """Return the pictures of all datasets together: costs.svg, but not the costs-DATASET.svg next to it."""
+    names = {path.stem: str(path) for path in sorted(Path(folder).glob("*.svg"))}
+    return [path for name, path in names.items() if not any(name.startswith(f"{other}-") for other in names)]
 
 
 def print_results(paths: Iterable[str]) -> None:

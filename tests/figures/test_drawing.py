@@ -16,9 +16,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from harness.errors import UserError
-from harness.figures import draw_all, drawing
+from harness.figures import beside_papers, costs, draw_all, drawing, scaling
 from harness.figures.drawing import BESIDE, FORMATS, KINDS, name_of, pictures, styled, tables_digest
-from harness.figures.kind import CAPTIONS, read_tables
+from harness.figures.kind import read_tables
 from harness.figures.page_layout import LONGEST_WORD, MOST_WORDS, Cell, Section, compose, elided, wrapped
 from harness.figures.panels import panels
 from harness.results.schema import RUN_TABLES, RUNS
@@ -110,7 +110,13 @@ def test_figures_of_earlier_tables_are_removed(
 
 
 def test_every_kind_says_how_it_is_read() -> None:
-    assert sorted(path.stem for path in CAPTIONS.iterdir()) == sorted(kind.name for kind in KINDS)
+    assert all(kind.caption.strip().endswith(".") for kind in KINDS)
+
+
+def test_kinds_are_found_in_their_modules_in_the_order_of_the_report() -> None:
+    assert [kind.name for kind in KINDS[:3]] == ["strong-scaling", "throughput", "gain"]
+    assert {scaling.KIND, scaling.TARGET_KIND, costs.KIND, beside_papers.KIND} <= set(KINDS)
+    assert len({kind.name for kind in KINDS}) == len(KINDS) >= 13
 
 
 def test_figures_have_the_widths_of_a_paper(drawn: list[Path]) -> None:
@@ -189,7 +195,7 @@ def test_a_long_name_is_drawn_in_short_and_whole_in_the_numbers(
         for spec in specs:
             synthetic.write_ok(to, spec, 1.0)
 
-    monkeypatch.setattr(drawing, "KINDS", (drawing.scaling.KIND, drawing.costs.KIND))
+    monkeypatch.setattr(drawing, "KINDS", (scaling.KIND, costs.KIND))
     folder = collected(write)
     for path in draw_all(folder, folder / "figures"):
         text = path.read_bytes().decode(errors="replace")

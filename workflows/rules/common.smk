@@ -3,7 +3,6 @@
 import functools
 from pathlib import Path
 
-import harness
 from harness.experiment.paper_figures import list_paper_figures
 from harness.results import schema
 from harness.slurm.executor import install_executor, prepare_workflow
@@ -12,7 +11,14 @@ from harness.spec.dataset import COMPUTED
 from harness.spec.machine_card import list_machines
 from harness.validation import validate
 from harness.workflow.graph_build import ORDER, GraphBuild, find_card, stores_folder
-from harness.workflow.hooks import add_harness_to_path, print_first_failure, print_results, quote_option
+from harness.workflow.hooks import (
+    add_harness_to_path,
+    list_main_figures,
+    print_first_failure,
+    print_results,
+    quote_option,
+    read_captions,
+)
 from harness.workflow.paper_targets import PaperTargets, experiment_file
 from harness.workflow.studies import RunBatch, Studies, read_experiment
 from harness.workflow.workflow_config import WorkflowConfig
@@ -36,10 +42,6 @@ DRAWN = f"figures/{NAME}"
 TABLES = [
     name for name in schema.TABLES if name != "tape"
 ]  # `collect` writes the tape too, but no rule reads it
-# The captions of the figures are in the installed package, next to the code that draws the figures.
-CAPTIONS = {
-    path.stem: path for path in sorted(Path(harness.__path__[0], "figures", "captions").glob("*.rst"))
-}
 # Snakemake removes the log of a job before each attempt. A second hard link keeps the file, so that the next attempt
 # appends to it. Without hard links only the log of the last attempt is kept.
 APPENDING = "touch {log:q}.attempts; ln -f {log:q}.attempts {log:q} 2> /dev/null || true; "

@@ -57,7 +57,8 @@ rule figures:
     resources:
         machine_percent=25,
     params:
-        captions={kind: caption.read_text() for kind, caption in CAPTIONS.items()},
+        # A function of the output: Snakemake calls it again when it writes its report, after the figures were drawn.
+        captions=lambda wildcards, output: read_captions(output[0]),
     message:
         "Drawing the figures"
     shell:
