@@ -330,7 +330,7 @@ def _pruned_page(rows: list[dict[str, Any]], runs: Path, *, done: bool) -> str:
 
 def _show_run(options: argparse.Namespace) -> int:
     from harness.report.run_panels import facts, largest, origin
-    from harness.results.collect import describe_cause, error_origin, load_side_of_run
+    from harness.results.collect import describe_cause, load_side_of_run
 
     folder = find_run(_runs_folder(options), options.run)
     record = read_record(folder)
@@ -351,9 +351,7 @@ def _show_run(options: argparse.Namespace) -> int:
             (name, _size(size)) for name, size in largest(record.table("memory"))
         ],
         "origin": origin(run),
-        "failure": [("cause", describe_cause(run)), ("began in", error_origin(error.get("trace") or ""))]
-        if error
-        else [],
+        "failure": [("cause", describe_cause(run)), ("began in", run["error.origin"])] if error else [],
         "log": _log(record),
         "again": [("typed", command or ""), ("repeat", _repeat(record))],
     }

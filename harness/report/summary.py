@@ -8,7 +8,7 @@ import pandas as pd
 
 from harness.figures.palette import place_of
 from harness.figures.units import three_digits
-from harness.results.collect import describe_cause, error_origin
+from harness.results.collect import describe_cause
 from harness.results.schema import MISSING, OK, STATUSES
 from harness.results.statistics import find_oversubscribed
 from harness.spec.dataset import DatasetChoice
@@ -148,9 +148,7 @@ def failures(runs: Runs) -> list[Failure]:
     """Every run that is not ok, with its cause."""
     failed = runs[runs.status != OK]
     return [
-        Failure(
-            run.label, run.status, describe_cause(run), error_origin(run["error.trace"]), run["error.trace"]
-        )
+        Failure(run.label, run.status, describe_cause(run), run["error.origin"], run["error.trace"])
         for _, run in failed.iterrows()
     ]
 

@@ -6,7 +6,6 @@ only new or repeated runs are read completely.
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -23,7 +22,7 @@ from harness.files import complete_folders, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results import parquet
 from harness.results.record import Record, describe_refused, find_run, read_record, read_records
-from harness.results.run_row import flatten_record
+from harness.results.run_row import fill_computed, flatten_record
 from harness.results.schema import MISSING, OK, RUN_TABLES, RUNS, TABLES
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
@@ -234,23 +233,6 @@ def describe_cause(run: "pd.Series[Any]") -> str:
     return f"{where}{run['error.type']}: {message}" if run["error.type"] else f"{where}{message}"
 
 
-PROJECT_FRAME = re.compile(r'File "[^"\n]*?((?:harness|strategies)/[\w/]+\.py)", line (\d+), in ')
-"""A frame of a Python traceback in a file of the harness or of its strategies."""
-
-
-def error_origin(trace: str) -> str:
-    """Return the file, the line and the package in which an error began, or an empty string if no frame tells.
-
-    The origin is the innermost frame in a file of the harness or of its strategies.
-    """
-    frames = PROJECT_FRAME.findall(trace)
-    if not frames:
-        return ""
-    file, line = frames[-1]
-    *package, _ = file.removeprefix("harness/").removesuffix(".py").split("/")
-    return f"{file}, line {line}" + (f" ({'.'.join(package)})" if package else "")
-
-
 def _find_unchanged(out: Path, frame: pd.DataFrame) -> set[str]:
     """Return the ids of the runs whose row in the existing tables is the same as in `frame`.
 
@@ -296,4 +278,5 @@ def _iterate_rows(records: list[Record], name: str, known: Mapping[str, pa.Table
 def _make_missing_row(run: dict[str, Any]) -> dict[str, Any]:
     """Return the row of a run that was planned and not recorded."""
     record = {"run_id": run["run_id"], "label": run["label"], "status": MISSING, "source": ""}
-    return flatten_record(run["spec"], {**record, "summary": {}, "provenance": {}, "error": None})
+    row = flatten_record(run["spec"], {**record, "summary": {}, "provenance": {}, "error": None})
+    return fill_computed(row)

@@ -14,7 +14,10 @@ KNOWN = set(RUNS.names)
 
 
 def flatten_record(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of `runs`. Values without a column go into the column `extra`, so that nothing is lost."""
+    """Return a row of `runs`, without the columns that are computed from others.
+
+    Values without a column go into the column `extra`, so that nothing is lost.
+    """
     grid = {axis: spec["grid"][axis] for axis in AxisName if axis in (spec.get("grid") or {})}
     values = {
         **dict(_iterate_leaves({key: value for key, value in spec.items() if key != "grid"})),
@@ -29,6 +32,16 @@ def flatten_record(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[s
     extra = {name: value for name, value in values.items() if name not in KNOWN and value is not None}
     row = {name: values.get(name) for name in RUNS.names}
     return {**row, "extra": canonical_json(extra) if extra else ""}
+
+
+def fill_computed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of `runs` with the values of the columns that are computed from others."""
+    filled = dict(row)
+    for column in RUNS.columns:
+        if column.compute:
+            inputs = [filled[name] for name in column.inputs]
+            filled[column.name] = None if None in inputs else column.compute(*inputs)
+    return filled
 
 
 def _iterate_leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -108,7 +121,7 @@ def make_checked_row(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict
     _check_shapes({"spec": spec, "record": record})
     row = flatten_record(spec, record)
     _check_columns(row, record)
-    return row
+    return fill_computed(row)
 
 
 def _check_shapes(document: Mapping[str, Any]) -> None:

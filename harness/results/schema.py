@@ -7,9 +7,11 @@ names of `--set` and of experiments (`model.hidden`). The page docs/tables.md is
 (docs/write_tables.py).
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from harness.ledger import AxisName
+from harness.results.error_origin import find_error_origin
 
 SCHEMA = 1
 """The number of this schema. A change of the name, type or meaning of a column raises the number; tables and records of
@@ -34,6 +36,10 @@ class Column(NamedTuple):
     dtype: str
     meaning: str
     part: str = ""
+    inputs: tuple[str, ...] = ()
+    """The columns of the same row from which `compute` computes the value, which is null if one of them is null."""
+    compute: Callable[..., Any] | None = None
+    """None if records hold the value."""
 
 
 class TableSchema(NamedTuple):
@@ -375,6 +381,14 @@ RUNS = TableSchema(
             ("error.type", TEXT, "kind of the error; empty for none"),
             ("error.message", TEXT, "message of the error"),
             ("error.trace", TEXT, "trace of the error"),
+        ),
+        Column(
+            "error.origin",
+            TEXT,
+            "file, line and package in which the error began; empty if the trace does not tell",
+            "error",
+            inputs=("error.trace",),
+            compute=find_error_origin,
         ),
         *_part(
             "provenance",

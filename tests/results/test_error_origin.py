@@ -1,15 +1,20 @@
 """A failed run names the file, the line and the package in which its error began."""
 
+import json
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from harness.kernels.csr import from_coo
 from harness.kernels.spmm import spmm
-from harness.results.collect import error_origin
+from harness.results.collect import collect
+from harness.results.error_origin import find_error_origin
+from harness.results.run_row import fill_computed
+from harness.results.schema import RUNS
 from harness.validation import check_name
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +41,7 @@ def test_the_origin_is_the_innermost_frame_of_the_project(
 ) -> None:
     with pytest.raises(Exception) as raised:  # noqa: PT011 - any error of torch or of Python
         fail()
-    origin = error_origin("".join(traceback.format_exception(raised.value)))
+    origin = find_error_origin("".join(traceback.format_exception(raised.value)))
     assert origin.startswith(file) and origin.endswith(package)
     path, _, rest = origin.partition(", line ")
     number = int(rest.split()[0])
@@ -46,11 +51,35 @@ def test_the_origin_is_the_innermost_frame_of_the_project(
 def test_a_strategy_of_a_folder_names_its_folder() -> None:
     frames = ("harness/run/rank.py", 9), ("strategies/g3/bins.py", 7)
     trace = "".join(f'  File "/x/{file}", line {line}, in run\n' for file, line in frames)
-    assert error_origin(trace) == "strategies/g3/bins.py, line 7 (strategies.g3)"
+    assert find_error_origin(trace) == "strategies/g3/bins.py, line 7 (strategies.g3)"
 
 
 @pytest.mark.parametrize(
     "trace", ["", "Killed\n", 'File "/home/me/mine.py", line 3, in f\n', 'File "\n", line 3, in f']
 )
 def test_a_trace_without_a_frame_of_the_project_has_no_origin(trace: str) -> None:
-    assert error_origin(trace) == ""
+    assert find_error_origin(trace) == ""
+
+
+def test_collected_runs_have_the_origin_of_their_errors(synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    frame = '  File "/x/harness/comm/axis.py", line 7, in send'
+    specs = [synthetic.make_spec("serial", "tiny", {"p": 1}, seed=seed) for seed in range(3)]
+    synthetic.write_ok(tmp_path / "runs", specs[0], 1.0)
+    for spec, trace in zip(specs[1:], (frame, "Killed"), strict=True):
+        folder = synthetic.write_failed(tmp_path / "runs", spec, "failed", "ValueError", "no")
+        record = json.loads((folder / "record.json").read_text())
+        record["error"] |= {"trace": trace, "origin": "what a record says has no say"}
+        (folder / "record.json").write_text(json.dumps(record))
+    runs = collect(tmp_path / "runs", tmp_path / "tables").runs.set_index("run_id")
+    found = [runs["error.origin"][spec.run_id] for spec in specs]
+    assert found == ["", "harness/comm/axis.py, line 7 (comm)", ""]
+
+
+def test_a_computed_value_is_null_if_an_input_is() -> None:
+    """The inputs of a computed column are columns before it."""
+    row = dict.fromkeys(RUNS.names)
+    assert fill_computed(row) == row
+    names: list[str] = []
+    for column in RUNS.columns:
+        assert set(column.inputs) <= set(names)
+        names.append(column.name)
