@@ -1,0 +1,241 @@
+"""The changes that docs/architecture.md shows step by step work as the page says, in a copy of the project."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.python_path import CHECKOUT, with_python_path
+
+PAGE = (CHECKOUT / "docs" / "architecture.md").read_text()
+SECTION = PAGE[
+    PAGE.index("## Five changes, step by step") : PAGE.index("Decisions that a reader will question")
+]
+PARAMETER, COLUMN, FIGURE, MACHINE, MISTAKE = SECTION.split("\n### ")[1:]
+
+
+class Change(NamedTuple):
+    """A change of the page: diffs, each of an existing file, and new files with their texts."""
+
+    diffs: list[str]
+    files: dict[str, str]
+
+    @property
+    def touched(self) -> set[str]:
+        changed = re.findall(r"^\+\+\+ b/(\S+)$", "".join(self.diffs), re.MULTILINE)
+        return {*changed, *self.files}
+
+
+def parse_change(text: str) -> Change:
+    """Read the blocks of one change. A new file is a block below a line that ends with its path."""
+    diffs = re.findall(r"^```diff\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    files = re.findall(r"`(\S+)`:\n\n```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return Change(diffs, dict(files))
+
+
+def apply_change(tree: Path, change: Change, *options: str) -> None:
+    """Apply a change to a tree. A diff that no longer fits is to be corrected on the page."""
+    for name, text in change.files.items():
+        (tree / name).write_text(text)
+    for diff in change.diffs:
+        command = ["git", "apply", "--recount", *options]
+        done = subprocess.run(command, cwd=tree, input=diff, capture_output=True, text=True)
+        assert done.returncode == 0, f"docs/architecture.md shows a diff that does not apply: {done.stderr}"
+
+
+def run_python(tree: Path, *words: str) -> str:
+    """Return what this Python prints with the tree's own modules."""
+    environment = with_python_path(tree, OMP_NUM_THREADS="1")
+    environment = {key: value for key, value in environment.items() if not key.startswith("HARNESS_")}
+    command = [sys.executable, *words]
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tracked files with all changes but the mistake."""
+    copy = tmp_path_factory.mktemp("newcomer") / "tree"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        source, target = CHECKOUT / name, copy / name
+        if source.is_symlink() or source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+    for text in (PARAMETER, COLUMN, FIGURE, MACHINE):
+        apply_change(copy, parse_change(text))
+    (copy / "docs" / "tables.md").write_text(run_python(copy, "docs/write_tables.py"))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("text", "files"),
+    [
+        (PARAMETER, {"strategies/cagnet/oned.py", "docs/strategies/cagnet.md"}),
+        (COLUMN, {"harness/results/schema.py"}),
+        (FIGURE, {"harness/figures/received_words.py"}),
+        (MACHINE, {"config/machines/department.yaml"}),
+        (MISTAKE, {"strategies/cagnet/oned.py"}),
+    ],
+)
+def test_a_change_touches_these_files_only(text: str, files: set[str]) -> None:
+    assert parse_change(text).touched == files
+
+
+CHECKS = """
+import io, json
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from harness.cli import main
+
+
+def say(line):
+    with redirect_stdout(io.StringIO()) as printed:
+        code = main(line.split())
+    return code, printed.getvalue()
+
+
+settings = "--set machine=department --set training.epochs=1"
+run = f"run --in-process --strategy cagnet-1d --dataset tiny-sbm --ranks 1 {settings}"
+found = {
+    "strategies": say("list strategies -v"),
+    "machines": say("list machines"),
+    "set": say(f"{run} --set strategy.params.first_block=highest"),
+    "wrong": say(f"{run} --set strategy.params.first_block=middle"),
+    "mistaken": say(f"{run} --set strategy.params.moves=all_gather"),
+    "collect": say("collect"),
+}
+
+from harness.check.case import Case
+from harness.ledger import AxisName
+from harness.results.parquet import load
+from harness.slurm.executor import make_batch_line
+from harness.slurm.resources import Site, load_slurm, request_job, request_place
+from harness.slurm.srun import make_step_command
+from harness.spec.spec import Spec
+
+runs = load("results").runs
+found["rows"] = json.loads(runs.to_json(orient="records"))
+(failed,) = runs[runs.status == "failed"].run_id
+found["show"] = say(f"runs show {failed}")
+strategy = {"name": "cagnet-1d", "params": {"first_block": "highest"}}
+asked = {"dataset": {"name": "check", "seed": 3}, "ranks": 4, "grid": {"p": 4}, "machine": {"name": "kit"}}
+spec = Spec.model_validate({"strategy": strategy, **asked})
+found["stages"] = list(Case("cagnet-1d", spec, vertices=20).strategy().stages({AxisName.P: 2}))
+slurm = load_slurm(Path.cwd(), "department", Site())
+found["batch"] = make_batch_line(request_job([6], slurm, 30) | request_place(Site(), slurm))
+found["step"] = " ".join(make_step_command(6, slurm))
+
+from harness.figures import drawing
+from harness.results.collect import collect
+from tests.synthetic_runs import write_study
+
+found["kinds"] = [kind.name for kind in drawing.KINDS]
+drawing.KINDS = tuple(kind for kind in drawing.KINDS if kind.name == "received-words")
+write_study(Path("study"))
+collect(Path("study"), Path("tables"))
+found["drawn"] = sorted(path.name for path in drawing.draw_all(Path("tables"), Path("pictures")))
+found["caption"] = Path("pictures/received-words.txt").read_text()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tree: Path) -> dict[str, Any]:
+    """What one process finds in the copy, the mistake included."""
+    mistake = parse_change(MISTAKE)
+    apply_change(tree, mistake)
+    printed = run_python(tree, "-c", CHECKS)
+    apply_change(tree, mistake, "-R")
+    answers: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return answers
+
+
+def test_a_new_parameter_is_listed_checked_and_reaches_the_strategy(found: dict[str, Any]) -> None:
+    code, listed = found["strategies"]
+    assert code == 0 and re.search(r"first_block\b.*lowest.*highest", listed)
+    assert "The block of H that is broadcast first." in listed
+    assert found["set"][0] == 0 and found["wrong"][0] == 2
+    params = [json.loads(row["params"]) for row in found["rows"]]
+    assert [each.get("first_block") for each in params].count("highest") == 1
+    assert found["stages"] == [3, 2, 1, 0]
+
+
+def test_a_new_column_is_in_the_collected_tables(found: dict[str, Any], tree: Path) -> None:
+    (ok,) = [row for row in found["rows"] if row["status"] == "ok"]
+    assert ok["rank_seconds"] == ok["ranks"] * ok["epoch_seconds_median"] > 0
+    (failed,) = [row for row in found["rows"] if row["status"] == "failed"]
+    assert failed["rank_seconds"] is None
+    assert "| `rank_seconds` | real | seconds of an epoch summed" in (tree / "docs" / "tables.md").read_text()
+
+
+def test_a_new_kind_of_figure_is_drawn_at_its_place(found: dict[str, Any]) -> None:
+    assert found["kinds"].index("received-words") == found["kinds"].index("costs") + 1
+    names = ["received-words", "received-words-isolate-3-8m", "received-words-products-14m"]
+    assert found["drawn"] == sorted(
+        f"{name}.{ending}" for name in names for ending in ("pdf", "png", "svg", "csv", "txt")
+    )
+    assert found["caption"].startswith("Words received. Words that arrive at the rank that receives most")
+
+
+def test_a_new_card_is_listed_and_starts_jobs_and_ranks(found: dict[str, Any]) -> None:
+    assert "department" in found["machines"][1].split()
+    assert (
+        "sbatch" in found["batch"]
+        and "--nodes=3" in found["batch"]
+        and "--cpus-per-task=16" in found["batch"]
+    )
+    assert found["step"].startswith("srun --nodes=3 --ntasks=6")
+    (ok,) = [row for row in found["rows"] if row["status"] == "ok"]
+    assert (ok["machine"], ok["threads_per_rank"]) == ("department", 16)
+
+
+def test_a_mistake_in_a_strategy_is_named_by_file_line_and_package(found: dict[str, Any], tree: Path) -> None:
+    lines = (tree / "strategies" / "cagnet" / "oned.py").read_text().splitlines()
+    (number,) = [at for at, line in enumerate(lines, 1) if line.strip().startswith("sizes = [len(block)")]
+    (shown,) = re.findall(r"`began in +(.*?)`", MISTAKE)
+    origin = shown.replace("line N", f"line {number}")
+    assert found["mistaken"][0] == 1
+    assert re.search(f"began in +{re.escape(origin)}\n", found["show"][1])
+    (failed,) = [row for row in found["rows"] if row["status"] == "failed"]
+    assert failed["error_origin"] == origin
+
+
+QUICK_LAWS = (
+    *("tests/test_floors.py", "tests/results/test_schema.py", "tests/spec/test_run_ids.py"),
+    *("tests/spec/test_machine.py", "tests/slurm/test_cards.py", "tests/slurm/test_resources.py"),
+)
+LONGER = "contract or shallow or light_verbs or circle or classes"
+SLOW_LAWS = (
+    *("tests/test_floors.py", "tests/test_docs.py", "tests/results", "tests/report"),
+    *("tests/figures/test_drawing.py", "tests/figures/test_geometry.py"),
+)
+
+
+def run_tests(tree: Path, *words: str) -> None:
+    run_python(tree, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-m", "not slow", *words)
+
+
+def test_no_law_of_the_project_forbids_these_changes(tree: Path) -> None:
+    run_tests(tree, *QUICK_LAWS, "-k", f"not ({LONGER})")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_pages_tables_and_figures_hold_after_these_changes(tree: Path) -> None:
+    run_tests(tree, *SLOW_LAWS)
+
+
+@pytest.mark.slow
+def test_the_new_parameter_passes_the_check_of_its_strategy(tree: Path) -> None:
+    said = run_python(tree, "-m", "harness", "check", "cagnet-1d")
+    assert "first_block=highest" in said and "conforms" in said
