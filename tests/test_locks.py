@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness import locks
-from harness.comm.engine import make_file_store
+from harness.comm.world_store import open_file_store
 from harness.errors import UserError
 from harness.files import is_abandoned, owner_tag
 from harness.locks import Turn, file_system, find_lockable_path, has_locks
@@ -46,7 +46,7 @@ def test_a_file_system_with_locks_is_used_as_it_is(tmp_path):
 
 
 def test_ranks_meet_on_a_local_file_system_if_theirs_has_no_locks(without_locks, tmp_path):
-    store = make_file_store(without_locks / "meeting", 1)
+    store = open_file_store(without_locks / "meeting", 1)
     store.set("key", "value")
     (place,) = (tmp_path / "local" / f"harness-{os.getuid()}-locks").iterdir()
     assert store.get("key") == b"value"
@@ -70,7 +70,7 @@ def test_what_a_dead_launcher_left_is_removed_when_the_next_one_meets(without_lo
     place = find_lockable_path(without_locks / "meeting")
     dead = place.with_name(place.name.replace(f"-{os.getpid()}-", "-999999999-"))
     dead.touch()
-    del (store := [make_file_store(without_locks / "meeting", 1)])[0]
+    del (store := [open_file_store(without_locks / "meeting", 1)])[0]
     assert store == [] and not dead.exists()
 
 

@@ -12,19 +12,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
-from hashlib import sha256
 from pathlib import Path
 from socket import gethostname
 
 import torch
 import torch.distributed as dist
 
-from harness.comm import collectives, hosts, interfaces, launchers, rendezvous
+from harness.comm import collectives, launchers
 from harness.comm.launchers import TORCHRUN, RankPlace
+from harness.comm.world_store import DEFAULT_TIMEOUT, open_world_store
 from harness.device import gpu_count, gpu_identity, is_gpu, use_gpu
 from harness.errors import UserError
 from harness.files import owner_tag, read_head, remove_leftovers, scratch_names
-from harness.locks import find_lockable_path
 
 
 class Engine(StrEnum):
@@ -41,8 +40,6 @@ class Engine(StrEnum):
 
 rank, world_size = collectives.rank, collectives.world_size
 
-DEFAULT_TIMEOUT = timedelta(minutes=10)
-
 
 def join_world(
     engine: Engine,
@@ -54,8 +51,8 @@ def join_world(
 ) -> torch.device:
     """Join the world and return the device of this rank.
 
-    Ranks find each other through their launcher's rendezvous, through a file, which must not exist yet, or through a
-    store that they are given. With `group_of_one`, a world of one rank has a process group too.
+    `rendezvous` is a store that the ranks already share, or the file of `open_world_store`, which opens one. With
+    `group_of_one`, a world of one rank has a process group too.
     """
     if engine is Engine.SINGLE and at.world > 1:
         raise UserError(
@@ -68,10 +65,10 @@ def join_world(
     backend = engine.value
     if engine is Engine.REPLAY:
         backend, store = "fake", _fake_store()
-    elif rendezvous is None:
-        store = external_store(at, timeout)
+    elif rendezvous is None or isinstance(rendezvous, Path):
+        store = open_world_store(at, rendezvous, timeout)
     else:
-        store = _make_store(rendezvous, at, timeout) if isinstance(rendezvous, Path) else rendezvous
+        store = rendezvous
     if engine is Engine.GLOO:
         _use_batch_scheduling()
     if is_gpu(device):
@@ -103,73 +100,6 @@ def _use_batch_scheduling() -> None:
     if hasattr(os, "SCHED_BATCH"):
         with suppress(PermissionError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
-def _make_store(file: Path, at: RankPlace, timeout: timedelta) -> dist.Store:  # type: ignore[name-defined]
-    """Return the store of a world that the harness started: a file on one machine, else TCP with a rendezvous."""
-    foreign = launchers.detect_launcher(os.environ) not in (None, TORCHRUN)
-    if not foreign and rendezvous.RENDEZVOUS not in os.environ:
-        return make_file_store(file, at.world)
-    name = os.environ.get(rendezvous.RENDEZVOUS, "").partition(" ")[0]
-    if at.rank == 0:
-        host = interfaces.get_own_address(os.environ)
-        store = _make_tcp_store(host, 0, at.world, timeout, is_master=True)
-        store.set(WORLD, hash_world_name(name))
-        rendezvous.publish_address(file, host, store.port)
-        return store
-    store = _make_tcp_store(*rendezvous.find_address(file, timeout), at.world, timeout, is_master=False)
-    _check_world(store, hash_world_name(name))
-    return store
-
-
-def hash_world_name(name: str) -> str:
-    """Hash the name of a world for its store, which anyone can read; the name itself is a secret of the ranks."""
-    return sha256(name.encode()).hexdigest()[:16] if name else ""
-
-
-def make_file_store(file: Path, world: int) -> dist.Store:  # type: ignore[name-defined]
-    """Make a store in a file, for ranks on one machine. Only users who can write to its folder can take part.
-
-    torch locks the file. If its file system does not support locks, the store is in a local folder of this user.
-    """
-    place = find_lockable_path(file)
-    if place != file:
-        remove_leftovers(place.parent)
-    return dist.FileStore(str(place), world)  # type: ignore[attr-defined]
-
-
-WORLD = "world"
-"""The key in a store under which rank 0 stores the name of its world."""
-
-
-def external_store(at: RankPlace, timeout: timedelta = DEFAULT_TIMEOUT) -> dist.Store:  # type: ignore[name-defined]
-    """Return the store of a world that another launcher started. Raises if the port belongs to another world."""
-    os.environ.update(hosts.get_master_address(os.environ))
-    name = hosts.world_name(os.environ)
-    try:
-        store, _, _ = next(dist.rendezvous("env://", at.rank, at.world, timeout=timeout))  # type: ignore[attr-defined]
-    except dist.DistNetworkError as error:
-        raise UserError(
-            f"Rank {at.rank} of {at.world} cannot use the port MASTER_PORT = {os.environ.get('MASTER_PORT')} of "
-            f"MASTER_ADDR = {os.environ.get('MASTER_ADDR')}: {error}. Set MASTER_PORT to a free port of that machine."
-        ) from None
-    if at.rank == 0:
-        store.set(WORLD, name)
-    else:
-        _check_world(store, name)
-    return store
-
-
-def _make_tcp_store(host: str, port: int, world: int, timeout: timedelta, *, is_master: bool) -> dist.Store:  # type: ignore[name-defined]
-    """Make a store at a port of rank 0, without waiting for the other ranks. For port 0 the system chooses a port."""
-    return dist.TCPStore(host, port, world, is_master=is_master, timeout=timeout, wait_for_workers=False)  # type: ignore[attr-defined]
-
-
-def _check_world(store: dist.Store, name: str) -> None:  # type: ignore[name-defined]
-    if (other := store.get(WORLD).decode(errors="replace")) != name:
-        raise UserError(
-            f"Ranks of {name!r} found the store of {other!r}. Set MASTER_PORT to a port that no other job uses."
-        )
 
 
 def _claim_gpu(device: torch.device, store: dist.Store) -> None:  # type: ignore[name-defined]

@@ -31,19 +31,30 @@ def get_master_address(environ: Mapping[str, str]) -> dict[str, str]:
     launcher = detect_launcher(environ)
     if launcher is None or launcher is TORCHRUN or {"MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
         return {}
-    host = environ.get("MASTER_ADDR") or (
-        "127.0.0.1" if is_single_machine(environ) else _find_first_host(environ)
-    )
+    here = is_single_machine(environ)
+    host = environ.get("MASTER_ADDR") or ("127.0.0.1" if here else _find_first_host(environ))
+    if not here and "MASTER_PORT" not in environ and not _list_job_names(environ):
+        raise UserError(
+            f"The ranks are on several machines, and {launcher.name} does not tell them the name of their job, from "
+            "which a port would follow. Set MASTER_ADDR to the host of rank 0, and MASTER_PORT to a free port of it."
+        )
     port = environ.get("MASTER_PORT") or str(FIRST_PORT + crc32(world_name(environ).encode()) % PORTS)
     return {"MASTER_ADDR": host, "MASTER_PORT": port}
 
 
 def world_name(environ: Mapping[str, str]) -> str:
-    """Return a name of the world that all ranks know: the launcher's job, or else the parent process."""
+    """Return a name of the world that all ranks know: the job, or on one machine the parent process, and the size."""
     launcher = detect_launcher(environ)
-    named = [environ.get(name, "") for name in launcher.job] if launcher else []
     size = environ[launcher.world] if launcher else "1"
-    return ".".join([*named, size] if any(named) else [str(os.getppid()), size])
+    parent = [str(os.getppid())] if is_single_machine(environ) else []
+    return ".".join([*(_list_job_names(environ) or parent), size])
+
+
+def _list_job_names(environ: Mapping[str, str]) -> list[str]:
+    """Return the values by which the launcher identifies the world, or an empty list if it sets none."""
+    launcher = detect_launcher(environ)
+    names = [environ.get(name, "") for name in launcher.job] if launcher else []
+    return names if any(names) else []
 
 
 def _find_first_host(environ: Mapping[str, str]) -> str:

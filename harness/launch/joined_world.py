@@ -39,12 +39,12 @@ class JoinedWorld:
     """A world whose rank 0 leads, and whose other ranks follow. Each run is an order: a key of their common store."""
 
     def __init__(self, at: RankPlace, limits: TimeLimits = LIMITS) -> None:
-        from harness.comm.engine import external_store
+        from harness.comm.world_store import open_world_store
 
         if is_single_machine(os.environ):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the machine's name resolves to
         self.at, self._limits, self._orders = at, limits, count()
-        self._store = external_store(at)
+        self._store = open_world_store(at)
 
     def lead_run(self, spec: Spec, root: Path, runs: Path, scratch: Path) -> RunEnd:
         """Run the spec in the scratch folder on all ranks."""
@@ -116,13 +116,13 @@ class JoinedWorld:
         import torch
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-        from harness.comm.engine import make_file_store
+        from harness.comm.world_store import open_file_store
         from harness.run.rank import run_and_report_faults
 
         machine = json.loads((scratch / "spec.json").read_text(encoding="utf-8"))["machine"]
         torch.set_num_threads(machine["threads_per_rank"])
         here = is_single_machine(os.environ)
         store = (
-            make_file_store(scratch / "meeting", self.at.world) if here else PrefixStore(order, self._store)
+            open_file_store(scratch / "meeting", self.at.world) if here else PrefixStore(order, self._store)
         )
         run_and_report_faults(self.at, root, scratch, runs, store)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.comm import rendezvous
+from harness.comm import rendezvous, world_store
 from harness.comm.engine import _is_bound, parse_network
-from harness.comm.hosts import first_host, get_master_address
+from harness.comm.hosts import first_host, get_master_address, world_name
 from harness.comm.interfaces import get_own_address
 from harness.comm.launchers import RankPlace, detect_launcher, read_place
 from harness.comm.rendezvous import RENDEZVOUS, Rendezvous, find_address, publish_address
@@ -120,6 +120,22 @@ def test_the_ranks_of_a_foreign_launcher_meet_on_its_first_host(tmp_path: Path) 
         get_master_address(PALS)
 
 
+def test_ranks_on_several_machines_without_a_name_of_their_job_need_a_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MPICH names no job, and each machine has its own parent process, so no common port follows from them."""
+    apart = STEP | MPICH | {"PMI_SIZE": "8"}
+    with pytest.raises(UserError, match=r"MPICH does not tell .* Set MASTER_ADDR"):
+        get_master_address(apart)
+    told = apart | {"MASTER_PORT": "29500"}
+    assert get_master_address(told) == {"MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
+    names = set()
+    for parent in (7, 8):
+        monkeypatch.setattr(os, "getppid", lambda parent=parent: parent)
+        names.add(world_name(told))
+    assert names == {"8"}
+
+
 @pytest.mark.parametrize(
     ("nodes", "first"),
     [
@@ -174,6 +190,29 @@ def test_the_log_of_nccl_names_its_network(line: str, network: str | None) -> No
     assert parse_network(line) == network
 
 
+@pytest.mark.parametrize(
+    ("file", "environ", "way"),
+    [
+        (None, {}, "_open_at_job_port"),
+        (None, STEP, "_open_at_job_port"),
+        (None, STEP | {RENDEZVOUS: "name here 1"}, "_open_at_job_port"),
+        (Path("meeting"), {}, "open_file_store"),
+        (Path("meeting"), TORCHRUN, "open_file_store"),
+        (Path("meeting"), STEP | {RENDEZVOUS: "name here 1"}, "_open_at_rendezvous"),
+    ],
+)
+def test_the_way_to_meet_follows_from_what_ranks_share(
+    file: Path | None, environ: dict[str, str], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file and a rendezvous come from the harness, which sets RANK as torchrun does."""
+    taken = []
+    for name in ("_open_at_job_port", "_open_at_rendezvous", "open_file_store"):
+        monkeypatch.setattr(world_store, name, lambda *_, name=name: taken.append(name))
+    monkeypatch.setattr(os, "environ", environ)
+    world_store.open_world_store(RankPlace(1, 2), file)
+    assert taken == [way]
+
+
 RANKS = 40
 
 
@@ -197,6 +236,25 @@ def test_ranks_learn_the_address_from_the_board_and_read_no_folder(board: Rendez
             board.serve()
         assert {each.result() for each in asked} == {("10.0.0.7", 4242)}
         assert posted.result() is None
+    board.close()
+
+
+def test_the_ranks_of_a_step_meet_at_a_free_port_and_keep_their_secret(
+    board: Rendezvous, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    with ThreadPoolExecutor(2) as ranks:
+        opened = [
+            ranks.submit(world_store.open_world_store, RankPlace(rank, 2), tmp_path / "meeting")
+            for rank in (1, 0)
+        ]
+        while not all(each.done() for each in opened):
+            board.serve()
+        follower, leader = (each.result() for each in opened)
+    leader.set("said", "by rank 0")
+    assert follower.get("said") == b"by rank 0"
+    name = follower.get(world_store.WORLD).decode()
+    assert name and name not in os.environ[RENDEZVOUS]
     board.close()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from harness.comm import engine
+from harness.comm import world_store
 from harness.comm.launchers import RankPlace
 from harness.errors import RunError, UserError
 from harness.experiment.requests import make_spec
@@ -32,7 +32,7 @@ class Follower:
         self.store = dist.HashStore()  # type: ignore[attr-defined]
         self.runs, self.mark = tmp_path / "results/runs", tmp_path / "ran"
         self.runs.mkdir(parents=True)
-        monkeypatch.setattr(engine, "external_store", lambda *_: self.store)
+        monkeypatch.setattr(world_store, "open_world_store", lambda *_: self.store)
         monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
         self.world = JoinedWorld(RankPlace(1, 2, 1), TimeLimits(folder_visible=0.2))
         evil = tmp_path / "evil.py"
