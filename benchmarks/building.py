@@ -20,13 +20,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from measuring import Table, argument_parser, in_a_process, keep, peak_bytes
 
+from harness.formatting import GIB
 from harness.graph.order import Permutation
 from harness.sources.archive import FileRef
 from harness.sources.stream import count_edges
 from harness.sources.text import START, cut_into_pairs
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root
-from harness.store.build_resources import GIB, BuildResources
+from harness.store.build_resources import BuildResources
 from harness.store.catalog import load_card
 from harness.store.contents import open_contents
 from harness.store.dataset_card import DatasetCard

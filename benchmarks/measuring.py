@@ -26,6 +26,7 @@ from harness.comm.launchers import RankPlace, read_place
 from harness.experiment.requests import make_spec
 from harness.figures.drawing import save, styled
 from harness.figures.palette import COLOURS
+from harness.formatting import GB
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.kernels import Csr, cast
@@ -68,7 +69,7 @@ def card_of_hosts(rate: float) -> MachineCard:
     """The card of the hosts of benchmarks/testbed, with links of this rate in Mbit/s."""
     card = load_machine_card(find_root(), "ethernet")
     assert card.links
-    gbs = card.links.node_gbs.model_copy(update={"value": TCP * rate * 1e6 / 8 / (1 << 30)})
+    gbs = card.links.node_gbs.model_copy(update={"value": TCP * rate * 1e6 / 8 / GB})
     return card.model_copy(update={"links": card.links.model_copy(update={"node_gbs": gbs})})
 
 

@@ -10,9 +10,9 @@ from time import perf_counter
 
 from measuring import Table, argument_parser, in_a_process, peak_bytes
 
+from harness.formatting import GIB
 from harness.graph.partition import METHODS, Method, compute_parts, estimate_partition_memory
 from harness.spec.root import find_data_folder, find_root
-from harness.store.build_resources import GIB
 from harness.store.catalog import load_card
 from harness.store.contents import open_contents
 from harness.store.pattern import load_pattern

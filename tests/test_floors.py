@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 FLOORS = (
-    "errors untrusted validation documents ranges files locks children device progress",
+    "errors untrusted validation documents ranges files locks children device progress formatting",
     "ledger",
     "spec",
     "kernels",

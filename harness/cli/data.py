@@ -390,7 +390,8 @@ def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> P
 
 
 def _means(options: argparse.Namespace) -> "BuildResources":
-    from harness.store.build_resources import GIB, BuildResources
+    from harness.formatting import GIB
+    from harness.store.build_resources import BuildResources
 
     workers = options.workers or len(os.sched_getaffinity(0))
     return BuildResources(int(options.memory * GIB), workers, say)

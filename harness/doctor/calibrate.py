@@ -33,12 +33,13 @@ from harness.doctor.kernel_rates import (
     measure_memory_constant,
     measure_sampling_constant,
 )
-from harness.doctor.links import GB, MEASURED, fit_links, make_constant, measure, new_card
+from harness.doctor.links import MEASURED, fit_links, make_constant, measure, new_card
 from harness.doctor.measurements import Measuring, format_table
 from harness.doctor.spmm_rates import measure_spmm_constants
 from harness.doctor.survey import run_tool
 from harness.documents import read_yaml
 from harness.files import write_text
+from harness.formatting import GB
 from harness.predict.pricing import MICRO
 from harness.progress import OnStep, ignore_step
 from harness.spec.machine_card import MACHINES, MachineCard, Rates, load_machine, load_machine_card

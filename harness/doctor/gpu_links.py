@@ -20,7 +20,7 @@ from harness.comm.collectives import Reduction, StartedCall
 from harness.comm.engine import Engine
 from harness.comm.launchers import RankPlace
 from harness.device import reset_memory
-from harness.doctor.links import ASSUMED, GB, make_constant
+from harness.doctor.links import ASSUMED, make_constant
 from harness.doctor.measurements import KernelTime, Measuring
 from harness.doctor.stopwatch import time_work
 from harness.doctor.term_fit import (
@@ -29,6 +29,7 @@ from harness.doctor.term_fit import (
     compute_median_and_factor,
     fit_terms,
 )
+from harness.formatting import GB
 from harness.launch.worker_pool import Pool
 from harness.predict.pricing import MICRO
 

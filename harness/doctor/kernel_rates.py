@@ -13,10 +13,10 @@ import torch
 from harness.check.case import check_graph
 from harness.comm.grid import Grid
 from harness.device import gpu_properties, is_gpu
-from harness.doctor.links import GB
 from harness.doctor.measurements import Measuring, subtract_launch
 from harness.doctor.spmm_rates import SCALES, UNKNOWN_CACHE, make_graphs, make_uniform_graph
 from harness.doctor.term_fit import compute_median_and_factor
+from harness.formatting import GB
 from harness.ledger import AxisName, Ledger
 from harness.ledger.tape import ProductShape, Tape
 from harness.predict.pricing import MICRO, NANO

@@ -29,6 +29,7 @@ from harness.device import synchronize
 from harness.documents import read_yaml
 from harness.errors import RunError, UserError
 from harness.files import SCRATCH, owner_tag, read_tail, remove_leftovers, write_text
+from harness.formatting import GB
 from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks
@@ -161,7 +162,6 @@ LARGE = 1 << 24
 SECONDS = 15.0
 """The time for all axes together."""
 ROUNDS, WARM, SMALL_ROUNDS = 20, 2, 100
-GB = 1 << 30
 
 
 def main() -> int:

@@ -18,10 +18,11 @@ from harness.device import free_memory, gpu_properties, is_gpu
 from harness.doctor.measurements import Measuring
 from harness.doctor.term_fit import compute_factor, compute_held_out_ratios, fit_terms
 from harness.errors import RunError
+from harness.formatting import MB
 from harness.kernels import Csr, cast, from_coo
 from harness.kernels.spmm import cache_for_products, spmm
 from harness.ledger.tape import ProductShape
-from harness.predict.pricing import BYTES_PER_VALUE, FITTED_BYTES, MB, NANO, price_spmm, spmm_factors
+from harness.predict.pricing import BYTES_PER_VALUE, FITTED_BYTES, NANO, price_spmm, spmm_factors
 from harness.sources.rmat import Rmat
 from harness.spec.machine_card import SpmmTerms
 from harness.strategy.context import Measurements

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import EXTRAS, UserError, install_command
+from harness.formatting import GIB, format_count
 from harness.slurm.resources import (
     OVERHEAD_MINUTES,
     PARTITION_QUERY,
@@ -127,7 +128,7 @@ def survey_hardware(tell: Tell) -> Iterator[SurveyItem]:
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield SurveyItem("cores", f"{cores}: up to {cores} ranks run at full speed")
-    yield SurveyItem("memory", f"{memory / 2**30:.0f} GiB")
+    yield SurveyItem("memory", f"{memory / GIB:.0f} GiB")
     yield from survey_gpus(tell)
     yield SurveyItem(
         "interfaces", ", ".join(map(_describe_interface, _list_interfaces())) or "none is up but the loopback"
@@ -252,7 +253,7 @@ def _check_torch(tell: Tell) -> Iterator[SurveyItem]:
         yield SurveyItem(
             "peers", f"no direct access between {', '.join(apart)}" if apart else "direct access between all"
         )
-    tell(f"testing {devices} GPU{'s' if devices > 1 else ''}, about a minute")
+    tell(f"testing {format_count(devices, 'GPU')}, about a minute")
     yield _test_gpus(devices)
 
 

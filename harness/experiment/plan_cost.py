@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
+from harness.formatting import format_bytes
 from harness.predict.prediction import RankEpoch, price_epochs, replay_ranks
 from harness.registry import load_strategy
 from harness.slurm.jobs import make_likeness_key
@@ -45,10 +46,7 @@ class PlanCost(NamedTuple):
     """The bytes of the graphs whose cards give their sizes."""
 
     def __str__(self) -> str:
-        size, unit = (
-            (self.disk_bytes / 1e9, "GB") if self.disk_bytes >= 1e9 else (self.disk_bytes / 1e6, "MB")
-        )
-        disk = f"graphs of {size:.3g} {unit}"
+        disk = f"graphs of {format_bytes(self.disk_bytes)}"
         if not self.predicted:
             return f"{self.runs} runs, {disk}"
         times = f"{self.node_hours:.3g} node-hours predicted for {self.predicted} of them"

@@ -9,7 +9,8 @@ from typing import Any
 from harness.errors import UserError
 from harness.experiment.defaults import BEST, Request, count_ranks, fill_defaults, read_choice
 from harness.experiment.known_graph import GraphLookup, KnownGraph, facts_of_card
-from harness.experiment.largest import GB, replace_largest
+from harness.experiment.largest import replace_largest
+from harness.formatting import GB
 from harness.registry import load_strategy
 from harness.spec.machine_card import load_machine_card
 from harness.spec.spec import Spec

@@ -20,6 +20,7 @@ from time import monotonic
 from typing import NamedTuple, Protocol
 
 from harness.errors import UserError
+from harness.formatting import GB
 from harness.launch.series import launch_series
 from harness.ledger import Op
 from harness.predict.budget import Budget, ReportPartial, ReportRemaining, run_within_budget
@@ -44,7 +45,6 @@ NEIGHBOURS, ENTRY_SECONDS = 1000, 3e-8
 """The entries that a target vertex adds to a mini-batch, and the time to sample an entry."""
 PEER_SECONDS = 6e-3
 """The time in a step to sample for another rank and to look up its requests, in addition to the entries."""
-GB = 1 << 30
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import UserError
+from harness.formatting import GB
 from harness.ledger import Amounts
 from harness.predict.prediction import PredictedSeconds, Prediction
 from harness.results.record import read_record, write_record
@@ -33,7 +34,7 @@ def record_prediction(
     """
     source = "emulated" if emulates else "predicted"
     run_id = _compute_run_id(spec, facts, card, emulates)
-    fits = card.memory_gb is None or predicted.peak_bytes <= card.memory_gb * (1 << 30)
+    fits = card.memory_gb is None or predicted.peak_bytes <= card.memory_gb * GB
     seconds = predicted.seconds
     record = {
         "run_id": run_id,
@@ -53,7 +54,7 @@ def record_prediction(
         else {
             "rank": predicted.rank,
             "type": "OutOfMemoryError",
-            "message": f"a rank would hold {predicted.peak_bytes / (1 << 30):.1f} GB of {card.memory_gb:g}",
+            "message": f"a rank would hold {predicted.peak_bytes / GB:.1f} GB of {card.memory_gb:g}",
         },
         "predicted": {
             "rank": predicted.rank,

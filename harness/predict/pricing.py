@@ -25,13 +25,12 @@ from numpy.typing import NDArray
 
 from harness.comm.collectives import SMALL_GATHER, SMALL_REDUCTION
 from harness.comm.ring_collectives import PIECES
+from harness.formatting import GB, MB
 from harness.ledger import AxisName, Op
 from harness.ledger.tape import Event, ProductShape
 from harness.spec.machine_card import Constant, Links, MachineCard, Rates, SpmmTerms
 from harness.strategy import Words
 
-GB, MB = 1 << 30, 1 << 20
-"""The GB and the MB of a machine card."""
 MICRO, NANO = 1e-6, 1e-9
 BYTES_PER_VALUE = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 FITTED_BYTES = 4

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from harness.documents import parse_json
 from harness.errors import UserError
 from harness.files import complete_folders, read_regular_file
+from harness.formatting import format_count
 from harness.results.record import MAX_BYTES
 from harness.results.schema import SETTLED
 from harness.slurm.resources import (
@@ -303,8 +304,8 @@ def describe_costs(
         expected = (
             f"{sum(known) / len(jobs):.3g} expected" if len(known) == len(jobs) else "expected time unknown"
         )
-        size = f"{_format_count(len(jobs), 'job')} of {_format_count(nodes, 'node')} for {minutes} min"
-        lines += [f"{size} each ({expected}), {_format_count(runs, 'run')}:", f"  {line}"]
+        size = f"{format_count(len(jobs), 'job')} of {format_count(nodes, 'node')} for {minutes} min"
+        lines += [f"{size} each ({expected}), {format_count(runs, 'run')}:", f"  {line}"]
         steps = {
             shlex.join(make_step_command(ranks, card)): None
             for cost in jobs
@@ -315,14 +316,14 @@ def describe_costs(
             lines.append(f"  Slurm would never start these: {reason}.")
     if here:
         lines.append(
-            f"{_format_count(len(here), 'job')} on this machine, "
-            f"{_format_count(sum(cost.runs for cost in here), 'run')}"
+            f"{format_count(len(here), 'job')} on this machine, "
+            f"{format_count(sum(cost.runs for cost in here), 'run')}"
         )
     if asked:
         foreseen = [cost for cost in costs if cost.steps and cost.expected is not None]
         hours = sum(int(cost.asked["nodes"] or 1) * (cost.expected or 0) for cost in foreseen) / 60
-        known_of = f"expected of {_format_count(len(foreseen), 'job')}"
-        whole = _format_count(sum(map(len, alike.values())), "job")
+        known_of = f"expected of {format_count(len(foreseen), 'job')}"
+        whole = format_count(sum(map(len, alike.values())), "job")
         lines.append(f"in all {whole}: at most {asked:,.1f} node-hours asked, {hours:,.1f} {known_of}")
     return "\n".join(lines)
 
@@ -330,10 +331,6 @@ def describe_costs(
 def _nodes_and_minutes(cost: JobCost) -> tuple[int, int]:
     """Return the nodes and the minutes of a job."""
     return int(cost.asked["nodes"] or 1), int(cost.asked["runtime"] or 0)
-
-
-def _format_count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _predicted_seconds(run: Mapping[str, Any]) -> float | None:

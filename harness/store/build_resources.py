@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from harness.formatting import GIB
 from harness.progress import Log, ignore_step
 
 T = TypeVar("T")
-GIB = 1 << 30
 SHARED_BYTES_PER_VERTEX = 24
 """Memory that all workers share: labels, split, degrees, and the map of a partition in both directions."""
 LOG_INTERVAL = 2.0

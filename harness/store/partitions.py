@@ -9,6 +9,7 @@ from typing import cast
 import torch
 
 from harness.errors import UserError
+from harness.formatting import GIB
 from harness.graph.partition import (
     Method,
     Partition,
@@ -18,7 +19,7 @@ from harness.graph.partition import (
 )
 from harness.kernels.csr import Csr
 from harness.spec.dataset import DatasetChoice
-from harness.store.build_resources import GIB, BuildResources
+from harness.store.build_resources import BuildResources
 from harness.store.contents import DatasetContents
 from harness.store.partition_cache import (
     CheckMemory,

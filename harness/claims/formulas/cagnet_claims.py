@@ -13,7 +13,6 @@ from harness.claims.estimates import Estimate, is_falling
 from harness.claims.evidence import Evidence, LedgerFilter, RankReplay, RankWork
 from harness.claims.formula import Formula, Formulas
 from harness.claims.formulas.quantities import (
-    GB,
     count_classes,
     count_devices_per_node,
     count_features,
@@ -32,6 +31,7 @@ from harness.claims.formulas.quantities import (
     list_rank_counts,
 )
 from harness.claims.selection import Selection, select
+from harness.formatting import GB
 from harness.ledger import AxisName
 from harness.predict.pricing import find_bandwidth, place_axis
 

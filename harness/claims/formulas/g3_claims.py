@@ -4,7 +4,6 @@ from harness.claims.estimates import Estimate
 from harness.claims.evidence import Evidence
 from harness.claims.formula import Formula, Formulas
 from harness.claims.formulas.quantities import (
-    GB,
     average_degree_both_ways,
     count_classes,
     count_directed_edges,
@@ -23,6 +22,7 @@ from harness.claims.formulas.quantities import (
     subtract_accuracies,
 )
 from harness.claims.selection import Selection, select
+from harness.formatting import GB
 
 FIGURE_7 = select("g3-figure-7")
 FIGURE_12 = select("g3-figure-12")

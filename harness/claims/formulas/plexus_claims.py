@@ -7,7 +7,6 @@ from harness.claims.estimates import Estimate
 from harness.claims.evidence import Evidence, require
 from harness.claims.formula import Formula, Formulas, Value
 from harness.claims.formulas.quantities import (
-    GB,
     count_classes,
     count_devices_per_node,
     count_directed_edges,
@@ -37,6 +36,7 @@ from harness.claims.formulas.quantities import (
     simplify,
 )
 from harness.claims.selection import Selection, select
+from harness.formatting import GB
 from harness.predict.pricing import price_spmm
 from harness.spec.machine_card import PlexusModel
 

@@ -8,9 +8,7 @@ from harness.claims.evidence import Evidence, require
 from harness.claims.formula import Value
 from harness.claims.selection import Selection
 from harness.errors import UserError
-
-GB = 1 << 30
-"""The unit of machine cards, in bytes; papers count in 10^9 bytes."""
+from harness.formatting import GB
 
 # Datasets: the counts that a card expects, which a build checks.
 
