@@ -11,6 +11,7 @@ from harness.cli.options import Verbs, add_verb, columns, moment, settings_page,
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.files import complete_folders
+from harness.formatting import format_bytes, format_count
 from harness.results.record import (
     Record,
     describe_refused,
@@ -229,16 +230,6 @@ def _when(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
 
 
-def _size(count: float) -> str:
-    """A number of bytes in three digits, with a unit."""
-    unit = "B"
-    for unit in ("B", "KB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            break
-        count /= 1000
-    return f"{count:.3g} {unit}"
-
-
 def _run_row(record: Record) -> dict[str, Any]:
     summary = record.record["summary"]
     return {
@@ -270,7 +261,7 @@ def _runs_page(rows: list[dict[str, Any]]) -> str:
             "" if row["epoch_seconds_median"] is None else f"{1e3 * row['epoch_seconds_median']:.4g}",
             "" if row["words_payload"] is None else f"{row['words_payload']:,.0f}",
             _when(row["ended"]),
-            _size(row["bytes"]),
+            format_bytes(row["bytes"]),
         )
         for row in rows
     ]
@@ -280,13 +271,9 @@ def _runs_page(rows: list[dict[str, Any]]) -> str:
 def _list_runs(options: argparse.Namespace) -> int:
     runs = _runs_folder(options)
     rows = [_run_row(record) for record in _chosen_runs(options, runs)]
-    total = f"{_counted(len(rows))}, {_size(sum(row['bytes'] for row in rows))}, in {runs}"
+    total = f"{format_count(len(rows), 'run')}, {format_bytes(sum(row['bytes'] for row in rows))}, in {runs}"
     show(options, rows, f"{_runs_page(rows)}\n\n{total}" if rows else f"no run of these in {runs}")
     return 0
-
-
-def _counted(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"
 
 
 def _prune_runs(options: argparse.Namespace) -> int:
@@ -317,7 +304,7 @@ def _prune_runs(options: argparse.Namespace) -> int:
 
 def _pruned_page(rows: list[dict[str, Any]], runs: Path, *, done: bool) -> str:
     gone = [row for row in rows if not row["why"]]
-    size = f"{_counted(len(gone))}, {_size(sum(row['bytes'] for row in gone))}, in {runs}"
+    size = f"{format_count(len(gone), 'run')}, {format_bytes(sum(row['bytes'] for row in gone))}, in {runs}"
     kept = [escape_line(f"kept {row['run_id']} ({row['label']}): {row['why']}") for row in rows if row["why"]]
     after = "`harness collect` makes the tables anew." if done else "Nothing was removed; --yes removes them."
     total = (
@@ -336,7 +323,7 @@ def _show_run(options: argparse.Namespace) -> int:
     record = read_record(folder)
     run = load_side_of_run(folder).runs.iloc[0]
     error, command = record.record["error"], record.record["provenance"].get("command")
-    ended = f"{_when(record.ended)} UTC, {_size(record.bytes)}"
+    ended = f"{_when(record.ended)} UTC, {format_bytes(record.bytes)}"
     parts = {
         "": [
             ("id", record.record["run_id"]),
@@ -348,7 +335,7 @@ def _show_run(options: argparse.Namespace) -> int:
         ],
         "result": facts(run),
         "memory of the rank that has most": [
-            (name, _size(size)) for name, size in largest(record.table("memory"))
+            (name, format_bytes(size)) for name, size in largest(record.table("memory"))
         ],
         "origin": origin(run),
         "failure": [("cause", describe_cause(run)), ("began in", run["error.origin"])] if error else [],

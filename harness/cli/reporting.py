@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli.options import Progress, Verbs, add_verb, columns, say, show
 from harness.errors import UserError
+from harness.formatting import format_count
 from harness.spec.root import find_results_folder, find_root
 
 if TYPE_CHECKING:
@@ -212,10 +213,9 @@ CHANGES = 3
 def _comparison(row: "Difference") -> str:
     """One configuration in a few lines."""
     spread = f"{row.interval.low:.3f} to {row.interval.high:.3f}" if row.interval else "too few epochs"
-    pairs = "1 pair" if row.pairs == 1 else f"{row.pairs} pairs"
     lines = [
         row.label,
-        f"  B over A {row.ratio:.3f} ({spread}; {pairs}): {row.verdict}; "
+        f"  B over A {row.ratio:.3f} ({spread}; {format_count(row.pairs, 'pair')}): {row.verdict}; "
         f"{1e3 * row.seconds[0]:.4g} -> {1e3 * row.seconds[1]:.4g} ms an epoch",
     ]
     lines += [f"  {part}: {1e3 * a:.4g} -> {1e3 * b:.4g} ms" for part, a, b in row.parts[:CHANGES] if a != b]
