@@ -310,6 +310,7 @@ def test_the_report_of_snakemake_holds_every_caption(finished: tuple[Project, st
         pages = "".join(report.read(name).decode(errors="replace") for name in report.namelist())
     for name in ("costs", "strong-scaling", "strong-scaling-tiny-sbm"):
         assert f"How to read {name}." in pages
+    assert "Shown: " not in pages, "names of graphs are not markup"
 
 
 def test_run_folders_are_no_outputs(finished: tuple[Project, str]) -> None:
