@@ -1,32 +1,32 @@
-# The commands of a checkout; `make` alone prints them. Each installs into $(VENV) first, if that has not been done.
+# Commands for a checkout; `make` without a target prints them. Each first installs into $(VENV), if this was not done yet.
 #
-#   make smoke      the whole chain on tiny graphs; ends with the paths of the figures and of the report
+#   make smoke      the complete workflow on tiny graphs; ends with the paths of the figures and of the report
 #   make resume     the same, after a workflow was killed
 #   make papers     every figure of the five papers; SCALE=tiny takes minutes and downloads nothing
-#   make test       the tests that are quick enough for every change
-#   make test-device every strategy on fake GPUs, for which a C++ compiler is needed and no GPU
-#   make test-slurm those that submit to a Slurm, which they start for themselves: as root, with Debian's packages
-#   make test-slurm-later the same on the Slurm of Debian 13, which mmdebstrap brings into build/debian-13
-#   make test-network asks the publishers of graphs; skipped where there is no network
+#   make test       the quick tests, to run for every change
+#   make test-device every strategy on fake GPUs; needs a C++ compiler but no GPU
+#   make test-slurm tests that start a local Slurm and submit jobs to it; needs root and Debian's packages
+#   make test-slurm-later the same with the Slurm of Debian 13, which mmdebstrap installs into build/debian-13
+#   make test-network fetches from the publishers of graphs; skipped without a network
 #   make test-versions some tests with the oldest and with the newest versions, each in an environment in build/versions
-#   make test-all   all tests; with HARNESS_SLURM_TEST=1 those on a Slurm too
-#   make bench      measures speed beside named competitors; fails if a fifth of a ratio was lost since the last landing
+#   make test-all   all tests; with HARNESS_SLURM_TEST=1 also the tests on Slurm
+#   make bench      measures speed relative to other libraries; fails if a ratio dropped by a fifth since they were last recorded
 #   make lint       style, layout, types, spelling, and the site
-#   make docs       the site of docs/ in build/docs; a warning or a link that leads nowhere is an error
-#   make test-map   the tests and seconds of each folder in the latest `make test`, into docs/maintainers.md
-#   make format     lay out the code as lint wants it, and draw docs/architecture.svg anew
-#   make setup      only install
-#   make clean      remove $(VENV) and caches; results, figures and stores stay
+#   make docs       builds the site of docs/ in build/docs; warnings and broken links are errors
+#   make test-map   writes the tests and seconds of each folder in the latest `make test` into docs/maintainers.md
+#   make format     formats the code and redraws docs/architecture.svg
+#   make setup      only installs
+#   make clean      removes $(VENV) and caches; keeps results, figures and stores
 
 PYTHON      ?= python3
 VENV        ?= .venv
-# Where pip finds torch; empty: where it finds everything else.
+# The package index from which pip installs torch; if empty, the default index.
 TORCH_INDEX ?=
-# Anything: keep the torch that $(VENV), or $(PYTHON) if there is no $(VENV) yet, already has.
+# If not empty, keep the torch that is installed in $(VENV), or in $(PYTHON) if $(VENV) does not exist yet.
 KEEP_TORCH  ?=
 PROFILE     ?= workflows/profiles/local
 EXPERIMENT  ?= workflows/experiments/smoke.yaml
-# Of the papers' figures: tiny, laptop or published.
+# The scale of the papers' figures: tiny, laptop or published.
 SCALE       ?= laptop
 
 BIN       := $(VENV)/bin
@@ -36,12 +36,12 @@ PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check --
 WORKFLOW  := --profile $(PROFILE) --config experiment=$(EXPERIMENT)
 
 export PATH := $(abspath $(BIN)):$(PATH)
-# Tests at a time: they wait half of their time for processes to start and to end.
+# The number of parallel test workers. Tests spend half of their time waiting for processes to start and end.
 WORKERS     ?= 2
-# One thread a process: the ranks of a run share the cores.
+# One thread per process, because the ranks of a run share the cores.
 export OMP_NUM_THREADS ?= 1
 
-# The first target is what `make` alone does: the comment above, without its marks.
+# `make` without a target runs the first one, which prints the comment above.
 help:
 	@sed -n '/^#/!q; s/^#  *make/make/p' $(firstword $(MAKEFILE_LIST))
 
@@ -57,7 +57,7 @@ resume: $(INSTALLED)
 	$(BIN)/snakemake --unlock $(WORKFLOW)
 	$(BIN)/snakemake all verify $(WORKFLOW)
 
-# Side by side none may start a Slurm: a machine has room for one.
+# Parallel tests must not start Slurm, because a machine can run only one.
 test: $(INSTALLED)
 	HARNESS_SLURM_TEST= $(BIN)/pytest -q -m "not slow" -n $(WORKERS) --dist worksteal --ignore=tests/device \
 	  --junit-xml=build/tests.xml
@@ -105,7 +105,7 @@ format: $(INSTALLED)
 
 setup: $(INSTALLED)
 
-# Torch goes first and alone: resolved among the others, an open range picks the largest build there is.
+# Torch is installed first, in a separate command: resolved with the others, an open range would pick the largest build.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "python 3.11 or newer is needed, and $(PYTHON) is " + sys.version)'
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(if $(KEEP_TORCH),--system-site-packages) $(VENV)
