@@ -1,6 +1,6 @@
-"""Every collective against one process that holds everybody's input, and its row on the ledger to the word.
+"""Every collective equals a computation in one process, and its row on the ledger has the right words.
 
-Inputs are small integers, so that every sum is exact in every type, on the wire too.
+Inputs are small integers, so that every sum is exact in every type, also on the wire.
 """
 
 from collections.abc import Callable
@@ -33,18 +33,18 @@ MANNERS = [  # strided, later, wire
 
 
 def matrix(rows: int, seed: int, dtype: torch.dtype, strided: bool = False) -> Tensor:
-    """Small integers; strided is a transposed view of the same values."""
+    """Return small integers, as a transposed view if `strided`."""
     values = torch.randint(-8, 9, (rows, COLUMNS), generator=torch.Generator().manual_seed(seed)).to(dtype)
     return values.t().contiguous().t() if strided else values
 
 
 def uneven(world: int) -> list[int]:
-    """Rows of each member; some have none from three ranks on."""
+    """Return the number of rows of each member; with three ranks or more, some have none."""
     return [(3 * rank + 2) % 4 for rank in range(world)]
 
 
 def sent(world: int, sender: int) -> list[int]:
-    """Rows that a member sends to each."""
+    """Return the numbers of rows that a member sends to each."""
     return [(sender + receiver + 1) % 3 for receiver in range(world)]
 
 
@@ -53,7 +53,7 @@ def received(world: int, receiver: int) -> list[int]:
 
 
 class Members(NamedTuple):
-    """What one process knows: everybody's input, and whose result is asked for."""
+    """The inputs of all members, and the member whose result is computed."""
 
     rank: int
     xs: list[Tensor]
@@ -64,7 +64,7 @@ class Members(NamedTuple):
 
     @property
     def here(self) -> int:
-        """Elements of this member's input."""
+        """Return the number of elements of this member's input."""
         return self.xs[self.rank].numel()
 
     @property
@@ -76,13 +76,13 @@ class Members(NamedTuple):
         return sum(self.xs[1:], self.xs[0])
 
     def arriving(self) -> Tensor:
-        """Everybody's rows for this member."""
+        """Return the rows that all members have for this member."""
         pieces = [x.split(sent(self.world, sender))[self.rank] for sender, x in enumerate(self.xs)]
         return torch.cat(pieces)
 
 
 class Case(NamedTuple):
-    """A call, and what one process says of its result and of its words (payload, received)."""
+    """A call, its expected result, and its expected words (payload, received)."""
 
     op: Op
     rows: Callable[[int, int], int]
@@ -201,7 +201,7 @@ CASES = {
 def run_case(
     name: str, dtype: torch.dtype, composed_from: int | None
 ) -> list[tuple[Tensor, dict[Key, Amounts]]]:
-    """One call in every manner: its result, and the rows of the ledger that counted anything."""
+    """Make the call in every variant; return its result, and the nonempty rows of the ledger."""
     case, ledger, found = CASES[name], Ledger(), []
     axis = Grid.build({P: engine.world_size()}, ledger, composed_from=composed_from)[P]
     rows = case.rows(axis.index, axis.size)
@@ -221,7 +221,7 @@ def run_case(
 def check_row(
     entries: dict[Key, Amounts], op: Op, words: tuple[float, Any], itemsize: int, later: bool
 ) -> None:
-    """One call, in one row, with the words of the formula."""
+    """Check that one row has one call, with the words of the formula."""
     ((key, row),) = entries.items()
     payload, received = words
     assert key == Key(Phase.CONVOLVE, 2, Direction.FORWARD, op, P, tensor=H)
@@ -234,7 +234,7 @@ def check_row(
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("composed_from", [None, 0])
-def test_a_collective_does_what_one_process_says_and_counts_its_words(
+def test_collective_equals_one_process_and_counts_its_words(
     ranks, world: int, name: str, composed_from: int | None
 ) -> None:
     case = CASES[name]
@@ -263,7 +263,7 @@ def reduce_weights() -> dict[Key, Amounts]:
     return ledger.stop()
 
 
-def test_the_reduction_of_a_weight_gradient_is_sync_wherever_it_is_issued(ranks) -> None:
+def test_weight_gradient_reduction_is_in_phase_sync_wherever_it_is_issued(ranks) -> None:
     for entries in ranks(2, reduce_weights):
         phases = {key.op: (key.phase, key.layer) for key, amounts in entries.items() if amounts.calls}
         assert phases == {
@@ -274,7 +274,7 @@ def test_the_reduction_of_a_weight_gradient_is_sync_wherever_it_is_issued(ranks)
 
 
 def use_buffers() -> list[bool]:
-    """Identities and buffers, on a rank of two."""
+    """Check identities and output buffers on one of two ranks."""
     axis = Grid.build({P: 2}, Ledger())[P]
     root = axis.index == 0
     x, strided = torch.full((2, 3), 1.0 + axis.index), torch.zeros(3, 2).t()
@@ -300,7 +300,7 @@ def use_buffers() -> list[bool]:
     ]
 
 
-def test_results_land_where_they_were_asked_for(ranks) -> None:
+def test_results_are_written_to_the_given_buffers(ranks) -> None:
     for checks in ranks(2, use_buffers):
         assert all(checks), checks
 
@@ -319,8 +319,8 @@ def replicate(wire: torch.dtype) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("wire", [torch.float32, torch.bfloat16], ids=str)
-def test_every_member_has_the_same_bits(ranks, wire: torch.dtype) -> None:
-    """Whatever travelled narrow: the root of a broadcast and the owner of a piece hold what the others hold."""
+def test_members_have_bitwise_equal_results(ranks, wire: torch.dtype) -> None:
+    """With a narrow wire, the root of a broadcast and the owner of a piece also hold the rounded values."""
     first, *others = ranks(3, replicate, wire)
     again = ranks(3, replicate, wire)[0]
     for result, repeated, *theirs in zip(first, again, *others, strict=True):
@@ -329,7 +329,7 @@ def test_every_member_has_the_same_bits(ranks, wire: torch.dtype) -> None:
 
 
 def scatter_both_ways() -> tuple[Tensor, Tensor]:
-    """The library's reduce-scatter, which other engines than gloo use, beside ours."""
+    """Return the results of the library's reduce-scatter, which other engines than gloo use, and of ours."""
     axis = Grid.build({P: 3}, Ledger())[P]
     x, sizes = matrix(12, axis.index, torch.float32), [4, 4, 4]
     library = collectives.reduce_scatter_by_library(axis.group, x, (4, COLUMNS), torch.bfloat16, later=True)
@@ -338,7 +338,7 @@ def scatter_both_ways() -> tuple[Tensor, Tensor]:
     return library.result(), axis.reduce_scatter(x, tensor=H, sizes=sizes)
 
 
-def test_both_ways_to_reduce_and_scatter_agree(ranks) -> None:
+def test_both_implementations_of_reduce_scatter_agree(ranks) -> None:
     for library, ours in ranks(3, scatter_both_ways):
         assert torch.equal(library, ours)
 
@@ -360,5 +360,5 @@ def mistaken(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["autograd", "rows", "sizes", "split", "shape", "out", "type"])
-def test_a_call_that_cannot_be_right_is_stopped_before_it_is_sent(ranks, name: str) -> None:
+def test_inconsistent_call_fails_an_assertion_before_it_is_sent(ranks, name: str) -> None:
     ranks(2, mistaken, name)

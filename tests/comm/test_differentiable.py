@@ -1,7 +1,7 @@
-"""Differentiable collectives against dense autograd over all members' tensors at once.
+"""Differentiable collectives equal dense autograd over the tensors of all members.
 
-The dense function is the members' outputs, one after the other; its gradient with respect to each member's input is
-what backward must leave on that member, whatever strides the gradient came with.
+The dense function concatenates the members' outputs. Its gradient with respect to a member's input must equal the
+result of backward on that member, for any strides of the incoming gradient.
 """
 
 import pytest
@@ -47,7 +47,7 @@ def apply_to(axis: Axis, name: str, x: Tensor) -> Tensor:
 
 
 def share_of_loss(name: str, rank: int, y: Tensor, manner: str) -> Tensor:
-    """A member's term of the loss. The sum is the same on every member, and so is what they do with it."""
+    """Return a member's term of the loss. The sum is the same on all members, which all use it in the same way."""
     seed = 100 if name.startswith("sum") else 100 + rank
     if manner == "expanded":  # the gradient of y has strides of zero
         return y.sum() * (seed + 1)
@@ -92,7 +92,7 @@ def test_outputs_and_gradients_equal_dense_autograd(ranks, name: str, manner: st
 
 
 def rows_written(name: str, frozen: bool) -> list[tuple[Key, Amounts]]:
-    """Forward in layer 3 of the convolution, backward from wherever autograd runs."""
+    """Run forward in layer 3 of the convolution, and backward from the thread that autograd uses."""
     ledger = Ledger()
     axis = Grid.build({P: engine.world_size()}, ledger)[P]
     x, w = input_of(name, axis.index, axis.size).requires_grad_(not frozen), torch.ones(3, requires_grad=True)
@@ -113,7 +113,7 @@ def rows_written(name: str, frozen: bool) -> list[tuple[Key, Amounts]]:
         ("scatter", Op.REDUCE_SCATTER, Op.ALL_GATHER),
     ],
 )
-def test_backward_is_charged_to_where_forward_stood_and_only_where_it_is_needed(
+def test_backward_is_recorded_in_the_phase_and_layer_of_forward_if_needed(
     ranks, name: str, forward: Op | None, backward: Op | None
 ) -> None:
     there = {Key(Phase.CONVOLVE, 3, Direction.FORWARD, forward, P, tensor=T)} if forward else set()
@@ -137,13 +137,13 @@ def copies(in_place: bool) -> list[Key]:
     return [key for key in ledger.stop() if key.op is Op.COPY]
 
 
-def test_a_copy_is_named_and_in_place_spares_it(ranks) -> None:
+def test_copies_are_recorded_and_in_place_calls_make_none(ranks) -> None:
     assert [len(keys) for keys in ranks(2, copies, False)] == [1, 1]
     assert ranks(2, copies, True) == [[], []]
 
 
 def share_a_gradient() -> tuple[Tensor, Tensor]:
-    """The backward of an addition hands the same buffer to both of its terms."""
+    """The backward pass of an addition passes the same buffer to both terms."""
     axis = Grid.build({P: 2}, Ledger())[P]
     x, u = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     both = axis.replicate(x, gradient=DT) + u
@@ -153,7 +153,7 @@ def share_a_gradient() -> tuple[Tensor, Tensor]:
     return x.grad, u.grad
 
 
-def test_a_gradient_that_others_hold_is_not_overwritten(ranks) -> None:
+def test_shared_gradient_buffer_is_not_overwritten(ranks) -> None:
     for rank, (dx, du) in enumerate(ranks(2, share_a_gradient)):
         assert dx.tolist() == [3, 3]
         assert du.tolist() == [1 + rank] * 2
@@ -167,7 +167,7 @@ def overwrite() -> None:
         y.sum().backward()
 
 
-def test_a_tensor_that_autograd_needs_cannot_be_summed_in_place(ranks) -> None:
+def test_in_place_sum_of_a_saved_tensor_is_refused(ranks) -> None:
     ranks(2, overwrite)
 
 
@@ -180,7 +180,7 @@ def sum_narrow() -> tuple[Tensor, Tensor]:
     return y.detach(), x.grad
 
 
-def test_what_travels_narrow_keeps_its_type(ranks) -> None:
+def test_narrow_wire_keeps_the_type_of_tensors(ranks) -> None:
     third = torch.tensor([1 / 3, 1 / 3]).bfloat16()
     for y, dx in ranks(2, sum_narrow):
         assert y.dtype == dx.dtype == torch.float32
@@ -188,7 +188,7 @@ def test_what_travels_narrow_keeps_its_type(ranks) -> None:
         assert torch.equal(dx, (third + third).float())
 
 
-def test_on_an_axis_of_one_nothing_happens() -> None:
+def test_calls_on_an_axis_of_size_one_return_their_input() -> None:
     ledger = Ledger()
     axis = Grid.build({P: 1}, ledger)[P]
     ledger.start()

@@ -1,4 +1,4 @@
-"""Joining a world and leaving it."""
+"""Joining and leaving a world of ranks, and choosing devices."""
 
 import sys
 
@@ -12,7 +12,7 @@ from harness.comm.launchers import RankPlace
 from harness.errors import UserError
 
 
-def test_a_process_without_a_launcher_is_a_world_of_one() -> None:
+def test_process_without_a_launcher_is_a_world_of_one() -> None:
     assert launchers.read_place({}) == RankPlace(rank=0, world=1, local_rank=0)
     assert launchers.read_place({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == RankPlace(5, 8, 1)
 
@@ -25,13 +25,13 @@ def test_a_world_of_one_has_no_process_group(kind: Engine) -> None:
     engine.leave_world()
 
 
-def test_the_engine_single_refuses_a_second_rank() -> None:
+def test_engine_single_refuses_a_second_rank() -> None:
     with pytest.raises(UserError, match="one rank, but 2 were started"):
         engine.join_world(Engine.SINGLE, RankPlace(0, 2))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_nccl_without_a_gpu_is_refused_with_the_way_out() -> None:
+def test_nccl_without_a_gpu_is_refused_with_advice() -> None:
     with pytest.raises(UserError, match="gloo"):
         engine.join_world(Engine.NCCL, RankPlace(0, 2))
 
@@ -40,7 +40,7 @@ def hook_and_place() -> tuple[bool, int, int]:
     return sys.excepthook is sys.__excepthook__, engine.rank(), engine.world_size()
 
 
-def test_joining_leaves_the_hook_for_uncaught_errors_alone(ranks) -> None:
+def test_joining_does_not_replace_the_exception_hook(ranks) -> None:
     assert ranks(3, hook_and_place) == [(True, rank, 3) for rank in range(3)]
 
 
@@ -50,7 +50,7 @@ SRUN = {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
 def devices(
     monkeypatch: pytest.MonkeyPatch, launcher: str, shown: list[str], hosts: str = "aaaa"
 ) -> list[torch.device]:
-    """The devices that ranks take of nodes whose drivers are played: each rank is shown some GPUs, by number."""
+    """Return the devices that ranks choose on nodes with a mocked driver; each rank sees the given GPUs."""
     store, taken = dist.HashStore(), []
     names = {"srun": ("SLURM_PROCID", "SLURM_LOCALID"), "torchrun": ("RANK", "LOCAL_RANK")}[launcher]
     more = SRUN if launcher == "srun" else {"WORLD_SIZE": str(len(shown))}
@@ -78,8 +78,8 @@ def test_ranks_that_see_all_gpus_take_one_each(monkeypatch: pytest.MonkeyPatch) 
         assert [device.index for device in taken] == [0, 1, 2, 3]
 
 
-def test_ranks_whose_scheduling_policy_is_fixed_join_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel refuses a policy to users who started the ranks as idle, and to containers."""
+def test_ranks_join_if_their_scheduling_policy_cannot_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel refuses a change for ranks that were started as idle, and in containers."""
     asked: list[object] = []
 
     def refuse(*policy: object) -> None:

@@ -1,4 +1,4 @@
-"""Where ranks stand and whom an axis joins, against numpy's idea of a row-major array of ranks."""
+"""Coordinates of ranks and members of axes equal those of a row-major numpy array of ranks."""
 
 import numpy as np
 import pytest
@@ -13,13 +13,13 @@ SHAPES = [{X: 2, Y: 3}, {X: 3, Y: 2}, {X: 2, Y: 2, Z: 2}, {X: 2, Y: 1, Z: 3}, {A
 
 
 def planes(shape: dict[AxisName, int]) -> list[tuple[AxisName, ...]]:
-    """Every axis, every pair of axes in both orders, and all axes."""
+    """Return every axis, every pair of axes in both orders, and all axes."""
     pairs = [(one, other) for one in shape for other in shape if one != other]
     return [*[(name,) for name in shape], *pairs, tuple(shape)]
 
 
 def look_around(shape: dict[AxisName, int]) -> dict:
-    """What this rank's grid says, and what a gather and a sum over every axis and plane bring."""
+    """Return this rank's coordinates, and the results of a gather and a sum over every axis and plane."""
     grid = Grid.build(shape, Ledger())
     me = torch.tensor([grid.rank])
     seen = {}
@@ -32,7 +32,7 @@ def look_around(shape: dict[AxisName, int]) -> dict:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_axes_and_planes_join_the_ranks_that_numpy_says(ranks, shape: dict[AxisName, int]) -> None:
+def test_members_of_axes_and_planes_equal_numpy(ranks, shape: dict[AxisName, int]) -> None:
     sizes, order = tuple(shape.values()), list(shape)
     everyone = np.arange(np.prod(sizes)).reshape(sizes)
     for rank, found in enumerate(ranks(everyone.size, look_around, shape)):
@@ -54,12 +54,12 @@ def meet_again(shape: dict[AxisName, int]) -> tuple[bool, bool]:
     return grid.axis((X, Z)) is grid.axis((Z, X)), grid.world is grid.axis(tuple(shape))
 
 
-def test_an_axis_is_built_once(ranks) -> None:
+def test_axis_is_built_once(ranks) -> None:
     assert ranks(4, meet_again, {X: 2, Y: 1, Z: 2}) == [(True, True)] * 4
 
 
 @pytest.mark.parametrize("shape", [{}, {AxisName.P: 1}, {X: 1, Y: 1, Z: 1}], ids=str)
-def test_a_world_of_one_fits_grids_of_one(shape: dict[AxisName, int]) -> None:
+def test_one_rank_forms_any_grid_of_size_one(shape: dict[AxisName, int]) -> None:
     grid = Grid.build(shape, Ledger())
     assert grid.world.size == 1
     assert grid.coordinates == dict.fromkeys(shape, 0)
@@ -69,11 +69,11 @@ def test_a_world_of_one_fits_grids_of_one(shape: dict[AxisName, int]) -> None:
     ("shape", "said"),
     [({X: 2, Y: 2}, "x=2 x y=2 arranges 4 ranks, but 1 were started"), ({X: 0}, "without ranks")],
 )
-def test_a_grid_that_does_not_fit_is_refused(shape: dict[AxisName, int], said: str) -> None:
+def test_grid_of_the_wrong_size_is_refused(shape: dict[AxisName, int], said: str) -> None:
     with pytest.raises(UserError, match=said):
         Grid.build(shape, Ledger())
 
 
-def test_an_axis_that_is_not_there_is_refused_with_those_that_are() -> None:
+def test_unknown_axis_is_refused_with_the_known_axes() -> None:
     with pytest.raises(UserError, match="has the axes x, y, and no axis z"):
         Grid.build({X: 1, Y: 1}, Ledger())[Z]

@@ -1,4 +1,4 @@
-"""Coordinates are numpy's row-major order, and every grid is found once."""
+"""Coordinates follow numpy's row-major order, and every grid is listed once."""
 
 from itertools import product
 from math import prod
@@ -22,13 +22,13 @@ def test_coordinates_are_row_major(sizes: list[int], data: st.DataObject) -> Non
     assert rank_at(shape, at) == rank
 
 
-def test_a_rank_outside_the_grid_is_a_mistake_of_ours() -> None:
+def test_coordinates_of_a_rank_outside_the_grid_fail_an_assertion() -> None:
     with pytest.raises(AssertionError):
         coordinates({AxisName.P: 3}, 3)
 
 
 @given(st.integers(1, 60), st.integers(1, 3))
-def test_grids_are_all_the_factorisations(ranks: int, axes: int) -> None:
+def test_grids_are_all_factorisations(ranks: int, axes: int) -> None:
     names = (AxisName.X, AxisName.Y, AxisName.Z)[:axes]
     found = [tuple(grid.values()) for grid in list_grids(ranks, *names)]
     numbers = range(1, ranks + 1)

@@ -1,4 +1,4 @@
-"""Messages between two members: what arrives, in which row, and that no order of calls locks up."""
+"""Messages between two members: data, rows of the ledger, and freedom from deadlock in any order of calls."""
 
 from dataclasses import replace
 
@@ -47,7 +47,9 @@ def exchange_with_all(later: bool, wire: torch.dtype | None) -> tuple[dict[int, 
 
 @pytest.mark.parametrize(("later", "wire"), [(False, None), (True, None), (True, torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 6])
-def test_everybody_exchanges_with_everybody(ranks, world: int, later: bool, wire: torch.dtype | None) -> None:
+def test_all_members_exchange_with_each_other(
+    ranks, world: int, later: bool, wire: torch.dtype | None
+) -> None:
     for me, (arrived, entries) in enumerate(ranks(world, exchange_with_all, later, wire)):
         assert sorted(arrived) == list(range(world))
         for other, x in arrived.items():
@@ -65,7 +67,7 @@ def test_everybody_exchanges_with_everybody(ranks, world: int, later: bool, wire
 
 
 def pass_along() -> list[float]:
-    """A chain: each waits for its predecessor's list, adds itself, and sends it on."""
+    """Receive the predecessor's list, append this member, and send it to the next."""
     axis = axis_here()
     last, me = axis.size - 1, axis.index
     x = torch.zeros(0)
@@ -77,12 +79,12 @@ def pass_along() -> list[float]:
     return x.tolist()
 
 
-def test_a_chain_of_sends_and_receives(ranks) -> None:
+def test_chain_of_sends_and_receives_visits_all_members(ranks) -> None:
     assert ranks(4, pass_along) == [[0.0], [0.0, 1.0], [0.0, 1.0, 2.0], [0.0, 1.0, 2.0, 3.0]]
 
 
 def read_in_another_order() -> list[float]:
-    """Tags tell messages apart, whichever is asked for first."""
+    """Receive two messages in the opposite order, by their tags."""
     axis = axis_here()
     other, x = 1 - axis.index, torch.tensor([1.0 + axis.index])
     sent = [axis.exchange.later({other: tag * x}, {}, dtype=x.dtype, tensor=H, tag=tag) for tag in (1, 2)]
@@ -92,7 +94,7 @@ def read_in_another_order() -> list[float]:
     return got
 
 
-def test_tags_tell_messages_apart(ranks) -> None:
+def test_tags_distinguish_messages(ranks) -> None:
     assert ranks(2, read_in_another_order) == [[4.0, 2.0], [2.0, 1.0]]
 
 
@@ -101,5 +103,5 @@ def keep_without_asking() -> None:
         axis_here().exchange({engine.rank(): torch.ones(1)}, {}, dtype=torch.float32, tensor=H)
 
 
-def test_what_is_kept_is_both_sent_and_received(ranks) -> None:
+def test_message_to_itself_must_be_both_sent_and_received(ranks) -> None:
     ranks(2, keep_without_asking)

@@ -1,4 +1,4 @@
-"""The places and addresses of ranks from the environments of launchers, and the rendezvous at which ranks ask."""
+"""The ranks and addresses that launchers' environments define, and the rendezvous of ranks."""
 
 import os
 import resource
@@ -91,15 +91,15 @@ JSRUN = {
         (JSRUN, "jsrun", RankPlace(5, 8, 1)),
     ],
 )
-def test_a_process_knows_its_place(
+def test_rank_and_size_are_read_from_the_launchers_environment(
     environ: dict[str, str], launcher: str | None, expected: RankPlace
 ) -> None:
-    """A launcher inside a job or a step of another one is the innermost, and its variables hold."""
+    """Inside a job or step of another launcher, the variables of the innermost launcher apply."""
     found = detect_launcher(environ)
     assert (found.name if found else None, read_place(environ)) == (launcher, expected)
 
 
-def test_the_ranks_of_a_foreign_launcher_meet_on_its_first_host(tmp_path: Path) -> None:
+def test_ranks_of_another_launcher_connect_to_its_first_host(tmp_path: Path) -> None:
     assert get_master_address(STEP)["MASTER_ADDR"] == "n1"
     assert 20_000 <= int(get_master_address(STEP)["MASTER_PORT"]) < 32_000
     assert (
@@ -148,16 +148,16 @@ def test_ranks_on_several_machines_without_a_name_of_their_job_need_a_port(
         ("frontier00001", "frontier00001"),
     ],
 )
-def test_the_first_host_of_a_list(nodes: str, first: str) -> None:
+def test_first_host_of_a_host_list_is_parsed(nodes: str, first: str) -> None:
     assert first_host(nodes) == first
 
 
-def test_a_list_that_is_none_is_refused() -> None:
+def test_empty_host_list_is_refused() -> None:
     with pytest.raises(UserError, match="MASTER_ADDR"):
         first_host("")
 
 
-def test_an_interface_that_is_not_there_is_refused_with_those_that_are() -> None:
+def test_missing_interface_is_refused_with_the_existing_ones() -> None:
     there = [name for _, name in socket.if_nameindex()]
     with pytest.raises(UserError, match=r"hsn9.*it has .*lo") as refusal:
         get_own_address({"GLOO_SOCKET_IFNAME": "hsn9"})
@@ -172,7 +172,7 @@ def test_an_interface_that_is_not_there_is_refused_with_those_that_are() -> None
     assert get_own_address({"NCCL_SOCKET_IFNAME": "^lo"}) == get_own_address({}) == socket.gethostname()
 
 
-def test_a_single_visible_device_is_a_ranks_own_only_where_a_launcher_says_so() -> None:
+def test_single_visible_device_is_bound_to_a_rank_only_by_launchers_that_bind() -> None:
     assert _is_bound(STEP | {"CUDA_VISIBLE_DEVICES": "0"}) and _is_bound(FLUX | {"ROCR_VISIBLE_DEVICES": "3"})
     assert not _is_bound(STEP | {"CUDA_VISIBLE_DEVICES": "3,2,1,0"}) and not _is_bound(STEP)
     assert not _is_bound(TORCHRUN | {"CUDA_VISIBLE_DEVICES": "0"})
@@ -186,7 +186,7 @@ def test_a_single_visible_device_is_a_ranks_own_only_where_a_launcher_says_so() 
         ("host:9:9 [0] NCCL INFO NET/IB : No device found.\n", None),
     ],
 )
-def test_the_log_of_nccl_names_its_network(line: str, network: str | None) -> None:
+def test_network_is_read_from_the_nccl_log(line: str, network: str | None) -> None:
     assert parse_network(line) == network
 
 
@@ -223,8 +223,10 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Rendezvous:
     return board
 
 
-def test_ranks_learn_the_address_from_the_board_and_read_no_folder(board: Rendezvous, tmp_path: Path) -> None:
-    """Rank 0 comes last; the file is in a folder that no rank could list."""
+def test_ranks_get_the_address_from_the_rendezvous_without_reading_files(
+    board: Rendezvous, tmp_path: Path
+) -> None:
+    """Rank 0 comes last, and the folder of the address file does not exist."""
     nowhere = tmp_path / "nowhere" / "meeting"
     with ThreadPoolExecutor(RANKS) as ranks:
         asked = [ranks.submit(find_address, nowhere, timedelta(seconds=60)) for _ in range(RANKS - 1)]
@@ -239,7 +241,7 @@ def test_ranks_learn_the_address_from_the_board_and_read_no_folder(board: Rendez
     board.close()
 
 
-def test_the_ranks_of_a_step_meet_at_a_free_port_and_keep_their_secret(
+def test_ranks_of_a_step_connect_at_a_free_port_and_keep_their_secret(
     board: Rendezvous, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
@@ -258,10 +260,10 @@ def test_the_ranks_of_a_step_meet_at_a_free_port_and_keep_their_secret(
     board.close()
 
 
-def test_without_a_board_the_address_is_in_the_file(
+def test_without_a_rendezvous_the_address_is_read_from_the_file(
     board: Rendezvous, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody listens any more; and a board of another run, at the same port, gives no address."""
+    """Nothing listens on the port; or the rendezvous of another run does, which gives no address."""
     monkeypatch.setattr(rendezvous, "CONNECT_TIMEOUT", 0.2)
     name, host, _ = os.environ[RENDEZVOUS].split()
     board.close()
@@ -285,7 +287,7 @@ def ask(board: Rendezvous, words: str) -> socket.socket:
 
 
 def address_between_ranks(board: Rendezvous, folder: Path) -> tuple[str, int]:
-    """The address that one rank learns from the board after another has posted it."""
+    """Return the address that a rank gets from the rendezvous after another has published it."""
     with ThreadPoolExecutor(2) as ranks:
         asked = ranks.submit(find_address, folder / "meeting", timedelta(seconds=60))
         posted = ranks.submit(publish_address, folder / "meeting", "10.0.0.7", 4242)
@@ -294,7 +296,7 @@ def address_between_ranks(board: Rendezvous, folder: Path) -> tuple[str, int]:
         return asked.result()
 
 
-def test_a_board_believes_only_guests_that_know_its_name(board: Rendezvous, tmp_path: Path) -> None:
+def test_rendezvous_accepts_only_clients_that_know_its_name(board: Rendezvous, tmp_path: Path) -> None:
     name = board.environment[RENDEZVOUS].split()[0]
     for words in (
         "",
@@ -316,10 +318,10 @@ def test_a_board_believes_only_guests_that_know_its_name(board: Rendezvous, tmp_
     board.close()
 
 
-def test_a_board_answers_while_strangers_hold_every_descriptor(
+def test_rendezvous_answers_while_idle_connections_hold_all_descriptors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """More connections than the process may have descriptors, which say nothing: `serve` returns, and drops them."""
+    """With more idle connections than free descriptors, `serve` returns and drops them."""
     used = max(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208
     monkeypatch.setattr(resource, "getrlimit", lambda _: (used + 60, used + 60))
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)

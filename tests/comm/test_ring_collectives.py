@@ -1,4 +1,4 @@
-"""Composed collectives give the results of the library's, and calls under way at the same time never mix."""
+"""Composed collectives equal the library's, and concurrent calls do not interfere."""
 
 import time
 
@@ -26,7 +26,7 @@ def whole(rows: list[int]) -> Tensor:
 
 
 def compose(rows: list[int], later: bool) -> list[bool]:
-    """Buffers of many pieces, one call after the other or all at once, waited for in different orders."""
+    """Send buffers of many pieces, sequentially or concurrently, and wait in different orders."""
     axis, x = axis_here(1 << 17), whole(rows)
     mine = x.split(rows)[axis.index]
     calls = [
@@ -45,13 +45,13 @@ def compose(rows: list[int], later: bool) -> list[bool]:
 
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("rows", ROWS, ids=str)
-def test_what_is_cut_into_pieces_arrives_whole(ranks, rows: list[int], later: bool) -> None:
+def test_large_buffers_arrive_complete(ranks, rows: list[int], later: bool) -> None:
     for checks in ranks(len(rows), compose, rows, later):
         assert all(checks), checks
 
 
 def everything_at_once(seed: int) -> list[bool]:
-    """Composed calls under way; meanwhile others that are waited for, messages and a library's collective."""
+    """Start composed calls; meanwhile make blocking ones, send messages and call a library's collective."""
     axis, random = axis_here(0), torch.Generator().manual_seed(seed + 1000 * engine.rank())
     size, here, shape = axis.size, axis.index, (700, 64)
     found, under_way = [], []
@@ -74,14 +74,14 @@ def everything_at_once(seed: int) -> list[bool]:
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
-def test_calls_under_way_mix_with_nothing(ranks, world: int) -> None:
+def test_calls_in_flight_do_not_interfere_with_others(ranks, world: int) -> None:
     for seed in range(3):
         for checks in ranks(world, everything_at_once, seed):
             assert all(checks), checks
 
 
 def more_than_there_are_tags_for() -> list[bool]:
-    """Nobody waits for any before all are issued."""
+    """Issue all calls before waiting for any."""
     axis = axis_here(0)
     coming = [
         axis.broadcast.later(torch.full((3,), float(number)), root=number % axis.size, shape=(3,), tensor=H)
@@ -90,13 +90,13 @@ def more_than_there_are_tags_for() -> list[bool]:
     return [bool((pending.wait() == number).all()) for number, pending in enumerate(coming)]
 
 
-def test_tags_are_used_again(ranks) -> None:
+def test_tags_are_reused_after_they_run_out(ranks) -> None:
     for checks in ranks(3, more_than_there_are_tags_for):
         assert all(checks), checks
 
 
 def along_both_axes() -> list[bool]:
-    """Two groups of one rank, waited for in another order here than there."""
+    """Wait for the calls of two groups in different orders on different ranks."""
     grid = Grid.build({P: 2, Q: 2}, Ledger(), composed_from=0)
     shape, found = (900, 64), []
     for stage in range(4):
@@ -116,7 +116,7 @@ def test_axes_do_not_wait_for_each_other(ranks) -> None:
 
 
 def wait_for_nobody() -> str:
-    """One member leaves; the other has asked it for something."""
+    """One member leaves while the other waits for its message."""
     axis, x = axis_here(0), torch.ones(900, 64)
     axis.barrier()
     if axis.index == 1:
@@ -130,19 +130,19 @@ def wait_for_nobody() -> str:
     return "it came"
 
 
-def test_who_waits_for_one_who_left_is_told(ranks) -> None:
+def test_waiting_for_a_member_that_left_raises_a_connection_error(ranks) -> None:
     waited, left = ranks(2, wait_for_nobody)
     assert left == "left"
     assert "Connection" in waited  # closed, or reset
 
 
 def share_ring() -> list[bool]:
-    """The world and the only axis longer than one are one group: their calls are counted together."""
+    """The world and the only axis longer than one share a group, which counts the calls of both."""
     grid = Grid.build({P: 2, Q: 1}, Ledger(), composed_from=0)
     assert grid.world.group is grid[P].group
     return [grid.world.ring is grid[P].ring, grid[Q].ring is None]
 
 
-def test_axes_of_one_group_never_give_two_calls_the_same_tags(ranks) -> None:
+def test_axes_of_the_same_group_use_different_tags(ranks) -> None:
     for checks in ranks(2, share_ring):
         assert all(checks), checks

@@ -1,4 +1,4 @@
-"""Which row the time of a collective goes to, and that a ledger that is off hears of nothing."""
+"""The row that the time of a collective is recorded in; and a stopped ledger records no event."""
 
 import time
 
@@ -21,7 +21,7 @@ def axis_here(ledger: Ledger) -> Axis:
 
 
 def wait_elsewhere() -> dict[Key, Amounts]:
-    """Rank 0 issues late. The others issued in layer 1 and wait in layer 2, after some work."""
+    """Rank 0 issues late. The others issue in layer 1 and wait in layer 2, after some work."""
     ledger = Ledger()
     axis = axis_here(ledger)
     if axis.index == 0:
@@ -33,7 +33,7 @@ def wait_elsewhere() -> dict[Key, Amounts]:
     return ledger.stop()
 
 
-def test_a_wait_is_charged_to_the_row_in_which_its_call_was_issued(ranks) -> None:
+def test_wait_is_recorded_in_the_row_in_which_the_call_was_issued(ranks) -> None:
     for entries in ranks(2, wait_elsewhere)[1:]:
         (row,) = (key for key in entries if key.op is Op.BROADCAST)
         assert (row.phase, row.layer) == (Phase.CONVOLVE, 1)
@@ -42,7 +42,7 @@ def test_a_wait_is_charged_to_the_row_in_which_its_call_was_issued(ranks) -> Non
 
 
 def fly_and_work() -> tuple[float, float]:
-    """A broadcast lands while this rank works on: it was in flight for less time than passed until its wait."""
+    """A broadcast completes while this rank works, so it is in flight for less time than until its wait."""
     ledger = Ledger()
     axis = axis_here(ledger)
     begun = time.perf_counter()
@@ -55,7 +55,7 @@ def fly_and_work() -> tuple[float, float]:
     return row.in_flight_seconds, passed
 
 
-def test_a_flight_ends_when_it_lands_not_when_it_is_waited_for(ranks) -> None:
+def test_time_in_flight_ends_on_completion_and_not_on_wait(ranks) -> None:
     for in_flight, passed in ranks(2, fly_and_work):
         assert 0 < in_flight < passed - LATE / 4
 
@@ -73,7 +73,7 @@ def wait_for_stragglers() -> float:
     return entries[key].seconds
 
 
-def test_a_barrier_shows_how_long_the_others_waited_for_the_last(ranks) -> None:
+def test_barrier_records_the_wait_for_the_straggler(ranks) -> None:
     late, *waiting = ranks(3, wait_for_stragglers)
     assert all(seconds > max(late, LATE / 4) for seconds in waiting)
 
@@ -88,7 +88,7 @@ def sum_two_layers() -> tuple[list[list[float]], dict[Key, Amounts]]:
     return [x.flatten().tolist() for x in xs], ledger.stop()
 
 
-def test_sums_in_one_call_have_their_words_in_the_rows_of_their_layers(ranks) -> None:
+def test_coalesced_sums_record_words_in_the_rows_of_their_layers(ranks) -> None:
     for sums, entries in ranks(3, sum_two_layers):
         assert sums == [[6.0] * 6, [0.0, 6.0, 3.0, 9.0], []]
         rows = {key.layer: amounts for key, amounts in entries.items() if key.op is Op.ALL_REDUCE}
@@ -98,7 +98,7 @@ def test_sums_in_one_call_have_their_words_in_the_rows_of_their_layers(ranks) ->
 
 
 class StoppedClock(HostClock):
-    """A clock that nobody may look at."""
+    """A clock that raises an error when it is read."""
 
     def mark(self) -> float:  # type: ignore[override]
         raise AssertionError("a ledger that is off looked at the clock")
@@ -122,5 +122,5 @@ def stay_silent() -> None:
     assert key == Key(Phase.OTHER, -1, Direction.FORWARD)
 
 
-def test_a_ledger_that_is_off_records_nothing_and_never_looks_at_its_clock(ranks) -> None:
+def test_stopped_ledger_records_no_event_and_does_not_read_the_clock(ranks) -> None:
     ranks(2, stay_silent)

@@ -1,7 +1,7 @@
-"""An axis works on shapes alone: torch's fake process group and fake tensors in place of ranks and numbers.
+"""An axis works on shapes without data: with torch's fake process group and fake tensors.
 
-What a replay of thousands of ranks rests on: one process writes, for any rank of any grid, the same rows with the
-same words as that rank does when it really runs.
+Replays of thousands of ranks depend on this: one process writes, for any rank of any grid, the same rows with the same
+words as that rank does in a run.
 """
 
 import torch
@@ -20,7 +20,7 @@ Rows = list[tuple[Key, int, float, float, int]]
 
 
 def step(grid: Grid) -> Rows:
-    """Every call once, over uneven sizes, forward and backward."""
+    """Make every call once, over uneven sizes, forward and backward."""
     ledger, x, y, plane = grid.ledger, grid[X], grid[Y], grid.world
     sizes = [4, 0, 2]
     ledger.start()
@@ -55,7 +55,7 @@ def step_on_shapes(rank: int) -> Rows:
     return rows
 
 
-def test_a_step_on_shapes_writes_the_rows_of_the_real_step(ranks) -> None:
+def test_step_on_shapes_writes_the_same_rows_as_a_real_step(ranks) -> None:
     for rank, real in enumerate(ranks(6, step_for_real)):
         (replayed,) = ranks(1, step_on_shapes, rank)
         assert replayed == real

@@ -1,4 +1,6 @@
-"""The machine code of the kernels in Triton, compiled here for GPUs that are elsewhere: run by test_triton_spmm.py."""
+"""Compile the Triton kernels for GPUs that this machine does not have, and check their machine code.
+
+test_triton_spmm.py runs this file."""
 
 import re
 import subprocess
@@ -21,7 +23,7 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuob
 
 
 class Absent:
-    """The driver of a GPU that is not in this machine. Triton keeps its compiled kernels by the device."""
+    """The driver of a GPU that this machine does not have. Triton caches compiled kernels by device."""
 
     def __init__(self, target: GPUTarget) -> None:
         self.get_current_target = lambda: target
@@ -31,7 +33,7 @@ class Absent:
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
-    """The kernels that a product compiles, by name, instead of running them."""
+    """Return the kernels that a product compiles, by name, without running them."""
     compiled: list[tuple[str, Any]] = []
     run = JITFunction.run
 
@@ -64,7 +66,7 @@ READS = {
 
 
 @pytest.mark.parametrize(("dtype", "width"), READS, ids=str)
-def test_an_h100_reads_16_bytes_at_once_and_spills_nothing(kernels, tmp_path, dtype, width):
+def test_h100_kernels_load_16_bytes_at_once_and_do_not_spill(kernels, tmp_path, dtype, width):
     compile_product(H100, dtype, width, wide=False, add=width != 16)
     assert [name for name, _ in kernels] == NAMES
     for name, kernel in kernels:
@@ -88,6 +90,6 @@ def test_an_h100_reads_16_bytes_at_once_and_spills_nothing(kernels, tmp_path, dt
 @pytest.mark.parametrize(
     ("target", "dtype"), [(A100, torch.float32), (H100, torch.bfloat16), (MI300, torch.bfloat16)], ids=str
 )
-def test_wide_indices_compile_for_other_gpus(kernels, target, dtype):
+def test_kernels_with_64_bit_indices_compile_for_other_gpus(kernels, target, dtype):
     compile_product(target, dtype, 64, wide=True, add=True)
     assert [(name, kernel.metadata.target) for name, kernel in kernels] == [(name, target) for name in NAMES]

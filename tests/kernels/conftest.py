@@ -1,6 +1,6 @@
-"""Small matrices for hypothesis: of any shape, empty ones, empty rows, repeated entries.
+"""Strategies of hypothesis for small matrices: any shape, also empty, with empty rows and repeated entries.
 
-Values are small whole numbers, so sums are exact in every type and order, and results are compared for equality.
+Values are small integers, so sums are exact in every type and order, and results are compared for equality.
 """
 
 import pytest

@@ -1,6 +1,6 @@
-"""The kernels in Triton by Triton's interpreter, which runs them on the CPU: run by test_triton_spmm.py.
+"""Run the Triton kernels in Triton's interpreter, on the CPU. test_triton_spmm.py runs this file.
 
-Values are short, so that a product is exact in float32 and a fused addition has the bits of an addition alone.
+Values have few bits, so that products are exact in float32 and a fused multiply-add equals a separate addition.
 """
 
 import pytest
@@ -38,7 +38,7 @@ def multiply(A: Csr, H: torch.Tensor, Z: torch.Tensor | None, piece: int = PIECE
 
 
 def chains(A: Csr, H: torch.Tensor, Z: torch.Tensor | None) -> torch.Tensor:
-    """A H by the stated order: a chain of additions for each row or each piece, and one over the sums of pieces."""
+    """Return A H in the documented order: one chain of additions per row or piece, then one over the sums of pieces."""
     wide = SUMS[H.dtype]
     result = torch.zeros(A.rows, H.shape[1], dtype=wide) if Z is None else Z.to(wide, copy=True)
     for i in range(A.rows):
@@ -56,7 +56,7 @@ def chains(A: Csr, H: torch.Tensor, Z: torch.Tensor | None) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("width", "add"), [(width, number % 2 == 1) for number, width in enumerate(WIDTHS)])
-def test_float32_has_the_bits_of_the_chains(width, add):
+def test_float32_products_are_bitwise_equal_to_chains_of_additions(width, add):
     A, H = matrix(torch.float32), short_numbers(3, COLS, width).float()
     Z = short_numbers(4, A.rows, width).float() if add else None
     once, again = (multiply(A, H, Z) for _ in range(2))
@@ -66,8 +66,8 @@ def test_float32_has_the_bits_of_the_chains(width, add):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("width", "add"), [(3, True), (16, False), (65, True)])
-def test_other_types_have_the_values_of_the_chains(dtype, width, add):
-    """The interpreter cuts the last bits of bf16 off, where a GPU rounds: a difference of less than one in the last."""
+def test_products_in_other_types_equal_chains_of_additions(dtype, width, add):
+    """The interpreter truncates to bf16 where a GPU rounds: a difference of less than one unit in the last place."""
     A, H = matrix(dtype), short_numbers(3, COLS, width).to(dtype)
     Z = short_numbers(4, A.rows, width).to(dtype) if add else None
     expected, result = chains(A, H, Z), multiply(A, H, Z)
@@ -76,7 +76,7 @@ def test_other_types_have_the_values_of_the_chains(dtype, width, add):
     assert bool((error <= unit * expected.double().abs()).all())
 
 
-def test_values_are_scipy_s_with_the_usual_pieces():
+def test_products_with_default_pieces_equal_scipy():
     A = matrix(torch.float64, (0, 700, 2, 1300, 512, 513, 1))
     H = short_numbers(3, COLS, 17).double()
     result = multiply(A, H, None, PIECE_OF_A_GPU)
@@ -85,7 +85,7 @@ def test_values_are_scipy_s_with_the_usual_pieces():
 
 @pytest.mark.parametrize("pointers", [torch.int32, torch.int64], ids=str)
 @pytest.mark.parametrize("columns", [torch.int32, torch.int64], ids=str)
-def test_indices_of_both_types_give_the_same_bits(pointers, columns):
+def test_32_and_64_bit_indices_give_bitwise_equal_products(pointers, columns):
     A, H = matrix(torch.float32), short_numbers(3, COLS, 4).float()
     other = A._replace(rowptr=A.rowptr.to(pointers), col=A.col.to(columns))
     assert torch.equal(multiply(other, H, None), chains(A, H, None))
@@ -93,14 +93,14 @@ def test_indices_of_both_types_give_the_same_bits(pointers, columns):
 
 @pytest.mark.parametrize("lengths", [(), (0, 0, 0), (0, 1), (1,)], ids=str)
 @pytest.mark.parametrize("width", [0, 1, 5])
-def test_matrices_with_little_or_nothing_in_them(lengths, width):
+def test_products_of_empty_and_nearly_empty_matrices(lengths, width):
     A, H = matrix(torch.float32, lengths), short_numbers(3, COLS, width).float()
     for Z in (None, short_numbers(4, A.rows, width).float()):
         assert torch.equal(multiply(A, H, Z), chains(A, H, Z))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # numpy's, of inf times 0
-def test_numbers_that_are_not_finite_stay_in_their_rows():
+def test_non_finite_values_affect_only_their_rows():
     A, H = matrix(torch.float32), short_numbers(3, COLS, 5).float()
     A.val[int(A.rowptr[3])] = torch.nan  # a row of one entry, beside a row of a whole piece
     A.val[-1] = torch.inf
@@ -110,8 +110,8 @@ def test_numbers_that_are_not_finite_stay_in_their_rows():
     assert not multiply(A, H, None)[10].isfinite().any()
 
 
-def test_numbers_beyond_two_to_the_31_are_found():
-    """H has 2^31 and some numbers, of which only the rows that are asked for are ever touched."""
+def test_rows_beyond_2_to_the_31_elements_are_addressed():
+    """H has more than 2^31 elements, of which only the requested rows are accessed."""
     width, rows = 128, (1 << 24) + 3
     H = torch.empty(rows, width, dtype=torch.bfloat16)
     H[[0, rows - 1]] = torch.tensor([[1.0], [2.0]]).bfloat16()
@@ -119,7 +119,7 @@ def test_numbers_beyond_two_to_the_31_are_found():
     assert multiply(cast(A, torch.bfloat16), H, None)[:, [0, -1]].tolist() == [[2.0, 2.0], [3.0, 3.0]]
 
 
-def test_operands_that_do_not_fit_are_refused():
+def test_mismatched_operands_are_refused():
     A, H = matrix(torch.float32), short_numbers(3, COLS, 4).float()
     for operand in (H[1:], H.double(), H.T.contiguous().T):
         with pytest.raises(AssertionError):

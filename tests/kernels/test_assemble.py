@@ -1,4 +1,4 @@
-"""A matrix cut into rectangles and put together again is the same matrix; of a window there is nothing else."""
+"""Assembling the rectangles of a matrix gives the matrix; a window contains only its own entries."""
 
 from itertools import pairwise
 
@@ -25,7 +25,7 @@ cuts = st.sets(st.integers(0, 12))
 
 
 @given(A=..., down=cuts, across=cuts)
-def test_cut_and_put_together(A: Csr, down: set[int], across: set[int]) -> None:
+def test_assembled_rectangles_equal_the_matrix(A: Csr, down: set[int], across: set[int]) -> None:
     places = [(rows, cols) for rows in cut(A.rows, down) for cols in cut(A.cols, across)]
     again = assemble([Placement(A, rows, cols, rows.start, cols.start) for rows, cols in places], A.shape)
     assert again.cols == A.cols
@@ -35,14 +35,14 @@ def test_cut_and_put_together(A: Csr, down: set[int], across: set[int]) -> None:
 
 
 @given(A=..., across=cuts)
-def test_stripes_beside_each_other(A: Csr, across: set[int]) -> None:
+def test_stacked_stripes_equal_the_matrix(A: Csr, across: set[int]) -> None:
     again = hstack([extract_block(A, range(A.rows), cols) for cols in cut(A.cols, across)])
     assert again.cols == A.cols
     assert all(map(torch.equal, again[:3], A[:3]))
 
 
 @given(A=..., data=st.data())
-def test_a_window_anywhere_in_a_larger_matrix(A: Csr, data: st.DataObject) -> None:
+def test_windows_of_a_larger_matrix_equal_its_blocks(A: Csr, data: st.DataObject) -> None:
     top, left = data.draw(st.integers(0, 5)), data.draw(st.integers(0, 5))
     low, high = sorted(data.draw(st.tuples(st.integers(0, A.rows), st.integers(0, A.rows))))
     start, stop = sorted(data.draw(st.tuples(st.integers(0, A.cols), st.integers(0, A.cols))))
@@ -54,7 +54,7 @@ def test_a_window_anywhere_in_a_larger_matrix(A: Csr, data: st.DataObject) -> No
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0), (3, 4)])
-def test_of_no_parts_nothing(shape: tuple[int, int]) -> None:
+def test_assembling_no_parts_gives_an_empty_matrix(shape: tuple[int, int]) -> None:
     A = assemble([], shape)
     assert (A.shape, A.nnz) == (shape, 0)
     assert A.col.dtype == index_dtype(shape[1])

@@ -1,4 +1,4 @@
-"""Attention along entries: values and gradients of dense torch, shapes without values, flops."""
+"""Sparse attention: values and gradients equal dense torch, and shapes and flops are right."""
 
 import pytest
 import torch
@@ -29,14 +29,14 @@ HEADS = 3
 
 
 def matrix(rows: int, cols: int, entries: int) -> Csr:
-    """Entries at random places, each once; its values are nobody's business."""
+    """Return a matrix with distinct random entries, whose values attention does not use."""
     places = integers(1, Purpose.TEST, range(entries), high=max(rows * cols, 1)).unique()
     val = torch.full(places.shape, float("nan"), dtype=torch.float64)
     return from_coo(places // max(cols, 1), places % max(cols, 1), val, (rows, cols))
 
 
 def operands(A: Csr, width: int = 4) -> tuple[Tensor, Tensor, Tensor]:
-    """d (Q, N), s (Q, K) and T (Q, K, F), far enough from zero that exponentials would overflow without care."""
+    """Return d (Q, N), s (Q, K) and T (Q, K, F), so large that unshifted exponentials would overflow."""
     d_QN, s_QK, T_QK_F = (
         1000 * (uniform_rectangle(seed, Purpose.TEST, range(rows), range(cols), cols) - 0.5)
         for seed, (rows, cols) in enumerate([(HEADS, A.rows), (HEADS, A.cols), (HEADS * A.cols, width)])
@@ -45,7 +45,7 @@ def operands(A: Csr, width: int = 4) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def densely(A: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Tensor:
-    """By torch's own softmax over the whole row; a row without entries is zero."""
+    """Compute attention with torch's softmax over dense rows; a row without entries is zero."""
     here = torch.zeros(A.shape, dtype=torch.bool)
     here[row_indices(A), A.col.long()] = True
     l_QNK = torch.nn.functional.leaky_relu(d_QN[:, :, None] + s_QK[:, None, :], 0.2)
@@ -57,7 +57,7 @@ def densely(A: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Tensor:
     "shape", [(7, 5, 20), (5, 7, 4), (1, 1, 1), (40, 30, 600), (3, 4, 0), (0, 4, 0), (3, 0, 0)], ids=str
 )
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_values_and_gradients(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+def test_values_and_gradients_equal_dense_attention(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
     A = matrix(*shape)
     mine = [each.to(dtype) for each in operands(A)]
     theirs = [each.detach().double().requires_grad_() for each in mine]
@@ -76,7 +76,7 @@ def test_values_and_gradients(shape: tuple[int, int, int], dtype: torch.dtype) -
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_loops_are_the_tensor_operations(dtype: torch.dtype) -> None:
+def test_compiled_loops_equal_tensor_operations_on_any_number_of_threads(dtype: torch.dtype) -> None:
     A = matrix(40, 30, 600)
     d_QN, s_QK, _ = (each.to(dtype) for each in operands(A))
     a_E = softmax_torch(A, d_QN[0], s_QK[0])
@@ -95,8 +95,8 @@ def test_loops_are_the_tensor_operations(dtype: torch.dtype) -> None:
     assert all(map(torch.equal, *outputs)), "the bits depend on the number of threads"
 
 
-def test_operators_are_known_to_torch() -> None:
-    """Shapes without values are those with values, and nothing is changed or aliased."""
+def test_operators_agree_with_their_schema_and_shape_functions() -> None:
+    """The shape functions agree with the values, and inputs are neither changed nor aliased."""
     A = matrix(7, 5, 20)
     A_T, given = transpose_with_positions(A), operands(A)
     a_QE, Z_QNF = attend(A, *given)
@@ -108,8 +108,8 @@ def test_operators_are_known_to_torch() -> None:
         opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
-def test_flops_are_counted() -> None:
-    """A multiplication and an addition for each entry and feature: of Z, of the entries' gradients, of T's."""
+def test_flops_equal_the_formula() -> None:
+    """A multiply and an add per entry and feature, for Z, for the gradients of entries and for the gradient of T."""
     A = matrix(7, 5, 20)
     given = operands(A)
     with FlopCounterMode(display=False) as counter:
@@ -119,7 +119,7 @@ def test_flops_are_counted() -> None:
     assert counter.get_total_flops() == 3 * 2 * A.nnz * 12
 
 
-def test_gradients_of_some_columns_are_those_of_all() -> None:
+def test_gradients_of_some_columns_equal_the_columns_of_the_full_gradient() -> None:
     A = matrix(40, 30, 600)
     given = operands(A)
     a_QE, Z_QNF = attend(A, *given)

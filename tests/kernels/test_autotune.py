@@ -1,4 +1,4 @@
-"""The fastest way is the one that does least, and the first if nothing can be measured. Dense products are whole."""
+"""Autotuning chooses the fastest variant, or the first if none can be measured; dense products are correct."""
 
 import time
 
@@ -10,7 +10,7 @@ from harness.kernels.random import Purpose, uniform
 from harness.kernels.recorded import TIMED_CALLS, WARMUP_CALLS, autotune, matmul
 
 
-def test_the_one_that_waits_loses() -> None:
+def test_slower_variant_is_not_chosen() -> None:
     calls = {"slow": 0, "quick": 0}
 
     def slow() -> None:
@@ -24,7 +24,7 @@ def test_the_one_that_waits_loses() -> None:
     assert set(calls.values()) == {WARMUP_CALLS + TIMED_CALLS}
 
 
-def test_shapes_are_not_measured() -> None:
+def test_variants_are_not_measured_on_meta_tensors() -> None:
     assert autotune({"first": lambda: 1 / 0, "second": lambda: 1 / 0}, torch.device("meta")) == "first"
 
 
@@ -32,7 +32,7 @@ SHAPES = [(50, 7, 3), (50, 3, 7), (50, 4, 4), (3, 7, 2), (0, 3, 2), (5, 0, 2)]
 
 
 @pytest.mark.parametrize(("rows", "width", "columns"), SHAPES)
-def test_a_product_of_tall_matrices_is_whole_and_in_order(rows: int, width: int, columns: int) -> None:
+def test_product_of_tall_matrices_equals_torch(rows: int, width: int, columns: int) -> None:
     T = uniform(0, Purpose.TEST, range(rows * width)).view(rows, width)
     G = uniform(1, Purpose.TEST, range(rows * columns)).view(rows, columns)
     result = matmul(T.T, G)

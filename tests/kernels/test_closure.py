@@ -1,4 +1,4 @@
-"""Replicas are chosen as by sets of (vertex, height): every computed row has all rows that it needs."""
+"""The choice of replicas equals a search with sets of (vertex, height), in which every computed row has its inputs."""
 
 import numpy as np
 import pytest
@@ -13,12 +13,12 @@ LAYERS = 3
 
 
 def graph_of(draw: np.random.Generator, n: int) -> Csr:
-    """A directed graph with a loop at every vertex."""
+    """Return a directed graph with a loop at every vertex."""
     return from_scipy(csr_array(((draw.random((n, n)) < 2 / n) | np.eye(n, dtype=bool)).astype(float)))
 
 
 def by_sets(A: Csr, own: range, prices: Prices, room: int) -> dict[int, int]:
-    """The same rule with a set of (vertex, height); all that a vertex takes is computed anew each time."""
+    """Apply the same rule with a set of (vertex, height), recomputing the needs of a vertex each time."""
     rows = {v: A.col[A.rowptr[v] : A.rowptr[v + 1]].tolist() for v in range(A.rows)}
     has: set[tuple[int, int]] = set()
 
@@ -45,7 +45,7 @@ def by_sets(A: Csr, own: range, prices: Prices, room: int) -> dict[int, int]:
 
 
 @given(seed=st.integers(0, 2**31))
-def test_what_is_worth_it_is_what_a_search_with_sets_finds(seed: int) -> None:
+def test_chosen_replicas_equal_a_search_with_sets(seed: int) -> None:
     draw = np.random.default_rng(seed)
     n = int(draw.integers(1, 30))
     A, ends = graph_of(draw, n), np.sort(draw.integers(0, n + 1, 2)).tolist()
@@ -58,9 +58,7 @@ def test_what_is_worth_it_is_what_a_search_with_sets_finds(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("worth", "raised"), [(0, False), (1e9, True)])
-def test_what_is_worth_nothing_is_fetched_and_what_is_worth_anything_is_computed(
-    worth: float, raised: bool
-) -> None:
+def test_zero_worth_fetches_all_rows_and_large_worth_computes_all(worth: float, raised: bool) -> None:
     A, own = graph_of(np.random.default_rng(0), 50), range(10, 30)
     height = compute_heights(A, own, Prices([worth] * LAYERS, [1, 2, 3], [0, 1, 2]), A.rows)
     at_the_boundary = height[find_boundary(A, own)]

@@ -1,4 +1,4 @@
-"""Building, turning and cutting sparse matrices does the same as on dense ones."""
+"""Building, transposing and slicing sparse matrices gives the same results as on dense ones."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def same(A: Csr, B: Csr) -> bool:
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(-4, 4)), max_size=40), st.booleans()
 )
-def test_entries_in_any_order_make_the_matrix(entries, summed):
+def test_matrix_from_unordered_entries_equals_dense(entries, summed):
     expected = np.zeros((4, 5))
     for row, col, val in entries:
         expected[row, col] += val
@@ -57,15 +57,15 @@ def test_entries_in_any_order_make_the_matrix(entries, summed):
     assert A.nnz == (len({pair[:2] for pair in entries}) if summed else len(entries))
 
 
-def test_equal_pairs_keep_their_order():
-    """A thousand entries in each of four places, numbered as they come."""
+def test_duplicate_entries_keep_their_order():
+    """A thousand entries in each of four positions, numbered in their order."""
     place, number = torch.arange(4000) * 7 % 4, torch.arange(4000.0)
     A = from_coo(place // 2, place % 2, number, (2, 2))
     assert torch.equal(A.val, torch.cat([number[place == p] for p in range(4)]))
     assert torch.equal(transpose(A).val, torch.cat([number[place == p] for p in (0, 2, 1, 3)]))
 
 
-def test_narrow_indices_do_not_overflow():
+def test_32_bit_indices_do_not_overflow():
     row, col = torch.tensor([40_000, 3], dtype=torch.int32), torch.tensor([70_000, 69_999], dtype=torch.int32)
     A = from_coo(row, col, torch.tensor([1.0, 2.0]), (70_001, 70_001))
     assert row_indices(A).tolist() == [3, 40_000]
@@ -73,13 +73,13 @@ def test_narrow_indices_do_not_overflow():
 
 
 @pytest.mark.parametrize("row", [-1, 4])
-def test_an_index_outside_the_matrix_is_refused(row):
+def test_index_outside_the_matrix_is_refused(row):
     with pytest.raises(AssertionError, match=r"outside 0 \.\. 3"):
         from_coo(torch.tensor([0, row]), torch.tensor([0, 0]), torch.ones(2), (4, 4))
 
 
 @given(st.from_type(Csr), st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
-def test_transpose(A, dtype):
+def test_transpose_equals_dense(A, dtype):
     A = cast(A, dtype)
     assert A.val.dtype == transpose(A).val.dtype == dtype
     assert well_formed(transpose(A))
@@ -88,7 +88,7 @@ def test_transpose(A, dtype):
 
 
 @given(st.from_type(Csr), st.data())
-def test_a_block_is_a_rectangle_with_its_own_indices(A, data):
+def test_extracted_block_equals_dense_slice(A, data):
     def part(size):
         low = data.draw(st.integers(0, size))
         return range(low, data.draw(st.integers(low, size)))
@@ -101,13 +101,13 @@ def test_a_block_is_a_rectangle_with_its_own_indices(A, data):
     assert np.array_equal(dense(B), dense(A)[rows.start : rows.stop, cols.start : cols.stop])
 
 
-def test_whole_rows_are_a_view():
+def test_block_of_full_rows_shares_memory():
     A = from_coo(torch.arange(6), torch.arange(6), torch.ones(6), (6, 6))
     assert extract_block(A, range(2, 5), range(6)).val.data_ptr() == A.val[2:].data_ptr()
 
 
 @given(st.from_type(Csr), st.sampled_from(["csr", "csc", "coo"]))
-def test_scipy_and_back(A, kind):
+def test_conversion_to_scipy_and_back_is_lossless(A, kind):
     M = to_scipy(A)
     assert np.array_equal(M.toarray(), dense(A))
     B = from_scipy(M.asformat(kind), torch.float32)
@@ -116,7 +116,7 @@ def test_scipy_and_back(A, kind):
     assert np.array_equal(dense(B), dense(A))
 
 
-def test_scipy_matrices_that_are_unsorted_or_may_not_be_written():
+def test_unsorted_read_only_scipy_matrix_is_copied():
     M = scipy.sparse.csr_array((np.array([1.0, 2.0]), np.array([2, 0]), np.array([0, 2])), shape=(1, 3))
     for array in (M.data, M.indices, M.indptr):
         array.flags.writeable = False
@@ -126,7 +126,7 @@ def test_scipy_matrices_that_are_unsorted_or_may_not_be_written():
     assert M.data.tolist() == [1.0, 2.0]
 
 
-def test_bf16_leaves_as_float32():
+def test_bf16_matrix_converts_to_float32_in_scipy():
     A = from_coo(torch.tensor([0]), torch.tensor([0]), torch.tensor([1.5], dtype=torch.bfloat16), (1, 1))
     assert to_scipy(A).dtype == np.float32
     assert (
@@ -134,7 +134,7 @@ def test_bf16_leaves_as_float32():
     )
 
 
-def test_wide_matrices_have_wide_columns():
+def test_matrices_with_many_columns_use_64_bit_columns():
     assert index_dtype(2**31 - 1) == torch.int32
     assert index_dtype(2**31) == torch.int64
     A = from_coo(torch.tensor([0, 1]), torch.tensor([2**33, 5]), torch.ones(2), (2, 2**33 + 1))

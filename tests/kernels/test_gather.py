@@ -10,7 +10,7 @@ from harness.kernels.spmm import spmm
 
 
 @given(st.integers(0, 6), st.integers(0, 3), st.lists(st.integers(0, 5), max_size=20))
-def test_the_product_is_the_gradient_of_indexing(rows, features, index):
+def test_product_with_scatter_matrix_equals_gradient_of_indexing(rows, features, index):
     index = torch.tensor(index if rows else [], dtype=torch.int64) % max(rows, 1)
     X = torch.zeros(rows, features, dtype=torch.float64, requires_grad=True)
     dY = torch.arange(len(index) * features, dtype=torch.float64).reshape(len(index), features)
@@ -20,7 +20,7 @@ def test_the_product_is_the_gradient_of_indexing(rows, features, index):
     assert torch.equal(spmm(scatter, dY), X.grad)
 
 
-def test_shapes_are_enough():
+def test_gather_runs_on_meta_tensors():
     with FakeTensorMode():
         scatter = build_scatter_matrix(torch.zeros(50, dtype=torch.int64), 1000, torch.float32)
         assert spmm(scatter, torch.empty(50, 8)).shape == (1000, 8)

@@ -1,6 +1,6 @@
-"""The choice among the ways to a product on a GPU: which ways are measured, which one is taken, and what is kept.
+"""The choice of the kernel for a product on a GPU: which kernels are measured, which one is chosen, what is cached.
 
-The library and the fake ways run on the CPU here, as they do on fake GPUs (tests/device/test_kernels.py).
+The library and the fake kernels run on the CPU here, as they do on fake GPUs (tests/device/test_kernels.py).
 """
 
 import warnings
@@ -37,7 +37,7 @@ def multiply(A: Csr, width: int) -> torch.Tensor:
 
 
 class Chooser:
-    """Chooses the last way, and keeps the names that it was offered."""
+    """Chooses the last kernel, and records the names of the candidates."""
 
     def __init__(self) -> None:
         self.offered: dict[str, list[str]] = {}
@@ -63,7 +63,7 @@ def raises(_A: Csr, _H: torch.Tensor, _add_to: torch.Tensor | None) -> torch.Ten
 
 
 def altered(change: Callable[[torch.Tensor], object]) -> Product:
-    """A way whose results are altered."""
+    """Return a kernel with wrong results."""
 
     def way(A: Csr, H: torch.Tensor, add_to: torch.Tensor | None) -> torch.Tensor:
         Z = multiply_library(A, H, add_to)
@@ -73,7 +73,7 @@ def altered(change: Callable[[torch.Tensor], object]) -> Product:
     return way
 
 
-def test_right_ways_are_measured_and_the_choice_is_kept(monkeypatch):
+def test_correct_kernels_are_measured_and_the_choice_is_cached(monkeypatch):
     monkeypatch.setitem(PRODUCT_KERNELS, "third", right)
     choose = Chooser()
     A = cache_for_products(matrix(), choose)
@@ -89,7 +89,7 @@ def test_right_ways_are_measured_and_the_choice_is_kept(monkeypatch):
     assert set(CACHED_PRODUCTS[A.rowptr].kernels.values()) == {"third"}
 
 
-def test_other_matrices_use_the_library(monkeypatch):
+def test_uncached_matrices_use_the_library(monkeypatch):
     monkeypatch.setitem(PRODUCT_KERNELS, "third", raises)
     A = matrix()
     assert spmm._select_gpu_kernel(A, torch.ones(3, 4)) is multiply_library
@@ -106,7 +106,7 @@ def test_other_matrices_use_the_library(monkeypatch):
     ],
     ids=["raises", "other number", "nan", "inf"],
 )
-def test_wrong_ways_are_left_out_with_a_warning(monkeypatch, way, reason):
+def test_failing_kernel_is_disabled_with_a_warning(monkeypatch, way, reason):
     monkeypatch.setitem(PRODUCT_KERNELS, "third", way)
     choose = Chooser()
     A = cache_for_products(matrix(), choose)
@@ -116,7 +116,7 @@ def test_wrong_ways_are_left_out_with_a_warning(monkeypatch, way, reason):
     multiply(A, 4)  # warns no more
 
 
-def test_choices_of_an_earlier_run_are_taken_unless_they_do_not_work_here(monkeypatch):
+def test_recorded_choice_is_reused_if_the_kernel_is_available(monkeypatch):
     monkeypatch.setitem(PRODUCT_KERNELS, "third", right)
     what = "product of 3 x 3 with 3 entries by 4 columns"
     for name, taken in ((LIBRARY, LIBRARY), ("third", "third"), (TRITON, LIBRARY), ("of old", LIBRARY)):
@@ -127,8 +127,8 @@ def test_choices_of_an_earlier_run_are_taken_unless_they_do_not_work_here(monkey
         assert measured.chosen == {what: name}
 
 
-def test_deterministic_products_take_the_way_that_has_one_order(monkeypatch):
-    """For matrices that are not kept too; a choice by time is kept beside it."""
+def test_deterministic_products_use_the_kernel_with_a_fixed_order(monkeypatch):
+    """This also holds for uncached matrices. The choice by time is kept."""
     monkeypatch.setitem(PRODUCT_KERNELS, TRITON, right)
     monkeypatch.setitem(PRODUCT_KERNELS, "third", right)
     A = cache_for_products(matrix(), Chooser())
@@ -139,14 +139,14 @@ def test_deterministic_products_take_the_way_that_has_one_order(monkeypatch):
     assert spmm._select_gpu_kernel(A, torch.ones(3, 4)) is PRODUCT_KERNELS["third"]
 
 
-def test_deterministic_products_by_the_library_are_named():
+def test_library_products_are_reported_as_nondeterministic():
     with prefer_determinism() as without:
         multiply(matrix(), 4)
     assert without == {"The library's sparse product"}
 
 
-def test_asking_for_determinism_collects_what_torch_does_not_have_and_ends(recwarn):
-    """`put_` has no deterministic form on any device."""
+def test_prefer_determinism_collects_nondeterministic_operations_and_restores_the_setting(recwarn):
+    """`put_` has no deterministic implementation on any device."""
     with prefer_determinism() as without:
         assert torch.are_deterministic_algorithms_enabled()
         for _ in range(2):

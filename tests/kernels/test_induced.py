@@ -1,4 +1,4 @@
-"""Sampled parts of a matrix against scipy's, and the law that makes them worth having: their products are unbiased."""
+"""Sampled submatrices equal scipy's, and their products are unbiased."""
 
 from functools import partial
 from itertools import product
@@ -26,8 +26,8 @@ def scipy_part(A: Csr, rows: torch.Tensor, cols: torch.Tensor, diagonal: int, ch
 
 @pytest.mark.parametrize("way", [induced_pair, induced_pair_torch])
 @given(st.integers(0, N), st.integers(1, 4), st.integers(1, 4), st.data())
-def test_blocks_of_a_sample_are_scipys(way, size: int, r: int, s: int, data: st.DataObject) -> None:
-    """Of any blocks of rows and of columns, empty ones too."""
+def test_sampled_blocks_equal_scipy(way, size: int, r: int, s: int, data: st.DataObject) -> None:
+    """For any blocks of rows and columns, also empty ones."""
     A = check_graph(N).A
     rows, cols = (
         split_part(N, r, data.draw(st.integers(0, r - 1))),
@@ -51,8 +51,8 @@ def test_blocks_of_a_sample_are_scipys(way, size: int, r: int, s: int, data: st.
 @pytest.mark.parametrize("way", [induced_pair, induced_pair_torch])
 @pytest.mark.parametrize("column", [torch.int32, torch.int64])
 @pytest.mark.parametrize("cols", [63, 64, 65, 128])
-def test_samples_at_the_ends_of_words(way, column: torch.dtype, cols: int) -> None:
-    """Samples of nothing, of everything, and of columns beside the end of a word, in a matrix without zeros."""
+def test_samples_at_bitmap_word_boundaries_equal_scipy(way, column: torch.dtype, cols: int) -> None:
+    """Empty and full samples, and columns next to the end of a word of the bitmap, in a matrix without zeros."""
     rows = 3
     col = torch.arange(cols, dtype=column).repeat(rows)
     val = torch.arange(1.0, rows * cols + 1, dtype=torch.float64)
@@ -66,7 +66,7 @@ def test_samples_at_the_ends_of_words(way, column: torch.dtype, cols: int) -> No
         np.testing.assert_array_equal(to_scipy(S_T).toarray(), to_scipy(S).toarray().T)
 
 
-def test_a_sample_outside_the_matrix_is_refused() -> None:
+def test_sample_outside_the_matrix_is_refused() -> None:
     A = check_graph(N).A
     inside = torch.tensor([0])
     for outside in (torch.tensor([N]), torch.tensor([-1])):
@@ -75,10 +75,10 @@ def test_a_sample_outside_the_matrix_is_refused() -> None:
                 induced_pair(A, rows, cols, 0, 1.0)
 
 
-def test_the_mean_of_sampled_products_is_the_product() -> None:
-    """SGN-007: over samples with v in them, the rescaled sum over v's neighbours has the mean of the whole sum.
+def test_sampled_products_are_unbiased() -> None:
+    """SGN-007: over samples that contain v, the mean of the rescaled sum over v's neighbours is the full sum.
 
-    Without the scale the mean misses by far more than the spread allows, so the test can fail.
+    Without the scale the mean is off by far more than the standard error, so the test can fail.
     """
     A, size, draws = check_graph(N).A, 40, 4000
     x = torch.linspace(-1, 2, N, dtype=torch.float64)
@@ -100,7 +100,7 @@ def test_the_mean_of_sampled_products_is_the_product() -> None:
         assert ((times / draws - size / N).abs() < 5 * (size / N * (1 - size / N) / draws) ** 0.5).all()
 
 
-def test_expected_sizes_are_the_mean_of_drawn_ones() -> None:
+def test_expected_sizes_equal_the_mean_of_sampled_sizes() -> None:
     A, size = check_graph(N).A, 40
     rows, cols = range(0, 60), range(30, N)
     mine = extract_block(A, rows, cols)

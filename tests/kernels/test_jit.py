@@ -1,4 +1,4 @@
-"""Compiled code is kept on disk, and where nothing can be kept it is compiled all the same."""
+"""Compiled code is cached on disk; without a place for the cache, functions are compiled anyway."""
 
 import numba
 
@@ -6,12 +6,12 @@ from harness.kernels.jit import compiled
 from harness.kernels.tiles import multiply_rows
 
 
-def test_kernels_are_kept():
+def test_compiled_kernels_are_cached():
     assert multiply_rows.stats.cache_path is not None
 
 
-def test_no_place_to_keep_it():
-    """A function without a file stands for a folder that cannot be written: both have no place."""
+def test_function_without_a_cache_location_is_compiled():
+    """A function without a file behaves like one in a read-only folder: neither has a place for the cache."""
     space: dict = {}
     exec("def double(x):\n    return 2 * x", space)
     double = compiled()(space["double"])

@@ -1,4 +1,4 @@
-"""Products and inner products: scipy's values, the bits of one chain of additions, no reading past an operand's end."""
+"""Products and inner products equal scipy's, add in the documented order, and stay within their operands."""
 
 import ctypes
 import mmap
@@ -38,19 +38,19 @@ def whole_numbers(rows: int, cols: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def short_numbers(seed: int, *shape: int) -> torch.Tensor:
-    """Numbers whose products are exact in float32, so that a fused addition has the bits of an addition alone."""
+    """Return numbers whose products are exact in float32, so that a fused multiply-add equals a separate addition."""
     size = int(np.prod(shape))
     return ((integers(seed, Purpose.TEST, range(size), 8192) - 4096) / 4096).reshape(shape)
 
 
 def power_law(n: int, nnz: int) -> Csr:
-    """Some rows are long, most are empty."""
+    """Return a matrix with some long rows and many empty rows."""
     draw = (uniform(0, Purpose.EDGES, range(nnz)) ** 4 * n).long()
     return from_coo(draw, integers(1, Purpose.EDGES, range(nnz), n), torch.ones(nnz), (n, n))
 
 
 def one_chain(A: Csr, H: torch.Tensor, Z: torch.Tensor | None) -> torch.Tensor:
-    """A H, each element as one chain of additions in the order of the entries, bf16 rounded at the end."""
+    """Return A H, each element as one chain of additions in the order of the entries, rounded to bf16 at the end."""
     wide = torch.promote_types(H.dtype, torch.float32)
     sums = torch.zeros(A.rows, H.shape[1], dtype=wide) if Z is None else Z.to(wide)
     for row, col, val in zip(row_indices(A), A.col.long(), A.val.to(wide), strict=True):
@@ -60,7 +60,7 @@ def one_chain(A: Csr, H: torch.Tensor, Z: torch.Tensor | None) -> torch.Tensor:
 
 @pytest.mark.parametrize("add", [False, True], ids=["", "added"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_an_element_is_one_chain_of_additions(dtype, add):
+def test_products_are_bitwise_equal_to_chains_of_additions(dtype, add):
     A = power_law(N, 90)
     A = A._replace(val=short_numbers(1, A.nnz).to(dtype))
     assert not A.rowptr.diff().all()
@@ -74,7 +74,7 @@ def test_an_element_is_one_chain_of_additions(dtype, add):
 
 @pytest.mark.parametrize("way", [multiply_tiled, multiply_library, multiply_library_blocked])
 @given(A=st.from_type(Csr), features=st.integers(1, 9), add=st.booleans(), wide=st.booleans())
-def test_values(way, A, features, add, wide):
+def test_products_equal_scipy(way, A, features, add, wide):
     if A.nnz == 0:  # `multiply` answers itself
         return
     features *= 1 if way is not multiply_library_blocked else 16  # up to three blocks
@@ -86,7 +86,7 @@ def test_values(way, A, features, add, wide):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("features", [1, 16, 41, FULL + 1])
-def test_prefetching_changes_nothing(dtype, features, monkeypatch):
+def test_prefetching_does_not_change_products(dtype, features, monkeypatch):
     A = cast(power_law(300, 2_000), dtype)
     H = short_numbers(2, 300, features).to(dtype)
     near = multiply_tiled(A, H, None)
@@ -96,7 +96,7 @@ def test_prefetching_changes_nothing(dtype, features, monkeypatch):
 
 @pytest.mark.parametrize(("dtype", "features"), [(torch.float32, FULL + 1), (torch.bfloat16, 16)], ids=str)
 @pytest.mark.parametrize("add", [False, True], ids=["", "added"])
-def test_more_threads_than_one_give_the_same_bits(dtype, features, add, two_threads):
+def test_products_do_not_depend_on_the_number_of_threads(dtype, features, add, two_threads):
     A = power_law(997, 9_000)
     A = A._replace(val=uniform(0, Purpose.TEST, range(A.nnz)).to(dtype))
     H = uniform(1, Purpose.TEST, range(997 * features)).reshape(997, features).to(dtype)
@@ -107,7 +107,7 @@ def test_more_threads_than_one_give_the_same_bits(dtype, features, add, two_thre
 
 
 @pytest.mark.parametrize("features", [1, 16, 64])
-def test_a_hub(features, two_threads):
+def test_product_with_one_very_long_row_equals_scipy(features, two_threads):
     """One row has nearly all entries."""
     hub = torch.cat((torch.full((200_000,), 3), torch.arange(9)))
     A = from_coo(hub, integers(1, Purpose.TEST, range(len(hub)), 50), torch.ones(len(hub)), (9, 50))
@@ -117,7 +117,7 @@ def test_a_hub(features, two_threads):
 
 
 def at_the_end(x: torch.Tensor) -> torch.Tensor:
-    """A copy whose last byte is the last of a page; the next page cannot be read."""
+    """Return a copy that ends at the end of a page, and make the next page unreadable."""
     size = -(-x.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     pages = mmap.mmap(-1, size + mmap.PAGESIZE)
     barred = ctypes.addressof(ctypes.c_char.from_buffer(pages)) + size
@@ -127,8 +127,8 @@ def at_the_end(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_nothing_past_an_end_is_read_or_written(dtype):
-    """In a process of its own, which reading past an end would kill."""
+def test_kernels_do_not_access_memory_beyond_their_operands(dtype):
+    """The kernels run in a child process, which an invalid access would kill."""
     A = cast(power_law(N, 90), dtype)
     A = Csr(*map(at_the_end, (A.rowptr, A.col, A.val)), A.cols)
     child = os.fork()
@@ -144,8 +144,8 @@ def test_nothing_past_an_end_is_read_or_written(dtype):
 @pytest.mark.parametrize(
     ("features", "vectors"), [(FULL // 2 - 3, tiles.MOST_VECTORS // 2), (FULL, tiles.MOST_VECTORS)]
 )
-def test_a_vector_costs_one_fused_multiply_add(features, vectors):
-    """Of an entry, in the compiled function; the loop over entries is there with and without prefetching."""
+def test_compiled_product_uses_one_fused_multiply_add_per_vector(features, vectors):
+    """Per entry, in the compiled function, which contains the loop over entries with and without prefetching."""
     A, H, Z = power_law(N, 90), torch.ones(N, features), torch.ones(N, features)
     loop = numba.njit(tiles.multiply_rows.py_func)
     tiles._run(loop, loop, A, (A.val, H, Z), False)
@@ -157,7 +157,7 @@ def test_a_vector_costs_one_fused_multiply_add(features, vectors):
 
 
 @given(st.from_type(Csr), st.integers(1, 9))
-def test_shares_are_all_rows_once_and_balanced(A, shares):
+def test_row_ranges_cover_all_rows_once_and_are_balanced(A, shares):
     bounds = balance_rows(A.rowptr.numpy(), shares)
     assert bounds.tolist() == sorted(bounds)
     assert (bounds[0], bounds[-1]) == (0, A.rows)
@@ -167,7 +167,7 @@ def test_shares_are_all_rows_once_and_balanced(A, shares):
 
 
 @given(st.from_type(Csr), st.integers(0, 5), st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
-def test_any_strides(A, features, dtype):
+def test_products_with_any_strides_equal_contiguous_ones(A, features, dtype):
     A = cast(A, dtype)
     H = whole_numbers(A.cols, features, dtype)
     wide = torch.zeros(A.cols, 2 * features, dtype=dtype)
@@ -181,14 +181,14 @@ def test_any_strides(A, features, dtype):
         assert np.array_equal(into.float().numpy(), expected + 1)
 
 
-def test_bf16_sums_in_float32():
-    """A thousand ones: a sum kept in bf16 would stop at 256."""
+def test_bf16_products_accumulate_in_float32():
+    """A thousand ones: a sum in bf16 would stop at 256."""
     A = from_coo(torch.zeros(1000).long(), torch.arange(1000), torch.ones(1000).bfloat16(), (1, 1000))
     assert multiply(A, torch.ones(1000, 3).bfloat16(), None).tolist() == [[1000.0] * 3]
 
 
-def test_bf16_is_rounded_as_torch_rounds():
-    """To the nearest, a tie to even, the largest up to infinity; NaN stays."""
+def test_bf16_rounding_equals_torch():
+    """To nearest, ties to even, overflow to infinity, NaN unchanged."""
     largest, tie = torch.finfo(torch.bfloat16).max, 2**-8
     terms = torch.tensor(
         [
@@ -204,7 +204,7 @@ def test_bf16_is_rounded_as_torch_rounds():
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_inner_products(dtype, threads, two_threads):
+def test_inner_products_equal_dense(dtype, threads, two_threads):
     torch.set_num_threads(threads)
     A = cast(power_law(N, 90), dtype)
     for width in SOME_WIDTHS if threads == 1 else (FULL + 1,):
@@ -216,14 +216,14 @@ def test_inner_products(dtype, threads, two_threads):
         torch.testing.assert_close(inner_products(A, X, Y), expected.to(dtype))
 
 
-def test_inner_products_of_nothing():
+def test_inner_products_of_empty_operands():
     A = power_law(N, 90)
     assert inner_products(A, torch.ones(N, 0), torch.ones(N, 0)).tolist() == [0] * A.nnz
     empty = from_coo(torch.zeros(0).long(), torch.zeros(0).long(), torch.zeros(0), (3, 3))
     assert inner_products(empty, torch.ones(3, 2), torch.ones(3, 2)).shape == (0,)
 
 
-def test_operands_that_do_not_fit_are_refused():
+def test_mismatched_operands_are_refused():
     A, H = power_law(N, 90), torch.ones(N, 4)
     for X in (H[1:], H.double()):
         with pytest.raises(AssertionError):
@@ -234,8 +234,8 @@ def test_operands_that_do_not_fit_are_refused():
         multiply(A._replace(val=torch.ones(1).expand(A.nnz)), H, None)
 
 
-def test_nothing_warns_and_imports_and_small_draws_leave_the_compiler_alone():
-    """In a fresh process."""
+def test_imports_and_small_draws_compile_no_kernel_and_warn_not():
+    """Run in a new process."""
     program = """
 import torch
 import harness.kernels.random as draws, harness.kernels.tiles as products

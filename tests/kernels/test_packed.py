@@ -1,4 +1,4 @@
-"""A packed matrix is the matrix, in as many bytes and numbers as its form says, in any type and of any size."""
+"""Unpacking a packed matrix gives the matrix, and its format states the right numbers of bytes and words."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from harness.strategy import packed_bytes
 
 
 @given(A=..., dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
-def test_what_comes_out_is_what_went_in(A: Csr, dtype: torch.dtype) -> None:
+def test_unpacked_matrix_equals_the_packed_one(A: Csr, dtype: torch.dtype) -> None:
     A = cast(A, dtype)
     form, buffer = get_packed_format(A), pack(A)
     B = unpack(buffer.clone(), form)
@@ -25,7 +25,7 @@ def test_what_comes_out_is_what_went_in(A: Csr, dtype: torch.dtype) -> None:
         assert torch.equal(mine, theirs.to(kind))
 
 
-def test_shapes_are_packed_without_numbers() -> None:
+def test_meta_tensors_are_packed_to_the_same_shape() -> None:
     A = Csr(torch.empty(5, dtype=torch.int64), torch.empty(7, dtype=torch.int32), torch.empty(7), 9)
     shapes = Csr(*(part.to("meta") for part in A[:3]), 9)
     assert pack(shapes).shape == pack(A).shape
@@ -34,10 +34,10 @@ def test_shapes_are_packed_without_numbers() -> None:
 
 @pytest.mark.parametrize(("nnz", "pointer"), [(2**31 - 1, torch.int32), (2**31, torch.int64)])
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_pointers_widen_where_32_bits_cannot_count_the_nonzeros(
+def test_pointers_are_64_bit_above_2_to_the_31_nonzeros(
     nnz: int, pointer: torch.dtype, precision: str
 ) -> None:
-    """On shapes: of so many nonzeros nobody has the memory."""
+    """On meta tensors, because real ones would not fit in memory."""
     rowptr, col, val = (
         torch.empty(size, dtype=dtype, device="meta")
         for size, dtype in ((8, torch.int64), (nnz, torch.int32), (nnz, getattr(torch, precision)))
@@ -50,14 +50,14 @@ def test_pointers_widen_where_32_bits_cannot_count_the_nonzeros(
 
 
 @given(A=...)
-def test_narrow_pointers_multiply_as_wide_ones_do(A: Csr) -> None:
+def test_products_with_32_and_64_bit_pointers_are_bitwise_equal(A: Csr) -> None:
     H = torch.linspace(-1, 1, A.cols * 24, dtype=A.val.dtype).view(A.cols, 24)
     B = unpack(pack(A), get_packed_format(A))
     for way in (multiply_library, multiply_tiled):
         assert torch.equal(way(B, H, None), way(A, H, None))
 
 
-def test_a_matrix_too_wide_for_its_column_type_is_a_defect() -> None:
+def test_packing_columns_beyond_32_bits_fails_an_assertion() -> None:
     wide = Csr(torch.zeros(2, dtype=torch.int64), torch.empty(0, dtype=torch.int64), torch.empty(0), 1 << 32)
     with pytest.raises(AssertionError):
         pack(wide)

@@ -1,4 +1,4 @@
-"""Parts of matrices against dense ones and scipy's indexing; of shapes, as many entries as random ones would be."""
+"""Parts of matrices equal dense slices and scipy's indexing; on meta tensors, sizes are those of random matrices."""
 
 from itertools import pairwise
 
@@ -33,7 +33,7 @@ def ascending(A: Csr) -> bool:
 
 
 @given(st.from_type(Csr), st.lists(st.integers(0, 12), max_size=20))
-def test_selected_rows(A, rows):
+def test_selected_rows_equal_dense(A, rows):
     rows = torch.tensor([row % A.rows for row in rows] if A.rows else [], dtype=torch.int64)
     B = select_rows(A, rows)
     assert (B.rowptr.dtype, B.col.dtype) == (A.rowptr.dtype, A.col.dtype)
@@ -43,8 +43,8 @@ def test_selected_rows(A, rows):
 
 
 @given(st.from_type(Csr), st.data())
-def test_tensor_operations_select_the_same(A, data):
-    """The ways of the GPU, bit by bit, bf16 too."""
+def test_tensor_operations_select_bitwise_the_same_as_loops(A, data):
+    """The implementations for GPUs, also in bf16."""
     A = A._replace(val=A.val.to(data.draw(st.sampled_from([A.val.dtype, torch.bfloat16]))))
     cols = some_of(data, A.cols, in_order=True)
     rows = some_of(data, A.rows, in_order=False).repeat(2)
@@ -57,7 +57,7 @@ def test_tensor_operations_select_the_same(A, data):
 
 
 @given(st.from_type(Csr), st.lists(st.integers(0, 13), max_size=4))
-def test_pieces_below_one_another_are_the_matrix(A, cuts):
+def test_vstack_of_row_blocks_equals_the_matrix(A, cuts):
     edges = [0, *sorted(min(cut, A.rows) for cut in cuts), A.rows]
     pieces = [extract_block(A, range(first, last), range(A.cols)) for first, last in pairwise(edges)]
     B = vstack(pieces)
@@ -71,20 +71,20 @@ def some_of(data, size: int, in_order: bool) -> torch.Tensor:
 
 
 @given(st.from_type(Csr), st.data(), st.booleans())
-def test_selected_columns(A, data, in_order):
+def test_selected_columns_equal_scipy(A, data, in_order):
     cols = some_of(data, A.cols, in_order)
     B = select_columns(A, cols)
     assert ascending(B)
     assert np.array_equal(to_scipy(B).toarray(), to_scipy(A)[:, cols.numpy()].toarray())
 
 
-def test_the_same_column_twice_is_refused():
+def test_selecting_a_column_twice_is_refused():
     A = Csr(torch.tensor([0, 2]), torch.tensor([0, 1], dtype=torch.int32), torch.ones(2), 2)
     with pytest.raises(AssertionError, match="twice"):
         select_columns(A, torch.tensor([1, 1]))
 
 
-def test_drawn_rows_are_those_of_the_dense_matrix() -> None:
+def test_sampled_rows_equal_dense_rows_with_the_scale() -> None:
     dense = torch.arange(35.0).view(7, 5) * (torch.arange(35).view(7, 5) % 3 == 0)
     row, col = dense.nonzero().T
     A, rows = from_coo(row, col, dense[row, col], (7, 5)), torch.tensor([1, 4, 6])
@@ -100,19 +100,19 @@ def _on_nothing(A):
 
 
 def structure(A: Csr) -> torch.Tensor:
-    """Where there is an entry, be it a zero."""
+    """Return a dense mask of the entries, including explicit zeros."""
     return dense(A._replace(val=torch.ones_like(A.val)))
 
 
 @given(A=...)
-def test_filled_rows_and_columns_are_those_with_an_entry(A: Csr) -> None:
+def test_nonempty_rows_and_columns_have_an_entry(A: Csr) -> None:
     there = structure(A) != 0
     assert nonempty_columns(A).tolist() == there.any(dim=0).nonzero()[:, 0].tolist()
     assert nonempty_rows(A).tolist() == there.any(dim=1).nonzero()[:, 0].tolist()
 
 
 @given(A=...)
-def test_the_filled_columns_are_all_that_is_left(A: Csr) -> None:
+def test_dropping_empty_columns_keeps_all_others(A: Csr) -> None:
     B = drop_empty_columns(A)
     assert torch.equal(dense(B), dense(A)[:, nonempty_columns(A)])
 
@@ -120,7 +120,7 @@ def test_the_filled_columns_are_all_that_is_left(A: Csr) -> None:
 @pytest.mark.parametrize(
     ("rows", "cols", "nonzeros"), [(300, 200, 0), (300, 200, 1), (40, 500, 700), (9, 1, 5)]
 )
-def test_of_shapes_as_many_columns_are_filled_as_by_random_entries(
+def test_meta_tensors_have_as_many_nonempty_columns_as_random_entries(
     rows: int, cols: int, nonzeros: int
 ) -> None:
     shapes = Csr(
@@ -142,7 +142,7 @@ def test_of_shapes_as_many_columns_are_filled_as_by_random_entries(
 
 
 @given(A=..., offset=st.integers(-12, 12))
-def test_both_together_are_the_matrix(A: Csr, offset: int) -> None:
+def test_split_diagonal_and_rest_add_up_to_the_matrix(A: Csr, offset: int) -> None:
     whole, (without, values) = dense(A), split_diagonal(A, offset)
     rest = dense(without)
     row, col = torch.arange(A.rows)[:, None], torch.arange(A.cols)[None]
@@ -152,7 +152,7 @@ def test_both_together_are_the_matrix(A: Csr, offset: int) -> None:
 
 
 @pytest.mark.parametrize("offset", [-9, -2, 0, 3, 9])
-def test_of_shapes_one_entry_is_missing_wherever_the_diagonal_passes(offset: int) -> None:
+def test_split_diagonal_of_meta_tensors_removes_one_entry_per_diagonal_position(offset: int) -> None:
     row, col = torch.arange(6).repeat_interleave(8), torch.arange(8).repeat(6)
     A = from_coo(row, col, torch.rand(48), (6, 8))
     shapes = Csr(A.rowptr.to("meta"), A.col.to("meta"), A.val.to("meta"), A.cols)

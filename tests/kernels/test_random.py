@@ -1,4 +1,4 @@
-"""Random numbers by index: the same for everybody, whoever computes them, and random."""
+"""Counter-based random numbers do not depend on who computes them, and pass statistical tests."""
 
 from hashlib import blake2b
 
@@ -29,7 +29,7 @@ MANY = 1 << 16
 
 
 def bits_by_python(seed: int, purpose: str, index: int) -> int:
-    """The definition in whole numbers without a size."""
+    """The definition, in Python's integers."""
     word = 2**64 - 1
     digest = blake2b(f"{seed} {purpose}".encode(), digest_size=16).digest()
     z = index * 0x9E3779B97F4A7C15
@@ -45,13 +45,13 @@ indices = st.integers(-(2**63), 2**63 - 1)
 
 
 @given(st.integers(), st.sampled_from(Purpose), st.lists(indices, max_size=9))
-def test_the_definition(seed, purpose, index):
+def test_bits_equal_the_definition_in_python(seed, purpose, index):
     expected = [bits_by_python(seed, purpose, i) for i in index]
     assert random_bits(seed, purpose, torch.tensor(index, dtype=torch.int64)).tolist() == expected
 
 
 @given(st.lists(indices, max_size=9), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-def test_the_compiled_twin_is_equal_bit_for_bit(index, first, second):
+def test_compiled_bits_equal_tensor_operations(index, first, second):
     from harness.kernels.random import random_bits_torch
 
     index = torch.tensor(index, dtype=torch.int64)
@@ -59,8 +59,8 @@ def test_the_compiled_twin_is_equal_bit_for_bit(index, first, second):
     assert torch.equal(compiled, random_bits_torch(index, first, second))
 
 
-def test_large_draws_equal_small_ones():
-    """The size at which the compiled loop takes over is not seen in the numbers, nor are shape and strides."""
+def test_large_draws_equal_concatenated_small_draws():
+    """The switch to the compiled loop does not change the numbers, and neither do shape and strides."""
     n = NUMBA_THRESHOLD
     whole = random_bits(3, Purpose.TEST, range(5, 5 + n))
     pieces = [random_bits(3, Purpose.TEST, range(start, start + n // 4)) for start in range(5, 5 + n, n // 4)]
@@ -71,7 +71,7 @@ def test_large_draws_equal_small_ones():
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 5), st.integers(0, 5))
-def test_a_rectangle_is_a_piece_of_the_matrix(first_row, rows, first_col, cols):
+def test_rectangle_equals_the_slice_of_the_full_matrix(first_row, rows, first_col, cols):
     whole = uniform(1, Purpose.WEIGHTS, range(100, 100 + 20 * 10)).reshape(20, 10)
     piece = uniform_rectangle(
         1,
@@ -87,7 +87,7 @@ def test_a_rectangle_is_a_piece_of_the_matrix(first_row, rows, first_col, cols):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("cols", [range(10), range(3, 8)], ids=str)
 @pytest.mark.parametrize("rows", [range(2, 9), range(1, 15, 3), torch.tensor([7, 0, 7, 19])], ids=str)
-def test_the_compiled_rectangle_is_that_of_tensors(rows, cols, dtype, monkeypatch) -> None:
+def test_compiled_rectangle_equals_tensor_operations(rows, cols, dtype, monkeypatch) -> None:
     whole = uniform(1, Purpose.WEIGHTS, range(100, 100 + 20 * 10), dtype).reshape(20, 10)
     monkeypatch.setattr("harness.kernels.random.NUMBA_THRESHOLD", 1)
     piece = uniform_rectangle(1, Purpose.WEIGHTS, rows, cols, 10, start=100, dtype=dtype)
@@ -95,14 +95,14 @@ def test_the_compiled_rectangle_is_that_of_tensors(rows, cols, dtype, monkeypatc
     assert torch.equal(piece, whole[kept][:, cols.start : cols.stop])
 
 
-def test_normals_do_not_depend_on_who_draws_them():
+def test_normal_numbers_do_not_depend_on_the_piece_drawn():
     whole = normal(1, Purpose.FEATURES, range(1000))
     backwards = normal(1, Purpose.FEATURES, torch.arange(999, -1, -1).reshape(10, 100))
     assert torch.equal(whole, backwards.reshape(-1).flip(0))
 
 
 @pytest.mark.parametrize(("dtype", "step"), [(torch.float64, 2.0**-53), (torch.float32, 2.0**-24)])
-def test_uniform_numbers(dtype, step):
+def test_uniform_numbers_have_a_uniform_distribution(dtype, step):
     u = uniform(2, Purpose.TEST, range(MANY), dtype)
     assert u.dtype == dtype
     assert (u >= 0).all()
@@ -111,7 +111,7 @@ def test_uniform_numbers(dtype, step):
     assert stats.kstest(u.double().numpy(), "uniform").pvalue > LIKELY
 
 
-def test_normal_numbers():
+def test_normal_numbers_have_a_normal_distribution():
     z = normal(2, Purpose.TEST, range(MANY))
     assert z.isfinite().all()
     assert stats.kstest(z.numpy(), "norm").pvalue > LIKELY
@@ -143,8 +143,8 @@ def test_every_byte_is_equally_likely():
     ],
     ids=["next index", "next row", "next seed", "other purpose"],
 )
-def test_neighbours_have_nothing_to_do_with_each_other(other):
-    """Of 64 bits half differ, and each of them does in half of the cases."""
+def test_consecutive_numbers_are_uncorrelated(other):
+    """On average half of the 64 bits differ, each in half of the cases."""
     index = torch.arange(MANY)
     differ = (random_bits(4, Purpose.TEST, index) ^ other(index)).numpy().view(np.uint8).reshape(MANY, 8)
     per_bit = np.unpackbits(differ, axis=1).mean(axis=0)
@@ -152,7 +152,7 @@ def test_neighbours_have_nothing_to_do_with_each_other(other):
     assert stats.binomtest(int(per_bit.sum() * MANY + 0.5), MANY * 64).pvalue > LIKELY
 
 
-def test_shuffled():
+def test_random_order_is_an_uncorrelated_permutation():
     p = random_order(1, Purpose.PERMUTATION, range(1000))
     assert torch.equal(p.sort().values, torch.arange(1000))
     assert not torch.equal(p, random_order(2, Purpose.PERMUTATION, range(1000)))
@@ -160,21 +160,23 @@ def test_shuffled():
     assert random_order(1, Purpose.PERMUTATION, range(0)).shape == (0,)
 
 
-def test_shapes_are_enough():
+def test_draws_run_on_meta_tensors():
     with FakeTensorMode():
         assert uniform(1, Purpose.DROPOUT, range(NUMBA_THRESHOLD)).shape == (NUMBA_THRESHOLD,)
         assert uniform_rectangle(1, Purpose.DROPOUT, range(3), range(4), 9).shape == (3, 4)
 
 
-def test_matrices_beyond_the_numbers_are_refused():
+def test_rectangles_beyond_64_bit_indices_are_refused():
     with pytest.raises(AssertionError):
         rectangle_index(range(2**32), range(2**32), 2**32)
 
 
 @pytest.mark.parametrize("compiled_from", [1, 1 << 40])
 @pytest.mark.parametrize("cols", [range(0), range(1), range(3, 9), range(5, 8), range(4, 12)], ids=str)
-def test_a_mask_is_a_rectangle_of_one_mask(cols: range, compiled_from: int, monkeypatch) -> None:
-    """By Python's integers: column c of row r is lane c mod 4 of the bits at 2^20 r + c // 4."""
+def test_dropout_mask_of_a_rectangle_is_a_slice_of_the_full_mask(
+    cols: range, compiled_from: int, monkeypatch
+) -> None:
+    """Computed in Python's integers: column c of row r is lane c mod 4 of the bits at 2^20 r + c // 4."""
     monkeypatch.setattr("harness.kernels.random.NUMBA_THRESHOLD", compiled_from)
     rows = torch.tensor([0, 5, 111_059_955])
     drawn = random_mask((3, 1), Purpose.DROPOUT, rows, cols, threshold=20_000)

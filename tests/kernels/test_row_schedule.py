@@ -1,4 +1,4 @@
-"""A schedule has every row and every entry once, rows of equal work side by side, and pieces in order."""
+"""A schedule contains every row and entry once, sorted by work, with pieces in order."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from harness.kernels.row_schedule import ENTRIES_PER_ITERATION, schedule_rows
 @given(
     st.lists(st.integers(0, 40), max_size=25), st.integers(1, 4), st.sampled_from([torch.int32, torch.int64])
 )
-def test_schedule_is_that_of_a_loop_over_rows(lengths, turns, dtype):
+def test_schedule_equals_a_loop_over_rows(lengths, turns, dtype):
     piece = turns * ENTRIES_PER_ITERATION
     rowptr = torch.tensor([0, *np.cumsum(lengths)], dtype=dtype)
     schedule = schedule_rows(rowptr, piece)
@@ -38,7 +38,7 @@ def test_long_rows_come_first(piece):
     assert schedule.order[schedule.filled :].tolist() == [3]
 
 
-def test_memory_is_that_of_its_docstring():
+def test_schedule_takes_the_documented_memory():
     lengths = torch.tensor([0, 1, 3] * 1000 + [5000, 6000])
     schedule = schedule_rows(torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), 512)
     pieces = 10 + 12

@@ -1,6 +1,6 @@
-"""Shuffles are permutations that can be asked both ways, the same by tensors, by loops and by Python's integers.
+"""Permutations and their inverses are the same by tensors, by loops and by Python's integers.
 
-What is drawn without replacement is a set, the same for everybody, and each set as likely as any other.
+Samples without replacement are the same on every rank, and all sets are equally likely.
 """
 
 from itertools import combinations, pairwise
@@ -31,7 +31,7 @@ WORD = (1 << 64) - 1
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("seed", range(3))
-def test_everybody_stands_somewhere_and_can_be_found(n, seed):
+def test_permutation_is_a_bijection_with_its_inverse(n, seed):
     found = random_permutation(seed, Purpose.TEST, n)
     who = found.values_at(range(n))
     assert who.sort().values.tolist() == list(range(n))
@@ -42,7 +42,7 @@ def test_everybody_stands_somewhere_and_can_be_found(n, seed):
     "n", [1, 2, 3, 7, 30, 31, 53, 1000, 65537, 111_059_956, (1 << 31) + 11, (1 << 61) - 1]
 )
 @pytest.mark.parametrize("back", [False, True])
-def test_loops_and_tensors_are_equal(n, back):
+def test_compiled_permutation_equals_tensor_operations(n, back):
     index = torch.arange(max(n - 2999, 0), n)
     found = random_permutation(5, Purpose.TEST, n, 1)
     height = isqrt(n - 1) + 1
@@ -74,7 +74,7 @@ def by_hand(x, n, keys):
 
 
 @pytest.mark.parametrize("n", [7, 53, 10**9 + 7])
-def test_it_is_what_integers_say(n):
+def test_permutation_equals_the_definition_in_python(n):
     keys = [
         key & WORD
         for key in random_bits(3, Purpose.TEST, range(ROUNDS_OF_FEW if n < FEW else ROUNDS)).tolist()
@@ -85,7 +85,7 @@ def test_it_is_what_integers_say(n):
     ]
 
 
-def test_another_seed_purpose_or_number_is_another_permutation():
+def test_permutation_depends_on_seed_purpose_and_size():
     found = {
         tuple(random_permutation(seed, purpose, 100, number).values_at(range(100)).tolist())
         for seed in (0, 1)
@@ -96,8 +96,8 @@ def test_another_seed_purpose_or_number_is_another_permutation():
 
 
 @pytest.mark.parametrize("n", [10, 100])
-def test_two_neighbours_may_land_anywhere(n):
-    """Over many seeds the places of 0 and of 1 are uniform, and all pairs of them equally likely."""
+def test_positions_of_a_pair_are_uniform(n):
+    """Over many seeds the positions of 0 and 1 are uniform, and all pairs of positions are equally likely."""
     pairs = np.array(
         [
             random_permutation(seed, Purpose.TEST, n).positions_of(torch.tensor([0, 1])).tolist()
@@ -111,8 +111,8 @@ def test_two_neighbours_may_land_anywhere(n):
 
 
 @pytest.mark.parametrize("stride", [1, 2, 1000, 1001])
-def test_what_lies_together_is_spread_as_by_chance(stride):
-    """Neighbours at any distance, of a lattice for instance, meet in one of 64 blocks as often as strangers do."""
+def test_nearby_indices_are_spread_uniformly_over_blocks(stride):
+    """Indices at any fixed distance, such as in a lattice, share one of 64 blocks as often as random pairs."""
     n, blocks = 1_100_003, 64
     found = random_permutation(8, Purpose.TEST, n).positions_of(range(n)) * blocks // n
     together = int((found[stride:] == found[:-stride]).sum())
@@ -123,7 +123,7 @@ def test_what_lies_together_is_spread_as_by_chance(stride):
 
 
 @given(st.integers(0, 3000), st.data())
-def test_so_many_different_numbers_of_the_range(below: int, data: st.DataObject) -> None:
+def test_sample_has_distinct_ascending_numbers_in_range(below: int, data: st.DataObject) -> None:
     size = data.draw(st.integers(0, below))
     drawn = sample_distinct((1, size), below, size)
     assert len(drawn) == size
@@ -132,16 +132,16 @@ def test_so_many_different_numbers_of_the_range(below: int, data: st.DataObject)
 
 
 @pytest.mark.parametrize(("below", "size"), [(5, 2), (6, 3), (7, 3), (9, 2)])
-def test_every_set_is_as_likely(below: int, size: int) -> None:
-    """So is every vertex, with chance B / N, and every pair, with chance B (B - 1) / N (N - 1) (SGN-005, SGN-006)."""
+def test_all_samples_are_equally_likely(below: int, size: int) -> None:
+    """A vertex has probability B / N, and a pair B (B - 1) / N (N - 1) (SGN-005, SGN-006)."""
     sets = dict.fromkeys(combinations(range(below), size), 0)
     for seed in range(6000):
         sets[tuple(sample_distinct((seed, 0, 3), below, size).tolist())] += 1
     assert stats.chisquare(list(sets.values())).pvalue > LIKELY
 
 
-def test_inclusion_in_a_large_range() -> None:
-    """Every hundredth of the range has its share; samples of other groups and steps overlap as chance has it."""
+def test_samples_of_a_large_range_are_uniform_and_independent() -> None:
+    """Each hundredth of the range is hit equally often; samples of other groups and steps overlap as random ones."""
     below, size = 100_003, 2_000
     first, *others = [
         sample_distinct((0, group, step), below, size) for group in range(5) for step in range(20)
@@ -153,8 +153,8 @@ def test_inclusion_in_a_large_range() -> None:
     assert abs(np.mean(common) - mean) < 5 * np.sqrt(mean / len(common))
 
 
-def test_no_group_repeats_what_another_has_drawn() -> None:
-    """A seed that is added to the step would: group 1 at step t would have the sample of group 0 at step t + 1."""
+def test_groups_and_steps_have_different_samples() -> None:
+    """If the key were a sum, group 1 at step t would have the sample of group 0 at step t + 1."""
     drawn = [
         tuple(sample_distinct((7, group, step), 1000, 50).tolist())
         for group in range(10)

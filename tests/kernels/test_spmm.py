@@ -1,4 +1,4 @@
-"""The operator: values and gradients of dense torch, shapes without values, flops, and what it refuses."""
+"""The operator `aggregate`: values and gradients equal dense torch; shapes, flops and refusals."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def dense(A: Csr) -> torch.Tensor:
 
 
 @given(st.from_type(Csr), st.integers(0, 4))
-def test_values(A, features):
+def test_products_equal_dense(A, features):
     H = torch.arange(A.cols * features, dtype=torch.float64).reshape(A.cols, features) - 7
     Z = torch.ones(A.rows, features, dtype=torch.float64)
     assert torch.equal(spmm(A, H), dense(A) @ H)
@@ -35,25 +35,25 @@ def test_values(A, features):
 
 
 @given(st.from_type(Csr), st.integers(0, 4))
-def test_gradient(A, features):
+def test_gradient_equals_dense(A, features):
     H = torch.ones(A.cols, features, dtype=torch.float64, requires_grad=True)
     dZ = torch.arange(A.rows * features, dtype=torch.float64).reshape(A.rows, features) - 7
     aggregate(A, transpose(A), H).backward(dZ)
     assert torch.equal(H.grad, dense(A).T @ dZ)
 
 
-def test_gradient_by_differences():
+def test_gradient_passes_gradcheck():
     H = torch.randn(5, 3, dtype=torch.float64, requires_grad=True, generator=torch.Generator().manual_seed(0))
     assert gradcheck(lambda H: aggregate(DIRECTED, transpose(DIRECTED), H), (H,))
 
 
-def test_gradient_of_a_sum_has_no_strides():
+def test_backward_accepts_expanded_gradients():
     H = torch.ones(5, 3, dtype=torch.float64, requires_grad=True)
     aggregate(DIRECTED, transpose(DIRECTED), H).sum().backward()
     assert torch.equal(H.grad, dense(DIRECTED).T @ torch.ones(4, 3, dtype=torch.float64))
 
 
-def test_what_needs_no_gradient_is_not_computed():
+def test_transpose_is_not_needed_without_input_gradient():
     no_transpose = None
     H = torch.ones(5, 3, dtype=torch.float64)
     Z = aggregate(DIRECTED, no_transpose, H)
@@ -63,7 +63,7 @@ def test_what_needs_no_gradient_is_not_computed():
     assert weight.grad is not None
 
 
-def test_a_gradient_is_not_lost_in_silence():
+def test_spmm_refuses_operands_that_require_gradients():
     H = torch.ones(5, 3, dtype=torch.float64, requires_grad=True)
     with pytest.raises(AssertionError, match="use aggregate"):
         spmm(DIRECTED, H)
@@ -81,14 +81,14 @@ def test_a_gradient_is_not_lost_in_silence():
     ],
     ids=["rows of H", "type of H", "shape of the sum", "type of the sum"],
 )
-def test_operands_that_do_not_fit_are_refused(H, into):
+def test_mismatched_operands_are_refused(H, into):
     with pytest.raises(AssertionError):
         spmm(DIRECTED, H, add_to=into)
 
 
 @pytest.mark.parametrize("features", [0, 1, 3])
-def test_the_operator_is_what_it_declares(features):
-    """Its schema, and its shape function against its values."""
+def test_operator_agrees_with_its_schema_and_shape_function(features):
+    """Checks the schema, and the shape function against the values."""
     H = torch.ones(5, features, dtype=torch.float64)
     tests = ("test_schema", "test_faketensor")
     opcheck(torch.ops.harness.spmm.default, (*DIRECTED, H), test_utils=tests)
@@ -96,7 +96,7 @@ def test_the_operator_is_what_it_declares(features):
     opcheck(torch.ops.harness.spmm_add_.default, (Z, *DIRECTED, H), test_utils=tests)
 
 
-def test_shapes_are_enough_forward_and_backward():
+def test_forward_and_backward_run_on_meta_tensors():
     with FakeTensorMode():
         A = Csr(
             torch.empty(10**6 + 1, dtype=torch.int64), torch.empty(10**9).int(), torch.empty(10**9), 10**5
@@ -111,7 +111,7 @@ def test_shapes_are_enough_forward_and_backward():
         assert H.grad.shape == H.shape
 
 
-def test_flops_forward_and_backward_and_added():
+def test_flops_are_counted_forward_backward_and_with_add_to():
     H = torch.ones(5, 3, dtype=torch.float64, requires_grad=True)
     with FlopCounterMode(display=False) as counted:
         aggregate(DIRECTED, transpose(DIRECTED), H).sum().backward()
@@ -121,8 +121,8 @@ def test_flops_forward_and_backward_and_added():
     assert counted.get_total_flops() == 2 * DIRECTED.nnz * 3
 
 
-def test_a_library_s_tensor_of_a_kept_matrix_is_made_once_and_freed_with_it() -> None:
-    """It sees values that change in place; other values on the same columns share the row pointers."""
+def test_cached_library_tensor_is_built_once_and_freed_with_the_matrix() -> None:
+    """It follows in-place changes of values; matrices with other values on the same columns share the row pointers."""
     entries, H = len(CACHED_PRODUCTS), torch.ones(5, 2, dtype=torch.float64)
     A = cache_for_products(Csr(*(part.clone() for part in DIRECTED[:3]), DIRECTED.cols))
     whole = multiply_library(A, H, None)

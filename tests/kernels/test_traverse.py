@@ -1,4 +1,4 @@
-"""A search comes to every vertex once, and component by component as scipy's does."""
+"""A breadth-first search visits every vertex once, component by component, in scipy's order."""
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from harness.strategies.g3.bins import breadth_first
 
 
 @given(seed=st.integers(0, 2**31))
-def test_every_component_is_searched_as_scipy_searches_it(seed: int) -> None:
+def test_search_order_equals_scipy_in_every_component(seed: int) -> None:
     draw = np.random.default_rng(seed)
     n = int(draw.integers(1, 30))
     dense = draw.random((n, n)) < 1.5 / n
@@ -24,5 +24,5 @@ def test_every_component_is_searched_as_scipy_searches_it(seed: int) -> None:
     assert found == expected
 
 
-def test_no_vertices() -> None:
+def test_search_of_an_empty_graph_is_empty() -> None:
     assert torch.equal(breadth_first(from_scipy(csr_array((0, 0)))), torch.empty(0, dtype=torch.int64))

@@ -1,6 +1,6 @@
-"""The kernels in Triton without a GPU: their values and bits by Triton's interpreter, and their machine code.
+"""Tests of the Triton kernels without a GPU: their results in Triton's interpreter, and their machine code.
 
-Each file runs in a process of its own, since Triton decides when it is imported whether it interprets.
+Each file runs in a separate process, because Triton decides on import whether it interprets.
 """
 
 import importlib.util
@@ -29,9 +29,9 @@ def run_tests_of(name: str, folder: Path, **environment: str) -> None:
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
 
 
-def test_kernels_have_the_bits_of_their_chains_of_additions(tmp_path: Path) -> None:
+def test_interpreted_kernels_pass_their_tests(tmp_path: Path) -> None:
     run_tests_of("interpreted_triton.py", tmp_path, TRITON_INTERPRET="1")
 
 
-def test_kernels_compile_for_gpus_into_wide_reads_without_atomics(tmp_path: Path) -> None:
+def test_kernels_compile_to_wide_loads_without_atomics(tmp_path: Path) -> None:
     run_tests_of("compiled_triton.py", tmp_path, TRITON_INTERPRET="0")
