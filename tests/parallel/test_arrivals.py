@@ -1,4 +1,4 @@
-"""Stages arrive in order; with overlap the next stage is issued before a stage is yielded."""
+"""Stages arrive in order; with overlap, the next stage is issued before a stage is yielded."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from harness.strategies.cagnet.summa import run_stages
 
 
 class Logged:
-    """A call, and then its flight, that log what happens to them."""
+    """A call, and then a pending call, that logs what is done with it."""
 
     def __init__(self, log: list[str], name: str) -> None:
         self.log, self.name = log, name
@@ -23,12 +23,12 @@ class Logged:
 
 @pytest.mark.parametrize("stages", [0, 1, 2, 5])
 @pytest.mark.parametrize("overlap", [False, True])
-def test_every_stage_arrives_in_order(stages: int, overlap: bool) -> None:
+def test_stages_arrive_in_order(stages: int, overlap: bool) -> None:
     calls = [(EmptyCall(stage), EmptyCall(-stage)) for stage in range(stages)]
     assert list(run_stages(calls, overlap=overlap)) == [[stage, -stage] for stage in range(stages)]
 
 
-def test_with_overlap_the_next_stage_leaves_before_a_stage_is_used() -> None:
+def test_with_overlap_the_next_stage_is_issued_before_a_stage_is_used() -> None:
     log: list[str] = []
     for (stage,) in run_stages(([Logged(log, name)] for name in "abc"), overlap=True):
         log.append(f"use {stage}")

@@ -1,4 +1,4 @@
-"""Cross-entropy over split classes is torch's on whole rows: value, gradient, best class; its words are two a row."""
+"""Cross-entropy over split classes equals torch's (value, gradient, best class), and sends two words per row."""
 
 import pytest
 import torch
@@ -46,8 +46,8 @@ def share(scale: float) -> tuple[Tensor, Tensor, Tensor, dict[str, float]]:
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("scale", [1.0, 400.0])
-def test_split_cross_entropy_equals_torchs(ranks, world: int, scale: float) -> None:
-    """The larger logits would overflow an exponential that is not shifted."""
+def test_split_cross_entropy_equals_torch(ranks, world: int, scale: float) -> None:
+    """The large logits would overflow an unshifted exponential."""
     Z = logits(scale).requires_grad_()
     whole = cross_entropy(Z, labels(), reduction="sum", ignore_index=-100) / OF
     (3 * whole).backward()

@@ -1,4 +1,4 @@
-"""The rows of a halo equal those that scipy counts; the sample of a boundary follows its law."""
+"""The rows of a halo equal scipy's count, and samples of a boundary have the right distribution."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def case_of(parts: int, partition: str = "metis") -> Case:
 
 
 def exchanged(case: Case, transposed: bool) -> tuple[list[int], list[int], torch.Tensor, torch.Tensor]:
-    """The rows sent and received, the vertices that arrived, and the sum of ones that returned."""
+    """Return the numbers of rows sent and received, the vertices received, and the sum of the returned ones."""
     store, ledger = case.store(), Ledger(recording=False)
     grid = Grid.build({P: case.spec.ranks}, ledger)
     ctx = Context(case.spec, facts_of(store), grid, store)
@@ -43,7 +43,7 @@ def exchanged(case: Case, transposed: bool) -> tuple[list[int], list[int], torch
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("parts", [2, 5])
-def test_each_peer_sends_the_distinct_columns_of_its_block(ranks, parts: int, transposed: bool) -> None:
+def test_each_peer_sends_the_nonempty_columns_of_its_block_once(ranks, parts: int, transposed: bool) -> None:
     case = case_of(parts)
     store = case.store()
     A = to_scipy(store.adjacency(range(store.n), range(store.n)))
@@ -61,8 +61,8 @@ def test_each_peer_sends_the_distinct_columns_of_its_block(ranks, parts: int, tr
 
 
 @pytest.mark.parametrize(("boundary", "rate"), [(1, 0.1), (3, 0.1), (7, 0.25), (1000, 0.333)])
-def test_every_boundary_is_sampled_at_its_rate_however_small(boundary: int, rate: float) -> None:
-    """Also where rate times boundary is below one, which rounding down would never sample."""
+def test_sample_size_has_the_mean_rate_times_boundary(boundary: int, rate: float) -> None:
+    """This includes boundaries with rate times size below one, which rounding down would never sample."""
     steps = 3000
     sizes = torch.tensor([sample_size(5, step, (0, 1), boundary, rate) for step in range(steps)]).double()
     low = int(rate * boundary)
@@ -71,7 +71,7 @@ def test_every_boundary_is_sampled_at_its_rate_however_small(boundary: int, rate
     assert abs(sizes.mean() - rate * boundary) <= 5 * deviation
 
 
-def test_every_row_is_as_likely_as_any_other() -> None:
+def test_all_rows_of_a_boundary_are_equally_likely() -> None:
     boundary, rate, steps = 20, 0.23, 2000
     drawn = [draw_sample(5, step, (1, 0), boundary, rate) for step in range(steps)]
     assert all(bool((rows.diff() > 0).all()) for rows in drawn)
@@ -81,5 +81,5 @@ def test_every_row_is_as_likely_as_any_other() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
-def test_rates_of_zero_and_one_draw_nothing_and_everything(rate: float) -> None:
+def test_rates_0_and_1_sample_no_row_and_all_rows(rate: float) -> None:
     assert all(len(draw_sample(0, step, (0, 1), 9, rate)) == 9 * rate for step in range(50))

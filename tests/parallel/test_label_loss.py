@@ -1,4 +1,4 @@
-"""Losses and right answers of many classes a vertex equal those of torch and scikit-learn, for any split of classes."""
+"""Multi-label losses and F1 scores equal torch and scikit-learn, for any split of classes."""
 
 from math import prod
 from typing import Any
@@ -38,7 +38,7 @@ def trained(strategy: str, grid: dict[str, int]) -> tuple[float, dict[str, Split
 
 
 def serially(epochs: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The output of the model after some epochs, the labels, and the split."""
+    """Train serially; return the output of the model after some epochs, the labels, and the split."""
     case = case_of(*GRIDS[0])
     chosen = case.strategy()
     trainer = Trainer(chosen, Grid.build(chosen.grid, Ledger()), case.store())
@@ -50,9 +50,7 @@ def serially(epochs: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(("strategy", "grid"), GRIDS)
-def test_loss_and_f1_equal_those_of_torch_and_sklearn(
-    ranks: Any, strategy: str, grid: dict[str, int]
-) -> None:
+def test_loss_and_f1_equal_torch_and_sklearn(ranks: Any, strategy: str, grid: dict[str, int]) -> None:
     before, labels, split = serially(0)
     counts = has_label(labels) & (split == SPLITS["train"])
     loss = binary_cross_entropy_with_logits(before[counts], labels[counts].double())

@@ -1,4 +1,4 @@
-"""The lower bound of the boundary is reached by the halo exchange, and lies below all others of its kind."""
+"""The halo exchange reaches the lower bound on boundary words, and no strategy of its kind sends fewer."""
 
 from itertools import product
 from math import inf
@@ -58,8 +58,8 @@ def all_ranks(strategy: Strategy) -> list[Coordinates]:
     return [strategy.coordinates(rank) for rank in range(PARTS)]
 
 
-def test_a_halo_exchange_reaches_the_bound_where_all_layers_have_one_width() -> None:
-    """But for the word of its loss, and for pairs of ranks for which rows of G would be fewer than sums of dH."""
+def test_halo_exchange_reaches_the_bound_if_all_layers_have_equal_widths() -> None:
+    """Except for the word of its loss, and for pairs of ranks for which rows of G would be fewer than sums of dH."""
     strategy, counts = made("bns-gcn")
     assert isinstance(strategy, RowStrategy)
     blocks = strategy.blocks()
@@ -74,7 +74,9 @@ def test_a_halo_exchange_reaches_the_bound_where_all_layers_have_one_width() -> 
 @pytest.mark.parametrize("name", ["cagnet-1d", "cagnet-sa-1d", "pipegcn", "adaqp", "g3", "bns-gcn"])
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("hidden", [3, 20])
-def test_no_strategy_of_the_kind_sends_less(name: str, directed: bool, hidden: int) -> None:
+def test_no_strategy_of_the_kind_sends_fewer_words_than_the_bound(
+    name: str, directed: bool, hidden: int
+) -> None:
     strategy, counts = made(name, directed=directed, hidden=hidden)
     for at in all_ranks(strategy):
         least = strategy.words_lower_bound(at, counts)
@@ -85,17 +87,15 @@ def test_no_strategy_of_the_kind_sends_less(name: str, directed: bool, hidden: i
     ("name", "params"),
     [("neutronstar", {}), ("bns-gcn", {"p": 0.5}), ("cagnet-1.5d", {}), ("rdm", {}), ("compose", {})],
 )
-def test_replicas_and_samples_may_send_less_and_have_no_bound(name: str, params: dict[str, Any]) -> None:
+def test_strategies_with_replicas_or_samples_have_no_bound(name: str, params: dict[str, Any]) -> None:
     strategy, counts = made(name, **params)
     assert {strategy.words_lower_bound(at, counts) for at in all_ranks(strategy)} == {0.0}
 
 
 @pytest.mark.parametrize("name", FULL_GRAPH)
 @pytest.mark.parametrize("directed", [False, True])
-def test_no_choice_of_parameters_on_any_grid_sends_fewer_words_than_the_bound(
-    name: str, directed: bool
-) -> None:
-    """The words of the formula, to which `harness check` holds what is sent; of small models of growing widths."""
+def test_no_parameters_on_any_grid_send_fewer_words_than_the_bound(name: str, directed: bool) -> None:
+    """Checks the words of the formula, which `harness check` compares with runs, for small models of growing widths."""
     strategy = load_strategy(name)
     choices = [{}, *({key: value} for key, values in list_choices(strategy).items() for value in values)]
     tried = 0
@@ -115,7 +115,7 @@ def test_no_choice_of_parameters_on_any_grid_sends_fewer_words_than_the_bound(
     assert tried or name == "serial"
 
 
-def test_the_products_of_a_decoupled_model_are_all_of_the_width_of_its_last_layer() -> None:
+def test_all_products_of_a_decoupled_model_have_the_width_of_its_last_layer() -> None:
     case = case_of("compose", {"row": PARTS, "col": 1}, {"decoupled": True}, hidden=20)
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     assert isinstance(strategy, RowStrategy)
@@ -127,8 +127,8 @@ def test_the_products_of_a_decoupled_model_are_all_of_the_width_of_its_last_laye
         assert strategy.words_lower_bound(at, counts) > trained
 
 
-def test_memory_bounds_words_only_where_it_is_far_smaller_than_the_products() -> None:
-    """By its formula in exact numbers: 3 layers, of which the first has two products with W and none with A."""
+def test_memory_gives_a_bound_only_if_it_is_much_smaller_than_the_products() -> None:
+    """Computed exactly from the formula, for 3 layers, of which the first has two products with W and none with A."""
     strategy, _ = made("cagnet-1d")
     assert least_words_by_memory(strategy, 1e9) == 0
     n, nonzeros, h = strategy.facts.vertices, strategy.facts.nonzeros, CLASSES

@@ -1,4 +1,4 @@
-"""RMSNorm over split rows, ReLU and dropout, fused or not, against torch's own on whole rows."""
+"""RMSNorm over split columns, ReLU and dropout, fused or not, equal torch's on full rows."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def whole(relu: bool, dropout: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | N
 
 
 def split_over(relu: bool, dropout: bool, fused: bool, overlap: bool, shape: dict[AxisName, int]) -> Any:
-    """The largest errors of this rank's output and gradients against the pieces of the whole."""
+    """Return the largest errors of this rank's output and gradients compared with slices of the full ones."""
     grid = Grid.build(shape, Ledger())
     Z, gamma, dH, kept = whole(relu, dropout)
     rows = split_evenly(N, shape[X])[grid.coordinates[X]]
@@ -55,7 +55,7 @@ def split_over(relu: bool, dropout: bool, fused: bool, overlap: bool, shape: dic
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("dropout", [True, False])
 @pytest.mark.parametrize("overlap", [True, False])
-def test_pieces_are_those_of_whole_rows(relu, dropout, overlap, shape, ranks) -> None:
+def test_split_norm_equals_torch_on_full_rows(relu, dropout, overlap, shape, ranks) -> None:
     world = shape[X] * shape[Y]
     for errors in ranks(world, split_over, relu, dropout, False, overlap, shape):
         assert max(errors) < 1e-14
@@ -64,6 +64,6 @@ def test_pieces_are_those_of_whole_rows(relu, dropout, overlap, shape, ranks) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("dropout", [True, False])
-def test_the_fused_kernel_computes_the_same(relu, dropout, ranks) -> None:
+def test_fused_kernel_equals_torch(relu, dropout, ranks) -> None:
     for errors in ranks(2, split_over, relu, dropout, True, True, {X: 1, Y: 2}):
         assert max(errors) < 1e-14

@@ -8,7 +8,7 @@ import torch
 from harness.parallel.prefetch import BackgroundThread, Prefetcher
 
 
-def test_the_next_item_is_made_while_an_item_is_used() -> None:
+def test_next_item_is_prepared_while_an_item_is_used() -> None:
     made, release = [], threading.Event()
 
     def make(number: int) -> int:
@@ -24,18 +24,18 @@ def test_the_next_item_is_made_while_an_item_is_used() -> None:
     assert made[:4] == [(number, False) for number in range(4)]
 
 
-def test_an_item_out_of_order_is_made_on_request() -> None:
+def test_item_out_of_order_is_prepared_on_request() -> None:
     ahead = Prefetcher(lambda number: number, torch.device("cpu"))
     assert [ahead.take(number) for number in (4, 5, 9, 9, 0)] == [4, 5, 9, 9, 0]
 
 
-def test_an_error_is_raised_to_the_consumer() -> None:
+def test_error_of_the_thread_is_raised_to_the_consumer() -> None:
     ahead = Prefetcher(lambda number: 1 // number, torch.device("cpu"))
     with pytest.raises(ZeroDivisionError):
         ahead.take(0)
 
 
-def test_each_number_is_begun_while_the_number_before_is_used() -> None:
+def test_each_number_is_started_while_the_previous_one_is_used() -> None:
     begun = [threading.Event() for _ in range(5)]
 
     def make(number: int) -> int:
@@ -51,7 +51,7 @@ def test_each_number_is_begun_while_the_number_before_is_used() -> None:
     assert not begun[2].is_set()
 
 
-def test_a_replay_makes_each_item_on_request() -> None:
+def test_replay_prepares_each_item_on_request() -> None:
     made = []
     coming = list(BackgroundThread(torch.device("meta")).prefetch_each(range(3), made.append))
     assert not made
@@ -59,5 +59,5 @@ def test_a_replay_makes_each_item_on_request() -> None:
     assert made == [1]
 
 
-def test_no_numbers_make_nothing() -> None:
+def test_prefetch_of_no_numbers_is_empty() -> None:
     assert list(BackgroundThread(torch.device("cpu")).prefetch_each([], int)) == []

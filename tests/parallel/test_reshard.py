@@ -1,4 +1,4 @@
-"""Blocks of a matrix change their layout on every grid; no rank is sent an element that it holds."""
+"""Blocks change between layouts on every grid, and ranks receive only elements that they do not hold."""
 
 from itertools import product
 
@@ -19,7 +19,9 @@ INPUT, OUTPUT, ROOT = MatrixLayout(X, Y, Z), MatrixLayout(Z, X, Y), MatrixLayout
 
 @pytest.mark.parametrize("layouts", [(INPUT, OUTPUT), (OUTPUT, INPUT), (ROOT, OUTPUT), (OUTPUT, ROOT)])
 @pytest.mark.parametrize("sizes", GRIDS, ids=str)
-def test_blocks_arrive(sizes: tuple[int, ...], layouts: tuple[MatrixLayout, MatrixLayout]) -> None:
+def test_resharded_blocks_equal_the_target_layout(
+    sizes: tuple[int, ...], layouts: tuple[MatrixLayout, MatrixLayout]
+) -> None:
     grid, (source, target) = dict(zip((Z, X, Y), sizes, strict=True)), layouts
     H = torch.arange(23 * 7, dtype=torch.float64).view(23, 7)
     rows = {axis: ranges_between(UNEVEN[size]) for axis, size in grid.items()}
@@ -51,7 +53,7 @@ def test_blocks_arrive(sizes: tuple[int, ...], layouts: tuple[MatrixLayout, Matr
             assert sum(len(r) * len(c) > 0 for r, c in plans[number].sends) == 1
 
 
-def test_a_rank_takes_from_itself_the_elements_that_it_holds() -> None:
+def test_plan_takes_local_elements_from_the_rank_itself() -> None:
     grid = {Z: 2, X: 3, Y: 2}
     rows = {axis: split_evenly(24, size) for axis, size in grid.items()}
     for rank, (source, target) in product(range(12), [(INPUT, OUTPUT)]):

@@ -1,4 +1,4 @@
-"""Roles rotate so that the output of a layer is the input of the next; all shares together are the whole matrices."""
+"""Roles rotate so that a layer's output has the layout of the next layer's input, and pieces cover the matrices."""
 
 from collections import Counter
 from itertools import product
@@ -21,14 +21,14 @@ def shares(grid: dict[AxisName, int], layer: int, vertices: int, shape: tuple[in
     return [get_layer_share(get_roles(layer, FIRST), grid, at, vertices, shape) for at in places]
 
 
-def test_the_period_is_three_and_every_axis_plays_every_role() -> None:
+def test_roles_have_period_three_and_every_axis_has_every_role() -> None:
     table = [get_roles(layer, FIRST) for layer in range(4)]
     assert [tuple(roles) for roles in table[:3]] == [(Z, X, Y), (Y, Z, X), (X, Y, Z)]
     assert table[3] == table[0]
 
 
 @given(grids, st.integers(0, 40), st.tuples(*[st.integers(1, 9)] * 3), st.integers(0, 5))
-def test_the_output_of_a_layer_is_the_input_of_the_next(
+def test_output_layout_equals_the_input_layout_of_the_next_layer(
     grid: dict[AxisName, int], vertices: int, widths: tuple[int, int, int], layer: int
 ) -> None:
     before = shares(grid, layer, vertices, widths[:2])
@@ -37,7 +37,7 @@ def test_the_output_of_a_layer_is_the_input_of_the_next(
 
 
 @given(grids, st.integers(0, 40), st.tuples(st.integers(1, 9), st.integers(1, 9)), st.integers(0, 2))
-def test_every_element_is_held_once_for_each_rank_of_the_third_axis(
+def test_every_element_is_replicated_over_the_third_axis_only(
     grid: dict[AxisName, int], vertices: int, shape: tuple[int, int], layer: int
 ) -> None:
     R, S, T = get_roles(layer, FIRST)
@@ -52,7 +52,7 @@ def test_every_element_is_held_once_for_each_rank_of_the_third_axis(
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 5))
-def test_pieces_are_the_whole_and_differ_by_one_at_most(start: int, length: int, parts: int) -> None:
+def test_pieces_cover_the_range_and_differ_by_at_most_one(start: int, length: int, parts: int) -> None:
     pieces = [split_piece(range(start, start + length), parts, i) for i in range(parts)]
     assert [v for piece in pieces for v in piece] == list(range(start, start + length))
     assert max(map(len, pieces)) - min(map(len, pieces)) <= 1

@@ -1,4 +1,4 @@
-"""Stages contract over every vertex of their layer once, with the owners that the layout says."""
+"""The stages of a layer contract over each of its vertices once, and name the owners of its rows and columns."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,13 +16,13 @@ layouts = st.builds(
 
 
 @given(layouts)
-def test_every_vertex_stands_once_in_the_rows_of_h(layout: Split3D) -> None:
+def test_rows_of_h_contain_every_vertex_once(layout: Split3D) -> None:
     everyone = [v for i in range(layout.rows) for k in range(layout.fibres) for v in layout.rows_of(i, k)]
     assert everyone == list(range(layout.vertices))
 
 
 @given(layouts)
-def test_the_stages_of_a_layer_are_its_vertices_in_order(layout: Split3D) -> None:
+def test_stages_of_a_layer_contain_its_vertices_in_order(layout: Split3D) -> None:
     for k in range(layout.fibres):
         mine = [v for part in layout.layer(k) for v in part]
         assert [v for stage in layout.stages(k) for v in stage.vertices] == mine
@@ -31,7 +31,7 @@ def test_the_stages_of_a_layer_are_its_vertices_in_order(layout: Split3D) -> Non
 
 
 @given(layouts)
-def test_a_stage_is_where_its_rows_and_columns_are(layout: Split3D) -> None:
+def test_stage_names_the_owners_of_its_rows_and_columns(layout: Split3D) -> None:
     for k in range(layout.fibres):
         columns = [[v for part in layout.columns_of(j, k) for v in part] for j in range(layout.cols)]
         for stage in layout.stages(k):
@@ -43,7 +43,7 @@ def test_a_stage_is_where_its_rows_and_columns_are(layout: Split3D) -> None:
 
 
 @given(st.integers(1, 30), st.integers(1, 5))
-def test_on_a_square_grid_that_divides_the_vertices_there_is_a_stage_a_row(block: int, side: int) -> None:
+def test_square_grid_that_divides_the_vertices_has_one_stage_per_row(block: int, side: int) -> None:
     """Algorithm 3's loop: sqrt(P) stages, the k-th from grid row and grid column k."""
     stages = Split3D(block * side, side, side).stages(0)
     assert [(stage.row, stage.col) for stage in stages] == [(k, k) for k in range(side)]

@@ -1,4 +1,4 @@
-"""In the layout of the transpose, every rank has its pieces of the whole matrix."""
+"""After the change to the layout of the transpose, every rank has its blocks of the matrix."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def whole(layout: Split3D) -> torch.Tensor:
     ],
     ids=str,
 )
-def test_every_rank_has_its_piece(ranks, layout: Split3D) -> None:
+def test_every_rank_receives_its_block_of_the_transposed_layout(ranks, layout: Split3D) -> None:
     H = whole(layout)
     for at, piece in ranks(layout.rows * layout.cols * layout.fibres, trade, layout):
         rows = [v for part in layout.columns_of(at[COL], at[FIBRE]) for v in part]

@@ -1,4 +1,4 @@
-"""Laws of bulk sampling beyond the kit: samples depend on seed, epoch and batch alone, and no needless word travels."""
+"""Bulk sampling: samples depend only on seed, epoch and batch, and only needed words are sent."""
 
 from importlib import import_module
 from itertools import pairwise
@@ -81,7 +81,7 @@ def graph_of(case: Case) -> tuple[Any, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_batch_has_one_sample_whoever_draws_it(name: str) -> None:
+def test_sample_of_a_batch_does_not_depend_on_grid_or_bulk(name: str) -> None:
     """Batch b of an epoch is the same on any grid and in any bulk."""
     alone = strategy_of(case_of(name, "1x1"))
     A, targets = graph_of(case_of(name, "1x1"))
@@ -102,7 +102,7 @@ def test_a_batch_has_one_sample_whoever_draws_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_two_batches_or_epochs_have_the_same_sample(name: str) -> None:
+def test_batches_and_epochs_have_different_samples(name: str) -> None:
     case = case_of(name, "1x1")
     strategy, (A, targets) = strategy_of(case), graph_of(case)
     drawn = [strategy.mini_batch(step, 0, A, targets) for step in range(2 * strategy.steps)]
@@ -111,8 +111,8 @@ def test_no_two_batches_or_epochs_have_the_same_sample(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("grid", ["4x1", "2x2", "1x4"])
-def test_what_moves_is_what_is_needed(name: str, grid: str) -> None:
-    """Sampling sends nothing; each vertex that the block row lacks is fetched once; with c = P nothing travels."""
+def test_only_missing_features_are_sent(name: str, grid: str) -> None:
+    """Sampling sends no words; each vertex missing in the block row is fetched once; with c = P no words are sent."""
     case = case_of(name, grid)
     strategy, store = strategy_of(case), case.store()
     A = store.adjacency(range(store.n), range(store.n))
@@ -136,7 +136,7 @@ def test_what_moves_is_what_is_needed(name: str, grid: str) -> None:
         assert (moved[Phase.FETCH] > 0) == (strategy.grid[ROW] > 1)
 
 
-def test_messages_of_the_fetching_are_three_a_step() -> None:
+def test_fetching_takes_three_messages_per_step() -> None:
     case = case_of("bulk-sage", "4x1")
     entries = replay(strategy_of(case), 0, case.store()).entries
     fetched = [amounts for key, amounts in entries.items() if key.phase is Phase.FETCH and key.op in MOVING]
@@ -152,12 +152,12 @@ def test_messages_of_the_fetching_are_three_a_step() -> None:
         ("bulk-ladies", {"size": 65536}),
     ],
 )
-def test_a_sample_of_no_size_is_refused(name: str, params: dict[str, Any]) -> None:
+def test_sample_size_zero_is_refused(name: str, params: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(params))):
         case_of(name, "1x1", **params).strategy()
 
 
-def test_whoever_draws_more_than_there_are_trains_on_every_neighbour() -> None:
+def test_fan_out_above_the_degree_keeps_all_neighbours() -> None:
     strategy = strategy_of(case_of("bulk-sage", "1x1", fanouts=[4095]))
     A, targets = graph_of(case_of("bulk-sage", "1x1"))
     batch = strategy.mini_batch(0, 0, A, targets)
@@ -165,21 +165,21 @@ def test_whoever_draws_more_than_there_are_trains_on_every_neighbour() -> None:
         assert S.val.sort().values.equal(select_rows(A, outputs).val.sort().values)
 
 
-def test_ladies_says_what_its_draws_are_worth() -> None:
+def test_ladies_is_an_estimator_only_with_replacement() -> None:
     assert strategy_of(case_of("bulk-ladies", "1x1")).effective_promise is Promise.ESTIMATOR
     assert (
         strategy_of(case_of("bulk-ladies", "1x1", replacement=False)).effective_promise is Promise.APPROXIMATE
     )
 
 
-def test_the_last_fan_out_holds_for_what_is_beyond() -> None:
+def test_last_fan_out_is_used_for_further_hops() -> None:
     case = case_of("bulk-sage", "1x1", fanouts=[4, 2])
     assert sampler_of(strategy_of(case)).algorithm.sizes == (4, 2, 2)
 
 
 @pytest.mark.parametrize("strategy", [BulkSage, BulkLadies])
-def test_a_world_of_a_thousand_is_replayed_by_facts_alone(strategy: type[SampledStrategy]) -> None:
-    """A frontier stops growing where it contains the whole graph."""
+def test_a_thousand_ranks_are_replayed_from_facts_only(strategy: type[SampledStrategy]) -> None:
+    """A frontier stops growing when it contains all vertices."""
     facts = Facts(10**6, 16 * 10**6, 64, 10, True, 10**6, 10**5)
     spec = case_of(strategy.name, "1x1").spec.model_dump(mode="json") | {
         "ranks": 1024,
@@ -209,8 +209,10 @@ def test_training_learns(name: str) -> None:
         *(pytest.param(*each, marks=pytest.mark.slow) for each in (("4x1", 2), ("1x3", 1))),
     ],
 )
-def test_a_partitioned_graph_is_trained_on_by_every_law(name: str, grid: str, at_once: int, pool) -> None:
-    """The kit tries one grid of every choice; here c is any number."""
+def test_training_on_a_partitioned_graph_satisfies_every_law(
+    name: str, grid: str, at_once: int, pool
+) -> None:
+    """The kit tries one grid per option; here c takes several values."""
     sizes = dict(zip((ROW, COL), map(int, grid.split("x")), strict=True))
     params = FEW[name] | {"graph": "partitioned", "bulk": at_once}
     case = kit_case(name, sizes, "partitioned", strategy=StrategyChoice(name=name, params=params))
@@ -226,8 +228,8 @@ def test_a_partitioned_graph_is_trained_on_by_every_law(name: str, grid: str, at
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_messages_of_the_sampling_fall_with_the_bulk(name: str) -> None:
-    """Every bulk of steps takes one product per layer."""
+def test_sampling_messages_are_proportional_to_the_number_of_bulks(name: str) -> None:
+    """Every bulk takes one product per layer."""
     calls = {}
     for at_once in (1, 2, 0):
         case = case_of(name, "2x2", graph="partitioned", bulk=at_once)
@@ -242,10 +244,10 @@ def test_messages_of_the_sampling_fall_with_the_bulk(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("grid", ["4x1", "2x2"])
-def test_the_benchmark_of_bulks_counts_all_that_sampling_sends(
+def test_benchmark_of_bulks_counts_all_sampling_messages(
     name: str, grid: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Judge: training on a replicated graph sends all other messages, and samples without any."""
+    """Compared with a replicated graph, on which sampling sends no messages and all others are the same."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     turn = import_module("measuring").turn
 
@@ -264,8 +266,8 @@ def test_the_benchmark_of_bulks_counts_all_that_sampling_sends(
         assert partitioned.sampling_calls == partitioned.calls - whole.calls > 0
 
 
-def test_what_is_sent_belongs_to_the_step_that_needs_it() -> None:
-    """Rows of A travel to make distributions; GraphSAGE's rows are assembled once sampled, LADIES' once extracted."""
+def test_messages_are_recorded_in_the_phase_that_needs_them() -> None:
+    """Rows of A are sent for distributions; GraphSAGE assembles rows after sampling, LADIES after extraction."""
     moving = {}
     for name in NAMES:
         case = case_of(name, "2x2", graph="partitioned")
@@ -277,7 +279,7 @@ def test_what_is_sent_belongs_to_the_step_that_needs_it() -> None:
     assert moving["bulk-ladies"] == {(Phase.DISTRIBUTE, ROW), (Phase.DISTRIBUTE, COL), (Phase.EXTRACT, COL)}
 
 
-def test_a_partitioned_graph_is_not_replayed_by_facts_alone() -> None:
+def test_partitioned_graph_cannot_be_replayed_from_facts_only() -> None:
     strategy = strategy_of(case_of("bulk-sage", "2x2", graph="partitioned"))
     with pytest.raises(UserError, match="replicated"):
         replay(strategy, 0, ShapeBlocks(strategy.facts))

@@ -1,4 +1,4 @@
-"""Rows and requests of a cache against plain Python; inclusion probabilities against a dense recursion and draws."""
+"""Caches equal plain Python, and inclusion probabilities equal a dense recursion and observed frequencies."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ N = 60
 
 
 def draws(steps: int) -> list[Tensor]:
-    """Mini-batches in which small vertices are frequent, and in the second half large vertices."""
+    """Return mini-batches with mostly small vertex numbers, and in the second half mostly large ones."""
     random = np.random.default_rng(1)
     weights = 1 / np.arange(1, N + 1)
     batches = []
@@ -40,7 +40,7 @@ def draws(steps: int) -> list[Tensor]:
     return batches
 
 
-def test_without_a_cache_all_are_named_and_with_a_static_one_those_that_it_lacks() -> None:
+def test_requests_are_all_rows_without_a_cache_and_missing_rows_with_one() -> None:
     kept = torch.tensor([40, 3, 7])
     for vertices in draws(5):
         assert NoCache().look_up(vertices).requested.tolist() == vertices.tolist()
@@ -51,8 +51,8 @@ def test_without_a_cache_all_are_named_and_with_a_static_one_those_that_it_lacks
 
 
 @pytest.mark.parametrize(("alpha", "every"), [(0.05, 1), (0.5, 3), (0.1, 4)])
-def test_an_evicting_cache_is_that_of_the_paper(alpha: float, every: int) -> None:
-    """Judge: scores in dictionaries. A row that is missed and enters the cache at once is requested once."""
+def test_evicting_cache_follows_the_paper(alpha: float, every: int) -> None:
+    """Compared with scores in dictionaries. A row that is missed and enters the cache immediately is requested once."""
     boundary, first = range(5, 50), [5, 20, 33, 48]
     cache = EvictingCache(torch.tensor(first), torch.tensor(boundary), N, alpha, every)
     kept, S_A = dict.fromkeys(first, 1.0), dict.fromkeys(boundary, 0.0)
@@ -83,7 +83,7 @@ def test_an_evicting_cache_is_that_of_the_paper(alpha: float, every: int) -> Non
     assert evicted > 5
 
 
-def test_the_best_are_kept_and_nobody_keeps_its_own() -> None:
+def test_caches_hold_the_highest_scores_of_other_ranks_rows() -> None:
     others = other_vertices(range(2, 4), 7)
     assert others.tolist() == [0, 1, 4, 5, 6]
     worth = torch.tensor([1.0, 3.0, 9.0, 9.0, 3.0, 0.0, 5.0])
@@ -95,7 +95,7 @@ def stripes(A: Csr):
 
 
 @pytest.mark.parametrize("parts", [1, 3, 80])
-def test_chances_of_inclusion_are_those_of_the_dense_recursion(parts: int) -> None:
+def test_inclusion_probabilities_equal_a_dense_recursion(parts: int) -> None:
     A = check_graph(N).A
     edges = to_scipy(A).toarray() != 0
     np.fill_diagonal(edges, False)
@@ -111,7 +111,7 @@ def test_chances_of_inclusion_are_those_of_the_dense_recursion(parts: int) -> No
     assert count_popularity(stripes(A), split(N, parts), N).tolist() == edges.sum(axis=0).tolist()
 
 
-def test_chances_of_several_batches_have_the_bits_of_each_batch_alone() -> None:
+def test_inclusion_probabilities_of_several_batches_equal_single_batches_bitwise() -> None:
     A, read, blocks = check_graph(N).A, stripes(check_graph(N).A), split(N, 7)
     degree = count_all_neighbours(read, blocks, N)
     assert degree.tolist() == ((to_scipy(A).toarray() != 0) & ~np.eye(N, dtype=bool)).sum(axis=1).tolist()
@@ -122,7 +122,7 @@ def test_chances_of_several_batches_have_the_bits_of_each_batch_alone() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 7, 59, 60, 99])
-def test_the_highest_scores_are_the_first_of_a_stable_sort(number: int) -> None:
+def test_highest_scores_are_the_first_of_a_stable_sort(number: int) -> None:
     scores = (torch.arange(N) * 37 % 11).double()
     vertices = torch.arange(N) + 100
     expected = vertices[scores.sort(descending=True, stable=True).indices[:number]]
@@ -132,10 +132,10 @@ def test_the_highest_scores_are_the_first_of_a_stable_sort(number: int) -> None:
 @pytest.mark.parametrize(
     "policy", [PopularPolicy(0.3), LikelyPolicy(0.3), EvictingPolicy(0.4, 0.5, 2), EvictingPolicy(0.0)]
 )
-def test_caches_that_are_followed_for_peers_request_what_caches_of_their_own_request(
+def test_simulated_caches_of_peers_request_the_same_rows_as_real_caches(
     policy: CachePolicy,
 ) -> None:
-    """Eleven ranks, more than are computed together; every other mini-batch evicts rows."""
+    """Eleven ranks, more than are simulated together; every second mini-batch evicts rows."""
     A, blocks, targets = check_graph(N).A, split(N, 11), torch.arange(N)
     sampler = Neighbours(5, 2, (2, 1), layers=2, groups=11, own=True)
     layout = BlockLayout({AxisName.P: 11}, blocks, AxisName.P)
@@ -160,8 +160,8 @@ def test_caches_that_are_followed_for_peers_request_what_caches_of_their_own_req
         assert [each.tolist() for each in followed.requests(step)] == expected
 
 
-def test_chances_of_inclusion_are_frequencies_where_nothing_meets() -> None:
-    """Two hops down a tree from the root, which is in every batch, the chances are exact."""
+def test_inclusion_probabilities_equal_frequencies_on_a_tree() -> None:
+    """The probabilities are exact for two hops down a tree whose root is in every batch."""
     child = torch.arange(1, 40)
     parent = (child - 1) // 3
     loops = torch.arange(40)

@@ -1,4 +1,4 @@
-"""Mini-batches of ClusterGCN-style training: the clusters that are joined, and the weights of the subgraph."""
+"""Mini-batches of ClusterGCN-style training join clusters evenly, and are normalised as separate graphs."""
 
 from collections import Counter
 from itertools import combinations
@@ -37,7 +37,7 @@ def strategy_of(case: Case) -> Cluster:
 
 
 def joined(strategy: Cluster, step: int, rank: int) -> tuple[int, ...]:
-    """The clusters of a mini-batch; asserts that they are whole clusters of this rank."""
+    """Return the clusters of a mini-batch, and check that they are complete clusters of this rank."""
     sampler = strategy.composed.sampler
     assert isinstance(sampler, JoinedClusters)
     S = sampler.draw_vertices(step, rank)
@@ -48,8 +48,8 @@ def joined(strategy: Cluster, step: int, rank: int) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("rank", range(RANKS))
-def test_an_epoch_comes_to_every_cluster_once_and_joins_any_with_any(rank: int) -> None:
-    """Pairs are as often together as in a random order of the clusters, within five standard deviations."""
+def test_epoch_visits_every_cluster_once_and_joins_all_pairs_equally_often(rank: int) -> None:
+    """Pairs are joined as often as in a random order of the clusters, within five standard deviations."""
     strategy, epochs, pairs = strategy_of(case_of()), 300, Counter[tuple[int, int]]()
     steps = strategy.steps
     assert steps == 3
@@ -65,8 +65,8 @@ def test_an_epoch_comes_to_every_cluster_once_and_joins_any_with_any(rank: int) 
 
 
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
-def test_a_mini_batch_is_a_graph_of_its_own(kind: str) -> None:
-    """A subgraph has the entries of the whole graph, and the weights of a graph by itself."""
+def test_mini_batch_is_the_normalised_induced_subgraph(kind: str) -> None:
+    """A subgraph has the entries of the full graph, with the weights of a separate graph."""
     case = case_of(kind)
     strategy, store = strategy_of(case), case.store()
     edges = (dense_matrix(store) != 0).double()

@@ -1,4 +1,4 @@
-"""An epoch goes through all targets once, on any number of groups."""
+"""An epoch visits all targets once, on any number of groups."""
 
 import pytest
 import torch
@@ -9,8 +9,8 @@ from harness.strategies.sampling.sampler import BatchSchedule
 @pytest.mark.parametrize(
     ("size", "groups", "targets"), [(10, 1, 97), (10, 4, 97), (97, 3, 97), (200, 2, 97), (5, 2, 0), (1, 6, 4)]
 )
-def test_every_target_is_trained_on_once(size: int, groups: int, targets: int) -> None:
-    """This holds with short last batches too, and with steps in which some groups have no batch."""
+def test_epoch_trains_on_every_target_once(size: int, groups: int, targets: int) -> None:
+    """This includes short last batches, and steps in which some groups have no batch."""
     batches, vertices = BatchSchedule(3, size, groups, targets), torch.arange(targets) * 2
     orders = []
     for epoch in range(2):

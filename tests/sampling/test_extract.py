@@ -1,4 +1,4 @@
-"""Extraction against the paper's products: of stacked matrices with matrices of ones, by scipy."""
+"""Extraction equals the paper's products of stacked matrices with selection matrices, by scipy."""
 
 from itertools import pairwise
 
@@ -37,7 +37,7 @@ def stack_of(batches: list[list[int]]) -> BatchStack:
 
 
 def selection(vertices: torch.Tensor) -> sparse.csr_array:
-    """A one in every row, at its vertex."""
+    """Return a matrix with a one in every row, in the column of its vertex."""
     rows = np.arange(len(vertices))
     return sparse.csr_array((np.ones(len(rows)), (rows, vertices.numpy())), shape=(len(rows), N))
 
@@ -47,7 +47,7 @@ def ascending(A: Csr) -> bool:
 
 
 def well_formed(stack: BatchStack, inputs: BatchStack, batch: int) -> None:
-    """Asserts that an input begins with the output, and has every other vertex once."""
+    """Check that an input begins with the output, and has every other vertex once."""
     out, found = stack.batch_vertices(batch), inputs.batch_vertices(batch)
     assert found[: len(out)].tolist() == out.tolist()
     new = found[len(out) :].tolist()
@@ -56,8 +56,8 @@ def well_formed(stack: BatchStack, inputs: BatchStack, batch: int) -> None:
 
 
 @given(BATCHES, st.integers(1, 6))
-def test_renumbered_columns_are_the_sample(batches: list[list[int]], fanout: int) -> None:
-    """A sampled matrix times a selection of its columns, under one map for many layers."""
+def test_renumbered_columns_are_the_sampled_matrix(batches: list[list[int]], fanout: int) -> None:
+    """Equals a sampled matrix times a selection of its columns, with one map for many layers."""
     stack, places = stack_of(batches), Places(N)
     for layer in range(3):
         keys = batch_keys([(layer, batch) for batch in range(stack.batches)])
@@ -79,8 +79,8 @@ def test_renumbered_columns_are_the_sample(batches: list[list[int]], fanout: int
 
 @pytest.mark.parametrize("mass", [unit_masses, square_masses])
 @given(batches=BATCHES)
-def test_masses_are_the_product(mass, batches: list[list[int]]) -> None:
-    """P = Q M, in integers, whatever the order of the rows."""
+def test_masses_equal_the_integer_product(mass, batches: list[list[int]]) -> None:
+    """P = Q M in integers, for any order of the rows."""
     A, stack = check_graph(N).A, stack_of(batches)
     P = sum_rows(select_rows(A, stack.vertices), stack, mass)
     M = sparse.csr_array((mass(A.val).numpy(), A.col.numpy(), A.rowptr.numpy()), shape=A.shape)
@@ -95,10 +95,10 @@ def test_masses_are_the_product(mass, batches: list[list[int]]) -> None:
 
 
 @given(BATCHES, st.integers(1, 30), st.booleans())
-def test_extracted_columns_are_the_papers_products(
+def test_extracted_columns_equal_the_papers_products(
     batches: list[list[int]], size: int, replacement: bool
 ) -> None:
-    """Q_R A Q_C, where Q_C has the weight of a chosen vertex in the column of its place."""
+    """Q_R A Q_C, where Q_C has the weight of a chosen vertex in the column of its position."""
     A, stack, places = check_graph(N).A, stack_of(batches), Places(N)
     R = select_rows(A, stack.vertices)
     keys = batch_keys([(1, batch) for batch in range(stack.batches)])
@@ -117,7 +117,7 @@ def test_extracted_columns_are_the_papers_products(
         )
 
 
-def test_a_map_runs_out_of_tags_loudly() -> None:
+def test_map_without_free_tags_fails_an_assertion() -> None:
     places = Places(3)
     places.reserve_tags((1 << 31) - 1)
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Stores of features by themselves: rows of any vertices arrive, and only rows that a rank lacks travel."""
+"""Feature stores return the rows of any vertices, and only rows that a rank does not hold are sent."""
 
 from typing import Any
 
@@ -31,13 +31,13 @@ def case_of(name: str, **params: Any) -> Case:
 
 
 def wanted(rank: int, step: int) -> torch.Tensor:
-    """Some vertices in any order, each once: one rank wants all, another none in the last step."""
+    """Return distinct vertices in random order; in the last step one rank needs all and another none."""
     order = torch.randperm(N, generator=torch.Generator().manual_seed(10 * rank + step))
     return order[: (N, 40, 0 if step == 3 else 7)[rank]]
 
 
 def fetched(case: Case, later: bool) -> list[tuple[bool, float, int]]:
-    """One rank, step by step: whether the rows are those of X, and the numbers of arrived and of lacking rows."""
+    """For each step of a rank, return whether the rows equal X, and the numbers of received and of missing rows."""
     ledger, store = Ledger(), case.store()
     strategy = case.strategy()
     assert isinstance(strategy, SampledStrategy)
@@ -66,7 +66,7 @@ def fetched(case: Case, later: bool) -> list[tuple[bool, float, int]]:
 @pytest.mark.parametrize(
     "case", [case_of("distdgl"), case_of("quiver", share=0.4)], ids=lambda case: case.name
 )
-def test_any_rows_arrive_and_only_those_that_lack_travel(case: Case, later: bool, pool: Any) -> None:
+def test_requested_rows_arrive_and_only_missing_rows_are_sent(case: Case, later: bool, pool: Any) -> None:
     for steps in pool.run(RANKS, fetched, case, later):
         for right, came, lacked in steps:
             assert right
@@ -74,6 +74,6 @@ def test_any_rows_arrive_and_only_those_that_lack_travel(case: Case, later: bool
     assert any(lacked for steps in pool.run(RANKS, fetched, case, later) for *_, lacked in steps)
 
 
-def test_local_features_say_and_hold_nothing() -> None:
+def test_local_features_hold_and_send_no_remote_rows() -> None:
     everything: Any = None
     assert LocalFeatures().held_sizes(everything, {}, everything) == (0, 0, 0, False)

@@ -1,4 +1,4 @@
-"""Samples of a graph in block rows are those of the whole graph, bit for bit, on any grid."""
+"""Samples of a graph in block rows are bitwise equal to samples of the full graph, on any grid."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ BULKS = [
 
 
 def batches_of(row: int) -> list[torch.Tensor]:
-    """The batches of a grid row: some of different sizes, an empty batch, a batch of all vertices."""
+    """Return the batches of a grid row: of different sizes, with an empty batch and a batch of all vertices."""
     order = torch.randperm(N, generator=torch.Generator().manual_seed(row))
     return [order[:7], order[7:8], order[:0], order] if row % 2 else [order[:20]]
 
@@ -37,7 +37,7 @@ def told(layers: list[SampledLayer]) -> list[list[object]]:
 
 
 def sample_rank(shape: tuple[int, int], bulk: Algorithm1, uneven: bool) -> tuple[bool, dict[Key, float]]:
-    """One rank: whether its samples are those of the whole graph, and the words that it received."""
+    """Return whether this rank's samples equal those of the full graph, and the words that it received."""
     ledger = Ledger()
     grid = Grid.build({ROW: shape[0], COL: shape[1]}, ledger)
     A, row = check_graph(N).A, grid.coordinates[ROW]
@@ -59,16 +59,16 @@ def sample_rank(shape: tuple[int, int], bulk: Algorithm1, uneven: bool) -> tuple
     ("shape", "uneven"),
     [((1, 1), False), ((2, 1), False), ((1, 3), False), ((3, 2), True), ((2, 3), False), ((6, 1), True)],
 )
-def test_partitioned_and_replicated_give_the_same_samples(
+def test_partitioned_and_replicated_graphs_give_the_same_samples(
     shape: tuple[int, int], uneven: bool, bulk: Algorithm1, pool
 ) -> None:
-    """This holds for any c: one that does not divide the block rows, or exceeds their number."""
+    """This holds for any c, also if c does not divide the number of block rows, or exceeds it."""
     found = pool.run(shape[0] * shape[1], sample_rank, shape, bulk, uneven)
     assert all(same for same, _ in found)
 
 
-def test_rows_arrive_that_are_needed_and_no_others(pool) -> None:
-    """The first layer of GraphSAGE, counted on the whole graph: a vertex travels once for all its batches."""
+def test_only_needed_rows_are_received(pool) -> None:
+    """Counted on the full graph for the first layer of GraphSAGE: a vertex is sent once for all its batches."""
     A, bulk, blocks = check_graph(N).A, Algorithm1(4, "graphsage", (5,)), split(N, 3)
     for rank, (_, received) in enumerate(pool.run(6, sample_rank, (3, 2), bulk, False)):
         row, col = divmod(rank, 2)

@@ -1,4 +1,4 @@
-"""GraphSAINT's chances in closed form against frequencies of vertices and pairs, and sums against full sums."""
+"""GraphSAINT's closed-form probabilities equal observed frequencies, and its sums are unbiased."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from harness.strategies.sampling.sampler import NodesByImportance
 N, DRAWS = 43, 6000
 
 
-def test_chances_are_the_frequencies_and_sums_are_unbiased() -> None:
+def test_probabilities_equal_frequencies_and_sums_are_unbiased() -> None:
     """Vertices are drawn in proportion to the squares of their columns."""
     A = check_graph(N).A
     dense = to_scipy(A).toarray()

@@ -1,4 +1,4 @@
-"""Draws from rows: against the definition in Python, the chances of tiny rows, and the mean of products."""
+"""Draws from rows equal the definition in Python, have the right probabilities, and give unbiased products."""
 
 from bisect import bisect
 from collections import Counter
@@ -23,7 +23,7 @@ TIMES = 6000
 
 
 def darts(seed: tuple[int, ...], row: int) -> Iterator[int]:
-    """The random numbers of a row, in [0, 2^64)."""
+    """Return the random numbers of a row, in [0, 2^64)."""
     number = 0
     while True:
         yield random_bits(seed, Purpose.SAMPLE, torch.tensor([(row << 16) + number])).item() % 2**64
@@ -33,7 +33,7 @@ def darts(seed: tuple[int, ...], row: int) -> Iterator[int]:
 def taken(
     seed: tuple[int, ...], row: int, masses: list[int], times: int, *, replacement: bool
 ) -> Counter[int]:
-    """The definition: a dart takes the entry in whose stretch of the running sum of remaining masses it lands."""
+    """The definition: a random number selects an entry by the prefix sums of the remaining masses."""
     left, found = dict(enumerate(masses)), Counter()
     for word, _ in zip(darts(seed, row), range(times), strict=False):
         dart = word * sum(left.values()) >> 64
@@ -56,8 +56,8 @@ def rows_of(A: Csr) -> list[dict[int, float]]:
 
 
 @given(st.lists(st.lists(st.integers(0, 96), max_size=40), max_size=4), st.integers(1, 9), st.integers(0, 99))
-def test_rows_are_drawn_by_the_definition(batches: list[list[int]], fanout: int, seed: int) -> None:
-    """This holds for any vertices, even repeated ones, in any number of batches, even empty ones."""
+def test_drawn_entries_equal_the_definition(batches: list[list[int]], fanout: int, seed: int) -> None:
+    """This holds for any vertices, also repeated ones, in any number of batches, also empty ones."""
     A = check_graph(97).A
     stack = stack_batches([torch.tensor(batch, dtype=torch.int64) for batch in batches])
     seeds = [(seed, number) for number in range(len(batches))]
@@ -83,7 +83,7 @@ def test_rows_are_drawn_by_the_definition(batches: list[list[int]], fanout: int,
     st.integers(0, 99),
     st.booleans(),
 )
-def test_masses_are_drawn_by_the_definition(
+def test_draws_by_mass_equal_the_definition(
     rows: list[list[int]], times: int, seed: int, replacement: bool
 ) -> None:
     place = [(i, j, mass) for i, row in enumerate(rows) for j, mass in enumerate(row)]
@@ -102,7 +102,7 @@ def test_masses_are_drawn_by_the_definition(
 
 
 @pytest.mark.parametrize(("degree", "fanout"), [(3, 1), (5, 2), (6, 3), (7, 6)])
-def test_every_set_of_neighbours_is_as_likely(degree: int, fanout: int) -> None:
+def test_all_sets_of_neighbours_are_equally_likely(degree: int, fanout: int) -> None:
     row = one_row([1] * degree)._replace(val=torch.ones(degree))
     stack = stack_batches([torch.tensor([0])] * TIMES)
     drawn = draw_rows(row, stack, fanout, batch_keys([(3, step) for step in range(TIMES)]))
@@ -122,7 +122,7 @@ def drawn_sets(size: int, *, replacement: bool) -> Counter[tuple[int, ...]]:
     return Counter(tuple(row) for row in rows_of(draw_masses(many, size, keys, replacement=replacement)))
 
 
-def test_first_draws_are_as_likely_as_their_mass() -> None:
+def test_first_draws_have_probability_proportional_to_mass() -> None:
     for replacement in (False, True):
         seen = drawn_sets(1, replacement=replacement)
         counts, expected = zip(
@@ -132,8 +132,8 @@ def test_first_draws_are_as_likely_as_their_mass() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_sets_without_replacement_are_as_likely_as_enumeration_says(size: int) -> None:
-    """The chance of a set is a sum over all orders of taking it, each dart falling on the remaining masses."""
+def test_sets_without_replacement_have_the_enumerated_probabilities(size: int) -> None:
+    """The probability of a set is a sum over all orders of its draws, each from the remaining masses."""
     chance: Counter[tuple[int, ...]] = Counter()
     for order in permutations(range(len(MASSES)), size):
         product, left = 1.0, sum(MASSES)
@@ -147,8 +147,8 @@ def test_sets_without_replacement_are_as_likely_as_enumeration_says(size: int) -
     assert stats.chisquare([seen[each] for each in sorted(chance)], expected).pvalue > LIKELY
 
 
-def test_the_mean_of_drawn_products_is_the_product() -> None:
-    """Without the scale the mean is another, so the test can fail."""
+def test_sampled_products_are_unbiased() -> None:
+    """Without the scale the mean is different, so the test can fail."""
     A, times = check_graph(97).A, 3000
     x = torch.linspace(-1, 2, 97, dtype=torch.float64).numpy()
     many = stack_batches([torch.arange(97)] * times)
@@ -161,7 +161,7 @@ def test_the_mean_of_drawn_products_is_the_product() -> None:
         assert (off <= 5 * spread + 1e-12).all() == scaled
 
 
-def test_what_is_drawn_of_a_row_does_not_change_with_what_stands_beside_it() -> None:
+def test_draws_of_a_row_do_not_depend_on_other_rows() -> None:
     A = check_graph(97).A
     whole = rows_of(draw_rows(A, one_batch(range(97)), 3, batch_keys([(1, 2)])))
     some = torch.tensor([50, 3, 96, 3])
@@ -171,8 +171,8 @@ def test_what_is_drawn_of_a_row_does_not_change_with_what_stands_beside_it() -> 
     ]
 
 
-def test_a_vertex_may_have_another_number_than_its_row() -> None:
-    """This is the case of a rank that has some of the rows."""
+def test_draws_depend_on_the_vertex_and_not_on_its_local_row() -> None:
+    """A rank that has only some of the rows needs this."""
     A = check_graph(97).A
     here = torch.arange(40, 60)
     mine = Csr(A.rowptr[40:61] - A.rowptr[40], A.col[A.rowptr[40] :], A.val[A.rowptr[40] :], 97)

@@ -1,4 +1,4 @@
-"""Samples in bulk: the same in any bulk, with the probabilities of the formula, and unbiased where promised."""
+"""Bulk samples do not depend on the bulk, have the probabilities of the formula, and are unbiased if promised."""
 
 from functools import partial
 from itertools import pairwise
@@ -26,7 +26,7 @@ def batches_of(n: int, size: int) -> list[torch.Tensor]:
 
 
 def told(layers: list[SampledLayer], batch: int) -> list[list[object]]:
-    """All numbers of a batch."""
+    """Return all numbers of a batch."""
     return [
         [part.tolist() for part in matrix_of_batch(layer.A, layer.outputs, layer.inputs, batch)[:3]]
         + [layer.outputs.batch_vertices(batch).tolist(), layer.inputs.batch_vertices(batch).tolist()]
@@ -37,10 +37,10 @@ def told(layers: list[SampledLayer], batch: int) -> list[list[object]]:
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("replacement", [True, False])
 @pytest.mark.parametrize("sizes", [(4,), (3, 2, 2), (50, 3, 200, 1)])
-def test_a_batch_has_one_sample_whatever_bulk_it_is_in(
+def test_sample_of_a_batch_does_not_depend_on_its_bulk(
     sampler, replacement: bool, sizes: tuple[int, ...]
 ) -> None:
-    """This holds for short last bulks too; layers follow one another."""
+    """This includes short last bulks and consecutive layers."""
     whole, batches = graph(), batches_of(N, 10)
     bulk = Algorithm1(5, sampler, sizes, replacement=replacement)
     alone = [bulk.draw(whole, Places(N), 2, [number], [batch]) for number, batch in enumerate(batches)]
@@ -59,8 +59,8 @@ def test_a_batch_has_one_sample_whatever_bulk_it_is_in(
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_peculiar_batches(sampler) -> None:
-    """Vertices without neighbours, the whole graph, no vertex, one vertex twice, fewer neighbours than the fan-out."""
+def test_edge_cases_keep_all_entries_of_short_rows(sampler) -> None:
+    """Vertices without neighbours, all vertices, an empty batch, a repeated vertex, a fan-out above the degrees."""
     row, col = torch.tensor([0, 0, 1, 4]), torch.tensor([1, 2, 0, 4])
     A = from_coo(row, col, torch.ones(4), (6, 6))
     nobody = torch.empty(0, dtype=torch.int64)
@@ -78,8 +78,8 @@ def test_peculiar_batches(sampler) -> None:
             assert np.array_equal(back, dense)
 
 
-def test_ladies_has_the_probabilities_of_its_formula() -> None:
-    """e^2 over the sum of e^2, of the vertices that have e neighbours in the batch; and the norms of Zou et al."""
+def test_ladies_probabilities_equal_the_formula() -> None:
+    """e^2 over the sum of e^2 for vertices with e neighbours in the batch, and the norms of Zou et al."""
     A, batch = check_graph(N).A, torch.arange(5, 35)
     dense = to_scipy(A).toarray()[5:35]
     for distribution, sums in (
@@ -100,7 +100,7 @@ def test_ladies_has_the_probabilities_of_its_formula() -> None:
 
 
 def estimates(bulk: Algorithm1, A: Csr, times: int) -> np.ndarray:
-    """A H for a batch, each from a sample of its own; H has a few columns."""
+    """Return estimates of A H for a batch, each from a different sample; H has two columns."""
     batch = torch.arange(20, 50)
     H = torch.linspace(-1, 2, 2 * N, dtype=torch.float64).view(N, 2).cos().numpy()
     (layer,) = bulk.draw(BulkGraph(A), Places(N), 0, range(times), [batch] * times)
@@ -119,10 +119,10 @@ def estimates(bulk: Algorithm1, A: Csr, times: int) -> np.ndarray:
     ],
 )
 @pytest.mark.parametrize("distribution", ["counts", "norms"])
-def test_who_says_so_has_the_mean_of_the_product(
+def test_sampled_products_are_unbiased_exactly_if_promised(
     sampler, size: int, replacement: bool, unbiased: bool, distribution
 ) -> None:
-    """A biased sampler misses the mean, so the test can fail."""
+    """The biased sampler misses the mean, so the test can fail."""
     A, times = check_graph(N).A, 4000
     H = torch.linspace(-1, 2, 2 * N, dtype=torch.float64).view(N, 2).cos().numpy()
     found = estimates(Algorithm1(1, sampler, (size,), distribution, replacement), A, times)

@@ -1,4 +1,4 @@
-"""Drawn neighbours: from the row, every set equally likely, the same on every rank, and right in the mean."""
+"""Sampled neighbours: all sets are equally likely, ranks draw the same, and products are unbiased."""
 
 from collections import Counter
 from itertools import combinations, pairwise
@@ -38,7 +38,7 @@ def rows_of(A: Csr) -> list[dict[int, float]]:
 
 @pytest.mark.parametrize("loops", [False, True])
 @given(fanout=st.integers(1, 9), seed=st.integers(0, 99), size=st.integers(0, 40))
-def test_what_is_drawn_is_the_definition(loops: bool, fanout: int, seed: int, size: int) -> None:
+def test_sampled_neighbours_equal_the_definition(loops: bool, fanout: int, seed: int, size: int) -> None:
     A = check_graph(97).A
     rows = torch.randperm(97, generator=torch.Generator().manual_seed(size))[:size]
     drawn = rows_of(sample_neighbours(A, rows, rows, fanout, (seed, 1), loops=loops))
@@ -56,8 +56,8 @@ def test_what_is_drawn_is_the_definition(loops: bool, fanout: int, seed: int, si
 
 
 @pytest.mark.parametrize(("degree", "fanout"), [(3, 1), (5, 2), (6, 3), (7, 6)])
-def test_every_set_of_neighbours_is_as_likely(degree: int, fanout: int) -> None:
-    """Judge: the enumeration of all sets."""
+def test_all_sets_of_neighbours_are_equally_likely(degree: int, fanout: int) -> None:
+    """Compared with an enumeration of all sets."""
     A = from_coo(
         torch.zeros(degree, dtype=torch.int64), torch.arange(degree), torch.ones(degree), (1, degree)
     )
@@ -71,7 +71,7 @@ def test_every_set_of_neighbours_is_as_likely(degree: int, fanout: int) -> None:
     assert stats.chisquare(list(seen.values())).pvalue > LIKELY
 
 
-def test_the_mean_of_drawn_products_is_the_product() -> None:
+def test_sampled_products_are_unbiased() -> None:
     A = check_graph(97).A
     x, rows = torch.linspace(-1, 2, 97, dtype=torch.float64).numpy(), torch.arange(97)
     exact = to_scipy(A) @ x
@@ -82,7 +82,7 @@ def test_the_mean_of_drawn_products_is_the_product() -> None:
     assert (np.abs(draws.mean(axis=0) - exact) <= 5 * spread + 1e-12).all()
 
 
-def test_a_row_is_drawn_alike_whatever_stands_beside_it() -> None:
+def test_neighbours_of_a_row_do_not_depend_on_other_rows() -> None:
     A = check_graph(97).A
     all_rows, some = torch.arange(97), torch.tensor([50, 3, 96])
     whole = rows_of(sample_neighbours(A, all_rows, all_rows, 3, (1, 2)))

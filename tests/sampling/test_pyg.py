@@ -1,4 +1,4 @@
-"""PyG's own loader; where its libraries are missing, torch-sparse's call is written in Python."""
+"""Training with PyG's loader; without its libraries, torch-sparse's function is replaced by one in Python."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -30,7 +30,7 @@ CALL = (
 def neighbor_sample(
     colptr: Tensor, row: Tensor, seeds: Tensor, sizes: list[int], _replace: bool, _directed: bool
 ) -> tuple[Tensor, ...]:
-    """Draws without replacement; returns vertices, the places of both ends of every edge, and the numbers of edges."""
+    """Sample without replacement; return vertices, the positions of both ends of every edge, and the edge numbers."""
     place = {vertex: number for number, vertex in enumerate(seeds.tolist())}
     found: list[tuple[int, int, int]] = []
     begin = 0
@@ -48,7 +48,7 @@ def neighbor_sample(
 
 @pytest.fixture
 def sampling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Makes PyG able to sample."""
+    """Make PyG able to sample."""
     if any(map(find_spec, pyg.SAMPLING)):
         yield
         return
@@ -75,7 +75,7 @@ def case_of(kind: str = "gcn") -> Case:
     return Case(kind, Spec.model_validate(spec), vertices=211)
 
 
-def test_it_is_refused_with_the_way_out_where_it_cannot_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strategy_without_sampling_library_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyg, "find_spec", lambda _: None)
     with pytest.raises(UserError, match="pyg-lib or torch-sparse, and neither is installed"):
         case_of().strategy()
@@ -83,7 +83,7 @@ def test_it_is_refused_with_the_way_out_where_it_cannot_sample(monkeypatch: pyte
 
 @pytest.mark.usefixtures("sampling")
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
-def test_training_is_dense_training_on_what_pyg_drew(kind: str) -> None:
+def test_training_equals_dense_training_on_pygs_samples(kind: str) -> None:
     case = case_of(kind)
     ranks = [train_rank(case, 2)]
     findings = equal_to_serial(case, ranks, train_densely(case.strategy(), case.store(), 2))
@@ -92,7 +92,7 @@ def test_training_is_dense_training_on_what_pyg_drew(kind: str) -> None:
 
 @pytest.mark.usefixtures("sampling")
 def test_rescaled_entries_have_the_precision_of_the_run() -> None:
-    """Judge, entry by entry in double precision: A times the neighbours of the row over the drawn neighbours."""
+    """In double precision, an entry equals A times the row's neighbours over its drawn neighbours."""
     case = case_of()
     strategy, store = case.strategy(), case.store()
     A, targets = store.adjacency(range(store.n), range(store.n)), find_targets(store, "corrected")
@@ -107,7 +107,7 @@ def test_rescaled_entries_have_the_precision_of_the_run() -> None:
 
 
 @pytest.mark.usefixtures("sampling")
-def test_the_rows_of_the_targets_have_the_mean_of_the_graph() -> None:
+def test_sampled_rows_of_the_targets_are_unbiased() -> None:
     """Entries agree within five standard deviations."""
     case = case_of()
     strategy, store = case.strategy(), case.store()

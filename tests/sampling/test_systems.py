@@ -1,4 +1,4 @@
-"""Laws of the baselines beyond the kit: common samples, caches that save words, and counted hits."""
+"""Baselines share their samples, caches reduce the words, and cache hits are counted."""
 
 import threading
 from typing import Any
@@ -43,7 +43,7 @@ def graph_of(case: Case) -> tuple[Any, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_draw_the_mini_batches_of_graphsage(name: str) -> None:
+def test_all_systems_draw_the_mini_batches_of_graphsage(name: str) -> None:
     plain, other = case_of("graphsage", fanout=4), case_of(name, fanouts=[4], targets="any")
     A, targets = graph_of(plain)
     ours, theirs = other.strategy(), plain.strategy()
@@ -56,8 +56,8 @@ def test_all_draw_the_mini_batches_of_graphsage(name: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 7, 100])
-def test_a_rank_trains_its_stretch_of_the_targets_once_an_epoch(ranks: int) -> None:
-    """This holds with more ranks than targets too; the order is another in every epoch."""
+def test_epoch_trains_on_every_target_of_a_ranks_range_once(ranks: int) -> None:
+    """This includes more ranks than targets; the order differs from epoch to epoch."""
     case = case_of("distdgl", ranks, batch=5)
     A, targets = graph_of(case)
     strategy = case.strategy()
@@ -76,14 +76,14 @@ def test_a_rank_trains_its_stretch_of_the_targets_once_an_epoch(ranks: int) -> N
 
 
 def fetched_by(case: Case, rank: int) -> float:
-    """Words of features that arrive in an epoch."""
+    """Return the words of features received in an epoch."""
     entries = replay(case.strategy(), rank, case.store()).entries
     return sum(amounts.words_payload for key, amounts in entries.items() if key.tensor is TensorName.X)
 
 
 @pytest.mark.parametrize("name", ["salient", "massivegnn", "quiver"])
-def test_the_more_is_kept_the_less_is_fetched(name: str) -> None:
-    """An empty cache fetches what the plain baseline fetches; a cache of all rows fetches nothing."""
+def test_larger_caches_fetch_fewer_features(name: str) -> None:
+    """An empty cache fetches as much as the baseline without a cache; a cache of all rows fetches no rows."""
     plain = case_of("distdgl", batch=25, fanouts=[3])
     none, some, much = (case_of(name, batch=25, fanouts=[3], share=share) for share in (0.0, 0.2, 1.0))
     assert fetched_by(none, 1) == fetched_by(plain, 1)
@@ -93,7 +93,7 @@ def test_the_more_is_kept_the_less_is_fetched(name: str) -> None:
 
 
 def counted_by(case: Case, epochs: int) -> RemoteRows:
-    """The rows of others that a rank needed in some epochs."""
+    """Return the other ranks' rows that a rank needed in some epochs."""
     strategy = case.strategy()
     trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
     for _ in range(epochs):
@@ -101,8 +101,8 @@ def counted_by(case: Case, epochs: int) -> RemoteRows:
     return trainer.ctx.measured.remote
 
 
-def test_hits_are_counted(pool) -> None:
-    """Judge: the likeliest rows of others by dense chances. A rank's own rows count neither as hits nor as misses."""
+def test_cache_hits_equal_a_dense_count(pool) -> None:
+    """Compared with the most likely rows of others by dense probabilities. Own rows are neither hits nor misses."""
     case = case_of("salient", batch=13, fanouts=[3, 2], share=0.5)
     strategy, (A, targets) = case.strategy(), graph_of(case)
     edges = to_scipy(A).toarray() != 0
@@ -125,7 +125,7 @@ def test_hits_are_counted(pool) -> None:
 
 
 def trained_by(case: Case, epochs: int) -> tuple[list[float], list[torch.Tensor], dict[Any, float]]:
-    """The losses and weights of a rank after some epochs, and the words of the last one by key."""
+    """Return a rank's losses and weights after some epochs, and the words of the last epoch by key."""
     strategy = case.strategy()
     trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
     done = [trainer.epoch() for _ in range(epochs)]
@@ -136,7 +136,7 @@ def trained_by(case: Case, epochs: int) -> tuple[list[float], list[torch.Tensor]
 @pytest.mark.parametrize(
     ("name", "more"), [*((name, {}) for name in NAMES), ("salient", {"graph": "partitioned"})]
 )
-def test_prefetching_changes_no_bit_and_no_word(name: str, more: dict[str, Any], pool) -> None:
+def test_prefetching_changes_neither_results_nor_words(name: str, more: dict[str, Any], pool) -> None:
     once, ahead = (
         pool.run(3, trained_by, case_of(name, batch=7, fanouts=[3], prefetch=prefetch, **more), 3)
         for prefetch in (False, True)
@@ -157,10 +157,10 @@ def test_prefetching_changes_no_bit_and_no_word(name: str, more: dict[str, Any],
         ("distdgl", {"prefetch": True}, {"main"}),
     ],
 )
-def test_a_thread_draws_where_a_draw_sends_nothing(
+def test_thread_samples_ahead_if_sampling_sends_no_messages(
     name: str, params: dict[str, Any], threads: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every mini-batch of two epochs is drawn once; the thread is one ahead when training ends."""
+    """Every mini-batch of two epochs is drawn once; at the end the thread is one mini-batch ahead."""
     draw, drawn = Neighbours.mini_batch, list[tuple[int, str]]()
 
     def noted(sampler: Neighbours, step: int, *rest: Any) -> Any:
@@ -180,7 +180,7 @@ def test_a_thread_draws_where_a_draw_sends_nothing(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_hangs_on_the_graph_is_not_replayed_by_facts_alone(name: str) -> None:
+def test_systems_that_depend_on_edges_cannot_be_replayed_from_facts_only(name: str) -> None:
     strategy = case_of(name).strategy()
     with pytest.raises(UserError, match="Build the dataset"):
         replay(strategy, 0, ShapeBlocks(strategy.facts))
@@ -194,7 +194,7 @@ def test_what_hangs_on_the_graph_is_not_replayed_by_facts_alone(name: str) -> No
         ("scalegnn", {D: 1, X: 1, Y: 1, Z: 1}, "gat", "it trains gcn, sage and not gat"),
     ],
 )
-def test_a_model_that_no_sample_can_train_is_refused_with_the_reason(
+def test_untrainable_model_is_refused_with_the_reason(
     name: str, grid: dict[AxisName, int], kind: str, reason: str
 ) -> None:
     spec = case_of("distdgl", 1).spec.model_dump() | {"strategy": {"name": name}, "grid": grid}
@@ -204,7 +204,7 @@ def test_a_model_that_no_sample_can_train_is_refused_with_the_reason(
 
 @pytest.mark.parametrize("name", ["distdgl", "graphsage", "cluster-gcn", "bulk-sage"])
 def test_attention_on_samples_is_approximate(name: str) -> None:
-    """The cluster strategy is so with any model, the others with attention alone."""
+    """`cluster-gcn` is approximate with any model, the others only with attention."""
     of_model = [ModelChoice(kind=kind) for kind in ("gcn", "sage", "gat")]
     axes = {"graphsage": {D: 1}, "bulk-sage": {ROW: 1, COL: 1}}
     promises = []

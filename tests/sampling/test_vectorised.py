@@ -1,4 +1,4 @@
-"""Tensor operations sample as compiled loops do, to the bit, on tensors of the host; tests/device has fake GPUs."""
+"""Sampling by tensor operations is bitwise equal to compiled loops; tests/device repeats this on fake GPUs."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -38,7 +38,7 @@ SWITCHES = (
 
 @contextmanager
 def by_tensors() -> Iterator[None]:
-    """Takes the host for a GPU wherever a sampler chooses between loops and tensor operations."""
+    """Make samplers use tensor operations on the host, as they do on a GPU."""
     with ExitStack() as stack:
         for module in SWITCHES:
             stack.enter_context(patch(f"{module}.is_on_gpu", return_value=True))
@@ -53,7 +53,7 @@ def same(mine: Csr, theirs: Csr) -> bool:
 
 
 def rows_of_lengths(lengths: list[int], cols: int, dtype: torch.dtype, *, loops: bool) -> Csr:
-    """A matrix with rows of these lengths, every second one with a loop; values in no order."""
+    """Return a matrix with rows of these lengths, every second one with a loop, and unordered values."""
     generator = torch.Generator().manual_seed(len(lengths))
     row, col = list[int](), list[int]()
     for i, length in enumerate(lengths):
@@ -72,7 +72,7 @@ LENGTHS = st.lists(st.integers(0, 12), max_size=20)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("loops", [False, True])
 @given(lengths=LENGTHS, fanout=st.integers(1, 14), seed=st.integers(0, 99), data=st.data())
-def test_neighbours(
+def test_sampled_neighbours_are_equal(
     dtype: torch.dtype, loops: bool, lengths: list[int], fanout: int, seed: int, data: st.DataObject
 ) -> None:
     """Empty rows, rows shorter than the fan-out, with and without loop, repeated rows, an empty frontier."""
@@ -85,7 +85,7 @@ def test_neighbours(
         assert same(sample_neighbours(A, rows, rows, *how, loops=loops), compiled)
 
 
-def test_neighbours_of_a_huge_fanout_and_of_every_row() -> None:
+def test_sampled_neighbours_are_equal_for_huge_fan_outs_and_all_rows() -> None:
     A, rows = check_graph(N).A, torch.arange(N)
     wide = rows_of_lengths([4095, 4094, 0, 4200], 5000, torch.float32, loops=True)
     for matrix, number, fanout in ((A, N, 4095), (A, N, 1), (A, N, 3), (wide, 4, 4094), (wide, 4, 700)):
@@ -95,8 +95,8 @@ def test_neighbours_of_a_huge_fanout_and_of_every_row() -> None:
         assert same(tensors, compiled)
 
 
-def test_vertices_of_rows_that_begin_elsewhere() -> None:
-    """A rank has the rows from 40 on, and the loops are in the columns of the whole graph."""
+def test_sampled_neighbours_are_equal_for_a_range_of_rows() -> None:
+    """A rank has the rows from 40 on, and loops are in the columns of the full graph."""
     A, rows = check_graph(N).A, torch.arange(20)
     mine = Csr(A.rowptr[40:61] - A.rowptr[40], A.col[A.rowptr[40] :], A.val[A.rowptr[40] :], N)
     compiled = sample_neighbours(mine, rows, rows + 40, 2, (3,), loops=True)
@@ -105,7 +105,7 @@ def test_vertices_of_rows_that_begin_elsewhere() -> None:
 
 
 @given(size=st.integers(0, 30), fanout=st.integers(1, 9))
-def test_a_frontier_and_its_transpose(size: int, fanout: int) -> None:
+def test_frontiers_and_transposes_are_equal(size: int, fanout: int) -> None:
     rows = torch.randperm(N, generator=torch.Generator().manual_seed(size))[:size]
     sample = sample_neighbours(check_graph(N).A, rows, rows, fanout, (1,), loops=True)
     frontier, A = renumber_columns(sample, rows)
@@ -116,8 +116,8 @@ def test_a_frontier_and_its_transpose(size: int, fanout: int) -> None:
     assert same(transpose_torch(A), transpose(A))
 
 
-def test_sums_of_entries() -> None:
-    """And a matrix of no entries, and one of no rows."""
+def test_matrices_from_entries_are_equal() -> None:
+    """This includes a matrix without entries and one without rows."""
     for rows, entries in ((5, 40), (5, 0), (0, 0)):
         generator = torch.Generator().manual_seed(entries)
         row = torch.randint(max(rows, 1), (entries,), generator=generator)
@@ -133,8 +133,8 @@ BATCHES = st.lists(st.lists(st.integers(0, N - 1), max_size=30), min_size=1, max
 
 
 @given(batches=BATCHES, fanout=st.integers(1, 9), seed=st.integers(0, 99))
-def test_rows_of_a_bulk(batches: list[list[int]], fanout: int, seed: int) -> None:
-    """Draws and extraction, for repeated vertices and empty batches."""
+def test_bulk_draws_and_extraction_are_equal(batches: list[list[int]], fanout: int, seed: int) -> None:
+    """For repeated vertices and empty batches."""
     stack = stack_batches([torch.tensor(batch, dtype=torch.int64) for batch in batches])
     keys = batch_keys([(seed, number) for number in range(len(batches))])
     S = draw_rows(check_graph(N).A, stack, fanout, keys)
@@ -146,7 +146,7 @@ def test_rows_of_a_bulk(batches: list[list[int]], fanout: int, seed: int) -> Non
     assert [each.tolist() for each in found] == [each.tolist() for each in inputs]
 
 
-def test_a_large_fanout_of_a_bulk() -> None:
+def test_bulk_draws_are_equal_for_a_large_fan_out() -> None:
     wide = rows_of_lengths([300, 0, 5, 299], 400, torch.float32, loops=False)
     stack = stack_batches([torch.arange(4), torch.tensor([], dtype=torch.int64), torch.tensor([3, 0])])
     keys = batch_keys([(1, number) for number in range(3)])
@@ -162,8 +162,8 @@ def test_a_large_fanout_of_a_bulk() -> None:
     seed=st.integers(0, 99),
     replacement=st.booleans(),
 )
-def test_masses(rows: list[list[int]], darts: int, seed: int, replacement: bool) -> None:
-    """Up to 2^57: a running sum over several rows wraps."""
+def test_masses_are_equal(rows: list[list[int]], darts: int, seed: int, replacement: bool) -> None:
+    """Masses up to 2^57, so that a prefix sum over several rows overflows."""
     place = [(i, j, mass) for i, row in enumerate(rows) for j, mass in enumerate(row)]
     row, col, mass = torch.tensor(place, dtype=torch.int64).reshape(-1, 3).T
     P = from_coo(row, col, mass, (len(rows), 12))
@@ -174,7 +174,9 @@ def test_masses(rows: list[list[int]], darts: int, seed: int, replacement: bool)
 
 
 @given(batches=BATCHES, darts=st.integers(1, 9), counts=st.booleans(), replacement=st.booleans())
-def test_layers_of_a_bulk(batches: list[list[int]], darts: int, counts: bool, replacement: bool) -> None:
+def test_layers_of_a_bulk_are_equal(
+    batches: list[list[int]], darts: int, counts: bool, replacement: bool
+) -> None:
     stack = stack_batches([torch.tensor(batch, dtype=torch.int64) for batch in batches])
     keys, mass = (
         batch_keys([(number,) for number in range(len(batches))]),
