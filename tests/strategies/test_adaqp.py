@@ -1,4 +1,4 @@
-"""AdaQP's messages are unbiased integers of few bits; words stay, bytes shrink, and the layers are the dense ones."""
+"""AdaQP's messages are unbiased and take fewer bytes, and its training equals dense training on the rounded rows."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ def case_of(name: str = "adaqp", **params: object) -> Case:
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("width", [1, 3, 8, 33])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_number_arrives_within_a_step_and_a_row_of_equal_numbers_as_it_is(
+def test_rounding_error_is_below_a_step_and_constant_rows_are_exact(
     bits: int, width: int, dtype: torch.dtype
 ) -> None:
     x = uniform_rectangle(3, Purpose.TEST, range(20), range(width), width).to(dtype) * 8 - 4
@@ -55,13 +55,13 @@ def test_a_number_arrives_within_a_step_and_a_row_of_equal_numbers_as_it_is(
     )
 
 
-def test_no_rows_are_no_bytes() -> None:
+def test_empty_message_has_no_bytes() -> None:
     message = quantize(torch.empty(0, 5), 2, (1,))
     assert dequantize(message, 2, 5, torch.float32).shape == (0, 5)
 
 
-def test_the_variance_falls_by_the_square_of_the_steps() -> None:
-    """As 1 / (2^b - 1)^2: from 2 bits to 4 by 25, from 4 to 8 by 289."""
+def test_variance_is_proportional_to_the_squared_step() -> None:
+    """Proportional to 1 / (2^b - 1)^2: 25 times smaller with 4 bits than with 2, 289 times smaller with 8 than with 4."""
     x = uniform_rectangle(3, Purpose.TEST, range(200), range(64), 64)
     errors = [
         float((dequantize(quantize(x, bits, (bits,)), bits, 64, torch.float64) - x).square().mean())
@@ -77,7 +77,7 @@ def trained(ranks, case: Case) -> list[RankResult]:
 
 
 def dense_loss(case: Case, bits: int) -> float:
-    """The loss of the first step by dense matrices, with every row of another part as it arrives."""
+    """Return the loss of the first step by dense matrices, with the received rows of other parts."""
     strategy, store = case.strategy(), case.store()
     assert isinstance(strategy, AdaQP)
     A, everyone, blocks = dense_matrix(store), range(store.n), strategy.blocks()
@@ -109,7 +109,7 @@ def dense_loss(case: Case, bits: int) -> float:
 def rows_that_leave(
     A: Tensor, blocks: list[range], H: Tensor, owner: int, seed: tuple[int, ...], bits: int
 ) -> dict[int, tuple[Tensor, Tensor]]:
-    """For each other part, the vertices that it needs of one part, and their rows after the way."""
+    """Return, for each other part, the vertices that it needs from one part, and their received rows."""
     cols = blocks[owner]
     needed = {}
     for other, rows in enumerate(blocks):
@@ -122,14 +122,14 @@ def rows_that_leave(
 
 
 @pytest.mark.parametrize("bits", [2, 8])
-def test_a_step_is_the_dense_one_on_the_rows_that_arrive(ranks, bits: int) -> None:
+def test_step_equals_dense_step_on_the_received_rows(ranks, bits: int) -> None:
     case = case_of(bits=bits)
     for rank in trained(ranks, case):
         assert rank.losses[0] == pytest.approx(dense_loss(case, bits), rel=1e-12)
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_words_are_those_of_the_whole_boundary_and_bytes_those_of_the_bits(ranks, bits: int) -> None:
+def test_words_equal_the_full_boundary_and_bytes_follow_the_bits(ranks, bits: int) -> None:
     case = case_of(bits=bits)
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     full = case_of("bns-gcn", precompute=False).strategy()
@@ -142,7 +142,7 @@ def test_words_are_those_of_the_whole_boundary_and_bytes_those_of_the_bits(ranks
                 assert sent.bytes == messages * (16 + -(-width * bits // 8))
 
 
-def test_every_message_has_one_bit_width_on_both_ends() -> None:
+def test_sender_and_receiver_agree_on_the_bit_width() -> None:
     strategy = case_of(bits="random").strategy()
     assert isinstance(strategy, AdaQP)
     for rows in (0, 1, 2, 7, 30):
@@ -156,24 +156,24 @@ Mistake = Callable[[Tensor, Tensor, Tensor], Received]
 
 
 def rounded_down(x: Tensor, _: Tensor, bound: Tensor) -> Received:
-    """Messages that are always rounded down: they do not vary."""
+    """Messages that are always rounded down, without variance."""
     steps, low = 2 * bound.sqrt(), x.amin(dim=1, keepdim=True)
     whole = ((x - low) / steps.clamp(min=1e-30) + 1e-9).floor()
     return torch.where(steps > 0, low + whole * steps, x), bound
 
 
 def shifted(_: Tensor, arrived: Tensor, bound: Tensor) -> Received:
-    """Messages a tenth of a step too large."""
+    """Messages that are too large by a tenth of a step."""
     return arrived + 0.2 * bound.sqrt(), bound
 
 
 def too_noisy(x: Tensor, arrived: Tensor, bound: Tensor) -> Received:
-    """Messages that vary by more than they promise."""
+    """Messages whose variance is larger than promised."""
     return x + 3 * (arrived - x), bound / 2
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8, "random"])
-def test_the_kit_finds_messages_unbiased_and_mistakes_out(
+def test_kit_accepts_unbiased_messages_and_finds_mistakes(
     bits: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, honest = case_of(bits=bits), AdaQP.transmit_rows

@@ -1,4 +1,4 @@
-"""CAGNET's formulas equal counts made in the authors' code; its strategies refuse specs that cannot run."""
+"""CAGNET's formulas equal counts from the authors' code, and its strategies refuse specs that cannot run."""
 
 from collections import Counter
 from math import prod
@@ -23,7 +23,7 @@ FACTS = Facts(
 
 
 class Even:
-    """Nonzeros spread evenly over the matrix."""
+    """Counts of nonzeros that are distributed evenly over the matrix."""
 
     def nonzeros(self, rows: range, cols: range, *, transposed: bool = False) -> int:
         return FACTS.nonzeros * len(rows) * len(cols) // FACTS.vertices**2
@@ -47,7 +47,7 @@ def ready(
 
 
 def payload(strategy: Strategy, rank: int = 0) -> Counter[tuple[str, Op]]:
-    """Words by direction and kind of call, without the loss."""
+    """Return words by direction and kind of call, without the loss."""
     sent: Counter[tuple[str, Op]] = Counter()
     for key, words in strategy.words(strategy.coordinates(rank), Even()).items():
         if key.layer >= 0:
@@ -55,8 +55,8 @@ def payload(strategy: Strategy, rank: int = 0) -> Counter[tuple[str, Op]]:
     return sent
 
 
-def test_words_that_the_authors_code_was_seen_to_send_in_1d() -> None:
-    """Counted in their code on a graph of this size, widths 64, 16, 8, four ranks."""
+def test_1d_words_equal_counts_from_the_authors_code() -> None:
+    """Counted in their code on a graph of this size, with widths 64, 16, 8 and four ranks."""
     sent = payload(ready("cagnet-1d", {"p": 4}))
     assert sent == {
         ("forward", Op.BROADCAST): 327_680,
@@ -65,7 +65,7 @@ def test_words_that_the_authors_code_was_seen_to_send_in_1d() -> None:
     }
 
 
-def test_words_that_the_authors_code_was_seen_to_send_in_one_and_a_half_d() -> None:
+def test_15d_words_equal_counts_from_the_authors_code() -> None:
     sent = payload(ready("cagnet-1.5d", {"row": 2, "col": 2}))
     assert sent == {
         ("forward", Op.BROADCAST): 163_840,
@@ -75,8 +75,8 @@ def test_words_that_the_authors_code_was_seen_to_send_in_one_and_a_half_d() -> N
     }
 
 
-def test_dense_words_of_2d_are_the_terms_of_the_paper() -> None:
-    """n f / sqrt(P) of H, T, G, S and twice for Y; f^2 once; the transposition, which the paper does not count."""
+def test_2d_words_of_dense_matrices_equal_the_papers_terms() -> None:
+    """n f / sqrt(P) for H, T, G, S and twice for Y; f^2 once; and the transposition, which the paper does not count."""
     n, side = FACTS.vertices, 2
     strategy = ready("cagnet-2d", {"row": side, "col": side})
     sparse = 2 * (FACTS.nonzeros // 2) + 2 * (n // side + 1)
@@ -99,7 +99,7 @@ def test_dense_words_of_2d_are_the_terms_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("rank", range(8))
-def test_3d_moves_less_than_the_paper_says_by_the_sum_that_a_product_with_w_does_not_need(rank: int) -> None:
+def test_3d_words_are_below_the_papers_by_the_unneeded_reduction_of_products_with_w(rank: int) -> None:
     n, side = 4096, 2
     strategy = ready("cagnet-3d", {"row": side, "col": side, "fibre": side}, weight_gradient="S")
     sent = payload(strategy, rank)
@@ -111,13 +111,13 @@ def test_3d_moves_less_than_the_paper_says_by_the_sum_that_a_product_with_w_does
     ("name", "grid"),
     [("cagnet-2d", {"row": 3, "col": 2}), ("cagnet-3d", {"row": 2, "col": 1, "fibre": 2})],
 )
-def test_all_blocks_at_once_are_as_many_words(name: str, grid: dict[str, int]) -> None:
+def test_all_gather_sends_as_many_words_as_broadcasts(name: str, grid: dict[str, int]) -> None:
     staged, at_once = (payload(ready(name, grid, moves=moves)) for moves in ("broadcasts", "all_gather"))
     assert at_once.total() == staged.total()
     assert {op for _, op in at_once} == {op for _, op in staged} - {Op.BROADCAST}
 
 
-def test_keeping_a_product_sends_fewer_words() -> None:
+def test_keeping_a_product_for_the_weight_gradient_sends_fewer_words() -> None:
     for name, grid in (("cagnet-1d", {"p": 4}), ("cagnet-1.5d", {"row": 2, "col": 2})):
         kept, papers = payload(ready(name, grid, weight_gradient="T")), payload(ready(name, grid))
         assert papers["backward", Op.BROADCAST] - kept["backward", Op.BROADCAST] == 4096 * 16 // len(grid)
@@ -142,7 +142,7 @@ def test_keeping_a_product_sends_fewer_words() -> None:
         ("cagnet-2d", {"row": 1, "col": 2}, {"block": 0}, "greater than or equal to 1"),
     ],
 )
-def test_a_spec_that_cannot_run_is_refused_with_the_reason(
+def test_spec_that_cannot_run_is_refused_with_the_reason(
     name: str, grid: dict[str, int], params: Any, reason: str
 ) -> None:
     with pytest.raises(UserError, match=reason):
@@ -150,14 +150,14 @@ def test_a_spec_that_cannot_run_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("name", ["cagnet-1d", "cagnet-1.5d", "cagnet-2d", "cagnet-3d", "cagnet-sa-1d"])
-def test_a_gradient_from_T_is_refused_if_H_W_comes_first(name: str) -> None:
+def test_weight_gradient_from_T_is_refused_with_combine_first(name: str) -> None:
     grid = load_strategy(name).grids(4)[0]
     shape = {axis.value: size for axis, size in grid.items()}
     with pytest.raises(UserError, match="order aggregate_first"):
         ready(name, shape, model={"order": "combine_first"}, weight_gradient="T")
 
 
-def test_a_replication_that_does_not_divide_the_ranks_has_no_grid() -> None:
+def test_replication_that_does_not_divide_the_ranks_has_no_grid() -> None:
     assert load_strategy("cagnet-1.5d").grids(6) == [
         {"row": 2, "col": 3},
         {"row": 3, "col": 2},
@@ -171,7 +171,7 @@ SEED, STEP, HIDDEN, VERTICES = 7, 3, 11, 97
 
 
 def kept_by_dropout(name: str, grid: dict[str, int]) -> tuple[range, range, Tensor]:
-    """The rows and columns of this rank's piece of a hidden layer, and its dropout mask."""
+    """Return the rows and columns of this rank's piece of a hidden layer, and its dropout mask."""
     spec = Spec.model_validate(
         {
             "strategy": name,
@@ -200,8 +200,8 @@ def kept_by_dropout(name: str, grid: dict[str, int]) -> tuple[range, range, Tens
         ("cagnet-3d", {"row": 2, "col": 2, "fibre": 2}),
     ],
 )
-def test_dropout_keeps_the_same_elements_on_every_layout(ranks: Any, name: str, grid: dict[str, int]) -> None:
-    """The operators of a rank know its rows and columns, so that a subclass may train a model with dropout."""
+def test_dropout_keeps_the_same_elements_in_every_layout(ranks: Any, name: str, grid: dict[str, int]) -> None:
+    """The operators of a rank know its rows and columns, so that subclasses can train with dropout."""
     whole, _ = dropout_mask((SEED, STEP, 0, 0), torch.arange(VERTICES), range(HIDDEN), 0.5)
     for rows, cols, kept in ranks(prod(grid.values()), kept_by_dropout, name, grid):
         assert torch.equal(kept, whole[rows.start : rows.stop, cols.start : cols.stop])

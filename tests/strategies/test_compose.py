@@ -1,4 +1,4 @@
-"""Compose sends the least of its kind on P x 1, never more than RDM, and says what it sends before training."""
+"""Compose reaches the lower bound on P x 1, never sends more than RDM, and its set-up words equal their formula."""
 
 from itertools import product
 from typing import Any
@@ -36,7 +36,7 @@ def case_of(name: str, row: int, col: int, *, directed: bool = False, **asked: A
 
 
 def words_of(case: Case) -> list[float]:
-    """The words of an epoch on every rank."""
+    """Return the words of an epoch on every rank."""
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     return [
         sum(strategy.words(at, counts).values())
@@ -46,8 +46,8 @@ def words_of(case: Case) -> list[float]:
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("hidden", [3, 20])
-def test_without_slices_each_rank_receives_the_least_and_a_word_of_loss(layers: int, hidden: int) -> None:
-    """But for pairs of ranks for which sums of dH would be fewer than rows of G."""
+def test_without_slices_each_rank_receives_the_lower_bound_and_the_loss(layers: int, hidden: int) -> None:
+    """Except for pairs of ranks for which sums of dH would be fewer than rows of G."""
     case = case_of("compose", 4, 1, layers=layers, hidden=hidden)
     strategy, counts = chosen_of(case), ScipyCounts(case.store())
     narrow = sum(min(shape) for shape in strategy.shapes[1:])
@@ -61,7 +61,7 @@ def test_without_slices_each_rank_receives_the_least_and_a_word_of_loss(layers: 
 @pytest.mark.parametrize(("row", "col"), GRIDS)
 @pytest.mark.parametrize("features", [False, True])
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
-def test_no_rank_receives_more_than_by_rdm_on_the_same_grid(
+def test_no_rank_receives_more_words_than_with_rdm_on_the_same_grid(
     row: int, col: int, features: bool, kind: str
 ) -> None:
     for layers, hidden in product((1, 2, 3, 4), (4, 12, 40)):
@@ -70,8 +70,8 @@ def test_no_rank_receives_more_than_by_rdm_on_the_same_grid(
         assert all(one <= other for one, other in zip(ours, theirs, strict=True)), (layers, hidden)
 
 
-def test_the_narrower_side_of_a_layer_travels_where_a_halo_exchange_sends_the_wider() -> None:
-    """The rows of layer 2 that arrive, times its classes both ways; by BNS-GCN, times its hidden width."""
+def test_the_narrower_side_of_a_layer_is_sent() -> None:
+    """The rows of layer 2 have the width of the classes in both directions; with BNS-GCN, the hidden width."""
     sent = dict[str, float]()
     for name in ("compose", "bns-gcn"):
         case = case_of(name, 4, 1, hidden=40)
@@ -83,7 +83,7 @@ def test_the_narrower_side_of_a_layer_travels_where_a_halo_exchange_sends_the_wi
 
 
 def received_before_training(case: Case) -> dict[WordsKey, float]:
-    """What the ledger of a rank counted while its operators were made."""
+    """Return the words on the ledger of a rank from building its operators."""
     strategy, ledger = case.strategy(), Ledger()
     grid = Grid.build(strategy.grid, ledger)
     ledger.start()
@@ -99,7 +99,7 @@ def received_before_training(case: Case) -> dict[WordsKey, float]:
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
 @pytest.mark.parametrize("replicas", [False, True])
-def test_the_words_before_training_are_those_of_their_formula(
+def test_words_before_training_equal_their_formula(
     ranks, row: int, col: int, directed: bool, kind: str, replicas: bool
 ) -> None:
     case = case_of("compose", row, col, directed=directed, kind=kind, params={"replicas": replicas})
@@ -113,7 +113,7 @@ def test_the_words_before_training_are_those_of_their_formula(
 @pytest.mark.parametrize(
     "asked", [{"features": True}, {"projection": True}, {"params": {"precompute": False}}], ids=str
 )
-def test_nothing_is_computed_once_where_the_first_layers_input_changes_or_by_choice(
+def test_first_layer_is_not_precomputed_if_its_input_changes_or_on_request(
     asked: dict[str, Any],
 ) -> None:
     case = case_of("compose", 2, 2, **asked)
@@ -125,7 +125,7 @@ def test_nothing_is_computed_once_where_the_first_layers_input_changes_or_by_cho
 
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
-def test_with_replicas_the_second_layer_sends_nothing(layers: int, kind: str) -> None:
+def test_with_replicas_the_second_layer_sends_no_words(layers: int, kind: str) -> None:
     case = case_of("compose", 4, 1, layers=layers, kind=kind, params={"replicas": True})
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     tables = [strategy.words(at, counts) for at in map(strategy.coordinates, range(4))]
@@ -147,7 +147,7 @@ def test_with_replicas_the_second_layer_sends_nothing(layers: int, kind: str) ->
     ],
     ids=str,
 )
-def test_replicas_train_as_one_rank_does(ranks, directed: bool, asked: dict[str, Any]) -> None:
+def test_training_with_replicas_equals_serial_training(ranks, directed: bool, asked: dict[str, Any]) -> None:
     case = case_of("compose", 4, 1, directed=directed, **{"params": {"replicas": True}, **asked})
     serial = train_densely(case.strategy(), MemoryStore(case.graph()), 4)
     results = ranks(4, train_rank, case, 4)
@@ -158,8 +158,8 @@ def test_replicas_train_as_one_rank_does(ranks, directed: bool, asked: dict[str,
     assert [finding for finding in findings if not finding.holds] == []
 
 
-def test_three_layers_are_planned_together() -> None:
-    """Between the second layer and the third nothing changes its layout, if A is whole."""
+def test_three_layers_are_planned_jointly() -> None:
+    """If A is not split, the layout does not change between the second and the third layer."""
     strategy = chosen_of(case_of("compose", 1, 4, layers=3))
     assert strategy.describe_plan() == "rows H W rows A (H W) columns (A H) W rows"
 

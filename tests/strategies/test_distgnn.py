@@ -1,4 +1,4 @@
-"""DistGNN is serial training where copies add up at once; else dense training by the recurrence of its bins."""
+"""DistGNN without a delay equals serial training; otherwise it equals dense training by its recurrence."""
 
 from itertools import product
 from typing import Any
@@ -58,7 +58,9 @@ def strategy_of(case: Case) -> DistGnn:
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("world", [2, 5])
-def test_on_libras_cut_it_is_serial_training(ranks, world: int, directed: bool, kind: str) -> None:
+def test_training_on_libras_vertex_cut_equals_serial_training(
+    ranks, world: int, directed: bool, kind: str
+) -> None:
     case = case_of(world, directed=directed, model={"kind": kind, "norm": True, "dropout": 0.3})
     serial = train_densely(case.strategy(), case.store(), 4)
     for result in ranks(world, train_rank, case, 4):
@@ -66,7 +68,7 @@ def test_on_libras_cut_it_is_serial_training(ranks, world: int, directed: bool, 
 
 
 class CopiedSum(Function):
-    """The sum over copies (P, n, F): a master adds what has landed; a copy adds what the master had of all others."""
+    """The sum over copies (P, n, F): a master adds received parts; a copy adds the master's last sum of all others."""
 
     @staticmethod
     def forward(
@@ -100,7 +102,7 @@ def delayed(
 
 
 def part_of_entries(case: Case) -> Tensor:
-    """The rank of every entry of A, (n, n): by the store's cut; else that of the row if row + column is even."""
+    """Return the rank of every entry of A, (n, n): by the store's vertex cut, or by the row if row + column is even."""
     store, owner = case.store(), owner_of(case)
     everyone, vertex = range(store.n), torch.arange(store.n)
     if (edge_parts := store.edge_parts(everyone)) is None:
@@ -113,13 +115,13 @@ def part_of_entries(case: Case) -> Tensor:
 
 
 def owner_of(case: Case) -> Tensor:
-    """The rank of every vertex's master."""
+    """Return the rank of every vertex's master."""
     blocks = strategy_of(case).facts.blocks(PARTS)
     return torch.cat([torch.full((len(rows),), p) for p, rows in enumerate(blocks)])
 
 
 def dense_losses(case: Case, epochs: int) -> list[float]:
-    """The losses of dense training by the recurrence, with the rows of every rank's copies.
+    """Return the losses of dense training by the recurrence, with the rows of every rank's copies.
 
     Every rank multiplies by its own entries of A, and autograd by their transpose.
     """
@@ -191,7 +193,7 @@ OTHERS = [
     ],
     ids=str,
 )
-def test_training_is_dense_training_by_the_recurrence(
+def test_training_equals_dense_training_by_the_recurrence(
     ranks, partition: str, directed: bool, kind: str, params: dict[str, Any]
 ) -> None:
     case = case_of(PARTS, partition, directed=directed, model={"kind": kind}, **params)
@@ -208,7 +210,7 @@ def test_training_is_dense_training_by_the_recurrence(
 @pytest.mark.parametrize(
     "params", [pytest.param(each, marks=pytest.mark.slow) for each in LATE[:-1]] + LATE[-1:], ids=str
 )
-def test_training_that_combines_first_is_dense_training_by_the_recurrence(
+def test_combine_first_training_equals_dense_training_by_the_recurrence(
     ranks, params: dict[str, Any]
 ) -> None:
     case = case_of(PARTS, "block", directed=False, model={"order": "combine_first"}, **params)
@@ -221,7 +223,7 @@ def test_training_that_combines_first_is_dense_training_by_the_recurrence(
     [("libra", {"delay": 1}, 1), ("block", {"delay": 1}, 2), ("block", {"delay": 0}, 1)],
     ids=str,
 )
-def test_an_undirected_graph_has_a_second_matrix_only_where_pieces_are_not_symmetric(
+def test_undirected_graph_has_a_transpose_only_if_its_pieces_are_not_symmetric(
     partition: str, params: dict[str, Any], matrices: int
 ) -> None:
     case = case_of(PARTS, partition, directed=False, **params)
@@ -235,8 +237,8 @@ def test_an_undirected_graph_has_a_second_matrix_only_where_pieces_are_not_symme
         )
 
 
-def test_the_words_are_those_of_the_copies() -> None:
-    """Twice a row for every copy but the master, once in the last layer: counted by the partitioner."""
+def test_words_equal_the_number_of_copies() -> None:
+    """A row for every copy except the master, sent twice, or once in the last layer; the partitioner counts copies."""
     case, world = case_of(4, directed=False), 4
     strategy, counts = strategy_of(case), ScipyCounts(case.store())
     copies = sum(partition_graph(case.graph().A, "libra", world, 0).copies or ()) - case.vertices
@@ -249,7 +251,7 @@ def test_the_words_are_those_of_the_copies() -> None:
 
 
 def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
-    """The words of every epoch: sent, and by the formula."""
+    """Return the words of every epoch: sent, and by the formula."""
     strategy, counts = case.strategy(), BlockCounts(case.store())
     grid = Grid.build(strategy.grid, Ledger())
     trainer, words = Trainer(strategy, grid, case.store()), []
@@ -262,8 +264,8 @@ def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("partition", ["libra", "block"])
-def test_every_epoch_sends_the_words_of_its_bin(ranks, partition: str) -> None:
-    """As many as cd-0 sends in an epoch are sent in r epochs, but for the weights' gradients and the loss."""
+def test_each_epoch_sends_the_words_of_its_bin(ranks, partition: str) -> None:
+    """In r epochs as many words are sent as by cd-0 in one epoch, except for weight gradients and the loss."""
     late, once = case_of(4, partition, delay=3, gradients="delayed"), case_of(4, partition)
     trained = sum(a * b for a, b in strategy_of(once).shapes) + 1
     by_rank = zip(ranks(4, words_by_epoch, late, 6), ranks(4, words_by_epoch, once, 1), strict=True)
@@ -273,7 +275,7 @@ def test_every_epoch_sends_the_words_of_its_bin(ranks, partition: str) -> None:
         assert words[:3] == words[3:] and all(sent > trained for sent, _ in words)
 
 
-def test_one_rank_is_exact_and_trained_features_and_graphs_unread_are_refused() -> None:
+def test_one_rank_is_exact_and_unsupported_runs_are_refused() -> None:
     assert case_of(1, delay=3).strategy().effective_promise is Promise.EXACT
     assert case_of(2, delay=1, aggregates="none").strategy().effective_promise is Promise.APPROXIMATE
     case = case_of()

@@ -1,9 +1,9 @@
-"""A run in double precision is one: from files to final weights it equals a torch loop that builds its own matrix.
+"""Runs in double precision equal a torch loop that builds the matrix itself, from files to final weights.
 
 The loop shares only data with the harness: edges, features, labels, splits, initial weights and the vertices of a
-sample. It makes A of the list of edges in torch, so that a value rounded to single precision anywhere, in a store, a
-sampler or a mean, shows as an error of 1e-8 where 1e-15 is usual. Strategies that are not exact are set so that they
-are (all neighbours drawn, one batch of everything), or their step is written out here.
+sample. It builds A from the list of edges in torch, so that rounding to single precision anywhere, in a store, a
+sampler or a mean, causes an error of 1e-8 instead of 1e-15. Strategies that are not exact get settings with
+which they are (all neighbours drawn, one batch of everything), or their step is written out here.
 """
 
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class Trained(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """The data, in the order of the store."""
+    """The data of a graph, in the order of the store."""
 
     edges: Tensor
     directed: bool
@@ -70,7 +70,7 @@ class Graph:
     trains: Tensor
 
     def adjacency(self) -> Tensor:
-        """A one for each edge u -> v at (v, u), and nothing on the diagonal."""
+        """Return a matrix with a one at (v, u) for each edge u -> v, and an empty diagonal."""
         E = torch.zeros(N, N, dtype=torch.float64)
         E[self.edges[1], self.edges[0]] = 1
         return (E if self.directed else torch.maximum(E, E.T)).fill_diagonal_(0)
@@ -85,7 +85,7 @@ class Batch(NamedTuple):
 
 
 def matrix(kind: str, E: Tensor) -> Tensor:
-    """The matrix of a model; attention reads only the places of its nonzeros."""
+    """Return the matrix of a model; attention uses only its sparsity pattern."""
     if kind == "sage":
         return E / E.sum(dim=1, keepdim=True).clamp(min=1)
     E = E + torch.eye(N, dtype=torch.float64)
@@ -118,7 +118,7 @@ def attend(edges: Tensor, T: Tensor, a: Tensor) -> Tensor:
 
 
 def batches(strategy: Strategy, graph: Graph, step: int) -> list[Batch]:
-    """The batches of all groups in a training step."""
+    """Return the batches of all groups in a training step."""
     E, kind, trains = graph.adjacency(), strategy.spec.model.kind, graph.trains
     whole = Batch(matrix(kind, E), trains.double(), int(trains.sum()))
     if strategy.name == "cluster-gcn":
@@ -132,9 +132,9 @@ def batches(strategy: Strategy, graph: Graph, step: int) -> list[Batch]:
 
 
 def by_importance(strategy: Strategy, whole: Batch, step: int, group: int) -> Batch:
-    """GraphSAINT's estimator, by its formulas: the vertices drawn are the strategy's.
+    """Return GraphSAINT's estimator by its formulas, for the vertices that the strategy draws.
 
-    Vertices outside the sample keep their loops, for a softmax needs an entry in every row; no vertex sees them.
+    Vertices outside the sample keep their loops, because a softmax needs an entry in every row.
     """
     A, q = whole.A, (whole.A**2).sum(dim=0) / (whole.A**2).sum()
     S = strategy.mini_batch(step, group, csr(A), whole.weight.nonzero()[:, 0]).vertices[0]
@@ -154,7 +154,7 @@ def csr(A: Tensor) -> Csr:
 
 
 def train_in_torch(strategy: Strategy, graph: Graph) -> tuple[list[float], list[Tensor]]:
-    """Losses and final weights by plain descent."""
+    """Return losses and final weights of training by plain gradient descent."""
     spec = strategy.spec
     weights = [
         init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
@@ -177,7 +177,7 @@ def train_in_torch(strategy: Strategy, graph: Graph) -> tuple[list[float], list[
 
 
 def train(root: Path, specs: list[Spec]) -> list[Trained]:
-    """One rank's part of all runs of a world, from files."""
+    """Return one rank's results of all runs of a world, from files."""
     found = []
     for spec in specs:
         strategy, blocks = open_run(root, spec)
@@ -192,7 +192,7 @@ def train(root: Path, specs: list[Spec]) -> list[Trained]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with a store of files of a directed and of an undirected graph, with loops, repetitions and hermits."""
+    """A project with stores of a directed and an undirected graph with loops, duplicates and isolated vertices."""
     folder = tmp_path_factory.mktemp("double")
     generator = torch.Generator().manual_seed(1)
     edges = torch.randint(N, (2, 5 * N), generator=generator)
@@ -214,7 +214,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def graph_of(root: Path, spec: Spec) -> Graph:
-    """The edges of the file, and what the store has besides A."""
+    """Return the edges of the file, and the data of the store except A."""
     lines = (root / "datasets" / "edges.txt").read_text().splitlines()
     edges = torch.tensor([list(map(int, line.split())) for line in lines]).T
     _, blocks = open_run(root, spec)
@@ -224,7 +224,7 @@ def graph_of(root: Path, spec: Spec) -> Graph:
 
 
 def specs_of(name: str, ranks: int) -> list[Spec]:
-    """Every model of the strategy on both graphs, on the grid on which most axes have two ranks."""
+    """Return specs of every model of the strategy on both graphs, on the grid with the most axes of two ranks."""
     strategy = load_strategy(name)
     if not (grids := strategy.grids(ranks)):
         return []
@@ -267,7 +267,7 @@ def part(whole: Tensor, piece: Piece) -> Tensor:
         if point.value.startswith("harness.strategies.") and point.name not in ELSEWHERE
     ],
 )
-def test_a_run_in_double_precision_is_one(name: str, ranks: int, root: Path, pool) -> None:
+def test_run_in_double_precision_equals_a_torch_loop(name: str, ranks: int, root: Path, pool) -> None:
     specs = specs_of(name, ranks)
     if not specs:
         pytest.skip("no grid of so many ranks")

@@ -1,4 +1,4 @@
-"""G3: every pipeline and bin size gives the same training, sends each peer the needed rows, and never deadlocks."""
+"""G3 trains the same with every pipeline and bin size, sends each peer the rows that it needs, and never deadlocks."""
 
 import random
 import time
@@ -69,7 +69,7 @@ EVERY = [
     ("pipeline", "bin_nodes", "kind", "rounds"),
     [pytest.param(*each, marks=[] if each in QUICK else SLOW) for each in EVERY],
 )
-def test_every_pipeline_and_bin_size_is_serial_training(
+def test_every_pipeline_and_bin_size_equals_serial_training(
     ranks, pipeline: str, bin_nodes: int, kind: str, rounds: bool
 ) -> None:
     case = case_of(pipeline=pipeline, bin_nodes=bin_nodes, kind=kind, rounds=rounds)
@@ -85,10 +85,10 @@ def test_every_pipeline_and_bin_size_is_serial_training(
     [(False, True), (True, False), *(pytest.param(both, both, marks=SLOW) for both in (False, True))],
 )
 @pytest.mark.parametrize(("vertices", "kind"), [(5, "gcn"), (5, "gat"), (6, "gat"), (9, "gcn")])
-def test_parts_without_vertices_or_neighbours(
+def test_parts_without_vertices_or_neighbours_equal_serial_training(
     ranks, vertices: int, kind: str, directed: bool, rounds: bool
 ) -> None:
-    """METIS leaves parts of so small a graph empty, and vertices isolated."""
+    """On a graph this small, METIS leaves parts empty and vertices isolated."""
     case = case_of(parts=5, vertices=vertices, directed=directed, kind=kind, bin_nodes=1, rounds=rounds)
     serial = train_densely(case.strategy(), MemoryStore(case.graph()), EPOCHS)
     for result in ranks(5, train_rank, case, EPOCHS):
@@ -96,7 +96,7 @@ def test_parts_without_vertices_or_neighbours(
 
 
 def by_peer(case: Case) -> dict[tuple[str, int, str, int], float]:
-    """Words of every message of an epoch, by direction, layer, op and peer."""
+    """Return the words of every message of an epoch, by direction, layer, op and peer."""
     strategy = case.strategy()
     grid = Grid.build(strategy.grid, Ledger())
     entries = Trainer(strategy, grid, case.store()).epoch().entries
@@ -111,10 +111,10 @@ def by_peer(case: Case) -> dict[tuple[str, int, str, int], float]:
 @pytest.mark.parametrize(
     ("pipeline", "kind", "hidden"), [*((each, "gcn", 10) for each in PIPELINES), ("full", "gat", 10 * HEADS)]
 )
-def test_each_peer_is_sent_what_the_partition_asks_for_in_any_pipeline(
+def test_each_peer_receives_the_rows_that_it_needs_in_every_pipeline(
     ranks, pipeline: str, kind: str, hidden: int, rounds: bool
 ) -> None:
-    """Words equal scipy's counts; gradients return as rows were sent. Rows of attention have all heads side by side."""
+    """Words equal scipy's counts; as many gradients return. With attention, rows have the width of all heads."""
     parts = 3
     case = case_of(parts, kind=kind, pipeline=pipeline, bin_nodes=7, rounds=rounds)
     store = case.store()
@@ -140,7 +140,7 @@ def test_each_peer_is_sent_what_the_partition_asks_for_in_any_pipeline(
 
 
 def rows_read(case: Case) -> tuple[range, set[int]]:
-    """The rows of A of this rank, and all rows of A that the rank reads before training."""
+    """Return the rows of A of this rank, and all rows of A that the rank reads before training."""
     store, strategy, read = case.store(), case.strategy(), set()
     adjacency = store.adjacency
 
@@ -154,13 +154,13 @@ def rows_read(case: Case) -> tuple[range, set[int]]:
 
 
 @pytest.mark.parametrize("kind", ["gcn", "gat"])
-def test_a_rank_reads_the_rows_of_its_own_part_alone(ranks, kind: str) -> None:
+def test_rank_reads_only_the_rows_of_its_own_part(ranks, kind: str) -> None:
     for rows, read in ranks(3, rows_read, case_of(bin_nodes=7, kind=kind)):
         assert read == set(rows)
 
 
 def bins_of(case: Case, priority: bool) -> list[tuple[list[int], bool]]:
-    """The vertices of every bin of this rank, and whether the bin waits for another rank."""
+    """Return the vertices of every bin of this rank, and whether the bin waits for another rank."""
     store = case.store()
     grid = Grid.build({AxisName.P: case.spec.ranks}, Ledger(recording=False))
     ctx = Context(case.spec, facts_of(store), grid, store)
@@ -174,7 +174,7 @@ def bins_of(case: Case, priority: bool) -> list[tuple[list[int], bool]]:
 
 
 @pytest.mark.parametrize("priority", [False, True])
-def test_bins_are_the_list_and_the_first_of_a_priority_list_wait_for_others(ranks, priority: bool) -> None:
+def test_bins_follow_the_list_and_only_bins_with_remote_neighbours_wait(ranks, priority: bool) -> None:
     case = case_of(2)
     store = case.store()
     rows = facts_of(store).blocks(2)[0]
@@ -193,7 +193,7 @@ def test_bins_are_the_list_and_the_first_of_a_priority_list_wait_for_others(rank
 
 
 def train(case: Case, epochs: int, late: float) -> tuple[list[float], list[torch.Tensor]]:
-    """Losses, and parameters after the last epoch; the share `late` of all messages is delayed."""
+    """Return losses, and parameters after the last epoch; a fraction `late` of all messages is delayed."""
     start, draw = collectives.exchange, random.Random()
 
     def exchange(*given: Any, **more: Any) -> Any:
@@ -229,19 +229,21 @@ def same(runs: list[list[tuple[list[float], list[torch.Tensor]]]]) -> bool:
         ),
     ],
 )
-def test_late_messages_lock_nothing_up_and_change_no_bit(pool, epochs: int, kind: str, rounds: bool) -> None:
+def test_delayed_messages_cause_no_deadlock_and_change_no_result(
+    pool, epochs: int, kind: str, rounds: bool
+) -> None:
     case = case_of(4, vertices=97, kind=kind, bin_nodes=5, rounds=rounds)
     assert same([pool.run(4, train, case, epochs, late, patience=600) for late in (0.0, 0.3)])
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
-def test_rounds_change_no_bit(ranks, pipeline: str) -> None:
+def test_rounds_give_bitwise_the_same_results(ranks, pipeline: str) -> None:
     each = [case_of(4, pipeline=pipeline, bin_nodes=5, rounds=rounds) for rounds in (False, True)]
     assert same([ranks(4, train, case, EPOCHS, 0.0) for case in each])
 
 
 def exchanges(case: Case) -> list[list[tuple[str, int, int]]]:
-    """This rank's calls of the library in an epoch, exchange by exchange: direction, peer and words."""
+    """Return this rank's library calls in an epoch, exchange by exchange: direction, peer and words."""
     start, calls = collectives.exchange, []
 
     def exchange(group: Any, sends: Any, landings: Any, *more: Any) -> Any:
@@ -261,7 +263,7 @@ def exchanges(case: Case) -> list[list[tuple[str, int, int]]]:
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize("parts", [pytest.param(2, marks=SLOW), 4])
-def test_rounds_start_the_messages_of_two_ranks_in_one_order(ranks, pipeline: str, parts: int) -> None:
+def test_rounds_start_the_messages_of_two_ranks_in_the_same_order(ranks, pipeline: str, parts: int) -> None:
     """NCCL requires that two ranks start their messages to each other in the same order."""
     by_rank = ranks(parts, exchanges, case_of(parts, pipeline=pipeline, bin_nodes=7, rounds=True))
     other = {"send": "recv", "recv": "send"}
@@ -276,7 +278,7 @@ def test_rounds_start_the_messages_of_two_ranks_in_one_order(ranks, pipeline: st
 
 
 def held(case: Case) -> tuple[dict[str, int], dict[str, int], list[torch.Tensor]]:
-    """Bytes on the device by tensor, held and by the formula; and parameters after some epochs."""
+    """Return the device bytes by tensor, held and by the formula, and the parameters after some epochs."""
     strategy = case.strategy()
     trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
     for _ in range(EPOCHS):
@@ -286,7 +288,7 @@ def held(case: Case) -> tuple[dict[str, int], dict[str, int], list[torch.Tensor]
 
 
 def with_bins_on_host(case: Case, pipeline: str = "full") -> Case:
-    """The case on a machine whose devices have a memory of their own; a test of one CPU copies within its memory."""
+    """Return the case on a machine whose devices have separate memory; a CPU copies within its memory."""
     params = {"bin_nodes": 7, "bins_on": "host", "pipeline": pipeline}
     changed = {"machine": {"name": "test", "device": "cuda"}, "strategy": {"name": "g3", "params": params}}
     return replace(case, spec=Spec.model_validate(case.spec.model_dump() | changed))
@@ -294,10 +296,10 @@ def with_bins_on_host(case: Case, pipeline: str = "full") -> Case:
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
-def test_bins_that_wait_on_the_host_take_less_of_a_device(kind: str, pipeline: str) -> None:
-    """By replays: in an epoch of many layers, less than with the matrices alone on the host.
+def test_bins_on_the_host_reduce_device_memory(kind: str, pipeline: str) -> None:
+    """In replays of an epoch with many layers, less than with only the matrices on the host.
 
-    Heads are narrow: weights of edges are then the most of a layer.
+    Heads are narrow, so that edge weights are the largest part of a layer.
     """
     case = case_of(kind=kind, layers=5, bin_nodes=7, pipeline=pipeline)
     if kind == "gat":
@@ -313,7 +315,7 @@ def test_bins_that_wait_on_the_host_take_less_of_a_device(kind: str, pipeline: s
     assert whole.peak_bytes - less.peak_bytes > matrices + 2 * WORD["float64"] * kept
 
 
-def test_the_record_says_where_bins_wait() -> None:
+def test_record_says_where_bins_are_held() -> None:
     here = case_of(1, bin_nodes=7, bins_on="host")
     for case, line in ((here, "a CPU has no memory"), (with_bins_on_host(here), "on the host")):
         strategy = case.strategy()
@@ -322,8 +324,8 @@ def test_the_record_says_where_bins_wait() -> None:
 
 
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
-def test_matrices_on_the_host_take_no_memory_of_a_device(ranks, kind: str) -> None:
-    """The machine card says that devices and host differ; the test runs on one CPU, so no matrix is copied."""
+def test_matrices_on_the_host_use_no_device_memory(ranks, kind: str) -> None:
+    """The machine card says that device and host differ; the test runs on a CPU, so matrices are not copied."""
     case = case_of(kind=kind, bin_nodes=7)
     apart = with_bins_on_host(case).spec
     on_device, on_host = (ranks(3, held, each) for each in (case, replace(case, spec=apart)))

@@ -1,4 +1,4 @@
-"""Partition-parallel strategies equal each other, or dense training by the same recurrence; all of them converge."""
+"""Partition-parallel strategies send the expected words, equal dense training by their recurrences, and learn."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ def case_of(
 
 @dataclass(frozen=True)
 class Communities(Case):
-    """The kit's graph with edges and labels of communities, which a model can learn."""
+    """The kit's graph, with edges and labels from communities, which a model can learn."""
 
     def graph(self) -> Graph:
         graph, vertices = super().graph(), torch.arange(self.vertices)
@@ -72,7 +72,7 @@ class Communities(Case):
 
 
 def exchanged(results: Sequence[RankResult]) -> list[Counter[tuple[str, int]]]:
-    """Words of boundary rows on every rank, by direction and layer."""
+    """Return the words of boundary rows on every rank, by direction and layer."""
     by_rank = []
     for result in results:
         words: Counter[tuple[str, int]] = Counter()
@@ -84,7 +84,7 @@ def exchanged(results: Sequence[RankResult]) -> list[Counter[tuple[str, int]]]:
 
 
 @pytest.mark.parametrize("order", ["aggregate_first", "combine_first"])
-def test_the_whole_boundary_is_what_sparsity_aware_cagnet_sends(ranks, order: str) -> None:
+def test_full_boundary_equals_the_words_of_sparsity_aware_cagnet(ranks, order: str) -> None:
     """Forward, the words of every rank are equal. Backward, CAGNET sends G over A^T and BNS-GCN returns gradients to
     the owners: on an undirected graph the same number of rows in all, and of one width where W comes first."""
     bns = exchanged(ranks(PARTS, train_rank, case_of("bns-gcn", order, precompute=False), 1))
@@ -99,7 +99,7 @@ def test_the_whole_boundary_is_what_sparsity_aware_cagnet_sends(ranks, order: st
 
 
 def formula_of(case: Case) -> list[Counter[tuple[str, int, str]]]:
-    """Words of an epoch on every rank, by direction, layer and tensor."""
+    """Return the words of an epoch on every rank, by direction, layer and tensor."""
     strategy, counts = case.strategy(), BlockCounts(case.store())
     by_rank = []
     for rank in range(PARTS):
@@ -113,8 +113,8 @@ def formula_of(case: Case) -> list[Counter[tuple[str, int, str]]]:
 
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
 @pytest.mark.parametrize("name", ["bns-gcn", "pipegcn"])
-def test_an_epoch_brings_each_rank_the_words_that_g3_brings_it(name: str, kind: str) -> None:
-    """All three fetch the first layer's rows of others before training, and exchange the same rows of later layers."""
+def test_words_received_in_an_epoch_equal_g3(name: str, kind: str) -> None:
+    """All three fetch the first layer's remote rows before training, and exchange the same rows of later layers."""
     once, g3 = (formula_of(case_of(each, model={"kind": kind})) for each in (name, "g3"))
     assert once == g3
     every_epoch = formula_of(case_of(name, model={"kind": kind}, precompute=False))
@@ -126,7 +126,7 @@ def test_an_epoch_brings_each_rank_the_words_that_g3_brings_it(name: str, kind: 
 
 
 def chosen(case: Case) -> str:
-    """The first layer's entry in a rank's record."""
+    """Return the first layer's entry in a rank's record."""
     strategy = case.strategy()
     return Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store()).ctx.measured.chosen[
         "first layer"
@@ -151,10 +151,10 @@ def chosen(case: Case) -> str:
     ],
     ids=str,
 )
-def test_the_record_says_when_the_first_layer_is_aggregated(
+def test_record_says_when_the_first_layer_is_aggregated(
     ranks, name: str, changes: dict[str, Any], reason: str | None
 ) -> None:
-    """The formula sends the first layer's rows in every epoch exactly if the record says so."""
+    """The formula has words for the first layer in every epoch exactly if the record says so."""
     case = case_of(name, **changes)
     lines = ranks(PARTS, chosen, case)
     assert len(lines) == PARTS and len(set(lines)) == 1
@@ -164,7 +164,7 @@ def test_the_record_says_when_the_first_layer_is_aggregated(
 
 
 @pytest.mark.parametrize("name", ["bns-gcn", "pipegcn"])
-def test_one_layer_that_is_aggregated_once_leaves_nothing_to_sample_or_to_be_stale(name: str) -> None:
+def test_one_precomputed_layer_is_exact(name: str) -> None:
     rate = {"p": 0.1} if name == "bns-gcn" else {}
     assert case_of(name, model={"layers": 1}, **rate).strategy().effective_promise is Promise.EXACT
     every_epoch = case_of(name, model={"layers": 1}, precompute=False, **rate)
@@ -172,7 +172,7 @@ def test_one_layer_that_is_aggregated_once_leaves_nothing_to_sample_or_to_be_sta
 
 
 def received(name: str, grid: dict[str, int], dataset: str, **params: Any) -> float:
-    """Words that arrive in an epoch, on all ranks."""
+    """Return the words received in an epoch by all ranks."""
     ranks, order = prod(grid.values()), {"name": dataset}
     if len(grid) == 1:
         order |= {"partition": "metis", "parts": ranks}
@@ -183,7 +183,7 @@ def received(name: str, grid: dict[str, int], dataset: str, **params: Any) -> fl
 
 
 @pytest.mark.parametrize("dataset", ["tiny-lattice", "tiny-sbm"])
-def test_with_locality_fewer_words_arrive_than_with_any_strategy_that_moves_whole_blocks(
+def test_on_graphs_with_locality_fewer_words_arrive_than_with_full_blocks(
     dataset: str,
 ) -> None:
     replicating = [
@@ -198,7 +198,7 @@ def test_with_locality_fewer_words_arrive_than_with_any_strategy_that_moves_whol
 @pytest.mark.parametrize(
     ("p", "promise"), [(1.0, Promise.EXACT), (0.1, Promise.ESTIMATOR), (0.0, Promise.APPROXIMATE)]
 )
-def test_the_promise_is_that_of_the_rate(p: float, promise: Promise) -> None:
+def test_promise_depends_on_the_sampling_rate(p: float, promise: Promise) -> None:
     assert case_of("bns-gcn", p=p).strategy().effective_promise is promise
 
 
@@ -215,7 +215,7 @@ def test_the_promise_is_that_of_the_rate(p: float, promise: Promise) -> None:
         ("gat", "aggregate_first", 1.0, {"overlap": True}),
     ],
 )
-def test_a_model_on_a_sample_is_serial_training_on_the_same_sample(
+def test_training_on_a_sample_equals_serial_training_on_the_same_sample(
     ranks, kind: str, order: str, p: float, options: dict[str, bool], directed: bool
 ) -> None:
     case = case_of("bns-gcn", order, directed, {"kind": kind}, p=p, **options)
@@ -225,7 +225,7 @@ def test_a_model_on_a_sample_is_serial_training_on_the_same_sample(
 
 
 def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
-    """The boundary words of every epoch: sent, and by the formula."""
+    """Return the boundary words of every epoch: sent, and by the formula."""
     strategy, counts = case.strategy(), BlockCounts(case.store())
     grid = Grid.build(strategy.grid, Ledger())
     trainer, words = Trainer(strategy, grid, case.store()), []
@@ -241,7 +241,7 @@ def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
     return words
 
 
-def test_every_epoch_sends_what_its_own_sample_asks_for(ranks) -> None:
+def test_each_epoch_sends_the_words_of_its_sample(ranks) -> None:
     by_rank = ranks(PARTS, words_by_epoch, case_of("bns-gcn", p=0.13), 12)
     for epochs in by_rank:
         assert [sent for sent, _ in epochs] == [formula for _, formula in epochs]
@@ -249,7 +249,7 @@ def test_every_epoch_sends_what_its_own_sample_asks_for(ranks) -> None:
 
 
 class Stale(Function):
-    """T = A_in H + A_out H', dH = A_in^T dT + A_out^T dT', where primes are of the epoch before."""
+    """T = A_in H + A_out H', dH = A_in^T dT + A_out^T dT', where primes are from the previous epoch."""
 
     @staticmethod
     def forward(saved: Any, H: Tensor, inside: Tensor, outside: Tensor, past: dict[str, Tensor]) -> Tensor:
@@ -266,7 +266,7 @@ class Stale(Function):
 
 
 def stale_losses(case: Case, epochs: int) -> list[float]:
-    """The losses of dense training by the recurrence; A X is never stale if it is computed once."""
+    """Return the losses of dense training by the recurrence; a precomputed A X is never stale."""
     store, spec = case.store(), case.spec
     A, facts = dense_matrix(store), facts_of(store)
     inside = torch.zeros_like(A)
@@ -299,7 +299,7 @@ def stale_losses(case: Case, epochs: int) -> list[float]:
 
 @pytest.mark.parametrize("precompute", [True, False])
 @pytest.mark.parametrize("directed", [False, True])
-def test_pipegcn_is_dense_training_with_the_boundary_of_the_epoch_before(
+def test_pipegcn_equals_dense_training_with_the_boundary_of_the_previous_epoch(
     ranks, directed: bool, precompute: bool
 ) -> None:
     case = case_of("pipegcn", directed=directed, precompute=precompute)
@@ -308,9 +308,9 @@ def test_pipegcn_is_dense_training_with_the_boundary_of_the_epoch_before(
 
 
 def stale_attention(case: Case, epochs: int) -> list[float]:
-    """The losses of dense attention by the recurrence: each part attends to its own rows and to past rows of others.
+    """Return the losses of dense attention by the recurrence: parts attend to own rows and to past rows of others.
 
-    The gradients of these past rows, as weights of a sum that is added to the loss, return one epoch later.
+    The gradients of these past rows return one epoch later, as weights of a sum that is added to the loss.
     """
     store, spec = case.store(), case.spec
     edges, facts = dense_matrix(store) != 0, facts_of(store)
@@ -354,7 +354,7 @@ def stale_attention(case: Case, epochs: int) -> list[float]:
 
 
 @pytest.mark.parametrize("directed", [False, True])
-def test_attention_of_pipegcn_goes_to_the_boundary_of_the_epoch_before(ranks, directed: bool) -> None:
+def test_attention_of_pipegcn_uses_the_boundary_of_the_previous_epoch(ranks, directed: bool) -> None:
     case = case_of("pipegcn", directed=directed, model={"kind": "gat", "heads": HEADS, "hidden": 4})
     expected = stale_attention(case, 8)
     for result in ranks(PARTS, train_rank, case, 8):
@@ -362,7 +362,7 @@ def test_attention_of_pipegcn_goes_to_the_boundary_of_the_epoch_before(ranks, di
 
 
 def learned(ranks: Callable[..., list[Any]], case: Case) -> float:
-    """The share of right answers on test vertices after training on communities."""
+    """Return the test accuracy after training on communities."""
     batch = 35 if case.spec.strategy.name == "cluster-gcn" else 0
     spec = case.spec.model_copy(update={"training": Training(optimizer="adam", lr=0.02, batch=batch)})
     learnable = Communities(case.name, spec, case.vertices, directed=False)
@@ -391,12 +391,12 @@ def exact(ranks) -> float:
     ],
     ids=str,
 )
-def test_what_is_not_exact_still_learns(
+def test_approximate_strategies_reach_nearly_exact_accuracy(
     ranks, exact: float, name: str, params: dict[str, Any], lost: float
 ) -> None:
-    """Most neighbours have a vertex's class. A strategy that drops no edge for good is as good as exact training.
+    """Most neighbours have a vertex's class. A strategy that drops no edge permanently is as accurate as exact ones.
 
-    With delayed aggregates DistGNN drops edges of the backward pass, unless gradients are delayed too.
+    With delayed aggregates DistGNN drops edges in the backward pass, unless gradients are delayed too.
     """
     assert exact > 0.9
     assert learned(ranks, case_of(name, **params)) > exact - lost

@@ -1,8 +1,8 @@
-"""Whatever a rank keeps on its device from one step to the next is in the formula of its strategy, or listed here.
+"""All memory that a rank keeps on its device between steps is in its strategy's formula, or listed here.
 
-A rank is replayed on shapes, where tensors of the device are those of torch's device `meta`. The bytes that live after
-training are counted as torch makes and frees them, whoever holds them. Each must be in the formula, but for gradients
-and for the exceptions, which have reasons.
+A rank is replayed on shapes, where the device is torch's `meta`. The bytes that are alive after training are counted as
+torch allocates and frees them, regardless of their owner. They must be in the formula, except for gradients and for the
+listed exceptions, each of which has a reason.
 """
 
 import gc
@@ -56,7 +56,7 @@ EPOCHS = 2
 
 
 def objects_within(roots: Iterable[Any]) -> Iterator[Any]:
-    """The objects that others lead to, but for those behind modules, classes and the globals of functions."""
+    """Return the objects reachable from others, except through modules, classes and the globals of functions."""
     seen, waiting = set[int](), list(roots)
     while waiting:
         each = waiting.pop()
@@ -71,13 +71,13 @@ def objects_within(roots: Iterable[Any]) -> Iterator[Any]:
 
 
 def memory_of(tensors: Iterable[Any]) -> dict[int, int]:
-    """The bytes of each piece of memory that shapes have."""
+    """Return the bytes of each distinct storage of meta tensors."""
     found = (each for each in tensors if isinstance(each, Tensor) and each.is_meta)
     return {x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in found}
 
 
 def excepted(operators: Any) -> dict[int, int]:
-    """The memory of the EXCEPTIONS."""
+    """Return the storages of the EXCEPTIONS."""
     roots = [
         getattr(each, name, None)
         for each in objects_within([operators])
@@ -88,7 +88,7 @@ def excepted(operators: Any) -> dict[int, int]:
 
 
 def unstated(case: Case, rank: int) -> tuple[int, list[str]]:
-    """The bytes that live after training and are in no formula, and the shapes that they may be."""
+    """Return the bytes that are alive after training but not in the formula, and shapes that they may belong to."""
     strategy, tape = case.strategy(), Tape()
     device = engine.join_world(Engine.REPLAY, RankPlace(rank, case.spec.ranks))
     try:
@@ -115,7 +115,7 @@ def unstated(case: Case, rank: int) -> tuple[int, list[str]]:
 
 
 def cases_of(name: str, *, every: bool) -> list[Case]:
-    """The kit's cases of a strategy on its grid with the most split axes; the ordinary one, or every case."""
+    """Return the kit's cases of a strategy on its grid with the most split axes: the standard case, or every case."""
     strategy: type[Strategy] = load_strategy(name)
     grids = [grid for ranks in (3, 4) for grid in _list_grids(strategy, ranks, "quick")] or _list_grids(
         strategy, 1, "quick"
@@ -139,17 +139,17 @@ def check(name: str, *, every: bool = False) -> None:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_every_byte_that_lives_on_is_in_the_formula(name: str) -> None:
+def test_memory_kept_between_steps_is_in_the_formula(name: str) -> None:
     check(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_every_byte_that_lives_on_is_in_the_formula_in_every_case(name: str) -> None:
+def test_memory_kept_between_steps_is_in_the_formula_in_every_case(name: str) -> None:
     check(name, every=True)
 
 
 @pytest.mark.parametrize("name", ["HoldsTwice", "KeepsApart"])
-def test_a_tensor_that_the_formula_does_not_know_is_seen(name: str) -> None:
+def test_tensor_that_is_not_in_the_formula_is_reported(name: str) -> None:
     with pytest.raises(AssertionError, match=r"bytes in no formula"):
         check(f"{mutants}:{name}")

@@ -1,4 +1,4 @@
-"""NeutronStar fetches or computes every needed row once, at the stated price."""
+"""NeutronStar fetches or computes every needed row once, and replicas cost the estimated flops."""
 
 import numpy as np
 import pytest
@@ -35,19 +35,19 @@ def words_of(case: Case) -> list[Words]:
 
 
 @pytest.mark.parametrize("order", ["aggregate_first", "combine_first"])
-def test_where_computing_is_worth_nothing_it_is_the_plain_halo_exchange(order: str) -> None:
+def test_zero_flops_per_word_equals_the_halo_exchange(order: str) -> None:
     assert words_of(case_of(order=order, flops_per_word=0)) == words_of(
         case_of("bns-gcn", order, precompute=False)
     )
 
 
-def test_where_computing_is_worth_anything_only_gradients_travel() -> None:
+def test_large_flops_per_word_sends_only_gradients() -> None:
     for words in words_of(case_of(flops_per_word=1e9)):
         assert {key.op for key in words} == {Op.ALL_REDUCE}
 
 
 @pytest.mark.parametrize("params", [{}, {"flops_per_word": 30}, {"flops_per_word": 1e9}, {"replicas": 0.4}])
-def test_every_row_that_a_layer_needs_is_present_once(params: dict[str, float]) -> None:
+def test_every_needed_row_is_present_once(params: dict[str, float]) -> None:
     strategy, A = case_of(**params).strategy(), ScipyCounts(case_of().store()).adjacency()
     assert isinstance(strategy, NeutronStar)
     M, some = to_scipy(A), 0
@@ -63,7 +63,7 @@ def test_every_row_that_a_layer_needs_is_present_once(params: dict[str, float]) 
 
 
 def flops_of(case: Case, rank: int) -> int:
-    """The flops of the products in the forward pass."""
+    """Return the flops of the products in the forward pass."""
     entries = replay(case.strategy(), rank, case.store()).entries
     products = (Op.SPMM, Op.GEMM)
     return sum(
@@ -74,7 +74,7 @@ def flops_of(case: Case, rank: int) -> int:
 
 
 @pytest.mark.parametrize("order", ["aggregate_first", "combine_first"])
-def test_replicas_cost_the_flops_that_they_were_priced_at(order: str) -> None:
+def test_flops_of_replicas_equal_their_estimate(order: str) -> None:
     case, A = case_of(order=order), ScipyCounts(case_of().store()).adjacency()
     strategy, lengths = case.strategy(), A.rowptr.diff()
     assert isinstance(strategy, NeutronStar)
@@ -91,7 +91,7 @@ def test_replicas_cost_the_flops_that_they_were_priced_at(order: str) -> None:
         assert flops_of(case, rank) - plain == priced > 0
 
 
-def test_costs_that_depend_on_the_edges_are_not_predicted_without_them() -> None:
+def test_replay_from_facts_only_is_refused() -> None:
     facts = Facts(4000, 60_000, 40, 8, False, 4000, 1000, exact=False)
     with pytest.raises(UserError, match="harness data build"):
         replay(admit(NeutronStar, case_of().spec, facts))

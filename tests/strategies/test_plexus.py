@@ -1,4 +1,4 @@
-"""Plexus' formulas equal counts made in the authors' code and claims of its paper; what cannot run is refused."""
+"""Plexus' formulas equal counts from the authors' code and claims of the paper; impossible specs are refused."""
 
 from collections import Counter
 from itertools import pairwise
@@ -105,7 +105,7 @@ SAGE = {"kind": "sage"}
 
 
 def by_axis(words: Words) -> dict[tuple[str, str], int]:
-    """Words by kind of call and axis."""
+    """Return words by kind of call and axis."""
     sent: Counter[tuple[str, str]] = Counter()
     for key, count in words.items():
         sent[key.op.value, key.axis] += int(count)
@@ -118,8 +118,8 @@ def authors(grid: str, vertices: int, widths: list[int]) -> dict[tuple[str, str]
     return by_axis(count_padded_words(sizes, FIRST, vertices, shapes))
 
 
-def test_words_that_the_authors_code_was_seen_to_send() -> None:
-    """403 vertices, widths 23, 30, 30, 9. The largest logits were counted apart: 135 and 202 words."""
+def test_words_equal_counts_from_the_authors_code() -> None:
+    """403 vertices, widths 23, 30, 30, 9. The words of the largest logits were counted separately: 135 and 202."""
     assert authors("3x2x1", 403, [23, 30, 30, 9]) == {
         ("all_gather", "x"): 300,
         ("all_gather", "y"): 600,
@@ -137,7 +137,7 @@ def test_words_that_the_authors_code_was_seen_to_send() -> None:
     }
 
 
-def test_words_of_the_authors_layout_at_the_size_of_products() -> None:
+def test_padded_words_equal_the_authors_code_at_the_size_of_products() -> None:
     cube = authors("4x4x4", 2_449_029, [100, 128, 128, 47])
     assert cube["all_reduce", "x"] == 73_470_961
     assert cube["all_reduce", "y"] == 79_593_540 + 612_258
@@ -149,7 +149,7 @@ def test_words_of_the_authors_layout_at_the_size_of_products() -> None:
 
 
 def test_unpadded_words_at_the_size_of_products() -> None:
-    """The sums over y have 612,258 words less than the authors': the logit of the label does not travel."""
+    """The sums over y have 612,258 words fewer than the authors', because the logit of the label is not sent."""
     strategy = ready("4x4x4")
     sent = by_axis(strategy.words(dict.fromkeys(strategy.axes, 0), BlockCounts(ShapeBlocks(PRODUCTS))))
     assert sent["all_reduce", "x"] + sent["all_reduce", "x+y"] == 69_797_413
@@ -166,8 +166,8 @@ def test_no_grid_sends_more_than_the_authors_layout(grid: str) -> None:
     assert sum(ours.values()) <= paper.value
 
 
-def test_flops_do_not_depend_on_the_grid() -> None:
-    """PLX-067: 2 nnz D / P a product; of the loss and of what is split unevenly less than a thousandth."""
+def test_flops_per_rank_are_balanced_on_every_grid() -> None:
+    """PLX-067: 2 nnz D / P per product; the loss and uneven splits add less than a thousandth."""
     widths = [100, 128, 128, 47]
     products = 2 * sum(2 * PRODUCTS.nonzeros * d for d in widths[:-1]) / 8
     dense = 3 * sum(2 * PRODUCTS.vertices * d * e for d, e in SHAPES) / 8
@@ -183,7 +183,7 @@ def test_flops_do_not_depend_on_the_grid() -> None:
     ("layers", "permutation", "blocks"),
     [(1, "none", 1), (2, "single", 2), (3, "double", 3), (5, "none", 3), (5, "double", 5), (9, "double", 6)],
 )
-def test_blocks_of_a_are_as_many_as_the_paper_says(layers: int, permutation: str, blocks: int) -> None:
+def test_number_of_blocks_of_a_equals_the_paper(layers: int, permutation: str, blocks: int) -> None:
     strategy = ready("2x3x4", model={"layers": layers}, dataset={"permutation": permutation})
     (paper,) = [line for line in strategy.published_costs() if line.quantity is Quantity.LAYOUT]
     assert paper.value == paper.ours == blocks
@@ -198,7 +198,7 @@ def test_y_is_the_fastest_axis_and_z_the_slowest() -> None:
     ]
 
 
-def test_the_words_of_a_root_term() -> None:
+def test_words_of_the_root_term_equal_a_count_by_hand() -> None:
     """24 vertices and widths of 8 on a cube of 8 ranks, counted by hand: blocks of 12 rows and 4 columns."""
     facts = Facts(24, 100, 8, 8, directed=True, labelled=24, training=9)
     counts = BlockCounts(ShapeBlocks(facts))
@@ -236,12 +236,12 @@ def test_the_words_of_a_root_term() -> None:
         ({"model": SAGE}, "or train a gcn"),
     ],
 )
-def test_refusals_say_the_way_out(asked: Any, reason: str) -> None:
+def test_refusals_name_the_setting_to_change(asked: Any, reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         ready("2x2x2", **asked)
 
 
-def test_a_partition_is_refused() -> None:
+def test_partition_is_refused() -> None:
     parts = Facts(9, 20, 3, 2, directed=False, labelled=9, training=9, bounds=(0, 4, 9))
     with pytest.raises(UserError, match="no use for a partition"):
         ready("1x2x1", parts, dataset={"partition": "metis", "parts": 2})
@@ -260,8 +260,8 @@ def test_a_partition_is_refused() -> None:
         ("1x1x64", 55.0, 72.4),
     ],
 )
-def test_the_model_is_that_of_the_authors_code(grid: str, products: float, communication: float) -> None:
-    """Milliseconds of ogbn-products on 64 Perlmutter devices; what is not padded and the loss change less than 3 %."""
+def test_predicted_times_equal_the_authors_code(grid: str, products: float, communication: float) -> None:
+    """Milliseconds of ogbn-products on 64 Perlmutter devices; padding and the loss change less than 3 %."""
     strategy, card = ready(grid), load_machine_card(ROOT, "perlmutter")
     assert card.plexus_model is not None
     assert card.links is not None
@@ -274,7 +274,7 @@ def test_the_model_is_that_of_the_authors_code(grid: str, products: float, commu
     assert 1e3 * seconds == pytest.approx(communication, rel=0.03)
 
 
-def test_its_order_of_the_grids_is_that_of_the_kernels_that_the_authors_timed() -> None:
+def test_predicted_order_of_grids_agrees_with_the_authors_measured_kernels() -> None:
     """The authors' 28 measured times of the products of ogbn-products on 64 devices, in milliseconds."""
     card = load_machine_card(ROOT, "perlmutter")
     assert card.plexus_model is not None
@@ -283,8 +283,8 @@ def test_its_order_of_the_grids_is_that_of_the_kernels_that_the_authors_timed() 
     assert spearmanr(predicted, list(TIMED.values())).statistic > 0.9
 
 
-def test_a_measured_choice_is_recorded() -> None:
-    """A rank that may choose how to multiply records its choice, layer by layer."""
+def test_measured_choice_of_product_is_recorded() -> None:
+    """A rank that chooses how to multiply records its choice for each layer."""
     store = MemoryStore(check_graph(31))
     strategy = ready("1x1x1", facts_of(store), model={"hidden": 8}, weight_gradient="measured")
     ctx = Context(strategy.spec, strategy.facts, Grid.build(strategy.grid, Ledger()), store)

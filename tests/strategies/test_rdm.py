@@ -1,4 +1,4 @@
-"""RDM moves the fewest words of all orders of products and layouts, and its decoupled model is A^L MLP(X)."""
+"""RDM moves the fewest words among all orders of products and layouts, and its decoupled model is A^L MLP(X)."""
 
 from itertools import product
 from math import inf
@@ -34,7 +34,7 @@ def rdm_of(row: int = 1, col: int = 4, params: dict[str, Any] | None = None, **m
 
 
 def widths_moved(forward: str, backward: str, before: str, after: str, f: int, h: int, needs_dH: bool) -> int:
-    """The sum of the widths of all changes of layout in a layer with A whole on every rank, by what is at hand."""
+    """Return the sum of the widths of all changes of layout in a layer with all of A on every rank."""
     total = 0
     rows = {"H"} if before == "rows" else set()
     if forward == "A first":
@@ -58,7 +58,7 @@ def widths_moved(forward: str, backward: str, before: str, after: str, f: int, h
 
 
 def fewest(shapes: list[tuple[int, int]], needs_dH: list[bool]) -> int:
-    """The least sum of widths over all orders of both directions and all layouts, one by one."""
+    """Return the minimum of the sum over all orders of both directions and all layouts."""
     orders, layouts = ("A first", "W first"), ("rows", "columns")
     best = inf
     for held in product(layouts, repeat=len(shapes)):
@@ -77,32 +77,32 @@ def fewest(shapes: list[tuple[int, int]], needs_dH: list[bool]) -> int:
 @pytest.mark.parametrize("hidden", [2, 5, 12, 40])
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
 @pytest.mark.parametrize("features", [False, True])
-def test_no_order_of_either_direction_and_no_layout_moves_fewer_words(
+def test_no_orders_and_layouts_move_fewer_words_than_the_plan(
     hidden: int, layers: int, features: bool
 ) -> None:
-    """The plan gives the backward pass the order of the transpose; no other pair of orders would move fewer words."""
+    """In the plan the backward pass is the transpose; no other pair of orders would move fewer words."""
     strategy = rdm_of(layers=layers, hidden=hidden, features=features)
     wants = [strategy.needs_dH(layer) for layer in range(layers)]
     planned = sum(strategy.count_moved_words(layer, plan) for layer, plan in enumerate(strategy.layers))
     assert planned * 4 / 3 == pytest.approx(fewest(strategy.shapes, wants))
 
 
-def test_the_order_of_the_model_is_kept_if_asked() -> None:
+def test_order_model_uses_the_order_of_the_model() -> None:
     for order, combines_first in (("aggregate_first", False), ("combine_first", True)):
         strategy = rdm_of(params={"order": "model"}, order=order)
         assert [plan.combines_first for plan in strategy.layers] == [combines_first] * 3
 
 
 def words_over(strategy: Rdm, axis: str) -> float:
-    """The words of all ranks over an axis."""
+    """Return the words of all ranks over an axis."""
     counts, ranks = ScipyCounts(Case("test", strategy.spec, vertices=N).store()), range(strategy.spec.ranks)
     tables = [strategy.words(strategy.coordinates(rank), counts) for rank in ranks]
     return sum(words for table in tables for key, words in table.items() if key.axis == axis)
 
 
 @pytest.mark.parametrize("col", [2, 3, 7])
-def test_all_ranks_together_receive_every_matrix_that_changes_its_layout_once(col: int) -> None:
-    """So the words of a rank fall with the ranks, whether the width is a multiple of them or not."""
+def test_ranks_together_receive_each_redistributed_matrix_once(col: int) -> None:
+    """So the words per rank decrease with the number of ranks, also if it does not divide the width."""
     strategy = rdm_of(col=col, layers=2)
     assert strategy.describe_plan() == "columns (A H) W rows A (H W) rows"
     moved = (
@@ -111,14 +111,14 @@ def test_all_ranks_together_receive_every_matrix_that_changes_its_layout_once(co
     assert words_over(strategy, "col") == N * moved
 
 
-def test_the_decoupled_model_moves_the_classes_alone_however_many_layers_it_has() -> None:
+def test_words_of_the_decoupled_model_do_not_depend_on_the_number_of_layers() -> None:
     for layers in (2, 5):
         strategy = rdm_of(params={"decoupled": True}, layers=layers)
         assert strategy.effective_promise is Promise.OTHER_MODEL
         assert words_over(strategy, "col") == 4 * N * CLASSES
 
 
-def test_chunks_share_out_A_and_gather_H() -> None:
+def test_chunks_split_A_and_gather_H() -> None:
     whole, chunked = rdm_of(1, 4, layers=1), rdm_of(4, 1, layers=1)
     counts = ScipyCounts(Case("test", whole.spec, vertices=N).store())
     each, *others = [whole.memory(whole.coordinates(rank), counts)[TensorName.A] for rank in range(4)]
@@ -131,10 +131,10 @@ def test_chunks_share_out_A_and_gather_H() -> None:
     assert words_over(chunked, "row") == 2 * 4 * N * CLASSES and words_over(chunked, "col") == 0
 
 
-def test_the_first_grid_has_A_whole() -> None:
+def test_grids_are_listed_by_the_number_of_chunks() -> None:
     assert [grid[ROW] for grid in Rdm.grids(12)] == [1, 2, 3, 4, 6, 12]
 
 
-def test_a_rank_without_vertices_is_refused_beyond_the_vertices() -> None:
+def test_more_ranks_than_vertices_are_refused() -> None:
     with pytest.raises(UserError, match="needs at least one vertex"):
         rdm_of(1, N + 1)

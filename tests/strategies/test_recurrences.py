@@ -1,7 +1,7 @@
-"""Training with stale, rounded or sampled rows is dense training by the recurrence that the strategy's paper states.
+"""Training with stale, rounded or sampled rows equals dense training by the recurrence in the strategy's paper.
 
 Each recurrence is written with dense matrices in double precision, and autograd multiplies by the transposes. Only data
-is shared with the strategies: initial weights, the rounding of a message, and the rows that are drawn.
+is shared with the strategies: initial weights, the rounding of messages, and the sampled rows.
 """
 
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ class Recurrence:
         return torch.zeros(())
 
     def end_epoch(self) -> None:
-        """Take notice of gradients."""
+        """Store the gradients for the next epoch."""
 
     def boundary(self, receiver: int, owner: int) -> Tensor:
         """Return the vertices of `owner` whose rows `receiver` multiplies by, in ascending order."""
@@ -266,7 +266,7 @@ TRIED: list[tuple[str, dict[str, Any], list[tuple[str, bool, str]]]] = [
     ("bns-gcn", {"p": 0.2, "precompute": False, "overlap": True}, [(FILE, True, "gcn")]),
     ("bns-gcn", {"p": 0.0}, [("block", False, "gcn")]),
 ]
-"""Each choice of parameters, with the graphs on which it is tried quickly."""
+"""The choices of parameters, each with the graphs on which the quick tests try it."""
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ TRIED: list[tuple[str, dict[str, Any], list[tuple[str, bool, str]]]] = [
     ],
     ids=str,
 )
-def test_training_is_dense_training_by_the_recurrence_of_the_paper(
+def test_training_equals_dense_training_by_the_papers_recurrence(
     ranks, name: str, params: dict[str, Any], graph: tuple[str, bool, str]
 ) -> None:
     case = case_of(name, params, *graph)

@@ -1,4 +1,4 @@
-"""SANCUS is the 1D algorithm at bound 0, to the bit; else dense training on rows of the age that its schedule says."""
+"""SANCUS with bound 0 is bitwise the 1D algorithm; otherwise it equals dense training on rows of the scheduled age."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -60,7 +60,7 @@ def trained(ranks: Any, case: Case, epochs: int) -> Sequence[RankResult]:
 
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("options", [{}, {"weight_gradient": "T", "overlap": True}], ids=str)
-def test_with_bound_0_it_is_the_1d_algorithm_to_the_bit(ranks, world: int, options: dict[str, Any]) -> None:
+def test_bound_0_is_bitwise_equal_to_cagnet_1d(ranks, world: int, options: dict[str, Any]) -> None:
     mine = trained(ranks, case_of(ranks=world, stale=0, **options), 4)
     theirs = trained(ranks, case_of("cagnet-1d", world, **options), 4)
     assert case_of(ranks=world, stale=0).strategy().effective_promise is Promise.EXACT
@@ -70,7 +70,7 @@ def test_with_bound_0_it_is_the_1d_algorithm_to_the_bit(ranks, world: int, optio
 
 
 class Kept(Function):
-    """Z = (A_in H + A_out H') W with H' as it was sent last; backward as if H' were H, as the 1D algorithm computes."""
+    """Z = (A_in H + A_out H') W, where H' was sent last; backward as if H' were H, as in the 1D algorithm."""
 
     @staticmethod
     def forward(saved: Any, H: Tensor, W: Tensor, A: Tensor, T: Tensor, keeps_T: bool) -> Tensor:
@@ -86,7 +86,7 @@ class Kept(Function):
 
 
 def dense_losses(case: Case, epochs: int, bound: int) -> list[float]:
-    """The losses of dense training where rank j's rows, seen by others, are those of epoch 0, then of every turn."""
+    """Return the losses of dense training where other ranks see rank j's rows of epoch 0, then of each of its turns."""
     store, spec, strategy = case.store(), case.spec, strategy_of(case)
     A = dense_matrix(store)
     parts = [slice(rows.start, rows.stop) for rows in strategy.blocks()]
@@ -125,7 +125,7 @@ def dense_losses(case: Case, epochs: int, bound: int) -> list[float]:
 @pytest.mark.parametrize("bound", [1, 2, 5])
 @pytest.mark.parametrize("options", [{}, {"weight_gradient": "T", "overlap": True}], ids=str)
 @pytest.mark.parametrize("directed", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_training_is_dense_training_on_rows_of_the_last_turn(
+def test_training_equals_dense_training_on_rows_of_the_last_turn(
     ranks, bound: int, options: dict[str, Any], directed: bool
 ) -> None:
     case = case_of(directed=directed, stale=bound, **options)
@@ -137,7 +137,7 @@ def test_training_is_dense_training_on_rows_of_the_last_turn(
 
 @pytest.mark.parametrize("world", [2, 3, 8])
 @pytest.mark.parametrize("bound", [0, 1, 2, 7, 20])
-def test_no_copy_is_older_than_the_bound_and_turns_are_even(world: int, bound: int) -> None:
+def test_copies_are_within_the_bound_and_turns_are_balanced(world: int, bound: int) -> None:
     strategy = strategy_of(case_of(ranks=world, stale=bound))
     for j in range(world):
         sent = [epoch for epoch in range(100) if strategy.is_broadcast(j, 1, epoch)]
@@ -150,7 +150,7 @@ def test_no_copy_is_older_than_the_bound_and_turns_are_even(world: int, bound: i
 
 
 def words_by_epoch(case: Case, epochs: int) -> tuple[list[tuple[float, float]], str]:
-    """The words of every epoch, sent and by the formula; and the rank's count of skipped broadcasts."""
+    """Return the words of every epoch, sent and by the formula, and the rank's count of skipped broadcasts."""
     strategy, counts = case.strategy(), BlockCounts(case.store())
     grid = Grid.build(strategy.grid, Ledger())
     trainer, words = Trainer(strategy, grid, case.store()), []
@@ -164,7 +164,7 @@ def words_by_epoch(case: Case, epochs: int) -> tuple[list[tuple[float, float]], 
 @pytest.mark.parametrize(
     "changes", [{}, {"model": {"order": "combine_first"}}, {"training": {"features": True}}]
 )
-def test_every_epoch_sends_the_words_of_its_own_turns(ranks, changes: dict[str, Any]) -> None:
+def test_each_epoch_sends_the_words_of_its_turns(ranks, changes: dict[str, Any]) -> None:
     case, epochs = case_of(ranks=4, stale=2, **changes), 8
     by_rank = ranks(4, words_by_epoch, case, epochs)
     for words, _ in by_rank:
@@ -178,8 +178,8 @@ def test_every_epoch_sends_the_words_of_its_own_turns(ranks, changes: dict[str, 
 
 
 @pytest.mark.parametrize("bound", [0, 1, 3])
-def test_a_prediction_is_of_an_epoch_after_the_first(bound: int) -> None:
-    """The first epoch, in which all ranks broadcast, is not what an epoch costs."""
+def test_prediction_is_for_an_epoch_after_the_first(bound: int) -> None:
+    """In the first epoch all ranks broadcast, so it is not representative."""
     case = case_of(ranks=4, stale=bound)
     strategy, store, counts = case.strategy(), case.store(), BlockCounts(case.store())
     for opened in (False, True):
@@ -190,7 +190,7 @@ def test_a_prediction_is_of_an_epoch_after_the_first(bound: int) -> None:
         assert sent == sum(words for key, words in formula.items() if key.op is Op.BROADCAST)
 
 
-def test_what_cannot_be_stale_is_exact() -> None:
+def test_promise_is_exact_if_no_row_can_be_stale() -> None:
     promised = [
         case_of(ranks=1, stale=5).strategy().effective_promise,
         case_of(stale=5, model={"layers": 1}).strategy().effective_promise,
@@ -200,7 +200,7 @@ def test_what_cannot_be_stale_is_exact() -> None:
     assert promised == [Promise.EXACT, Promise.EXACT, Promise.APPROXIMATE, Promise.APPROXIMATE]
 
 
-def test_a_rank_holds_the_rows_of_all_others() -> None:
+def test_memory_includes_the_rows_of_all_other_ranks() -> None:
     case = case_of(stale=1)
     strategy, counts = strategy_of(case), BlockCounts(case.store())
     at = strategy.coordinates(2)

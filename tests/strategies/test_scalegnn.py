@@ -1,4 +1,4 @@
-"""ScaleGNN's promises beyond the kit: sampling sends nothing, and each optimisation changes only its own quantity."""
+"""ScaleGNN samples without messages, and each optimisation changes only what it should."""
 
 from collections import Counter, defaultdict
 from math import prod
@@ -44,7 +44,7 @@ def spec_of(grid: str, model: dict[str, Any] | None = None, **params: Any) -> Sp
 
 
 def train(spec: Spec, epochs: int) -> tuple[list[float], list[Tensor], dict[Key, Amounts]]:
-    """Losses, weights, and the ledger of the first epoch, of this rank."""
+    """Return this rank's losses, weights, and ledger of the first epoch."""
     case = Case("test", spec, vertices=211)
     strategy = case.strategy()
     trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger(), wire=strategy.wire), case.store())
@@ -57,8 +57,8 @@ def train(spec: Spec, epochs: int) -> tuple[list[float], list[Tensor], dict[Key,
 
 
 @pytest.mark.parametrize("prefetch", [False, True])
-def test_sampling_sends_nothing(prefetch: bool, ranks) -> None:
-    """SGN-008, on every rank; the time of drawing is on the ledger."""
+def test_sampling_sends_no_messages(prefetch: bool, ranks) -> None:
+    """SGN-008, on every rank; the ledger has the time of sampling."""
     for _, _, entries in ranks(4, train, spec_of("1x2x2x1", prefetch=prefetch), 1):
         sampling = [(key, amounts) for key, amounts in entries.items() if key.phase in SAMPLING]
         assert sum(amounts.seconds for _, amounts in sampling) > 0
@@ -66,16 +66,16 @@ def test_sampling_sends_nothing(prefetch: bool, ranks) -> None:
         assert all(amounts.words_payload == amounts.bytes == 0 for _, amounts in sampling)
 
 
-def test_prefetching_changes_no_bit(ranks) -> None:
-    """Prefetching crosses the ends of epochs too."""
+def test_prefetching_gives_bitwise_the_same_results(ranks) -> None:
+    """Prefetching continues across epochs."""
     once, ahead = (ranks(4, train, spec_of("2x1x2x1", prefetch=prefetch), 3) for prefetch in (False, True))
     for (losses, weights, _), (others, theirs, _) in zip(once, ahead, strict=True):
         assert losses == others
         assert all(map(torch.equal, weights, theirs))
 
 
-def test_bf16_halves_the_bytes_of_sums_of_products_and_of_nothing_else(ranks) -> None:
-    """SGN-011: sums of squares, of the loss, of scales and of groups stay as they are; residuals are halved too."""
+def test_bf16_halves_only_the_bytes_of_partial_products_and_residuals(ranks) -> None:
+    """SGN-011: sums of squares, of the loss, of scales and over groups are sent in full precision."""
     full, half = (ranks(8, train, spec_of("2x2x2x1", wire=wire), 1) for wire in ("full", "bf16"))
     for (_, _, before), (_, _, after) in zip(full, half, strict=True):
         narrower = Counter[bool]()
@@ -89,7 +89,7 @@ def test_bf16_halves_the_bytes_of_sums_of_products_and_of_nothing_else(ranks) ->
         assert narrower[True] >= 10 and narrower[False] >= 5
 
 
-def test_overlap_sends_the_same_and_computes_the_same(ranks) -> None:
+def test_overlap_changes_neither_words_nor_results(ranks) -> None:
     apart, over = (ranks(4, train, spec_of("2x1x1x2", overlap=overlap), 3) for overlap in (False, True))
     for (losses, weights, before), (others, theirs, after) in zip(apart, over, strict=True):
         assert losses == others
@@ -107,16 +107,16 @@ def test_overlap_sends_the_same_and_computes_the_same(ranks) -> None:
 
 
 @pytest.mark.slow
-def test_the_fused_kernel_trains_as_the_parts_do(ranks) -> None:
+def test_fused_kernel_trains_like_separate_kernels(ranks) -> None:
     parts, fused = (ranks(2, train, spec_of("1x1x2x1", fused=fused), 3) for fused in (False, True))
     for (losses, _, _), (others, _, _) in zip(parts, fused, strict=True):
         assert losses == pytest.approx(others, rel=1e-4)
 
 
-def test_words_of_a_step_are_those_of_the_derivation() -> None:
-    """2 x 2 x 2, N = 211, B = 97, h = 12, 14 features, 10 classes, on a rank with 47 sampled rows everywhere.
+def test_words_of_a_step_equal_the_derivation() -> None:
+    """2 x 2 x 2, N = 211, B = 97, h = 12, 14 features, 10 classes, on a rank with 47 sampled rows in all blocks.
 
-    Counted once in an emulation that was equal to serial training.
+    Counted in an emulation that equals serial training.
     """
     facts = Facts(211, 1000, 14, 10, directed=True, labelled=211, training=211)
     spec = spec_of("1x2x2x2").model_copy(
@@ -161,7 +161,7 @@ def test_words_of_a_step_are_those_of_the_derivation() -> None:
         ({"dataset": {"name": "check", "permutation": "double"}}, "use single or none"),
     ],
 )
-def test_refusals_say_the_way_out(changes: dict[str, Any], reason: str) -> None:
+def test_refusals_name_the_setting_to_change(changes: dict[str, Any], reason: str) -> None:
     asked = spec_of("1x1x1x1").model_dump(mode="json") | changes
     if "training" not in changes:
         asked["training"] = {"batch": 9}
@@ -173,8 +173,8 @@ def test_refusals_say_the_way_out(changes: dict[str, Any], reason: str) -> None:
         )
 
 
-def test_blocks_of_samples_are_as_large_as_in_the_mean() -> None:
-    """From facts alone, the ranks of a group have, together, the mean of a sample's nonzeros."""
+def test_replay_from_facts_uses_the_mean_size_of_samples() -> None:
+    """The ranks of a group together have the mean number of a sample's nonzeros."""
     facts = Facts(100_003, 2_000_000, 64, 10, directed=False, labelled=100_003, training=9)
     spec = spec_of("1x2x3x1", {"hidden": 12}).model_copy(
         update={"training": spec_of("1x1x1x1").training.model_copy(update={"batch": 100_003 // 2})}
@@ -189,8 +189,8 @@ def test_blocks_of_samples_are_as_large_as_in_the_mean() -> None:
     assert flops == pytest.approx(steps * 3 * 4 * drawn * 12, rel=0.01)
 
 
-def test_a_rank_of_thousands_is_replayed_from_facts_alone() -> None:
-    """ogbn-papers100M on 2048 ranks: it sends what the formula says, and holds three blocks of the whole graph."""
+def test_one_of_2048_ranks_is_replayed_from_facts_only() -> None:
+    """ogbn-papers100M on 2048 ranks: words equal the formula, and the rank holds three blocks of the graph."""
     facts = Facts(
         111_059_956, 3_339_184_661, 128, 172, directed=False, labelled=1_546_782, training=1_207_179
     )
@@ -212,8 +212,8 @@ LEARNS = {
 
 
 @pytest.mark.parametrize("wire", ["full", "bf16"])
-def test_it_learns_and_stops_at_the_target(wire: str, tmp_path: Path, fork_server: ForkServer) -> None:
-    """The accuracy that it reaches on the smallest learnable graph with either wire; time to it is in the record."""
+def test_training_stops_at_the_target_accuracy(wire: str, tmp_path: Path, fork_server: ForkServer) -> None:
+    """It reaches the target on the smallest learnable graph with either wire, and the record has the time."""
     from harness.launch.launch import launch
     from harness.results.record import read_record
 

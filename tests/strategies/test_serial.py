@@ -1,4 +1,4 @@
-"""Serial training is PyTorch Geometric's GCN: same outputs, losses and gradients, in both orders of a convolution."""
+"""Serial training equals PyTorch Geometric's GCN in outputs, losses and gradients, in both orders of a convolution."""
 
 from typing import Any
 
@@ -69,8 +69,8 @@ def test_serial_training_equals_pyg(order: str, directed: bool) -> None:
         torch.testing.assert_close(W.grad, layer.lin.weight.grad.T, rtol=1e-11, atol=1e-15)
 
 
-def test_one_step_carries_features_along_the_edges_of_a_directed_path() -> None:
-    """0 -> 1 -> 2: A[i, j] is the weight of the edge j -> i, so that vertex 1 hears vertex 0 and never vertex 2."""
+def test_convolution_moves_features_along_directed_edges() -> None:
+    """0 -> 1 -> 2: A[i, j] is the weight of the edge j -> i, so vertex 1 receives from 0 but not from 2."""
     A, _ = normalise_adjacency(RawGraph(3, np.array([0, 1]), np.array([1, 2])), directed=True)
     dense = torch.from_numpy(to_scipy(A).todense())
     assert (dense != 0).int().tolist() == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]

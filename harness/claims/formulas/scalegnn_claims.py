@@ -47,7 +47,7 @@ OPTIMIZATIONS: tuple[TrainingSettings, ...] = (
 UNBIASED = ("tests/kernels/test_induced.py", "test_sampled_products_are_unbiased")
 HALVED = (
     "tests/strategies/test_scalegnn.py",
-    "test_bf16_halves_the_bytes_of_sums_of_products_and_of_nothing_else",
+    "test_bf16_halves_only_the_bytes_of_partial_products_and_residuals",
 )
 
 
