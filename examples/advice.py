@@ -1,4 +1,4 @@
-"""Which strategy for this graph? The fastest predicted epochs on a machine that need not be at hand.
+"""Print the strategies with the fastest predicted epochs for a graph on a machine, which need not be available.
 
 python examples/advice.py rmat-17 64 perlmutter
 """

@@ -1,4 +1,4 @@
-"""A figure of one's own: the time of each op in an epoch, from runs that this script makes.
+"""Draw a custom figure: the time of each op in an epoch, from runs that this script makes.
 
 python examples/custom_figure.py ops.svg
 """

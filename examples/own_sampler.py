@@ -1,4 +1,4 @@
-"""A sampler of one's own: a data-parallel system whose mini-batches are walks on the graph.
+"""A custom sampler: a data-parallel system whose mini-batches are random walks on the graph.
 
 harness check examples/own_sampler.py:WalkBatches --quick
 harness run --strategy examples/own_sampler.py:WalkBatches --dataset tiny-sbm --ranks 2 --set training.batch=64
@@ -21,7 +21,7 @@ from harness.strategy import MiniBatch, Promise
 
 @dataclass(frozen=True)
 class Walks(Sampler):
-    """The vertices on `size` / 2 walks of one step each: random vertices, and a neighbour of each."""
+    """Samples `size` / 2 walks of one step each: random vertices, and a neighbour of each."""
 
     seed: int
     size: int
@@ -33,15 +33,15 @@ class Walks(Sampler):
         return -(-self.vertices // (self.size * self.groups))
 
     def draw(self, step: int, group: int, graph: GraphView) -> Tensor:
-        """The vertices of the sample, ascending, each once: a function of the seed, the group and the step."""
+        """Return the distinct vertices of the sample, ascending: a function of the seed, the group and the step."""
         key = (self.seed, group, step)
         starts = sample_distinct(key, self.vertices, max(1, self.size // 2))
         if graph.A.val.is_meta:
             return starts
         starts = starts.to(graph.A.val.device)
         first, last = graph.A.rowptr[starts], graph.A.rowptr[starts + 1]
-        darts = integers(key, Purpose.SAMPLE, range(len(starts)), high=1 << 30).to(starts.device)
-        return graph.A.col[first + darts % (last - first)].long().unique()
+        numbers = integers(key, Purpose.SAMPLE, range(len(starts)), high=1 << 30).to(starts.device)
+        return graph.A.col[first + numbers % (last - first)].long().unique()
 
     def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
         S = self.draw(step, group, graph)
@@ -50,7 +50,7 @@ class Walks(Sampler):
 
 
 class WalkBatches(SampledStrategy):
-    """Walks on a graph that every rank has whole. Their chances are not divided out, so the result is biased."""
+    """Random walks on a replicated graph. Entries are not rescaled by their probabilities, so the result is biased."""
 
     name = "walk-batches"
     promise = Promise.APPROXIMATE

@@ -14,7 +14,7 @@ from harness.kernels.triton_spmm import SUMS, multiply_into
 
 PIECE = 8
 LENGTHS = (0, 3, PIECE, 1, PIECE + 1, 0, 5 * PIECE + 3, PIECE - 1, 2 * PIECE, 4, 12, 0)
-"""Empty rows, short rows, rows of one piece and a bit, of whole pieces and of many; more rows than a tile is high."""
+"""Empty and short rows, rows of slightly more than a piece, of exactly one or many pieces; more rows than a tile."""
 COLS = 23
 WIDTHS = (1, 1, 3, 16, 16, 17, 64, 64, 130, 128, 256)
 """Every second one is added to a matrix."""
@@ -102,7 +102,7 @@ def test_products_of_empty_and_nearly_empty_matrices(lengths, width):
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # numpy's, of inf times 0
 def test_non_finite_values_affect_only_their_rows():
     A, H = matrix(torch.float32), short_numbers(3, COLS, 5).float()
-    A.val[int(A.rowptr[3])] = torch.nan  # a row of one entry, beside a row of a whole piece
+    A.val[int(A.rowptr[3])] = torch.nan  # a row with one entry, next to a row with a full piece
     A.val[-1] = torch.inf
     ordinary = [i for i in range(A.rows) if i not in (3, 10)]
     assert torch.equal(multiply(A, H, None)[ordinary], chains(A, H, None)[ordinary])

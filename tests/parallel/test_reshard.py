@@ -48,7 +48,7 @@ def test_resharded_blocks_equal_the_target_layout(
             assert (arrived[down.start : down.stop, across.start : across.stop] == -1).all()
             arrived[down.start : down.stop, across.start : across.stop] = piece
         assert torch.equal(arrived, block(target, rank))
-    if len(set(sizes)) == 1 and sizes[0] > 1:  # on a cube everybody sends one block
+    if len(set(sizes)) == 1 and sizes[0] > 1:  # on a cube every rank sends one block
         for number in range(len(world)):
             assert sum(len(r) * len(c) > 0 for r, c in plans[number].sends) == 1
 

@@ -88,7 +88,7 @@ def test_larger_caches_fetch_fewer_features(name: str) -> None:
     none, some, much = (case_of(name, batch=25, fanouts=[3], share=share) for share in (0.0, 0.2, 1.0))
     assert fetched_by(none, 1) == fetched_by(plain, 1)
     assert fetched_by(much, 1) < fetched_by(some, 1) < fetched_by(none, 1)
-    if name != "massivegnn":  # it keeps rows at the boundary alone
+    if name != "massivegnn":  # it caches only boundary rows
         assert fetched_by(case_of(name, batch=25, fanouts=[3], share=3.0), 1) == 0
 
 

@@ -61,7 +61,7 @@ def test_empty_message_has_no_bytes() -> None:
 
 
 def test_variance_is_proportional_to_the_squared_step() -> None:
-    """Proportional to 1 / (2^b - 1)^2: 25 times smaller with 4 bits than with 2, 289 times smaller with 8 than with 4."""
+    """Proportional to 1 / (2^b - 1)^2: 25 times smaller with 4 bits than with 2, 289 times with 8 than with 4."""
     x = uniform_rectangle(3, Purpose.TEST, range(200), range(64), 64)
     errors = [
         float((dequantize(quantize(x, bits, (bits,)), bits, 64, torch.float64) - x).square().mean())

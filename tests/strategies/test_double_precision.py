@@ -45,13 +45,13 @@ EXACT: dict[str, dict[str, Any]] = {
 }
 """Parameters with which no strategy leaves a neighbour out, or uses an old one."""
 EVALUATED = {"pipegcn", "adaqp"}
-"""Strategies that train on what was, or on messages of few bits: on several ranks their evaluation alone is exact."""
+"""Strategies with stale rows or rounded messages: on several ranks only their evaluation is exact."""
 ELSEWHERE = {"pyg"}
 """Strategies whose library is not a dependency (tests/sampling/test_pyg.py)."""
 
 
 class Trained(NamedTuple):
-    """The results of one rank."""
+    """Results of training on one rank."""
 
     at: dict[Any, int]
     losses: list[float]

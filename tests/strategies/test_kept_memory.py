@@ -45,7 +45,7 @@ EXCEPTIONS: dict[tuple[type, str], str] = {
     ): "the samples of a bulk, drawn for many steps at once: `Strategy.sample_bytes` states them",
     (Bulk, "shapes"): "the shapes of the same samples in a replay",
 }
-"""What may live from step to step and not be in the formula, by the class of its owner and the attribute, and why.
+"""Memory that may be kept between steps without being in the formula, by owner's class and attribute, with the reason.
 
 The graphs that samplers draw from are not here: they stay on the host.
 """

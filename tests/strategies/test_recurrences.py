@@ -57,7 +57,7 @@ def case_of(name: str, params: dict[str, Any], partition: str, directed: bool, k
 
 
 class Recurrence:
-    """The convolutions of one training. `inside` are the diagonal blocks of A, and `outside` is the rest."""
+    """The convolutions of a training run. `inside` are the diagonal blocks of A, and `outside` is the rest."""
 
     def __init__(self, case: Case) -> None:
         store = case.store()
@@ -141,7 +141,7 @@ class SancusRecurrence(Recurrence):
 
 
 class RoundedRows(Function):
-    """The rows that each part multiplies by, (P, n, F): its own, and those of others as they arrive."""
+    """The rows that each part multiplies by, (P, n, F): its own rows, and the received rows of others."""
 
     @staticmethod
     def forward(saved: Any, H: Tensor, ops: "AdaQpRecurrence", at: tuple[int, int]) -> Tensor:
