@@ -343,7 +343,7 @@ def test_rendezvous_answers_while_idle_connections_hold_all_descriptors(
 
     silent.append(ask(board, ""))
     monkeypatch.setattr(socket.socket, "accept", refused)
-    board.serve()  # which returns, although a guest still waits at the door
+    board.serve()  # returns, although a connection is still waiting
     for link in silent:
         link.close()
     board.close()

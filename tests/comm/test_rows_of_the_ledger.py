@@ -10,12 +10,12 @@ from harness.comm.grid import Grid
 from harness.ledger import Amounts, AxisName, Direction, HostClock, Key, Ledger, Op, Phase, TensorName
 
 P, H = AxisName.P, TensorName.H
-LATE = 0.2  # long against what a busy machine may delay any rank by
+LATE = 0.2  # much longer than a busy machine delays a rank
 
 
 def axis_here(ledger: Ledger) -> Axis:
     axis = Grid.build({P: engine.world_size()}, ledger)[P]
-    axis.all_reduce(torch.ones(1), tensor=H)  # connects, and lines the ranks up
+    axis.all_reduce(torch.ones(1), tensor=H)  # connects and synchronizes the ranks
     ledger.start()
     return axis
 

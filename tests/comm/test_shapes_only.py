@@ -48,7 +48,7 @@ def step_for_real() -> Rows:
 
 def step_on_shapes(rank: int) -> Rows:
     engine.join_world(Engine.REPLAY, RankPlace(rank, 6))
-    grid = Grid.build(SHAPE, Ledger())  # groups are made of real numbers: before the mode
+    grid = Grid.build(SHAPE, Ledger())  # before the mode, because building groups needs real tensors
     with FakeTensorMode():
         rows = step(grid)
     engine.leave_world()

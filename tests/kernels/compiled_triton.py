@@ -62,7 +62,7 @@ READS = {
     (torch.float64, 128): "v2.b64",
     (torch.bfloat16, 256): "v4.b32",
 }
-"""By type and width, how a thread reads a row of H: by 16 bytes, or number by number where the width is odd."""
+"""How a thread reads a row of H, by type and width: 16 bytes at once, or single numbers if the width is odd."""
 
 
 @pytest.mark.parametrize(("dtype", "width"), READS, ids=str)

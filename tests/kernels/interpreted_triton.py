@@ -17,7 +17,7 @@ LENGTHS = (0, 3, PIECE, 1, PIECE + 1, 0, 5 * PIECE + 3, PIECE - 1, 2 * PIECE, 4,
 """Empty and short rows, rows of slightly more than a piece, of exactly one or many pieces; more rows than a tile."""
 COLS = 23
 WIDTHS = (1, 1, 3, 16, 16, 17, 64, 64, 130, 128, 256)
-"""Every second one is added to a matrix."""
+"""Every second product is added to a matrix."""
 
 
 def short_numbers(seed: int, *shape: int) -> torch.Tensor:
@@ -99,7 +99,7 @@ def test_products_of_empty_and_nearly_empty_matrices(lengths, width):
         assert torch.equal(multiply(A, H, Z), chains(A, H, Z))
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered")  # numpy's, of inf times 0
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # from numpy, for inf times 0
 def test_non_finite_values_affect_only_their_rows():
     A, H = matrix(torch.float32), short_numbers(3, COLS, 5).float()
     A.val[int(A.rowptr[3])] = torch.nan  # a row with one entry, next to a row with a full piece

@@ -113,7 +113,7 @@ def test_failing_kernel_is_disabled_with_a_warning(monkeypatch, way, reason):
     with pytest.warns(UserWarning, match=f"kernel 'third' is disabled on this GPU: .*{reason}"):
         multiply(A, 4)
     assert choose.offered == {}, "the library alone need not be measured"
-    multiply(A, 4)  # warns no more
+    multiply(A, 4)  # does not warn again
 
 
 def test_recorded_choice_is_reused_if_the_kernel_is_available(monkeypatch):

@@ -28,7 +28,7 @@ from tests.python_path import CHECKOUT, with_python_path
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 FULL = tiles.VECTOR_BYTES // 4 * tiles.MOST_VECTORS
-"""The float32 columns of the widest tile."""
+"""The number of float32 columns in the widest tile."""
 N = 30
 SOME_WIDTHS = (1, 3, 5, 8, 16, 41, 100, 256, FULL + 1, 2 * FULL + 9)
 

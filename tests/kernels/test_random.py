@@ -24,7 +24,7 @@ from harness.kernels.random import (
     uniform_rectangle,
 )
 
-LIKELY = 1e-6  # a sound generator fails a test at this level once in a million seeds, and ours are fixed
+LIKELY = 1e-6  # a good generator fails a test at this level for one in a million seeds; ours are fixed
 MANY = 1 << 16
 
 

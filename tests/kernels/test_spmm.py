@@ -18,7 +18,7 @@ DIRECTED = from_coo(
     torch.tensor([1.0, -2.0, 3.0, 0.5, 4.0], dtype=torch.float64),
     (4, 5),
 )
-"""Rectangular and with an empty row, so that A for A^T would be seen."""
+"""Rectangular and with an empty row, so that using A instead of A^T would be detected."""
 
 
 def dense(A: Csr) -> torch.Tensor:

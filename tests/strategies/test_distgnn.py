@@ -172,14 +172,14 @@ LATE: list[dict[str, Any]] = [
 ]
 GRAPHS = list(product(["libra", "block", "metis", "random"], [False, True], ["gcn", "sage"]))
 SYMMETRIC = ("block", False, "gcn")
-"""A symmetric matrix whose pieces are not: every choice of parameters is tried quickly on it."""
+"""A symmetric matrix whose pieces are not symmetric. The quick tests try every choice of parameters on it."""
 OTHERS = [
     ("libra", True, "gcn", 1),
     ("libra", False, "sage", 2),
     ("metis", False, "gcn", 3),
     ("random", True, "sage", 0),
 ]
-"""The other graphs that are tried quickly, each with one choice of parameters."""
+"""The other graphs of the quick tests, each with one choice of parameters."""
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
     for epoch in range(epochs):
         sent = sum(amounts.words_payload for amounts in trainer.epoch().entries.values())
         words.append((sent, sum(strategy.words_of_epoch(grid.coordinates, counts, epoch).values())))
-        trainer.evaluate()  # sums up at once, whatever is under way
+        trainer.evaluate()  # sums without a delay, whatever is in flight
     grid.drain()
     return words
 

@@ -43,7 +43,7 @@ EXACT: dict[str, dict[str, Any]] = {
     "salient": {"fanouts": EVERY_NEIGHBOUR},
     "sancus": {"stale": 0},
 }
-"""Parameters with which no strategy leaves a neighbour out, or uses an old one."""
+"""Parameters with which strategies use all neighbours, and no stale rows."""
 EVALUATED = {"pipegcn", "adaqp"}
 """Strategies with stale rows or rounded messages: on several ranks only their evaluation is exact."""
 ELSEWHERE = {"pyg"}

@@ -56,7 +56,7 @@ QUICK = [
     *(("full", *bins, False) for bins in ((1, "gcn"), (7, "sage"), (7, "gat"))),
     *(("sequential", *bins, True) for bins in ((1, "gcn"), (7, "sage"), (7, "gat"))),
 ]
-"""Every pipeline, bin size, kind of model and way of messages, of which the cross product is slow."""
+"""Every pipeline, bin size, kind of model and message mode; their cross product is a slow test."""
 EVERY = [
     (pipeline, *bins, rounds)
     for pipeline, bins, rounds in product(

@@ -157,7 +157,7 @@ def words_by_epoch(case: Case, epochs: int) -> tuple[list[tuple[float, float]], 
     for epoch in range(epochs):
         sent = sum(amounts.words_payload for amounts in trainer.epoch().entries.values())
         words.append((sent, sum(strategy.words_of_epoch(grid.coordinates, counts, epoch).values())))
-        trainer.evaluate()  # by the current rows, which no cache keeps
+        trainer.evaluate()  # uses the current rows, and does not cache them
     return words, trainer.ctx.measured.chosen["broadcasts of H"]
 
 

@@ -147,7 +147,7 @@ def test_words_of_a_step_equal_the_derivation() -> None:
     assert by_axis["z", TensorName.DH] == 282  # of the head
     assert by_axis["x", TensorName.DW] == 42 + 30  # of the projection, and of the head
     assert sum(count for key, count in found.items() if key.tensor is TensorName.DH and key.layer >= 0) == (
-        846 + 846  # summed, and resharded with what was there already
+        846 + 846  # the all_reduce, and the reshard including local elements
     )
 
 
