@@ -1,4 +1,4 @@
-"""Pages that are made from the code, and the messages that a page quotes, say what the code says."""
+"""Generated pages, and messages quoted in pages, agree with the code."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""A folder appears whole or not at all, whatever happens while it is written."""
+"""A folder is written atomically, also if writing is interrupted."""
 
 import errno
 import hashlib

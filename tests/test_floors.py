@@ -1,4 +1,4 @@
-"""The import law: a floor imports only from those below it, and nobody below the strategies knows them."""
+"""The import law: a floor imports only from floors below it, and only floors above the strategies import them."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What a checkout is before any of its code runs: pins, wheel, symlinks, licence, and the commands around them."""
+"""Packaging of a checkout: pinned versions, wheel, symlinks, licence, and commands."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Blocks cover their range once and in order, and what two ranges have in common is what sets have."""
+"""Blocks cover their range once and in order, and intersections of ranges equal those of sets."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""The emulated cluster: hosts that speak over shaped links, and a machine that is as it was."""
+"""The emulated cluster: hosts with shaped links, and clean-up of the machine."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Faults in what people write are named by the path they wrote, with the keys that are accepted there."""
+"""Validation errors name the path in the user's file, and the keys that are accepted there."""
 
 from typing import Annotated, Literal
 

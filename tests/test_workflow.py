@@ -1,4 +1,4 @@
-"""The workflow around the harness: what it runs, in what order, and what it leaves alone.
+"""The workflow: what it runs, in which order, and what it does not repeat.
 
 `harness` is played by stub_harness.py, so these tests see Snakemake, the rules and the profiles, and no
 training. A torch that cannot be imported stands first on the path: the Snakefile must not need one.

@@ -1,4 +1,4 @@
-"""A strategy's account balances, and stands beside the totals that its paper gives."""
+"""The words of a run equal the strategy's formula, and are compared with the totals in its paper."""
 
 from math import gcd
 

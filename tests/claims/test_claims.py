@@ -1,4 +1,4 @@
-"""The claims of papers: every one is judged or says why not, and verdicts follow from numbers alone."""
+"""Every claim of a paper has a verdict or a reason for its absence, and verdicts depend only on numbers."""
 
 import subprocess
 import sys

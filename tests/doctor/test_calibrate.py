@@ -1,4 +1,4 @@
-"""The calibration of a CPU, and the cards that it writes: beside what people wrote, or new."""
+"""The calibration of a CPU: its constants, and updates of existing or new machine cards."""
 
 import csv
 import json

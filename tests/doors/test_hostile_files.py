@@ -1,4 +1,4 @@
-"""Hostile names, bytes and texts: refused in one line or taken, and nothing is written outside of the datasets."""
+"""Malicious names, bytes and texts are refused in one line or handled, and no file is written outside the datasets."""
 
 import gzip
 from pathlib import Path

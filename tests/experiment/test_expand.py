@@ -1,4 +1,4 @@
-"""An experiment file becomes exactly the specs it says, each once, and its mistakes are named."""
+"""An experiment file expands to exactly its specs, each once, and errors name its mistakes."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Other programs: the content of their logs stands in our tables, marked, and any other file is refused."""
+"""Logs of other programs are read into our tables and marked, and all other files are refused."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Published archives, tiny and in their real form, fetched and built through the same code as the large ones."""
+"""Tiny archives in the published formats are fetched and built by the same code as the real ones."""
 
 import gzip
 import io

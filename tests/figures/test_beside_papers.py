@@ -1,4 +1,4 @@
-"""Claims beside a figure of a paper: which are drawn, and where."""
+"""Claims of papers are drawn next to our values: which ones, and where."""
 
 import shutil
 from collections.abc import Callable

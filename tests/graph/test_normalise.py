@@ -1,4 +1,4 @@
-"""The normalised adjacency is PyTorch Geometric's, on any edges; counts are those of sets of pairs."""
+"""The normalised adjacency equals PyTorch Geometric's for any edges, and counts equal sets of pairs."""
 
 import numpy as np
 import pytest

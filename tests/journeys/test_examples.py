@@ -1,4 +1,4 @@
-"""The scripts and notebooks of examples/ run as they stand, in a project that `harness init` makes."""
+"""The scripts and notebooks of examples/ run unchanged, in a project created by `harness init`."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The first cause of a failed run, among what ranks said, how they died, and what was only a consequence."""
+"""The cause of a failed run is found among the errors and exit codes of its ranks, and separated from consequences."""
 
 import os
 import time

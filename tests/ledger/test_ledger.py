@@ -1,4 +1,4 @@
-"""Time goes to the row where it was spent, and to no other: proved with a clock that only we move."""
+"""The ledger records time in the row where it was spent, tested with a simulated clock."""
 
 import ast
 from pathlib import Path

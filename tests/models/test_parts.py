@@ -1,4 +1,4 @@
-"""Each part of the model against PyTorch's and PyTorch Geometric's own modules, and dropout against its law."""
+"""Each part of a model equals PyTorch's or PyTorch Geometric's module, and dropout has the right distribution."""
 
 from itertools import pairwise
 from typing import Any

@@ -1,4 +1,4 @@
-"""Budgets of time: the order, what does not fit, estimates that are corrected, and processes. No clock of the wall."""
+"""Time budgets of predictions: order, exclusions, corrected estimates and processes, with a simulated clock."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A replay foresees what other ranks send, and does not charge its rank for that: a rank in a run never computes it."""
+"""A replay computes what other ranks would send without recording it for its rank, because no rank does so in a run."""
 
 from collections import Counter
 from collections.abc import Callable

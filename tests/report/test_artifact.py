@@ -1,4 +1,4 @@
-"""The archive is the same every time, its sums are right, and it holds what it says."""
+"""Archives of results are reproducible, and contain the listed files with the right checksums."""
 
 import csv
 import hashlib

@@ -1,4 +1,4 @@
-"""The tables hold every row of every record, no more and no less, failures included."""
+"""The collected tables contain exactly the rows of all records, including failed runs."""
 
 import json
 import shutil

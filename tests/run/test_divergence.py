@@ -1,4 +1,4 @@
-"""A run whose numbers are no longer finite says so, with the epoch and the first tensor, and everything survives it."""
+"""A run with non-finite values is recorded as diverged, with the epoch and the first such tensor."""
 
 from collections.abc import Callable
 from pathlib import Path

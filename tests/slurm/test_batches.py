@@ -1,4 +1,4 @@
-"""Which runs share a job, for how long, and what earlier runs say about it."""
+"""Which runs share a job, and their time limits, also with records of earlier runs."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Edge lists in the spellings that are published; a wrong line is refused by its number."""
+"""Edge lists in all published formats are read, and errors name the wrong line."""
 
 import gzip
 

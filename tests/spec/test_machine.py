@@ -1,4 +1,4 @@
-"""Cards of machines: every one loads, and no constant is negative, infinite or no number."""
+"""All machine cards load, and negative, infinite or NaN constants are refused."""
 
 from math import inf, nan
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows of an averaged graph are means, by scipy, in every rectangle; and shapes are enough."""
+"""Rows of an averaged graph equal scipy's means in every rectangle, and the code runs on meta tensors."""
 
 import numpy as np
 import pytest

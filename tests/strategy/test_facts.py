@@ -1,4 +1,4 @@
-"""Facts of a partitioned graph: its parts are its blocks, in a store and in shapes alone."""
+"""In the facts of a partitioned graph the blocks are its parts, both with a store and on shapes only."""
 
 import torch
 
