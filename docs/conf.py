@@ -1,6 +1,6 @@
-"""The site: `make docs` builds it from the pages of the repository, where a link that leads nowhere is an error.
+"""The site: `make docs` builds it from the pages of the repository, and treats broken links as errors.
 
-The source folder is the repository itself, so pages are read where they stand, and a link to README.md or to a page of
+The source folder is the repository itself, so pages are not copied, and a link to README.md or to a page of
 benchmarks/results is a link between two pages of the site.
 """
 

@@ -27,7 +27,7 @@ WIDTH, HEIGHT, GAP, RISE = 1.0, 0.32, 0.16, 0.62  # inches
 
 
 class Room(NamedTuple):
-    """A folder of code, or a single file."""
+    """A package of the harness, or a single module."""
 
     name: str
     about: str
@@ -35,7 +35,7 @@ class Room(NamedTuple):
 
 
 def rooms() -> dict[str, Room]:
-    """Every room of the harness, and the strategies as one."""
+    """Return every room of the harness, with the strategies as one room."""
     places = [path for path in (ROOT / "harness").iterdir() if path.is_dir() or path.suffix == ".py"]
     all_rooms = [_room(path.resolve()) for path in places if not path.name.startswith("__")]
     return {room.name: room for room in sorted(all_rooms)}
@@ -51,7 +51,7 @@ def _room(path: Path) -> Room:
 
 
 def _imported(file: Path) -> set[str]:
-    """The rooms that a file imports from at run time; imports for types alone do not count."""
+    """Return the rooms that a file imports from at run time; imports only for types do not count."""
     tree = ast.parse(file.read_text())
     typing_only = {
         id(node)
@@ -78,7 +78,7 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def floors(house: dict[str, Room]) -> list[list[str]]:
-    """The rooms floor by floor, from the ground up; neighbours share the rooms below."""
+    """Return the rooms by floor, from the bottom up, ordered so that neighbours import from the same rooms."""
     height: dict[str, int] = {}
 
     def level(name: str) -> int:
@@ -102,7 +102,7 @@ def _middle(place: dict[str, float], names: frozenset[str]) -> float:
 
 
 def arrows(house: dict[str, Room]) -> list[tuple[str, str]]:
-    """Pairs of a room and an imported room, without pairs that follow from others."""
+    """Return pairs of a room and an imported room, without pairs that follow from others."""
     below = {name: _below(house, name) for name in house}
     return [
         (name, used)
@@ -113,7 +113,7 @@ def arrows(house: dict[str, Room]) -> list[tuple[str, str]]:
 
 
 def _below(house: dict[str, Room], name: str) -> set[str]:
-    """All rooms that a room imports from, directly or not."""
+    """Return all rooms that a room imports from, directly or indirectly."""
     return {*house[name].uses} | {deep for used in house[name].uses for deep in _below(house, used)}
 
 
@@ -147,7 +147,7 @@ def drawn(house: dict[str, Room]) -> Figure:
 
 
 def listed(house: dict[str, Room]) -> str:
-    """The rooms as a table, from the top floor down."""
+    """Return the rooms as a table, from the top floor down."""
     rows = [
         f"| {level} | `{name}` | {house[name].about} |"
         for level, floor in reversed(list(enumerate(floors(house), start=1)))
@@ -157,14 +157,14 @@ def listed(house: dict[str, Room]) -> str:
 
 
 def page(text: str, house: dict[str, Room]) -> str:
-    """The page with a new list of rooms."""
+    """Return the page with a new list of rooms."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}{listed(house)}{END}{after}"
 
 
 def made() -> dict[Path, bytes]:
-    """Both files."""
+    """Return the contents of both files."""
     house = rooms()
     with styled():
         picture = rendered(drawn(house), "svg", "architecture", "imports of the code")

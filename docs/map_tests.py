@@ -1,4 +1,4 @@
-"""Writes the table of the tests into docs/maintainers.md: for each folder what it holds, its tests, and their seconds.
+"""Write the table of the tests into docs/maintainers.md: tests, seconds and a description for each folder.
 
 make test test-map
 """
@@ -32,29 +32,29 @@ def main() -> None:
 
 
 def read(report: Path) -> list[Timed]:
-    """The cases of a JUnit report; none if there is no report."""
+    """Return the cases of a JUnit report, or an empty list if there is no report."""
     if not report.is_file():
         return []
     return [timed(case) for case in ElementTree.parse(report).getroot().iter("testcase")]
 
 
 def with_table(page: str, tests: list[Timed]) -> str:
-    """The page with the table of these tests in the place of the one before."""
+    """Return the page with its table replaced by a table of these tests."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}{table(tests)}\n{END}{rest.partition(END)[2]}"
 
 
 def timed(case: ElementTree.Element) -> Timed:
-    """A case of a JUnit report, in which a module is a dotted name: tests.cli.test_data.
+    """Return a case of a JUnit report, in which a module is a dotted name: tests.cli.test_data.
 
-    A module that was skipped as a whole is a case of its own, without a class.
+    A skipped module is a separate case, without a class.
     """
     _, place, *_ = (case.attrib["classname"] or case.attrib["name"]).split(".")
     return Timed(place, float(case.attrib["time"]))
 
 
 def table(tests: list[Timed]) -> str:
-    """A row for each folder, the one that takes longest first."""
+    """Return a table with a row for each folder, the slowest first."""
     by_place: dict[str, list[float]] = defaultdict(list)
     for test in tests:
         by_place[test.place].append(test.seconds)
@@ -67,7 +67,7 @@ def table(tests: list[Timed]) -> str:
 
 
 def first_law(place: str) -> str:
-    """The first line of the first docstring among the files of a place."""
+    """Return the first line of the first docstring in a folder or file of tests."""
     folder = ROOT / "tests" / place
     files = sorted(folder.glob("test_*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
     lines = [ast.get_docstring(ast.parse(path.read_text())) or "" for path in files]

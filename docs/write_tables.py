@@ -1,4 +1,4 @@
-"""The page docs/tables.md, made from the schema: `python docs/write_tables.py > docs/tables.md`."""
+"""Print the page docs/tables.md from the schema: `python docs/write_tables.py > docs/tables.md`."""
 
 from harness.results.schema import CLAIMS, RUN_TABLES, RUNS, SCHEMA, TableSchema
 
@@ -34,7 +34,7 @@ timed.groupby(["strategy.name", "ranks", "phase", "op"]).seconds.sum()
 
 
 def dictionary() -> str:
-    """The whole page."""
+    """Return the page."""
     sections = [_section(table) for table in (RUNS, *RUN_TABLES.values(), CLAIMS)]
     return "\n".join([HEADER, *sections])
 
@@ -51,7 +51,7 @@ def _section(table: TableSchema) -> str:
 
 
 def _opening(part: str, *, first: bool) -> list[str]:
-    """The head of a table of columns, below the name of the part if the part has a name."""
+    """Return the header of a table of columns, after the name of the part if it has one."""
     heading = [f"{PARTS[part]}:", ""] if part in PARTS else []
     return [*([] if first else [""]), *heading, "| column | type | meaning |", "| --- | --- | --- |"]
 

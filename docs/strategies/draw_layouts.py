@@ -1,4 +1,4 @@
-"""Draws who holds what of A and of H, asked of the strategies themselves: the pictures of docs/strategies.
+"""Draw the pictures of docs/strategies: the blocks of A and H on each rank, computed by the strategies.
 
     python docs/strategies/draw_layouts.py
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def made() -> dict[Path, bytes]:
-    """Every picture, by its file."""
+    """Return every picture, by its file."""
     files = {}
     for name, draws in PICTURES.items():
         with styled():
@@ -84,7 +84,7 @@ def block_figure(name: str, grid: dict[str, int]) -> Figure:
 
 
 def table_of_blocks(dense: str, *rows: tuple[str, str, dict[str, int], dict[str, Any]]) -> Figure:
-    """A row of A and the dense matrix for each of some strategies, with a title."""
+    """Draw a row with A and the dense matrix for each strategy, with a title."""
     figure = Figure(figsize=(4.6, 2.75 * len(rows)), layout="constrained")
     for axes, (title, name, grid, params) in zip(
         figure.subplots(len(rows), 2, width_ratios=[VERTICES, WIDTH]), rows, strict=True
@@ -106,7 +106,7 @@ def draw_blocks(axes: Any, strategy: RowStrategy, title: str = "A", dense: str =
 
 
 def layer_figure(name: str, grid: dict[str, int]) -> Figure:
-    """A, the input H and the weights of three layers: the next ones begin again."""
+    """Draw A, the input H and the weights of three layers, after which the layouts repeat."""
     strategy: Plexus | ScaleGNN = strategy_of(name, grid)
     figure = Figure(figsize=(5.6, 8.2), layout="constrained")
     for layer, row in enumerate(figure.subplots(3, 3, width_ratios=[VERTICES, WIDTH, WIDTH])):
@@ -160,7 +160,7 @@ def bare(axes: Axes, shape: tuple[int, int], title: str) -> None:
 
 
 def boundary_figure(name: str, ranks: int) -> Figure:
-    """The nonzeros of a ring of four communities, and the rows that each rank sends and receives."""
+    """Draw the nonzeros of a ring of four communities, and the rows that each rank sends and receives."""
     strategy: RowStrategy = strategy_of(name, {"p": ranks})
     store = MemoryStore(communities(ranks))
     A, counts = store.adjacency(range(store.n), range(store.n)), BlockCounts(store)
@@ -189,13 +189,13 @@ def boundary_figure(name: str, ranks: int) -> Figure:
 
 
 def count_of(rows: dict[int, int]) -> str:
-    """The numbers of rows, each with the rank that it comes from or goes to."""
+    """Return the numbers of rows, each with the rank that sends or receives them."""
     some = {peer: number for peer, number in rows.items() if number}
     return ", ".join(f"{number} (rank {peer})" for peer, number in some.items()) or "none"
 
 
 def communities(parts: int) -> Graph:
-    """Paths of equal length, each with some chords, joined into a ring by one edge each; and one edge across."""
+    """Return a graph of paths of equal length with some chords, joined into a ring by single edges, and one edge across."""
     size = VERTICES // parts
     edges = [(i, i + 1) for part in range(parts) for i in range(part * size, (part + 1) * size - 1)]
     edges += [(part * size, part * size + 3) for part in range(parts)]
