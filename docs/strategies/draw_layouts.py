@@ -195,7 +195,7 @@ def count_of(rows: dict[int, int]) -> str:
 
 
 def communities(parts: int) -> Graph:
-    """Return a graph of paths of equal length with some chords, joined into a ring by single edges, and one edge across."""
+    """Return a graph of equal paths with some chords, joined into a ring by single edges, with one edge across."""
     size = VERTICES // parts
     edges = [(i, i + 1) for part in range(parts) for i in range(part * size, (part + 1) * size - 1)]
     edges += [(part * size, part * size + 3) for part in range(parts)]
