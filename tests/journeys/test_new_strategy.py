@@ -92,8 +92,8 @@ def test_the_kit_leads_from_the_skeleton_of_the_full_graph_to_the_end(tmp_path: 
     code = changed(
         code,
         (
-            'add them up (`reduce_all_gradients`)."""\n',
-            'add them up."""\n        reduce_all_gradients(weights, self.over)\n',
+            'sum them (`reduce_all_gradients`)."""\n',
+            'sum them."""\n        reduce_all_gradients(weights, self.over)\n',
         ),
         ("dense_bytes\n", "dense_bytes, reduce_all_gradients\n"),
     )
@@ -120,8 +120,8 @@ def test_the_kit_leads_from_the_skeleton_of_mini_batches_to_the_end(tmp_path: Pa
     code = changed(
         code,
         (
-            'add them up (`reduce_all_gradients`)."""\n',
-            'add them up."""\n        reduce_all_gradients(weights, self.replicas)\n',
+            'sum them (`reduce_all_gradients`)."""\n',
+            'sum them."""\n        reduce_all_gradients(weights, self.replicas)\n',
         ),
         ("dense_bytes\n", "dense_bytes, reduce_all_gradients\n"),
     )
