@@ -14,7 +14,9 @@ from tests.python_path import CHECKOUT, with_python_path
 
 PAGE = (CHECKOUT / "docs" / "architecture.md").read_text()
 SECTION = PAGE[
-    PAGE.index("## Five changes, step by step") : PAGE.index("Decisions that a reader will question")
+    PAGE.index("## Five changes, step by step") : PAGE.index(
+        "[adr/](adr/README.md) explains design decisions"
+    )
 ]
 PARAMETER, COLUMN, FIGURE, MACHINE, MISTAKE = SECTION.split("\n### ")[1:]
 
