@@ -12,18 +12,18 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int, ending: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
-    """Return a `preexec_fn` with which the kernel sends a signal to the child when the parent dies.
+    """Return a `preexec_fn` with which the kernel sends the signal `ending` to the child when the parent dies.
 
     For the kernel the parent is the thread that forked, so that thread must outlive the child.
     """
-    libc = CDLL(None)
+    libc = CDLL(None)  # loaded before the fork, after which little is safe
 
-    def ask() -> None:
+    def request_signal() -> None:
         libc.prctl(PR_SET_PDEATHSIG, ending)
         if os.getppid() != parent:
             os._exit(1)
 
-    return ask
+    return request_signal
 
 
 @contextmanager
@@ -33,11 +33,9 @@ def kill_group_on_exit(group: int) -> Iterator[None]:
     `die_with_parent` only reaches direct children. To kill their children too, a small shell waits until the end of
     this process closes the pipe between the two.
     """
-    words = ["/bin/sh", "-c", f"read -r _; kill -s KILL -- -{group}"]
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
-    ) as guard:
+    command = ["/bin/sh", "-c", f"read -r _; kill -s KILL -- -{group}"]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=pipe, stdout=null, stderr=null, start_new_session=True) as guard:
         try:
             yield
         finally:
@@ -47,8 +45,8 @@ def kill_group_on_exit(group: int) -> Iterator[None]:
 
 
 @contextmanager
-def ending_on_sigterm() -> Iterator[None]:
-    """A SIGTERM ends the block as an interrupt does, so that it ends its children and cleans up."""
+def exit_on_sigterm() -> Iterator[None]:
+    """Turn a SIGTERM into SystemExit within the block, so that the block ends its children and cleans up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

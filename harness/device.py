@@ -44,10 +44,9 @@ def gpu_build() -> str | None:
 
 
 def pairs_without_peer_access() -> list[tuple[int, int]]:
-    """Return the pairs of GPUs whose first cannot access the memory of the second."""
-    return [
-        pair for pair in combinations(range(gpu_count()), 2) if not torch.cuda.can_device_access_peer(*pair)
-    ]
+    """Return the pairs of GPUs of which the first cannot access the memory of the second."""
+    pairs = combinations(range(gpu_count()), 2)
+    return [pair for pair in pairs if not torch.cuda.can_device_access_peer(*pair)]
 
 
 def use_gpu(index: int) -> torch.device:
@@ -99,7 +98,6 @@ def gpu_utilisation(device: torch.device) -> float:
 
 
 # Memory.
-
 
 # A replay has no device, so a custom operator represents a copy between host and device.
 OPERATORS = Library("harness", "FRAGMENT")
@@ -169,35 +167,36 @@ NO_FIXED_ORDER = "does not have a deterministic implementation"
 
 @contextmanager
 def prefer_determinism() -> Iterator[set[str]]:
-    """Use deterministic algorithms where torch has them. Yields a set that collects the operations without one.
+    """Use deterministic algorithms where torch has them. Yields a set that collects the nondeterministic operations.
 
     Operations without a deterministic implementation run as usual, without a warning. Deterministic ones may take more
     time and memory, so this is not the default. cuBLAS reads its setting when it is first used.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    was_enabled = torch.are_deterministic_algorithms_enabled()
+    was_warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     memory: Any = torch.utils.deterministic
-    fills = memory.fill_uninitialized_memory
-    without: set[str] = set()
+    was_filling = memory.fill_uninitialized_memory
+    nondeterministic: set[str] = set()
     with warnings.catch_warnings():
         show = warnings.showwarning
 
         def collect(message: Warning | str, *place: Any) -> None:
             operation, found, _ = str(message).partition(f" {NO_FIXED_ORDER}")
-            without.add(operation) if found else show(message, *place)
+            if found:
+                nondeterministic.add(operation)
+            else:
+                show(message, *place)
 
         warnings.filterwarnings("always", f".* {NO_FIXED_ORDER}")
         warnings.showwarning = collect  # type: ignore[assignment]
         torch.use_deterministic_algorithms(True, warn_only=True)
         memory.fill_uninitialized_memory = False  # uninitialised memory is never read
         try:
-            yield without
+            yield nondeterministic
         finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-            memory.fill_uninitialized_memory = fills
+            torch.use_deterministic_algorithms(was_enabled, warn_only=was_warn_only)
+            memory.fill_uninitialized_memory = was_filling
 
 
 # Time, and streams.
@@ -265,7 +264,7 @@ def has_graph_events() -> bool:
 
 
 class SideStream:
-    """A second stream of a GPU, next to the current one on which it trains."""
+    """A second stream of a GPU, which runs work concurrently with the current stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)

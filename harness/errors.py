@@ -83,9 +83,9 @@ def environment_error(error: OSError) -> UserError | RunError | None:
     return kind(f"{clip_middle(place, 200)}: {error.strerror}. {way_out}")
 
 
-def clip_middle(text: str, most: int) -> str:
-    """Shorten text to `most` characters by replacing its middle with an ellipsis."""
-    if len(text) <= most:
+def clip_middle(text: str, max_length: int) -> str:
+    """Shorten text to `max_length` characters by replacing its middle with an ellipsis."""
+    if len(text) <= max_length:
         return text
-    end = (most - 1) // 2
-    return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"
+    end = (max_length - 1) // 2
+    return f"{text[: max_length - 1 - end]}…{text[len(text) - end :]}"

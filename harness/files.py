@@ -25,7 +25,7 @@ from harness.errors import FORBIDDEN, FULL, RunError, UserError, find_way_out
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_HEADERS = threading.Lock()
+_HEADER_LOCK = threading.Lock()
 
 IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 
@@ -70,7 +70,7 @@ def replace_files(files: Mapping[Path, bytes], way_out: str = RESULTS) -> None:
 def atomic_folder(
     folder: Path, last: str, way_out: str = RESULTS, *, replace: bool = False
 ) -> Iterator[Path]:
-    """Yield a hidden folder to fill, and rename it to `folder` at the end of the block. An error leaves nothing.
+    """Yield a hidden folder to fill, and rename it to `folder` at the end of the block. On an error, remove it.
 
     `last` is the file that is written last: a folder that contains it is complete.
     """
@@ -110,9 +110,8 @@ def publish_folder(partial: Path, folder: Path, last: str, *, replace: bool) -> 
             raise RunError(f"{folder} is in the way: it has no {last}. Remove it.")
         if not replace:
             break
-        shutil.rmtree(
-            aside, ignore_errors=True
-        )  # another writer was faster, and its folder steps aside in turn
+        # Another writer was faster, so its folder is moved away in the next attempt.
+        shutil.rmtree(aside, ignore_errors=True)
     shutil.rmtree(aside, ignore_errors=True)
     sync_folder(folder.parent)
 
@@ -163,32 +162,32 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def read_regular_file(path: Path, most: int) -> bytes:
-    """Read a file. Raises an OSError for more than `most` bytes, and for pipes and devices, which may never end."""
+def read_regular_file(path: Path, max_bytes: int) -> bytes:
+    """Read a file. Raises OSError for more than `max_bytes`, and for pipes and devices, which may never end."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes:,} bytes", str(path))
     return data
 
 
-def read_tail(path: Path, most: int) -> str:
-    """Return the last `most` bytes of a file as text, empty if there is no file. A log may be larger than memory."""
+def read_tail(path: Path, max_bytes: int) -> str:
+    """Return the last `max_bytes` of a file as text, or an empty string without a file. Logs may exceed the memory."""
     try:
         with path.open("rb") as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - most, 0))
-            return file.read(most).decode(errors="replace")
+            file.seek(max(file.seek(0, os.SEEK_END) - max_bytes, 0))
+            return file.read(max_bytes).decode(errors="replace")
     except FileNotFoundError:
         return ""
 
 
-def read_head(path: Path, most: int) -> str:
-    """Return the first `most` bytes of a file as text."""
+def read_head(path: Path, max_bytes: int) -> str:
+    """Return the first `max_bytes` of a file as text."""
     with path.open("rb") as file:
-        return file.read(most).decode(errors="replace")
+        return file.read(max_bytes).decode(errors="replace")
 
 
 def hash_file(path: Path) -> str:
@@ -197,7 +196,7 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def complete_folders(under: Path) -> list[Path]:
+def list_complete_folders(under: Path) -> list[Path]:
     """Return the complete folders in a folder, sorted. Hidden folders are unfinished."""
     return sorted(path for path in under.glob("[!.]*") if path.is_dir())
 
@@ -214,14 +213,14 @@ def temporary_path(path: Path) -> Path:
 
 OWNER = r"(?P<host>.+)-(?P<realm>[0-9a-f]{8})-(?P<pid>[0-9]{1,9})-(?P<start>[0-9]{1,20})"
 UNFINISHED = re.compile(rf"\..+\.{OWNER}\.[0-9a-f]{{8}}\.part(\.json)?")
-"""The names that `temporary_path` returns. A download keeps its state next to such a file."""
+"""The names that `temporary_path` returns. A download keeps its state in a .json file next to such a file."""
 FORGOTTEN = 30 * 24 * 3600.0
-"""Seconds without a change after which a file of a process that cannot be checked counts as left over."""
+"""Seconds without a change after which a file counts as abandoned if its process cannot be checked."""
 
 
 def owner_tag() -> str:
     """Return the tag of this process in the names of its unfinished files, by which `is_abandoned` checks on it."""
-    return f"{platform.node()}-{_pid_namespace()}-{os.getpid()}-{_process_start(os.getpid()) or 0}"
+    return f"{platform.node()}-{_pid_namespace()}-{os.getpid()}-{process_start_ticks(os.getpid()) or 0}"
 
 
 def scratch_names(prefix: str) -> re.Pattern[str]:
@@ -269,7 +268,7 @@ def is_abandoned(path: Path) -> bool:
         return True
     except PermissionError:
         pass  # the process of another user, whose start time may be hidden
-    start = _process_start(int(owner["pid"]))
+    start = process_start_ticks(int(owner["pid"]))
     return start is not None and start != int(owner["start"])
 
 
@@ -283,7 +282,7 @@ def _pid_namespace() -> str:
     return hashlib.sha256(" ".join(words).encode()).hexdigest()[:8]
 
 
-def _process_start(pid: int) -> int | None:
+def process_start_ticks(pid: int) -> int | None:
     """Return the start time of a process in kernel ticks; None if it cannot be read."""
     try:  # the second field is the name of the program, which may contain anything
         return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
@@ -319,14 +318,19 @@ def is_plain_file(path: Path) -> bool:
         return False
 
 
-def make_private_folder(folder: Path) -> Path:
-    """Create `folder` if needed and return it: owned by this user, not a link, and not writable by others.
+def is_private_folder(folder: Path) -> bool:
+    """Return True if `folder` is owned by this user, not a link, and not writable by others."""
+    return is_own(folder, stat.S_ISDIR) and not folder.lstat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
-    If another user owns it, return a new folder with a random name next to it.
+
+def make_private_folder(folder: Path) -> Path:
+    """Create `folder` if needed and return it.
+
+    If it is not private, as when another user made it first, return a new folder with a random name next to it.
     """
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    if is_own(folder, stat.S_ISDIR) and not folder.lstat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if is_private_folder(folder):
         return folder
     return Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
 
@@ -337,28 +341,33 @@ def explain_os_errors(path: Path, way_out: str = RESULTS, kept: str = KEPT) -> I
     try:
         yield
     except OSError as error:
-        raise _explain(error, path, way_out, kept) from error
+        raise _make_readable(error, path, way_out, kept) from error
 
 
 @contextmanager
-def naming_full_disk(folder: Path, way_out: str = RESULTS) -> Iterator[None]:
-    """Name the folder in the error of a full disk, because the system gives no path when a write fails."""
+def explain_full_disk(folder: Path, way_out: str = RESULTS) -> Iterator[None]:
+    """Convert the error of a full disk to one that names `folder`: the system gives no path when a write fails."""
     try:
         yield
     except OSError as error:
         if error.errno not in FULL:
             raise
-        raise _explain(error, folder, way_out, KEPT) from error
+        raise _make_readable(error, folder, way_out, KEPT) from error
 
 
 def check_free_space(folder: Path, needs: int) -> None:
     """Raise a RunError if a folder will not fit on the disk. The folder need not exist yet."""
-    place = next(parent for parent in folder.absolute().parents if parent.is_dir())
-    free = shutil.disk_usage(place).free
-    if free < needs:
+    free = _free_bytes(folder)
+    if free is not None and free < needs:
         raise RunError(
             f"{folder.parent} has {free:,} bytes free, but {folder.name} needs {needs:,}. Free some, or {DATASETS}."
         )
+
+
+def _free_bytes(path: Path) -> int | None:
+    """Return the free bytes of the disk on which `path` would be created; None if no parent of it is a folder."""
+    parent = next((parent for parent in path.absolute().parents if parent.is_dir()), None)
+    return None if parent is None else shutil.disk_usage(parent).free
 
 
 def _has_content(path: Path, data: bytes) -> bool:
@@ -368,37 +377,35 @@ def _has_content(path: Path, data: bytes) -> bool:
         return False
 
 
-def _explain(error: OSError, path: Path, way_out: str, kept: str) -> UserError | RunError:
+def _make_readable(error: OSError, path: Path, way_out: str, kept: str) -> UserError | RunError:
     reason = error.strerror or str(error)
     if error.errno in FULL:
         return RunError(
-            f"{path} could not be written: {reason}{_space_left(path)}. {kept} Free some space or {way_out}, then "
-            "repeat."
+            f"{path} could not be written: {reason}{_describe_free_space(path)}. {kept} Free some space or {way_out}, "
+            "then repeat."
         )
     if error.errno in FORBIDDEN:
         return UserError(
-            f"{path} cannot be written: {reason}{_error_place(error, path)}. Nothing was changed. Make the folder "
+            f"{path} cannot be written: {reason}{_describe_place(error, path)}. Nothing was changed. Make the folder "
             f"writable, or {way_out}."
         )
     if error.errno in IN_THE_WAY:
         return UserError(
-            f"{path} cannot be written: something of another kind is in the way{_error_place(error, path)} ({reason}). "
-            f"Move it, or {way_out}."
+            f"{path} cannot be written: something of another kind is in the way{_describe_place(error, path)} "
+            f"({reason}). Move it, or {way_out}."
         )
     _, more = find_way_out(error) or (RunError, "")
     return RunError(f"{path} could not be written: {reason}. {kept} {more}".rstrip())
 
 
-def _error_place(error: OSError, path: Path) -> str:
-    """Return the path of an error, unless it is `path` itself."""
+def _describe_place(error: OSError, path: Path) -> str:
+    """Return ` at PATH` for the path in an error, or an empty string if it is `path` itself."""
     return f" at {error.filename}" if error.filename not in (None, str(path)) else ""
 
 
-def _space_left(path: Path) -> str:
-    place = next((folder for folder in path.absolute().parents if folder.is_dir()), None)
-    if place is None:
-        return ""
-    return f" ({shutil.disk_usage(place).free / 2**20:.0f} MiB are free there)"
+def _describe_free_space(path: Path) -> str:
+    free = _free_bytes(path)
+    return "" if free is None else f" ({free / 2**20:.0f} MiB are free there)"
 
 
 def map_array(path: Path, mode: Literal["r", "c"]) -> "NDArray[Any]":
@@ -408,5 +415,5 @@ def map_array(path: Path, mode: Literal["r", "c"]) -> "NDArray[Any]":
     """
     import numpy as np
 
-    with _HEADERS:
+    with _HEADER_LOCK:
         return np.load(path, mmap_mode=mode, allow_pickle=False)  # type: ignore[no-any-return]

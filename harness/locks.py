@@ -8,18 +8,19 @@ need a lock to be shared by the processes of a machine go to a local file system
 
 import fcntl
 import os
-import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from harness.errors import UserError
+from harness.files import is_private_folder
 
 MEMORY = Path("/dev/shm")
 MOUNTS = Path("/proc/self/mountinfo")
+"""The table of mounts, as described in proc_pid_mountinfo(5)."""
 
 
 def has_locks(folder: Path) -> bool:
@@ -43,32 +44,42 @@ def find_lockable_path(path: Path) -> Path:
         folder = place / f"harness-{os.getuid()}-locks"
         with suppress(OSError):
             folder.mkdir(mode=0o700, exist_ok=True)
-            if _is_private(folder) and has_locks(folder):
+            if is_private_folder(folder) and has_locks(folder):
                 return folder / f".{path.name}.{owner}.{digest}.part"
     raise UserError(
-        f"{path.parent} is on a file system without locks ({file_system(path)}), and so are the local folders "
+        f"{path.parent} is on a file system without locks ({describe_mount(path)}), and so are the local folders "
         f"({', '.join(map(str, places))}), or they are not writable. Ranks on one machine need a locked file to meet: "
         "set TMPDIR to a folder on a local disk, or choose other results (--out, HARNESS_RESULTS)."
     )
 
 
-def file_system(path: Path) -> str:
-    """Return the type of the file system of a path and its mount point, as in `nfs4 at /home`."""
-    found, longest = "of unknown type", -1
+class Mount(NamedTuple):
+    """A mounted file system."""
+
+    point: str
+    kind: str
+    """Its type, such as `nfs4`."""
+
+
+def find_mount(path: Path, mounts: Path | None = None) -> Mount | None:
+    """Return the innermost mount that contains a path, or None if the table of mounts cannot be read."""
+    found = None
     with suppress(OSError):
-        for line in MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in (mounts or MOUNTS).read_text(encoding="utf-8", errors="replace").splitlines():
             before, _, after = line.partition(" - ")
-            mount = before.split(" ")[4]
-            if path.absolute().is_relative_to(mount) and len(mount) > longest:
-                found, longest = f"{after.split(' ')[0]} at {mount}", len(mount)
+            mount = Mount(point=before.split(" ")[4], kind=after.split(" ")[0])
+            is_inner = found is None or len(mount.point) >= len(
+                found.point
+            )  # a later mount hides an earlier one
+            if path.absolute().is_relative_to(mount.point) and is_inner:
+                found = mount
     return found
 
 
-def _is_private(folder: Path) -> bool:
-    """Return True if this folder is not a link, belongs to this user, and is not writable by others."""
-    status = folder.lstat()
-    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-    return own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+def describe_mount(path: Path) -> str:
+    """Return the type of the file system of a path and its mount point, as in `nfs4 at /home`."""
+    mount = find_mount(path)
+    return f"{mount.kind} at {mount.point}" if mount else "of unknown type"
 
 
 @contextmanager
@@ -111,6 +122,7 @@ def _open_lock_file(path: Path) -> BinaryIO:
 
 
 def _flock(file: BinaryIO, kind: int, wait: Callable[[], None]) -> bool:
+    """Lock a file; call `wait` first if another process holds the lock. Return False if there are no locks."""
     try:
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
 """Finds strategies: by the entry-point group `harness.strategies`, or as path/to/file.py:Class while developing.
 
-Names come from package metadata, so a listing imports no strategy and no torch. Built-in strategies are registered
-like foreign strategies. In a checkout they are read from its pyproject.toml: it need not be installed, and what an
-earlier or another installation recorded does not matter.
+Names come from package metadata, so a listing imports no strategy and no torch. Built-in strategies are registered in
+the same way as third-party strategies. In a checkout they are read from its pyproject.toml, so the checkout need not be
+installed, and an earlier installation of another version does not matter.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ GUIDE = "`harness new strategy NAME` makes a complete one; docs/add-a-strategy.m
 def registered_strategies() -> list[EntryPoint]:
     """Return all registered strategies, built-in and third-party, as installed at the first call."""
     installed = _installed_entry_points()
-    foreign = [point for point in entry_points(group=GROUP) if point not in installed]
+    third_party = [point for point in entry_points(group=GROUP) if point not in installed]
     built_in = _read_entry_points(PYPROJECT) or installed
     if not built_in:
         raise UserError(
             f"The built-in strategies are unknown: the package {DISTRIBUTION} is not installed, and there is no "
             f"{PYPROJECT}. Install it (`pip install {DISTRIBUTION}`), or put a whole checkout on PYTHONPATH."
         )
-    points = {(point.name, point.value): point for point in (*foreign, *built_in)}
+    points = {(point.name, point.value): point for point in (*third_party, *built_in)}
     return [points[key] for key in sorted(points)]
 
 
@@ -60,9 +60,8 @@ def _read_entry_points(pyproject: Path) -> Collection[EntryPoint]:
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(
-            f"{pyproject}, which registers the built-in strategies, cannot be read: {error}"
-        ) from error
+        message = f"{pyproject}, which registers the built-in strategies, cannot be read: {error}"
+        raise UserError(message) from error
     if project.get("name") != DISTRIBUTION:
         return ()
     declared = project.get("entry-points", {}).get(GROUP, {})
@@ -99,10 +98,10 @@ def _import_entry_point(point: EntryPoint) -> object:
                 f"strategy {point.name!r} is registered as {point.value}, and there is no module {error.name}: its "
                 "package has changed since it was installed. Install it again: `pip install -e .` in its checkout."
             ) from error
-        raise _import_error(f"strategy {point.name!r} ({point.value})", error) from error
+        raise _make_import_error(f"strategy {point.name!r} ({point.value})", error) from error
 
 
-def _import_error(what: str, error: BaseException) -> UserError:
+def _make_import_error(what: str, error: BaseException) -> UserError:
     """Return the error for a plugin that fails on import, with the line that failed."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f", {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
@@ -140,7 +139,7 @@ def _load_from_file(name: str) -> object:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise _import_error(file, error) from error
+        raise _make_import_error(file, error) from error
     if not hasattr(module, class_name):
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
         raise unknown_name_error(f"class in {file}", class_name, classes)

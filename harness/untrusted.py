@@ -30,7 +30,7 @@ def escape_control(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """`escape_control` for text that must stay on one line, such as a cell or a label."""
+    """Like `escape_control`, for text that must stay on one line, such as a cell or a label."""
     return escape_control(" ".join(text.splitlines()))
 
 
@@ -73,8 +73,8 @@ KEY = r"(?:api|access|auth|private|secret|account|signing|license|wandb|comet|ne
 NAME = rf"(?:[\w.-]{{0,60}}[-_.])?(?:{SECRET}|{KEY}|apikey|auth|sig|signature)"
 SECRET_NAME = re.compile(rf"-{{0,2}}{NAME}", re.IGNORECASE)
 VALUE = r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s&'\"]+)"
-GIVEN = re.compile(rf"(?P<name>(?<![\w.-])-{{0,2}}{NAME}\s*=\s*){VALUE}", re.IGNORECASE)
-FOLLOWS = re.compile(rf"(?P<name>(?<![\w.-])--?{NAME}\s+){VALUE}", re.IGNORECASE)
+ASSIGNED = re.compile(rf"(?P<name>(?<![\w.-])-{{0,2}}{NAME}\s*=\s*){VALUE}", re.IGNORECASE)
+FOLLOWING = re.compile(rf"(?P<name>(?<![\w.-])--?{NAME}\s+){VALUE}", re.IGNORECASE)
 HEADER = re.compile(
     rf"(?P<name>\b(?:(?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]{{0,40}}(?:token|key|auth)|{KEY}|{SECRET})\"?'?\s*:\s*)"
     r"(?P<value>(?:(?:bearer|basic|token|digest)\s+)?[^\s,}\"']+|\"[^\"]*\"|'[^']*')",
@@ -92,17 +92,17 @@ SHAPES = re.compile(
 def redact(text: str) -> str:
     """Remove passwords, tokens and keys that can be recognised by their names or formats."""
     text = USER_INFO.sub(rf"\g<name>{REDACTED}@", text)
-    for pattern in (GIVEN, FOLLOWS, HEADER, BEARER):
+    for pattern in (ASSIGNED, FOLLOWING, HEADER, BEARER):
         text = pattern.sub(rf"\g<name>{REDACTED}", text)
     return SHAPES.sub(REDACTED, text)
 
 
 def redact_command(words: Sequence[str]) -> str:
     """Return a command line as a user types it, without its secrets."""
-    shown, secret = [], False
+    shown, follows_secret = [], False
     for word in words:
-        shown.append(REDACTED if secret and not word.startswith("--") else redact(word))
-        secret = word.startswith("-") and SECRET_NAME.fullmatch(word) is not None
+        shown.append(REDACTED if follows_secret and not word.startswith("--") else redact(word))
+        follows_secret = word.startswith("-") and _is_secret_name(word)
     return shlex.join(shown)
 
 
@@ -110,7 +110,9 @@ def redact_all(data: Any) -> Any:
     """Redact every text in nested JSON data. Text under the name of a secret is removed entirely."""
     if isinstance(data, Mapping):
         return {
-            key: REDACTED if isinstance(value, str) and value and _is_secret(str(key)) else redact_all(value)
+            key: REDACTED
+            if isinstance(value, str) and value and _is_secret_name(str(key))
+            else redact_all(value)
             for key, value in data.items()
         }
     if isinstance(data, list | tuple):
@@ -118,5 +120,5 @@ def redact_all(data: Any) -> Any:
     return redact(data) if isinstance(data, str) else data
 
 
-def _is_secret(name: str) -> bool:
+def _is_secret_name(name: str) -> bool:
     return SECRET_NAME.fullmatch(name) is not None

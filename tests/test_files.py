@@ -299,7 +299,7 @@ def test_sweep_sees_the_death_of_another_users_process(tmp_path, monkeypatch):
         raise PermissionError
 
     monkeypatch.setattr(files.os, "kill", refuse)
-    monkeypatch.setattr(files, "_process_start", lambda _: None)
+    monkeypatch.setattr(files, "process_start_ticks", lambda _: None)
     assert not is_abandoned(path)
 
 

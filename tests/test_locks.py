@@ -14,7 +14,7 @@ from harness import locks
 from harness.comm.world_store import open_file_store
 from harness.errors import UserError
 from harness.files import is_abandoned, owner_tag
-from harness.locks import Turn, file_system, find_lockable_path, has_locks
+from harness.locks import Turn, describe_mount, find_lockable_path, has_locks
 
 ROOT = Path(__file__).parents[1]
 
@@ -107,9 +107,9 @@ def test_the_file_system_is_that_of_the_innermost_mount(monkeypatch, tmp_path):
         "24 22 0:3 / /homes rw - lustre mgs:/fs rw\n"
     )
     monkeypatch.setattr(locks, "MOUNTS", table)
-    assert file_system(Path("/home/me/results")) == "nfs4 at /home"
-    assert file_system(Path("/homes/me")) == "lustre at /homes"
-    assert file_system(Path("/var")) == "ext4 at /"
+    assert describe_mount(Path("/home/me/results")) == "nfs4 at /home"
+    assert describe_mount(Path("/homes/me")) == "lustre at /homes"
+    assert describe_mount(Path("/var")) == "ext4 at /"
 
 
 FLOCK = """

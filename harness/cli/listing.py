@@ -10,7 +10,7 @@ from typing import Any
 from harness.cli.options import Verbs, add_verb, columns, moment, settings_page, several, show, tell
 from harness.documents import read_yaml
 from harness.errors import UserError
-from harness.files import complete_folders
+from harness.files import list_complete_folders
 from harness.formatting import format_bytes, format_count
 from harness.results.record import (
     Record,
@@ -206,7 +206,7 @@ def _chosen_runs(options: argparse.Namespace, runs: Path) -> list[Record]:
         raise UserError(
             f"The folder of runs {runs} does not exist. `harness run` makes it, or name another one with --runs."
         )
-    records, refused = read_records(complete_folders(runs))
+    records, refused = read_records(list_complete_folders(runs))
     if refused:
         tell(escape_line(describe_refused(refused)))
     chosen = [

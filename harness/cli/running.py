@@ -328,12 +328,12 @@ def _summary(summary: dict[str, Any], asked: int) -> list[str]:
 
 
 def _external_run(options: argparse.Namespace) -> int:
-    from harness.children import ending_on_sigterm
+    from harness.children import exit_on_sigterm
     from harness.external.log_record import run_command
 
     folder = find_results_folder(find_root(options.root)) / "external"
     log = folder / f"{options.format}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06}.log"
-    with ending_on_sigterm():
+    with exit_on_sigterm():
         exit_code, provenance = run_command(options.command, options.cwd, log)
         try:
             return _record_logs(options, [log], provenance, exit_code)

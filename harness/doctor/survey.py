@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from harness.errors import EXTRAS, UserError, install_command
 from harness.formatting import GIB, format_count
+from harness.locks import find_mount
 from harness.slurm.resources import (
     OVERHEAD_MINUTES,
     PARTITION_QUERY,
@@ -304,17 +305,13 @@ def find_existing_parent(folder: Path) -> Path:
     return next(place for place in (folder, *folder.absolute().parents) if place.exists())
 
 
-def describe_file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """Return the kind of file system, and whether other nodes share it."""
-    lines = (
-        [line.split() for line in mounts.read_text(encoding="utf-8").splitlines()] if mounts.exists() else []
-    )
-    holding = [(point, kind) for _, point, kind, *_ in lines if folder.resolve().is_relative_to(point)]
-    if not holding:
+def describe_file_system(folder: Path, mounts: Path | None = None) -> str:
+    """Return the type of the file system of a folder, and whether other nodes share it."""
+    mount = find_mount(folder.resolve(), mounts)
+    if mount is None:
         return "on an unknown file system"
-    kind = max(holding, key=lambda mount: len(mount[0]))[1]
-    seen = "which nodes share" if kind.startswith(SHARED) else "which other nodes may not see"
-    return f"on {kind}, {seen}"
+    seen = "which nodes share" if mount.kind.startswith(SHARED) else "which other nodes may not see"
+    return f"on {mount.kind}, {seen}"
 
 
 # Slurm, as seen from a login node or from inside a job.

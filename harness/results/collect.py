@@ -18,7 +18,7 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.errors import UserError
-from harness.files import complete_folders, replace_files
+from harness.files import list_complete_folders, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results import parquet
 from harness.results.record import Record, describe_refused, find_run, read_record, read_records
@@ -117,10 +117,10 @@ def collect(
             raise UserError(
                 f"The folder of runs {place} does not exist. `harness run` makes it, or name another one with --runs."
             )
-        found |= {path.name: path for path in complete_folders(place)}
+        found |= {path.name: path for path in list_complete_folders(place)}
     planned = read_plan(plan).runs_by_id if plan else {run_id: {} for run_id in sorted(found)}
     order = list(planned) if plan else []
-    others = {path.name: path for place in unplanned for path in complete_folders(place)}
+    others = {path.name: path for place in unplanned for path in list_complete_folders(place)}
     found, planned = found | others, planned | {run_id: {} for run_id in sorted(others)}
     folders = [found[run_id] for run_id in planned if run_id in found]
     records, refused = read_records(report_steps(folders, lambda folder: f"reading {folder.name}", on_step))

@@ -22,8 +22,8 @@ from harness.files import (
     SCRATCH_NAMES,
     UNFINISHED,
     atomic_folder,
-    complete_folders,
     is_abandoned,
+    list_complete_folders,
     list_leftovers,
     read_regular_file,
     remove_folder,
@@ -181,7 +181,7 @@ def find_run(runs: Path, name: str) -> Path:
     """Find a run folder by its path, or by its id under `runs` or an unambiguous prefix of it."""
     if (Path(name) / "record.json").is_file():
         return Path(name)
-    ids = [folder.name for folder in complete_folders(runs) if (folder / "record.json").is_file()]
+    ids = [folder.name for folder in list_complete_folders(runs) if (folder / "record.json").is_file()]
     matching = [run_id for run_id in ids if run_id.startswith(name)] if len(name) >= MIN_PREFIX else []
     if name in ids or len(matching) == 1:
         return runs / (name if name in ids else matching[0])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from harness.documents import parse_json
 from harness.errors import UserError
-from harness.files import complete_folders, read_regular_file
+from harness.files import list_complete_folders, read_regular_file
 from harness.formatting import format_count
 from harness.results.record import MAX_BYTES
 from harness.results.schema import SETTLED
@@ -60,7 +60,7 @@ class RunHistory:
     @cached_property
     def _seconds_by_key(self) -> dict[str, float]:
         ended = []
-        for folder in complete_folders(self._runs):
+        for folder in list_complete_folders(self._runs):
             record, spec = _read_or_empty(folder / "record.json"), _read_or_empty(folder / "spec.json")
             with suppress(KeyError, TypeError, ValueError):
                 if record["status"] == "ok" and record.get("source") != "external":

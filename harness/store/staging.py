@@ -33,7 +33,7 @@ from harness.files import (
     temporary_path,
     write_synced,
 )
-from harness.locks import acquire_lock, file_system, has_locks, try_lock
+from harness.locks import acquire_lock, describe_mount, has_locks, try_lock
 from harness.progress import Log
 from harness.store.manifest import FileRecord
 
@@ -206,8 +206,8 @@ def _join(stack: ExitStack, path: Path, settings: bytes, wait: Callable[[], None
         path.parent.mkdir(parents=True, exist_ok=True)
         if not has_locks(path.parent):
             raise UserError(
-                f"{path.parent} is on a file system without locks ({file_system(path)}), so jobs cannot share a build "
-                f"there. Build without --share, or {DATASETS}."
+                f"{path.parent} is on a file system without locks ({describe_mount(path)}), so jobs cannot share a "
+                f"build there. Build without --share, or {DATASETS}."
             )
     for _ in range(JOIN_ATTEMPTS):
         with ExitStack() as attempt, explain_os_errors(path, DATASETS):

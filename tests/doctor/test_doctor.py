@@ -140,7 +140,11 @@ def test_a_profile_of_the_users_own_that_ours_shadows_is_named(root: Path, tmp_p
 
 def test_the_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
-    mounts.write_text(f"a / ext4 rw 0 0\nb {tmp_path} nfs4 rw 0 0\nc {tmp_path}/local xfs rw 0 0\n")
+    mounts.write_text(
+        "22 1 0:1 / / rw - ext4 /dev/a rw\n"
+        f"23 22 0:2 / {tmp_path} rw - nfs4 b rw\n"
+        f"24 23 0:3 / {tmp_path}/local rw - xfs c rw\n"
+    )
     assert describe_file_system(tmp_path / "results", mounts) == "on nfs4, which nodes share"
     assert describe_file_system(tmp_path / "local" / "x", mounts) == "on xfs, which other nodes may not see"
     assert describe_file_system(Path("/etc"), mounts) == "on ext4, which other nodes may not see"

@@ -10,7 +10,7 @@ import pytest
 
 import harness.launch.series
 from harness.experiment.requests import make_spec
-from harness.files import atomic_folder, complete_folders
+from harness.files import atomic_folder, list_complete_folders
 from harness.launch.series import launch_series
 from harness.results.record import read_record
 
@@ -79,7 +79,7 @@ def test_folder_of_a_faster_writer_is_replaced(tmp_path: Path, monkeypatch: pyte
     with atomic_folder(folder, "last", replace=True) as partial:
         (partial / "last").write_bytes(b"mine")
     assert (folder / "last").read_bytes() == b"mine"
-    assert complete_folders(tmp_path) == list(tmp_path.iterdir()) == [folder]
+    assert list_complete_folders(tmp_path) == list(tmp_path.iterdir()) == [folder]
 
 
 @pytest.mark.parametrize("at", [1, 2])
