@@ -42,7 +42,7 @@ from harness.comm.engine import Engine, select_device
 from harness.device import gpu_name
 from harness.errors import UserError
 from harness.files import write_text
-from harness.run.provenance import provenance
+from harness.run.provenance import collect_provenance
 from harness.spec.root import find_root
 
 MINUTES = 40
@@ -368,7 +368,7 @@ def main() -> None:
         return
     root, folder = find_root(), options.out
     folder.mkdir(parents=True, exist_ok=True)
-    facts = provenance(root)
+    facts = collect_provenance(root)
     version = version_of_code(root, facts["commit"])
     about = origin(facts, version, {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")})
     machine = f"{gpu_name()}, torch {torch.__version__}{', quick' if options.quick else ''}"

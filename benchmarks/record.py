@@ -19,7 +19,7 @@ from typing import Any
 
 from measuring import SPEED_LOST, argument_parser
 
-from harness.run.provenance import provenance
+from harness.run.provenance import collect_provenance
 from harness.spec.machine_card import load_machine
 from harness.spec.root import find_root
 
@@ -193,7 +193,7 @@ def keep_page(page: Path, commands: list[str]) -> None:
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     unfinished = page.with_suffix(".md.part")
     page.parent.mkdir(exist_ok=True)
-    facts = provenance(root)
+    facts = collect_provenance(root)
     version = version_of_code(root, facts["commit"])
     text = unfinished.read_text() if unfinished.exists() else ""
     if version not in text:

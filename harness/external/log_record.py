@@ -28,8 +28,8 @@ from harness.external.programs import KEYS, EpochReport, Log, LogSettings, Progr
 from harness.ledger import NO_INDEX, Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.results.record import write_record
 from harness.run.fault import status_of_error
-from harness.run.provenance import provenance
-from harness.run.rank_tables import ledger_row
+from harness.run.provenance import collect_provenance
+from harness.run.rank_tables import ledger_to_row
 from harness.spec.spec import Spec, digest, format_grid
 from harness.store.catalog import load_card
 from harness.untrusted import redact_command
@@ -55,7 +55,7 @@ def run_command(command: Sequence[str], folder: Path, log: Path) -> tuple[int, d
     unknown = {"versions": None, "threads": None, "scheduling": None, "allocator": None}
     times = {"started": started, "finished": started + time.monotonic() - begun}
     exit_code = -signal.SIGTERM if stop.came else program.returncode
-    return exit_code, {**provenance(folder), **unknown, "command": redact_command(command), **times}
+    return exit_code, {**collect_provenance(folder), **unknown, "command": redact_command(command), **times}
 
 
 def _start_command(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
@@ -185,7 +185,7 @@ def _make_ledger(report: EpochReport) -> list[dict[str, Any]]:
     parts = {EXCHANGE: report.communicating, REDUCTION: report.reducing}
     parts[REST] = report.seconds - sum(parts.values())
     at = {"epoch": report.epoch, "rank": report.rank}
-    return [{**at, **ledger_row(key, Amounts(seconds=seconds))} for key, seconds in parts.items()]
+    return [{**at, **ledger_to_row(key, Amounts(seconds=seconds))} for key, seconds in parts.items()]
 
 
 def _sum_training_seconds(log: Log, epoch: int) -> float | None:

@@ -269,11 +269,11 @@ def _record_fault(
     spec: Spec, root: Path, runs: Path, scratch: Path, fault: Fault, times: Mapping[str, float]
 ) -> None:
     """Write the record of a run that failed with this fault."""
-    from harness.run.provenance import provenance
+    from harness.run.provenance import collect_provenance
     from harness.run.rank_tables import read_unfinished_tables
     from harness.run.recording import record_unfinished
 
-    origin = {**provenance(root, scratch), **times}
+    origin = {**collect_provenance(root, scratch), **times}
     record_unfinished(runs, spec, read_unfinished_tables(scratch, spec.ranks), origin, fault)
 
 

@@ -25,8 +25,8 @@ from harness.predict.timeline import Slice, Timeline, simulate_ranks
 from harness.registry import load_installed_strategy, load_strategy
 from harness.replay import ReplayedRank
 from harness.results.record import WAY_OUT, Record, read_record
-from harness.run.ledger_rows import key_row
-from harness.run.rank_tables import COUNTED, event_from_row
+from harness.run.ledger_rows import key_to_row
+from harness.run.rank_tables import EVENT_AMOUNTS, event_from_row
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec
 from harness.strategy import Facts, Strategy
@@ -81,7 +81,7 @@ def load_tape_epochs(record: Record, spec: Spec, facts: Facts, strategy: str = "
             f"{record.folder} has no tape. Run it again with --set measure.tape=true, which records another epoch "
             "event by event."
         )
-    for name in ("cpu_seconds", *COUNTED):
+    for name in ("cpu_seconds", *EVENT_AMOUNTS):
         if wrong := [value for value in tape[name] if not 0 <= value <= MAX_AMOUNT]:
             raise ValueError(f"an event has {name} = {wrong[0]}")
     loaded = _load_strategy_of_run(record, spec, strategy)(spec, facts)
@@ -216,8 +216,8 @@ def _build_slices(epoch: RankEpoch, timeline: Timeline) -> Iterator[dict[str, An
     """Yield the slices of a rank in order. Each starts where the previous one ends, to the nanosecond."""
     seconds, rank = 0.0, epoch.replayed.rank
     for number, event, slices in _group_slices(epoch, timeline):
-        place = {name: value for name, value in key_row(event.key).items() if value not in ("", NO_INDEX)}
-        amounts: dict[str, Any] = {name: getattr(event.amounts, name) for name in COUNTED}
+        place = {name: value for name, value in key_to_row(event.key).items() if value not in ("", NO_INDEX)}
+        amounts: dict[str, Any] = {name: getattr(event.amounts, name) for name in EVENT_AMOUNTS}
         for each in slices or [Slice(number, 0.0, is_waiting=False)]:
             begin, seconds = _microseconds(seconds), seconds + each.seconds
             yield {

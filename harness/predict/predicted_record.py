@@ -11,8 +11,8 @@ from harness.formatting import GB
 from harness.ledger import Amounts
 from harness.predict.prediction import PredictedSeconds, Prediction
 from harness.results.record import read_record, write_record
-from harness.run.provenance import provenance
-from harness.run.rank_tables import key_from_row, ledger_row
+from harness.run.provenance import collect_provenance
+from harness.run.rank_tables import key_from_row, ledger_to_row
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec, digest
 from harness.strategy import Facts
@@ -48,7 +48,7 @@ def record_prediction(
         }
         if fits
         else {},
-        "provenance": provenance(root),
+        "provenance": collect_provenance(root),
         "error": None
         if fits
         else {
@@ -82,7 +82,7 @@ def record_refusal(root: Path, runs: Path, spec: Spec, reason: str) -> Path:
         "status": "refused",
         "source": "predicted",
         "summary": {},
-        "provenance": provenance(root),
+        "provenance": collect_provenance(root),
         "error": {"rank": -1, "type": "UserError", "message": reason, "trace": ""},
     }
     return write_record(runs, document, record, {})
@@ -127,7 +127,8 @@ def _build_tables(predicted: Prediction) -> dict[str, pd.DataFrame]:
     rows: dict[str, list[dict[str, Any]]] = {
         "epochs": [{**at, "seconds": predicted.seconds.value, "loss": None}],
         "ledger": [
-            {**at, **ledger_row(key, Amounts(seconds=seconds))} for key, seconds in predicted.entries.items()
+            {**at, **ledger_to_row(key, Amounts(seconds=seconds))}
+            for key, seconds in predicted.entries.items()
         ],
         "memory": [
             {

@@ -150,7 +150,7 @@ def _first_in_forward(trainer: Trainer) -> NonFiniteTensor | None:
 
 
 class _FiniteCheck:
-    """Wraps operators and remembers the first of their results that was not finite."""
+    """Wraps operators, and keeps the number of the first result that is not finite."""
 
     def __init__(self, operators: Operators) -> None:
         self._operators = operators
@@ -162,12 +162,12 @@ class _FiniteCheck:
         if name not in OPERATORS:
             return value
 
-        def watched(*where: Any, **more: Any) -> Any:
-            result = value(*where, **more)
-            self.check_finite(_describe_result(name, *where), result)
+        def call_and_check(*args: Any, **kwargs: Any) -> Any:
+            result = value(*args, **kwargs)
+            self.check_finite(_describe_result(name, *args), result)
             return result
 
-        return watched
+        return call_and_check
 
     def check_finite(self, name: str, result: Any) -> None:
         if isinstance(result, Tensor) and not result.isfinite().all():
@@ -179,9 +179,8 @@ def _describe_result(operator: str, where: object = None, *_: object) -> str:
     """Describe the result of an operator; `where` is a part of the model or the number of a layer."""
     if where is None:
         return "the input features"
-    return (
-        f"the output of `{operator}` {f'in layer {where}' if isinstance(where, int) else f'by the {where}'}"
-    )
+    place = f"in layer {where}" if isinstance(where, int) else f"by the {where}"
+    return f"the output of `{operator}` {place}"
 
 
 def _make_fault(trainer: Trainer, epoch: int, lost: NonFiniteTensor, loss: float | None = None) -> Fault:

@@ -51,8 +51,8 @@ class EpochGraph:
         return self._losses
 
 
-def require_graphs() -> None:
-    """Refuse a torch whose events cannot be read after a graph has recorded them."""
+def require_graph_events() -> None:
+    """Raise a UserError if the events of this torch cannot be timed inside a CUDA graph."""
     if not has_graph_events():
         raise UserError(
             f"training.cuda_graph: this torch ({torch.__version__}) cannot time the kernels of a CUDA graph, because "

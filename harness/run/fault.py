@@ -1,6 +1,6 @@
 """The fault of a rank that ended early, in one small file per rank.
 
-Most of them only report that another rank is gone.
+Most faults only report that another rank is gone.
 """
 
 import faulthandler
@@ -18,7 +18,7 @@ from harness.files import read_tail
 Fault = dict[str, Any]
 """The keys are rank, type, message, status, trace and time."""
 
-LONGEST = 100_000
+MAX_CHARACTERS = 100_000
 """The maximum number of characters of a message, and of a traceback, in a fault."""
 LOST_SIGNS = ("closed by peer", "reset by peer", "broken pipe", "gloo/transport")
 TIMEOUT_SIGNS = ("timed out", "operation timeout")
@@ -42,24 +42,26 @@ def describe_error(rank: int, error: BaseException) -> Fault:
     return {
         "rank": rank,
         "type": type(error).__name__,
-        "message": _bounded(str(error) or type(error).__name__),
+        "message": _cut_middle(str(error) or type(error).__name__),
         "status": status_of_error(error),
-        "trace": _bounded("".join(traceback.format_exception(error))),
+        "trace": _cut_middle("".join(traceback.format_exception(error))),
         "time": time.time(),
     }
 
 
-def _bounded(text: str) -> str:
-    """Return the text, or the two ends of a text longer than `LONGEST`."""
-    left_out = len(text) - LONGEST
+def _cut_middle(text: str) -> str:
+    """Return the text, or the two ends of a text longer than `MAX_CHARACTERS`."""
+    left_out = len(text) - MAX_CHARACTERS
     if left_out <= 0:
         return text
-    return f"{text[: LONGEST // 2]}\n[{left_out:,} characters left out]\n{text[-LONGEST // 2 :]}"
+    return (
+        f"{text[: MAX_CHARACTERS // 2]}\n[{left_out:,} characters left out]\n{text[-MAX_CHARACTERS // 2 :]}"
+    )
 
 
 def write_fault(scratch: Path, rank: int, error: BaseException) -> None:
     """Write the fault to a file for the launcher, atomically."""
-    path = _file(scratch, rank)
+    path = _fault_path(scratch, rank)
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps(describe_error(rank, error)), encoding="utf-8")
     partial.replace(path)
@@ -67,7 +69,7 @@ def write_fault(scratch: Path, rank: int, error: BaseException) -> None:
 
 def read_fault(scratch: Path, rank: int) -> Fault | None:
     """Return the fault that a rank wrote, or None."""
-    path = _file(scratch, rank)
+    path = _fault_path(scratch, rank)
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
@@ -84,19 +86,18 @@ def is_consequence(fault: Fault) -> bool:
 
 def dump_stacks_on_signal(scratch: Path, rank: int) -> None:
     """Make this process write its stacks to a file for the launcher at every SIGUSR1."""
-    file = _stacks(scratch, rank).open("w", encoding="utf-8")
+    file = _stacks_path(scratch, rank).open("w", encoding="utf-8")
     faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
 
 
 def read_stacks(scratch: Path, rank: int) -> str:
     """Return the stacks that a rank wrote, or an empty string."""
-    path = _stacks(scratch, rank)
-    return read_tail(path, LONGEST)
+    return read_tail(_stacks_path(scratch, rank), MAX_CHARACTERS)
 
 
-def _file(scratch: Path, rank: int) -> Path:
+def _fault_path(scratch: Path, rank: int) -> Path:
     return scratch / f"fault-{rank}.json"
 
 
-def _stacks(scratch: Path, rank: int) -> Path:
+def _stacks_path(scratch: Path, rank: int) -> Path:
     return scratch / f"stacks-{rank}"

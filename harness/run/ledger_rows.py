@@ -1,6 +1,6 @@
 """The rows of a rank's ledger over all epochs, kept by columns: 80 bytes a row, however long the run is.
 
-The keys of an epoch are those of the epoch before, so a key is kept once and a row holds its number.
+Epochs have mostly the same keys, so each key is kept once and a row holds its number.
 """
 
 from array import array
@@ -25,7 +25,7 @@ CODES = {int: "q", float: "d"}
 """The type codes of arrays: 64 bits for each value."""
 
 
-def key_row(key: Key) -> dict[str, Any]:
+def key_to_row(key: Key) -> dict[str, Any]:
     """Return the columns of the ledger that hold a key."""
     return {
         "layer": key.layer,
@@ -60,44 +60,43 @@ class LedgerRows:
     def add_epoch(self, number: int, entries: Mapping[Key, Amounts]) -> None:
         """Add the entries of an epoch, one row each."""
         self.columns["epoch"].extend([number] * len(entries))
-        self.columns["key"].extend(self._number(key) for key in entries)
+        self.columns["key"].extend(self._get_key_number(key) for key in entries)
         for name, kind in KINDS.items():
             self.columns[name].extend(kind(getattr(amounts, name)) for amounts in entries.values())
 
     def extend(self, more: "LedgerRows") -> None:
         """Add the rows of another list."""
-        numbers = [self._number(key) for key in more.keys]
+        numbers = [self._get_key_number(key) for key in more.keys]
         for name, values in more.columns.items():
             self.columns[name].extend([numbers[key] for key in values] if name == "key" else values)
 
     def __getitem__(self, rows: slice) -> "LedgerRows":
         """Return a copy of some rows, with their keys only."""
-        return self._taken({name: values[rows] for name, values in self.columns.items()})
+        return self._with_columns({name: values[rows] for name, values in self.columns.items()})
 
     def select_epochs(self, epochs: Set[int]) -> "LedgerRows":
         """Return the rows of these epochs."""
         kept = np.isin(self.column("epoch"), sorted(epochs))
-        return self._taken(
-            {
-                name: array(values.typecode, self.column(name)[kept].tobytes())
-                for name, values in self.columns.items()
-            }
-        )
+        columns = {}
+        for name, values in self.columns.items():
+            columns[name] = array(values.typecode, self.column(name)[kept].tobytes())
+        return self._with_columns(columns)
 
-    def _number(self, key: Key) -> int:
+    def _get_key_number(self, key: Key) -> int:
         return self.keys.setdefault(key, len(self.keys))
 
-    def _taken(self, columns: "dict[str, array[Any]]") -> "LedgerRows":
-        keys, taken = list(self.keys), LedgerRows(columns=columns)
-        columns["key"] = array(CODES[int], [taken._number(keys[number]) for number in columns["key"]])
-        return taken
+    def _with_columns(self, columns: "dict[str, array[Any]]") -> "LedgerRows":
+        """Return rows with these columns, and number their keys anew."""
+        keys, rows = list(self.keys), LedgerRows(columns=columns)
+        columns["key"] = array(CODES[int], [rows._get_key_number(keys[number]) for number in columns["key"]])
+        return rows
 
     def column(self, name: str) -> np.ndarray[Any, Any]:
         """Return the values of a column, which are not copied. No row can be added while the array is in use."""
         values = self.columns[name]
         return np.frombuffer(values, values.typecode) if values else np.empty(0, values.typecode)
 
-    # A pickle holds plain values and the words of the ledger, so that reading it needs no other class.
+    # A pickle holds only plain values and the enums of the ledger, so reading it needs no other class.
 
     def __getstate__(self) -> tuple[list[tuple[Any, ...]], dict[str, bytes]]:
         return [tuple(key) for key in self.keys], {name: v.tobytes() for name, v in self.columns.items()}
@@ -111,13 +110,13 @@ class LedgerRows:
 
 
 def ledger_frame(ranks: Mapping[int, LedgerRows]) -> pd.DataFrame:
-    """Return the table `ledger` of all ranks, given the rows of each."""
+    """Return the table `ledger` of a run, given the rows of each rank."""
     lists = list(ranks.values())
     if not lists:
         return pd.DataFrame()
-    keys = pd.DataFrame([key_row(key) for rows in lists for key in rows.keys], columns=KEY_COLUMNS)
-    begins = accumulate((len(rows.keys) for rows in lists[:-1]), initial=0)
-    chosen = np.concatenate([rows.column("key") + begin for rows, begin in zip(lists, begins, strict=True)])
+    keys = pd.DataFrame([key_to_row(key) for rows in lists for key in rows.keys], columns=KEY_COLUMNS)
+    starts = accumulate((len(rows.keys) for rows in lists[:-1]), initial=0)
+    chosen = np.concatenate([rows.column("key") + start for rows, start in zip(lists, starts, strict=True)])
     amounts = {name: np.concatenate([rows.column(name) for rows in lists]) for name in KINDS}
     return pd.DataFrame(
         {

@@ -1,5 +1,4 @@
-"""The load of a rank over time: the seconds spent computing and communicating in windows of an epoch, and the GPU's
-load.
+"""The load of a rank over time: the seconds that it computes and communicates in windows of an epoch, and GPU load.
 
 The ledger knows the current op at every instant, so an epoch is cut into windows after it ends: nothing is sampled, and
 training is not disturbed. Only the driver of a GPU has to be sampled, by a background thread.
@@ -26,8 +25,7 @@ DEVICE_SECONDS = 0.1
 
 
 class Window(NamedTuple):
-    """A part of an epoch: its seconds, and how many of them are spent in ops that compute and in ops that
-    communicate."""
+    """A part of an epoch: its length, and the seconds spent in ops that compute and in ops that communicate."""
 
     seconds: float
     computing: float
@@ -47,15 +45,16 @@ def split_into_windows(slices: Sequence[tuple[Key, float]], seconds: float) -> l
     ends = np.append(0.0, lengths.cumsum())
     edges = np.minimum(seconds * np.arange(ceil(ends[-1] / seconds) + 1), ends[-1])
 
-    def within(ops: frozenset[Op]) -> NDArray[np.float64]:
+    def sum_in_windows(ops: frozenset[Op]) -> NDArray[np.float64]:
         chosen = np.array([key.op in ops for key, _ in slices], bool)
         spent = np.append(0.0, (lengths * chosen).cumsum())
         return np.diff(np.interp(edges, ends, spent))
 
-    return [Window(*row) for row in zip(np.diff(edges), within(COMPUTING), within(MOVING), strict=True)]
+    columns = np.diff(edges), sum_in_windows(COMPUTING), sum_in_windows(MOVING)
+    return [Window(*row) for row in zip(*columns, strict=True)]
 
 
-def utilisation_reader(device: torch.device) -> ReadPercent | None:
+def make_utilisation_reader(device: torch.device) -> ReadPercent | None:
     """Return a function that reads the utilization of a GPU in percent, or None if there is no GPU or no answer."""
 
     def read_percent() -> float:

@@ -1,5 +1,4 @@
-"""The steps before the first epoch: open the graph, check that the strategy can train on it, and warm up its
-kernels."""
+"""The steps before the first epoch: open the graph, check that the strategy can train on it, warm up its kernels."""
 
 import gc
 import os
@@ -12,6 +11,7 @@ import torch
 from harness.comm.grid import Grid
 from harness.comm.launchers import LAUNCHED, STAGED, STARTED
 from harness.device import reset_memory
+from harness.files import process_start_ticks
 from harness.graph.blocks import Blocks
 from harness.registry import load_strategy
 from harness.run.trainer import Trainer
@@ -19,7 +19,7 @@ from harness.spec.spec import Spec, Training
 from harness.store.datasets import open_dataset, open_prepared_dataset
 from harness.strategy import Strategy, admit, facts_of
 
-READY_STEPS = 2
+WARM_UP_STEPS = 2
 """The second step uses what the first one leaves behind: stale rows, prefetched batches, other shapes."""
 
 
@@ -33,7 +33,7 @@ def open_run(root: Path, spec: Spec, *, in_rank: bool = False) -> tuple[Strategy
     return admit(load_strategy(spec.strategy.name), spec, facts_of(blocks)), blocks
 
 
-def make_ready(strategy: Strategy, grid: Grid, blocks: Blocks) -> None:
+def warm_up(strategy: Strategy, grid: Grid, blocks: Blocks) -> None:
     """Compile, load and measure kernels on the shapes of the run. All ranks must call this function.
 
     A temporary trainer runs the first steps. It owns everything that steps change (weights, optimizers, stale rows,
@@ -43,7 +43,7 @@ def make_ready(strategy: Strategy, grid: Grid, blocks: Blocks) -> None:
         return
     recording, grid.ledger.recording = grid.ledger.recording, False
     trainer = Trainer(strategy, grid, blocks)
-    for _ in range(READY_STEPS):
+    for _ in range(WARM_UP_STEPS):
         trainer.step()
     trainer.evaluate()
     grid.drain()
@@ -90,18 +90,19 @@ class Stages:
         return now
 
     def now(self) -> float:
-        """Return the time of day, without any change of the system clock since the start."""
+        """Return the time of day, unaffected by changes of the system clock since the start."""
         return self.begun + time.monotonic() - self._from
 
 
 def process_age() -> float:
     """Return the seconds since this process was forked."""
-    ticks = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
+    ticks = process_start_ticks(os.getpid())
+    assert ticks is not None, "/proc shows this process"
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
-def slowest_stages(ranks: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the seconds of each stage on the rank that took longest."""
+def take_longest_stages(ranks: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the seconds of each stage on the rank that took longest for it."""
     longest: dict[str, float] = {}
     for stages in ranks:
         longest = {stage: max(seconds, longest.get(stage, 0.0)) for stage, seconds in stages.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import __version__
-from harness.run.recorded_environment import recorded_environment
+from harness.run.recorded_environment import select_recorded_variables
 from harness.spec.machine_card import ALLOCATOR
 from harness.untrusted import redact_command
 
@@ -62,7 +62,7 @@ def command_line() -> str:
     return redact_command([name, *sys.argv[1:]])
 
 
-def provenance(
+def collect_provenance(
     root: Path, scratch: Path | None = None, affinities: Sequence[Affinity] = ()
 ) -> dict[str, Any]:
     """Return the commit, command, machine, libraries and settings of a run.
@@ -74,17 +74,13 @@ def provenance(
 
     from harness.device import gpu_name
 
-    typed, position = (scratch / name if scratch else None for name in (COMMAND, BLOCK_PLACE))
-    block = (
-        json.loads(position.read_text(encoding="utf-8"))
-        if position and position.exists()
-        else {"block": "", "position": None}
-    )
+    command, place = (_read_if_exists(scratch / name) if scratch else "" for name in (COMMAND, BLOCK_PLACE))
+    block = json.loads(place) if place else {"block": "", "position": None}
     return {
         "commit": _git(root, "rev-parse", "HEAD"),
         "dirty": is_dirty(root),
-        "command": typed.read_text(encoding="utf-8") if typed and typed.exists() else command_line(),
-        "versions": {"python": platform.python_version(), **_versions()},
+        "command": command or command_line(),
+        "versions": {"python": platform.python_version(), **_package_versions()},
         "host": platform.node(),
         "cpu": cpu_name(),
         **block,
@@ -92,15 +88,20 @@ def provenance(
         **_cores_and_ranks(affinities),
         "gpu": gpu_name(),
         "threads": torch.get_num_threads(),
-        "scheduling": _scheduling(),
+        "scheduling": _scheduling_policy(),
         "allocator": {key: value for key, value in os.environ.items() if key in ALLOCATOR},
         "modules": os.environ.get("LOADEDMODULES", ""),
-        "env": recorded_environment(os.environ),
+        "env": select_recorded_variables(os.environ),
         "load_average": os.getloadavg()[0],
     }
 
 
-def _scheduling() -> str | None:
+def _read_if_exists(path: Path) -> str:
+    """Return the text of a file, or an empty string if it does not exist."""
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _scheduling_policy() -> str | None:
     """Return the scheduling policy of this thread, or None if the system has no names for policies."""
     names = {
         getattr(os, f"SCHED_{name.upper()}", None): name for name in ("other", "batch", "idle", "fifo", "rr")
@@ -111,8 +112,8 @@ def _scheduling() -> str | None:
 def is_dirty(root: Path) -> bool | None:
     """Return True if tracked files differ from the commit, or if folders with tracked files hold new, unignored files.
 
-    An untracked card or strategy changes a run just as an edited one does. New files at the top of the checkout belong
-    to the user and do not count. Returns None outside of a repository.
+    An untracked card or strategy may change a run, just like an edited one. New files at the top of the checkout do not
+    count. Returns None outside of a repository.
     """
     status = _git(root, "status", "--porcelain", "-z", "--untracked-files=normal")
     if status is None:
@@ -157,7 +158,7 @@ def _git(root: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def _versions() -> dict[str, str]:
+def _package_versions() -> dict[str, str]:
     versions = {}
     for package in PACKAGES:
         try:

@@ -32,9 +32,9 @@ from harness.run.checksums import (
     gradient_checksums,
 )
 from harness.run.fault import dump_stacks_on_signal, is_consequence, read_fault, write_fault
-from harness.run.load import Reading, read_in_background, utilisation_reader
-from harness.run.open_run import Stages, make_ready, open_run, slowest_stages
-from harness.run.provenance import current_affinity, provenance
+from harness.run.load import Reading, make_utilisation_reader, read_in_background
+from harness.run.open_run import Stages, open_run, take_longest_stages, warm_up
+from harness.run.provenance import collect_provenance, current_affinity
 from harness.run.rank_tables import Journal, RankTables, gather_tables
 from harness.run.trainer import Trainer
 from harness.spec.root import find_root
@@ -42,10 +42,9 @@ from harness.spec.spec import Spec
 from harness.strategy import Strategy
 
 PROGRESS_SECONDS = 2.0
-AFTER_THE_CAUSE = 2.0
-"""The seconds that a rank waits before it exits after losing another rank, because schedulers blame the first to
-exit."""
-TAPED = 3
+CONSEQUENCE_DELAY = 2.0
+"""The seconds that a rank waits before it exits after losing another rank: schedulers blame the first rank to exit."""
+TAPED_EPOCHS = 3
 """The number of epochs whose median a tape records."""
 
 
@@ -71,7 +70,7 @@ def main() -> int:
     code = run_and_report_faults(at, find_root(), options.scratch, options.runs, options.meeting, prepare)
     fault = read_fault(options.scratch, at.rank)
     if fault and is_consequence(fault) and not options.stacks:
-        time.sleep(AFTER_THE_CAUSE)
+        time.sleep(CONSEQUENCE_DELAY)
     return code
 
 
@@ -112,21 +111,20 @@ def run(
     stages.end("open")
     device = engine.join_world(Engine(spec.machine.engine), at, rendezvous=meet)
     stages.end("meet")
-    in_turns = open_turn(scratch) if spec.measure.tape else None
+    turn = open_turn(scratch) if spec.measure.tape else None
     try:
         clock = clock_for(device)
-        ledger = Tape(clock, timed=True, turn=in_turns) if in_turns else Ledger(clock)
+        ledger = Tape(clock, timed=True, turn=turn) if turn else Ledger(clock)
         grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from, strategy.wire)
         stages.end("grid")
         if isinstance(ledger, Tape):
             ledger.is_taping = False
-        make_ready(strategy, grid, blocks)
+        warm_up(strategy, grid, blocks)
         trainer = Trainer(strategy, grid, blocks)
         tables = RankTables(at.rank, affinity=current_affinity(), stages=stages.seconds)
         first_epoch = stages.end("ready")
-        with read_in_background(
-            utilisation_reader(device) if spec.measure.utilisation_ms else None
-        ) as readings:
+        read_percent = make_utilisation_reader(device) if spec.measure.utilisation_ms else None
+        with read_in_background(read_percent) as readings:
             train(strategy, trainer, scratch, tables, readings)
         if isinstance(ledger, Tape) and not tables.fault:
             tables.add_tape(record_tape(trainer, ledger))
@@ -135,20 +133,23 @@ def run(
         network = engine.read_network()
     finally:
         engine.leave_world()
-        if in_turns:
-            in_turns.close()
+        if turn:
+            turn.close()
     if at.rank == 0:
         (scratch / "recording").touch()
         from harness.run.recording import record_run
 
-        origin = provenance(root, scratch, [rank.affinity for rank in ranks if rank.affinity])
-        origin |= {"engine": spec.machine.engine if at.world > 1 else "single", "network": network}
-        times = {"started": stages.begun, "first_epoch": first_epoch, "finished": stages.now()}
-        origin |= {
-            "start": slowest_stages(rank.stages for rank in ranks),
+        origin = {
+            **collect_provenance(root, scratch, [rank.affinity for rank in ranks if rank.affinity]),
+            "engine": spec.machine.engine if at.world > 1 else "single",
+            "network": network,
+            "start": take_longest_stages(rank.stages for rank in ranks),
             "store_manifest": blocks.manifest_hash,
+            "started": stages.begun,
+            "first_epoch": first_epoch,
+            "finished": stages.now(),
         }
-        record_run(runs, strategy, ranks, {**origin, **times})
+        record_run(runs, strategy, ranks, origin)
         (scratch / "done").touch()
 
 
@@ -158,10 +159,10 @@ def open_turn(scratch: Path) -> Turn:
 
 
 def record_tape(trainer: Trainer, tape: Tape) -> list[Event]:
-    """Record `TAPED` more epochs, in which the ranks of a machine compute in turns, and return their typical events."""
+    """Record `TAPED_EPOCHS` more epochs, in which the ranks of a machine compute in turns; return the median events."""
     tape.recording = tape.is_taping = True
     epochs = []
-    for _ in range(TAPED):
+    for _ in range(TAPED_EPOCHS):
         trainer.epoch()
         epochs.append(tape.events)
     tape.recording = tape.is_taping = False
@@ -188,7 +189,7 @@ def train(
         sums.append(torch.cat([bit_checksums(trainer.parameters), gradient_checksums(trainer)]))
         if not isfinite(tables.epochs[-1]["loss"]):
             break
-        if _evaluates(training.evaluate_every, number, training.epochs):
+        if _is_followed_by_evaluation(training.evaluate_every, number, training.epochs):
             hits, seconds = trainer.evaluate()
             tables.add_accuracy(number, hits, seconds)
             journal.write()
@@ -200,8 +201,8 @@ def train(
     ctx.ledger.recording = False
     tables.add_memory(ctx)
     tables.chosen, tables.remote = ctx.measured.chosen, ctx.measured.remote
-    dearest = training.warmup + tables.epoch_with_most_words()
-    tables.words_formula = sum(strategy.words_of_epoch(ctx.at, ctx.blocks.counts, dearest).values())
+    busiest = training.warmup + tables.epoch_with_most_words()
+    tables.words_formula = sum(strategy.words_of_epoch(ctx.at, ctx.blocks.counts, busiest).values())
     tables.least_words = strategy.words_lower_bound(ctx.at, ctx.blocks.counts)
     checksums = gather_checksums(ctx.grid, sums)
     check_replicas(strategy, checksums)
@@ -209,8 +210,8 @@ def train(
     tables.fault = find_divergence(trainer, numbers, epoch, before, checksums)
 
 
-def _evaluates(every: int, number: int, epochs: int) -> bool:
-    """Return True if an evaluation follows: after the last epoch, and every `every` timed epochs."""
+def _is_followed_by_evaluation(every: int, number: int, epochs: int) -> bool:
+    """Return True for the last epoch, and for every `every`-th timed epoch."""
     return number + 1 == epochs or (every > 0 and number >= 0 and (number + 1) % every == 0)
 
 

@@ -24,7 +24,7 @@ from harness.ledger.tape import Event
 from harness.models import SplitAccuracy
 from harness.results.schema import RUN_TABLES
 from harness.run.fault import Fault
-from harness.run.ledger_rows import LedgerRows, key_row
+from harness.run.ledger_rows import LedgerRows, key_to_row
 from harness.run.load import Reading, last_percent
 from harness.run.provenance import Affinity
 from harness.run.trainer import Epoch
@@ -41,7 +41,7 @@ READABLE = {
     ("numpy", "dtype"),
     (np.float64(0).__reduce__()[0].__module__, "scalar"),
 }
-"""The classes of everything in a rank's tables that is not a plain value; formulas may give numbers of numpy."""
+"""The classes that may occur in a rank's tables, apart from plain values. Formulas may return NumPy scalars."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class RankTables:
     stages: dict[str, float] = field(default_factory=dict)
     """The seconds of each stage of the rank's start."""
     fault: Fault | None = None
-    """The reason why finished training has no valid result: it diverged."""
+    """Set if training diverged, so that it has no valid result."""
     trained_seconds: float = 0.0
     """The seconds of all epochs so far, warm-up included."""
 
@@ -76,7 +76,7 @@ class RankTables:
         """Add the rows of an epoch. The row in `epochs` is added last and marks the other rows as complete."""
         at = {"epoch": number, "rank": self.rank}
         self.ledger.add_epoch(number, epoch.entries)
-        self.utilisation.extend({**at, **row} for row in _windows(epoch, readings))
+        self.utilisation.extend({**at, **row} for row in _make_window_rows(epoch, readings))
         self.epochs.append({**at, "seconds": epoch.seconds, "loss": epoch.loss.item()})
         self.trained_seconds += epoch.seconds
 
@@ -84,7 +84,7 @@ class RankTables:
         """Add the events of a tape, as an epoch after the last one."""
         at = {"epoch": self.epochs[-1]["epoch"] + 1, "rank": self.rank}
         for number, event in enumerate(events):
-            self.tape.append({**at, "event": number, **event_row(event)})
+            self.tape.append({**at, "event": number, **event_to_row(event)})
 
     def add_accuracy(self, number: int, hits: dict[str, SplitAccuracy], eval_seconds: float) -> None:
         """Add the accuracies of the whole graph; only rank 0 has them."""
@@ -111,15 +111,15 @@ class RankTables:
     def select_epochs(self, epochs: set[int]) -> "RankTables":
         """Return the rows of these epochs."""
 
-        def kept(rows: list[Row]) -> list[Row]:
+        def select(rows: list[Row]) -> list[Row]:
             return [row for row in rows if row["epoch"] in epochs]
 
         return RankTables(
             self.rank,
-            kept(self.epochs),
+            select(self.epochs),
             self.ledger.select_epochs(epochs),
-            kept(self.accuracy),
-            kept(self.utilisation),
+            select(self.accuracy),
+            select(self.utilisation),
         )
 
     def add_memory(self, ctx: Context) -> None:
@@ -127,13 +127,13 @@ class RankTables:
             "host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "device_peak_bytes": peak_memory(ctx.device),
         }
-        nothing = dict.fromkeys(peaks, 0)
+        zeros = dict.fromkeys(peaks, 0)
         self.memory.append({"rank": self.rank, "tensor": "", **peaks, "persistent_bytes": 0})
         for name, size in ctx.memory.persistent_bytes().items():
-            self.memory.append({"rank": self.rank, "tensor": name.value, **nothing, "persistent_bytes": size})
+            self.memory.append({"rank": self.rank, "tensor": name.value, **zeros, "persistent_bytes": size})
 
 
-def _windows(epoch: Epoch, readings: Sequence[Reading]) -> Iterator[Row]:
+def _make_window_rows(epoch: Epoch, readings: Sequence[Reading]) -> Iterator[Row]:
     """Yield a row for each window, with the last reading of the device's driver before the end of the window."""
     end = epoch.begun
     for number, (seconds, computing, communicating) in enumerate(epoch.windows):
@@ -147,24 +147,25 @@ def _windows(epoch: Epoch, readings: Sequence[Reading]) -> Iterator[Row]:
         }
 
 
-def ledger_row(key: Key, amounts: Amounts) -> Row:
-    return {**key_row(key), **asdict(amounts)}
+def ledger_to_row(key: Key, amounts: Amounts) -> Row:
+    return {**key_to_row(key), **asdict(amounts)}
 
 
-def event_row(event: Event) -> Row:
+EVENT_AMOUNTS = ("calls", "words_payload", "words_received", "bytes")
+"""The amounts of an event that a tape keeps."""
+
+
+def event_to_row(event: Event) -> Row:
     """Return an event of a tape as a row, without the fields that only a replay sets."""
-    counted = {name: getattr(event.amounts, name) for name in COUNTED}
+    counted = {name: getattr(event.amounts, name) for name in EVENT_AMOUNTS}
     order = {name: getattr(event, name) for name in ("cpu_seconds", "leaves", "waits_for", "travels_with")}
-    return {**key_row(event.key), **counted, **order}
-
-
-COUNTED = ("calls", "words_payload", "words_received", "bytes")
+    return {**key_to_row(event.key), **counted, **order}
 
 
 def event_from_row(row: Mapping[str, Any]) -> Event:
     """Return the event in a row."""
     order = {name: row[name] for name in ("cpu_seconds", "leaves", "waits_for", "travels_with")}
-    return Event(key_from_row(row), Amounts(**{name: row[name] for name in COUNTED}), **order)
+    return Event(key_from_row(row), Amounts(**{name: row[name] for name in EVENT_AMOUNTS}), **order)
 
 
 def key_from_row(row: Mapping[str, Any]) -> Key:
@@ -190,11 +191,12 @@ def gather_tables(world: Axis, value: T) -> list[T]:
     data = torch.frombuffer(pickled.getbuffer(), dtype=torch.uint8).to(world.device)
     sizes = world.all_gather(torch.tensor([len(data)], device=world.device), tensor=TensorName.COUNT).tolist()
     receives = {rank: (size,) for rank, size in enumerate(sizes)} if world.index == 0 else {}
-    arrived = world.exchange({0: data}, receives, dtype=torch.uint8, tensor=TensorName.COUNT)
-    # Each buffer is freed once it is read.
-    return [
-        _TablesReader(BytesIO(arrived.pop(rank).cpu().numpy().tobytes())).load() for rank in sorted(arrived)
-    ]
+    received = world.exchange({0: data}, receives, dtype=torch.uint8, tensor=TensorName.COUNT)
+    values = []
+    for rank in sorted(received):
+        pickled = BytesIO(received.pop(rank).cpu().numpy().tobytes())  # frees the buffer of the rank
+        values.append(_TablesReader(pickled).load())
+    return values
 
 
 class _TablesReader(pickle.Unpickler):
@@ -217,7 +219,7 @@ class Journal:
 
     def __init__(self, scratch: Path, tables: RankTables) -> None:
         self._tables, self._written = tables, dict.fromkeys(RUN_TABLES, 0)
-        self._path = _journal(scratch, tables.rank)
+        self._path = _journal_path(scratch, tables.rank)
 
     def write(self) -> None:
         """Write an entry, without waiting for the disk."""
@@ -229,16 +231,16 @@ class Journal:
 
 
 def read_unfinished_tables(scratch: Path, world: int) -> list[RankTables]:
-    """Return the rows of every rank for the epochs that all ranks finished, or nothing if a rank has no file."""
-    paths = [_journal(scratch, rank) for rank in range(world)]
+    """Return the rows of every rank for the epochs that all ranks finished; empty if a rank has no file."""
+    paths = [_journal_path(scratch, rank) for rank in range(world)]
     if not all(path.exists() for path in paths):
         return []
-    ranks = [_read(path, rank) for rank, path in enumerate(paths)]
+    ranks = [_read_journal(path, rank) for rank, path in enumerate(paths)]
     common = set.intersection(*({row["epoch"] for row in rank.epochs} for rank in ranks))
     return [rank.select_epochs(common) for rank in ranks]
 
 
-def _read(path: Path, rank: int) -> RankTables:
+def _read_journal(path: Path, rank: int) -> RankTables:
     """Return the rows of all complete entries; the last entry is incomplete if the rank was killed while writing it."""
     tables = RankTables(rank)
     with path.open("rb") as file, suppress(EOFError, pickle.UnpicklingError):
@@ -248,5 +250,5 @@ def _read(path: Path, rank: int) -> RankTables:
     return tables
 
 
-def _journal(scratch: Path, rank: int) -> Path:
+def _journal_path(scratch: Path, rank: int) -> Path:
     return scratch / f"unfinished-{rank}"

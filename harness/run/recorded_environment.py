@@ -1,7 +1,7 @@
-"""The environment variables of a record: those known to change a run's speed or numbers, each by its name.
+"""The environment variables of a record: a list of variables that are known to change a run's speed or numbers.
 
-Records are published, so a variable that is not listed is never recorded with its value: it may be a token. One that is
-named like the settings of a library is recorded as set, because it may explain a difference.
+Records are published, so the value of a variable that is not listed is never recorded: it may be a token. If its name
+has the prefix of a library's settings, it is recorded as set, because it may explain a difference.
 """
 
 from collections.abc import Mapping
@@ -80,14 +80,14 @@ LISTED: dict[str, str] = {
     "HARNESS_": "STEP",
     "CUDA_": "VISIBLE_DEVICES",
 }
-"""The names of variables, less their common beginnings."""
+"""The names of variables, by prefix and without it."""
 NAMES = frozenset(prefix + name for prefix, names in LISTED.items() for name in names.split())
 SETTINGS = tuple(prefix for prefix in LISTED if prefix not in ("SLURM_", "HARNESS_", "CUDA_"))
-"""The beginnings of variables that are settings of a library, listed or not."""
+"""The prefixes of a library's settings, listed or not."""
 
 
-def recorded_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of an environment that go on record."""
+def select_recorded_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an environment that are recorded."""
     return {
         name: value if name in NAMES else UNLISTED
         for name, value in sorted(environ.items())

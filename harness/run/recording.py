@@ -27,7 +27,7 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
         "cache_hit_rate": cache_hit_rate(ranks),
         "chosen": canonical_json(ranks[0].chosen),
     }
-    if _timed(tables):
+    if _has_timed_epochs(tables):
         summary |= compute_throughput(strategy, tables)
         summary["words_formula"] = max(rank.words_formula for rank in ranks)
         by_memory = least_words_by_memory(strategy, peak_memory_words(strategy, tables["memory"]))
@@ -51,20 +51,22 @@ def _write(
     provenance: dict[str, Any],
     fault: Fault | None,
 ) -> Path:
+    if _has_timed_epochs(tables):
+        summary = {**summary, **summarize_tables(tables, spec.training.target)}
     record = {
         "run_id": spec.run_id,
         "label": spec.label,
         "status": fault["status"] if fault else OK,
         "source": "measured",
-        "summary": {**summary, **(summarize_tables(tables, spec.training.target) if _timed(tables) else {})},
+        "summary": summary,
         "provenance": provenance,
         "error": {key: fault[key] for key in ("rank", "type", "message", "trace")} if fault else None,
     }
     return write_record(runs, spec.model_dump(mode="json"), record, tables)
 
 
-def _timed(tables: dict[str, pd.DataFrame]) -> bool:
-    """Return True if the tables have a timed epoch."""
+def _has_timed_epochs(tables: dict[str, pd.DataFrame]) -> bool:
+    """Return True if the tables have a timed epoch, not only warm-up epochs."""
     epochs = tables["epochs"]
     return not epochs.empty and bool((epochs.epoch >= 0).any())
 
@@ -102,13 +104,12 @@ def cache_hit_rate(ranks: list[RankTables]) -> float | None:
 
 def make_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
     """Combine the tables of all ranks."""
-    ledger = ledger_frame({rank.rank: rank.ledger for rank in ranks})
-    return {
-        name: ledger
-        if name == LEDGER.name
-        else pd.DataFrame([row for rank in ranks for row in getattr(rank, name)])
+    frames = {
+        name: pd.DataFrame([row for rank in ranks for row in getattr(rank, name)])
         for name in RUN_TABLES
+        if name != LEDGER.name
     }
+    return {**frames, LEDGER.name: ledger_frame({rank.rank: rank.ledger for rank in ranks})}
 
 
 def graph_sizes(strategy: Strategy) -> dict[str, int]:
@@ -124,7 +125,7 @@ def graph_sizes(strategy: Strategy) -> dict[str, int]:
 
 
 def compute_throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str, float]:
-    """Return vertices per second: those of the graph divided by the time of the slowest rank."""
+    """Return the vertices, and the training vertices, per second of the slowest rank's median epoch."""
     facts, seconds = strategy.facts, statistics.compute_median_epoch(tables["epochs"])
     return {
         "vertices_per_second": facts.vertices / seconds,
@@ -138,8 +139,8 @@ def peak_memory_words(strategy: Strategy, memory: pd.DataFrame) -> float:
     return float(peaks.max()) / WORD[strategy.spec.precision]
 
 
-def least_words_by_memory(strategy: Strategy, held: float) -> float:
-    """Return a lower bound on the payload words of some rank in any layout, if no rank holds more than `held` words.
+def least_words_by_memory(strategy: Strategy, memory: float) -> float:
+    """Return a lower bound on the payload words of some rank in any layout, if no rank holds more words than `memory`.
 
     Products with G multiplications, sparse or dense, move at least G / (8 sqrt(M)) - M words to a memory of M words
     (Ballard, Demmel, Holtz and Schwartz, 2011), and some rank computes at least 1/P of them. A payload is at least half
@@ -149,9 +150,12 @@ def least_words_by_memory(strategy: Strategy, held: float) -> float:
     if strategy.effective_promise is not Promise.EXACT or ranks == 1:
         return 0.0
     for layer, (f_in, f_out) in enumerate(strategy.shapes):
-        wants = strategy.needs_dH(layer)  # without it, the product with A is computed once, before training
-        total += (2 + wants) * facts.vertices * f_in * f_out + 2 * wants * facts.nonzeros * min(f_in, f_out)
-    return max(0.0, float(total / ranks / (8 * sqrt(held)) - held)) / 2
+        needs_dH = strategy.needs_dH(
+            layer
+        )  # without it, the product with A is computed once, before training
+        total += (2 + needs_dH) * facts.vertices * f_in * f_out
+        total += 2 * needs_dH * facts.nonzeros * min(f_in, f_out)
+    return max(0.0, float(total / ranks / (8 * sqrt(memory)) - memory)) / 2
 
 
 def summarize_tables(tables: dict[str, pd.DataFrame], target: float = 0.0) -> dict[str, Any]:
@@ -174,7 +178,7 @@ def summarize_tables(tables: dict[str, pd.DataFrame], target: float = 0.0) -> di
             f"accuracy_{split}": _last_accuracy(tables["accuracy"], split)
             for split in ("train", "valid", "test")
         },
-        "seconds_to_target": _seconds_to(tables["accuracy"], target),
+        "seconds_to_target": _seconds_to_target(tables["accuracy"], target),
         "evaluation_seconds": _evaluation_seconds(tables["accuracy"]),
         "messages": int(messages.max()) if len(messages) else 0,
         "words_payload": float(words.words_payload.max()) if len(words) else 0.0,
@@ -182,7 +186,7 @@ def summarize_tables(tables: dict[str, pd.DataFrame], target: float = 0.0) -> di
     }
 
 
-def _seconds_to(accuracy: pd.DataFrame, target: float) -> float | None:
+def _seconds_to_target(accuracy: pd.DataFrame, target: float) -> float | None:
     """Return the training time before the first evaluation whose test accuracy reached the target."""
     if accuracy.empty or not target:
         return None

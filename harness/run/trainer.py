@@ -17,7 +17,7 @@ from harness.kernels.step_numbers import StepNumbers
 from harness.ledger import Amounts, Key, Op, Phase, TensorName
 from harness.models import Operators, SplitAccuracy, Weight, group_by_part
 from harness.models.weights import init_weight
-from harness.run.epoch_graph import EpochGraph, require_graphs
+from harness.run.epoch_graph import EpochGraph, require_graph_events
 from harness.run.load import Window, split_into_windows
 from harness.spec.spec import Training
 from harness.strategy import Context, Piece, Strategy
@@ -82,7 +82,7 @@ class Trainer:
         """The CUDA graph of an epoch, after it was captured."""
         self._captures = ctx.spec.training.cuda_graph and is_gpu(ctx.device)
         if self._captures:
-            require_graphs()
+            require_graph_events()
         self.output_is_finite = torch.ones((), dtype=torch.bool, device=ctx.device)
         """True if all outputs of the last evaluation were finite, on this rank."""
 

@@ -193,7 +193,7 @@ def test_epochs_that_no_graph_can_repeat_are_refused(reason: str) -> None:
 def test_torch_without_graph_events_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epoch_graph, "has_graph_events", lambda: False)
     with pytest.raises(UserError, match=r"Install a newer torch, or leave training\.cuda_graph at false"):
-        epoch_graph.require_graphs()
+        epoch_graph.require_graph_events()
 
 
 def test_setting_changes_no_run_id_where_it_is_off() -> None:

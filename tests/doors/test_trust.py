@@ -20,7 +20,7 @@ from harness.report.artifact import _drawings, _member
 from harness.report.drawing_check import check_drawing
 from harness.report.page import inlined
 from harness.results.record import read_record, write_record
-from harness.run.provenance import is_dirty, provenance
+from harness.run.provenance import collect_provenance, is_dirty
 from harness.run.recorded_environment import NAMES, UNLISTED
 from harness.sources.remote import MIRROR, RemoteFile
 from harness.spec.dataset import DatasetChoice
@@ -219,7 +219,7 @@ def test_no_secret_of_the_environment_or_of_a_command_goes_on_record(
         monkeypatch.setenv(name, SECRET)
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     monkeypatch.setattr("sys.argv", ["/bin/harness", "external", "run", "--", "prog", f"--api-key={SECRET}"])
-    told = provenance(tmp_path)
+    told = collect_provenance(tmp_path)
     assert SECRET not in json.dumps(told)
     assert told["env"]["NCCL_DEBUG"] == "WARN"
     assert told["env"]["NCCL_AUTH_TOKEN"] == UNLISTED and "SLURM_JWT" not in told["env"]

@@ -159,7 +159,7 @@ def test_rank_of_a_step_that_lost_another_exits_later(
     for words in ([], ["--stacks"]):
         monkeypatch.setattr("sys.argv", ["harness.run.rank", *folders, *words])
         assert rank.main() == 1
-    assert slept == ([rank.AFTER_THE_CAUSE] if others is LOST else [])
+    assert slept == ([rank.CONSEQUENCE_DELAY] if others is LOST else [])
 
 
 @pytest.mark.parametrize("rises", [0, 1, 2])

@@ -16,7 +16,7 @@ from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase, TensorN
 from harness.models import SplitAccuracy
 from harness.results.parquet import serialize_table, to_arrow
 from harness.results.schema import LEDGER
-from harness.run.ledger_rows import LedgerRows, key_row
+from harness.run.ledger_rows import LedgerRows, key_to_row
 from harness.run.rank_tables import Journal, RankTables, _TablesReader, read_unfinished_tables
 from harness.run.recording import make_frames
 from harness.run.trainer import Epoch
@@ -54,7 +54,7 @@ def file_of(frame: pd.DataFrame) -> bytes:
 def file_row_by_row(ranks: Mapping[int, Mapping[int, Entries]]) -> bytes:
     """The file of a ledger that is made of one dict for each row."""
     rows = [
-        {"epoch": epoch, "rank": rank, **key_row(key), **asdict(amounts)}
+        {"epoch": epoch, "rank": rank, **key_to_row(key), **asdict(amounts)}
         for rank, epochs in ranks.items()
         for epoch, entries in epochs.items()
         for key, amounts in entries.items()

@@ -14,9 +14,9 @@ from harness.run.load import (
     Reading,
     Window,
     last_percent,
+    make_utilisation_reader,
     read_in_background,
     split_into_windows,
-    utilisation_reader,
 )
 from tests.hand_clock import HandClock
 
@@ -83,7 +83,7 @@ def test_a_driver_is_asked_until_nobody_listens() -> None:
 
 
 def test_without_a_gpu_nobody_is_asked() -> None:
-    ask = utilisation_reader(torch.device("cpu"))
+    ask = make_utilisation_reader(torch.device("cpu"))
     with read_in_background(ask) as readings:
         assert ask is None
     assert readings == []

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from harness.results.statistics import find_oversubscribed
-from harness.run.provenance import COMMAND, Affinity, is_dirty, provenance
+from harness.run.provenance import COMMAND, Affinity, collect_provenance, is_dirty
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_the_command_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / COMMAND).write_text("harness run --strategy serial")
     monkeypatch.setenv("LOADEDMODULES", "cuda/12.4:openmpi/5")
     monkeypatch.setenv("FI_PROVIDER", "cxi")
-    told = provenance(tmp_path, tmp_path)
+    told = collect_provenance(tmp_path, tmp_path)
     assert told["command"] == "harness run --strategy serial"
     assert told["modules"] == "cuda/12.4:openmpi/5"
     assert told["env"]["FI_PROVIDER"] == "cxi"
@@ -68,7 +68,7 @@ def test_more_threads_than_cores_on_any_host_is_oversubscribed(
     affinities: list[Affinity], crowded: bool, tmp_path: Path
 ) -> None:
     """Whatever the load was: by the cores that the ranks of each host could use."""
-    told = provenance(tmp_path, None, affinities)
+    told = collect_provenance(tmp_path, None, affinities)
     row = {f"provenance.{name}": told[name] for name in ("cores", "ranks_on_host")}
     row |= {
         "ranks": len(affinities),

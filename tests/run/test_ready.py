@@ -11,7 +11,7 @@ import pytest
 from harness.comm.grid import Grid
 from harness.experiment.requests import make_spec
 from harness.ledger import Ledger
-from harness.run.open_run import make_ready, open_run
+from harness.run.open_run import open_run, warm_up
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 from tests.python_path import with_python_path
@@ -61,7 +61,7 @@ def trained(spec: Spec, ready: bool) -> tuple[list[float], list[Any], list[float
     strategy, blocks = open_run(ROOT, spec)
     grid = Grid.build(strategy.grid, Ledger())
     if ready:
-        make_ready(strategy, grid, blocks)
+        warm_up(strategy, grid, blocks)
     trainer = Trainer(strategy, grid, blocks)
     epochs = [trainer.epoch() for _ in range(spec.training.epochs)]
     words = [sum(amounts.words_payload for amounts in epoch.entries.values()) for epoch in epochs]
