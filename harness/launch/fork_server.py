@@ -53,7 +53,7 @@ Report = tuple[str, str]
 
 
 def describe_exit(code: int | None) -> str:
-    """Return an exit code in words. The code is negative for a signal, and None while the process runs."""
+    """Describe an exit code, which is negative for a signal, and None while the process runs."""
     if code is None or code >= 0:
         return f"exited with code {code}"
     with suppress(ValueError):  # real-time signals have no names
@@ -180,7 +180,7 @@ class _ServerProcess:
                 stdout=self._output,
                 stderr=self._output,
                 pass_fds=[remote.fileno()],
-                preexec_fn=die_with_parent(os.getpid()),  # noqa: PLW1509  the launcher has no threads of its own
+                preexec_fn=die_with_parent(os.getpid()),  # noqa: PLW1509  the launcher has one thread
             )
 
     def wait_until_ready(self, limits: StartLimits) -> None:
@@ -234,7 +234,7 @@ class _ServerProcess:
         return report
 
     def _describe_end(self, limits: StartLimits) -> str:
-        """Return in words how the server ended after its last report."""
+        """Describe how the server ended after its last report."""
         try:
             return describe_exit(self._popen.wait(limits.ending))
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Tells slow ranks from ranks that wait for each other forever, or that a signal has stopped.
+"""Distinguishes slow ranks from ranks that wait for each other forever, or that a signal has stopped.
 
 Ranks hang if during the whole patience none of their threads runs, waits for a core or waits for a disk (state D). Gloo
 has a thread that polls a hundred times a second. On a busy machine this thread often waits for a core, which says
@@ -34,7 +34,7 @@ class Hang(NamedTuple):
     """Ranks that hang."""
 
     stopped: tuple[int, ...] = ()
-    """The ranks that a signal has stopped, or none if all ranks sleep."""
+    """The ranks that a signal has stopped; empty if all ranks sleep."""
 
 
 class _ProcessState(NamedTuple):
@@ -69,7 +69,7 @@ class HangDetector:
         proc: Path = PROC,
     ) -> None:
         """`recording` is the patience with sleeping ranks after training. `by_sleep` is False if sleep is normal."""
-        self._patience = patience if _is_of_this_namespace(proc) else None
+        self._patience = patience if _shows_own_namespace(proc) else None
         self._recording, self._by_sleep, self._proc = recording, by_sleep, proc
         self._checked = self._next = 0.0
         self._held: dict[int, tuple[float, tuple[float, int]]] = {}
@@ -106,12 +106,10 @@ class HangDetector:
         held: dict[int, tuple[float, tuple[float, int]]] = {}
         for rank, process in processes.items():
             if process.state == STOPPED:
-                used = (
-                    process.seconds,
-                    sum(thread.slices for thread in self._read_threads(pids[rank]).values()),
-                )
-                seconds, before = self._held.get(rank, (0.0, None))
-                held[rank] = (seconds + passed if used == before else 0.0, used)
+                slices = sum(thread.slices for thread in self._read_threads(pids[rank]).values())
+                used = process.seconds, slices
+                seconds, used_before = self._held.get(rank, (0.0, None))
+                held[rank] = (seconds + passed if used == used_before else 0.0, used)
         self._held = held
         return {rank: seconds for rank, (seconds, _) in held.items()}
 
@@ -131,10 +129,8 @@ class HangDetector:
         ):
             for pid in pids.values():
                 threads |= self._read_threads(pid)
-            if threads.keys() == self._threads.keys():
-                wanted = sum(
-                    _measure_wanted_seconds(at, self._threads[at], now) for at, now in threads.items()
-                )
+            if (before := self._threads).keys() == threads.keys():
+                wanted = sum(_measure_wanted_seconds(at, before[at], now) for at, now in threads.items())
         self._seconds, self._threads = seconds, threads
         self._wanted += wanted
         if self._wanted < enough:
@@ -160,7 +156,7 @@ class HangDetector:
             return {(pid, pid): _ThreadState(UNSEEN)}
 
 
-def _is_of_this_namespace(proc: Path) -> bool:
+def _shows_own_namespace(proc: Path) -> bool:
     """Return True if /proc shows this process under its own id. A container's /proc may be the host's, or empty."""
     try:
         return str((proc / "self").readlink()) == str(os.getpid())

@@ -1,7 +1,7 @@
 """Runs on ranks that another launcher started, each with the same command of the harness.
 
-Every process on the machine or the network may write to such a launcher's store, so the store must not lead to code: an
-order is the name of a folder, which a rank looks for among its own results and accepts only from its own user.
+Any process on the machine or the network may write to such a launcher's store, so nothing in the store may be run: an
+order is only the name of a folder, which a rank looks for among its own results and accepts only from its own user.
 """
 
 import json

@@ -39,12 +39,13 @@ from harness.slurm.resources import OUTAGE_SECONDS, RETRY_SECONDS
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec, canonical_json
 
-OOM_COUNTERS = {
-    Path("/sys/fs/cgroup/memory.events"): "oom_kill",
-    Path("/sys/fs/cgroup/memory/memory.oom_control"): "oom_kill",
-    Path("/proc/vmstat"): "oom_kill",
-}
-"""The files with the number of processes that the kernel has killed for lack of memory, and the field of each file."""
+OOM_COUNTERS = (
+    Path("/sys/fs/cgroup/memory.events"),
+    Path("/sys/fs/cgroup/memory/memory.oom_control"),
+    Path("/proc/vmstat"),
+)
+OOM_FIELD = "oom_kill"
+"""The files with the number of processes that the kernel has killed for lack of memory, and its name in them."""
 Progress = Callable[[str], None]
 
 
@@ -103,13 +104,9 @@ def ensure_result(
     with ExitStack() as held:
         cached = not fresh and has_result(folder)
         if not cached:
+            message = f"{spec.label}: another process has this run under way. Waiting for its end."
             with explain_os_errors(runs):
-                lock = acquire_lock(
-                    runs / f".{spec.run_id}.lock",
-                    wait=lambda: progress(
-                        f"{spec.label}: another process has this run under way. Waiting for its end."
-                    ),
-                )
+                lock = acquire_lock(runs / f".{spec.run_id}.lock", wait=partial(progress, message))
                 held.enter_context(lock)
             cached = not fresh and has_result(folder)  # an equal run of another process may have finished
         if not cached:
@@ -222,16 +219,10 @@ def _run_ranks(
 
     processes = starter.start(fork_server, scratch / "log", progress)
     with closing(starter), Ranks(processes, starter.ending_signal, limits) as ranks:
-        end = ranks.watch(
-            HangDetector(
-                limits.still if starter.is_local else None,
-                limits.recording,
-                by_sleep=spec.machine.device == "cpu",
-            ),
-            min(limits.run or inf, limits.job or inf),
-            serve_ranks,
-            (scratch / "recording").exists,
-        )
+        patience = limits.still if starter.is_local else None
+        detector = HangDetector(patience, limits.recording, by_sleep=spec.machine.device == "cpu")
+        limit = min(limits.run or inf, limits.job or inf)
+        end = ranks.watch(detector, limit, serve_ranks, (scratch / "recording").exists)
     if (scratch / "done").exists():
         return end
     if end.expired and limits.job and limits.run and limits.job < limits.run:
@@ -284,12 +275,9 @@ def _count_oom_kills() -> int:
     may count twice, so only an increase is meaningful.
     """
     kills = 0
-    for path, field in OOM_COUNTERS.items():
+    for path in OOM_COUNTERS:
         with suppress(OSError, ValueError):
-            counts = dict(
-                line.split()
-                for line in path.read_text(encoding="utf-8").splitlines()
-                if len(line.split()) == 2
-            )
-            kills += int(counts.get(field, 0))
+            lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+            counts = dict(words for words in lines if len(words) == 2)
+            kills += int(counts.get(OOM_FIELD, 0))
     return kills

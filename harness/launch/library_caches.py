@@ -38,8 +38,8 @@ def make_cache_environment(local: str) -> dict[str, str]:
 def secure_caches(environ: MutableMapping[str, str]) -> None:
     """Make the folder of the caches private, or choose another one if another user made it first.
 
-    If no folder can be made, the variables are removed, so libraries use their defaults. A cache that the user names
-    stays.
+    If no folder can be made, the variables are removed, so libraries use their defaults. A cache that the user
+    has chosen is left as it is.
     """
     if CACHE_VARIABLE not in environ:
         return

@@ -46,6 +46,9 @@ BACKLOG = 4096
 LEADER_GONE = 128 + signal.SIGTERM
 """The exit code of a task whose node's first task has ended."""
 CREDENTIALS = "3i"
+"""The format of `struct ucred`: process, user and group."""
+NO_LIMITS = StartLimits(float("inf"))
+"""The scheduler limits how long a step may take to start."""
 TASK_PID = "SLURM_TASK_PID"
 """The variable with the process that Slurm started for a task: in a container, the program that made it."""
 DEVICE_PATTERNS = ("nvidia[0-9]*", "dri/renderD*", "kfd", "accel[0-9]*")
@@ -118,7 +121,7 @@ def _run_first_task(program: Sequence[str]) -> int:
         selector.register(door, selectors.EVENT_READ)
         if (container_parent := _open_container_parent()) is not None:
             selector.register(container_parent, selectors.EVENT_READ)
-        (own,) = server.start(program, [dict(os.environ)], STREAMS, StartLimits(float("inf")))
+        (own,) = server.start(program, [dict(os.environ)], STREAMS, NO_LIMITS)
         ranks: dict[Connection, Child] = {}
         while own.poll() is None or ranks:
             failed = own.poll()
@@ -160,7 +163,7 @@ def _open_container_parent() -> int | None:
 def _fork_for_task(
     door: socket.socket, server: ForkServer, own_order: dict[str, object]
 ) -> dict[Connection, Child]:
-    """Fork the rank of the task that connects. Return it, or nothing if the task must run its rank itself."""
+    """Fork the rank of the task that connects. Return it by its task; empty if the task must run its rank itself."""
     link, _ = door.accept()
     if not _is_same_user(link):
         link.close()
@@ -176,7 +179,7 @@ def _fork_for_task(
             task.send("")
             streams = [recv_handle(task) for _ in STREAMS]
             (rank,) = server.start(
-                order["program"], [order["environment"]], streams, StartLimits(float("inf")), order["cores"]
+                order["program"], [order["environment"]], streams, NO_LIMITS, order["cores"]
             )
             for stream in streams:
                 os.close(stream)

@@ -164,11 +164,8 @@ def find_cause(end: RunEnd, scratch: Path, world: int, memory_ran_out: bool) -> 
     if end.hang:
         return _describe_hang(end.hang, end.recording, scratch, world)
     if end.expired:
-        return _make_fault(
-            "TimeLimit",
-            "timeout",
-            "stopped at its time limit; the tables hold the epochs that all ranks finished",
-        )
+        message = "stopped at its time limit; the tables hold the epochs that all ranks finished"
+        return _make_fault("TimeLimit", "timeout", message)
     reported = read_faults(scratch)
     deaths = [
         _describe_death(death, scratch, memory_ran_out)
@@ -199,14 +196,11 @@ def _describe_death(death: Death, scratch: Path, memory_ran_out: bool) -> Fault:
         return {**hung, "rank": death.rank, "time": death.at}
     killed_for_memory = death.code == -signal.SIGKILL and memory_ran_out
     why = " when the machine's memory had run out" if killed_for_memory else ""
-    return {
-        "rank": death.rank,
-        "type": "Died",
-        "message": f"{describe_exit(death.code)}{why}; `trace` has the end of the ranks' log",
-        "status": "oom" if killed_for_memory else "failed",
-        "trace": _read_log_end(scratch / "log"),
-        "time": death.at,
-    }
+    message = f"{describe_exit(death.code)}{why}; `trace` has the end of the ranks' log"
+    fault = _make_fault(
+        "Died", "oom" if killed_for_memory else "failed", message, _read_log_end(scratch / "log")
+    )
+    return {**fault, "rank": death.rank, "time": death.at}
 
 
 def _find_nccl_hang(log: Path) -> Fault | None:
@@ -221,13 +215,12 @@ def _find_nccl_hang(log: Path) -> Fault | None:
         f"call {call['number']} {where}over NCCL, {call['call']}, did not end within "
         f"{int(call['milliseconds']) / 1e3:.0f} s: a member never made the call, made another one, or is slower"
     )
-    return _make_fault(
-        "Hang", "timeout", f"{what}; `trace` has the end of the ranks' log", _read_log_end(log)
-    )
+    message = f"{what}; `trace` has the end of the ranks' log"
+    return _make_fault("Hang", "timeout", message, _read_log_end(log))
 
 
 def _describe_hang(hang: Hang, recording: bool, scratch: Path, world: int) -> Fault:
-    """Return the fault of a hang: it names the rank that does not wait for another, or that writes the record."""
+    """Return the fault of a hang, which names the rank that does not wait for others, or that writes the record."""
     stacks = {rank: read_stacks(scratch, rank) for rank in range(world)}
     asleep = [0] if recording else [rank for rank, stack in stacks.items() if TORCH_DISTRIBUTED not in stack]
     suspects = hang.stopped or asleep
@@ -252,7 +245,7 @@ def _describe_frame(stack: str) -> str:
 
 
 def _make_fault(kind: str, status: str, message: str, trace: str = "") -> Fault:
-    """Return a fault that is not of one rank, with the current time."""
+    """Return a fault of no particular rank, with the current time."""
     return {
         "rank": -1,
         "type": kind,

@@ -88,17 +88,17 @@ class RankStarter(NamedTuple):
                 environments = [{**environment, **launched} for environment in self.environments]
                 yield from fork_server.start(self.program, environments, streams, limits)
                 return
-            environment = self.environments[0] | self._stage(null, file, log, progress)
+            environment = self.environments[0] | self._run_staging(null, file, log, progress)
             yield subprocess.Popen(
                 self.command,
                 env={**environment, LAUNCHED: str(time.time())},
                 stdin=null,
                 stdout=file,
                 stderr=file,
-                preexec_fn=die_with_parent(os.getpid(), self.ending_signal),  # noqa: PLW1509  the launcher has no threads of its own
+                preexec_fn=die_with_parent(os.getpid(), self.ending_signal),  # noqa: PLW1509  the launcher has one thread
             )
 
-    def _stage(
+    def _run_staging(
         self, null: IO[bytes], file: IO[bytes], log: Path, progress: Callable[[str], None]
     ) -> dict[str, str]:
         """Run the staging commands, and return the variable with the seconds that they took."""
@@ -123,16 +123,16 @@ class RankStarter(NamedTuple):
             self.rendezvous.close()
 
     def read_srun_errors(self, end: RunEnd, log: Path) -> RunEnd:
-        """Return the end of a step's ranks, with the deaths and the losses that srun reported in the log."""
+        """Return how the ranks of a step ended, with the deaths and the lost nodes that srun reported in the log."""
         if not end.deaths:
             return end
-        words = read_tail(log, LOG_BYTES_SEARCHED)
-        errors = parse_srun_errors(words)
+        text = read_tail(log, LOG_BYTES_SEARCHED)
+        errors = parse_srun_errors(text)
         lost = errors.lost_node or not errors.deaths
         return end._replace(
             deaths=[Death(rank, code, time.time()) for rank, code in errors.deaths],
             out_of_memory=errors.out_of_memory,
-            lost=words.strip()[-500:] or "srun printed nothing" if lost else "",
+            lost=text.strip()[-500:] or "srun printed nothing" if lost else "",
             never_started=errors.never_started,
         )
 

@@ -1,8 +1,8 @@
 """Launches a series of runs one after the other, within the time that their job has left.
 
-Runs that have a result are skipped. A run is started only if the job has the time that was asked for it, and may then
-take all the time that the job has left, up to the run's own limit. So a timeout is never the fault of earlier runs or
-of a slow day. The other runs are left to another job.
+Runs that have a result are skipped. A run is started only if the job has as much time left as was requested for the
+run. The run may then take all of the job's remaining time, up to its own limit, so a timeout is never caused by earlier
+runs. Runs that are not started are left to another job.
 """
 
 import os
@@ -51,7 +51,7 @@ def launch_series(
 
     `predicted` has the maximum number of seconds that a run is predicted to take, by run id.
     """
-    clock, history = _start_job_clock(), RunHistory(runs)
+    clock, history = _make_job_clock(), RunHistory(runs)
     with ForkServer() as fork_server:
         for spec, turn in zip(specs, assign_block_places(specs), strict=True):
             with ExitStack() as lock:  # held until the caller has read the record
@@ -66,10 +66,8 @@ def launch_series(
                         cached = lock.enter_context(ensure_result(spec, runs, progress, start, fresh=fresh))
                         outcome = Outcome(spec, runs / spec.run_id, cached)
                     else:
-                        needs = f"{asked:.0f} s are asked for the run"
-                        outcome = Outcome(
-                            spec, None, why=f"the job has {left:.0f} s left and {needs}: left for another job"
-                        )
+                        times = f"the job has {left:.0f} s left and {asked:.0f} s are asked for the run"
+                        outcome = Outcome(spec, None, why=f"{times}: left for another job")
                 except Exception as error:
                     outcome = Outcome(spec, None, why=describe_failure(error))
                 yield outcome
@@ -88,7 +86,7 @@ def assign_block_places(specs: Sequence[Spec]) -> list[BlockPlace]:
 
 
 def describe_failure(error: Exception) -> str:
-    """Return an error as one paragraph. A defect of the harness is named with its type and place."""
+    """Describe an error in one paragraph. A bug in the harness is described by its type and place."""
     if isinstance(error, RunError | UserError):
         return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -96,7 +94,7 @@ def describe_failure(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())} ({where})"
 
 
-def _start_job_clock() -> Callable[[], float | None]:
+def _make_job_clock() -> Callable[[], float | None]:
     """Return a function that returns the seconds that the job has left. The scheduler is asked once."""
     left, asked = read_seconds_left(os.environ), time.monotonic()
     return lambda: None if left is None else left - (time.monotonic() - asked)

@@ -209,11 +209,9 @@ class Pool:
         self._limits, self._start_limits = limits, start_limits
         self._server, self._environment = ForkServer(), {**os.environ, **ENVIRONMENT}
         self._workers: list[_Worker] = []
-        # Killed pools leave their folders.
-        remove_leftovers(Path(tempfile.gettempdir()), scratch_names("ranks-"))
-        self._temporary = tempfile.TemporaryDirectory(
-            prefix=f"ranks-{owner_tag()}.", ignore_cleanup_errors=True
-        )
+        remove_leftovers(Path(tempfile.gettempdir()), scratch_names("ranks-"))  # of killed pools
+        prefix = f"ranks-{owner_tag()}."
+        self._temporary = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
         self._folder = Path(self._temporary.name)
         self._numbers = count()
 
@@ -251,9 +249,8 @@ class Pool:
                 worker.send_job(Job(rank, world, self._engine, meeting, timeout, sys.path, *call))
             _gather_replies(workers, replies, time.monotonic() + patience, self._limits.grace)
             busy = [rank for rank in range(world) if rank not in replies]
-            failure = _find_first_failure(replies, busy, world, self._limits.grace) or self._find_timeout(
-                workers, busy, patience
-            )
+            failure = _find_first_failure(replies, busy, world, self._limits.grace)
+            failure = failure or self._find_timeout(workers, busy, patience)
         finally:
             self._release_workers(workers, replies)
         if failure:

@@ -168,7 +168,7 @@ def test_any_counter_shows_a_kill_for_memory(
 ) -> None:
     """A control group's counter does not rise if the machine's memory ran out, and some counters do not exist."""
     files = [tmp_path / name for name in ("group", "old-group", "machine")]
-    monkeypatch.setattr(launch, "OOM_COUNTERS", dict.fromkeys([tmp_path / "absent", *files], "oom_kill"))
+    monkeypatch.setattr(launch, "OOM_COUNTERS", [tmp_path / "absent", *files])
     for file in files:
         file.write_text("oom 3\nunder_oom 0 of 2\noom_kill 4\n")
     before = launch._count_oom_kills()
