@@ -3,12 +3,12 @@
 
 Edges are assigned one by one, in an order drawn from the seed. An edge goes to the part with the fewest edges so far
 
-  1. of those that have copies of both ends;
-  2. if there is none, of those that have a copy of the end with fewer neighbours;
-  3. if one end has no copy yet, of those that have a copy of the other end; if neither has, of all parts.
+  1. among the parts that have copies of both ends;
+  2. if there are none, among the parts that have a copy of the end with fewer neighbours;
+  3. if one end has no copy yet, among the parts that have a copy of the other end; if neither has, among all parts.
 
-Both directions of an edge are in one part. One copy of a vertex is its master: of the parts that have a copy, the one
-with the fewest masters so far. A loop is in the part of the master, and so is a vertex without edges.
+Both directions of an edge are in one part. The master of a vertex is its copy in the part that has the fewest masters
+so far. A loop is in the part of the master, and so is a vertex without edges.
 Verifier (tests/graph/test_partition.py): the rules in plain Python, and copies counted by scipy.
 """
 
@@ -42,7 +42,7 @@ class VertexCut:
 
     @property
     def report(self) -> dict[str, Any]:
-        """What a partition record says of this cut."""
+        """The entries of the partition's record about this cut."""
         entries = torch.bincount(self.edges, minlength=len(self.copies)).tolist()
         return {"copies": list(self.copies), "entries": entries}
 

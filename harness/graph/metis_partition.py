@@ -88,7 +88,7 @@ def _load_functions(metis: Any) -> tuple[Any, Any]:
         library = ctypes.CDLL(metis._internal.__file__)
         return library.METIS_PartGraphKway, library.METIS_SetDefaultOptions
     except (OSError, AttributeError) as error:
-        raise UserError(_explain(f"has no METIS_PartGraphKway ({error})")) from None
+        raise UserError(_explain_unusable(f"has no METIS_PartGraphKway ({error})")) from None
 
 
 def _check_two_constraints(metis: Any) -> None:
@@ -103,10 +103,13 @@ def _check_two_constraints(metis: Any) -> None:
     for column in weights.T:
         worst = np.bincount(part, weights=column, minlength=2).max() / (column.sum() / 2)
         if worst > TOLERANCE:
-            raise UserError(_explain(f"left one of two halves {worst:.2f} times as heavy as the mean"))
+            raise UserError(
+                _explain_unusable(f"left one of two halves {worst:.2f} times as heavy as the mean")
+            )
 
 
-def _explain(reason: str) -> str:
+def _explain_unusable(reason: str) -> str:
+    """Return the message for a METIS that cannot partition with two constraints."""
     return (
         f"the partition metis-balanced needs METIS with two constraints, and the library of this pymetis {reason}. "
         "Install the version of constraints.txt, or use metis or hypergraph."

@@ -26,7 +26,7 @@ MAX_VERTICES = 3_037_000_499
 ADDED_LOOP_WEIGHT: dict[Weighting, float] = {"normalised": 1.0, "raw": 0.0}
 ASYMMETRY_TOLERANCE = 1e-6
 """The relative difference up to which the weights of both directions of an edge count as equal; their mean is used."""
-DIRECTED = "set directed: true in the card"
+DIRECTED_HINT = "set directed: true in the card"
 
 
 def normalise_adjacency(
@@ -109,5 +109,6 @@ def make_asymmetric_weight_error(source: int, target: int, forward: float, backw
     """Return the error for an edge of an undirected graph whose two directions have different weights."""
     return UserError(
         f"the edge from vertex {source:,} to vertex {target:,} has the weight {forward:g}, and the reverse edge "
-        f"{backward:g}. In an undirected graph, both directions have the same weight: make them equal, or {DIRECTED}."
+        f"{backward:g}. In an undirected graph, both directions have the same weight: make them equal, or "
+        f"{DIRECTED_HINT}."
     )

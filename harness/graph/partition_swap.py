@@ -44,7 +44,7 @@ class SwapResult:
 
     @property
     def report(self) -> dict[str, Any]:
-        """What a partition record says of the swaps."""
+        """The entries of the partition's record about the swaps."""
         ratios = {"ratio_before": compute_balance(self.before), "ratio_after": compute_balance(self.after)}
         most = {"most_remote_before": max(self.before), "most_remote_after": max(self.after)}
         return {"swaps": self.swaps, "stopped": self.stopped, **ratios, **most}

@@ -1,7 +1,7 @@
-"""A graph that many replays read in one process: A stays in memory, and so do results that all ranks compute alike.
+"""A graph that many replays read in one process: A stays in memory, with results that are the same for all ranks.
 
-Every replay of a rank opens the graph anew, and every rank of a sampler computes the mini-batches of all other ranks.
-The second replay finds both here. Whatever does not fit within `MAX_BYTES` is read, or computed, each time.
+Without this cache, every replay of a rank would read the graph again, and compute the mini-batches of all other ranks
+again. Whatever does not fit within `MAX_BYTES` is read, or computed, each time.
 Verifier (tests/replay/test_shared_blocks.py): the blocks themselves.
 """
 

@@ -85,9 +85,8 @@ def label_by_degree(degrees: Tensor, classes: int) -> Tensor:
     members = torch.bincount(degrees)
     ranks = members.cumsum(0) - members
     y = torch.empty(len(degrees), dtype=torch.int64)
-    assign_labels_by_rank(
-        degrees.numpy(), ranks.numpy(), torch.zeros_like(ranks).numpy(), bounds.numpy(), y.numpy()
-    )
+    labels = torch.zeros_like(ranks)
+    assign_labels_by_rank(degrees.numpy(), ranks.numpy(), labels.numpy(), bounds.numpy(), y.numpy())
     return y
 
 

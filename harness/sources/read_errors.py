@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 from numpy.typing import NDArray
 
 from harness.errors import RunError, UserError
-from harness.graph.normalise import DIRECTED
+from harness.graph.normalise import DIRECTED_HINT
 from harness.validation import clip_line
 
 UNREADABLE = (OSError, EOFError, ValueError, KeyError, zlib.error, BadZipFile, TarError)
@@ -21,7 +21,7 @@ CARD_HINTS = {
     "base": "set base in the card",
     "header": "set header: true in the card",
     "classes": "set classes in the card",
-    "directed": DIRECTED,
+    "directed": DIRECTED_HINT,
     "weights": "set weights: raw in the card",
 }
 """Advice in error messages, by the key of a card. `harness data import` replaces it with its own options."""
