@@ -48,7 +48,7 @@ def replace_files(files: Mapping[Path, bytes], way_out: str = RESULTS) -> None:
     """
     for folder in {path.parent for path in files}:
         remove_leftovers(folder)
-    changed = {path: data for path, data in files.items() if not _has_content(path, data)}
+    changed = {path: data for path, data in files.items() if not has_content(path, data)}
     partial = {path: temporary_path(path) for path in changed}
     try:
         for path, data in changed.items():
@@ -370,7 +370,8 @@ def _free_bytes(path: Path) -> int | None:
     return None if parent is None else shutil.disk_usage(parent).free
 
 
-def _has_content(path: Path, data: bytes) -> bool:
+def has_content(path: Path, data: bytes) -> bool:
+    """Return True if a file exists and has this content."""
     try:
         return path.stat().st_size == len(data) and path.read_bytes() == data
     except OSError:

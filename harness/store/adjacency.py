@@ -29,7 +29,7 @@ from harness.store.entries import (
     Keys,
     SortedBlock,
     WeightRule,
-    has_mirror_image,
+    mask_mirrored,
     mirror_entries,
     scatter_entries,
     sort_block,
@@ -137,7 +137,9 @@ def _scatter_piece(
     both = not (build.directed or added or _mirrors_while_sorting(build))
     stored = loops = segments = 0
     for source, target, *given in piece():
-        weight = np.full(len(source), np.nan) if added and build.weights else given[0] if given else None
+        weight = given[0] if given else None
+        if added and build.weights:
+            weight = np.full(len(source), np.nan)
         entries = scatter_entries(source, target, to, both=both, added=added, weight=weight)
         ends = np.concatenate([[0], entries.ends]).astype(np.int64)
         weights = [] if entries.weights is None else [entries.weights]
@@ -201,7 +203,7 @@ def _open_segments(build: StoreBuild, order: int) -> list[Segment]:
 
 
 def _mirrors_while_sorting(build: StoreBuild) -> bool:
-    """True if mirror images are made when blocks are sorted: rows and columns have the same order."""
+    """Return True if mirror images are made when blocks are sorted: rows and columns have the same order."""
     return not (build.directed or build.order.is_double)
 
 
@@ -270,7 +272,7 @@ def _sort_block(build: StoreBuild, order: int, at: tuple[int, int], segments: li
             read_chunks = partial(_read_chunks, segments, blocks, diagonal=i == j, weighted=bool(weights))
             block = sort_block_in_stripes(read_chunks, rows, max_keys, rule)
     except AsymmetricWeightError as error:
-        raise _name_vertices(build, order, at, error) from None
+        raise _make_weight_error(build, order, at, error) from None
     if block.val is not None and not (np.abs(block.val) <= MAX_WEIGHT).all():
         raise UserError(
             f"dataset {build.contents.card.name}: the weights of an edge that occurs several times add up to more "
@@ -279,19 +281,15 @@ def _sort_block(build: StoreBuild, order: int, at: tuple[int, int], segments: li
     return block
 
 
-def _name_vertices(
+def _make_weight_error(
     build: StoreBuild, order: int, at: tuple[int, int], error: AsymmetricWeightError
 ) -> UserError:
     """Return the error for an entry of a block, with the original numbers of its vertices."""
     row, col, forward, backward = error.args
-    maps = build.order.maps
-    target, source = (
-        int(vertex_map.values_at(torch.tensor([position]))[0]) if vertex_map else position
-        for position, vertex_map in (
-            (build.block_ranges[at[0]].start + row, maps and maps.rows(order)),
-            (build.block_ranges[at[1]].start + col, maps and maps.cols(order)),
-        )
-    )
+    target, source = build.block_ranges[at[0]].start + row, build.block_ranges[at[1]].start + col
+    if maps := build.order.maps:
+        target = int(maps.rows(order).values_at(torch.tensor([target]))[0])
+        source = int(maps.cols(order).values_at(torch.tensor([source]))[0])
     return make_asymmetric_weight_error(source, target, forward, backward)
 
 
@@ -329,7 +327,7 @@ def _read_chunk(
     if not is_mirrored:
         return keys, weights
     if weights is not None:
-        weights = weights[has_mirror_image(keys, diagonal=diagonal)]
+        weights = weights[mask_mirrored(keys, diagonal=diagonal)]
     return mirror_entries(keys, diagonal=diagonal), weights
 
 

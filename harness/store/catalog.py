@@ -1,4 +1,4 @@
-"""The cards of all datasets, by name: those of the project's catalog, and those of imported graphs."""
+"""The cards of all datasets, by name: from the project's catalog, and of imported graphs."""
 
 from pathlib import Path
 

@@ -140,8 +140,7 @@ class DatasetCard(Frozen):
     """The seed of all generated data: edges, features, labels, split."""
     expected: Expected = Expected()
     nature: Literal["power", "clusters", "lattice"] | None = None
-    """What its twins are like (`harness.store.twin_card`): power-law degrees, the same with clusters, or a road "
-    "map."""
+    """The kind of its twins (`harness.store.twin_card`): power-law degrees, these with clusters, or a road map."""
 
     @field_validator("directed")
     @classmethod

@@ -58,7 +58,7 @@ def locate_store(root: Path, card: DatasetCard, choice: DatasetChoice) -> Path:
         "versions": get_store_versions(card, choice),
         "card": card.dump_data_fields(),
         "choice": {**choice.model_dump(), "seed": choice.drawn_by},
-        "brought": {name: _hash_file(path).sha256 for name, path in files.items()},
+        "brought": {name: _make_file_record(path).sha256 for name, path in files.items()},
     }
     digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
     return find_data_folder(root) / "store" / f"{card.name}-{digest[:10]}"
@@ -102,7 +102,7 @@ def _open(root: Path, choice: DatasetChoice, dtype: torch.dtype, check_memory: C
 
 
 def is_built(root: Path, choice: DatasetChoice) -> bool:
-    """True if `open_dataset` can open the dataset, from its store or in memory."""
+    """Return True if `open_dataset` can open the dataset, from its store or in memory."""
     card = load_card(root, choice.name)
     return locate_store(root, card, choice).exists() or _is_small(card)
 
@@ -126,18 +126,17 @@ def build_store(
         card: the card of a dataset that is not in the catalog. Its files are checked before anything is built.
         make_partition: reads a partition that is computed already.
     """
-    is_new, card = card is not None, card or load_card(root, choice.name)
+    is_new = card is not None
+    card, data = card or load_card(root, choice.name), find_data_folder(root)
     folder = locate_store(root, card, choice)
-    sources = list_source_files(card, find_data_folder(root)) | get_partition_files(
-        choice, find_data_folder(root)
-    )
+    sources = list_source_files(card, data) | get_partition_files(choice, data)
     if job and folder.exists():
         return folder
     if _is_sound(folder, side, sources):
         discard_idle_staging(folder)  # left by a builder that was killed after it had published the store
         return _open_store(folder, card).folder
     _check_fetched(card, sources)
-    contents = open_contents(card, find_data_folder(root))
+    contents = open_contents(card, data)
     check_part_count(choice, contents.n)  # before any folder is made
     if is_new:
         contents.check_vertex_data()
@@ -149,7 +148,7 @@ def build_store(
         make_partition or partial(make_partition_within_memory, contents, choice, resources),
         resources,
         side,
-        {name: _hash_file(path) for name, path in sources.items()},
+        {name: _make_file_record(path) for name, path in sources.items()},
     )
     if job:
         write_job_share(plan, job)
@@ -227,7 +226,7 @@ def _make_not_built_error(folder: Path, choice: DatasetChoice) -> UserError:
 
 
 def _is_sound(folder: Path, side: int | None, sources: dict[str, Path]) -> bool:
-    """True if building the store again would give the same bytes."""
+    """Return True if building the store again would give the same bytes."""
     if not folder.exists():
         return False
     try:
@@ -241,9 +240,9 @@ def _is_sound(folder: Path, side: int | None, sources: dict[str, Path]) -> bool:
 
 
 def _is_unchanged(path: Path, record: FileRecord | None) -> bool:
-    """True if a source file is what the build read. A store stays valid if its source file is gone."""
-    return not path.exists() or _hash_file(path) == record
+    """Return True if a source file is what the build read. A store stays valid if its source file is gone."""
+    return not path.exists() or _make_file_record(path) == record
 
 
-def _hash_file(path: Path) -> FileRecord:
+def _make_file_record(path: Path) -> FileRecord:
     return FileRecord(bytes=path.stat().st_size, sha256=hash_file(path))

@@ -31,9 +31,11 @@ RowsAndCols = tuple[Ints, Ints]
 Chunk = tuple[Keys, EdgeWeights | None]
 """Some entries of a block: their keys, and their weights if edges have weights."""
 KEY_BYTES = 8
-MAX_SIDE = 1 << 31
+ROW_SHIFT, COL_SHIFT, COL_MASK = np.uint64(33), np.uint64(1), np.uint64((1 << 32) - 1)
+ADDED_FLAG = np.uint64(1)
+"""A key is (row << ROW_SHIFT) | (column << COL_SHIFT) | flag."""
+MAX_BLOCK_SIZE = 1 << 31
 INT32_MAX = (1 << 31) - 1
-ROW_BITS = 33
 BINS = 1024
 """The number of row ranges in which the entries of a block are counted, if the block does not fit in memory."""
 
@@ -74,16 +76,14 @@ def scatter_entries(
     weight: EdgeWeights | None = None,
 ) -> ScatteredEntries:
     """Return the entry (target, source) of every edge, and its mirror image if `both`, grouped by block."""
-    assert to.size < MAX_SIDE, to.size
+    assert to.size < MAX_BLOCK_SIZE, to.size
     capacity = len(source) * (1 + both)
-    keys, blocks, counts = (
-        np.empty(capacity, np.uint64),
-        np.empty(capacity, np.int32),
-        np.zeros(to.blocks**2, np.int64),
-    )
+    keys, blocks = np.empty(capacity, np.uint64), np.empty(capacity, np.int32)
+    counts = np.zeros(to.blocks**2, np.int64)
     forward, mirrored = _locate_entries(source, target, to, both=both)
-    grid, flags, out = (to.size, to.blocks), (both, added), (keys, blocks, counts)
-    count, loops = encode_entries((source, target), forward, mirrored, grid, flags, out)
+    count, loops = encode_entries(
+        (source, target), forward, mirrored, (to.size, to.blocks), (both, added), (keys, blocks, counts)
+    )
     ends = np.cumsum(counts)
     grouped = np.empty(count, np.uint64)
     group_by_block(keys[:count], blocks[:count], ends - counts, grouped)
@@ -100,9 +100,9 @@ def mirror_entries(keys: Keys, *, diagonal: bool) -> Keys:
     return keys[: mirror_keys(keys, diagonal)]
 
 
-def has_mirror_image(keys: Keys, *, diagonal: bool) -> NDArray[np.bool_]:
+def mask_mirrored(keys: Keys, *, diagonal: bool) -> NDArray[np.bool_]:
     """Return a mask of the entries of block (I, J) that have a mirror image."""
-    off_diagonal: NDArray[np.bool_] = keys >> ROW != keys >> COL & COLUMN
+    off_diagonal: NDArray[np.bool_] = keys >> ROW_SHIFT != keys >> COL_SHIFT & COL_MASK
     return off_diagonal | (not diagonal)
 
 
@@ -169,7 +169,7 @@ def _merge_weights(keys: Keys, weights: EdgeWeights, rule: WeightRule) -> EdgeWe
     val = np.empty(len(keys))
     count, asymmetric, forward, backward = merge_sorted_weights(keys, weights, rule.loop, rule.symmetric, val)
     if asymmetric >= 0:
-        row, col = int(keys[asymmetric] >> ROW), int(keys[asymmetric] >> COL & COLUMN)
+        row, col = int(keys[asymmetric] >> ROW_SHIFT), int(keys[asymmetric] >> COL_SHIFT & COL_MASK)
         raise AsymmetricWeightError(row, col, forward, backward)
     return val[:count].copy()
 
@@ -190,7 +190,7 @@ def sort_block_in_stripes(
     width = max(-(-rows // BINS), 1)
     counts = np.zeros(-(-rows // width), np.int64)
     for keys, _ in read_chunks():
-        counts += np.bincount((keys >> np.uint64(ROW_BITS)).astype(np.int64) // width, minlength=len(counts))
+        counts += np.bincount((keys >> ROW_SHIFT).astype(np.int64) // width, minlength=len(counts))
     rowptr, cols, vals, originals = np.zeros(rows + 1, np.int64), [], [], 0
     for first, last in _cut_into_stripes(counts, max_keys):
         row_range = range(first * width, min(last * width, rows))
@@ -201,9 +201,8 @@ def sort_block_in_stripes(
         vals.append(block.val)
         originals += block.originals
     col = np.concatenate(cols) if cols else np.zeros(0, np.int32)
-    val = (
-        None if rule is None else np.concatenate([np.zeros(0), *(each for each in vals if each is not None)])
-    )
+    weights = [each for each in vals if each is not None]
+    val = None if rule is None else np.concatenate([np.zeros(0), *weights])
     return SortedBlock(narrow_rowptr(rowptr), col, originals, val)
 
 
@@ -228,9 +227,6 @@ def _cut_into_stripes(counts: Ints, max_keys: int) -> list[tuple[int, int]]:
 
 
 # Compiled loops: edges to keys, and sorted keys to rows.
-
-ROW, COL = np.uint64(33), np.uint64(1)
-COLUMN = np.uint64((1 << 32) - 1)
 
 
 @compiled(nogil=True)
@@ -257,8 +253,8 @@ def encode_entries(
         for image in range(1 + (both and not is_loop)):
             row, col = (mirrored[0][e], mirrored[1][e]) if image else (forward[0][e], forward[1][e])
             i, j = row // size, col // size
-            flag = np.uint64(image or added)
-            keys[count] = (np.uint64(row - i * size) << ROW) | (np.uint64(col - j * size) << COL) | flag
+            in_block = np.uint64(row - i * size) << ROW_SHIFT | np.uint64(col - j * size) << COL_SHIFT
+            keys[count] = in_block | np.uint64(image or added)
             blocks[count] = i * side + j
             counts[i * side + j] += 1
             count += 1
@@ -279,25 +275,27 @@ def mirror_keys(keys: Any, diagonal: bool) -> int:
     """Replace keys by those of their mirror images, all flagged as added; return the number of mirror images."""
     count = 0
     for e in range(keys.size):
-        row, col = keys[e] >> ROW, (keys[e] >> COL) & COLUMN
-        keys[count] = (col << ROW) | (row << COL) | np.uint64(1)
+        row, col = keys[e] >> ROW_SHIFT, (keys[e] >> COL_SHIFT) & COL_MASK
+        keys[count] = (col << ROW_SHIFT) | (row << COL_SHIFT) | ADDED_FLAG
         count += not (diagonal and row == col)
     return count
 
 
 @compiled(nogil=True)
 def compress_sorted_keys(keys: Any, rowptr: Any, col: Any) -> tuple[int, int]:
-    """Write the distinct columns of sorted keys and count them by row; return their number, total and of the "
-    "source."""
+    """Write the distinct columns of sorted keys, and count them by row.
+
+    Return the number of distinct entries, and how many of them the source has.
+    """
     count = originals = 0
     previous = np.uint64(0)
     for e in range(keys.size):
         key = keys[e]
-        if e == 0 or (key >> COL) != (previous >> COL):
-            col[count] = (key >> COL) & COLUMN
-            rowptr[(key >> ROW) + np.uint64(1)] += 1
+        if e == 0 or (key >> COL_SHIFT) != (previous >> COL_SHIFT):
+            col[count] = (key >> COL_SHIFT) & COL_MASK
+            rowptr[(key >> ROW_SHIFT) + np.uint64(1)] += 1
             count += 1
-            originals += (key & COL) == np.uint64(0)
+            originals += (key & ADDED_FLAG) == np.uint64(0)
         previous = key
     return count, originals
 
@@ -312,11 +310,11 @@ def merge_sorted_weights(
     """
     e = count = 0
     while e < keys.size:
-        start, entry = e, keys[e] >> COL
+        start, entry = e, keys[e] >> COL_SHIFT
         forward = backward = 0.0
         originals = images = 0
-        while e < keys.size and keys[e] >> COL == entry:
-            if keys[e] & COL == np.uint64(0):
+        while e < keys.size and keys[e] >> COL_SHIFT == entry:
+            if keys[e] & ADDED_FLAG == np.uint64(0):
                 forward += weights[e]
                 originals += 1
             elif not np.isnan(weights[e]):
@@ -337,7 +335,7 @@ def merge_sorted_weights(
 def select_rows(keys: Any, weights: Any, first: int, last: int, out: Any, out_weights: Any) -> int:
     """Copy the keys of rows first .. last - 1, and their weights unless they are None; return the number of keys."""
     count = 0
-    low, high = np.uint64(first) << ROW, np.uint64(last) << ROW
+    low, high = np.uint64(first) << ROW_SHIFT, np.uint64(last) << ROW_SHIFT
     for e in range(keys.size):
         if low <= keys[e] and keys[e] < high:
             out[count] = keys[e]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import yaml
 from numpy.typing import NDArray
@@ -163,11 +163,18 @@ def _translate_hints(message: str, request: ImportRequest) -> str:
 def _make_card_fields(request: ImportRequest) -> dict[str, Any]:
     source = _make_source_fields(request)
     graph = _read_file_with_vertex_data(source)
-    X, y, split = (graph.X, graph.y, graph.split) if graph else (None, None, None)
     named = request.names or source["kind"] == "triples"
-    task, classes = _infer_task(request.labels and Path(_resolve_file(request.labels)), y, named=named)
+    labels = request.labels and Path(_resolve_file(request.labels))
+    task, classes = _infer_task(labels, graph.y if graph else None, named=named)
     if source["kind"] == "ogb":
-        X, y, split, task, classes = _describe_ogb_dataset(source["name"], request, task, classes)
+        given = _describe_ogb_dataset(source["name"])
+        if labels is None:
+            task, classes = given.task, given.classes
+        with_features, with_labels, with_split = given.has_features, True, True
+    else:
+        parts = (graph.X, graph.y, graph.split) if graph else (None, None, None)
+        with_features, with_labels, with_split = (part is not None for part in parts)
+    generated = {"kind": "uniform", "width": WIDTH, "normalise": True}
     return {
         "description": f"Imported from {request.edges.name if request.edges else request.origin}",
         "source": source,
@@ -175,35 +182,37 @@ def _make_card_fields(request: ImportRequest) -> dict[str, Any]:
         **({"weights": request.weights} if request.weights else {}),
         "task": task,
         "classes": request.classes or classes,
-        "features": _make_recipe(request.features, X, {"kind": "uniform", "width": WIDTH, "normalise": True}),
-        "labels": _make_recipe(request.labels, y, {"kind": "degree"}),
-        "split": _make_recipe(request.split, split, {"kind": "random", "train": 0.6, "valid": 0.2}),
+        "features": _make_recipe(request.features, with_features, generated),
+        "labels": _make_recipe(request.labels, with_labels, {"kind": "degree"}),
+        "split": _make_recipe(request.split, with_split, {"kind": "random", "train": 0.6, "valid": 0.2}),
     }
 
 
-def _make_recipe(path: Path | None, in_edge_file: object, generated: dict[str, Any]) -> dict[str, Any]:
-    """Return the recipe for some vertex data: from a file of its own, from the edge file, or else generated."""
+def _make_recipe(path: Path | None, in_source: bool, generated: dict[str, Any]) -> dict[str, Any]:
+    """Return the recipe for some vertex data: from a separate file, from the source of the edges, or generated."""
     if path is not None:
         return {"kind": "file", "path": _resolve_file(path)}
-    return generated if in_edge_file is None else {"kind": "file"}
+    return {"kind": "file"} if in_source else generated
 
 
-def _describe_ogb_dataset(
-    name: str, request: ImportRequest, task: LabelTask, classes: int
-) -> tuple[Any, Any, Any, LabelTask, int]:
-    """Return whether an OGB dataset has features, labels and a split, and the task and the classes of its labels."""
+class _OgbDescription(NamedTuple):
+    """What OGB's table says about a dataset. All datasets have labels and a split."""
+
+    has_features: bool
+    task: LabelTask
+    classes: int
+
+
+def _describe_ogb_dataset(name: str) -> _OgbDescription:
     if name not in (known := read_ogb_table()):
         raise unknown_name_error(
             "OGB dataset", name, list(known), "Heterogeneous OGB datasets are not supported."
         )
     properties = known[name]
-    features = properties["has_node_attr"] == "True" or None
-    if request.labels is not None:
-        return features, None, True, task, classes
-    tasks = int(properties["num tasks"])
+    has_features, tasks = properties["has_node_attr"] == "True", int(properties["num tasks"])
     if tasks > 1:
-        return features, True, True, "multi-label", tasks
-    return features, True, True, "single-label", int(properties["num classes"])
+        return _OgbDescription(has_features, "multi-label", tasks)
+    return _OgbDescription(has_features, "single-label", int(properties["num classes"]))
 
 
 def _parse_origin(origin: str) -> dict[str, Any]:

@@ -34,11 +34,10 @@ class MemoryStore:
             partition.orders if partition else make_orders(permutation, graph.n, seed)
         )
         self._A = [permute_matrix(graph.A, self.orders.p, self.orders.q)]
-        edges = partition.edges if partition else None
-        self._edge_parts = (
-            None if edges is None else permute_matrix(graph.A._replace(val=edges), *self.orders)
-        )
+        self._edge_parts: Csr | None = None
         """The part of every entry, as a matrix in the order of the store."""
+        if partition and partition.edges is not None:
+            self._edge_parts = permute_matrix(graph.A._replace(val=partition.edges), *self.orders)
         if permutation == "double":
             self._A.append(permute_matrix(graph.A, self.orders.q, self.orders.p))
 

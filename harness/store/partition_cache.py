@@ -159,8 +159,7 @@ def _run_in_fork(job: Callable[[], None]) -> None:
 
 
 def _run_and_exit(job: Callable[[], None], sender: Connection, parent: int) -> None:
-    """Run a job, send its error, and exit at once: a normal exit would wait for threads that the fork does not "
-    "have."""
+    """Run a job, send its error, and exit at once: a normal exit would wait for threads that a fork does not have."""
     die_with_parent(parent)()
     torch.set_num_threads(1)
     try:

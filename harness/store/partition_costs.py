@@ -32,11 +32,12 @@ def compute_cut(build: StoreBuild) -> Cut | None:
 
 
 def _count_needed_rows(build: StoreBuild, part: range) -> int:
-    """Count the columns outside the part in which its rows have a nonzero, one column of blocks at a time."""
-    return sum(_count_needed_columns(build, part, j) for j in range(build.grid.vertices))
+    """Count the columns outside the part in which its rows have a nonzero."""
+    return sum(_count_in_block_column(build, part, j) for j in range(build.grid.vertices))
 
 
-def _count_needed_columns(build: StoreBuild, part: range, j: int) -> int:
+def _count_in_block_column(build: StoreBuild, part: range, j: int) -> int:
+    """Count these columns in column `j` of the block grid."""
     cols = build.block_ranges[j]
     is_filled = np.zeros(len(cols), bool)
     for i, block in enumerate(build.block_ranges):

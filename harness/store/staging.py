@@ -13,7 +13,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,6 +26,7 @@ from harness.files import (
     DATASETS,
     HashedFile,
     explain_os_errors,
+    has_content,
     map_array,
     publish_folder,
     remove_folder,
@@ -63,7 +64,7 @@ class StagingFolder:
         self, name: str, shape: tuple[int, ...], dtype: DTypeLike, **attributes: Any
     ) -> Iterator[Callable[[NDArray[Any]], int]]:
         """Yield a function that appends rows to the array NAME.npy; save its attributes on exit."""
-        with self._open_whole(self._arrays / f"{name}.npy") as file:
+        with self._open_atomically(self._arrays / f"{name}.npy") as file:
             hashed = HashedFile(file)
             header = {
                 "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
@@ -77,17 +78,17 @@ class StagingFolder:
 
     def write_scratch(self, name: str, *arrays: NDArray[Any]) -> None:
         """Write the bytes of some arrays to one scratch file."""
-        with self._open_whole(self.scratch / name) as file:
+        with self._open_atomically(self.scratch / name) as file:
             for array in arrays:
                 file.write(_view_bytes(np.ascontiguousarray(array)))
 
     def save_attributes(self, name: str, **attributes: Any) -> None:
         """Save attributes under a name, atomically."""
-        with self._open_whole(self._attributes / f"{name}.json") as file:
+        with self._open_atomically(self._attributes / f"{name}.json") as file:
             file.write(json.dumps(attributes).encode())
 
     def has(self, name: str) -> bool:
-        """True if attributes were saved under this name."""
+        """Return True if attributes were saved under this name."""
         return (self._attributes / f"{name}.json").exists()
 
     def load_attributes(self, name: str) -> dict[str, Any]:
@@ -103,7 +104,7 @@ class StagingFolder:
         """Return the sizes and checksums of these arrays, all of which must be complete."""
         return {f"{name}.npy": FileRecord(**self.load_attributes(f"{name}.npy")["record"]) for name in names}
 
-    def lock(self, part: str) -> Any:
+    def lock(self, part: str) -> AbstractContextManager[bool]:
         """Hold the lock of one part of the build, so that no other job builds the same part."""
         return acquire_lock(self._path / f".{part}.lock")
 
@@ -119,7 +120,7 @@ class StagingFolder:
         shutil.rmtree(self._path, ignore_errors=True)
 
     @contextmanager
-    def _open_whole(self, path: Path) -> Iterator[BinaryIO]:
+    def _open_atomically(self, path: Path) -> Iterator[BinaryIO]:
         """Yield a file that is renamed to `path` once complete. Concurrent writers of one file do not interfere."""
         unfinished = temporary_path(self._partial / path.name)
         with explain_os_errors(self._store, DATASETS):
@@ -150,9 +151,9 @@ def open_staging(
     wait = partial(log, f"another process is building {store.name}: waiting for it")
     with ExitStack() as stack:
         if shared:
-            _join(stack, path, wanted, wait)
+            _join_build(stack, path, wanted, wait)
         else:
-            path = _take_over(stack, path, wanted, wait)
+            path = _take_over_build(stack, path, wanted, wait)
         with explain_os_errors(store, DATASETS):
             remove_leftovers(path / PARTIAL)
         yield StagingFolder(path, store)
@@ -187,7 +188,7 @@ def _get_staging_path(store: Path) -> Path:
     return store.parent / f".{store.name}.work"
 
 
-def _take_over(stack: ExitStack, path: Path, settings: bytes, wait: Callable[[], None]) -> Path:
+def _take_over_build(stack: ExitStack, path: Path, settings: bytes, wait: Callable[[], None]) -> Path:
     """Lock the folder for this process and return it; on a file system without locks, return a private folder."""
     with explain_os_errors(path, DATASETS):
         stack.callback(_remove_if_empty, path)
@@ -195,12 +196,12 @@ def _take_over(stack: ExitStack, path: Path, settings: bytes, wait: Callable[[],
             remove_leftovers(path.parent)  # folders left by builders that were killed
             path = temporary_path(path)
             stack.callback(shutil.rmtree, path, ignore_errors=True)
-        if not _has_content(path / SETTINGS, settings):
+        if not has_content(path / SETTINGS, settings):
             _reset(path, settings)
     return path
 
 
-def _join(stack: ExitStack, path: Path, settings: bytes, wait: Callable[[], None]) -> None:
+def _join_build(stack: ExitStack, path: Path, settings: bytes, wait: Callable[[], None]) -> None:
     """Share the lock of the folder with other jobs that have the same settings."""
     with explain_os_errors(path.parent, DATASETS):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +213,7 @@ def _join(stack: ExitStack, path: Path, settings: bytes, wait: Callable[[], None
     for _ in range(JOIN_ATTEMPTS):
         with ExitStack() as attempt, explain_os_errors(path, DATASETS):
             attempt.enter_context(acquire_lock(path / LOCK, shared=True, wait=wait))
-            if _has_content(path / SETTINGS, settings):
+            if has_content(path / SETTINGS, settings):
                 stack.enter_context(attempt.pop_all())
                 return
         with explain_os_errors(path, DATASETS), try_lock(path / LOCK) as is_free:
@@ -238,7 +239,3 @@ def _reset(path: Path, settings: bytes) -> None:
         if other.name != LOCK:
             shutil.rmtree(other) if other.is_dir() else other.unlink()
     write_synced(path / SETTINGS, settings)
-
-
-def _has_content(path: Path, content: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == content

@@ -2,7 +2,7 @@
 
 A twin has the width, the classes and the split of its card, generated anew, and a similar degree distribution;
 NAME@1/16w256 has 256 features. A twin is built only if its nonzeros are those of the published graph times the scale,
-within 1 %. Its name marks every measurement on it as one of a twin.
+within 1 %. All measurements on it carry its name, so none can be mistaken for one of the published graph.
 """
 
 import re
@@ -29,14 +29,18 @@ def make_twin_card(card: DatasetCard, scale: str) -> DatasetCard:
     assert n is not None and edges is not None and card.nature is not None
     fraction, own_width = _parse_scale(card.name, scale)
     vertices, its_edges = _scale_size(n, edges, fraction)
-    _check_density(card, scale, n, edges)
+    _check_density(card, scale, fraction, n, edges)
     nonzeros = (1 if card.directed else 2) * its_edges + vertices
+    description = (
+        f"Twin of {card.name}, {fraction} of its size, nature: {card.nature}; {nonzeros:,} nonzeros as published, "
+        f"within {TOLERANCE:.0%}"
+    )
+    random_split = {"kind": "random", "train": 0.6, "valid": 0.2}
     return validate(
         DatasetCard,
         {
             "name": f"{card.name}@{scale.replace('/', '-')}",
-            "description": f"Twin of {card.name}, {fraction} of its size, nature: {card.nature}; {nonzeros:,} "
-            f"nonzeros as published, within {TOLERANCE:.0%}",
+            "description": description,
             "source": {
                 "kind": "twin",
                 "nature": card.nature,
@@ -49,9 +53,7 @@ def make_twin_card(card: DatasetCard, scale: str) -> DatasetCard:
             "features": {"kind": "uniform", "width": own_width or width},
             "task": card.task,
             "labels": {"kind": "degree" if card.task == "single-label" else "uniform"},
-            "split": {"kind": "all"}
-            if card.split.kind == "all"
-            else {"kind": "random", "train": 0.6, "valid": 0.2},
+            "split": {"kind": "all"} if card.split.kind == "all" else random_split,
             "seed": card.seed,
             "expected": {"n": vertices, "nnz_adj": nonzeros, "tolerance": TOLERANCE},
         },
@@ -64,7 +66,7 @@ def _scale_size(n: int, edges: int, fraction: Fraction) -> tuple[int, int]:
     return max(round(n * fraction), 2), round(edges * fraction)
 
 
-def _check_density(card: DatasetCard, scale: str, n: int, edges: int) -> None:
+def _check_density(card: DatasetCard, scale: str, fraction: Fraction, n: int, edges: int) -> None:
     """Raise an error if the scaled number of vertices cannot have the scaled number of edges."""
     nature = card.nature
     assert nature is not None
@@ -73,18 +75,15 @@ def _check_density(card: DatasetCard, scale: str, n: int, edges: int) -> None:
         vertices, its_edges = _scale_size(n, edges, fraction)
         return its_edges > count_max_edges(nature, vertices, directed=card.directed)
 
-    fraction, _ = _parse_scale(card.name, scale)
     if not is_too_dense(fraction):
         return
     parts = bisect_left(range(1, n + 1), True, key=lambda parts: is_too_dense(Fraction(1, parts)))
     vertices, its_edges = _scale_size(n, edges, fraction)
+    hint = (
+        f"The smallest twin is about @1/{parts}." if parts else "The published graph is not of this nature."
+    )
     raise UserError(
-        f"{card.name}@{scale}: {vertices:,} vertices cannot have {its_edges:,} edges of nature {nature}. "
-        + (
-            f"The smallest twin is about @1/{parts}."
-            if parts
-            else "The published graph is not of this nature."
-        )
+        f"{card.name}@{scale}: {vertices:,} vertices cannot have {its_edges:,} edges of nature {nature}. {hint}"
     )
 
 

@@ -190,9 +190,7 @@ def _make_manifest(build: StoreBuild, sources: dict[str, FileRecord]) -> Manifes
         cut=compute_cut(build),
         orders=build.stored_orders,
         grid=build.grid,
-        dtypes=DTYPES
-        | ({"labels": "int8"} if card.task == "multi-label" else {})
-        | ({"val": "float64"} if card.weights else {}),
+        dtypes=_list_dtypes(card),
         provenance=Provenance(
             harness=__version__,
             versions=get_store_versions(card, choice),
@@ -201,6 +199,12 @@ def _make_manifest(build: StoreBuild, sources: dict[str, FileRecord]) -> Manifes
         ),
         files=build.staging.get_file_records(_list_arrays(build)),
     )
+
+
+def _list_dtypes(card: DatasetCard) -> dict[str, str]:
+    labels = {"labels": "int8"} if card.task == "multi-label" else {}
+    weights = {"val": "float64"} if card.weights else {}
+    return {**DTYPES, **labels, **weights}
 
 
 def _list_arrays(build: StoreBuild) -> Iterator[str]:
