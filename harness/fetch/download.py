@@ -77,7 +77,7 @@ def verify_download(remote: RemoteFile, folder: Path) -> None:
     """Compare a file with the checksum of its card, or with that of its first download."""
     path = remote.path(folder)
     known = _get_known_checksum(remote, path)
-    with _convert_os_errors(path):
+    with _explain_read_errors(path):
         checksum = hash_file(path)
         damage = find_damage(path) if known is None else None
     if known and checksum != known:
@@ -106,7 +106,7 @@ def _try_until_whole(
     remote: RemoteFile, path: Path, part: PartialFile, log: Log, retries: RetryPolicy
 ) -> None:
     """Try until the file is complete, attempts make no progress, or the time for all attempts is over."""
-    deadline = time.monotonic() + retries.seconds
+    deadline = time.monotonic() + retries.max_seconds
     attempts, idle, max_size = 0, 0, part.size
     known = _get_known_checksum(remote, path) is not None
     while True:
@@ -119,9 +119,13 @@ def _try_until_whole(
             attempts += 1
             idle = 1 if part.size > max_size and not isinstance(reason, StalledTransferError) else idle + 1
             max_size = max(max_size, part.size)
-            pause = max(min(retries.pause * 2 ** (idle - 1), retries.longest_pause), reason.after)
-            gives_up = idle >= retries.idle or attempts >= retries.attempts
-            if gives_up or reason.after > retries.longest_asked or time.monotonic() + pause > deadline:
+            pause = max(min(retries.pause * 2 ** (idle - 1), retries.max_pause), reason.retry_after)
+            gives_up = idle >= retries.max_idle_attempts or attempts >= retries.max_attempts
+            if (
+                gives_up
+                or reason.retry_after > retries.max_retry_after
+                or time.monotonic() + pause > deadline
+            ):
                 raise _make_given_up_error(remote, path, part, attempts, reason) from None
             log(f"{path.name}: {reason}; retrying in {pause:.0f} s")
             time.sleep(pause)
@@ -137,8 +141,8 @@ def _make_given_up_error(
         kept = f"{part.size:,} bytes are kept in {part.path}; the same command resumes the download. "
     else:
         part.delete()
-    if reason.after:
-        later = f" and asks to wait for {reason.after:,.0f} s"
+    if reason.retry_after:
+        later = f" and asks to wait for {reason.retry_after:,.0f} s"
     tried = f"{attempts} attempts" if attempts > 1 else "one attempt"
     return RunError(
         f"{remote.display_url} could not be fetched in {tried}: {reason}{later}. {kept}{suggest_alternatives(path)}"
@@ -153,7 +157,7 @@ def _check_and_rename(remote: RemoteFile, path: Path, part: PartialFile, log: Lo
         raise make_size_error(remote, path, size)
     log(f"{path.name}: checking {part.size / 1e6:,.0f} MB")
     known = _get_known_checksum(remote, path)
-    with _convert_os_errors(part.path):
+    with _explain_read_errors(part.path):
         sync_file(part.path)
         is_page = _is_web_page(part.path)
         checksum = hash_file(part.path)
@@ -185,7 +189,8 @@ def _check_and_rename(remote: RemoteFile, path: Path, part: PartialFile, log: Lo
 
 
 @contextmanager
-def _convert_os_errors(path: Path) -> Iterator[None]:
+def _explain_read_errors(path: Path) -> Iterator[None]:
+    """Convert errors of the operating system while `path` is read to readable ones."""
     try:
         yield
     except OSError as error:
@@ -210,7 +215,7 @@ def _get_known_checksum(remote: RemoteFile, path: Path) -> str | None:
     checksum_file = _get_checksum_file(path)
     if remote.sha256 or not checksum_file.is_file():
         return remote.sha256.lower() if remote.sha256 else None
-    with _convert_os_errors(checksum_file):
+    with _explain_read_errors(checksum_file):
         text = checksum_file.read_text(errors="replace", encoding="utf-8")
     checksum = re.match(r"[0-9a-fA-F]{64}\b", text)
     if checksum is None:

@@ -43,27 +43,27 @@ PAGE_STARTS = (b"<!doctype html", b"<html")
 class RetryPolicy:
     """Time limits of one attempt, between attempts, and of all attempts together."""
 
-    silence: float = 60.0
+    timeout: float = 60.0
     """The longest time without a byte, or without a response, in seconds."""
     window: float = 60.0
-    least: int = 60 << 10
-    """A transfer that receives fewer than `least` bytes in `window` seconds has stalled."""
-    idle: int = 6
+    min_bytes: int = 60 << 10
+    """A transfer that receives fewer than `min_bytes` in `window` seconds has stalled."""
+    max_idle_attempts: int = 6
     """The most attempts in a row without progress. A stalled transfer does not count as progress."""
-    attempts: int = 100
-    seconds: float = 48 * 3600.0
+    max_attempts: int = 100
+    max_seconds: float = 48 * 3600.0
     """The most attempts and seconds of one download, with or without progress."""
     pause: float = 1.0
-    longest_pause: float = 60.0
-    """Seconds before the next attempt, doubled each time up to `longest_pause`."""
-    longest_asked: float = 600.0
+    max_pause: float = 60.0
+    """Seconds before the next attempt, doubled each time up to `max_pause`."""
+    max_retry_after: float = 600.0
     """The longest Retry-After of a server that is respected; a longer one ends the download."""
 
 
 class InterruptedTransferError(Exception):
     """A transfer was interrupted; another attempt may finish it."""
 
-    after = 0.0
+    retry_after = 0.0
     """Seconds that the server asks to wait."""
 
 
@@ -89,7 +89,7 @@ class FileVersion:
         return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
 
     def matches(self, headers: Message) -> bool:
-        """True if headers identify this version: they contain the validator and do not contradict it."""
+        """Return True if headers identify this version: they contain the validator and do not contradict it."""
         pairs = {self.etag: headers.get("ETag"), self.modified: headers.get("Last-Modified")}
         present = {known: received for known, received in pairs.items() if known and received}
         return self.validator in present and all(known == received for known, received in present.items())
@@ -154,10 +154,10 @@ class TransferMonitor:
         now = time.monotonic()
         if now > deadline:
             raise StalledTransferError(
-                f"all attempts together took longer than {self._retries.seconds:,.0f} s"
+                f"all attempts together took longer than {self._retries.max_seconds:,.0f} s"
             )
         if now - self._window_start >= self._retries.window:
-            if (received := self._received - self._received_before_window) < self._retries.least:
+            if (received := self._received - self._received_before_window) < self._retries.min_bytes:
                 seconds = now - self._window_start
                 raise StalledTransferError(f"only {received:,} bytes were received in {seconds:.0f} s")
             self._window_start, self._received_before_window = now, self._received
@@ -198,11 +198,8 @@ def transfer_missing(
         version = saved if resumed else _read_version(response)
         _check_headers(response, remote, path, version.total, known=known)
         check_free_space(path, (version.total or 0) - (resume_from if resumed else 0))
-        with explain_os_errors(
-            path,
-            DATASETS,
-            f"The bytes so far are kept in {part.path}; the same command resumes the download.",
-        ):
+        kept = f"The bytes so far are kept in {part.path}; the same command resumes the download."
+        with explain_os_errors(path, DATASETS, kept):
             if not resumed:
                 part.delete()
                 part.save_version(version)
@@ -278,7 +275,7 @@ def _send_request(request: Request, retries: RetryPolicy) -> HTTPResponse:
 
     def send() -> None:
         try:
-            response = build_opener(_HttpRedirectHandler).open(request, timeout=retries.silence)
+            response = build_opener(_HttpRedirectHandler).open(request, timeout=retries.timeout)
         except BaseException as error:  # raised again in the waiting thread
             responses.put(error)
         else:
@@ -288,10 +285,10 @@ def _send_request(request: Request, retries: RetryPolicy) -> HTTPResponse:
 
     Thread(target=send, daemon=True).start()
     try:
-        outcome = responses.get(timeout=retries.silence)
+        outcome = responses.get(timeout=retries.timeout)
     except Empty:
         is_late.set()
-        raise StalledTransferError(f"no response within {retries.silence:.0f} s") from None
+        raise StalledTransferError(f"no response within {retries.timeout:.0f} s") from None
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
@@ -310,7 +307,7 @@ def _convert_http_error(
             f"{remote.display_url} responded with {error.code} {error.reason}. {suggest_alternatives(path)}"
         )
     interrupted = InterruptedTransferError(f"the server responded with {error.code} {error.reason}")
-    interrupted.after = _parse_retry_after(error.headers.get("Retry-After", ""))
+    interrupted.retry_after = _parse_retry_after(error.headers.get("Retry-After", ""))
     return interrupted
 
 
@@ -325,9 +322,9 @@ def _parse_retry_after(after: str) -> float:
 
 def _make_certificate_error(error: ssl.SSLCertVerificationError, remote: RemoteFile, path: Path) -> UserError:
     return UserError(
-        f"The certificate of {urlsplit(remote.request_url).hostname} is not trusted: {error.verify_message}. "
-        "Correct the "
-        f"clock of this machine, or set SSL_CERT_FILE to the certificates that it trusts. {suggest_alternatives(path)}"
+        f"The certificate of {urlsplit(remote.request_url).hostname} is not trusted: {error.verify_message}. Correct "
+        "the clock of this machine, or set SSL_CERT_FILE to the certificates that it trusts. "
+        f"{suggest_alternatives(path)}"
     )
 
 
@@ -341,7 +338,7 @@ def _describe_proxy(remote: RemoteFile) -> str:
 
 
 def _is_resumed(response: HTTPResponse, saved: FileVersion, resume_from: int) -> bool:
-    """True if a response is the rest of the saved version, False if it is the whole file; raise for any other part."""
+    """Return True if a response is the rest of the saved version, False if it is the whole file. Other parts raise."""
     if response.status == OK:
         return False
     if not resume_from:

@@ -141,13 +141,10 @@ def _read_labels(path: Path, n: int) -> Labels | None:
     """Return the labels of all vertices. The first item decides between a class and a list of zeros and ones."""
     y: Any = None
     for vertex, label in _read_items(path):
-        if y is None:
-            is_multi_label = isinstance(label, list)
-            y = (
-                np.full((n, len(label)), NO_LABEL, np.int8)
-                if is_multi_label
-                else np.full(n, NO_LABEL, np.int64)
-            )
+        if y is None and isinstance(label, list):
+            y = np.full((n, len(label)), NO_LABEL, np.int8)
+        elif y is None:
+            y = np.full(n, NO_LABEL, np.int64)
         if vertex >= n:
             raise UserError(f"{path} has vertex {vertex}, but there are {n:,} vertices.")
         if np.shape(label) != y.shape[1:]:

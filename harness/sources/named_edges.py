@@ -1,8 +1,8 @@
 """Edges between named vertices.
 
-A vertex gets the position of its name in sorted order (`LC_ALL=C sort -u`), whichever line comes first. In text, one
-tab, comma or space separates the columns: the first of these that the first line contains. A name between double quotes
-may contain a comma.
+The number of a vertex is the position of its name in sorted order (`LC_ALL=C sort -u`), in any order of lines. In
+text, one tab, comma or space separates the columns: the first of these that occurs in the first line. A name between
+double quotes may contain a comma.
 """
 
 import re
@@ -108,10 +108,8 @@ class NamedEdgeText(NamedTuple):
                 )
             except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
                 raise self._make_line_error(str(error)) from None
-            has_bad_name = [
-                pc.any(pc.match_substring_regex(table[end], r"^\s|^$|\s$")).as_py() for end in END_COLUMNS
-            ]
-            if any(has_bad_name) or (self.weights and table["weight"].null_count):
+            bad_names = (pc.match_substring_regex(table[end], r"^\s|^$|\s$") for end in END_COLUMNS)
+            if any(pc.any(bad).as_py() for bad in bad_names) or (self.weights and table["weight"].null_count):
                 raise self._make_line_error("a line has too few columns")
             yield [table[name] for name in wanted]
 
@@ -151,9 +149,9 @@ class NamedEdgeText(NamedTuple):
 
 
 def _split_columns(line: str, separator: str) -> list[str]:
-    return next(
-        reader([line], delimiter=separator, quoting=QUOTE_MINIMAL if separator == "," else QUOTE_NONE)
-    )
+    if separator == ",":
+        return next(reader([line], delimiter=",", quoting=QUOTE_MINIMAL))
+    return next(reader([line], delimiter=separator, quoting=QUOTE_NONE))
 
 
 def number_names(path: Path, chunks: NamedChunks, weights: Weighting | None, expected: str) -> EdgeStream:
@@ -166,9 +164,8 @@ def number_names(path: Path, chunks: NamedChunks, weights: Weighting | None, exp
         for source, target, *weight in piece():
             given = [np.asarray(each, dtype=np.float64) for each in weight]
             check_weights(path, (source, target, *given), weights, edges)
-            names = pc.unique(
-                pa.chunked_array([names, *list_unique_names(source), *list_unique_names(target)])
-            )
+            new_names = [*list_unique_names(source), *list_unique_names(target)]
+            names = pc.unique(pa.chunked_array([names, *new_names]))
             edges += len(source)
     if not edges:
         raise UserError(f"{path} has no edges. Expected {expected}.")

@@ -70,19 +70,19 @@ def open_array(array: ArrayRef) -> Iterator[tuple[ArrayHeader, IO[bytes]]]:
 
 def read_header(array: ArrayRef) -> ArrayHeader:
     """Return the shape and the dtype of an array."""
-    with open_array(array) as (head, _):
-        return head
+    with open_array(array) as (header, _):
+        return header
 
 
 def read_in_chunks(array: ArrayRef, start: int, count: int, at_once: int) -> Iterator[NDArray[Any]]:
     """Yield `count` numbers from position `start`, in the order of the file, at most `at_once` at a time."""
-    with open_array(array) as (head, file):
-        skipped_bytes = start * head.dtype.itemsize
+    with open_array(array) as (header, file):
+        skipped_bytes = start * header.dtype.itemsize
         for done in range(0, skipped_bytes, COPY_BYTES):
             _read_exactly(file, min(COPY_BYTES, skipped_bytes - done), array)
         for done in range(0, count, at_once):
-            size = min(at_once, count - done) * head.dtype.itemsize
-            yield np.frombuffer(_read_exactly(file, size, array), head.dtype)
+            size = min(at_once, count - done) * header.dtype.itemsize
+            yield np.frombuffer(_read_exactly(file, size, array), header.dtype)
 
 
 def read_edges(
@@ -98,30 +98,26 @@ def read_edges(
 
 def read_array(array: ArrayRef) -> NDArray[Any]:
     """Return a small array."""
-    head = read_header(array)
-    count = int(np.prod(head.shape))
+    header = read_header(array)
+    count = int(np.prod(header.shape))
     parts = list(read_in_chunks(array, 0, count, max(count, 1)))
-    return (parts[0] if parts else np.zeros(0, head.dtype)).reshape(head.shape)
+    return (parts[0] if parts else np.zeros(0, header.dtype)).reshape(header.shape)
 
 
 def map_extracted(array: ArrayRef, path: Path) -> NDArray[Any]:
     """Map a large array from the file `path`, which the first reader extracts."""
     if not path.exists():
-        with (
-            explain_os_errors(path, DATASETS),
-            acquire_lock(path.with_name(f".{path.name}.lock")) as is_locked,
-        ):
+        lock, part = path.with_name(f".{path.name}.lock"), path.with_name(f"{path.name}.part")
+        with explain_os_errors(path, DATASETS), acquire_lock(lock) as is_locked:
             if not path.exists():
-                _extract(
-                    array, path, path.with_name(f"{path.name}.part") if is_locked else temporary_path(path)
-                )
+                _extract(array, path, part if is_locked else temporary_path(path))
     return map_array(path, "r")
 
 
 def _extract(array: ArrayRef, path: Path, partial: Path) -> None:
-    with open_array(array) as (head, file):
-        check_free_space(path, int(np.prod(head.shape)) * head.dtype.itemsize)
-        extracted = np.lib.format.open_memmap(partial, "w+", head.dtype, head.shape)
+    with open_array(array) as (header, file):
+        check_free_space(path, int(np.prod(header.shape)) * header.dtype.itemsize)
+        extracted = np.lib.format.open_memmap(partial, "w+", header.dtype, header.shape)
         data = extracted.reshape(-1).view(np.uint8)
         for start in range(0, data.size, COPY_BYTES):
             part = data[start : start + COPY_BYTES]

@@ -4,8 +4,8 @@
     arrays   TOP/raw/data.npz (edge_index, node_feat, num_nodes_list), TOP/raw/node-label.npz
     both     TOP/split/SPLIT/{train,valid,test}.csv.gz
 
-Nothing is cached or pickled. Only the features of the array layout are extracted to a file when they are first read:
-a compressed member does not allow reading rows in another order.
+No pickles are read. Only the features of the array layout are extracted to a file when they are first read, because
+the rows of a compressed member cannot be read in another order.
 """
 
 import csv
@@ -90,9 +90,8 @@ def read_ogb_table() -> dict[str, dict[str, str]]:
     package = find_spec("ogb")
     if package is None or not package.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'ogb'", name="ogb")
-    with (Path(package.submodule_search_locations[0]) / "nodeproppred" / "master.csv").open(
-        encoding="utf-8"
-    ) as file:
+    table = Path(package.submodule_search_locations[0]) / "nodeproppred" / "master.csv"
+    with table.open(encoding="utf-8") as file:
         names, *rows = csv.reader(file)
     columns = {name: {row[0]: row[column] for row in rows} for column, name in enumerate(names) if column}
     return {name: column for name, column in columns.items() if column["is hetero"] == "False"}
@@ -107,9 +106,8 @@ class _TextLayout:
 
     def cut_pieces(self, at_once: int) -> list[Piece]:
         text = self._get_file("edge")
-        return cut_into_pairs(
-            text, at_once, START, lambda: UserError(f"{text}: a line is not a pair of vertices.")
-        )
+        error = partial(UserError, f"{text}: a line is not a pair of vertices.")
+        return cut_into_pairs(text, at_once, START, error)
 
     def read_labels(self) -> Floats:
         with open_file(self._get_file("node-label")) as file:

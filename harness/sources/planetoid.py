@@ -65,7 +65,8 @@ def read_planetoid(folder: Path, name: str) -> RawGraph:
     """Read the graph with features, labels and the public split."""
     paths = {part: folder / f"ind.{name}.{part}" for part in FILE_PARTS}
     parts = {part: read_pickle(paths[part]) for part in PICKLES}
-    test, n, known = _read_test_index(paths["test.index"]), len(parts["graph"]), len(parts["ally"])
+    test = _read_test_index(paths["test.index"])
+    n, known = len(parts["graph"]), len(parts["ally"])
     _check_test_index(paths["test.index"], test, range(known, n), len(parts["ty"]))
     train = range(len(parts["y"]))
     valid = range(len(train), min(len(train) + VALIDATION, known))
@@ -125,8 +126,8 @@ def _decode_one_hot(one_hot: NDArray[Any]) -> Ints:
 
 # A restricted unpickler.
 #
-# A pickle is a program. This reader knows a few names and binds each to something harmless: a sparse matrix becomes a
-# plain record of its attributes. Any other name is refused before it is looked up.
+# A pickle is a program that may call any function. Here it may use only the names in ALLOWED, which are harmless: a
+# sparse matrix becomes a plain record of its attributes. Any other name is refused before it is looked up.
 
 EXPECTED = "a pickle of numpy arrays, scipy CSR matrices, or a dictionary of lists"
 
@@ -143,12 +144,11 @@ def _encode_latin1(text: str, encoding: str) -> bytes:
 
 
 def _reconstruct_array(kind: type, shape: tuple[int, ...], code: bytes | str) -> Any:
-    """Replaces numpy's `_reconstruct`, for plain arrays only."""
+    """Reconstruct a plain array, in place of numpy's `_reconstruct`."""
     if kind is not np.ndarray:
         raise UserError(f"the pickle has an array of class {kind!r}; only numpy.ndarray is supported")
-    return np.ndarray.__new__(
-        np.ndarray, shape, dtype=np.dtype(code.decode() if isinstance(code, bytes) else code)
-    )
+    dtype = np.dtype(code.decode() if isinstance(code, bytes) else code)
+    return np.ndarray.__new__(np.ndarray, shape, dtype=dtype)
 
 
 ALLOWED: dict[tuple[str, str], Any] = {
@@ -180,8 +180,9 @@ def read_pickle(path: Path) -> Any:
     with convert_read_errors(path, EXPECTED), path.open("rb") as file:
         try:
             with warnings.catch_warnings():
-                # dtypes of old numpy
-                warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
+                warnings.simplefilter(
+                    "ignore", np.exceptions.VisibleDeprecationWarning
+                )  # dtypes of old numpy
                 content = _RestrictedUnpickler(file, encoding="latin1").load()
         except UserError as error:
             raise UserError(f"{path} was refused: {error}. Expected {EXPECTED}.") from None

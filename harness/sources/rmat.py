@@ -26,7 +26,7 @@ from harness.validation import DEGREE
 
 @dataclass(frozen=True)
 class Rmat:
-    """The generator. Draw k uses random numbers k * scale .. (k + 1) * scale; names use those after the last draw."""
+    """The generator. Draw k uses random numbers k * scale .. (k + 1) * scale - 1; later numbers give names."""
 
     scale: int
     edge_factor: float
@@ -91,7 +91,7 @@ class RmatSource(Source):
     c: float = Field(0.19, ge=0, le=1)
 
     @model_validator(mode="after")
-    def _quadrants_fit(self) -> "RmatSource":
+    def _check_quadrants(self) -> "RmatSource":
         if self.a + self.b + self.c > 1:
             raise ValueError(f"a + b + c = {self.a + self.b + self.c:g}; they leave 1 - a - b - c >= 0 for d")
         return self
@@ -130,16 +130,15 @@ def _descend_all_levels(
     """Descend level by level for BATCH_DRAWS draws at a time, so that the loops are vectorised."""
     source, target = out
     s, t = np.empty(BATCH_DRAWS, np.uint64), np.empty(BATCH_DRAWS, np.uint64)
-    for begin in range(0, source.size, BATCH_DRAWS):
-        size = min(BATCH_DRAWS, source.size - begin)
+    for start in range(0, source.size, BATCH_DRAWS):
+        size = min(BATCH_DRAWS, source.size - start)
         s[:size] = 0
         t[:size] = 0
         for level in range(scale):
-            _choose_quadrants(
-                np.uint64((first + begin) * scale + level), np.uint64(scale), keys, bounds, s[:size], t[:size]
-            )
+            index = np.uint64((first + start) * scale + level)
+            _choose_quadrants(index, np.uint64(scale), keys, bounds, s[:size], t[:size])
         for k in range(size):
-            source[begin + k], target[begin + k] = names[s[k]], names[t[k]]
+            source[start + k], target[start + k] = names[s[k]], names[t[k]]
 
 
 @compiled(nogil=True)

@@ -45,11 +45,10 @@ def draw_edges(generator: Generator, draws: range, chunk: int | None = None) -> 
     """Return the edges of these draws, computed chunk by chunk."""
     step = chunk or generator.chunk
     pieces = [generator.edges(draws[start : start + step]) for start in range(0, len(draws), step)]
-    source, target = (
-        torch.cat([piece[end] for piece in pieces]).numpy() if pieces else np.zeros(0, dtype=np.int64)
-        for end in (0, 1)
-    )
-    return source, target
+    if not pieces:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    sources, targets = zip(*pieces, strict=True)
+    return torch.cat(sources).numpy(), torch.cat(targets).numpy()
 
 
 def generate_graph(generator: Generator, chunk: int | None = None) -> RawGraph:
@@ -101,9 +100,8 @@ class Source(Frozen):
         generator = self.make_generator(options.seed, options.classes)
         if generator is None:
             return stream_graph(self.read_graph(options))
-        return EdgeStream(
-            generator.n, generator.draws, cut_by_index(generator.draws, partial(draw_edges, generator))
-        )
+        cut = cut_by_index(generator.draws, partial(draw_edges, generator))
+        return EdgeStream(generator.n, generator.draws, cut)
 
     def list_files(self) -> list[str]:
         """Return the files that the source reads, as named in the card or relative to the data folder."""

@@ -42,16 +42,15 @@ class EdgeStream(NamedTuple):
 def stream_graph(raw: RawGraph) -> EdgeStream:
     """Return the stream of a graph in memory."""
 
-    def edges(numbers: range) -> Edges:
+    def read_edges(numbers: range) -> Edges:
         part = slice(numbers.start, numbers.stop)
         if raw.weight is None:
             return raw.source[part], raw.target[part]
         return raw.source[part], raw.target[part], raw.weight[part]
 
     X, count = raw.X, len(raw.source)
-    return EdgeStream(
-        raw.n, count, cut_by_index(count, edges), None if X is None else lambda: X, raw.y, raw.split
-    )
+    read_features = None if X is None else lambda: X
+    return EdgeStream(raw.n, count, cut_by_index(count, read_edges), read_features, raw.y, raw.split)
 
 
 def collect_graph(stream: EdgeStream) -> RawGraph:
@@ -65,11 +64,11 @@ def collect_graph(stream: EdgeStream) -> RawGraph:
     return RawGraph(stream.n, source, target, X, stream.y, stream.split, weight)
 
 
-def cut_by_index(count: int, edges: Callable[[range], Edges]) -> Callable[[int], list[Piece]]:
-    """Return a function that cuts `count` edges into pieces of one chunk, given a reader of any range of edges."""
+def cut_by_index(count: int, read_edges: Callable[[range], Edges]) -> Callable[[int], list[Piece]]:
+    """Return a function that cuts `count` edges into pieces of one chunk each. `read_edges` reads any range of them."""
 
     def read_piece(numbers: range) -> Iterator[Edges]:
-        yield edges(numbers)
+        yield read_edges(numbers)
 
     def cut(at_once: int) -> list[Piece]:
         starts = range(0, count, at_once)
@@ -86,7 +85,7 @@ class EdgeCounts(NamedTuple):
     largest: int
 
     def are_within(self, ids: range) -> bool:
-        """True if all ids are within `ids`."""
+        """Return True if all ids are within `ids`."""
         return not self.edges or (self.smallest in ids and self.largest in ids)
 
     def check(self, path: Path, n: int, hint: str = "") -> None:
@@ -158,6 +157,7 @@ def count_edges(pieces: Sequence[Piece], path: Path = Path(), weights: Weighting
             check_weights(path, (source, target, *weight), weights, edges)
             if len(source):
                 low, high = min(source.min(), target.min()), max(source.max(), target.max())
-                smallest, largest = min(smallest, int(low)) if edges else int(low), max(largest, int(high))
+                smallest = min(smallest, int(low)) if edges else int(low)
+                largest = max(largest, int(high))
                 edges += len(source)
     return EdgeCounts(edges, smallest, largest)

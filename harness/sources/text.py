@@ -59,7 +59,7 @@ def strip_comment(line: str) -> str:
 
 
 def is_number(word: str) -> bool:
-    """True for a word that is parsed as a weight, whether or not the weight is valid."""
+    """Return True for a word that is parsed as a weight, whether or not the weight is valid."""
     try:
         float(word)
     except ValueError:

@@ -37,7 +37,7 @@ MAX_COUNTED_EDGES = 1 << 18
 DRAWS_PER_EDGE = 64
 """The most draws per edge: a graph that needs more is nearly complete."""
 DIGITS = 12
-"""Significant bits of an estimated number of draws: so few that rounding of a machine's logarithm has no effect."""
+"""Significant bits of an estimated number of draws, few enough that all machines round their logarithms alike."""
 VERSION = 2
 
 Nature = Literal["power", "clusters", "lattice"]
@@ -92,13 +92,13 @@ class PowerLawTwin:
         return forward if self.directed else forward + self._compute_one_way(target, source)
 
     def _compute_one_way(self, source: Ints, target: Ints) -> NDArray[np.float64]:
-        def of_rank(rank: Ints) -> NDArray[np.float64]:
+        def get_rank_probability(rank: Ints) -> NDArray[np.float64]:
             return np.sqrt((rank + 1) / self.n) - np.sqrt(rank / self.n)
 
         corner = source - source % self.cluster
         stays = corner == target - target % self.cluster
         inside = np.where(stays, self.within / np.minimum(self.cluster, self.n - corner), 0.0)
-        return of_rank(source) * ((1 - self.within) * of_rank(target) + inside)
+        return get_rank_probability(source) * ((1 - self.within) * get_rank_probability(target) + inside)
 
     def _count_draws(self) -> int:
         """Return the number of draws up to the last new edge."""
@@ -106,12 +106,10 @@ class PowerLawTwin:
         while draws < DRAWS_PER_EDGE * self.distinct:
             draws *= 2
             source, target = self.draw_edge_ranks(range(draws))
-            ends = (
-                (source, target)
-                if self.directed
-                else (np.minimum(source, target), np.maximum(source, target))
-            )
-            pairs = np.where(source == target, -1, ends[0] * self.n + ends[1])
+            low, high = source, target
+            if not self.directed:
+                low, high = np.minimum(source, target), np.maximum(source, target)
+            pairs = np.where(source == target, -1, low * self.n + high)
             distinct, first = np.unique(pairs, return_index=True)
             new_draws = np.sort(first[distinct >= 0])
             if len(new_draws) >= self.distinct:
@@ -126,12 +124,8 @@ class PowerLawTwin:
         An edge with probability q is among m draws with probability 1 - (1 - q)^m, and is drawn with probability q. So
         the mean of (1 - (1 - q)^m) / q over some draws, with 0 for loops, estimates the distinct edges of m draws.
         """
-        probabilities = np.concatenate(
-            [
-                self._sample_probabilities(start)
-                for start in range(0, MAX_COUNTED_EDGES, MAX_COUNTED_EDGES >> 4)
-            ]
-        )
+        starts = range(0, MAX_COUNTED_EDGES, MAX_COUNTED_EDGES >> 4)
+        probabilities = np.concatenate([self._sample_probabilities(start) for start in starts])
         log_missed = np.log1p(-probabilities)
 
         def estimate_distinct(draws: int) -> int:
@@ -206,9 +200,8 @@ class TwinSource(Source):
     def make_generator(self, seed: int, classes: int) -> Generator:
         if self.nature == "lattice":
             return RoadTwin(self.n, self.edges, seed)
-        return PowerLawTwin(
-            self.n, self.edges, seed, SHARE_WITHIN if self.nature == "clusters" else 0.0, self.directed
-        )
+        within = SHARE_WITHIN if self.nature == "clusters" else 0.0
+        return PowerLawTwin(self.n, self.edges, seed, within, self.directed)
 
     def get_size(self, seed: int, classes: int) -> GraphSize:
         return GraphSize(self.n, self.edges)
@@ -232,7 +225,7 @@ def _derive_keys(seed: int) -> tuple[np.uint64, np.uint64]:
 
 # Compiled loops. Verifier (tests/sources/test_twin.py): Python's integers.
 
-KEPT, UNIT = np.uint64(11), 0.5**53
+DROPPED_BITS, UNIT = np.uint64(11), 0.5**53
 ROUNDS = 2
 ODD, FOLD = np.uint64(MIX_1), np.uint64(31)
 NUMBERS_PER_DRAW = 4
@@ -253,12 +246,9 @@ def draw_ranks(
         index = np.uint64(NUMBERS_PER_DRAW) * np.uint64(first + k)
         start = draw_rank(hash_index(index, keys[0], keys[1]), n)
         u = hash_index(index + np.uint64(2), keys[0], keys[1])
-        if (
-            within > 0
-            and np.float64(hash_index(index + np.uint64(1), keys[0], keys[1]) >> KEPT) * UNIT < within
-        ):
+        if within > 0 and to_unit(hash_index(index + np.uint64(1), keys[0], keys[1])) < within:
             corner = start - start % size
-            end = corner + int(np.float64(u >> KEPT) * UNIT * min(size, n - corner))
+            end = corner + int(to_unit(u) * min(size, n - corner))
         else:
             end = draw_rank(u, n)
         source[k], target[k] = start, end
@@ -294,8 +284,14 @@ def draw_roads(
 @compiled(nogil=True)
 def draw_rank(bits: Any, n: int) -> int:
     """Draw a rank. Its probability falls with the root of the rank, and so do the degrees."""
-    u = np.float64(bits >> KEPT) * UNIT
+    u = to_unit(bits)
     return int(u * u * n)
+
+
+@compiled(nogil=True)
+def to_unit(bits: Any) -> float:
+    """Convert 64 random bits to a number in [0, 1), of which a float64 has 53 bits."""
+    return np.float64(bits >> DROPPED_BITS) * UNIT
 
 
 @compiled(nogil=True)

@@ -180,9 +180,8 @@ def _read_numbers(path: Path) -> NDArray[Any]:
     import pandas as pd  # takes half a second, and most runs do not need it
 
     options: dict[str, Any] = {"sep": _choose_separator(path), "comment": "#"}
-    first_lines = pd.read_csv(
-        path, header=None, nrows=2, **options
-    )  # an error if the first line is shorter than the second
+    # An error if the first line is shorter than the second.
+    first_lines = pd.read_csv(path, header=None, nrows=2, **options)
     names_columns = all(isinstance(word, str) for word in first_lines.iloc[0])
     return np.asarray(pd.read_csv(path, header=0 if names_columns else None, **options))
 

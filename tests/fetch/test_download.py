@@ -61,7 +61,7 @@ def test_a_file_is_fetched_once(site, tmp_path, known):
         ["short", "503", "short", "short"],
         ["no length"],
         ["short", "no ranges"],
-        ["short"] * (2 * QUICK.idle),
+        ["short"] * (2 * QUICK.max_idle_attempts),
         ["416"],
         ["empty", "empty"],
         ["unasked"],
@@ -92,7 +92,7 @@ def test_what_passes_is_waited_for_and_what_broke_off_is_resumed(site, tmp_path,
 @pytest.mark.parametrize("same_length", [True, False])
 def test_two_versions_are_never_joined(site, tmp_path, fault, says, same_length):
     """Another version is published while a transfer is broken off, whatever the server then makes of a range."""
-    site.says, site.faults[PATH] = says, ["short"] + ["503"] * QUICK.idle
+    site.says, site.faults[PATH] = says, ["short"] + ["503"] * QUICK.max_idle_attempts
     with pytest.raises(RunError):
         fetch(tmp_path)
     assert (tmp_path / "raw" / "graph.bin.part").exists() == bool(says), (
@@ -111,25 +111,25 @@ def test_no_byte_of_the_same_version_comes_twice(site, tmp_path, says):
     assert [wanted for _, wanted in site.asked].count(None) == 1
 
 
-SLOW = RetryPolicy(pause=0.001, window=0.3, least=1000)
+SLOW = RetryPolicy(pause=0.001, window=0.3, min_bytes=1000)
 
 
 @pytest.mark.parametrize(
     ("always", "patience", "said"),
     [
         ("trickle", SLOW, r"in 6 attempts: only \d+ bytes were received in 0 s\. \d+ bytes are kept"),
-        ("slow head", RetryPolicy(pause=0.001, silence=0.2), "in 6 attempts: no response within 0 s"),
+        ("slow head", RetryPolicy(pause=0.001, timeout=0.2), "in 6 attempts: no response within 0 s"),
         ("503 0", QUICK, "in 6 attempts: the server responded with 503"),
         ("503 7200", QUICK, "in one attempt: .* asks to wait for 7,200 s"),
         ("empty", QUICK, "in 6 attempts: nothing was received. Nothing was kept"),
         ("blind from 0 short", QUICK, "attempts: .*a part that was not requested|ended after"),
         (
             "short",
-            RetryPolicy(pause=0.0, attempts=4),
+            RetryPolicy(pause=0.0, max_attempts=4),
             r"in 4 attempts: it ended after.*4,687,500 bytes are kept",
         ),
-        ("trickle", RetryPolicy(seconds=0.2), "took longer than 0 s"),
-        ("503", RetryPolicy(pause=50, seconds=20), "in one attempt: the server responded with 503"),
+        ("trickle", RetryPolicy(max_seconds=0.2), "took longer than 0 s"),
+        ("503", RetryPolicy(pause=50, max_seconds=20), "in one attempt: the server responded with 503"),
     ],
 )
 def test_a_server_that_never_ends_is_given_up(site, tmp_path, always, patience, said):
@@ -137,7 +137,7 @@ def test_a_server_that_never_ends_is_given_up(site, tmp_path, always, patience, 
     with pytest.raises(RunError, match=said) as refusal:
         download_file(remote(), tmp_path, lambda _: None, patience)
     assert "HARNESS_MIRROR" in str(refusal.value)
-    assert len(site.asked) <= 2 * QUICK.idle
+    assert len(site.asked) <= 2 * QUICK.max_idle_attempts
     site.always = ""
     assert fetch(tmp_path) == DATA
 
@@ -245,7 +245,7 @@ def test_a_redirect_is_followed(site, tmp_path):
 
 
 def test_a_file_that_changed_meanwhile_is_begun_anew(site, tmp_path):
-    site.faults[PATH] = ["short"] + ["503"] * QUICK.idle
+    site.faults[PATH] = ["short"] + ["503"] * QUICK.max_idle_attempts
     with pytest.raises(
         RunError, match=r"503.*bytes are kept in .*graph\.bin\.part; the same command resumes"
     ):
