@@ -41,6 +41,7 @@ from harness.ledger import AxisName
 from harness.parallel.rotating_layout import FIRST
 from harness.predict.prediction import Prediction, predict
 from harness.predict.pricing import MICRO
+from harness.progress import ignore_step
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import load_machine_card
@@ -187,7 +188,7 @@ def by_equation(point: dict[str, str]) -> float:
 
 def settings() -> None:
     """For every line of figure 7: how far the predicted epoch moves between the settings that are left open."""
-    evidence = Evidence(find_root(), say=lambda _: None)
+    evidence = Evidence(find_root(), log=ignore_step)
     line = select("scalegnn-figure-7")
     table = Table("graph, machine, GPUs", "shortest ms", "longest ms", "longest over shortest")
     rows = []

@@ -16,7 +16,6 @@ Comparator = Literal["=", "approx", "up_to", "at_least", "range_low", "range_hig
 Tolerance = Literal["exact", "1%", "10%", "1.5x", "sign", "interval", ""]
 Basis = Literal["card", "machine", "experiment", "formula", "prediction", "run", "cited", "nothing"]
 
-
 SIGNS = {
     "approx": "about ",
     "up_to": "up to ",
@@ -24,7 +23,7 @@ SIGNS = {
     "range_low": "from ",
     "range_high": "to ",
 }
-
+"""The words before a printed value, by its comparator."""
 SUFFIXES = {"percent": "pct"}
 """The abbreviations of units in the names of metrics."""
 

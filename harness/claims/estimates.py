@@ -24,9 +24,8 @@ class Estimate:
     high: float
 
     def __str__(self) -> str:
-        value, low, high = (
-            f"{x:,.0f}" if x >= 1000 else f"{x:.3g}" for x in (self.value, self.low, self.high)
-        )
+        numbers = (self.value, self.low, self.high)
+        value, low, high = (f"{x:,.0f}" if x >= 1000 else f"{x:.3g}" for x in numbers)
         return f"{value} [{low} to {high}]" if self.low < self.high else value
 
     def __lt__(self, other: "Estimate") -> bool:
@@ -68,12 +67,12 @@ class EpochTime(NamedTuple):
         interval = self.prediction.seconds
         return Estimate(self.seconds, interval.low, interval.high)
 
-    def log_deviations(self, names: Iterable[str]) -> list[float]:
+    def compute_log_deviations(self, names: Iterable[str]) -> list[float]:
         """Return the change of the logarithm of the time as each named constant moves to the end of its interval."""
         if self.prediction is None or self.machine is None:
             return [0.0 for _ in names]
-        within = {name: each for name, (each, _) in list_constants(self.machine).items()}
-        return [log(1 + self.prediction.shares[name] * (within[name] - 1)) for name in names]
+        factors = {name: factor for name, (factor, _) in list_constants(self.machine).items()}
+        return [log(1 + self.prediction.shares[name] * (factors[name] - 1)) for name in names]
 
 
 class EpochTimes(dict[tuple[Any, ...], EpochTime]):
@@ -95,7 +94,7 @@ class EpochTimes(dict[tuple[Any, ...], EpochTime]):
         pairs = [(self[key], other[key]) for key in self if key in other]
         return enclose(divide_epochs(one, another) for one, another in pairs or [(self.first, other.first)])
 
-    def percent_under(self, accepts: Callable[[Key], bool]) -> Estimate:
+    def compute_percent_under(self, accepts: Callable[[Key], bool]) -> Estimate:
         """Return the percentage of the epoch that is spent under the ledger keys that `accepts` accepts."""
         shares = []
         for prediction in self._predictions("shares of an epoch"):
@@ -125,7 +124,9 @@ def divide_epochs(one: EpochTime, other: EpochTime) -> Estimate:
         variance += log(RESIDUAL) ** 2
         card = one.machine or other.machine
         assert card
-        pairs = zip(*(each.log_deviations(list_constants(card)) for each in (one, other)), strict=True)
+        pairs = zip(
+            *(each.compute_log_deviations(list_constants(card)) for each in (one, other)), strict=True
+        )
         same = one.machine == other.machine
         variance += sum((a - b) ** 2 if same else a**2 + b**2 for a, b in pairs)
     spread = exp(sqrt(variance))

@@ -7,7 +7,7 @@ all of them. A measured run counts instead of its prediction if its record is am
 
 import csv
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
@@ -20,10 +20,12 @@ from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
 from harness.experiment.known_graph import admit_on_twins, facts_of_card
 from harness.experiment.requests import make_spec, nest_settings
-from harness.experiment.scales import at_scale
+from harness.experiment.scales import select_scale
+from harness.ledger import Key
 from harness.predict.predicted_record import load_prediction
 from harness.predict.prediction import REPLAYED_STEPS, predict
 from harness.predict.twins import predict_from_twins
+from harness.progress import Log
 from harness.registry import load_strategy
 from harness.replay import ReplayedRank, replay
 from harness.results.parquet import read_collected
@@ -75,17 +77,17 @@ class RankReplay(NamedTuple):
 
     def count_work(self, layer: int | None = None, **parts: Unpack[LedgerFilter]) -> RankWork:
         """Return the work of one layer, or of all, under the ledger keys that have these parts."""
-        amounts = [
-            amounts
-            for key, amounts in self.replayed.entries.items()
-            if layer in (None, key.layer)
-            and all(getattr(key, name) == value for name, value in parts.items())
-        ]
+
+        def is_selected(key: Key) -> bool:
+            has_parts = all(getattr(key, name) == value for name, value in parts.items())
+            return has_parts and layer in (None, key.layer)
+
+        selected = [amounts for key, amounts in self.replayed.entries.items() if is_selected(key)]
         return RankWork(
-            sum(each.words_received for each in amounts),
-            sum(each.words_payload for each in amounts),
-            sum(each.calls for each in amounts),
-            sum(each.flops for each in amounts),
+            sum(amounts.words_received for amounts in selected),
+            sum(amounts.words_payload for amounts in selected),
+            sum(amounts.calls for amounts in selected),
+            sum(amounts.flops for amounts in selected),
         )
 
 
@@ -99,13 +101,13 @@ class Evidence:
         *,
         predictions: Path | None = None,
         twins: bool = False,
-        say: Callable[[str], None] = print,
+        log: Log = print,
     ) -> None:
         """`tables` is a folder of collected tables; `twins` allows twins to be built, which takes minutes.
 
         `predictions` is a folder of recorded predictions, which are not made again.
         """
-        self.root, self.predictions, self.twins, self.say = root, predictions, twins, say
+        self.root, self.predictions, self.twins, self.log = root, predictions, twins, log
         self._measured = _read_measured(tables) if tables and (tables / "runs.parquet").is_file() else {}
         self._predict_once = lru_cache(None)(self._predict)
         self._expand_once = lru_cache(None)(self._expand)
@@ -142,12 +144,16 @@ class Evidence:
             return list(csv.DictReader(file))
 
     def read_printed(self, claim: str) -> float:
-        """Read the number that another claim prints."""
-        for claims in read_claims(self.root).values():
-            for each in claims:
-                if each.id == claim and each.number is not None:
-                    return each.number
-        raise UserError(f"there is no claim {claim} with a number")
+        """Return the number that another claim prints."""
+        if claim not in self._printed_numbers:
+            raise UserError(f"there is no claim {claim} with a number")
+        return self._printed_numbers[claim]
+
+    @cached_property
+    def _printed_numbers(self) -> dict[str, float]:
+        """The numbers that the claims of all papers print, by claim."""
+        claims = [claim for of_paper in read_claims(self.root).values() for claim in of_paper]
+        return {claim.id: claim.number for claim in claims if claim.number is not None}
 
     # Experiments.
 
@@ -170,7 +176,7 @@ class Evidence:
 
     def _expand(self, experiment: str, machine: str | None, any_grid: bool) -> list[Spec]:
         path = self.root / EXPERIMENTS / f"{experiment}.yaml"
-        published = at_scale(self.root, load_experiment(path), "published")
+        published = select_scale(self.root, load_experiment(path), "published")
         return expand(self.root, published, only=machine, any_grid=any_grid)
 
     # Replays.
@@ -232,7 +238,8 @@ class Evidence:
     def _time_fastest(self, runs: Selection, time_run: Callable[[Spec], EpochTime]) -> EpochTimes:
         fastest = EpochTimes()
         for spec in self.list_runs(runs):
-            key, time = tuple(get_value(spec, path) for path in OPEN_SETTINGS), time_run(spec)
+            key = tuple(get_value(spec, path) for path in OPEN_SETTINGS)
+            time = time_run(spec)
             if key not in fastest or time.seconds < fastest[key].seconds:
                 fastest[key] = time
         return fastest
@@ -258,7 +265,7 @@ class Evidence:
                 "its sizes depend on the edges: `harness claims --twins` builds twins of the graph, in minutes"
             )
         if twins:
-            ready = admit_on_twins(self.root, strategy, twins.split(","), self.say)
+            ready = admit_on_twins(self.root, strategy, twins.split(","), self.log)
             prediction = predict_from_twins(strategy, card, ready)
         else:
             folder, facts = self.predictions, strategy.facts

@@ -22,7 +22,7 @@ from harness.spec.spec import Spec, digest
 
 
 class ColumnInUnits(NamedTuple):
-    """A column of the table `runs`, and the units of the formula in one unit of the column."""
+    """A column of the table `runs`, and how many units of the formula make one unit of the column."""
 
     name: str
     units: float = 1.0

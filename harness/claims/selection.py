@@ -76,7 +76,10 @@ class Selection:
         return replace(self, twins=twins)
 
     def __repr__(self) -> str:
-        words = [self.experiment, *(f"{key}={_text(value)}" for key, value in self.settings.items())]
+        words = [
+            self.experiment,
+            *(f"{key}={_format_setting(value)}" for key, value in self.settings.items()),
+        ]
         words += [f"twins={self.twins}"] if self.twins else []
         words += [f"card={self.card}"] if self.card else []
         return f"<{' '.join(words)}>"
@@ -118,5 +121,5 @@ def _matches(setting: object, wanted: object) -> bool:
     return setting in wanted if isinstance(wanted, frozenset) else setting == wanted
 
 
-def _text(value: object) -> str:
+def _format_setting(value: object) -> str:
     return "|".join(sorted(value)) if isinstance(value, frozenset) else str(value)

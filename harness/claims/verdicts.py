@@ -18,7 +18,7 @@ from harness.claims.evidence import Evidence
 from harness.claims.formula import Value
 from harness.claims.formulas import FORMULAS
 from harness.errors import UserError
-from harness.experiment.paper_figures import check_known
+from harness.experiment.paper_figures import check_figure_ids
 from harness.progress import OnStep, ignore_step, report_steps
 
 FACTOR = 2.0
@@ -78,7 +78,7 @@ class ClaimFilter(NamedTuple):
 
     def read(self, root: Path) -> dict[str, list[Claim]]:
         """Read the claims that pass the filter, by paper. Papers without any are omitted."""
-        check_known(root, self.figures, "--figure")
+        check_figure_ids(root, self.figures, "--figure")
         passing = {
             name: [claim for claim in claims if self.accepts(claim)]
             for name, claims in read_claims(root, self.paper).items()
@@ -130,7 +130,7 @@ def compare(claim: Claim, ours: Value) -> Verdict:
     Where the paper prints a formula, our number is the ratio to the formula's value.
     """
     if isinstance(ours, bool):
-        return Verdict(claim, _result_of(claim, ours), "so it is" if ours else "it is not so")
+        return Verdict(claim, _result_of(claim, ours), "true" if ours else "false")
     if not isinstance(ours, int | float | Estimate):
         is_same = _format_value(ours).replace(" ", "") == claim.value.replace(" ", "")
         return Verdict(claim, _result_of(claim, is_same), _format_value(ours))
@@ -199,10 +199,10 @@ def make_scoreboard(verdicts: Mapping[str, list[Verdict]]) -> list[tuple[str, ..
 
 
 UNTESTED = {
-    "cited": "are numbers of others",
-    "run": "take the paper's own run, of which no record is among the collected tables",
-    "prediction": "take twins or a graph that is too large for this machine",
-    "nothing": "have nothing to be held against",
+    "cited": "quote other work",
+    "run": "need the paper's own run, of which no record is among the collected tables",
+    "prediction": "need twins or a graph that is too large for this machine",
+    "nothing": "have nothing to be compared with",
 }
 """Why claims cannot be tested, by their basis."""
 
@@ -211,7 +211,7 @@ def describe_untested(verdicts: list[Verdict]) -> list[str]:
     """Count the claims that cannot be tested by reason, in a sentence; none if there are no such claims."""
     bases = Counter(each.claim.basis for each in verdicts if each.result is Result.UNTESTED)
     parts = [f"{count} {UNTESTED.get(basis, basis)}" for basis, count in bases.most_common()]
-    return [f"Of those that cannot be tested here, {'; '.join(parts)}."] if parts else []
+    return [f"Of the claims that cannot be tested here, {'; '.join(parts)}."] if parts else []
 
 
 def describe_held_out(verdicts: list[Verdict]) -> list[str]:

@@ -118,7 +118,7 @@ def _plan(options: argparse.Namespace) -> int:
 def _experiment(options: argparse.Namespace) -> int:
     from harness.experiment.expand import plan
     from harness.experiment.experiment_file import load_experiment
-    from harness.experiment.scales import at_scale
+    from harness.experiment.scales import select_scale
     from harness.files import write_text
 
     if options.out and len(options.out) != len(options.experiment):
@@ -130,7 +130,7 @@ def _experiment(options: argparse.Namespace) -> int:
     with Progress() as on_step:
         files = report_steps(options.experiment, lambda file: f"planning {file}", on_step)
         for number, file in enumerate(files):
-            experiment = at_scale(root, load_experiment(file), options.scale)
+            experiment = select_scale(root, load_experiment(file), options.scale)
             document = plan(root, experiment, options.machine or "local", only=only)
             if options.out:
                 write_text(options.out[number], json.dumps(document) + "\n")

@@ -197,7 +197,7 @@ def _predict_experiment(options: argparse.Namespace) -> int:
     """Predicts the runs of an experiment; those that differ in their launch alone are one."""
     from harness.experiment.expand import expand
     from harness.experiment.experiment_file import load_experiment
-    from harness.experiment.scales import at_scale
+    from harness.experiment.scales import select_scale
     from harness.predict.prediction import group_machine_variants
     from harness.registry import load_strategy
     from harness.spec.machine_card import load_machine_card
@@ -205,7 +205,7 @@ def _predict_experiment(options: argparse.Namespace) -> int:
 
     root = find_root(options.root)
     know, predicts = _know(root, options), _predictor(root, options)
-    specs = expand(root, at_scale(root, load_experiment(options.experiment), options.scale))
+    specs = expand(root, select_scale(root, load_experiment(options.experiment), options.scale))
     firsts = (spec.model_copy(update={"launch": 0}) for spec in specs)
     different = {spec.label: spec for spec in group_machine_variants(firsts)}
 

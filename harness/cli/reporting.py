@@ -281,7 +281,7 @@ def _claims(options: argparse.Namespace) -> int:
 
     root = find_root(options.root)
     tables = options.tables or find_results_folder(root)
-    evidence = Evidence(root, tables, predictions=options.predictions, twins=options.twins, say=say)
+    evidence = Evidence(root, tables, predictions=options.predictions, twins=options.twins, log=say)
     claim_filter = ClaimFilter(options.paper, tuple(options.figure), options.held_out)
     if options.records:
         claims = [claim for of_paper in claim_filter.read(root).values() for claim in of_paper]

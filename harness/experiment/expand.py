@@ -10,7 +10,7 @@ from typing import Any
 from harness.errors import UserError
 from harness.experiment.defaults import BEST, count_ranks, read_choice
 from harness.experiment.experiment_file import Experiment
-from harness.experiment.paper_figures import check_known
+from harness.experiment.paper_figures import check_figure_ids
 from harness.experiment.plan_cost import add_costs, predict_costs
 from harness.experiment.requests import make_spec
 from harness.ledger import AxisName
@@ -39,17 +39,17 @@ def expand(
     """
     machine = experiment.machine or machine
     if experiment.reproduces:
-        check_known(root, experiment.reproduces, experiment.name)
+        check_figure_ids(root, experiment.reproduces, experiment.name)
     specs: dict[str, Spec] = {}
     best_grids: dict[str, dict[AxisName, int]] = {}
-    others: list[str] = []
+    other_machines: list[str] = []
     for number, entry in enumerate(experiment.runs):
         where = f"{experiment.name}, runs[{number}]"
         for combination in combine(entry, where):
             for request in _expand_grids(combination, where):
                 filled = {"machine": machine, **request}
                 if only and filled["machine"] != only:
-                    others.append(filled["machine"])
+                    other_machines.append(filled["machine"])
                     continue
                 if filled.get("grid") == BEST and any_grid:
                     del filled["grid"]
@@ -60,7 +60,7 @@ def expand(
                 spec = make_spec(root, filled, where)
                 specs.setdefault(spec.run_id, spec)
     if only and not specs:
-        machines = ", ".join(sorted(set(map(str, others))))
+        machines = ", ".join(sorted(set(map(str, other_machines))))
         raise UserError(f"{experiment.name} has no runs for the machine {only}; it has runs for {machines}.")
     return list(specs.values())
 
@@ -103,10 +103,8 @@ def _expand_grids(request: dict[str, Any], where: str) -> list[dict[str, Any]]:
     """Replace `grid: all` by each grid that the strategy has for the number of ranks."""
     if request.get("grid") != "all":
         return [request]
-    strategy, ranks = (
-        load_strategy(read_choice(request, "strategy", where)["name"]),
-        count_ranks(request, where),
-    )
+    strategy = load_strategy(read_choice(request, "strategy", where)["name"])
+    ranks = count_ranks(request, where)
     grids: list[dict[AxisName, int]] = strategy.grids(ranks)
     if not grids:
         parse_grid(strategy, None, ranks)

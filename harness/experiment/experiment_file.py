@@ -45,7 +45,7 @@ Count = Annotated[int, Field(ge=0, strict=True)]
 Choice = Annotated[Any, AfterValidator(_check_choice)]
 Grid = Annotated[Any, AfterValidator(_check_grid)]
 Machine = Annotated[Any, AfterValidator(_check_machine)]
-Mapping = dict[str, Any]
+Section = dict[str, Any]
 
 
 class RunEntry(Frozen):
@@ -60,15 +60,15 @@ class RunEntry(Frozen):
     rank holds the most that its memory allows, and `best` the one with the shortest predicted epoch."""
     memory_gb: OneOrMore[Annotated[float, Field(gt=0, strict=True)]] = []
     """The memory of a rank where the grid or a parameter is `largest`; by default that of the machine card."""
-    model: OneOrMore[Mapping] = []
-    training: OneOrMore[Mapping] = []
-    measure: OneOrMore[Mapping] = []
+    model: OneOrMore[Section] = []
+    training: OneOrMore[Section] = []
+    measure: OneOrMore[Section] = []
     protocol: OneOrMore[Word] = []
     precision: OneOrMore[Word] = []
     machine: OneOrMore[Machine] = []
     seed: OneOrMore[Count] = []
     launch: OneOrMore[Count] = []
-    exclude: Annotated[list[Annotated[Mapping, Field(min_length=1)]], BeforeValidator(_make_list)] = []
+    exclude: Annotated[list[Annotated[Section, Field(min_length=1)]], BeforeValidator(_make_list)] = []
     """Combinations to leave out, each as the keys and values that it has."""
 
 

@@ -1,4 +1,4 @@
-"""What is known of a graph: its counts in a built store, or the counts that its card expects."""
+"""What is known about a graph: its counts in a built store, or the counts that its card expects."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -10,6 +10,7 @@ import torch
 from harness.errors import UserError
 from harness.graph.blocks import Blocks
 from harness.graph.shared_blocks import share_blocks
+from harness.progress import Log
 from harness.spec.dataset import DatasetChoice
 from harness.store.catalog import load_card
 from harness.store.dataset_card import DatasetCard, RandomSplit
@@ -39,21 +40,19 @@ def look_up_graph(
         return KnownGraph(facts_of(blocks), blocks)
     if choice.partitioned:
         raise UserError(
-            f"dataset.partition = {choice.partition}: the card of {choice.name} tells nothing of a partition. Build it "
+            f"dataset.partition = {choice.partition}: the card of {choice.name} does not describe partitions. Build it "
             f"({choice.build_command}), or take the sizes from twins (--twins)."
         )
     return KnownGraph(facts_of_card(load_card(root, choice.name)), None)
 
 
-def admit_on_twins(
-    root: Path, strategy: Strategy, scales: Iterable[str], say: Callable[[str], None]
-) -> list[Ready]:
+def admit_on_twins(root: Path, strategy: Strategy, scales: Iterable[str], log: Log) -> list[Ready]:
     """Admit a strategy to twins of its graph, the smallest first. Missing twins are built."""
     spec, ready = strategy.spec, []
     for scale in scales:
         choice = spec.dataset.model_copy(update={"name": f"{spec.dataset.name}@{scale}"})
         if not is_built(root, choice):
-            say(f"building {choice.name}")
+            log(f"building {choice.name}")
             build_store(root, choice)
         twin, blocks = _look_up_once(root, choice)
         on_twin = spec.model_copy(update={"dataset": choice})
@@ -99,7 +98,7 @@ def facts_of_card(card: DatasetCard) -> Facts:
 
 
 def _find_size(card: DatasetCard) -> tuple[int | None, int | None]:
-    """Return the vertices and nonzeros that the card expects, or those of its generator."""
+    """Return the number of vertices and nonzeros that the card expects, or that its generator draws."""
     n, edges = card.expected.n, card.edges
     if n is None and (generated := card.source.get_size(card.seed, card.classes)):
         n, edges = generated

@@ -57,7 +57,7 @@ def list_paper_figures(root: Path) -> list[PaperFigure]:
     ]
 
 
-def check_known(root: Path, figures: Iterable[str], where: str) -> None:
+def check_figure_ids(root: Path, figures: Iterable[str], where: str) -> None:
     """Raise an error for a figure id that is not in the file."""
     known = [row["id"] for row in _read_rows(root)]
     for figure in figures:

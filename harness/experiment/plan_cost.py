@@ -68,9 +68,8 @@ def predict_costs(root: Path, specs: Iterable[Spec]) -> dict[str, RunCost]:
         epochs = _replay_first_rank(root, runs[0]) if cards else None
         if epochs:
             by_machine = {card.name: _price(runs[0], epochs, card) for card in cards}
-            costs |= {
-                spec.run_id: by_machine[spec.machine.name] for spec in runs if spec.machine.name in by_machine
-            }
+            priced = [spec for spec in runs if spec.machine.name in by_machine]
+            costs |= {spec.run_id: by_machine[spec.machine.name] for spec in priced}
     return costs
 
 

@@ -31,7 +31,7 @@ TINY_GRAPHS = {"lattice": "tiny-lattice", "power": "tiny-rmat", "rmat": "tiny-rm
 """The tiny graph by the nature or source kind of a dataset; all others use one with clusters."""
 
 
-def at_scale(root: Path, experiment: Experiment, scale: str) -> Experiment:
+def select_scale(root: Path, experiment: Experiment, scale: str) -> Experiment:
     """Return the experiment with the runs of one scale."""
     if scale == "laptop":
         return experiment

@@ -65,14 +65,18 @@ def describe_strategies() -> list[StrategyDescription]:
     descriptions = []
     for name in sorted(point.name for point in registered_strategies()):
         kind = load_strategy(name)
-        axes, over = tuple(axis.value for axis in kind.axes), kind.partitioned_over
-        about = (kind.__doc__ or "").strip().partition("\n")[0]
-        trains_on = "mini-batches" if kind.mini_batches else "the full graph"
-        parameters = list_settings(kind.Params, "strategy.params.")
+        over = kind.partitioned_over
         descriptions.append(
             StrategyDescription(
-                *(name, about, kind.paper, kind.promise.value, axes, over.value if over else None),
-                *(trains_on, kind.models, parameters),
+                name,
+                about=(kind.__doc__ or "").strip().partition("\n")[0],
+                paper=kind.paper,
+                promise=kind.promise.value,
+                axes=tuple(axis.value for axis in kind.axes),
+                partitioned_over=over.value if over else None,
+                trains_on=_describe_steps(kind),
+                models=kind.models,
+                parameters=list_settings(kind.Params, "strategy.params."),
             )
         )
     return descriptions
@@ -88,9 +92,14 @@ def list_trained_models(root: Path) -> list[TrainedModels]:
             for heading, changes in OPTIONAL_SETTINGS.items()
         }
         missing = "" if any(settings.values()) else _find_refusal(root, strategy, NO_CHANGES)
-        epoch = "mini-batches" if strategy.mini_batches else "the full graph"
-        rows.append(TrainedModels(name, strategy.promise.value, epoch, settings, missing))
+        steps = _describe_steps(strategy)
+        rows.append(TrainedModels(name, strategy.promise.value, steps, settings, missing))
     return rows
+
+
+def _describe_steps(strategy: type[Strategy]) -> str:
+    """Return what a training step covers."""
+    return "mini-batches" if strategy.mini_batches else "the full graph"
 
 
 def format_cells(rows: list[TrainedModels]) -> list[tuple[str, ...]]:

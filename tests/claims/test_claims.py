@@ -34,7 +34,7 @@ from harness.cli import main
 from harness.errors import UserError
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
-from harness.experiment.scales import at_scale
+from harness.experiment.scales import select_scale
 from harness.results.parquet import read_claims_table, serialize_table, to_arrow
 from harness.results.schema import RUNS, TEXT, TRUTH
 from tests.python_path import with_python_path
@@ -188,7 +188,7 @@ def test_measured_epochs_have_no_interval() -> None:
 
 def test_a_record_of_the_papers_run_counts_more_than_a_prediction(tmp_path: Path) -> None:
     experiment = load_experiment(ROOT / "workflows/experiments/plexus-figure-8.yaml")
-    experiment = at_scale(ROOT, experiment, "published")
+    experiment = select_scale(ROOT, experiment, "published")
     spec = next(
         spec for spec in expand(ROOT, experiment) if spec.ranks == 8 and spec.dataset.name == "reddit"
     )

@@ -11,7 +11,7 @@ from harness.errors import UserError
 from harness.experiment.expand import expand, plan
 from harness.experiment.experiment_file import Experiment, load_experiment
 from harness.experiment.paper_figures import list_paper_figures
-from harness.experiment.scales import at_scale
+from harness.experiment.scales import select_scale
 from harness.figures.drawing import KINDS
 from harness.registry import load_strategy
 from harness.store.catalog import load_card
@@ -35,7 +35,7 @@ def published() -> list[Any]:
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_every_experiment_expands_here(path: Path) -> None:
     told = yaml.safe_load(path.read_text())
-    document = plan(ROOT, at_scale(ROOT, load_experiment(path), "laptop"))
+    document = plan(ROOT, select_scale(ROOT, load_experiment(path), "laptop"))
     assert document["runs"]
     assert document["experiment"] == told["name"] == path.stem
 
@@ -43,7 +43,7 @@ def test_every_experiment_expands_here(path: Path) -> None:
 @pytest.mark.parametrize("path", published())
 def test_every_experiment_of_a_paper_expands(path: Path) -> None:
     """On graphs of the paper, or on twins as large, and not on the machine at hand."""
-    paper = at_scale(ROOT, load_experiment(path), "published")
+    paper = select_scale(ROOT, load_experiment(path), "published")
     assert paper.name == f"{path.stem}-published"
     specs = expand(ROOT, paper)
     assert specs
@@ -56,7 +56,7 @@ def test_every_experiment_of_a_paper_expands(path: Path) -> None:
 def test_every_experiment_has_tiny_runs(path: Path) -> None:
     """With the strategies and the models of its other runs, on graphs made in a moment, without a download."""
     here = load_experiment(path)
-    specs, tiny = expand(ROOT, here), expand(ROOT, at_scale(ROOT, here, "tiny"))
+    specs, tiny = expand(ROOT, here), expand(ROOT, select_scale(ROOT, here, "tiny"))
     assert 0 < len(tiny) <= len(specs)
     assert {spec.strategy.name for spec in tiny} == {spec.strategy.name for spec in specs}
     assert {spec.model for spec in tiny} == {spec.model for spec in specs}
@@ -84,7 +84,7 @@ def test_a_tiny_run_keeps_its_grid_where_the_ranks_allow_it() -> None:
             "dataset": ["ogbn-papers100m@1/4096", "graphsaint-amazon@1/256", "cora", "osm-shape"],
         },
     ]
-    tiny = expand(ROOT, at_scale(ROOT, Experiment(name="few", runs=runs), "tiny"))
+    tiny = expand(ROOT, select_scale(ROOT, Experiment(name="few", runs=runs), "tiny"))
     replicated, cubes, serial = (
         [spec for spec in tiny if spec.strategy.name == run["strategy"]] for run in runs
     )
@@ -102,7 +102,7 @@ def test_a_tiny_run_keeps_its_grid_where_the_ranks_allow_it() -> None:
 
 def test_a_paper_with_several_machines_has_a_plan_for_each() -> None:
     figure = load_experiment(ROOT / "workflows/experiments/scalegnn-figure-7.yaml")
-    paper = at_scale(ROOT, figure, "published")
+    paper = select_scale(ROOT, figure, "published")
     counted = Counter(spec.machine.name for spec in expand(ROOT, paper))
     assert set(counted) == {"perlmutter", "frontier", "tuolumne"}
     for name, count in counted.items():
@@ -118,14 +118,15 @@ def test_a_paper_with_several_machines_has_a_plan_for_each() -> None:
 def test_an_experiment_without_a_paper_says_so() -> None:
     mine = Experiment(name="mine", runs=[{"strategy": "serial", "dataset": "tiny-sbm"}])
     with pytest.raises(UserError, match="mine has no scale published: its file lacks the key `published`"):
-        at_scale(ROOT, mine, "published")
+        select_scale(ROOT, mine, "published")
 
 
 def test_all_grids_of_figure_5_are_the_papers() -> None:
     """28 grids of 64 devices, three axes of powers of two."""
     figure = load_experiment(ROOT / "workflows/experiments/plexus-figure-5.yaml")
     assert (
-        len({tuple(spec.grid.values()) for spec in expand(ROOT, at_scale(ROOT, figure, "published"))}) == 28
+        len({tuple(spec.grid.values()) for spec in expand(ROOT, select_scale(ROOT, figure, "published"))})
+        == 28
     )
 
 

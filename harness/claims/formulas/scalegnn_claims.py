@@ -103,18 +103,18 @@ def figure_5(step: int, ranks: int) -> Selection:
 def find_communication_percent(evidence: Evidence, ranks: int) -> Estimate:
     """Return the share of communication outside sampling in the epoch without optimizations."""
     times = evidence.time_epoch(figure_5(0, ranks))
-    return times.percent_under(lambda key: key.op in MOVING and key.phase not in SAMPLING)
+    return times.compute_percent_under(lambda key: key.op in MOVING and key.phase not in SAMPLING)
 
 
 def find_sampling_percent(evidence: Evidence, ranks: int) -> Estimate:
     """Return the share of sampling in the epoch without optimizations."""
-    return evidence.time_epoch(figure_5(0, ranks)).percent_under(lambda key: key.phase in SAMPLING)
+    return evidence.time_epoch(figure_5(0, ranks)).compute_percent_under(lambda key: key.phase in SAMPLING)
 
 
 def find_computation_percent(evidence: Evidence, ranks: int) -> Estimate:
     """Return the share of everything else in the epoch without optimizations."""
     times = evidence.time_epoch(figure_5(0, ranks))
-    return times.percent_under(lambda key: key.op not in MOVING and key.phase not in SAMPLING)
+    return times.compute_percent_under(lambda key: key.op not in MOVING and key.phase not in SAMPLING)
 
 
 def find_speedup_of_optimizations(evidence: Evidence, ranks: int) -> Estimate:
