@@ -149,7 +149,7 @@ def _jobs(root: Path, document: dict[str, Any]) -> str:
 
     runs = {run["run_id"]: run for run in document["runs"]}
     jobs = Jobs(root, runs, load_site(root), find_results_folder(root) / "runs", EndedJobs())
-    costs = [jobs.cost(batch) for batch in jobs.batches]
+    costs = [jobs.estimate_cost(batch) for batch in jobs.batches]
     return describe_costs(costs, parse_partitions(ask_slurm(*PARTITION_QUERY) or ""), make_batch_line)
 
 

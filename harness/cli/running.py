@@ -25,7 +25,7 @@ from harness.errors import UserError
 from harness.external.programs import PROGRAMS
 from harness.files import read_head
 from harness.results.record import read_record
-from harness.slurm.jobs import predicted_limit
+from harness.slurm.jobs import read_predicted_limit
 from harness.spec.machine_card import list_machines, load_machine, load_machine_card
 from harness.spec.root import find_results_folder, find_root
 from harness.spec.spec import Spec
@@ -212,7 +212,7 @@ def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
                 raise
             lack(str(path), describe_failure(error))
     job = read_json(options.job, f"The job {options.job}") if options.job else {}
-    foreseen = {run_id: predicted_limit(run) for run_id, run in job.items()}
+    foreseen = {run_id: read_predicted_limit(run) for run_id, run in job.items()}
     for outcome in launch_series(specs, root, runs, say, fresh=options.fresh, predicted=foreseen):
         try:
             if outcome.folder is None:

@@ -35,14 +35,7 @@ from harness.slurm.resources import (
     parse_partitions,
 )
 
-FAILED_STATES = (
-    "BOOT_FAIL",
-    "CANCELLED",
-    "DEADLINE",
-    "FAILED",
-    "OUT_OF_MEMORY",
-    "TIMEOUT",
-)
+FAILED_STATES = ("BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 """The states of jobs that failed."""
 REQUEUED_STATES = ("NODE_FAIL", "PREEMPTED")
 """The states of jobs that Slurm usually restarts. A job that stays in such a state was not restarted."""
@@ -75,7 +68,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
     def run_job(self, job: Any) -> None:
         """Submit a job, unless no partition can ever start it."""
         if reason := explain_refusal(job.resources, parse_partitions(ask_slurm(*PARTITION_QUERY) or "")):
-            self._give_up(job)
+            self._use_up_attempts(job)
             self._report_job_error_threadsafe(SubmittedJobInfo(job), f"This job can never start: {reason}.")
         else:
             super().run_job(job)
@@ -99,14 +92,13 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
         wildcards = get_job_wildcards(job)
         comment = f"rule_{job.name}_wildcards_{wildcards}" if wildcards else f"rule_{job.name}"
         answer = ask_slurm("squeue", f"--name={self.run_uuid}", "--noheader", "--format=%i|%k") or ""
-        numbers = [
-            line.partition("|")[0] for line in answer.splitlines() if line.partition("|")[2] == comment
-        ]
+        jobs = [line.partition("|") for line in answer.splitlines()]
+        numbers = [number for number, _, each in jobs if each == comment]
         if numbers:
             ask_slurm("scancel", *numbers)
 
     @staticmethod
-    def _give_up(job: Any) -> None:
+    def _use_up_attempts(job: Any) -> None:
         """Use up the attempts of a job that would fail in the same way again."""
         job.attempt = max(job.attempt, job.restart_times + 1)
 
@@ -119,7 +111,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
         )
         if not active_jobs:
             return
-        states = await asyncio.to_thread(self._states)
+        states = await asyncio.to_thread(self._query_states)
         if states is None:
             if self._silent_since is None:
                 self._silent_since = time.monotonic()
@@ -130,28 +122,25 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
             silent, self._silent_since = time.monotonic() - self._silent_since, None
             self.logger.warning(f"A Slurm controller answers again after {silent:.0f} s.")
         for active in active_jobs:
-            if states is None or not self._ended(active, *states.get(active.external_jobid, ("GONE", ""))):
+            if states is None or not self._report_if_ended(
+                active, *states.get(active.external_jobid, ("GONE", ""))
+            ):
                 yield active
 
-    def _states(self) -> dict[str, tuple[str, str]] | None:
+    def _query_states(self) -> dict[str, tuple[str, str]] | None:
         """Return the state and the reason of each job by its number; None if no controller answers."""
-        answer = ask_slurm(
-            "squeue", f"--name={self.run_uuid}", "--states=all", "--noheader", "--format=%i|%T|%r"
-        )
+        options = ["--states=all", "--noheader", "--format=%i|%T|%r"]
+        answer = ask_slurm("squeue", f"--name={self.run_uuid}", *options)
         if answer is None:
             return None
         rows = [line.split("|", 2) for line in answer.splitlines() if line.count("|") > 1]
         return {number: (state, reason) for number, state, reason in rows}
 
-    def _ended(self, active: Any, state: str, reason: str) -> bool:
+    def _report_if_ended(self, active: Any, state: str, reason: str) -> bool:
         """Report a job if it has ended or can never start, and return whether it has."""
         number, job = active.external_jobid, active.job
-        lasted = self._lasted(number, state, reason)
-        if (
-            state == "GONE"
-            and lasted > OUTPUT_SECONDS
-            and all(Path(str(file)).exists() for file in job.output)
-        ):
+        lasted = self._measure_duration(number, state, reason)
+        if state == "GONE" and lasted > OUTPUT_SECONDS and _has_outputs(job):
             state = "COMPLETED"  # its outputs were removed before it was submitted
         if state == "COMPLETED":
             self.report_job_success(active)
@@ -161,17 +150,17 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
             if lasted <= 0 or ask_slurm("scancel", number) is None:
                 return False
             if not held:
-                self._give_up(job)
+                self._use_up_attempts(job)
             fault = "was refused by its node" if held else "can never start"
-            told = f"Slurm job {number} {fault}, and was cancelled: Slurm gives the reason {reason}."
+            message = f"Slurm job {number} {fault}, and was cancelled: Slurm gives the reason {reason}."
         elif state in FAILED_STATES or (state in (*REQUEUED_STATES, "GONE") and lasted > GRACE_SECONDS):
-            told = f"Slurm job {number} ended: {state}{'' if reason in ('', 'None') else f' ({reason})'}."
+            message = f"Slurm job {number} ended: {state}{'' if reason in ('', 'None') else f' ({reason})'}."
         else:
             return False
-        self.report_job_error(active, msg=f"{told} ", aux_logs=[str(active.aux.get("slurm_logfile"))])
+        self.report_job_error(active, msg=f"{message} ", aux_logs=[str(active.aux.get("slurm_logfile"))])
         return True
 
-    def _lasted(self, number: str, state: str, reason: str) -> float:
+    def _measure_duration(self, number: str, state: str, reason: str) -> float:
         """Return the seconds since a job was first seen in this state for this reason."""
         key = (number, f"{state} {reason if state == 'PENDING' else ''}")
         kept = self._since.get(key, time.monotonic())
@@ -191,6 +180,11 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
             )
 
 
+def _has_outputs(job: Any) -> bool:
+    """Return True if all outputs of a job exist."""
+    return all(Path(str(file)).exists() for file in job.output)
+
+
 REQUEUE_SETTINGS = SimpleNamespace(requeue=True, no_requeue=False, qos=None, reservation=None)
 """The settings of workflows/profiles/slurm that appear on the sbatch line."""
 
@@ -202,10 +196,10 @@ def make_sbatch_line(asked: Mapping[str, Any]) -> str:
         f" {option} {shlex.quote(str(resources[key]))}" if key in resources else ""
         for option, key in (("-A", "slurm_account"), ("-p", "slurm_partition"))
     )
-    told = dict.fromkeys(("run_uuid", "slurm_logfile", "comment_str", "workdir"), "x")
+    placeholders = dict.fromkeys(("run_uuid", "slurm_logfile", "comment_str", "workdir"), "x")
     line = get_submit_command(
         SimpleNamespace(resources=resources, threads=1),
-        {**told, "account": account, "partition": partition},
+        {**placeholders, "account": account, "partition": partition},
         REQUEUE_SETTINGS,
     )
     kept = re.sub(r" --(parsable|export=ALL|(job-name|output|comment) x)(?= |$)| -D x(?= |$)", "", line)
@@ -246,7 +240,7 @@ def make_batch_line(asked: Mapping[str, Any], scheduler: str = "slurm") -> str:
     nodes, extra = asked["nodes"], asked.get("slurm_extra") or ""
     tasks = asked.get("tasks_per_node") or -(-(asked.get("tasks") or 1) // nodes)
     gpus = GPU_OPTION.search(extra)
-    told = {
+    values = {
         "nodes": nodes,
         "cores": tasks * (asked.get("cpus_per_task") or 1),
         "gpus": gpus and gpus[1],
@@ -255,8 +249,8 @@ def make_batch_line(asked: Mapping[str, Any], scheduler: str = "slurm") -> str:
         "queue": _quote_word(asked.get("slurm_partition")),
         "account": _quote_word(asked.get("slurm_account")),
     }
-    parts = [part for key, part in BATCH_LINES[scheduler].items() if not key or told[key]]
-    return " ".join(["".join(parts).format(**told), *GPU_OPTION.sub("", extra).split()])
+    parts = [part for key, part in BATCH_LINES[scheduler].items() if not key or values[key]]
+    return " ".join(["".join(parts).format(**values), *GPU_OPTION.sub("", extra).split()])
 
 
 def _quote_word(word: Any) -> str | None:

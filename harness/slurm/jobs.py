@@ -224,46 +224,44 @@ class Jobs:
         self._asked: dict[tuple[str, int], Resources] = {}
         self.batches = {} if ended is None else keep_ended_batches(runs, self._slurm, ended)
 
-    def place(self) -> Resources:
+    def request_place(self) -> Resources:
         """Return the account, partition, QOS and constraint, which all jobs of a plan share."""
         return request_place(self._site, next(iter(self._slurm.values()), None))
 
-    def run(self, batch: str, attempt: int) -> Resources:
+    def request_runs(self, batch: str, attempt: int) -> Resources:
         """Return the resources of a job for the runs of a batch that have no result yet."""
         if (batch, attempt) not in self._asked:
             history = self._history if attempt == 1 else RunHistory(self._records)
-            self._asked[batch, attempt] = self._ask(batch, history, attempt)
+            self._asked[batch, attempt] = self._request_runs(batch, history, attempt)
         return self._asked[batch, attempt]
 
-    def build(self, entries: int | None = None) -> Resources:
+    def request_build(self, entries: int | None = None) -> Resources:
         """Return the place and the resources of a job that builds a graph with this number of entries."""
         return request_build(self._site, next(iter(self._slurm.values()), None), entries)
 
-    def cost(self, batch: str) -> "JobCost":
+    def estimate_cost(self, batch: str) -> "JobCost":
         """Return the cost of a job before its submission."""
-        asked = self.place() | self.run(batch, 1)
-        left = [run_id for run_id in self._of(batch) if not self._history.has_result(run_id)]
-        specs = [self._runs[run_id]["spec"] for run_id in left]
-        known = [self._history.find_seconds(spec) for spec in specs]
-        known = [
-            last or _predicted_seconds(self._runs[run_id]) for last, run_id in zip(known, left, strict=True)
-        ]
+        asked = self.request_place() | self.request_runs(batch, 1)
+        left = [run_id for run_id in self._list_runs(batch) if not self._history.has_result(run_id)]
+        runs = [self._runs[run_id] for run_id in left]
+        known = [self._history.find_seconds(run["spec"]) or _predicted_seconds(run) for run in runs]
         expected = None if None in known else sum(seconds or 0 for seconds in known) / 60
-        cards = {spec["ranks"]: self._slurm[spec["machine"]["name"]] for spec in specs}
-        return JobCost(
-            batch, len(left), asked, expected, {ranks: card for ranks, card in sorted(cards.items()) if card}
-        )
+        cards = {run["spec"]["ranks"]: self._slurm[run["spec"]["machine"]["name"]] for run in runs}
+        steps = {ranks: card for ranks, card in sorted(cards.items()) if card}
+        return JobCost(batch, len(left), asked, expected, steps)
 
-    def _of(self, batch: str) -> list[str]:
+    def _list_runs(self, batch: str) -> list[str]:
         return self.batches.get(batch) or list(self._runs)
 
-    def _ask(self, batch: str, history: RunHistory, attempt: int) -> Resources:
-        specs = [self._runs[run_id]["spec"] for run_id in self._of(batch)]
+    def _request_runs(self, batch: str, history: RunHistory, attempt: int) -> Resources:
+        specs = [self._runs[run_id]["spec"] for run_id in self._list_runs(batch)]
         slurm = self._slurm[specs[0]["machine"]["name"]]
         if slurm is None:
             return request_node(max(map(_count_processors, specs)), None, UNKNOWN_MINUTES)
-        left = [self._runs[run_id] for run_id in self._of(batch) if not history.has_result(run_id)]
-        minutes = [estimate_run_minutes(run["spec"], slurm, history, predicted_limit(run)) for run in left]
+        left = [self._runs[run_id] for run_id in self._list_runs(batch) if not history.has_result(run_id)]
+        minutes = [
+            estimate_run_minutes(run["spec"], slurm, history, read_predicted_limit(run)) for run in left
+        ]
         # The first attempt may have been too short, so others request all the time that the runs may take.
         each = [run.asked if attempt == 1 else run.limit for run in minutes]
         return request_job([spec["ranks"] for spec in specs], slurm, estimate_job_minutes(each, slurm))
@@ -301,17 +299,13 @@ def describe_costs(
         nodes, minutes = _nodes_and_minutes(first)
         asked += len(jobs) * nodes * minutes / 60
         known = [cost.expected for cost in jobs if cost.expected is not None]
-        expected = (
-            f"{sum(known) / len(jobs):.3g} expected" if len(known) == len(jobs) else "expected time unknown"
-        )
+        is_known = len(known) == len(jobs)
+        expected = f"{sum(known) / len(jobs):.3g} expected" if is_known else "expected time unknown"
         size = f"{format_count(len(jobs), 'job')} of {format_count(nodes, 'node')} for {minutes} min"
         lines += [f"{size} each ({expected}), {format_count(runs, 'run')}:", f"  {line}"]
-        steps = {
-            shlex.join(make_step_command(ranks, card)): None
-            for cost in jobs
-            for ranks, card in cost.steps.items()
-        }
-        lines += [f"    {each}" for each in steps]
+        steps = [step for cost in jobs for step in cost.steps.items()]
+        commands = dict.fromkeys(shlex.join(make_step_command(ranks, card)) for ranks, card in steps)
+        lines += [f"    {command}" for command in commands]
         if reason := explain_refusal(first.asked, partitions):
             lines.append(f"  Slurm would never start these: {reason}.")
     if here:
@@ -339,8 +333,8 @@ def _predicted_seconds(run: Mapping[str, Any]) -> float | None:
     return cost["seconds"] if cost else None
 
 
-def predicted_limit(run: Any) -> float | None:
-    """The seconds that a run of a plan or of a job's file is predicted to take at most."""
+def read_predicted_limit(run: Any) -> float | None:
+    """Return the most seconds that a run of a plan or of a job's file is predicted to take; None if unknown."""
     cost = run.get("cost") if isinstance(run, Mapping) else None
     most = cost.get("most") if isinstance(cost, Mapping) else None
     if most is None or (isinstance(most, int | float) and not isinstance(most, bool)):

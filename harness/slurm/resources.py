@@ -102,12 +102,11 @@ def request_job(ranks: Collection[int], slurm: Slurm, minutes: float) -> Resourc
 
 def request_node(processors: int, slurm: Slurm | None, minutes: float) -> Resources:
     """Return the resources of a job on one node: a build, or a run on a machine whose card has no Slurm section."""
-    asked = (
-        {**dict.fromkeys(JOB_KEYS), "mem_mb": MEMORY_MB}
-        if slurm is None
-        else request_job([1], slurm, minutes)
-    )
-    return asked | {"nodes": 1, "tasks": 1, "cpus_per_task": processors, "runtime": ceil(minutes)}
+    if slurm is None:
+        job: Resources = {**dict.fromkeys(JOB_KEYS), "mem_mb": MEMORY_MB}
+    else:
+        job = request_job([1], slurm, minutes)
+    return job | {"nodes": 1, "tasks": 1, "cpus_per_task": processors, "runtime": ceil(minutes)}
 
 
 def request_place(site: Site, slurm: Slurm | None) -> Resources:
@@ -150,12 +149,7 @@ def request_build(site: Site, slurm: Slurm | None, entries: int | None) -> Resou
 
 # The partitions of a cluster, and their limits.
 
-PARTITION_QUERY = (
-    "sinfo",
-    "--noheader",
-    "--exact",
-    "--format=%P|%a|%l|%s|%D|%c|%m|%G|%f",
-)
+PARTITION_QUERY = ("sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%s|%D|%c|%m|%G|%f")
 """The command whose output `parse_partitions` reads: a line for each kind of node of each partition."""
 
 
@@ -181,24 +175,24 @@ class SlurmPartition(NamedTuple):
 
 
 def parse_partitions(answer: str) -> dict[str, SlurmPartition]:
-    """The partitions by name, from the output of PARTITION_QUERY."""
-    found: dict[str, SlurmPartition] = {}
+    """Return the partitions by name, from the output of PARTITION_QUERY."""
+    partitions: dict[str, SlurmPartition] = {}
     for line in answer.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) != PARTITION_QUERY[-1].count("|") + 1:
             continue
-        name, up, limit, size, *node = cells
-        seconds, most = parse_seconds(limit), size.rpartition("-")[2]
-        known = found.get(name.rstrip("*"))
-        found[name.rstrip("*")] = SlurmPartition(
-            name.rstrip("*"),
-            name.endswith("*"),
-            up == "up",
-            None if seconds is None else seconds / 60,
-            int(most) if most.isdigit() else None,
-            (*(known.kinds if known else ()), _parse_node_kind(*node)),
+        starred, state, limit, size, *node = cells
+        name, seconds, most_nodes = starred.rstrip("*"), parse_seconds(limit), size.rpartition("-")[2]
+        earlier_kinds = partitions[name].kinds if name in partitions else ()
+        partitions[name] = SlurmPartition(
+            name,
+            default=starred.endswith("*"),
+            up=state == "up",
+            minutes=None if seconds is None else seconds / 60,
+            most_nodes=int(most_nodes) if most_nodes.isdigit() else None,
+            kinds=(*earlier_kinds, _parse_node_kind(*node)),
         )
-    return found
+    return partitions
 
 
 def _parse_node_kind(count: str, cpus: str, memory: str, gres: str, features: str) -> NodeKind:
@@ -289,7 +283,7 @@ def ask_slurm(*command: str, outage: float = 0.0) -> str | None:
 
     If no controller answers, the command is repeated for `outage` seconds, and one message says so.
     """
-    deadline, told = time.monotonic() + outage, False
+    deadline, is_reported = time.monotonic() + outage, False
     while True:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS)
@@ -303,12 +297,8 @@ def ask_slurm(*command: str, outage: float = 0.0) -> str | None:
             away = UNREACHABLE.search(done.stderr) is not None
         if not away or time.monotonic() > deadline:
             return None
-        if not told:
-            minutes = f"{outage / 60:.0f} minutes"
-            print(
-                f"No Slurm controller answers {command[0]}. Trying again for {minutes}.",
-                file=sys.stderr,
-                flush=True,
-            )
-        told = True
+        if not is_reported:
+            message = f"No Slurm controller answers {command[0]}. Trying again for {outage / 60:.0f} minutes."
+            print(message, file=sys.stderr, flush=True)
+        is_reported = True
         time.sleep(RETRY_SECONDS)

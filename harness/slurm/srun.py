@@ -61,12 +61,11 @@ def read_seconds_left(environ: Mapping[str, str]) -> float | None:
 def _read_job_seconds_left(scheduler: str, job: str) -> float | None:
     """Return the seconds left of a job by the command of its scheduler. Wait for a Slurm controller that is away."""
     if scheduler == "slurm":
-        return parse_seconds(
-            ask_slurm("squeue", "--noheader", f"--jobs={job}", "--format=%L", outage=OUTAGE_SECONDS) or ""
-        )
+        query = ("squeue", "--noheader", f"--jobs={job}", "--format=%L")
+        return parse_seconds(ask_slurm(*query, outage=OUTAGE_SECONDS) or "")
     if scheduler == "flux":
-        told = ask_slurm("flux", "job", "timeleft") or ""
-        return float(told) if told.isdigit() and int(told) < UNLIMITED else None
+        seconds = ask_slurm("flux", "job", "timeleft") or ""
+        return float(seconds) if seconds.isdigit() and int(seconds) < UNLIMITED else None
     if scheduler == "pbs":
         times = dict(WALLTIME.findall(ask_slurm("qstat", "-f", job) or ""))
         limit, used = times.get("Resource_List", ""), times.get("resources_used", "")
@@ -83,16 +82,9 @@ def make_step_command(ranks: int, slurm: Slurm) -> list[str]:
     cores, gpus = slurm.cpus_per_rank, slurm.gpus_per_node // slurm.ranks_per_node
     if slurm.scheduler == "flux":
         size = [f"--nodes={shape.nodes}", f"--ntasks={ranks}", f"--cores-per-task={cores}"]
-        devices_of_ranks = [f"--gpus-per-task={gpus}"] if gpus else []
-        return [
-            "flux",
-            "run",
-            *size,
-            *devices_of_ranks,
-            "--exclusive",
-            "-oexit-on-error",
-            *slurm.srun.split(),
-        ]
+        if gpus:
+            size.append(f"--gpus-per-task={gpus}")
+        return ["flux", "run", *size, "--exclusive", "-oexit-on-error", *slurm.srun.split()]
     if slurm.scheduler == "pbs":
         size = ["-n", str(ranks), "--ppn", str(shape.per_node), "-d", str(cores)]
         return ["mpiexec", *size, "--cpu-bind", "depth", *slurm.srun.split()]
@@ -116,10 +108,10 @@ def make_step_command(ranks: int, slurm: Slurm) -> list[str]:
 def make_staging_commands(ranks: int, slurm: Slurm) -> list[list[str]]:
     """Return the commands that copy the archives of a card to every node of a step and unpack them."""
     nodes = plan_nodes(ranks, slurm).nodes
-    once = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--export=ALL"]
+    on_each_node = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--export=ALL"]
     copies = [(archive, f"{slurm.local}/{PurePath(archive).name}") for archive in slurm.stage]
     sent = [["sbcast", "--force", "--preserve", archive, copy] for archive, copy in copies]
-    return sent + [[*once, "tar", "-xf", copy, "-C", slurm.local] for _, copy in copies]
+    return sent + [[*on_each_node, "tar", "-xf", copy, "-C", slurm.local] for _, copy in copies]
 
 
 def make_python_command(slurm: Slurm, folders: Sequence[Path], working: Path) -> list[str]:
@@ -180,9 +172,12 @@ def parse_srun_errors(log: str) -> SrunErrors:
     ended = [(match["tasks"], match["how"].strip()) for match in TASK_ENDED.finditer(log)]
     first = next(((tasks, how) for tasks, how in ended if how not in ENDED_BY_SRUN), None)
     deaths = [] if first is None else [(task, _parse_exit_code(first[1])) for task in _parse_tasks(first[0])]
-    never = not deaths and STEP_REFUSED.search(log) is not None and UNREACHABLE.search(log) is not None
+    is_refused = STEP_REFUSED.search(log) is not None and UNREACHABLE.search(log) is not None
     return SrunErrors(
-        deaths, any(word in log for word in MEMORY_ERRORS), any(word in log for word in NODE_ERRORS), never
+        deaths,
+        out_of_memory=any(word in log for word in MEMORY_ERRORS),
+        lost_node=any(word in log for word in NODE_ERRORS),
+        never_started=is_refused and not deaths,
     )
 
 

@@ -5,7 +5,6 @@ Snakemake runs in the project root, so all paths here are relative to it.
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.experiment.experiment_file import Experiment, parse_experiment
 from harness.experiment.paper_figures import EXPERIMENTS
+from harness.files import replace_files
 from harness.slurm.executor import make_batch_line
 from harness.slurm.jobs import EndedJobs, Jobs, describe_costs
 from harness.slurm.resources import PARTITION_QUERY, Resources, Site, ask_slurm, parse_partitions
@@ -62,16 +62,14 @@ class Studies:
         plans = {experiment: self._plan_file(experiment, scale) for experiment in experiments}
         missing = {experiment: plan for experiment, plan in plans.items() if not Path(plan).is_file()}
         if missing:
-            _run_harness(
-                *("plan", "--experiment", *missing, "--out", *missing.values(), *self._plan_options(scale))
-            )
+            files = ["--experiment", *missing, "--out", *missing.values()]
+            _run_harness("plan", *files, *self._plan_options(scale))
 
-    def build_resources(self, dataset: str) -> Resources:
+    def request_build(self, dataset: str) -> Resources:
         """Return the resources of a job that builds a graph."""
-        jobs = next(
-            (study.jobs for study in self._studies.values()), Jobs(Path.cwd(), {}, self._site, RECORDS)
-        )
-        return jobs.build(read_expected_nonzeros(dataset))
+        planned = [study.jobs for study in self._studies.values()]
+        jobs = planned[0] if planned else Jobs(Path.cwd(), {}, self._site, RECORDS)
+        return jobs.request_build(read_expected_nonzeros(dataset))
 
     def _plan(self, experiment: str, scale: str) -> Study:
         self.write_plans([experiment], scale)
@@ -79,10 +77,12 @@ class Studies:
         plan = read_plan(Path(file))
         runs = plan.runs_by_id
         jobs = Jobs(Path.cwd(), runs, self._site, RECORDS, _list_ended_jobs())
-        for run_id, run in runs.items():
-            _write_once(spec_file(run_id), run["spec"])
-        for batch, members in jobs.batches.items():
-            _write_once(batch_file(batch), {run_id: runs[run_id] for run_id in members})
+        specs = {spec_file(run_id): run["spec"] for run_id, run in runs.items()}
+        batches = {
+            batch_file(batch): {run_id: runs[run_id] for run_id in members}
+            for batch, members in jobs.batches.items()
+        }
+        _write_missing_files({**specs, **batches})
         if self._print_costs:
             print(f"{plan.experiment}: {plan.cost}\n{_describe_costs(jobs)}", file=sys.stderr)
         return Study(file, jobs)
@@ -122,7 +122,7 @@ def _describe_costs(jobs: Jobs) -> str:
     """Return the nodes, minutes and sbatch lines of the jobs that have not ended."""
     left = [batch for batch in jobs.batches if not (DONE / batch).exists()]
     return describe_costs(
-        [jobs.cost(batch) for batch in left],
+        [jobs.estimate_cost(batch) for batch in left],
         parse_partitions(ask_slurm(*PARTITION_QUERY) or ""),
         make_batch_line,
     )
@@ -147,12 +147,10 @@ def batch_file(batch: str) -> Path:
     return Path(f"results/batches/{batch}.json")
 
 
-def _write_once(file: Path, content: Any) -> None:
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        unfinished.replace(file)
+def _write_missing_files(contents: Mapping[Path, Any]) -> None:
+    """Write the files that do not exist yet, each with its content as JSON."""
+    missing = {file: content for file, content in contents.items() if not file.exists()}
+    replace_files({file: (json.dumps(content) + "\n").encode() for file, content in missing.items()})
 
 
 @cache
@@ -186,7 +184,7 @@ class RunBatch:
 
     def resources(self, attempt: int) -> Resources:
         """Return the resources of the job for the runs that have no result yet, its place included."""
-        return self._jobs.place() | self._jobs.run(self.name, attempt)
+        return self._jobs.request_place() | self._jobs.request_runs(self.name, attempt)
 
     @property
     def _runs(self) -> Mapping[str, Mapping[str, Any]]:

@@ -121,7 +121,7 @@ def test_a_job_asks_for_its_runs_after_the_card_has_changed(tmp_path: Path) -> N
     asked = runs(*(run(1) for _ in range(4)))
     (batch,) = Jobs(tmp_path, asked, Site(), tmp_path / "runs", EndedJobs()).batches
     card.write_text("slurm: {ranks_per_node: 4, minutes: 10, job_minutes: 10}\n")
-    assert Jobs(tmp_path, asked, Site(), tmp_path / "runs").run(batch, 1)["nodes"] == 1
+    assert Jobs(tmp_path, asked, Site(), tmp_path / "runs").request_runs(batch, 1)["nodes"] == 1
 
 
 def record(folder: Path, run_id: str, spec: dict[str, Any], seconds: float, status: str = "ok") -> None:
@@ -187,7 +187,7 @@ def test_the_job_of_a_run_has_the_time_that_its_plan_tells(tmp_path: Path) -> No
     asked = {run_id: {**one, "cost": {"most": 7200.0}} for run_id, one in runs(run(4)).items()}
     jobs = Jobs(tmp_path, asked, Site(), tmp_path / "runs", EndedJobs())
     (batch,) = jobs.batches
-    assert jobs.run(batch, 1)["runtime"] == MARGIN * 120 + START_MINUTES + OVERHEAD_MINUTES
+    assert jobs.request_runs(batch, 1)["runtime"] == MARGIN * 120 + START_MINUTES + OVERHEAD_MINUTES
 
 
 def test_a_job_that_is_tried_again_asks_for_what_is_left(tmp_path: Path) -> None:
@@ -198,11 +198,11 @@ def test_a_job_that_is_tried_again_asks_for_what_is_left(tmp_path: Path) -> None
     asked = runs(run(1), run(2), run(4))
     jobs = Jobs(tmp_path, asked, Site(), tmp_path / "runs", EndedJobs())
     (batch,) = jobs.batches
-    first = jobs.run(batch, 1)
+    first = jobs.request_runs(batch, 1)
     record(tmp_path / "runs", f"{0:016x}", asked[f"{0:016x}"]["spec"], 6)
     record(tmp_path / "runs", f"{1:016x}", asked[f"{1:016x}"]["spec"], 6, status="timeout")
     record(tmp_path / "runs", "like the last", {**asked[f"{2:016x}"]["spec"], "launch": 9}, 6)
-    again = jobs.run(batch, 2)
+    again = jobs.request_runs(batch, 2)
     assert first["runtime"] == 3 * 9 + 1 + OVERHEAD_MINUTES and again["runtime"] == 10 + OVERHEAD_MINUTES
     assert {key for key in first if first[key] != again[key]} == {"runtime"}
     assert not RunHistory(tmp_path / "runs").has_result(f"{2:016x}")
@@ -218,7 +218,7 @@ def test_the_bill_names_nodes_minutes_lines_and_what_is_forbidden(tmp_path: Path
     }
     jobs = Jobs(tmp_path, asked, Site(account="m1"), tmp_path / "runs", EndedJobs())
     text = describe_costs(
-        [jobs.cost(batch) for batch in jobs.batches],
+        [jobs.estimate_cost(batch) for batch in jobs.batches],
         parse_partitions("ci*|up|0:20:00|1-infinite|2|4|6000|(null)|(null)\n"),
         make_batch_line,
     )

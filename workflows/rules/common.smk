@@ -97,6 +97,6 @@ def build_resources():
     """Return the resources of a job that builds a graph."""
 
     def resource(key):
-        return lambda wildcards: STUDIES.build_resources(wildcards.dataset).get(key)
+        return lambda wildcards: STUDIES.request_build(wildcards.dataset).get(key)
 
     return {key: resource(key) for key in RESOURCES}
