@@ -162,12 +162,18 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def open_regular_file(path: Path) -> BinaryIO:
+    """Open a file. Raises OSError for pipes and devices, which may never end."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return file
+
+
 def read_regular_file(path: Path, max_bytes: int) -> bytes:
     """Read a file. Raises OSError for more than `max_bytes`, and for pipes and devices, which may never end."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    with open_regular_file(path) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise OSError(errno.EFBIG, f"it has more than {max_bytes:,} bytes", str(path))

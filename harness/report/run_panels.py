@@ -20,7 +20,7 @@ from harness.figures.palette import GROUPS
 from harness.ledger import Direction, Op, Phase
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results.collect import describe_cause
-from harness.results.epoch_parts import TimedEpoch, middle_epochs, take_columns
+from harness.results.epoch_parts import TimedEpoch, find_middle_epochs, take_columns
 from harness.results.schema import MISSING, OK
 from harness.spec.spec import canonical_json
 
@@ -202,7 +202,7 @@ def _timelines(run: "pd.Series[Any]", tables: Tables, texts: Shared) -> list[lis
     epochs, ledger = tables.epochs.get(run.run_id), tables.ledgers.get(run.run_id)
     if run.status != OK or epochs is None or ledger is None:
         return []
-    middle = middle_epochs(epochs)
+    middle = find_middle_epochs(epochs)
     if not middle:
         return []
     epoch = middle[0].epoch

@@ -9,11 +9,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -167,12 +165,10 @@ def _build_tables(
     summary = [parquet.to_arrow(frame, RUNS)]
     mark = sha256(parquet.serialize_table(summary, RUNS)).hexdigest()  # depends only on the records
     known = _find_unchanged(out, frame)
-    files = {
-        name: parquet.serialize_table(
-            _iterate_rows(ordered, name, _load_collected_rows(out, name, known)), TABLES[name], mark
-        )
-        for name in report_steps(RUN_TABLES, lambda name: f"writing {name}", on_step)
-    }
+    files = {}
+    for name in report_steps(RUN_TABLES, lambda name: f"writing {name}", on_step):
+        rows_by_run = _iterate_rows(ordered, name, _load_collected_rows(out, name, known))
+        files[name] = parquet.serialize_table(rows_by_run, TABLES[name], mark)
     return frame, {**files, "runs": parquet.serialize_table(summary, RUNS, mark)}
 
 
@@ -210,10 +206,10 @@ def load_side(name: str, runs: Path) -> Side:
     """Load the runs of a name: a folder of collected tables, a run folder, or the beginning of a run id."""
     folder = Path(name)
     if (folder / "runs.parquet").is_file():
-        frames = (
-            parquet.group_by_run(parquet.read_collected(folder, table)) for table in ("epochs", "ledger")
+        runs_table, epochs, ledger = (
+            parquet.read_collected(folder, table) for table in ("runs", "epochs", "ledger")
         )
-        return Side(parquet.read_collected(folder, "runs"), *frames)
+        return Side(runs_table, parquet.group_by_run(epochs), parquet.group_by_run(ledger))
     try:
         return load_side_of_run(find_run(runs, name))
     except UserError as error:
@@ -257,10 +253,8 @@ def _load_collected_rows(out: Path, name: str, runs: set[str]) -> dict[str, pa.T
         rows = parquet.read_consistent_table(out, name)
     except UserError:
         return {}
-    ids = rows["run_id"].to_numpy()
-    starts = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1), len(ids)] if len(ids) else []
-    slices = {str(ids[start]): rows.slice(start, stop - start) for start, stop in pairwise(starts)}
-    return {run_id: slices.get(run_id, rows.slice(0, 0)) for run_id in runs}
+    parts = parquet.find_run_slices(rows["run_id"].to_numpy())
+    return {run_id: rows[parts.get(run_id, slice(0))] for run_id in runs}
 
 
 def _iterate_rows(records: list[Record], name: str, known: Mapping[str, pa.Table]) -> Iterator[pa.Table]:

@@ -30,7 +30,7 @@ class TimedEpoch(NamedTuple):
     seconds: float
 
 
-def middle_epochs(epochs: pd.DataFrame) -> list[TimedEpoch]:
+def find_middle_epochs(epochs: pd.DataFrame) -> list[TimedEpoch]:
     """Return the middle timed epoch, or the middle two, each with the time of its slowest rank."""
     slowest: dict[int, TimedEpoch] = {}
     columns = (epochs[name].tolist() for name in TimedEpoch._fields)
@@ -53,7 +53,7 @@ def split_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> Parts:
 
     Time outside the rows of the ledger counts as other.
     """
-    middle = middle_epochs(epochs)
+    middle = find_middle_epochs(epochs)
     epoch, rank = ledger.epoch.to_numpy(), ledger["rank"].to_numpy()
     chosen = np.zeros(len(ledger), dtype=bool)
     for each in middle:

@@ -1,9 +1,6 @@
 """Reads and writes tables as parquet files. Every file contains the number of its schema, which reading checks."""
 
-import errno
-import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -11,7 +8,7 @@ from functools import lru_cache
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import UserError
-from harness.files import replace_files
+from harness.files import open_regular_file, replace_files
 from harness.results.schema import (
     CLAIMS,
     INTEGER,
@@ -107,7 +104,7 @@ def read_table(path: Path, table: TableSchema, way_out: str) -> pa.Table:
     The schema and the required memory are checked before any rows are read.
     """
     try:
-        with _open_regular(path) as opened, pq.ParquetFile(opened) as file:
+        with open_regular_file(path) as opened, pq.ParquetFile(opened) as file:
             if reason := _find_mismatch(file, table):
                 raise UserError(f"{path} {reason}. {way_out}")
             # The table of one run is read faster than threads are started.
@@ -115,15 +112,6 @@ def read_table(path: Path, table: TableSchema, way_out: str) -> pa.Table:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
         raise UserError(f"{path} cannot be read as a table: {reason.rstrip('.')}. {way_out}") from None
-
-
-def _open_regular(path: Path) -> BinaryIO:
-    """Open a regular file. Raises OSError for a pipe or a device, which may never end."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    return file
 
 
 def _find_mismatch(file: pq.ParquetFile, table: TableSchema) -> str:
@@ -143,17 +131,15 @@ def _find_mismatch(file: pq.ParquetFile, table: TableSchema) -> str:
 
 def find_available_bytes() -> int:
     """Return the memory that is available to this process: of the machine or of its control group, if that is less."""
-    found = re.search(
-        r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    facts = Path("/proc/meminfo").read_text(encoding="utf-8")
+    found = re.search(r"^MemAvailable:\s*(\d+)", facts, re.MULTILINE)
     assert found, "/proc/meminfo has no MemAvailable"
     free = int(found[1]) << 10
     with suppress(OSError, ValueError):  # there is no limit, or it is "max"
         group = Path("/sys/fs/cgroup")
-        most, used = (
-            int((group / name).read_text(encoding="utf-8")) for name in ("memory.max", "memory.current")
-        )
-        free = min(free, max(most - used, 0))
+        limit = int((group / "memory.max").read_text(encoding="utf-8"))
+        used = int((group / "memory.current").read_text(encoding="utf-8"))
+        free = min(free, max(limit - used, 0))
     return free
 
 
@@ -164,9 +150,13 @@ def read_collected(tables: Path, name: str) -> pd.DataFrame:
 
 def group_by_run(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Split a collected table by run id. The rows of each run must be consecutive."""
-    ids = rows["run_id"].to_numpy()
+    return {run_id: rows.iloc[part] for run_id, part in find_run_slices(rows["run_id"].to_numpy()).items()}
+
+
+def find_run_slices(ids: np.ndarray[Any, Any]) -> dict[str, slice]:
+    """Return the rows of each run, given the run id of each row. The rows of a run must be consecutive."""
     starts = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1), len(ids)] if len(ids) else []
-    return {str(ids[start]): rows.iloc[start:stop] for start, stop in pairwise(starts)}
+    return {str(ids[start]): slice(int(start), int(stop)) for start, stop in pairwise(starts)}
 
 
 def read_consistent_table(tables: Path, name: str) -> pa.Table:
@@ -203,7 +193,7 @@ def _read_mark(path: Path) -> str | None:
     if not path.is_file():
         return None
     try:
-        with _open_regular(path) as file:
+        with open_regular_file(path) as file:
             mark = (pq.read_schema(file).metadata or {}).get(MARK_KEY.encode())
     except (pa.ArrowException, OSError):
         return None
@@ -258,9 +248,10 @@ def shorten_names(names: Sequence[str]) -> dict[str, str]:
     Ambiguous names keep all their parts, joined by underscores.
     """
     short = {name: name.removesuffix(".name").rpartition(".")[2] for name in names}
-    times = Counter([*short.values(), *(name for name in names if "." not in name)])
-    plain = {name for name in names if "." not in name}
-    return {
-        name: short[name] if name in plain or times[short[name]] == 1 else name.replace(".", "_")
-        for name in names
-    }
+    plain = [name for name in names if "." not in name]
+    counts = Counter([*short.values(), *plain])
+
+    def shorten(name: str) -> str:
+        return short[name] if name in plain or counts[short[name]] == 1 else name.replace(".", "_")
+
+    return {name: shorten(name) for name in names}

@@ -19,11 +19,11 @@ def flatten_record(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[s
     Values without a column go into the column `extra`, so that nothing is lost.
     """
     grid = {axis: spec["grid"][axis] for axis in AxisName if axis in (spec.get("grid") or {})}
+    of_spec = {key: value for key, value in spec.items() if key != "grid"}
+    of_record = {key: value for key, value in record.items() if key not in ("summary", "schema")}
     values = {
-        **dict(_iterate_leaves({key: value for key, value in spec.items() if key != "grid"})),
-        **dict(
-            _iterate_leaves({key: value for key, value in record.items() if key not in ("summary", "schema")})
-        ),
+        **dict(_iterate_leaves(of_spec)),
+        **dict(_iterate_leaves(of_record)),
         **dict(_iterate_leaves(record["summary"])),
         "grid": format_grid(grid, ""),
         **{f"grid.{axis.value}": size for axis, size in grid.items()},
@@ -82,7 +82,7 @@ TEXT_KEYS = {
 """The texts that are also read outside their columns, and whether each is required."""
 NAMES = ("record.run_id", "record.label", "spec.strategy.name", "spec.dataset.name", "spec.machine.name")
 MAX_NAME = 400
-"""The maximum length of a name: figures print names next to markers."""
+"""The maximum length of a name, because figures print names next to markers."""
 RECORD_KEYS = ("run_id", "label", "status", "source")
 
 
@@ -97,21 +97,21 @@ class Bounds(NamedTuple):
 MAX_VALUE = 1e100
 """Far above any size, time or share, and small enough to compute with."""
 POSITIVE = ("epoch_seconds_median", "epoch_seconds_paper", "graph.vertices")
+NOT_NEGATIVE = tuple(
+    column.name
+    for column in RUNS.columns
+    if column.part == "summary"
+    and column.dtype in (REAL, NULLABLE)
+    and column.name not in (*POSITIVE, "final_loss")
+)
+SIZES = ("ranks", *(f"grid.{axis.value}" for axis in AxisName))
 BOUNDS = {
-    ("ranks", *(f"grid.{axis.value}" for axis in AxisName)): Bounds(
-        1, RANKS, f"a number from 1 to {RANKS:,}"
-    ),
+    SIZES: Bounds(1, RANKS, f"a number from 1 to {RANKS:,}"),
     POSITIVE: Bounds(1e-100, MAX_VALUE, "a number above 0"),
-    tuple(
-        column.name
-        for column in RUNS.columns
-        if column.part == "summary"
-        and column.dtype in (REAL, NULLABLE)
-        and column.name not in (*POSITIVE, "final_loss")
-    ): Bounds(0, MAX_VALUE, "a number from 0"),
+    NOT_NEGATIVE: Bounds(0, MAX_VALUE, "a number from 0"),
     ("provenance.started", "provenance.finished"): Bounds(0, 253_402_300_799, "a time before the year 10000"),
 }
-"""The bounds of columns, in addition to those of their types."""
+"""The bounds of columns, in addition to the bounds of their types."""
 
 
 def make_checked_row(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:

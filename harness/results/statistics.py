@@ -1,8 +1,9 @@
 """Statistics of repeated measurements.
 
-The time of an epoch is that of the slowest rank. A launch is summarized by the median of its timed epochs, next to the
-papers' protocol and the sum of mean phases. Several launches have a median, a range, and from six launches on an
-interval, because fewer launches have none. Ratios are never averaged, and outliers are never dropped.
+The time of an epoch is the time of its slowest rank. A launch is summarized by the median of its timed epochs, and also
+by the papers' protocol and by the sum of its phases. Several launches are summarized by their median and range, and by
+a confidence interval of the median, which exists for six or more launches. Ratios are never averaged, and outliers are
+never dropped.
 """
 
 from collections.abc import Collection
@@ -20,8 +21,6 @@ CONFIGURATION = [
     column.name for column in RUNS.columns if column.part == "spec" and column.name not in ("launch", "spec")
 ]
 """The columns in which launches of one configuration agree."""
-
-
 ON_SHARED_CORES = [f"provenance.{name}" for name in ("env", "ranks_on_host", "threads", "cores")]
 """The columns of provenance that determine whether ranks shared cores."""
 
@@ -31,8 +30,8 @@ def find_oversubscribed(runs: pd.DataFrame) -> "pd.Series[bool]":
 
     A record without the number of ranks on a host counts as a run on one host, unless Slurm placed its ranks.
     """
-    alone = runs.ranks.where(~runs["provenance.env"].fillna("").str.contains("HARNESS_STEP"))
-    ranks = runs["provenance.ranks_on_host"].fillna(alone)
+    is_step = runs["provenance.env"].fillna("").str.contains("HARNESS_STEP")
+    ranks = runs["provenance.ranks_on_host"].fillna(runs.ranks.where(~is_step))
     threads = runs["provenance.threads"].fillna(runs["machine.threads_per_rank"])
     return (ranks * threads > runs["provenance.cores"]).fillna(False).astype(bool)
 
@@ -73,6 +72,8 @@ def compute_op_share(ledger: pd.DataFrame, ops: Collection[Op]) -> float | None:
 
 
 class Interval(NamedTuple):
+    """The ends of an interval."""
+
     low: float
     high: float
 
@@ -186,18 +187,16 @@ def compare_rivals(runs: pd.DataFrame) -> list[Rivals]:
     for _, case in done.groupby(alike, sort=False, dropna=False):
         names = case["strategy.name"] + " " + case["grid"]
         keys = pd.Series([str(tuple(row)) for row in case[differs].itertuples(index=False)], index=case.index)
-        table = case.pivot_table(
+        seconds = case.pivot_table(
             "epoch_seconds_median", "provenance.block", keys, aggfunc="first", sort=False
         )
-        called = dict(zip(keys, names, strict=True))
+        name_of = dict(zip(keys, names, strict=True))
         about = f"{case['dataset.name'].iloc[0]}, {case.ranks.iloc[0]} ranks"
-        for a, b in combinations(table.columns, 2):
-            ratios = (table[b] / table[a]).dropna()
+        for a, b in combinations(seconds.columns, 2):
+            ratios = (seconds[b] / seconds[a]).dropna()
             if len(ratios):
-                interval = compute_median_interval(ratios)
-                found.append(
-                    Rivals(called[a], called[b], about, list(ratios), float(ratios.median()), interval)
-                )
+                median, interval = float(ratios.median()), compute_median_interval(ratios)
+                found.append(Rivals(name_of[a], name_of[b], about, list(ratios), median, interval))
     return found
 
 

@@ -51,8 +51,8 @@ class DatasetChoice(Frozen):
         permutation = known.data.get("permutation", "none")
         if partition != "block" and permutation != "none":
             raise ValueError(
-                f"a partition is an order of the vertices of its own, which permutation = {permutation!r} would "
-                "destroy; set permutation to none, or partition to block"
+                f"a partition is itself an order of the vertices, which permutation = {permutation!r} would destroy; "
+                "set permutation to none, or partition to block"
             )
         return partition
 
@@ -86,7 +86,7 @@ class DatasetChoice(Frozen):
         return self.partition.removeprefix(FILE) if self.partition.startswith(FILE) else None
 
     @property
-    def drawn_by(self) -> int:
+    def effective_seed(self) -> int:
         """The seed, or 0 if the order does not depend on the seed."""
         return self.seed if self.permutation != "none" or self.partition in COMPUTED else 0
 

@@ -9,12 +9,7 @@ import json
 from math import prod
 from typing import Any, Literal
 
-from pydantic import (
-    Field,
-    JsonValue,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from harness.ledger import AxisName
 from harness.spec.dataset import DatasetChoice
@@ -35,7 +30,7 @@ class StrategyChoice(Frozen):
 
 
 PARTS = ("projection", "norm", "activation", "dropout", "residual")
-"""The optional parts of a model, besides its convolutions."""
+"""The optional parts of a model, in addition to its convolutions."""
 
 
 class ModelChoice(Frozen):
@@ -89,16 +84,15 @@ class ModelChoice(Frozen):
         return self
 
 
-MOST_EPOCHS = 1 << 31
-"""The most epochs."""
+MAX_EPOCHS = 1 << 31
 
 
 class Training(Frozen):
     """The length and the method of training. Warm-up epochs train like others but are not timed."""
 
-    epochs: int = Field(10, ge=1, le=MOST_EPOCHS)
+    epochs: int = Field(10, ge=1, le=MAX_EPOCHS)
     """The number of timed epochs."""
-    warmup: int = Field(2, ge=0, le=MOST_EPOCHS)
+    warmup: int = Field(2, ge=0, le=MAX_EPOCHS)
     """The number of epochs before the timed ones."""
     optimizer: Literal["adam", "sgd"] = "adam"
     """The optimizer that updates weights."""
@@ -108,7 +102,7 @@ class Training(Frozen):
     """The L2 penalty: this fraction of a weight is added to its gradient (torch's weight_decay)."""
     features: bool = False
     """Whether the input features are trained like weights."""
-    evaluate_every: int = Field(0, ge=0, le=MOST_EPOCHS)
+    evaluate_every: int = Field(0, ge=0, le=MAX_EPOCHS)
     """Epochs between evaluations of the full graph; 0 evaluates once, at the end."""
     batch: int = Field(0, ge=0, le=VERTICES)
     """The number of vertices in a mini-batch; 0 trains on the full graph."""

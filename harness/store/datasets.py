@@ -57,7 +57,7 @@ def locate_store(root: Path, card: DatasetCard, choice: DatasetChoice) -> Path:
         "schema": SCHEMA,
         "versions": get_store_versions(card, choice),
         "card": card.dump_data_fields(),
-        "choice": {**choice.model_dump(), "seed": choice.drawn_by},
+        "choice": {**choice.model_dump(), "seed": choice.effective_seed},
         "brought": {name: _make_file_record(path).sha256 for name, path in files.items()},
     }
     digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
@@ -122,7 +122,7 @@ def build_store(
     Args:
         side: the number of blocks along each side; chosen by the number of edges if None.
         resources: memory and workers. If several processes build one store, one builds and the others wait.
-        job: do only this job's share of the build, alongside other jobs, or nothing if the store exists.
+        job: do only this job's share of the build, alongside other jobs. If the store exists, nothing is left to do.
         card: the card of a dataset that is not in the catalog. Its files are checked before anything is built.
         make_partition: reads a partition that is computed already.
     """

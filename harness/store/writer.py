@@ -180,7 +180,7 @@ def _make_manifest(build: StoreBuild, sources: dict[str, FileRecord]) -> Manifes
     return Manifest(
         schema_version=SCHEMA,
         **choice.model_dump(exclude={"seed"}),
-        seed=choice.drawn_by,
+        seed=choice.effective_seed,
         n=build.n,
         features=build.contents.width,
         task=card.task,

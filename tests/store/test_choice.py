@@ -38,8 +38,8 @@ def test_a_partition_may_have_any_number_of_parts(partition):
 
 
 def test_the_seed_counts_where_something_is_drawn():
-    def drawn_by(**order):
-        return DatasetChoice(name="toy", seed=7, **order).drawn_by
+    def effective_seed(**order):
+        return DatasetChoice(name="toy", seed=7, **order).effective_seed
 
-    assert drawn_by(permutation="single") == drawn_by(partition="metis", parts=2) == 7
-    assert drawn_by() == drawn_by(partition="file:mine", parts=2) == 0
+    assert effective_seed(permutation="single") == effective_seed(partition="metis", parts=2) == 7
+    assert effective_seed() == effective_seed(partition="file:mine", parts=2) == 0
