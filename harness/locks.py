@@ -1,9 +1,10 @@
 """File locks between processes: a lock is held exclusively by one process or shared by several.
 
-The operating system releases the locks of a killed process, and NFS those of a lost machine when its lease expires, so
-a lock file that is left behind blocks nobody. Some file systems do not support locks (NFS without its lock daemon,
-Lustre mounted without `flock`), so work under a lock must be correct without it, and is at worst done twice. Files that
-need a lock to be shared by the processes of a machine go to a local file system (`find_lockable_path`).
+The operating system releases the locks of a killed process, and NFS releases the locks of a lost machine when its lease
+expires, so a lock file that is left behind does not block other processes. Some file systems do not support locks (NFS
+without its lock daemon, Lustre mounted without `flock`), so work under a lock must be correct without it, and is at
+worst done twice. Files that need a lock to be shared by the processes of a machine go to a local file system
+(`find_lockable_path`).
 """
 
 import fcntl

@@ -1,7 +1,7 @@
 """Verdicts: whether our value agrees with what a paper prints, and if a claim cannot be tested, why.
 
 A number without an interval is compared within the claim's tolerance. An estimate has an interval, which must contain
-the printed number. A claim to which a constant was fitted tests nothing: it is marked `fitted` and gets no verdict.
+the printed number. A claim to which a constant was fitted cannot test it, so it is marked `fitted` and gets no verdict.
 """
 
 from collections import Counter

@@ -115,7 +115,7 @@ class ForkServer:
         """Start one rank in each environment. `program` is the name of a module with a `main`, and its arguments.
 
         `streams` are the descriptors of standard input, output and error. `cores` are the cores that the ranks may use,
-        by default those of this process.
+        by default all cores of this process.
         """
         with _adopt_orphans():
             for environment in environments:

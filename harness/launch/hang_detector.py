@@ -1,8 +1,8 @@
 """Distinguishes slow ranks from ranks that wait for each other forever, or that a signal has stopped.
 
 Ranks hang if during the whole patience none of their threads runs, waits for a core or waits for a disk (state D). Gloo
-has a thread that polls a hundred times a second. On a busy machine this thread often waits for a core, which says
-nothing about its rank. A rank is stopped if a signal holds it for the whole patience, whatever the others do. After
+has a thread that polls a hundred times a second. On a busy machine this thread often waits for a core, even if its
+rank hangs. A rank is stopped if a signal holds it for the whole patience, whatever the others do. After
 training no rank waits for another, but a disk may be slow, so the remaining ranks have a separate patience.
 
 The detector misses a rank whose first thread waits actively (spins, or polls often). On a GPU it detects only stopped

@@ -106,7 +106,7 @@ def _is_same_user(link: socket.socket) -> bool:
 
 
 def _run_first_task(program: Sequence[str]) -> int:
-    """Fork this task's rank and those of the other tasks. Return the exit code of this task's rank."""
+    """Fork the ranks of this task and of the other tasks. Return the exit code of this task's rank."""
     own_order = _make_order(program)
     with (
         closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as door,
@@ -174,7 +174,7 @@ def _fork_for_task(
         if order["devices"] != own_order["devices"]:
             task.send(f"it may open {order['devices']} of /dev, and the first task {own_order['devices']}")
         elif not can_share_server(order["environment"], os.environ):
-            task.send("its variables for libraries are not those of the first task")
+            task.send("its variables for libraries differ from the first task's")
         else:
             task.send("")
             streams = [recv_handle(task) for _ in STREAMS]

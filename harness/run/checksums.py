@@ -48,7 +48,7 @@ def gradient_checksums(trainer: Trainer) -> Tensor:
 
 
 def gather_checksums(grid: Grid, epochs: list[Tensor]) -> Tensor:
-    """Gather the checksums of all ranks, (ranks, epochs, tensors); `epochs` are those of this rank, oldest first."""
+    """Gather the checksums of all ranks, (ranks, epochs, tensors). `epochs` has this rank's checksums, oldest first."""
     return grid.world.all_gather(torch.stack(epochs)[None], tensor=TensorName.PARAMETERS).cpu()
 
 
@@ -86,8 +86,8 @@ def find_divergence(
 ) -> Fault | None:
     """Return the fault of a run that diverged, or None if all numbers stayed finite. All ranks must call this function.
 
-    `before` are the weights at the start of the last epoch. `checksums` are those of all ranks: first of the
-    parameters, then of their gradients.
+    `before` are the weights at the start of the last epoch. `checksums` has the checksums of all ranks:
+    first of the parameters, then of their gradients.
     """
     stopped = not isfinite(last.loss.item())
     is_lost = (checksums == NOT_FINITE).any(dim=2).any(dim=0)

@@ -42,7 +42,7 @@ class EpochGraph:
         finally:
             self._numbers.capturing = False
         self.recording: Recording = ledger.close()
-        """What the ledger recorded; its first mark and its end are those of a replay."""
+        """What the ledger recorded during the capture. A replay replaces its first mark and its end."""
 
     def replay(self) -> list[Tensor]:
         """Run the next epoch and return the losses of its steps."""

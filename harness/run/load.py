@@ -1,7 +1,7 @@
 """The load of a rank over time: the seconds that it computes and communicates in windows of an epoch, and GPU load.
 
-The ledger knows the current op at every instant, so an epoch is cut into windows after it ends: nothing is sampled, and
-training is not disturbed. Only the driver of a GPU has to be sampled, by a background thread.
+The ledger knows the current op at every instant, so an epoch is cut into windows after it ends, without sampling, which
+would disturb training. Only the driver of a GPU has to be sampled, by a background thread.
 """
 
 import threading

@@ -67,8 +67,8 @@ def collect_provenance(
 ) -> dict[str, Any]:
     """Return the commit, command, machine, libraries and settings of a run.
 
-    `root` is the checkout whose commit is recorded, and `affinities` are those of all ranks. The launcher writes its
-    command line to `scratch`.
+    `root` is the checkout whose commit is recorded, and `affinities` has the affinity of every rank. The launcher
+    writes its command line to `scratch`.
     """
     import torch
 

@@ -26,7 +26,7 @@ SITE_FILE = Path("config") / "site.yaml"
 
 
 class Site(Frozen):
-    """The keys of config/site.yaml, all optional. They override those of the machine card."""
+    """The keys of config/site.yaml, all optional. They override the keys of the machine card."""
 
     machine: str | None = None
     """The machine card for experiments that do not name one."""
@@ -129,8 +129,8 @@ UNKNOWN_MINUTES = 30.0
 def request_build(site: Site, slurm: Slurm | None, entries: int | None) -> Resources:
     """Return the resources and the place of a job that builds a graph.
 
-    The node is the one of the card's `builds`, or one like those of runs. The time limit follows from the number of
-    entries of the adjacency matrix and the measured speed of the builder.
+    The node is described by the card's `builds`, or is like the nodes of runs. The time limit follows from the number
+    of entries of the adjacency matrix and the measured speed of the builder.
     """
     speed = Builds() if slurm is None or slurm.builds is None else slurm.builds
     rate = speed.entries_per_second.value / speed.entries_per_second.within

@@ -74,7 +74,7 @@ def open_member(archive: zipfile.ZipFile, name: str, origin: object) -> IO[bytes
 
 
 def is_archive(name: str) -> bool:
-    """True if a file with this name holds CRCs or a final index, which reveal truncation."""
+    """Return True if a file with this name holds CRCs or a final index, which reveal truncation."""
     return Path(name).suffix in ZIPPED - {".pt"} or name.endswith((".gz", *TARS))
 
 

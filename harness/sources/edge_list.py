@@ -48,9 +48,8 @@ class EdgeList(FileSource):
         text = FileRef(options.folder / self.path)
         if self.names:
             with convert_read_errors(text.path, NAMES_EXPECTED):
-                named = NamedEdgeText(
-                    text, self._find_first_edge(text), NAMES_EXPECTED, options.weights, comments=True
-                )
+                start = self._find_first_edge(text)
+                named = NamedEdgeText(text, start, NAMES_EXPECTED, options.weights, comments=True)
                 if not self.header:
                     named.check_first_line()
                 return named.open_stream()
@@ -79,7 +78,8 @@ class EdgeList(FileSource):
         """Return the error for the first line that is not an edge. Slow: reads line by line."""
         ids = range(self.base, self.base + n)
         for line, (_, number) in read_numbered_lines(text, start):
-            words, weight = (each := strip_comment(line).replace(",", " ").split())[:2], each[2:3]
+            columns = strip_comment(line).replace(",", " ").split()
+            words, weight = columns[:2], columns[2:3]
             wrong = [word for word in words if not _is_id(word)]
             if words and (wrong or len(words) < 2):
                 hint = f"; if this line names the columns, {CARD_HINTS['header']}" if number == 1 else ""
@@ -101,7 +101,7 @@ class EdgeList(FileSource):
 
 
 def _is_id(text: str) -> bool:
-    """True for a 64-bit integer."""
+    """Return True for the text of a 64-bit integer."""
     return len(text) < 30 and text.lstrip("+-").isdecimal() and -(1 << 63) <= int(text) < 1 << 63
 
 

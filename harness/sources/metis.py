@@ -73,9 +73,8 @@ def _read_header(text: FileRef) -> _MetisHeader:
     words = line.split()
     if not 2 <= len(words) <= 4 or not all(word.isdecimal() for word in words) or int(words[0]) < 1:
         raise _make_format_error(f"{text}: {clip_line(' '.join(words), 40)!r} is not a size line.")
-    vertex_sizes, vertex_weights, edge_weights = (
-        digit != "0" for digit in (words[2] if words[2:] else "").zfill(3)[-3:]
-    )
+    layout = (words[2] if words[2:] else "").zfill(3)[-3:]
+    vertex_sizes, vertex_weights, edge_weights = (digit != "0" for digit in layout)
     weights_per_vertex = int(words[3]) if words[3:] else 1
     return _MetisHeader(
         int(words[0]),

@@ -105,14 +105,13 @@ def _read_heterophilous(path: Path, arrays: Arrays, split: int) -> RawGraph:
     ends = arrays["edges"].astype(np.int64)
     n = len(arrays["node_features"])
     check_ids(path, "edges", ends, n)
+    masks = {part: arrays[f"{name}s"] for name, part in MASK_NAMES.items()}
     return RawGraph(
         n,
         ends[:, 0],
         ends[:, 1],
         X=arrays["node_features"].astype(np.float32),
         y=arrays["node_labels"].astype(np.int64),
-        split=make_split_from_masks(
-            path, {part: arrays[f"{name}s"] for name, part in MASK_NAMES.items()}, split
-        ),
+        split=make_split_from_masks(path, masks, split),
         weight=arrays.get("edge_weight"),
     )

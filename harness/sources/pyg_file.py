@@ -33,10 +33,9 @@ class PygFile(FileSource):
         ends, n = attributes["edge_index"].T.numpy(), _count_vertices(attributes)
         check_ids(path, "edges", ends, n)
         x, y = (attributes.get(key) for key in ("x", "y"))
-        candidates = [
-            attributes[key] for key in ("edge_weight", "edge_attr") if attributes.get(key) is not None
-        ]
-        if options.weights and not candidates:
+        weights = (attributes.get(key) for key in ("edge_weight", "edge_attr"))
+        weight = next((each for each in weights if each is not None), None)
+        if options.weights and weight is None:
             raise make_missing_weights_error(path, "it has neither edge_weight nor edge_attr")
         graph = RawGraph(
             n,
@@ -45,7 +44,7 @@ class PygFile(FileSource):
             X=None if x is None else x.float().numpy(),
             y=None if y is None else _convert_labels(path, y),
             split=_select_split(path, attributes, options.split),
-            weight=candidates[0].double().numpy() if candidates and options.weights else None,
+            weight=weight.double().numpy() if weight is not None and options.weights else None,
         )
         return check_graph_weights(path, graph, options.weights)
 
@@ -57,11 +56,10 @@ def _load_attributes(path: Path) -> dict[str, Any]:
     from torch_geometric.data.storage import GlobalStorage
 
     # PyG allows Data globally. Allowing it again in a context would disallow it when the context exits.
-    classes = {Data, DataEdgeAttr, DataTensorAttr, GlobalStorage} - set(
-        torch.serialization.get_safe_globals()
-    )
+    allowed = torch.serialization.get_safe_globals()
+    classes = [each for each in (Data, DataEdgeAttr, DataTensorAttr, GlobalStorage) if each not in allowed]
     try:
-        with convert_read_errors(path, EXPECTED), torch.serialization.safe_globals(list(classes)):
+        with convert_read_errors(path, EXPECTED), torch.serialization.safe_globals(classes):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError) as error:
         raise UserError(f"{path} cannot be read: {str(error).splitlines()[0]} Expected {EXPECTED}.") from None

@@ -24,11 +24,10 @@ EXPECTED = "a .npy array, or text with one vertex per line and numbers separated
 
 def read_table(path: Path, n: int, names: Any = None, missing: float | None = None) -> NDArray[Any]:
     """Read an array (n, columns) with vertex v in row v. `missing` is the value of a named vertex without a line."""
-    table = (
-        _read_table(path)[0]
-        if names is None or path.suffix == ".npy"
-        else _order_by_name(path, names, missing)
-    )
+    if names is None or path.suffix == ".npy":
+        table, _ = _read_table(path)
+    else:
+        table = _order_by_name(path, names, missing)
     if len(table) != n:
         raise UserError(
             f"{path} has {len(table):,} rows, but there are {n:,} vertices. Expected one row for each."

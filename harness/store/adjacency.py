@@ -1,8 +1,8 @@
 """Writes the adjacency of a store: scatters edges to segments, then sorts the blocks (`harness.store.entries`).
 
 A segment holds the entries of a chunk of edges, block by block. Segments are kept until all blocks are complete; no
-array ever holds the whole graph. If rows and columns have the same order, mirror images are not written: block (I, J)
-takes those of block (J, I) when it is sorted, which halves the bytes of the segments.
+array ever holds the whole graph. If rows and columns have the same order, mirror images are not written: they are made
+from the entries of block (J, I) when block (I, J) is sorted, which halves the bytes of the segments.
 """
 
 import os

@@ -272,7 +272,7 @@ def group_by_block(values: Any, blocks: Any, starts: Any, grouped: Any) -> None:
 
 @compiled(nogil=True)
 def mirror_keys(keys: Any, diagonal: bool) -> int:
-    """Replace keys by those of their mirror images, all flagged as added; return the number of mirror images."""
+    """Replace keys by the keys of their mirror images, all flagged as added; return the number of mirror images."""
     count = 0
     for e in range(keys.size):
         row, col = keys[e] >> ROW_SHIFT, (keys[e] >> COL_SHIFT) & COL_MASK

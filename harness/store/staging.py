@@ -1,11 +1,11 @@
 """The staging folder of a store: a hidden folder next to the store in which it is built, and which outlives a crash.
 
 Every array in the folder is either complete, with saved attributes, or absent, so a builder that takes over from a
-killed one writes only what is missing. Either one builder works alone while others wait, or several jobs of one build
-share the folder. A builder that works alone discards work that was done with other settings. This module does not know
-what the arrays mean.
+killed one writes only what is missing. Either one builder holds the folder exclusively while others wait, or several
+jobs of one build share it. An exclusive builder discards work that was done with other settings. This module does not
+know what the arrays mean.
 
-Nothing relies on directory listings: files written by another machine may not be listed yet.
+Directory listings are not used, because files written by another machine may not be listed yet.
 """
 
 import json

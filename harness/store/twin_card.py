@@ -1,8 +1,8 @@
 """Twins of published graphs: NAME@SCALE, such as ogbn-products@1/16, has 1/16 of the vertices and edges.
 
 A twin has the width, the classes and the split of its card, generated anew, and a similar degree distribution;
-NAME@1/16w256 has 256 features. A twin is built only if its nonzeros are those of the published graph times the scale,
-within 1 %. All measurements on it carry its name, so none can be mistaken for one of the published graph.
+NAME@1/16w256 has 256 features. A twin is built only if its nonzeros are the published number times the scale, within
+1 %. All measurements on it carry its name, so none can be mistaken for one of the published graph.
 """
 
 import re

@@ -79,7 +79,7 @@ class GraphBuild(NamedTuple):
         return [f"{self._shares}/{step}-{number}-of-{jobs}" for number in numbers]
 
     def list_markers_before(self, step: str, jobs: int) -> list[str]:
-        """Return the markers that a job of a step waits for: those of the step before."""
+        """Return the markers that a job of a step waits for: the markers of the previous step."""
         before = self.steps[: self.steps.index(step)]
         return self.list_step_markers(before[-1], jobs) if before else []
 

@@ -138,7 +138,7 @@ def find_node_gbs_decimal(evidence: Evidence, machine: str) -> float:
 
 
 def find_hardware(evidence: Evidence, machine: str, key: str) -> float:
-    """Return a fact of the machine on which nothing in the harness depends."""
+    """Return a fact about the machine that only claims use."""
     return require(evidence.load_machine(machine).hardware.get(key), f"hardware.{key} (machine {machine})")
 
 
