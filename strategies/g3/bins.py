@@ -54,17 +54,17 @@ class BinList:
 
     def __init__(self, parts: Sequence[Tensor], waits: Sequence[bool]) -> None:
         self.parts = parts
-        self.later = sorted(range(len(parts)), key=lambda number: waits[number])
+        self.later_order = sorted(range(len(parts)), key=lambda number: waits[number])
 
     def order(self, layer: int) -> Sequence[int]:
         """Return the bins in the order of a layer's forward pass. The position of a bin in this order is its turn."""
-        return self.later if layer else range(len(self.parts))
+        return self.later_order if layer else range(len(self.parts))
 
     @cached_property
     def bin_and_turn(self) -> Tensor:
         """The bin of every vertex, and the turn of that bin in later layers."""
         turns = torch.empty(len(self.parts), dtype=torch.int64)
-        turns[torch.tensor(self.later, dtype=torch.int64)] = torch.arange(len(self.parts))
+        turns[torch.tensor(self.later_order, dtype=torch.int64)] = torch.arange(len(self.parts))
         table = torch.empty(sum(map(len, self.parts)), 2, dtype=torch.int64)
         for number, vertices in enumerate(self.parts):
             table[vertices, 0], table[vertices, 1] = number, turns[number]

@@ -50,9 +50,9 @@ class BinOperators(RowOperators):
         at_once, priority = params.pipeline in ("full", "inter"), params.pipeline in ("full", "intra")
         lockstep = params.rounds or ctx.spec.machine.engine == "nccl"
         plan, A_NK = build_schedule(ctx, blocks, ctx.at[P], size, priority=priority, at_once=at_once)
-        layers = make_attentions if ctx.spec.model.kind == "gat" else make_convolutions
+        make_layers = make_attentions if ctx.spec.model.kind == "gat" else make_convolutions
         inputs = [f_in for f_in, _ in strategy.shapes]
-        make_layer = layers(ctx, plan, self.rows, A_NK, inputs, offload=strategy.is_offloaded)
+        make_layer = make_layers(ctx, plan, self.rows, A_NK, inputs, offload=strategy.is_offloaded)
         if params.bins_on == "host":
             on_device = "on the device: a CPU has no memory but the host's"
             ctx.measured.chosen["bins"] = "on the host" if strategy.is_offloaded else on_device
@@ -123,8 +123,8 @@ class G3(RowStrategy):
     def forward(self, operators: Operators, weights: Weights) -> Tensor:
         assert isinstance(operators, BinOperators)
         kinds = [[W for W, _ in weights.layers], weights.roots, weights.attentions]
-        of_layers = zip(*filter(None, kinds), strict=True)
-        Z_NC: Tensor = apply(operators.ledger, PipelinedLayers, operators.pipeline, *chain(*of_layers))
+        by_layer = zip(*filter(None, kinds), strict=True)
+        Z_NC: Tensor = apply(operators.ledger, PipelinedLayers, operators.pipeline, *chain(*by_layer))
         return Z_NC
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
@@ -147,15 +147,15 @@ class G3(RowStrategy):
         inside = [counts.nonzeros(rows, rows, transposed=side) for side in self.transposed_options()]
         bins = ceil(len(rows) / self.bin_size)
 
-        def in_bins(nonzeros: int) -> int:
-            """Return the bytes of all bins, each with one row pointer more than rows."""
+        def bytes_in_bins(nonzeros: int) -> int:
+            """Return the bytes of a matrix in bins, each of which has one row pointer more than rows."""
             return 0 if self.is_offloaded else csr_bytes(len(rows) + bins - 1, nonzeros, precision)
 
         if self.spec.model.kind == "gat":
             entries = inside[0] + outside
-            matrices = in_bins(entries) + transposed_index_bytes(len(rows) + others, entries)
+            matrices = bytes_in_bins(entries) + transposed_index_bytes(len(rows) + others, entries)
         else:
-            matrices = sum(map(in_bins, [*inside, outside])) + csr_bytes(others, outside, precision)
+            matrices = sum(map(bytes_in_bins, [*inside, outside])) + csr_bytes(others, outside, precision)
         held = super().memory(at, counts)
         return {
             **held,

@@ -8,7 +8,7 @@ of them; V are N and then K; L are N in the order of the bins; E all edges, bin 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from harness.models.gat import (
     merge_heads_backward,
     split_heads,
 )
-from harness.strategies.g3.schedule import Bin, Message, Schedule, rows_between, rows_of_bin
+from harness.strategies.g3.schedule import Bin, Message, Schedule, select_bin_rows, slice_rows
 from harness.strategy import Context
 
 Receive = Callable[[], None]
@@ -40,9 +40,12 @@ Receive = Callable[[], None]
 MoveMatrix = Callable[[Csr], Csr]
 """Moves a matrix to the host or to the device."""
 
+Inputs = Any
+"""What a step of one kind of layer reads: its `gather_...` method returns it, and the step takes it."""
+
 
 def choose_matrix_placement(ctx: Context, *, offload: bool) -> tuple[MoveMatrix, MoveMatrix]:
-    """Return a function that keeps a bin's matrix, on the host if offloaded, and one that brings it to the device."""
+    """Return a function that stores a bin's matrix, on the host if offloaded, and one that moves it to the device."""
     if offload:
         return ctx.memory.pin_matrix, partial(upload_csr, device=ctx.device)
     return ctx.memory.hold_matrix, lambda A: A
@@ -51,9 +54,9 @@ def choose_matrix_placement(ctx: Context, *, offload: bool) -> tuple[MoveMatrix,
 class BinLayer(Protocol):
     """One layer in one epoch: the steps of its forward and backward pass for each bin and each message.
 
-    Steps with two parts first gather the inputs of a bin, matrices that are kept on the host and contiguous rows of
-    this rank, and return a function that computes. Inputs may be gathered on another thread, while the previous bin is
-    computed.
+    A step of a bin has two methods. The first gathers the inputs: it moves matrices to the device, and selects the
+    bin's rows of this rank's tensors. It may run on another thread, while the previous bin is computed. The second
+    method computes.
     """
 
     number: int
@@ -63,30 +66,38 @@ class BinLayer(Protocol):
 
     # Forward.
 
-    def multiply_own_rows(self, number: int) -> Callable[[], None]:
-        """Gather for a bin; the returned function computes what needs no message, before any is waited for."""
+    def gather_for_own_rows(self, bin_number: int) -> Inputs: ...
+
+    def multiply_own_rows(self, bin_number: int, inputs: Inputs) -> None:
+        """Compute what depends only on this rank's rows, before any message is waited for."""
 
     def use_rows(self, slots: range) -> None:
         """Process the rows of H_KF that a message has brought."""
 
-    def compute_output(self, number: int) -> Callable[[Receive], Tensor]:
-        """Gather for a bin; the returned function computes Z_BH and calls `receive` before it uses rows of others."""
+    def gather_for_output(self, bin_number: int) -> Inputs: ...
+
+    def compute_output(self, bin_number: int, inputs: Inputs, receive: Receive) -> Tensor:
+        """Return Z_BH. Calls `receive` before it uses rows of other ranks."""
 
     # Backward, from the last bin to the first.
 
     def begin_backward(self, G_NH: Tensor) -> None: ...
 
-    def backward(self, number: int) -> Callable[[], None]:
-        """Gather for a bin; the returned function computes the gradients that follow from its output."""
+    def gather_for_backward(self, bin_number: int) -> Inputs: ...
 
-    def message_gradient(self, message: Message) -> Tensor:
+    def backward(self, bin_number: int, inputs: Inputs) -> None:
+        """Compute the gradients that follow from the bin's output."""
+
+    def compute_message_gradient(self, message: Message) -> Tensor:
         """Return dH_MF of a message, after `backward` of all bins that use its rows."""
 
     def weight_gradients(self) -> Iterator[Tensor]:
         """Yield this rank's share of the weights' gradients, after `backward` of all bins."""
 
-    def bin_gradient(self, number: int) -> Callable[[], Tensor]:
-        """Gather for a bin; the returned function computes dH_BF from this rank's own use of the bin's rows."""
+    def gather_for_gradient(self, bin_number: int) -> Inputs: ...
+
+    def compute_gradient(self, bin_number: int, inputs: Inputs) -> Tensor:
+        """Return dH_BF from this rank's own use of the bin's rows."""
 
 
 MakeLayer = Callable[[int, Tensor, Tensor, Sequence[Tensor]], BinLayer]
@@ -96,24 +107,25 @@ MakeLayer = Callable[[int, Tensor, Tensor, Sequence[Tensor]], BinLayer]
 class StoredRows:
     """T of every bin of a layer, stored from one step of the bin to its next, on the device or on the host."""
 
-    def __init__(self, host_NF: Tensor | None, places: Sequence[slice], device: torch.device) -> None:
-        """Create an empty store. `host_NF` is a buffer for all bins, each at its place; None keeps T on the device."""
-        self.host_NF, self._places, self._device = host_NF, places, device
-        self._kept: dict[int, Tensor] = {}
+    def __init__(self, host_NF: Tensor | None, bin_slices: Sequence[slice], device: torch.device) -> None:
+        """Create an empty store. `host_NF` is a buffer divided among the bins; None keeps T on the device."""
+        self.host_NF, self._bin_slices, self._device = host_NF, bin_slices, device
+        self._stored: dict[int, Tensor] = {}
 
-    def __contains__(self, number: int) -> bool:
-        return number in self._kept
+    def __contains__(self, bin_number: int) -> bool:
+        return bin_number in self._stored
 
-    def put(self, number: int, T_BF: Tensor) -> None:
+    def put(self, bin_number: int, T_BF: Tensor) -> None:
         """Store T of a bin. A copy to the host is asynchronous; later kernels are ordered after it."""
         if self.host_NF is None:
-            self._kept[number] = T_BF
+            self._stored[bin_number] = T_BF
         else:
-            self._kept[number] = self.host_NF[self._places[number]].copy_(T_BF, non_blocking=True)
+            host_BF = self.host_NF[self._bin_slices[bin_number]]
+            self._stored[bin_number] = host_BF.copy_(T_BF, non_blocking=True)
 
-    def get(self, number: int) -> Tensor:
+    def get(self, bin_number: int) -> Tensor:
         """Return T of a bin, on the device."""
-        T_BF = self._kept[number]
+        T_BF = self._stored[bin_number]
         return T_BF if self.host_NF is None else _copy_async(T_BF, self._device)
 
 
@@ -128,10 +140,7 @@ def _copy_async(x: Tensor, device: torch.device) -> Tensor:
 
 
 class ConvolutionBins(NamedTuple):
-    """The matrices of one rank's bins: each bin's rows of A and of A^T, and A_KN, the transpose of A_NK.
-
-    `on_host` has a host buffer for T of each layer; None keeps T on the device.
-    """
+    """What the convolutions of a rank share: each bin's rows of A and of A^T, and A_KN, the transpose of A_NK."""
 
     kernels: Kernels
     bins: Sequence[Bin]
@@ -139,11 +148,12 @@ class ConvolutionBins(NamedTuple):
     A_T_NN: Sequence[Csr]
     A_NK: Sequence[Csr]
     A_KN: Csr
-    places: Sequence[slice]
+    bin_slices: Sequence[slice]
     """The slice of each bin among all rows in the order of the bins."""
-    on_host: Sequence[Tensor | None]
+    host_buffers: Sequence[Tensor | None]
+    """A host buffer for T of each layer; None stores T on the device."""
     to_device: MoveMatrix
-    """Copies the matrix of a bin to the device."""
+    """Moves the matrix of a bin to the device."""
 
 
 def make_convolutions(
@@ -151,124 +161,127 @@ def make_convolutions(
 ) -> MakeLayer:
     """Prepare the bins' matrices, and return a function that makes layers with inputs of these widths.
 
-    With `offload`, the matrices of bins, and T of bins that wait, are kept on the host.
+    With `offload`, the host stores the matrices of bins, and T of bins that wait.
     """
-    keep, to_device = choose_matrix_placement(ctx, offload=offload)
+    store_matrix, to_device = choose_matrix_placement(ctx, offload=offload)
 
-    def in_bins(A: Csr) -> list[Csr]:
-        return [keep(rows_of_bin(A, rows)) for rows in plan.bin_list.parts]
+    def split_into_bins(A: Csr) -> list[Csr]:
+        return [store_matrix(select_bin_rows(A, rows)) for rows in plan.bin_list.parts]
 
-    A_NN = A_T_NN = in_bins(ctx.blocks.host_adjacency(vertices, vertices))
+    A_NN = A_T_NN = split_into_bins(ctx.blocks.host_adjacency(vertices, vertices))
     if ctx.facts.directed:
-        A_T_NN = in_bins(ctx.blocks.host_adjacency(vertices, vertices, transposed=True))
+        A_T_NN = split_into_bins(ctx.blocks.host_adjacency(vertices, vertices, transposed=True))
     A_KN = ctx.memory.hold_matrix(transpose(A_NK))
-    on_host = [ctx.memory.allocate_on_host(len(vertices), f_in) if offload else None for f_in in widths]
-    places = _consecutive(map(len, plan.bin_list.parts))
-    bins = ConvolutionBins(
-        ctx.kernels, plan.bins, A_NN, A_T_NN, in_bins(A_NK), A_KN, places, on_host, to_device
+    host_buffers = [ctx.memory.allocate_on_host(len(vertices), f_in) if offload else None for f_in in widths]
+    shared = ConvolutionBins(
+        kernels=ctx.kernels,
+        bins=plan.bins,
+        A_NN=A_NN,
+        A_T_NN=A_T_NN,
+        A_NK=split_into_bins(A_NK),
+        A_KN=A_KN,
+        bin_slices=_consecutive_slices(map(len, plan.bin_list.parts)),
+        host_buffers=host_buffers,
+        to_device=to_device,
     )
-    return partial(BinConvolution, bins)
+    return partial(BinConvolution, shared)
 
 
 class BinConvolution:
     """T = A H and Z = T W + H W_root, and the gradients."""
 
     def __init__(
-        self, rank: ConvolutionBins, number: int, H_NF: Tensor, H_KF: Tensor, weights: Sequence[Tensor]
+        self, shared: ConvolutionBins, number: int, H_NF: Tensor, H_KF: Tensor, weights: Sequence[Tensor]
     ) -> None:
-        self.rank, self.kernels, self.bins = rank, rank.kernels, rank.bins
+        self.shared, self.kernels, self.bins = shared, shared.kernels, shared.bins
         self.number, self.H_NF, self.H_KF = number, H_NF, H_KF
         self.W_FH = weights[0]
         self.root_FH = weights[1] if len(weights) > 1 else None
-        self.T = StoredRows(rank.on_host[number], rank.places, H_NF.device)
+        self.T = StoredRows(shared.host_buffers[number], shared.bin_slices, H_NF.device)
 
-    def multiply_own_rows(self, number: int) -> Callable[[], None]:
-        multiply = self._own_rows(number)
+    def gather_for_own_rows(self, bin_number: int) -> Csr:
+        """Return A_BN."""
+        return self.shared.to_device(self.shared.A_NN[bin_number])
 
-        def compute() -> None:
-            self._store(number, multiply())
-
-        return compute
-
-    def _own_rows(self, number: int) -> Callable[[], Tensor]:
+    def multiply_own_rows(self, bin_number: int, A_BN: Csr) -> None:
         """T = A_BN H_N."""
-        A_BN = self.rank.to_device(self.rank.A_NN[number])
-        return lambda: self.kernels.spmm(A_BN, self.H_NF, TensorName.T)
+        self._store(bin_number, self.kernels.spmm(A_BN, self.H_NF, TensorName.T))
 
-    def _store(self, number: int, T_BF: Tensor) -> None:
+    def _store(self, bin_number: int, T_BF: Tensor) -> None:
         """Store T until the next step of the bin."""
         if self.T.host_NF is None:
-            self.T.put(number, T_BF)
+            self.T.put(bin_number, T_BF)
             return
         with self.kernels.ledger.op(Op.COPY, tensor=TensorName.T):
-            self.T.put(number, T_BF)
+            self.T.put(bin_number, T_BF)
 
     def use_rows(self, slots: range) -> None:
         """Do nothing: `compute_output` multiplies the rows of H_K."""
 
-    def compute_output(self, number: int) -> Callable[[Receive], Tensor]:
+    def gather_for_output(self, bin_number: int) -> Inputs:
+        """Return T, or A_BN if T is still to be computed; A_BK; and with a root term, H_B."""
+        T_BF = self.T.get(bin_number) if bin_number in self.T else None
+        A_BN = self.gather_for_own_rows(bin_number) if T_BF is None else None
+        A_BK = self.shared.to_device(self.shared.A_NK[bin_number])
+        H_BF = None if self.root_FH is None else self._select_bin(bin_number, self.H_NF)
+        return T_BF, A_BN, A_BK, H_BF
+
+    def compute_output(self, bin_number: int, inputs: Inputs, receive: Receive) -> Tensor:
         """T += A_BK H_K, Z = T W + H W_root."""
-        kernels, stored_T_BF = self.kernels, self.T.get(number) if number in self.T else None
-        multiply = self._own_rows(number) if stored_T_BF is None else None
-        A_BK = self.rank.to_device(self.rank.A_NK[number])
-        root = None if self.root_FH is None else (self._rows(number, self.H_NF), self.root_FH)
-
-        def compute(receive: Receive) -> Tensor:
-            T_BF = multiply() if multiply else stored_T_BF
-            assert T_BF is not None
-            receive()
-            kernels.spmm(A_BK, self.H_KF, TensorName.T, add_to=T_BF)
-            Z_BH = kernels.gemm(T_BF, self.W_FH, TensorName.Z)
-            if root:
-                kernels.gemm(*root, TensorName.Z, add_to=Z_BH)
-            self._store(number, T_BF)
-            return Z_BH
-
-        return compute
+        T_BF, A_BN, A_BK, H_BF = inputs
+        if T_BF is None:
+            T_BF = self.kernels.spmm(A_BN, self.H_NF, TensorName.T)
+        receive()
+        self.kernels.spmm(A_BK, self.H_KF, TensorName.T, add_to=T_BF)
+        Z_BH = self.kernels.gemm(T_BF, self.W_FH, TensorName.Z)
+        if self.root_FH is not None:
+            self.kernels.gemm(H_BF, self.root_FH, TensorName.Z, add_to=Z_BH)
+        self._store(bin_number, T_BF)
+        return Z_BH
 
     def begin_backward(self, G_NH: Tensor) -> None:
         self.G_NH, self.dW_FH = G_NH, self.W_FH.new_zeros(self.W_FH.shape)
         self.dT_NF = self.H_NF.new_empty(self.H_NF.shape if self.number else (len(G_NH), 0))
 
-    def backward(self, number: int) -> Callable[[], None]:
+    def gather_for_backward(self, bin_number: int) -> tuple[Tensor, Tensor]:
+        """Return G_B and T_B."""
+        return self._select_bin(bin_number, self.G_NH), self.T.get(bin_number)
+
+    def backward(self, bin_number: int, inputs: tuple[Tensor, Tensor]) -> None:
         """dW += T^T G, dT = G W^T."""
-        G_BH, T_BF = self._rows(number, self.G_NH), self.T.get(number)
+        G_BH, T_BF = inputs
+        self.kernels.gemm(T_BF.T, G_BH, TensorName.DW, add_to=self.dW_FH)
+        if self.number:
+            dT_BF = self.kernels.gemm(G_BH, self.W_FH.T, TensorName.DT)
+            with self.kernels.ledger.op(Op.COPY, tensor=TensorName.DT):
+                self.dT_NF.index_copy_(0, self.bins[bin_number].rows, dT_BF)
 
-        def compute() -> None:
-            self.kernels.gemm(T_BF.T, G_BH, TensorName.DW, add_to=self.dW_FH)
-            if self.number:
-                dT_BF = self.kernels.gemm(G_BH, self.W_FH.T, TensorName.DT)
-                with self.kernels.ledger.op(Op.COPY, tensor=TensorName.DT):
-                    self.dT_NF.index_copy_(0, self.bins[number].rows, dT_BF)
-
-        return compute
-
-    def message_gradient(self, message: Message) -> Tensor:
+    def compute_message_gradient(self, message: Message) -> Tensor:
         """dH_M = A_MN dT."""
-        A_MN = rows_between(self.rank.A_KN, message.slots, message.entries)
+        A_MN = slice_rows(self.shared.A_KN, message.slots, message.entries)
         return self.kernels.spmm(A_MN, self.dT_NF, TensorName.DH)
 
     def weight_gradients(self) -> Iterator[Tensor]:
-        """dW, and dW_root = H^T G."""
+        """Yield dW, and with a root term, dW_root = H^T G."""
         yield self.dW_FH
         if self.root_FH is not None:
             yield self.kernels.gemm(self.H_NF.T, self.G_NH, TensorName.DW)
 
-    def bin_gradient(self, number: int) -> Callable[[], Tensor]:
+    def gather_for_gradient(self, bin_number: int) -> tuple[Csr, Tensor | None]:
+        """Return the bin's rows of A^T, and with a root term, G_B."""
+        A_T_BN = self.shared.to_device(self.shared.A_T_NN[bin_number])
+        return A_T_BN, None if self.root_FH is None else self._select_bin(bin_number, self.G_NH)
+
+    def compute_gradient(self, bin_number: int, inputs: Inputs) -> Tensor:
         """dH = A^T dT + G W_root^T."""
-        A_T_BN = self.rank.to_device(self.rank.A_T_NN[number])
-        root = None if self.root_FH is None else (self._rows(number, self.G_NH), self.root_FH.T)
+        A_T_BN, G_BH = inputs
+        dH_BF = self.kernels.spmm(A_T_BN, self.dT_NF, TensorName.DH)
+        if self.root_FH is not None:
+            self.kernels.gemm(G_BH, self.root_FH.T, TensorName.DH, add_to=dH_BF)
+        return dH_BF
 
-        def compute() -> Tensor:
-            dH_BF = self.kernels.spmm(A_T_BN, self.dT_NF, TensorName.DH)
-            if root:
-                self.kernels.gemm(*root, TensorName.DH, add_to=dH_BF)
-            return dH_BF
-
-        return compute
-
-    def _rows(self, number: int, X_NF: Tensor) -> Tensor:
-        return X_NF.index_select(0, self.bins[number].rows)
+    def _select_bin(self, bin_number: int, X_NF: Tensor) -> Tensor:
+        return X_NF.index_select(0, self.bins[bin_number].rows)
 
 
 # Attention: T = H W of all vertices V, over which each row of a bin takes a softmax (`harness.kernels.attention`).
@@ -279,20 +292,22 @@ class BinConvolution:
 
 
 class AttentionBins(NamedTuple):
-    """The matrices of one rank's bins: each bin's rows of A, with positions in L and in E, and all edges by column."""
+    """What the attention layers of a rank share: each bin's rows of A, and all edges by column."""
 
     kernels: Kernels
     bins: Sequence[Bin]
     heads: int
     layers: int
     A_BV: Sequence[Csr]
-    rows: Sequence[slice]
-    edges: Sequence[slice]
+    bin_slices: Sequence[slice]
+    """The slice of each bin in L."""
+    edge_slices: Sequence[slice]
+    """The slice of each bin's edges in E."""
     A_VL: Csr
     """The transposed matrix, whose values are positions in E."""
-    own: int
+    own_edges: int
     """The number of edges from this rank's vertices; the others follow in A_VL."""
-    on_host: Sequence[Tensor | None]
+    host_buffers: Sequence[Tensor | None]
     """A host buffer for the edge weights of each layer, from the forward to the backward pass; or None."""
     to_device: MoveMatrix
 
@@ -301,41 +316,51 @@ def make_attentions(
     ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, widths: Sequence[int], *, offload: bool
 ) -> MakeLayer:
     """Do what `make_convolutions` does for attention, with edge weights in place of T."""
-    keep, to_device = choose_matrix_placement(ctx, offload=offload)
+    store_matrix, to_device = choose_matrix_placement(ctx, offload=offload)
     A_NN, parts = ctx.blocks.host_adjacency(vertices, vertices), plan.bin_list.parts
     A_NV = hstack([A_NN, A_NK])
-    A_BV = [keep(rows_of_bin(A_NV, rows)) for rows in parts]
-    A_LV = rows_of_bin(A_NV, torch.cat([torch.arange(0), *parts]))
-    rows, edges = _consecutive(A.rows for A in A_BV), _consecutive(A.nnz for A in A_BV)
+    A_BV = [store_matrix(select_bin_rows(A_NV, rows)) for rows in parts]
+    A_LV = select_bin_rows(A_NV, torch.cat([torch.arange(0), *parts]))
+    edge_slices = _consecutive_slices(A.nnz for A in A_BV)
     A_VL, model = ctx.memory.hold_matrix(transpose_with_positions(A_LV)), ctx.spec.model
-    entries = edges[-1].stop if edges else 0
-    on_host = [ctx.memory.allocate_on_host(model.heads, entries) if offload else None for _ in widths]
-    heads, layers = model.heads, model.layers
-    bins = AttentionBins(
-        ctx.kernels, plan.bins, heads, layers, A_BV, rows, edges, A_VL, A_NN.nnz, on_host, to_device
+    edges = edge_slices[-1].stop if edge_slices else 0
+    shared = AttentionBins(
+        kernels=ctx.kernels,
+        bins=plan.bins,
+        heads=model.heads,
+        layers=model.layers,
+        A_BV=A_BV,
+        bin_slices=_consecutive_slices(A.rows for A in A_BV),
+        edge_slices=edge_slices,
+        A_VL=A_VL,
+        own_edges=A_NN.nnz,
+        host_buffers=[ctx.memory.allocate_on_host(model.heads, edges) if offload else None for _ in widths],
+        to_device=to_device,
     )
-    return partial(BinAttention, bins)
+    return partial(BinAttention, shared)
 
 
 class BinAttention:
     """T = H W, scores of the edges, Z = the weighted sum of the neighbours' T, and the gradients."""
 
     def __init__(
-        self, rank: AttentionBins, number: int, H_NF: Tensor, H_KF: Tensor, weights: Sequence[Tensor]
+        self, shared: AttentionBins, number: int, H_NF: Tensor, H_KF: Tensor, weights: Sequence[Tensor]
     ) -> None:
-        self.rank, self.kernels, self.bins, self.op = rank, rank.kernels, rank.bins, rank.kernels.ledger.op
+        self.shared, self.kernels, self.bins = shared, shared.kernels, shared.bins
+        self.op = self.kernels.ledger.op
         self.number, self.H_NF, self.H_KF = number, H_NF, H_KF
         self.W_FH, self.a_2H = weights
-        heads, self.mean = rank.heads, number + 1 == rank.layers
-        self.own, vertices, features = len(H_NF), len(H_NF) + len(H_KF), self.W_FH.shape[1] // heads
+        heads, self.mean = shared.heads, number + 1 == shared.layers
+        self.own_vertices = len(H_NF)
+        vertices, features = len(H_NF) + len(H_KF), self.W_FH.shape[1] // heads
         self.T_QVF = H_NF.new_empty((heads, vertices, features))
         self.s_QV = H_NF.new_empty((heads, vertices))
-        self.host_QE = rank.on_host[number]
-        shape = heads, rank.edges[-1].stop if self.bins else 0
+        self.host_QE = shared.host_buffers[number]
+        shape = heads, shared.edge_slices[-1].stop if self.bins else 0
         self.a_QE = H_NF.new_empty(shape) if self.host_QE is None else self.host_QE
-        self._project(range(self.own), H_NF)
+        self._project(range(self.own_vertices), H_NF)
         with self.op(Op.GEMM, tensor=TensorName.SCORES):
-            self.d_QN = compute_scores(self.T_QVF[:, : self.own], self.a_2H[0])
+            self.d_QN = compute_scores(self.T_QVF[:, : self.own_vertices], self.a_2H[0])
         if not number:
             self.use_rows(range(len(H_KF)))
 
@@ -343,113 +368,110 @@ class BinAttention:
         """Compute T = H W, and the contribution of these rows to the scores of their edges."""
         T_XH = self.kernels.gemm(H_XF, self.W_FH, TensorName.T)
         with self.op(Op.COPY, tensor=TensorName.T):
-            T_QXF = split_heads(T_XH, self.rank.heads)
+            T_QXF = split_heads(T_XH, self.shared.heads)
             self.T_QVF[:, at.start : at.stop] = T_QXF
         with self.op(Op.GEMM, tensor=TensorName.SCORES):
             self.s_QV[:, at.start : at.stop] = compute_scores(T_QXF, self.a_2H[1])
 
-    def multiply_own_rows(self, number: int) -> Callable[[], None]:
-        """Return a function that does nothing: a softmax needs the scores of all neighbours together."""
-        return lambda: None
+    def gather_for_own_rows(self, bin_number: int) -> None:
+        """Gather nothing."""
+
+    def multiply_own_rows(self, bin_number: int, inputs: None) -> None:
+        """Do nothing: a softmax needs the scores of all neighbours together."""
 
     def use_rows(self, slots: range) -> None:
-        self._project(self._places(slots), self.H_KF[slots.start : slots.stop])
+        self._project(self._positions(slots), self.H_KF[slots.start : slots.stop])
 
-    def compute_output(self, number: int) -> Callable[[Receive], Tensor]:
+    def gather_for_output(self, bin_number: int) -> tuple[Csr, Tensor]:
+        """Return A_BV, and the contribution d_B of the bin's rows to the scores."""
+        A_BV = self.shared.to_device(self.shared.A_BV[bin_number])
+        return A_BV, self.d_QN.index_select(1, self.bins[bin_number].rows)
+
+    def compute_output(self, bin_number: int, inputs: tuple[Csr, Tensor], receive: Receive) -> Tensor:
         """a = softmax of the scores, Z = sum of a T over the neighbours."""
-        A_BV, d_QB = self._gather(number)
-
-        def compute(receive: Receive) -> Tensor:
-            receive()
-            with self.op(Op.SPMM, tensor=TensorName.Z):
-                a_QB, Z_QBF = attend(A_BV, d_QB, self.s_QV, self.T_QVF)
-            with self.op(Op.COPY, tensor=TensorName.Z):
-                for a_E, a_B in zip(self.a_QE, a_QB, strict=True):
-                    a_E[self.rank.edges[number]].copy_(a_B, non_blocking=True)
-                return merge_heads(Z_QBF, mean=self.mean)
-
-        return compute
+        A_BV, d_QB = inputs
+        receive()
+        with self.op(Op.SPMM, tensor=TensorName.Z):
+            a_QB, Z_QBF = attend(A_BV, d_QB, self.s_QV, self.T_QVF)
+        with self.op(Op.COPY, tensor=TensorName.Z):
+            for a_E, a_B in zip(self.a_QE, a_QB, strict=True):
+                a_E[self.shared.edge_slices[bin_number]].copy_(a_B, non_blocking=True)
+            return merge_heads(Z_QBF, mean=self.mean)
 
     def begin_backward(self, G_NH: Tensor) -> None:
         self.G_NH = G_NH
         if self.host_QE is not None:
             with self.op(Op.COPY, tensor=TensorName.SCORES):
                 self.a_QE = _copy_async(self.host_QE, G_NH.device)
-        self.G_QLF = torch.empty_like(self.T_QVF[:, : self.own])
+        self.G_QLF = torch.empty_like(self.T_QVF[:, : self.own_vertices])
         self.dl_QE, self.dd_QN = torch.empty_like(self.a_QE), torch.empty_like(self.d_QN)
         self.dW_FH, self.da_2H = torch.zeros_like(self.W_FH), torch.zeros_like(self.a_2H)
 
-    def backward(self, number: int) -> Callable[[], None]:
+    def gather_for_backward(self, bin_number: int) -> tuple[Csr, Tensor, Tensor]:
+        """Return A_BV, d_B, and G_B split into heads."""
+        G_BH = self.G_NH.index_select(0, self.bins[bin_number].rows)
+        A_BV, d_QB = self.gather_for_output(bin_number)
+        return A_BV, d_QB, merge_heads_backward(G_BH, self.shared.heads, mean=self.mean)
+
+    def backward(self, bin_number: int, inputs: tuple[Csr, Tensor, Tensor]) -> None:
         """dl of the edges of a bin, and dd, their sums by row."""
-        G_BH = self.G_NH.index_select(0, self.bins[number].rows)
-        (A_BV, d_QB), G_QBF = (
-            self._gather(number),
-            merge_heads_backward(G_BH, self.rank.heads, mean=self.mean),
-        )
-        rows, edges = self.bins[number].rows, self.rank.edges[number]
+        A_BV, d_QB, G_QBF = inputs
+        rows, edges = self.bins[bin_number].rows, self.shared.edge_slices[bin_number]
+        with self.op(Op.COPY, tensor=TensorName.G):
+            self.G_QLF[:, self.shared.bin_slices[bin_number]] = G_QBF
+        with self.op(Op.SPMM, tensor=TensorName.SCORES):
+            a_QB = self.a_QE[:, edges]
+            dl_QB, dd_QB = attend_rows_backward(A_BV, d_QB, self.s_QV, self.T_QVF, a_QB, G_QBF)
+        with self.op(Op.COPY, tensor=TensorName.SCORES):
+            self.dl_QE[:, edges] = dl_QB
+            self.dd_QN.index_copy_(1, rows, dd_QB)
 
-        def compute() -> None:
-            with self.op(Op.COPY, tensor=TensorName.G):
-                self.G_QLF[:, self.rank.rows[number]] = G_QBF
-            with self.op(Op.SPMM, tensor=TensorName.SCORES):
-                a_QB = self.a_QE[:, edges]
-                dl_QB, dd_QB = attend_rows_backward(A_BV, d_QB, self.s_QV, self.T_QVF, a_QB, G_QBF)
-            with self.op(Op.COPY, tensor=TensorName.SCORES):
-                self.dl_QE[:, edges] = dl_QB
-                self.dd_QN.index_copy_(1, rows, dd_QB)
-
-        return compute
-
-    def message_gradient(self, message: Message) -> Tensor:
+    def compute_message_gradient(self, message: Message) -> Tensor:
         """dH = dT W^T."""
-        return self._grad_of_H(self._grad_of_others(message.slots, message.entries))
+        return self._compute_dH(self._collect_dT_of_others(message.slots, message.entries))
 
     def weight_gradients(self) -> Iterator[Tensor]:
         """Yield dW and da. In the first layer no message returns, so the rows of others are added here."""
-        own, A_VL = range(self.own), self.rank.A_VL
-        dT_QNF = self._collect(own, range(self.rank.own))
-        self._add_scores(dT_QNF, 0, self.dd_QN, own)
+        own, A_VL = range(self.own_vertices), self.shared.A_VL
+        dT_QNF = self._collect_dT(own, range(self.shared.own_edges))
+        self._add_score_gradients(dT_QNF, 0, self.dd_QN, own)
         self.dT_NH = self._add_to_dW(dT_QNF, self.H_NF)
         if not self.number:
-            self._grad_of_others(range(len(self.H_KF)), range(A_VL.nnz - self.rank.own))
-        del (
-            self.a_QE,
-            self.dl_QE,
-            self.G_QLF,
-        )  # the largest tensors; the layer itself lives until the pass ends
+            self._collect_dT_of_others(range(len(self.H_KF)), range(A_VL.nnz - self.shared.own_edges))
+        # Free the largest tensors: the layer itself lives until the pass ends.
+        del self.a_QE, self.dl_QE, self.G_QLF
         yield self.dW_FH
         yield self.da_2H
 
-    def bin_gradient(self, number: int) -> Callable[[], Tensor]:
+    def gather_for_gradient(self, bin_number: int) -> Tensor:
+        """Return dT_B."""
+        return self.dT_NH.index_select(0, self.bins[bin_number].rows)
+
+    def compute_gradient(self, bin_number: int, dT_BH: Tensor) -> Tensor:
         """dH = dT W^T."""
-        dT_BH = self.dT_NH.index_select(0, self.bins[number].rows)
-        return lambda: self._grad_of_H(dT_BH)
+        return self._compute_dH(dT_BH)
 
-    def _gather(self, number: int) -> tuple[Csr, Tensor]:
-        A_BV = self.rank.to_device(self.rank.A_BV[number])
-        return A_BV, self.d_QN.index_select(1, self.bins[number].rows)
-
-    def _grad_of_H(self, dT_XH: Tensor) -> Tensor:
+    def _compute_dH(self, dT_XH: Tensor) -> Tensor:
         return self.kernels.gemm(dT_XH, self.W_FH.T, TensorName.DH)
 
-    def _grad_of_others(self, slots: range, entries: range) -> Tensor:
+    def _collect_dT_of_others(self, slots: range, entries: range) -> Tensor:
         """Return dT of rows of other ranks, and add it to dW."""
-        after_own = range(self.rank.own + entries.start, self.rank.own + entries.stop)
-        dT_QMF = self._collect(self._places(slots), after_own)
+        after_own = range(self.shared.own_edges + entries.start, self.shared.own_edges + entries.stop)
+        dT_QMF = self._collect_dT(self._positions(slots), after_own)
         return self._add_to_dW(dT_QMF, self.H_KF[slots.start : slots.stop])
 
-    def _collect(self, at: range, entries: range) -> Tensor:
+    def _collect_dT(self, at: range, entries: range) -> Tensor:
         """Return dT of some rows, from the edges of all bins that use them."""
-        A_XL = rows_between(self.rank.A_VL, at, entries)
+        A_XL = slice_rows(self.shared.A_VL, at, entries)
         with self.op(Op.SPMM, tensor=TensorName.DT):
             dT_QXF, ds_QX = attend_columns_backward(A_XL, self.a_QE, self.dl_QE, self.G_QLF)
-        self._add_scores(dT_QXF, 1, ds_QX, at)
+        self._add_score_gradients(dT_QXF, 1, ds_QX, at)
         return dT_QXF
 
-    def _add_scores(self, dT_QXF: Tensor, end: int, of_scores_QX: Tensor, at: range) -> None:
-        """Add the gradient of the scores, at one end of the edges, to dT and da."""
+    def _add_score_gradients(self, dT_QXF: Tensor, end: int, dscores_QX: Tensor, at: range) -> None:
+        """Add to dT and da what follows from the gradient of the scores at one end of the edges, 0 or 1."""
         with self.op(Op.GEMM, tensor=TensorName.SCORES):
-            dT, da = compute_scores_backward(of_scores_QX, self.T_QVF[:, at.start : at.stop], self.a_2H[end])
+            dT, da = compute_scores_backward(dscores_QX, self.T_QVF[:, at.start : at.stop], self.a_2H[end])
             dT_QXF += dT
             self.da_2H[end] += da
 
@@ -460,11 +482,11 @@ class BinAttention:
         self.kernels.gemm(H_XF.T, dT_XH, TensorName.DW, add_to=self.dW_FH)
         return dT_XH
 
-    def _places(self, slots: range) -> range:
+    def _positions(self, slots: range) -> range:
         """Return the positions in V of rows of K."""
-        return range(self.own + slots.start, self.own + slots.stop)
+        return range(self.own_vertices + slots.start, self.own_vertices + slots.stop)
 
 
-def _consecutive(lengths: Iterable[int]) -> list[slice]:
+def _consecutive_slices(lengths: Iterable[int]) -> list[slice]:
     """Return consecutive slices of these lengths."""
     return [slice(*ends) for ends in pairwise(accumulate(lengths, initial=0))]

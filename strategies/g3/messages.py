@@ -105,49 +105,48 @@ class LockstepMessages(Messages):
         for address in sorted(incoming):
             self.rounds[incoming[address].turn].append(address)
         self.next_turn = 0
-        self.arriving: dict[Address, tuple[Transfer, slice]] = {}
+        self.in_flight: dict[Address, tuple[Transfer, slice]] = {}
 
     def send(self, turn: int, rows: Mapping[Address, Tensor]) -> None:
-        """Send the messages of one turn, those to the same peer concatenated by bin."""
+        """Send the messages of one turn. Messages to the same peer are concatenated by bin."""
         assert turn == self.next_turn, (turn, self.next_turn)
         self.next_turn += 1
-        sends = {
-            peer: torch.cat([rows[address] for address in addresses])
-            for peer, addresses in _by_peer(rows).items()
-        }
-        places: dict[Address, slice] = {}
-        for addresses in _by_peer(self.rounds[turn]).values():
+        grouped = _group_by_peer(rows)
+        sends = {peer: torch.cat([rows[each] for each in addresses]) for peer, addresses in grouped.items()}
+        slices: dict[Address, slice] = {}
+        for addresses in _group_by_peer(self.rounds[turn]).values():
             start = 0
             for address in addresses:
-                places[address] = slice(start, start := start + self.incoming[address].rows)
-        rows_by_peer = {peer: place.stop for (peer, _), place in places.items()}
+                slices[address] = slice(start, start := start + self.incoming[address].rows)
+        rows_by_peer = {peer: each.stop for (peer, _), each in slices.items()}
         exchange = self.channel.exchange(sends, rows_by_peer, turn)
         self.channel.sends.append(exchange)
-        self.arriving |= {address: (exchange, place) for address, place in places.items()}
+        self.in_flight |= {address: (exchange, each) for address, each in slices.items()}
 
     def finish(self) -> None:
         for turn in range(self.next_turn, self.channel.most_bins):
             self.send(turn, {})
 
     def receive(self, address: Address) -> Tensor:
-        exchange, place = self.arriving.pop(address)
-        return exchange.wait()[address[0]][place]
+        exchange, rows = self.in_flight.pop(address)
+        return exchange.wait()[address[0]][rows]
 
 
 class DeferredMessages(Messages):
-    """The messages of another variant, all sent after the last bin."""
+    """The messages of another variant, held back and sent after the last bin."""
 
     def __init__(self, messages: Messages) -> None:
         super().__init__(messages.channel, messages.incoming)
-        self.messages, self.kept = messages, list[tuple[int, Mapping[Address, Tensor]]]()
+        self.messages = messages
+        self.deferred: list[tuple[int, Mapping[Address, Tensor]]] = []
 
     def send(self, turn: int, rows: Mapping[Address, Tensor]) -> None:
-        self.kept.append((turn, rows))
+        self.deferred.append((turn, rows))
 
     def finish(self) -> None:
-        for turn, rows in self.kept:
+        for turn, rows in self.deferred:
             self.messages.send(turn, rows)
-        self.kept.clear()
+        self.deferred.clear()
         self.messages.finish()
 
     def receive(self, address: Address) -> Tensor:
@@ -168,7 +167,7 @@ class Channels:
         at_once: bool,
         lockstep: bool,
     ) -> None:
-        """Create the channels; `widths` are those of the layers' inputs and of the output."""
+        """Create the channels. `widths` has the width of each layer's input, then that of the output."""
         self.over, self.plan, self.widths, self.dtype = over, plan, widths, dtype
         self.most_bins, self.at_once, self.lockstep = most_bins, at_once, lockstep
         self.sends: list[Transfer] = []
@@ -191,6 +190,6 @@ class Channels:
         self.sends.clear()
 
 
-def _by_peer(addresses: Iterable[Address]) -> dict[int, list[Address]]:
-    """Return the addresses of each peer, in the order of the bins."""
+def _group_by_peer(addresses: Iterable[Address]) -> dict[int, list[Address]]:
+    """Return each peer's addresses, in the order of the bins."""
     return {peer: list(each) for peer, each in groupby(sorted(addresses), itemgetter(0))}

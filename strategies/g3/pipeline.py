@@ -6,7 +6,7 @@ features in, H features out; G = dL/dZ.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 from torch.autograd import Function
@@ -14,12 +14,10 @@ from torch.autograd import Function
 from harness.comm.call import Pending
 from harness.ledger import Op, Phase, TensorName
 from harness.parallel.prefetch import BackgroundThread
-from harness.strategies.g3.layers import BinLayer, MakeLayer
+from harness.strategies.g3.layers import BinLayer, Inputs, MakeLayer
 from harness.strategies.g3.messages import BACKWARD, FORWARD, Channels, Messages
 from harness.strategies.g3.schedule import Address, Schedule
 from harness.strategy import Context
-
-T = TypeVar("T")
 
 
 class PipelinedLayers(Function):
@@ -62,15 +60,17 @@ class Pipeline:
         """Return the layers, and the output of the last."""
         layers: list[BinLayer] = []
         messages, widths = self.channels.open_pass(FORWARD), self.channels.widths
-        count = len(widths) - 1
-        each = len(weights) // count
+        layer_count = len(widths) - 1
+        weights_per_layer = len(weights) // layer_count
         H_NF, H_KF = self.X, self.X_K
-        for number in range(count):
+        for number in range(layer_count):
             with self.ledger.phase(Phase.CONVOLVE, number):
                 if number:
                     H_KF = H_NF.new_empty((self.plan.halo, widths[number]))
-                layer = self.make_layer(number, H_NF, H_KF, weights[number * each :][:each])
-                H_NF = self._output(layer, messages.get(number), messages.get(number + 1))
+                layer = self.make_layer(
+                    number, H_NF, H_KF, weights[number * weights_per_layer :][:weights_per_layer]
+                )
+                H_NF = self._compute_output(layer, messages.get(number), messages.get(number + 1))
                 layers.append(layer)
         self.channels.wait_for_sends()
         return layers, H_NF
@@ -81,17 +81,19 @@ class Pipeline:
         messages, over = self.channels.open_pass(BACKWARD), self.channels.over
         for layer in reversed(layers):
             with self.ledger.phase(Phase.CONVOLVE, layer.number):
-                self._backward(layer, G_NH, messages.get(layer.number))
+                self._run_backward(layer, G_NH, messages.get(layer.number))
                 all_reduce = partial(over.all_reduce.later, tensor=TensorName.DW)
                 sums = [*map(all_reduce, layer.weight_gradients()), *sums]
                 if layer.number:
-                    G_NH = self._gradient_below(layer, messages[layer.number])
+                    G_NH = self._compute_input_gradient(layer, messages[layer.number])
         self.channels.wait_for_sends()
         return [pending.wait() for pending in sums]
 
     # Forward.
 
-    def _output(self, layer: BinLayer, incoming: Messages | None, outgoing: Messages | None) -> Tensor:
+    def _compute_output(
+        self, layer: BinLayer, incoming: Messages | None, outgoing: Messages | None
+    ) -> Tensor:
         """Compute H_NH of a layer bin by bin, and send the rows that other ranks need in the next layer."""
         bins, order = self.plan.bins, self.plan.bin_list.order(layer.number)
         H_NH = layer.H_NF.new_empty((len(layer.H_NF), self.channels.widths[layer.number + 1]))
@@ -107,13 +109,12 @@ class Pipeline:
         if not self.channels.at_once:
             receive(list(waiting))
         elif incoming:
-            for _, own_rows in self._prepare_bins(order, layer.multiply_own_rows, TensorName.H):
-                own_rows()
+            for number, inputs in self._gather_for_bins(order, layer.gather_for_own_rows, TensorName.H):
+                layer.multiply_own_rows(number, inputs)
         # 2. Complete each bin when its rows have arrived, and send the rows that others need.
-        for turn, (number, output) in enumerate(
-            self._prepare_bins(order, layer.compute_output, TensorName.H)
-        ):
-            Z_BH = output(partial(receive, bins[number].needs))
+        gathered = self._gather_for_bins(order, layer.gather_for_output, TensorName.H)
+        for turn, (number, inputs) in enumerate(gathered):
+            Z_BH = layer.compute_output(number, inputs, partial(receive, bins[number].needs))
             with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.H):
                 H_NH.index_copy_(0, bins[number].rows, Z_BH.relu_() if outgoing else Z_BH)
             if outgoing:
@@ -150,50 +151,51 @@ class Pipeline:
 
     # Backward.
 
-    def _backward(self, layer: BinLayer, G_NH: Tensor, outgoing: Messages | None) -> None:
-        """Run the bins in reverse order; send the gradients of other ranks' rows as soon as they are complete."""
+    def _run_backward(self, layer: BinLayer, G_NH: Tensor, outgoing: Messages | None) -> None:
+        """Run the bins in reverse order, and send the gradients of other ranks' rows as soon as they are complete."""
         layer.begin_backward(G_NH)
         numbers = reversed(range(len(self.plan.bins)))
-        for turn, (number, backward) in enumerate(self._prepare_bins(numbers, layer.backward, TensorName.G)):
-            backward()
+        gathered = self._gather_for_bins(numbers, layer.gather_for_backward, TensorName.G)
+        for turn, (number, inputs) in enumerate(gathered):
+            layer.backward(number, inputs)
             if outgoing:
-                complete = self.plan.bins[number].completes
-                rows = {address: layer.message_gradient(self.plan.messages[address]) for address in complete}
+                messages = {
+                    address: self.plan.messages[address] for address in self.plan.bins[number].completes
+                }
+                rows = {address: layer.compute_message_gradient(each) for address, each in messages.items()}
                 outgoing.send(turn, rows)
         if outgoing:
             outgoing.finish()
 
-    def _gradient_below(self, layer: BinLayer, incoming: Messages) -> Tensor:
+    def _compute_input_gradient(self, layer: BinLayer, incoming: Messages) -> Tensor:
         """Return G of the layer below: each bin's dH plus the dH that others return, in rank order, where H > 0."""
         G_NF, bins = layer.H_NF.new_empty(layer.H_NF.shape), self.plan.bins
-        arrived = (
-            {}
-            if self.channels.at_once
-            else {address: incoming.receive(address) for address in incoming.incoming}
-        )
-        for number, bin_gradient in self._prepare_bins(range(len(bins)), layer.bin_gradient, TensorName.G):
-            dH_BF = bin_gradient()
+        received: dict[Address, Tensor] = {}
+        if not self.channels.at_once:
+            received = {address: incoming.receive(address) for address in incoming.incoming}
+        gathered = self._gather_for_bins(range(len(bins)), layer.gather_for_gradient, TensorName.G)
+        for number, inputs in gathered:
+            dH_BF = layer.compute_gradient(number, inputs)
             with self.ledger.op(Op.COPY, tensor=TensorName.DH):
                 G_NF.index_copy_(0, bins[number].rows, dH_BF)
         for number in reversed(range(len(bins))):
             for peer, rows in bins[number].sends.items():
                 address = peer, number
-                dH_MF = arrived[address] if address in arrived else incoming.receive(address)
+                dH_MF = received[address] if address in received else incoming.receive(address)
                 with self.ledger.op(Op.COPY, tensor=TensorName.DH):
                     G_NF.index_add_(0, rows, dH_MF)
         with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.G):
             return G_NF.mul_(layer.H_NF > 0)
 
-    def _prepare_bins(
-        self, numbers: Iterable[int], step: Callable[[int], T], makes: TensorName
-    ) -> Iterator[tuple[int, T]]:
-        """Yield a step of each bin after gathering its inputs; with prefetch, while the previous bin is computed."""
-        each = (
-            self.thread.prefetch_each(numbers, step)
-            if self.thread
-            else ((i, partial(step, i)) for i in numbers)
-        )
-        for number, gathered in each:
+    def _gather_for_bins(
+        self, numbers: Iterable[int], gather: Callable[[int], Inputs], makes: TensorName
+    ) -> Iterator[tuple[int, Inputs]]:
+        """Yield each bin's number and the inputs of a step; with prefetch, gathered while the previous bin computes."""
+        if self.thread:
+            pending = self.thread.prefetch_each(numbers, gather)
+        else:
+            pending = ((number, partial(gather, number)) for number in numbers)
+        for number, wait in pending:
             with self.ledger.op(Op.COPY, tensor=makes):
-                compute = gathered()
-            yield number, compute
+                inputs = wait()
+            yield number, inputs

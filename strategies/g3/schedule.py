@@ -97,7 +97,7 @@ def build_schedule(
     )
     bin_list = bins_of_rank(own)
     needed, turns, sends = find_halo(ctx, blocks, own, bins_of_rank)
-    A_NK = _halo_columns(ctx, blocks, own, needed)
+    A_NK = _build_halo_matrix(ctx, blocks, own, needed)
     messages, first_bin = _build_messages(needed, transpose(A_NK), bin_list)
     bins = [
         Bin(
@@ -107,7 +107,7 @@ def build_schedule(
                 for peer, lists in sends.items()
                 if i in lists
             },
-            _find_needed_messages(rows_of_bin(A_NK, rows), messages),
+            _find_needed_messages(select_bin_rows(A_NK, rows), messages),
             [address for address, first in first_bin.items() if first == i],
         )
         for i, rows in enumerate(bin_list.parts)
@@ -160,17 +160,19 @@ def _find_needed_vertices(ctx: Context, rows: range, owner: range) -> Tensor:
 
 
 def _exchange_requests(
-    over: Axis, blocks: Sequence[range], needed: VertexLists, own: Tensor
+    over: Axis, blocks: Sequence[range], needed: VertexLists, bin_and_turn: Tensor
 ) -> tuple[VertexLists, VertexLists]:
-    """Return the vertices that each peer requests, and its answers (bin and turn) to this rank's requests."""
+    """Return the vertices that each peer requests, and its answers to this rank's requests.
+
+    `bin_and_turn` has this rank's answer for each of its vertices.
+    """
     counts = [len(needed.get(rank, ())) for rank in range(len(blocks))]
-    named = [vertices + blocks[peer].start for peer, vertices in needed.items()]
-    requests = request_rows(
-        over, blocks, torch.cat([*named, own[:0, 0]]).to(over.device), counts, others=tuple
-    )
+    vertices = [numbers + blocks[peer].start for peer, numbers in needed.items()]
+    wanted = torch.cat([*vertices, bin_and_turn[:0, 0]]).to(over.device)
+    requests = request_rows(over, blocks, wanted, counts, others=tuple)
     requested = requests.requested.cpu()
-    leaving = own[requested].to(over.device)
-    answers = requests.exchange_and_merge(leaving, leaving[:0], TensorName.INDEX).cpu()
+    own_answers = bin_and_turn[requested].to(over.device)
+    answers = requests.exchange_and_merge(own_answers, own_answers[:0], TensorName.INDEX).cpu()
     return dict(enumerate(requested.split(requests.send_counts))), dict(enumerate(answers.split(counts)))
 
 
@@ -204,19 +206,19 @@ def _exchange_return_turns(
         tensor=TensorName.INDEX,
     )
     returns: dict[Address, int] = {}
-    for peer, turns in arrived.items():
-        if turns.is_meta:
-            turns = _return_turns_by_graph(ctx, blocks[peer], blocks[own], bins_of_rank(peer), sends[peer])  # noqa: PLW2901
-        returns |= {
-            (peer, number): int(turn) for number, turn in zip(sorted(sends[peer]), turns, strict=True)
-        }
+    for peer, received in arrived.items():
+        turns = received
+        if received.is_meta:
+            turns = _find_return_turns(ctx, blocks[peer], blocks[own], bins_of_rank(peer), sends[peer])
+        for number, turn in zip(sorted(sends[peer]), turns, strict=True):
+            returns[peer, number] = int(turn)
     return returns
 
 
-def _return_turns_by_graph(
+def _find_return_turns(
     ctx: Context, rows: range, owner: range, bin_list: BinList, needed: VertexLists
 ) -> Tensor:
-    """Return the turns in which the rank of `rows` returns gradients to the owner, for each bin in `needed`."""
+    """Find in the graph the turns in which the rank of `rows` returns gradients to the owner, by bin in `needed`."""
     A, last = ctx.blocks.host_adjacency(rows, owner), len(bin_list.parts) - 1
     if A.col.is_meta:
         return torch.full((len(needed),), last)
@@ -228,7 +230,9 @@ def _return_turns_by_graph(
 # The matrix at the halo, and the messages as ranges of its columns.
 
 
-def _halo_columns(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping[Address, Tensor]) -> Csr:
+def _build_halo_matrix(
+    ctx: Context, blocks: Sequence[range], own: int, needed: Mapping[Address, Tensor]
+) -> Csr:
     """Return A_NK: A at the vertices of other ranks, without empty columns, in the order of the messages."""
     owners = sorted({peer for peer, _ in needed})
     pieces = [drop_empty_columns(ctx.blocks.host_adjacency(blocks[own], blocks[peer])) for peer in owners]
@@ -271,7 +275,7 @@ def _find_needed_messages(A_BK: Csr, messages: Mapping[Address, Message]) -> lis
     return [addresses[place] for place in hit]
 
 
-def rows_of_bin(A: Csr, rows: Tensor) -> Csr:
+def select_bin_rows(A: Csr, rows: Tensor) -> Csr:
     """Select the rows of a bin; with shapes only, they have an even share of the nonzeros."""
     if not A.col.is_meta:
         return select_rows(A, rows)
@@ -279,7 +283,7 @@ def rows_of_bin(A: Csr, rows: Tensor) -> Csr:
     return Csr(A.rowptr.new_empty(len(rows) + 1), A.col.new_empty(nnz), A.val.new_empty(nnz), A.cols)
 
 
-def rows_between(A: Csr, rows: range, entries: range) -> Csr:
+def slice_rows(A: Csr, rows: range, entries: range) -> Csr:
     """Return consecutive rows of A, whose nonzeros are `entries`."""
     rowptr = A.rowptr[rows.start : rows.stop + 1] - entries.start
     inside = slice(entries.start, entries.stop)
