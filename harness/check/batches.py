@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from harness.check.case import Case
-from harness.check.laws import Finding, finding
+from harness.check.laws import Finding, report_finding
 from harness.check.mismatch import Mismatch
-from harness.check.reference import Multiplier, matrix_of
+from harness.check.reference import Multiplier, dense_model_matrix
 from harness.graph.averaged import select_adjacency
 from harness.kernels import to_scipy
 from harness.kernels.random import Purpose, integers
@@ -16,30 +16,30 @@ from harness.store.memory_store import MemoryStore
 from harness.strategy import Promise, Strategy
 from harness.strategy.counts import find_targets
 
-# The matrices that a strategy multiplies by in a training step: serial training uses the same matrices, and the kit
-# tests their mean. A strategy numbers vertices in the order of its dataset, serial training as in the given graph.
+# Serial training uses the matrices that a strategy multiplies by in each training step, and the kit tests their mean. A
+# strategy numbers vertices in the order of its dataset, serial training in the order of the given graph.
 
 STEPS = 400
 DEVIATIONS = 5.0
-"""The largest deviation of a mean over the steps: one normal number in two million is further off."""
+"""The largest accepted deviation of a mean over the steps. A normal number exceeds it once in two million draws."""
 
 
-def multiplier_of(case: Case) -> Multiplier | None:
-    """The matrices of a case's training steps: A if the strategy is exact, None if no matrix describes a step."""
+def find_multiplier(case: Case) -> Multiplier | None:
+    """Return the matrices of a case's training steps: A for an exact strategy, None if no matrix describes a step."""
     strategy = case.strategy()
     if strategy.effective_promise is Promise.EXACT:
-        return _itself
+        return _use_adjacency
     order = case.store().orders.cols(0)
     if strategy.effective_adjacency(torch.eye(case.vertices), 0, 0) is None:
         return None
-    return partial(_in_order, strategy, order)
+    return partial(_multiply_in_order, strategy, order)
 
 
-def _itself(A: Tensor, _layer: int, _step: int | None) -> Tensor:
+def _use_adjacency(A: Tensor, _layer: int, _step: int | None) -> Tensor:
     return A
 
 
-def _in_order(strategy: Strategy, order: Tensor, A: Tensor, layer: int, step: int | None) -> Tensor:
+def _multiply_in_order(strategy: Strategy, order: Tensor, A: Tensor, layer: int, step: int | None) -> Tensor:
     ordered = strategy.effective_adjacency(A[order][:, order], layer, step)
     assert ordered is not None
     matrix = torch.empty_like(ordered)
@@ -47,13 +47,13 @@ def _in_order(strategy: Strategy, order: Tensor, A: Tensor, layer: int, step: in
     return matrix
 
 
-def unbiased(case: Case, multiplier: Multiplier | None) -> Finding:
-    """The mean of weighted row sums over many steps must be that of A; the error is given in standard deviations.
+def check_unbiased_layers(case: Case, multiplier: Multiplier | None) -> Finding:
+    """Check that the mean of weighted row sums over many steps is the row sum of A, within some standard deviations.
 
-    Layers are tested separately: a layer without sampling, such as a precomputed first layer, proves nothing of others.
+    Layers are tested separately, because a layer without sampling, such as a precomputed first layer, hides others.
     """
-    assert multiplier is not None, "an estimator says what it multiplies by"
-    A = matrix_of(case.spec.model.kind, MemoryStore(case.graph()))
+    assert multiplier is not None, "an estimator must define `effective_adjacency`"
+    A = dense_model_matrix(case.spec.model.kind, MemoryStore(case.graph()))
     weight = torch.linspace(1, 2, case.vertices, dtype=A.dtype)
     drawn = torch.stack(
         [
@@ -75,23 +75,24 @@ def unbiased(case: Case, multiplier: Multiplier | None) -> Finding:
         f"{float(exact[row]):.6g}",
         f"{float(drawn.mean(dim=0)[layer, row]):.6g} ({deviation}, allowed are {DEVIATIONS:g})",
     )
-    return finding("unbiased", case, [wrong] if largest > DEVIATIONS else [], deviation)
+    return report_finding("unbiased", case, [wrong] if largest > DEVIATIONS else [], deviation)
 
 
 HALVES = 8
 
 
-def _random_halves(count: int) -> Tensor:
-    """A one in each of some rows for a random half of so many things."""
+def _draw_random_halves(count: int) -> Tensor:
+    """Return HALVES rows, each with ones for a random half of `count` columns and zeros elsewhere."""
     return integers(1, Purpose.TEST, range(HALVES * count), high=2).view(HALVES, -1).double()
 
 
-def unbiased_messages(case: Case) -> Finding:
-    """The mean of the rows that arrive over many steps must be the rows that were sent; and the variance bounded.
+def check_unbiased_messages(case: Case) -> Finding:
+    """Check that the mean of received rows over many steps equals the sent rows, and that the variance is bounded.
 
-    Errors count in units of the largest deviation that is allowed for a number. Each number is tested by itself; then
-    random halves of all numbers by their own spread, which finds a small bias of all. A number that cannot vary, as one
-    of a row of equal numbers, must arrive as it is. The probe has such a row, and a row with one number far off.
+    Errors are measured in units of the largest deviation that is allowed for a number. Each number is tested alone;
+    then sums over random halves of all numbers are tested by their spread, which finds a small bias that all numbers
+    share. A number in a row of equal numbers cannot vary and must arrive unchanged. The test has such a row, and a row
+    with an outlier.
     """
     strategy = case.strategy()
     rows = integers(2, Purpose.TEST, range(12 * 10), high=1 << 20).view(12, 10).double() / (1 << 20) - 0.5
@@ -102,7 +103,7 @@ def unbiased_messages(case: Case) -> Finding:
     units = torch.where(bounds > 0, bounds.sqrt(), 1e-12)
     errors = ((numbers - rows) / units).flatten(1)
     each = errors.mean(dim=0).abs() * STEPS**0.5
-    halves = errors @ _random_halves(rows.numel()).T
+    halves = errors @ _draw_random_halves(rows.numel()).T
     together = halves.mean(dim=0).abs() / (halves.std(dim=0) / STEPS**0.5).clamp(min=1e-12)
     worst = max(float(each.max()), float(together.max()))
     place = divmod(int(each.argmax()), rows.shape[1])
@@ -116,22 +117,22 @@ def unbiased_messages(case: Case) -> Finding:
         place = divmod(int(excess.argmax()), rows.shape[1])
         most, seen = f"{float(bounds[place]):.6g} or less", float(numbers.var(dim=0, correction=0)[place])
         wrong.append(Mismatch(None, f"the variance over {STEPS} steps", f"element {place}", most, seen))
-    return finding("messages are unbiased", case, wrong, f"{deviation}, variances within their bound")
+    return report_finding("messages are unbiased", case, wrong, f"{deviation}, variances within their bound")
 
 
-def unbiased_batches(case: Case) -> Finding:
-    """The errors of row sums of the first layer's matrices, added up over a mini-batch, must have mean zero over steps.
+def check_unbiased_batches(case: Case) -> Finding:
+    """Check that the errors of row sums of the first layer's matrices, summed over a mini-batch, have mean zero.
 
-    The mean is zero for any set of vertices. The test takes several random halves of all vertices, and gives the worst
-    error in standard deviations. A single row would not do: a row that is seldom sampled has no spread.
+    The mean over steps is zero for any set of vertices. The test uses random halves of all vertices, and reports the
+    largest error in standard deviations. Single rows would not work, because a rarely sampled row has no spread.
     """
     strategy, store = case.strategy(), case.store()
     everyone, kind = range(store.n), case.spec.model.kind
     A = select_adjacency(store, kind).adjacency(everyone, everyone)
     targets = find_targets(store, "corrected")
     weight = torch.linspace(1, 2, store.n, dtype=torch.float64)
-    exact = matrix_of(kind, store) @ weight
-    halves = _random_halves(store.n)
+    exact = dense_model_matrix(kind, store) @ weight
+    halves = _draw_random_halves(store.n)
     missed = torch.empty(STEPS, HALVES, dtype=torch.float64)
     for step in range(STEPS):
         batch = strategy.mini_batch(step, 0, A, targets)
@@ -151,4 +152,6 @@ def unbiased_batches(case: Case) -> Finding:
         "0",
         f"{float(mean[worst]):.3g} ({deviation}, allowed are {DEVIATIONS:g})",
     )
-    return finding("unbiased", case, [wrong] if float(deviations[worst]) > DEVIATIONS else [], deviation)
+    return report_finding(
+        "unbiased", case, [wrong] if float(deviations[worst]) > DEVIATIONS else [], deviation
+    )

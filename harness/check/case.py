@@ -50,7 +50,7 @@ FEATURES, CLASSES = 13, 7
 DEGREE = 4
 
 
-def check_graph(
+def make_check_graph(
     vertices: int,
     *,
     directed: bool = True,
@@ -85,7 +85,7 @@ def _edges(vertices: int, seed: int) -> RawGraph:
 
 
 def _weights(edges: int, weights: Weighting, seed: int) -> EdgeWeights:
-    """Weights far from 1: a tenth of them 0 and, where A is raw, half of the others negative and all of them small."""
+    """Return weights far from 1. A tenth are 0; raw weights are small, and half of the others are negative."""
     drawn = uniform_rectangle(seed, Purpose.TEST, range(edges), range(1), 1)[:, 0].double().numpy()
     weight = np.where(drawn < 0.1, 0.0, 3 * drawn)
     return weight if weights == "normalised" else (weight - 1.5 * (weight > 0)) / DEGREE
@@ -101,8 +101,8 @@ class Case:
     directed: bool = True
     task: LabelTask = "single-label"
     weights: Weighting | None = None
-    again: bool = False
-    """Whether to train twice: the second training, with collectives composed of rounds, must give the same bits."""
+    train_twice: bool = False
+    """True to train twice; the second training, with collectives composed of rounds, must give the same bits."""
 
     @property
     def description(self) -> str:
@@ -118,7 +118,7 @@ class Case:
         )
 
     def graph(self) -> Graph:
-        return check_graph(self.vertices, directed=self.directed, task=self.task, weights=self.weights)
+        return make_check_graph(self.vertices, directed=self.directed, task=self.task, weights=self.weights)
 
     def store(self) -> MemoryStore:
         """Return the graph in the order of the spec."""
@@ -175,7 +175,7 @@ def train_rank(
     for deterministic operations.
     """
     device = engine.select_device(Engine(case.spec.machine.engine), engine.rank())
-    asked = prefer_determinism() if case.again and is_gpu(device) else nullcontext(set[str]())
+    asked = prefer_determinism() if case.train_twice and is_gpu(device) else nullcontext(set[str]())
     with asked as unordered:
         result = _train_rank(case, epochs, device, composed_from, chosen)
     return replace(result, unordered=unordered)
@@ -224,13 +224,13 @@ NEARBY = 1e-6
 """The distance to the weights whose losses are compared: its square and the rounding of a loss are far below 1e-9."""
 
 
-def direction(number: int, piece: Piece) -> Tensor:
-    """Return a piece of a matrix of random signs: the direction in which weight `number` is moved."""
+def draw_direction(number: int, piece: Piece) -> Tensor:
+    """Draw a piece of a matrix of random signs: the direction in which weight `number` is moved."""
     drawn = uniform_rectangle(number, Purpose.TEST, piece.rows, piece.cols, piece.cols.stop)
     return torch.where(drawn < 0.5, -1.0, 1.0).double()
 
 
-def nearby_losses(case: Case) -> list[float]:
+def compute_nearby_losses(case: Case) -> list[float]:
     """Return the losses of first epochs that start with one weight moved in either direction, for each weight.
 
     Called on every rank of a world.
@@ -243,7 +243,7 @@ def nearby_losses(case: Case) -> list[float]:
         for distance in (NEARBY, -NEARBY):
             trainer = Trainer(strategy, grid, case.store())
             with torch.no_grad():
-                trainer.weights[number].add_(distance * direction(number, piece).to(device))
+                trainer.weights[number].add_(distance * draw_direction(number, piece).to(device))
             losses.append(trainer.epoch().loss.item())
             grid.drain()
     return losses

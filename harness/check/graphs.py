@@ -52,7 +52,9 @@ def compare_graph(case: Case, epochs: int = 6) -> GraphComparison:
     return GraphComparison(
         same_losses=all(torch.equal(one.losses, other.losses) for one, other in pairs),
         same_parameters=all(map(torch.equal, plain.tensors, graph.tensors)),
-        same_amounts=all(_amounts(one.entries) == _amounts(other.entries) for one, other in pairs),
+        same_amounts=all(
+            _without_times(one.entries) == _without_times(other.entries) for one, other in pairs
+        ),
         seconds=median(epoch.seconds for epoch in plain.epochs[ORDINARY_EPOCHS:]),
         graph_seconds=median(epoch.seconds for epoch in replayed),
         unaccounted=max(
@@ -89,5 +91,5 @@ def _train(case: Case, epochs: int, *, graph: bool) -> _Trained:
     return _Trained(done, tensors)
 
 
-def _amounts(entries: Mapping[Key, Amounts]) -> dict[Key, Amounts]:
+def _without_times(entries: Mapping[Key, Amounts]) -> dict[Key, Amounts]:
     return {key: replace(amounts, seconds=0.0, in_flight_seconds=0.0) for key, amounts in entries.items()}

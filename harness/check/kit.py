@@ -11,20 +11,25 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from harness.check.batches import multiplier_of, unbiased, unbiased_batches, unbiased_messages
-from harness.check.case import Case, RankResult, nearby_losses, train_rank
+from harness.check.batches import (
+    check_unbiased_batches,
+    check_unbiased_layers,
+    check_unbiased_messages,
+    find_multiplier,
+)
+from harness.check.case import Case, RankResult, compute_nearby_losses, train_rank
 from harness.check.laws import (
     Finding,
-    adds_up,
-    broken,
-    equal_to_differences,
-    equal_to_formula,
-    equal_to_replay,
-    equal_to_serial,
-    memory_equal_to_formula,
-    no_fewer_than_least,
-    repeats,
-    rounded,
+    check_gradient_slopes,
+    check_ledger_sums,
+    check_memory,
+    check_repeatable,
+    check_replay,
+    check_serial,
+    check_wire_rounding,
+    check_words,
+    check_words_bound,
+    report_broken,
 )
 from harness.check.mismatch import Mismatch
 from harness.check.reference import Trained, train_densely
@@ -63,7 +68,7 @@ TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
 """Plain SGD: Adam would hide a gradient that is off by a constant factor."""
 RECOMPUTED = TRAINING.model_copy(update={"recompute": True})
 REPEATED, UNBIASED = COSTLY = ("same seed, same bits", "unbiased")
-"""Laws that need a second training, or hundreds of samples drawn on the host."""
+"""The laws that need a second training, or hundreds of samples on the host."""
 
 
 def check(
@@ -141,7 +146,7 @@ def _count_split_axes(grid: dict[AxisName, int]) -> int:
 def _make_case_with_params(name: str, small: dict[AxisName, int], params: dict[str, Any]) -> Case:
     choices = ", ".join(f"{key} = {value}" for key, value in params.items())
     strategy = StrategyChoice(name=name, params=params)
-    return replace(make_case(name, small, choices, strategy=strategy), again=True)
+    return replace(make_case(name, small, choices, strategy=strategy), train_twice=True)
 
 
 def _add_undirected(case: Case) -> Iterator[Case]:
@@ -150,8 +155,8 @@ def _add_undirected(case: Case) -> Iterator[Case]:
     Then A is symmetric although a rank's block of it need not be.
     """
     yield case
-    if (strategy := _admit_or_none(case)) and not strategy.mini_batches and multiplier_of(case) is None:
-        yield replace(case, name=f"{case.name}, undirected", directed=False, again=False)
+    if (strategy := _admit_or_none(case)) and not strategy.mini_batches and find_multiplier(case) is None:
+        yield replace(case, name=f"{case.name}, undirected", directed=False, train_twice=False)
 
 
 PECULIARITIES: list[dict[str, Any]] = [
@@ -168,7 +173,7 @@ def _combine_peculiarities(name: str, strategy: type[Strategy], small: dict[Axis
         model = (WHOLE if strategy.has_model_parts else MODEL).model_copy(update={"layers": 4, "kind": kind})
         accepted, refused = _accumulate(name, small, model, PECULIARITIES)
         what = ", ".join(["every part" if strategy.has_model_parts else "four layers", *(list(accepted)[1:])])
-        yield replace(make_case(name, small, f"{kind}: {what}", **accepted), again=True)
+        yield replace(make_case(name, small, f"{kind}: {what}", **accepted), train_twice=True)
         if strategy.has_model_parts:
             bare = MODEL.model_copy(update={"layers": 4, "kind": kind})
             accepted, _ = _accumulate(name, small, bare, refused)
@@ -180,14 +185,14 @@ def _combine_peculiarities(name: str, strategy: type[Strategy], small: dict[Axis
     yield from _make_recomputed(name, strategy, small)
     choices = list_choices(strategy)
     for wire in choices.pop("wire", []):  # separately: rounded numbers are only close to serial training
-        yield replace(_make_case_with_params(name, small, {"wire": wire}), again=False)
+        yield replace(_make_case_with_params(name, small, {"wire": wire}), train_twice=False)
     while any(choices.values()):
         together: dict[str, Any] = {}
         for key, values in choices.items():
-            if values and (
-                not together
-                or _admit_or_none(_make_case_with_params(name, small, together | {key: values[0]}))
-            ):
+            if not values:
+                continue
+            combined = _make_case_with_params(name, small, together | {key: values[0]})
+            if not together or _admit_or_none(combined):
                 together[key] = values.pop(0)
         yield from _add_undirected(_make_case_with_params(name, small, together))
 
@@ -230,7 +235,7 @@ def _separate_peculiarities(
     yield make_case(name, small, "combine first", model=MODEL.model_copy(update={"order": "combine_first"}))
     yield make_case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
     yield replace(
-        make_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), again=True
+        make_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), train_twice=True
     )
     for kind in strategy.models[1:]:
         model = MODEL.model_copy(update={"kind": kind})
@@ -341,41 +346,47 @@ def check_case(
     try:
         ranks: list[RankResult] = run(case.spec.ranks, train_rank, case, EPOCHS)
     except Exception as error:
-        yield broken(
+        yield report_broken(
             "trains",
             case,
             [Mismatch(None, f"training {EPOCHS} epochs", "", "no error", _describe_error(error))],
         )
         return
     if serial := _train_serially(case, strategy):
-        yield from equal_to_serial(case, ranks, serial)
+        yield from check_serial(case, ranks, serial)
     elif not strategy.rounding:
-        yield equal_to_differences(case, ranks, run(case.spec.ranks, nearby_losses, case)[0])
+        yield check_gradient_slopes(case, ranks, run(case.spec.ranks, compute_nearby_losses, case)[0])
     if UNBIASED not in known:
         yield from _check_samples(case, strategy)
-    yield equal_to_formula(case, ranks)
-    yield no_fewer_than_least(case, ranks)
+    yield check_words(case, ranks)
+    yield check_words_bound(case, ranks)
     if strategy.wire:
-        yield rounded(case, ranks)
-    yield adds_up(case, ranks)
-    yield memory_equal_to_formula(case, ranks)
-    yield from equal_to_replay(case, ranks, replayed)
-    if case.again and REPEATED not in known:
+        yield check_wire_rounding(case, ranks)
+    yield check_ledger_sums(case, ranks)
+    yield check_memory(case, ranks)
+    yield from check_replay(case, ranks, replayed)
+    if case.train_twice and REPEATED not in known:
         composed_from = 0 if case.spec.machine.engine == "gloo" else None
         chosen = [rank.chosen for rank in ranks]
-        yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS, composed_from, chosen))
+        yield check_repeatable(
+            case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS, composed_from, chosen)
+        )
 
 
 def _check_samples(case: Case, strategy: Strategy) -> Iterator[Finding]:
     """Check that samples are unbiased, if the strategy promises it."""
     if strategy.effective_promise == "estimator" and not strategy.mini_batches:
         drawn_messages = strategy.transmit_rows(torch.zeros(1, 1), 0) is not None
-        yield unbiased_messages(case) if drawn_messages else unbiased(case, multiplier_of(case))
+        yield (
+            check_unbiased_messages(case)
+            if drawn_messages
+            else check_unbiased_layers(case, find_multiplier(case))
+        )
     unbiased_ones = strategy.mini_batches and strategy.effective_promise == "estimator" and not strategy.wire
     if unbiased_ones and (
-        case.again or case.weights or case.spec.strategy.params or case.spec.model.kind != "gcn"
+        case.train_twice or case.weights or case.spec.strategy.params or case.spec.model.kind != "gcn"
     ):
-        yield unbiased_batches(case)
+        yield check_unbiased_batches(case)
 
 
 def _describe_error(error: Exception) -> str:
@@ -389,9 +400,9 @@ def _train_serially(case: Case, strategy: Strategy) -> Trained | None:
     """Run the dense training that a strategy must equal, on the same samples. None if no matrix describes a step."""
     if strategy.mini_batches:  # they number vertices in the order of the store
         return train_densely(strategy, case.store(), EPOCHS)
-    if multiplier := multiplier_of(case):
+    if multiplier := find_multiplier(case):
         serial = train_densely(strategy, MemoryStore(case.graph()), EPOCHS, multiplier)
-        return serial.ordered(case.store().orders)
+        return serial.reorder(case.store().orders)
     return None
 
 
@@ -427,4 +438,4 @@ def _check_refusal(case: Case) -> Finding:
     except UserError as refusal:
         return Finding("refused with a reason", case.name, True, str(refusal))
     ready = Mismatch(None, "before training", "", "a refusal with its reason", "a strategy that is ready")
-    return broken("refused with a reason", case, [ready])
+    return report_broken("refused with a reason", case, [ready])

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from harness.check.account import Sent
-from harness.check.case import NEARBY, Case, RankResult, direction
-from harness.check.mismatch import Mismatch, compare_losses, compare_tensors, locate_strategy, summary
+from harness.check.case import NEARBY, Case, RankResult, draw_direction
+from harness.check.mismatch import Mismatch, compare_losses, compare_tensors, locate_strategy, summarize
 from harness.check.reference import Trained
 from harness.comm.axis import ROUNDED
 from harness.graph.blocks import Blocks
@@ -66,8 +66,8 @@ TOLERANCE = 1e-12
 """The limit of ||x - y|| / ||y|| in double precision. Correct strategies stay below 1e-14."""
 
 DIFFERENCE = 1e-3
-"""The limit of the error of a derivative, as a share of the gradient's norm. Correct strategies stay below 1e-7.
-The rest leaves room for a ReLU that the moved weight turns on or off."""
+"""The limit of the error of a derivative, relative to the gradient's norm. Correct strategies stay below 1e-7, unless
+the moved weight turns a ReLU on or off."""
 
 ROUNDINGS = 8
 """The limit for strategies that round messages, as a multiple of one rounding error."""
@@ -91,43 +91,43 @@ class Finding:
 
 
 LOOK = {
-    "losses equal serial": "the set of `operators`: in epoch 0 the forward pass and the loss, a mean over the training "
-    "vertices of all ranks; in a later epoch the gradients of the epochs before",
-    "losses near serial": "the set of `operators`: the forward pass, and which numbers travel rounded",
-    "gradients equal serial": "the set of `operators`: the backward pass at this tensor, and what is summed over which "
-    "axis; A^T where A is",
-    "gradients equal differences": "the set of `operators`: the backward pass at this tensor, and what is summed over "
-    "which axis; A^T where A is",
-    "parameters equal serial": "the set of `operators`: what differs from step to step, in `for_step` or "
+    "losses equal serial": "the class of `operators`: in epoch 0, the forward pass and the loss, which is a mean over "
+    "the training vertices of all ranks; in a later epoch, the gradients of earlier epochs",
+    "losses near serial": "the class of `operators`: the forward pass, and which tensors are sent in a narrower dtype",
+    "gradients equal serial": "the class of `operators`: the backward pass of this tensor, the axes over which it "
+    "sums, and A^T instead of A",
+    "gradients equal differences": "the class of `operators`: the backward pass of this tensor, the axes over which it "
+    "sums, and A^T instead of A",
+    "parameters equal serial": "the class of `operators`: what differs between steps, in `for_step` or "
     "`reduce_gradients`, and sums of gradients",
-    "outputs equal serial": "the set of `operators` that is made for the whole graph, with which the harness evaluates",
-    "answers equal serial": "the set of `operators`: its `evaluate`, and the labels of every split",
-    "words equal the formula": "`words`, and the call that the ledger has under this key",
-    "words reach the bound": "`words_lower_bound`, which is not a bound, or `owners_compute`",
-    "messages are rounded": "tensors in `harness.comm.axis.ROUNDED` that travel packed, or in a type of their own",
-    "memory equals the formula": "`memory`, and what the operators take from the context or hand to it",
+    "outputs equal serial": "the class of `operators`: its operators for the whole graph, which evaluate",
+    "answers equal serial": "the class of `operators`: its `evaluate`, and the labels of every split",
+    "words equal the formula": "`words`, and the call that the ledger records under this key",
+    "words reach the bound": "`words_lower_bound`, which is too high, or `is_owner_computes`",
+    "messages are rounded": "tensors in `harness.comm.axis.ROUNDED` that are sent packed, or in another dtype",
+    "memory equals the formula": "`memory`, and the tensors that the operators hold in the context's memory",
     "equal to its replay": "code that depends on values or on the device (docs/add-a-strategy.md, end of steps)",
     "memory equals the replay": "sizes that depend on values or on the device (docs/add-a-strategy.md, end of steps)",
     "entries add up to the epoch": "calls and kernels outside the ledger's phases and scopes",
-    "same seed, same bits": "random numbers that are no function of seed, group and step; sums in order of arrival",
-    "trains": "the set of `operators`: where replicas differ, a sum over ranks is lost, in "
-    "`reduce_gradients` or in the backward pass of this weight; otherwise the line of code at the end of the trace",
+    "same seed, same bits": "random numbers that depend on more than seed, group and step; sums in order of arrival",
+    "trains": "the class of `operators`: if replicas differ, a missing sum over ranks, in `reduce_gradients` or in the "
+    "backward pass of this weight; otherwise, the last line of the traceback",
     "unbiased": "`mini_batch` or `effective_adjacency`: sampled entries are scaled by one over their probability",
-    "messages are unbiased": "`transmit_rows`: the rounding of the rows that travel",
+    "messages are unbiased": "`transmit_rows`: the rounding of the rows that are sent",
     "refused with a reason": "`refuse` and `grids`",
 }
 """Which parts of a strategy to look at if a law is broken (docs/add-a-strategy.md)."""
 
 
-def finding(law: str, case: Case, wrong: Sequence[Mismatch], right: str) -> Finding:
-    """Return the finding of a law, which holds if nothing is wrong. `right` describes the margin."""
-    return broken(law, case, wrong) if wrong else Finding(law, case.name, True, right)
+def report_finding(law: str, case: Case, wrong: Sequence[Mismatch], margin: str) -> Finding:
+    """Return the finding of a law, which holds without mismatches. `margin` describes by how much it holds."""
+    return report_broken(law, case, wrong) if wrong else Finding(law, case.name, True, margin)
 
 
-def broken(law: str, case: Case, wrong: Sequence[Mismatch]) -> Finding:
+def report_broken(law: str, case: Case, wrong: Sequence[Mismatch]) -> Finding:
     """Return the finding of a broken law, with the complete case and where to look for the cause."""
     look = f"{locate_strategy(load_strategy(case.spec.strategy.name), LOOK[law])}: {LOOK[law]}"
-    detail = f"{case.description}: {summary(wrong)}"
+    detail = f"{case.description}: {summarize(wrong)}"
     return Finding(law, case.name, False, detail, look, case.description, wrong)
 
 
@@ -143,30 +143,33 @@ class Compared(NamedTuple):
     """The tensor's first row and column in the whole matrix."""
 
 
-def equal_to_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) -> list[Finding]:
+def check_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) -> list[Finding]:
     """Check that losses, first gradients, last parameters and outputs equal the pieces of serial training."""
     strategy = case.strategy()
     if strategy.rounding:
-        return [_near_serial(case, ranks, serial, strategy.rounding)]
-    wrong, worst = _wrong_losses(ranks, serial, TOLERANCE)
+        return [_check_near_serial(case, ranks, serial, strategy.rounding)]
+    wrong, worst = _find_wrong_losses(ranks, serial, TOLERANCE)
     errors = {"losses equal serial": worst}
     mismatches: dict[str, list[Mismatch]] = {"losses equal serial": wrong}
     for number, rank in enumerate(ranks):
-        for law, when, what, mine, theirs, start in _compared(strategy, number, rank, serial):
-            error = _distance(mine, theirs)
+        for law, when, what, mine, theirs, start in _list_compared(strategy, number, rank, serial):
+            error = _relative_error(mine, theirs)
             errors[law] = max(errors.get(law, 0.0), error)
             if error > TOLERANCE:
                 where = number, when, what
                 mismatches.setdefault(law, []).append(compare_tensors(where, theirs, mine, TOLERANCE, start))
     answers = ", ".join(f"{name} {hits.correct}/{hits.total}" for name, hits in serial.hits.items())
     return [
-        *(finding(law, case, mismatches.get(law, []), f"{error:.0e}") for law, error in errors.items()),
-        finding("answers equal serial", case, _wrong_answers(ranks, serial), answers),
+        *(
+            report_finding(law, case, mismatches.get(law, []), f"{error:.0e}")
+            for law, error in errors.items()
+        ),
+        report_finding("answers equal serial", case, _find_wrong_answers(ranks, serial), answers),
     ]
 
 
-def _compared(strategy: Strategy, number: int, rank: RankResult, serial: Trained) -> Iterator[Compared]:
-    """Return the tensors in the order in which an error spreads: from the last layer to the first, then by step."""
+def _list_compared(strategy: Strategy, number: int, rank: RankResult, serial: Trained) -> Iterator[Compared]:
+    """Yield the tensors in the order in which an error spreads: from the last layer to the first, then by step."""
     last = len(serial.losses) - 1
     pieces = strategy.parameter_pieces(number)
     names = [*map(str, strategy.weights), "the input features"][: len(pieces)]
@@ -174,22 +177,24 @@ def _compared(strategy: Strategy, number: int, rank: RankResult, serial: Trained
         list(zip(names, pieces, rank.gradients, serial.gradients, strict=True))
     ):
         what = f"the gradient of {name}"
-        yield Compared("gradients equal serial", "epoch 0", what, mine, _part(whole, piece), _start(piece))
+        yield Compared(
+            "gradients equal serial", "epoch 0", what, mine, _select_piece(whole, piece), _piece_start(piece)
+        )
     for name, piece, mine, whole in zip(names, pieces, rank.parameters, serial.parameters, strict=True):
-        when, serial_part = f"after epoch {last}", _part(whole, piece)
-        yield Compared("parameters equal serial", when, name, mine, serial_part, _start(piece))
+        when, serial_part = f"after epoch {last}", _select_piece(whole, piece)
+        yield Compared("parameters equal serial", when, name, mine, serial_part, _piece_start(piece))
     piece = strategy.output_piece(rank.at)
     yield Compared(
         "outputs equal serial",
         f"after epoch {last}",
         "the output",
         rank.output,
-        _part(serial.output, piece),
-        _start(piece),
+        _select_piece(serial.output, piece),
+        _piece_start(piece),
     )
 
 
-def _wrong_answers(ranks: Sequence[RankResult], serial: Trained) -> list[Mismatch]:
+def _find_wrong_answers(ranks: Sequence[RankResult], serial: Trained) -> list[Mismatch]:
     when = f"after epoch {len(serial.losses) - 1}"
     return [
         Mismatch(
@@ -205,41 +210,41 @@ def _wrong_answers(ranks: Sequence[RankResult], serial: Trained) -> list[Mismatc
     ]
 
 
-def _near_serial(case: Case, ranks: Sequence[RankResult], serial: Trained, rounding: float) -> Finding:
+def _check_near_serial(case: Case, ranks: Sequence[RankResult], serial: Trained, rounding: float) -> Finding:
     """Check that losses are nearly the same with rounded messages. The drift of weights depends on the training."""
-    wrong, worst = _wrong_losses(ranks, serial, ROUNDINGS * rounding)
-    return finding("losses near serial", case, wrong, f"{worst:.0e}, rounded by {rounding:.0e}")
+    wrong, worst = _find_wrong_losses(ranks, serial, ROUNDINGS * rounding)
+    return report_finding("losses near serial", case, wrong, f"{worst:.0e}, rounded by {rounding:.0e}")
 
 
-def equal_to_differences(case: Case, ranks: Sequence[RankResult], nearby: Sequence[float]) -> Finding:
-    """The first epoch's gradients are derivatives of its loss: the slope of the losses at weights to both sides.
+def check_gradient_slopes(case: Case, ranks: Sequence[RankResult], nearby: Sequence[float]) -> Finding:
+    """Check that the first epoch's gradients are derivatives of its loss, by central differences (`nearby`).
 
-    This holds whatever a strategy leaves out or takes from earlier epochs, of which the first has none.
+    This also holds for strategies that use stale rows, because the first epoch has no earlier one.
     """
     strategy, wrong, worst = case.strategy(), list[Mismatch](), 0.0
     pieces = [strategy.weight_pieces(number) for number in range(len(ranks))]
     for number, weight in enumerate(strategy.weights):
         gradient = torch.zeros(weight.shape, dtype=torch.float64)
-        for rank, of_rank in zip(ranks, pieces, strict=True):
-            _part(gradient, of_rank[number])[:] = rank.gradients[number]
+        for rank, rank_pieces in zip(ranks, pieces, strict=True):
+            _select_piece(gradient, rank_pieces[number])[:] = rank.gradients[number]
         ahead, behind = nearby[2 * number : 2 * number + 2]
         slope = (ahead - behind) / (2 * NEARBY)
-        got = float((gradient * direction(number, Piece(*map(range, weight.shape)))).sum())
+        got = float((gradient * draw_direction(number, Piece(*map(range, weight.shape)))).sum())
         error = abs(got - slope) / max(float(gradient.norm()), abs(slope), 1e-300)
         worst = max(worst, error)
         if not error <= DIFFERENCE:
-            what = f"the loss's slope along random signs of {weight}"
+            what = f"the slope of the loss along random signs of {weight}"
             allowed = f"{got:.6g} by the gradient (allowed are {DIFFERENCE:.0e} of its norm)"
             wrong.append(Mismatch(None, "epoch 0", what, f"{slope:.6g} by differences", allowed))
-    return finding("gradients equal differences", case, wrong, f"{worst:.0e}")
+    return report_finding("gradients equal differences", case, wrong, f"{worst:.0e}")
 
 
-def _wrong_losses(
+def _find_wrong_losses(
     ranks: Sequence[RankResult], serial: Trained, tolerance: float
 ) -> tuple[list[Mismatch], float]:
     """Return the mismatches beyond the tolerance, and the largest error."""
-    expected, every_rank = _numbers(serial.losses), [_numbers(rank.losses) for rank in ranks]
-    errors = [_distance(got, expected) for got in every_rank]
+    expected, every_rank = _to_tensor(serial.losses), [_to_tensor(rank.losses) for rank in ranks]
+    errors = [_relative_error(got, expected) for got in every_rank]
     wrong = [
         compare_losses(number, expected, got, tolerance)
         for number, (got, error) in enumerate(zip(every_rank, errors, strict=True))
@@ -248,17 +253,17 @@ def _wrong_losses(
     return wrong, max(errors)
 
 
-def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
+def check_words(case: Case, ranks: Sequence[RankResult]) -> Finding:
     """Check that the ledger's payload words equal the formula row by row on every rank."""
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     wrong = [
-        line for number, rank in enumerate(ranks) for line in _difference(strategy, counts, number, rank)
+        line for number, rank in enumerate(ranks) for line in _compare_words(strategy, counts, number, rank)
     ]
     total = sum(sent.words for rank in ranks for sent in rank.sent.values())
-    return finding("words equal the formula", case, wrong, f"{total:,.0f}")
+    return report_finding("words equal the formula", case, wrong, f"{total:,.0f}")
 
 
-def no_fewer_than_least(case: Case, ranks: Sequence[RankResult]) -> Finding:
+def check_words_bound(case: Case, ranks: Sequence[RankResult]) -> Finding:
     """Check that no rank receives fewer words than the lower bound for its kind of strategy."""
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     least = [strategy.words_lower_bound(rank.at, counts) for rank in ranks]
@@ -269,10 +274,10 @@ def no_fewer_than_least(case: Case, ranks: Sequence[RankResult]) -> Finding:
         if total < bound
     ]
     most = max(range(len(ranks)), key=words.__getitem__)
-    return finding("words reach the bound", case, wrong, f"{words[most]:,.0f} of {least[most]:,.0f}")
+    return report_finding("words reach the bound", case, wrong, f"{words[most]:,.0f} of {least[most]:,.0f}")
 
 
-def equal_to_replay(case: Case, ranks: Sequence[RankResult], replayed_ranks: Iterable[int]) -> list[Finding]:
+def check_replay(case: Case, ranks: Sequence[RankResult], replayed_ranks: Iterable[int]) -> list[Finding]:
     """Check that a replay on meta tensors has the same calls, products, waits and bytes in the same order."""
     strategy, store = case.strategy(), case.store()
     wrong, heavier, lines, count = list[Mismatch](), list[Mismatch](), 0, 0
@@ -284,25 +289,27 @@ def equal_to_replay(case: Case, ranks: Sequence[RankResult], replayed_ranks: Ite
         except Exception as error:
             raised = f"{type(error).__name__}: {error}"
             differs = Mismatch(number, "its replay", "", "the events of the run", raised)
-            return [broken("equal to its replay", case, [differs])]
-        wrong += _first_difference(number, rank.lines, outline_events(replayed.events))
-        heavier += _other_sizes(number, rank.persistent_bytes, replayed.persistent_bytes)
+            return [report_broken("equal to its replay", case, [differs])]
+        wrong += _find_first_difference(number, rank.lines, outline_events(replayed.events))
+        heavier += _compare_sizes(number, rank.persistent_bytes, replayed.persistent_bytes)
     return [
-        finding("equal to its replay", case, wrong, f"{lines:,} events"),
-        finding("memory equals the replay", case, heavier, f"{count} ranks"),
+        report_finding("equal to its replay", case, wrong, f"{lines:,} events"),
+        report_finding("memory equals the replay", case, heavier, f"{count} ranks"),
     ]
 
 
-def _first_difference(
+def _find_first_difference(
     number: int, run: Sequence[OutlineEvent], replayed: Sequence[OutlineEvent]
 ) -> list[Mismatch]:
     for place, (mine, theirs) in enumerate(zip_longest(run, replayed)):
         if mine != theirs:
-            return [Mismatch(number, "epoch 0", f"event {place}", _event(theirs), _event(mine))]
+            return [
+                Mismatch(number, "epoch 0", f"event {place}", _describe_event(theirs), _describe_event(mine))
+            ]
     return []
 
 
-def _event(line: OutlineEvent | None) -> str:
+def _describe_event(line: OutlineEvent | None) -> str:
     """Describe the key of an event and its nonzero numbers."""
     if line is None:
         return "no event"
@@ -315,19 +322,19 @@ def _event(line: OutlineEvent | None) -> str:
     return f"[{' '.join(at)}: {', '.join(numbers)}]"
 
 
-def memory_equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
+def check_memory(case: Case, ranks: Sequence[RankResult]) -> Finding:
     """Check that every rank holds the bytes of the strategy's formula, with nonzeros counted by scipy."""
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     wrong = [
         line
         for number, rank in enumerate(ranks)
-        for line in _other_sizes(number, rank.persistent_bytes, strategy.memory(rank.at, counts))
+        for line in _compare_sizes(number, rank.persistent_bytes, strategy.memory(rank.at, counts))
     ]
     total = sum(sum(rank.persistent_bytes.values()) for rank in ranks)
-    return finding("memory equals the formula", case, wrong, f"{total:,} bytes")
+    return report_finding("memory equals the formula", case, wrong, f"{total:,} bytes")
 
 
-def _other_sizes(
+def _compare_sizes(
     number: int, held: Mapping[TensorName, int], expected: Mapping[TensorName, int]
 ) -> list[Mismatch]:
     """Return the tensors whose bytes differ. A tensor without an entry has no bytes."""
@@ -338,7 +345,7 @@ def _other_sizes(
     ]
 
 
-def rounded(case: Case, ranks: Sequence[RankResult]) -> Finding:
+def check_wire_rounding(case: Case, ranks: Sequence[RankResult]) -> Finding:
     """Check that all features, activations and their gradients are sent in the dtype of the wire."""
     wire = case.strategy().wire
     assert wire is not None
@@ -349,45 +356,45 @@ def rounded(case: Case, ranks: Sequence[RankResult]) -> Finding:
         if key.tensor in ROUNDED
     ]
     wrong = [
-        Mismatch(number, "epoch 0", f"bytes {_named(key)}", narrow, sent.bytes)
+        Mismatch(number, "epoch 0", f"bytes {_describe_key(key)}", narrow, sent.bytes)
         for number, key, sent, narrow in moved
         if sent.bytes != narrow
     ]
     total = sum(sent.bytes for _, _, sent, _ in moved)
-    return finding(
+    return report_finding(
         "messages are rounded", case, wrong, f"{total:,.0f} bytes in {case.spec.strategy.params['wire']}"
     )
 
 
-def adds_up(case: Case, ranks: Sequence[RankResult]) -> Finding:
+def check_ledger_sums(case: Case, ranks: Sequence[RankResult]) -> Finding:
     """Check that the entries of the ledger add up to the epoch: exactly one entry is current at any time."""
     wrong = [
         Mismatch(number, "epoch 0", "ticks in no entry of the ledger", 0, rank.unaccounted)
         for number, rank in enumerate(ranks)
         if rank.unaccounted
     ]
-    return finding("entries add up to the epoch", case, wrong, "0 ticks missing")
+    return report_finding("entries add up to the epoch", case, wrong, "0 ticks missing")
 
 
-def repeats(case: Case, once: Sequence[RankResult], again: Sequence[RankResult]) -> Finding:
-    """The same seed gives the same bits, and so do calls that are composed out of rounds.
+def check_repeatable(case: Case, once: Sequence[RankResult], again: Sequence[RankResult]) -> Finding:
+    """Check that a second training with the same seed, whose calls are composed of rounds, gives the same bits.
 
-    On a GPU torch is asked for deterministic operations; the detail names those for which it has none.
+    On a GPU, torch is asked for deterministic operations; the detail names the operations that have none.
     """
     wrong = [
         line
         for number, (mine, theirs) in enumerate(zip(once, again, strict=True))
-        for line in _other_bits(case.strategy(), number, mine, theirs)
+        for line in _compare_bits(case.strategy(), number, mine, theirs)
     ]
-    found = finding("same seed, same bits", case, wrong, f"{len(once)} ranks, twice, once in rounds")
+    found = report_finding("same seed, same bits", case, wrong, f"{len(once)} ranks, twice, once in rounds")
     unordered = set().union(*(rank.unordered for rank in (*once, *again)))
     if not unordered:
         return found
     return replace(found, detail=f"{found.detail}; not deterministic here: {', '.join(sorted(unordered))}")
 
 
-def _other_bits(strategy: Strategy, number: int, once: RankResult, again: RankResult) -> Iterator[Mismatch]:
-    """Return the first epoch whose loss differs, or if all losses are equal, every parameter that differs."""
+def _compare_bits(strategy: Strategy, number: int, once: RankResult, again: RankResult) -> Iterator[Mismatch]:
+    """Yield the first epoch whose loss differs, or if all losses are equal, every parameter that differs."""
     for epoch, (first, second) in enumerate(zip(once.losses, again.losses, strict=True)):
         if first != second:
             yield Mismatch(number, f"epoch {epoch}", "the loss", repr(first), f"{second!r} the second time")
@@ -399,34 +406,34 @@ def _other_bits(strategy: Strategy, number: int, once: RankResult, again: RankRe
             yield compare_tensors((number, when, f"{name}, the second time"), mine, theirs, 0.0)
 
 
-def _difference(strategy: Strategy, counts: Counts, number: int, rank: RankResult) -> list[Mismatch]:
+def _compare_words(strategy: Strategy, counts: Counts, number: int, rank: RankResult) -> list[Mismatch]:
     formula = strategy.words(rank.at, counts)
     return [
-        Mismatch(number, "epoch 0", f"words {_named(key)}", formula.get(key, 0), sent.words)
+        Mismatch(number, "epoch 0", f"words {_describe_key(key)}", formula.get(key, 0), sent.words)
         for key in sorted(formula.keys() | rank.sent.keys())
         for sent in [rank.sent.get(key, Sent())]
         if sent.words != formula.get(key, 0)
     ]
 
 
-def _named(key: WordsKey) -> str:
+def _describe_key(key: WordsKey) -> str:
     layer = f"layer {key.layer}" if key.layer >= 0 else "outside the layers"
     return f"of {key.tensor} by {key.op} over {key.axis}, {key.direction}, {layer}"
 
 
-def _part(whole: Tensor, piece: Piece) -> Tensor:
+def _select_piece(whole: Tensor, piece: Piece) -> Tensor:
     return whole[piece.rows.start : piece.rows.stop, piece.cols.start : piece.cols.stop]
 
 
-def _start(piece: Piece) -> tuple[int, int]:
+def _piece_start(piece: Piece) -> tuple[int, int]:
     return piece.rows.start, piece.cols.start
 
 
-def _numbers(values: list[float]) -> Tensor:
+def _to_tensor(values: list[float]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def _distance(mine: Tensor, theirs: Tensor) -> float:
+def _relative_error(mine: Tensor, theirs: Tensor) -> float:
     """Return ||x - y|| / ||y||; infinity if the shapes differ or a number is not finite."""
     if mine.shape != theirs.shape or not bool(mine.isfinite().all()):
         return float("inf")

@@ -74,7 +74,7 @@ def compare_losses(rank: int, expected: Tensor, got: Tensor, tolerance: float) -
     return Mismatch(rank, f"epoch {epoch}", "the loss", right, f"{wrong} (allowed are {tolerance:.0e} of it)")
 
 
-def summary(wrong: Sequence[Mismatch]) -> str:
+def summarize(wrong: Sequence[Mismatch]) -> str:
     """Describe the first mismatches, and count the others."""
     listed = "; ".join(map(str, wrong[:SHOWN]))
     return f"{listed}; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else listed
@@ -97,10 +97,6 @@ def _format_difference(one: float, other: float) -> tuple[str, str]:
 
 
 def _format_value(value: object) -> str:
-    return (
-        f"{value:,}"
-        if isinstance(value, int)
-        else f"{value:,.0f}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, float):
+        return f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,7 +1,10 @@
 """The dense reference that every strategy must equal: training with PyTorch's own operators on dense matrices.
 
 Z = A (H W) in double precision, PyTorch's own autograd, one process. The reference shares no kernel, loss, layout or
-loop with the strategies that are judged; only the graph and the initial weights are the same.
+loop with the strategies; only the graph, the initial weights and the dropout masks are the same.
+
+Legend: A has one matrix for each layer, whose rows are vertices of the output and whose columns are vertices of the
+input.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,12 +27,9 @@ from harness.models.weights import Part, Weight, init_weight
 from harness.spec.spec import ModelChoice, Spec
 from harness.strategy import Strategy
 
-# Masks of dropout are data, as initial weights are: both come from the generator of all strategies.
-# Legend: one matrix a layer; its rows are vertices of the output, its columns vertices of the input.
-
 EPSILON = 1e-6
 Mask = Callable[[int], Tensor]
-"""A function from a layer to the factors of the elements of its output."""
+"""Returns the factors of the elements of a layer's output, given the layer."""
 
 
 def forward(
@@ -39,7 +39,7 @@ def forward(
     model: ModelChoice,
     mask: Mask | None = None,
 ) -> Tensor:
-    """The output of the model. The output vertices of layer l are the first rows of its input, as many as A[l] has."""
+    """Return the output of the model. Layer l outputs the first vertices of its input, one for each row of A[l]."""
     H = X
     for number, (weight, W) in enumerate(weights):
         if weight.part in (Part.PROJECTION, Part.HEAD):
@@ -62,13 +62,13 @@ def forward(
 
 
 def _attend(edges: Tensor, T: Tensor, a: Tensor, model: ModelChoice) -> Tensor:
-    """The heads of an attention layer, (rows, heads, features of a head)."""
-    heads = []
-    for T_of, a_of in zip(T.chunk(model.heads, dim=1), a.chunk(model.heads, dim=1), strict=True):
-        target, source = T_of[: len(edges)] @ a_of[0], T_of @ a_of[1]
+    """Return the outputs of all heads of an attention layer, (rows, heads, features of a head)."""
+    outputs = []
+    for T_h, a_h in zip(T.chunk(model.heads, dim=1), a.chunk(model.heads, dim=1), strict=True):
+        target, source = T_h[: len(edges)] @ a_h[0], T_h @ a_h[1]
         score = leaky_relu(target[:, None] + source, negative_slope=0.2)
-        heads.append(score.masked_fill(~edges, -torch.inf).softmax(dim=1) @ T_of)
-    return torch.stack(heads, dim=1)
+        outputs.append(score.masked_fill(~edges, -torch.inf).softmax(dim=1) @ T_h)
+    return torch.stack(outputs, dim=1)
 
 
 def _finish(Z: Tensor, gamma: Tensor | None, model: ModelChoice, mask: Tensor | None) -> Tensor:
@@ -85,7 +85,7 @@ class Trained:
 
     losses: list[float]
     gradients: list[Tensor]
-    """The gradients of the first epoch, of the weights and then of the features if these are trained."""
+    """The gradients of the first epoch: of the weights, then of the features if they are trained."""
     parameters: list[Tensor]
     output: Tensor
     hits: dict[str, SplitAccuracy]
@@ -93,8 +93,8 @@ class Trained:
     """The number of weights among the parameters; features follow."""
     layers: int
 
-    def ordered(self, orders: Orders[Tensor]) -> "Trained":
-        """The results in an order of the vertices in which layers alternate (`harness.graph.order`)."""
+    def reorder(self, orders: Orders[Tensor]) -> "Trained":
+        """Return the results in a dataset's vertex orders, which may alternate by layer (`harness.graph.order`)."""
         weights = self.weights
         return replace(
             self,
@@ -105,16 +105,16 @@ class Trained:
 
 
 Multiplier = Callable[[Tensor, int, int | None], Tensor]
-"""A function from A, a layer and a training step, or None to evaluate, to the matrix of the layer."""
+"""Returns the matrix of a layer, given A, the layer and the training step, which is None in evaluation."""
 
 
 def train_densely(
     strategy: Strategy, blocks: Blocks, epochs: int, multiplier: Multiplier | None = None
 ) -> Trained:
-    """Trains as the strategy does, on dense matrices in the order of the blocks."""
+    """Train as the strategy does, on dense matrices in the vertex order of `blocks`."""
     spec, everyone = strategy.spec, torch.arange(blocks.n)
-    A = matrix_of(spec.model.kind, blocks)
-    X, labels = _features(blocks), blocks.labels(range(blocks.n))
+    A = dense_model_matrix(spec.model.kind, blocks)
+    X, labels = _read_features(blocks), blocks.labels(range(blocks.n))
     split = blocks.split(range(blocks.n))
     counted = has_label(labels) & (split == TRAIN) if spec.protocol == "corrected" else has_label(labels)
     weights = [
@@ -126,9 +126,11 @@ def train_densely(
     layers = range(spec.model.layers)
     whole = Batch([A for _ in layers], [everyone, *(everyone for _ in layers)])
 
-    def batches_of(step: int) -> list[Batch]:
+    def make_batches(step: int) -> list[Batch]:
         if strategy.mini_batches:
-            return _drawn(strategy, step, _whole(select_adjacency(blocks, spec.model.kind)), counted)
+            return _draw_batches(
+                strategy, step, _read_adjacency(select_adjacency(blocks, spec.model.kind)), counted
+            )
         if multiplier is None:
             return [whole]
         return [whole._replace(A=[multiplier(A, layer, step) for layer in layers])]
@@ -138,12 +140,12 @@ def train_densely(
         for step in range(epoch * strategy.steps, (epoch + 1) * strategy.steps):
             for each in parameters:
                 each.grad = None
-            batches = batches_of(step)
+            batches = make_batches(step)
             sums = [
                 _loss(forward(batch.A, X[batch.vertices[0]], named, spec.model, mask), batch, labels, counted)
-                for batch, mask in zip(batches, _masks(spec, step, batches), strict=True)
+                for batch, mask in zip(batches, _make_masks(spec, step, batches), strict=True)
             ]
-            loss = torch.stack([total for total, _ in sums]).sum() / max(sum(of for _, of in sums), 1)
+            loss = torch.stack([total for total, _ in sums]).sum() / max(sum(count for _, count in sums), 1)
             loss.backward()
             losses.append(loss.item())
             gradients.append([each.grad.clone() for each in parameters if each.grad is not None])
@@ -154,30 +156,32 @@ def train_densely(
     with torch.no_grad():
         evaluated = [multiplier(A, layer, None) if multiplier else A for layer in layers]
         output = forward(evaluated, X, named, spec.model)
-    hits = {name: _hits(output[split == value], labels[split == value]) for name, value in SPLITS.items()}
+    hits = {
+        name: _count_hits(output[split == value], labels[split == value]) for name, value in SPLITS.items()
+    }
     by_epoch = torch.tensor(losses, dtype=torch.float64).view(epochs, -1).mean(dim=1).tolist()
-    ended = [each.detach() for each in parameters]
+    final = [each.detach() for each in parameters]
     first = gradients[strategy.steps - 1]
-    return Trained(by_epoch, first, ended, output, hits, len(weights), spec.model.layers)
+    return Trained(by_epoch, first, final, output, hits, len(weights), spec.model.layers)
 
 
 class Batch(NamedTuple):
-    """The matrices and vertices of one group in one step: of the full graph or of a mini-batch."""
+    """The matrices of a group's layers in a step, and the vertices of their inputs and of the output."""
 
     A: list[Tensor]
     vertices: Sequence[Tensor]
     importance: Tensor | None = None
 
 
-def _drawn(strategy: Strategy, step: int, A: Csr, counted: Tensor) -> list[Batch]:
-    """The mini-batch of every group, as the strategy defines it on the whole graph."""
+def _draw_batches(strategy: Strategy, step: int, A: Csr, counted: Tensor) -> list[Batch]:
+    """Return the mini-batch of every group, as the strategy defines it on the whole graph."""
     targets = counted.nonzero()[:, 0]
     drawn = [strategy.mini_batch(step, group, A, targets) for group in range(strategy.groups)]
-    return [Batch([_dense(each) for each in one.A], one.vertices, one.importance) for one in drawn]
+    return [Batch([_to_dense(each) for each in one.A], one.vertices, one.importance) for one in drawn]
 
 
-def _masks(spec: Spec, step: int, batches: Sequence[Batch]) -> list[Mask | None]:
-    """The masks of every batch, as wide as hidden layers: the last layer of a bare model has no dropout."""
+def _make_masks(spec: Spec, step: int, batches: Sequence[Batch]) -> list[Mask | None]:
+    """Return the dropout masks of every batch, as wide as hidden layers; None without dropout."""
 
     def mask(group: int, vertices: Sequence[Tensor], layer: int) -> Tensor:
         at, features = (spec.seed, step, group, layer), range(spec.model.width)
@@ -190,7 +194,7 @@ def _masks(spec: Spec, step: int, batches: Sequence[Batch]) -> list[Mask | None]
 
 
 def _loss(Z: Tensor, batch: Batch, labels: Tensor, counted: Tensor) -> tuple[Tensor, int]:
-    """The sum of cross-entropies by definition, of one class a vertex or of each class, and the number of vertices."""
+    """Return the sum of cross-entropies, for one label per vertex or for each class, and the number of vertices."""
     rows = batch.vertices[-1]
     Z, y = Z[counted[rows]], labels[rows][counted[rows]]
     if y.dim() == 1:
@@ -202,8 +206,8 @@ def _loss(Z: Tensor, batch: Batch, labels: Tensor, counted: Tensor) -> tuple[Ten
     return each.sum(), len(y)
 
 
-def _hits(Z: Tensor, labels: Tensor) -> SplitAccuracy:
-    """The hits of a split; for many classes a vertex, twice the common classes, and all classes of both sides."""
+def _count_hits(Z: Tensor, labels: Tensor) -> SplitAccuracy:
+    """Return the accuracy of a split; for multi-label tasks, as in `SplitAccuracy`."""
     Z, labels = Z[has_label(labels)], labels[has_label(labels)]
     if labels.dim() == 1:
         return SplitAccuracy(int((Z.argmax(dim=1) == labels).sum()), len(labels))
@@ -211,31 +215,31 @@ def _hits(Z: Tensor, labels: Tensor) -> SplitAccuracy:
     return SplitAccuracy(2 * int(agreed.sum()), int((Z > 0).sum()) + int(labels.sum()))
 
 
-def matrix_of(kind: str, blocks: Blocks) -> Tensor:
-    """The dense matrix of a kind of model."""
+def dense_model_matrix(kind: str, blocks: Blocks) -> Tensor:
+    """Return the dense matrix of a kind of model."""
     return mean_matrix(blocks) if kind == "sage" else dense_matrix(blocks)
 
 
 def mean_matrix(blocks: Blocks) -> Tensor:
-    """The matrix of GraphSAGE: every row is the mean over the neighbours."""
+    """Return the matrix of GraphSAGE, whose rows average over the neighbours."""
     edges = (dense_matrix(blocks) != 0).double().fill_diagonal_(0)
     return edges / edges.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def dense_matrix(blocks: Blocks) -> Tensor:
-    """The dense A."""
-    return _dense(_whole(blocks))
+    """Return A as a dense matrix."""
+    return _to_dense(_read_adjacency(blocks))
 
 
-def _whole(blocks: Blocks) -> Csr:
+def _read_adjacency(blocks: Blocks) -> Csr:
     return blocks.adjacency(range(blocks.n), range(blocks.n))
 
 
-def _features(blocks: Blocks) -> Tensor:
+def _read_features(blocks: Blocks) -> Tensor:
     return blocks.feature_block(range(blocks.n), range(blocks.features)).double()
 
 
-def _dense(A: Csr) -> Tensor:
+def _to_dense(A: Csr) -> Tensor:
     dense = torch.zeros(A.shape, dtype=torch.float64)
     row = torch.repeat_interleave(torch.arange(A.rows), A.rowptr.diff())
     return dense.index_put((row, A.col.long()), A.val.double(), accumulate=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.comm.grid import Grid
 from harness.device import gpu_properties, is_gpu
 from harness.doctor.measurements import Measuring, subtract_launch
@@ -47,7 +47,7 @@ def measure_launch_constant(measuring: Measuring) -> dict[str, Any]:
 
 
 def _measure_launch(measuring: Measuring, kind: str) -> float:
-    graph = MemoryStore(check_graph(TINY))
+    graph = MemoryStore(make_check_graph(TINY))
     spec = _make_spec(measuring.machine, "serial", {"p": 1}, 0, {"kind": kind})
     strategy = load_strategy("serial")(spec, facts_of(graph))
 

@@ -5,7 +5,7 @@ Compares every GPU's kernels, the sums over all GPUs and a small training with f
 
 import torch
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.check.kit import ON_GPUS, check_smallest
 from harness.comm import engine
 from harness.comm.engine import Engine
@@ -42,7 +42,7 @@ def find_local_faults() -> list[str]:
     """What is wrong with the kernels of this rank's GPU, and with the sums over the GPUs of all ranks."""
     device, ranks = engine.select_device(Engine.NCCL, engine.rank()), engine.world_size()
     axis = Grid.build({AxisName.P: ranks}, Ledger(recording=False), device)[AxisName.P]
-    A, rows = check_graph(TESTED).A, torch.arange(TESTED)
+    A, rows = make_check_graph(TESTED).A, torch.arange(TESTED)
     H, G = (uniform_rectangle(seed, Purpose.TEST, range(TESTED), range(80), 80) - 0.5 for seed in (0, 1))
     wrong = []
     for dtype, allowed in ALLOWED.items():

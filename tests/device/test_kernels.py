@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.kernels import cast, to_device, transpose
@@ -40,7 +40,7 @@ SAMPLERS: dict[str, Sampler] = {
 
 def drawn(name: str, dtype: torch.dtype, device: torch.device) -> list[list[torch.Tensor]]:
     """The mini-batches of five steps, of a graph on a device: vertices, matrices and the factors of vertices."""
-    graph = WholeGraph(to_device(cast(check_graph(N).A, dtype), device), groups=[0])
+    graph = WholeGraph(to_device(cast(make_check_graph(N).A, dtype), device), groups=[0])
     sampler = SAMPLERS[name].prepare_for(graph)
     batches = (sampler.mini_batch(step, 0, graph, TARGETS) for step in range(5))
     return [parts(batch) for batch in batches]
@@ -100,7 +100,7 @@ def test_a_gpu_draws_a_mask_in_one_pass(on_gpus: Callable[..., list[Any]]) -> No
 def bytes_of_products() -> list[int]:
     """The bytes beside the result that the first products and later ones take, forward and backward."""
     device = engine.select_device(Engine.NCCL, 0)
-    A = cache_for_products(to_device(check_graph(N).A, device))
+    A = cache_for_products(to_device(make_check_graph(N).A, device))
     H = torch.ones(N, 4, dtype=A.val.dtype, device=device, requires_grad=True)
 
     def taken(product: Callable[[], torch.Tensor]) -> int:
@@ -116,7 +116,7 @@ def bytes_of_products() -> list[int]:
 def chosen_ways() -> tuple[dict[str, str], list[bool]]:
     """The choices of products of several widths, forward and backward, and whether results are the host's."""
     device = engine.select_device(Engine.NCCL, 0)
-    graph = cast(check_graph(N).A, torch.float64)
+    graph = cast(make_check_graph(N).A, torch.float64)
     measured = Measurements(device, {})
     A, A_T = (
         cache_for_products(to_device(each, device), measured.choose_fastest)
@@ -143,7 +143,7 @@ def chosen_ways() -> tuple[dict[str, str], list[bool]]:
 def choices_of_three_ways() -> dict[str, str]:
     """The choices where a third way does nothing after its first result, and a fourth one raises."""
     device = engine.select_device(Engine.NCCL, 0)
-    A = to_device(cast(check_graph(N).A, torch.float64), device)
+    A = to_device(cast(make_check_graph(N).A, torch.float64), device)
     measured = Measurements(device, {})
     results: dict[int, torch.Tensor] = {}
 
@@ -172,7 +172,7 @@ def test_a_third_way_wins_where_it_is_faster(on_gpus: Callable[..., list[Any]]) 
 
 def test_a_wide_product_takes_the_faster_way(on_gpus: Callable[..., list[Any]]) -> None:
     chosen, equal = on_gpus(1, chosen_ways)[0]
-    nnz, transposed = (each.nnz for each in (check_graph(N).A, transpose(check_graph(N).A)))
+    nnz, transposed = (each.nnz for each in (make_check_graph(N).A, transpose(make_check_graph(N).A)))
     assert nnz == transposed and all(equal) and len(equal) == 9
     widths = (BLOCK + 1, 3 * BLOCK)
     assert set(chosen) == {f"product of {N} x {N} with {nnz} entries by {width} columns" for width in widths}

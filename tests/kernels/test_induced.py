@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.kernels import Csr, to_scipy
 from harness.kernels.induced import induced_pair, induced_pair_torch
 from harness.kernels.parts import extract_block
@@ -28,7 +28,7 @@ def scipy_part(A: Csr, rows: torch.Tensor, cols: torch.Tensor, diagonal: int, ch
 @given(st.integers(0, N), st.integers(1, 4), st.integers(1, 4), st.data())
 def test_sampled_blocks_equal_scipy(way, size: int, r: int, s: int, data: st.DataObject) -> None:
     """For any blocks of rows and columns, also empty ones."""
-    A = check_graph(N).A
+    A = make_check_graph(N).A
     rows, cols = (
         split_part(N, r, data.draw(st.integers(0, r - 1))),
         split_part(N, s, data.draw(st.integers(0, s - 1))),
@@ -67,7 +67,7 @@ def test_samples_at_bitmap_word_boundaries_equal_scipy(way, column: torch.dtype,
 
 
 def test_sample_outside_the_matrix_is_refused() -> None:
-    A = check_graph(N).A
+    A = make_check_graph(N).A
     inside = torch.tensor([0])
     for outside in (torch.tensor([N]), torch.tensor([-1])):
         for rows, cols in ((outside, inside), (inside, outside)):
@@ -80,7 +80,7 @@ def test_sampled_products_are_unbiased() -> None:
 
     Without the scale the mean is off by far more than the standard error, so the test can fail.
     """
-    A, size, draws = check_graph(N).A, 40, 4000
+    A, size, draws = make_check_graph(N).A, 40, 4000
     x = torch.linspace(-1, 2, N, dtype=torch.float64)
     exact = torch.from_numpy(to_scipy(A) @ x.numpy())
     chance = (size - 1) / (N - 1)
@@ -101,7 +101,7 @@ def test_sampled_products_are_unbiased() -> None:
 
 
 def test_expected_sizes_equal_the_mean_of_sampled_sizes() -> None:
-    A, size = check_graph(N).A, 40
+    A, size = make_check_graph(N).A, 40
     rows, cols = range(0, 60), range(30, N)
     mine = extract_block(A, rows, cols)
     shape = Csr(*(array.to("meta") for array in mine[:3]), mine.cols)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.errors import UserError
 from harness.ledger import AxisName, Phase, TensorName
 from harness.predict.advice import (
@@ -46,7 +46,7 @@ from harness.strategy import (
 )
 
 ROOT = Path(__file__).parents[2]
-STORE = MemoryStore(check_graph(211))
+STORE = MemoryStore(make_check_graph(211))
 PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, False, 2_449_029, 196_615, exact=False)
 PERLMUTTER = load_machine_card(ROOT, "perlmutter")
 ALONE = dict.fromkeys("dxyz", 1)

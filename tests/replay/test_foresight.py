@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.comm.grid import Grid
 from harness.ledger import Key, Op, Phase
 from harness.ledger.tape import Event, Tape
@@ -19,7 +19,7 @@ from harness.store.memory_store import MemoryStore
 from harness.strategy import Strategy, admit, facts_of
 
 RANKS = 3
-STORE = MemoryStore(check_graph(211))
+STORE = MemoryStore(make_check_graph(211))
 
 
 def strategy(name: str, params: dict[str, Any]) -> Strategy:

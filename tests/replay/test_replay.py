@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.check.account import count_epoch_words, count_replayed_words
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
@@ -206,7 +206,7 @@ def test_expected_blocks_hold_the_graph_once() -> None:
 
 
 def test_sizes_of_a_store_are_replayed_exactly() -> None:
-    store = MemoryStore(check_graph(101))
+    store = MemoryStore(make_check_graph(101))
     ready = strategy(3, facts_of(store))
     for rank, rows in enumerate((range(0, 34), range(34, 68), range(68, 101))):
         entries = replay(ready, rank, store).entries

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.graph.blocks import Blocks
 from harness.graph.model import Graph
 from harness.graph.shared_blocks import SharedBlocks
@@ -89,7 +89,7 @@ RECTANGLES = [
 @pytest.mark.parametrize("permutation", ["none", "single", "double"])
 @pytest.mark.parametrize("most_bytes", [0, 1 << 20])
 def test_blocks_in_memory_are_the_blocks_and_belong_to_the_caller(permutation, most_bytes: int) -> None:
-    blocks = MemoryStore(check_graph(211), permutation)
+    blocks = MemoryStore(make_check_graph(211), permutation)
     kept = SharedBlocks(blocks, most_bytes)
     for order in (0, 1):
         for rows, cols in RECTANGLES:
@@ -101,7 +101,7 @@ def test_blocks_in_memory_are_the_blocks_and_belong_to_the_caller(permutation, m
 
 
 def test_results_beyond_the_memory_are_not_kept() -> None:
-    kept = SharedBlocks(MemoryStore(check_graph(11)), 100)
+    kept = SharedBlocks(MemoryStore(make_check_graph(11)), 100)
     kept.add_result("small", "kept", 60)
     kept.add_result("large", "refused", 60)
     kept.add_result(["no hash"], "refused", 1)
@@ -110,7 +110,10 @@ def test_results_beyond_the_memory_are_not_kept() -> None:
     assert kept.get_result(["no hash"]) is None
 
 
-GRAPHS: dict[str, Graph] = {"undirected": check_graph(211, directed=False), "directed": check_graph(211)}
+GRAPHS: dict[str, Graph] = {
+    "undirected": make_check_graph(211, directed=False),
+    "directed": make_check_graph(211),
+}
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

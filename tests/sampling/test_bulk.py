@@ -14,10 +14,10 @@ from harness.check.case import Case, train_rank
 from harness.check.kit import HERE
 from harness.check.kit import make_case as kit_case
 from harness.check.laws import (
-    equal_to_formula,
-    equal_to_replay,
-    equal_to_serial,
-    memory_equal_to_formula,
+    check_memory,
+    check_replay,
+    check_serial,
+    check_words,
 )
 from harness.check.reference import train_densely
 from harness.comm.grid import Grid
@@ -219,10 +219,10 @@ def test_training_on_a_partitioned_graph_satisfies_every_law(
     strategy = case.strategy()
     ranks = pool.run(case.spec.ranks, train_rank, case, 2)
     findings = [
-        *equal_to_serial(case, ranks, train_densely(strategy, case.store(), 2)),
-        equal_to_formula(case, ranks),
-        memory_equal_to_formula(case, ranks),
-        *equal_to_replay(case, ranks, range(len(ranks))),
+        *check_serial(case, ranks, train_densely(strategy, case.store(), 2)),
+        check_words(case, ranks),
+        check_memory(case, ranks),
+        *check_replay(case, ranks, range(len(ranks))),
     ]
     assert [finding for finding in findings if not finding.holds] == []
 

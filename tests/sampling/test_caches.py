@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import extract_block
 from harness.ledger import AxisName
@@ -96,7 +96,7 @@ def stripes(A: Csr):
 
 @pytest.mark.parametrize("parts", [1, 3, 80])
 def test_inclusion_probabilities_equal_a_dense_recursion(parts: int) -> None:
-    A = check_graph(N).A
+    A = make_check_graph(N).A
     edges = to_scipy(A).toarray() != 0
     np.fill_diagonal(edges, False)
     degree = np.maximum(edges.sum(axis=1), 1)
@@ -112,7 +112,7 @@ def test_inclusion_probabilities_equal_a_dense_recursion(parts: int) -> None:
 
 
 def test_inclusion_probabilities_of_several_batches_equal_single_batches_bitwise() -> None:
-    A, read, blocks = check_graph(N).A, stripes(check_graph(N).A), split(N, 7)
+    A, read, blocks = make_check_graph(N).A, stripes(make_check_graph(N).A), split(N, 7)
     degree = count_all_neighbours(read, blocks, N)
     assert degree.tolist() == ((to_scipy(A).toarray() != 0) & ~np.eye(N, dtype=bool)).sum(axis=1).tolist()
     chances = [torch.where(torch.arange(N) % each == 0, 1 / each, 0.0).double() for each in (2, 3, 7, 61)]
@@ -136,7 +136,7 @@ def test_simulated_caches_of_peers_request_the_same_rows_as_real_caches(
     policy: CachePolicy,
 ) -> None:
     """Eleven ranks, more than are simulated together; every second mini-batch evicts rows."""
-    A, blocks, targets = check_graph(N).A, split(N, 11), torch.arange(N)
+    A, blocks, targets = make_check_graph(N).A, split(N, 11), torch.arange(N)
     sampler = Neighbours(5, 2, (2, 1), layers=2, groups=11, own=True)
     layout = BlockLayout({AxisName.P: 11}, blocks, AxisName.P)
 

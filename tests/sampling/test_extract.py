@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.kernels import Csr, to_scipy
 from harness.kernels.parts import select_rows
 from harness.strategies.sampling.matrices import (
@@ -61,7 +61,7 @@ def test_renumbered_columns_are_the_sampled_matrix(batches: list[list[int]], fan
     stack, places = stack_of(batches), Places(N)
     for layer in range(3):
         keys = batch_keys([(layer, batch) for batch in range(stack.batches)])
-        S = draw_rows(check_graph(N).A, stack, fanout, keys)
+        S = draw_rows(make_check_graph(N).A, stack, fanout, keys)
         A, inputs = renumber(S, stack, places)
         assert ascending(A)
         for batch in range(stack.batches):
@@ -81,7 +81,7 @@ def test_renumbered_columns_are_the_sampled_matrix(batches: list[list[int]], fan
 @given(batches=BATCHES)
 def test_masses_equal_the_integer_product(mass, batches: list[list[int]]) -> None:
     """P = Q M in integers, for any order of the rows."""
-    A, stack = check_graph(N).A, stack_of(batches)
+    A, stack = make_check_graph(N).A, stack_of(batches)
     P = sum_rows(select_rows(A, stack.vertices), stack, mass)
     M = sparse.csr_array((mass(A.val).numpy(), A.col.numpy(), A.rowptr.numpy()), shape=A.shape)
     Q = np.zeros((stack.batches, N), dtype=np.int64)
@@ -99,7 +99,7 @@ def test_extracted_columns_equal_the_papers_products(
     batches: list[list[int]], size: int, replacement: bool
 ) -> None:
     """Q_R A Q_C, where Q_C has the weight of a chosen vertex in the column of its position."""
-    A, stack, places = check_graph(N).A, stack_of(batches), Places(N)
+    A, stack, places = make_check_graph(N).A, stack_of(batches), Places(N)
     R = select_rows(A, stack.vertices)
     keys = batch_keys([(1, batch) for batch in range(stack.batches)])
     chosen = draw_masses(sum_rows(R, stack, unit_masses), size, keys, replacement=replacement)

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.kernels import to_scipy
 from harness.strategies.sampling.graph_placement import WholeGraph
 from harness.strategies.sampling.sampler import NodesByImportance
@@ -13,7 +13,7 @@ N, DRAWS = 43, 6000
 
 def test_probabilities_equal_frequencies_and_sums_are_unbiased() -> None:
     """Vertices are drawn in proportion to the squares of their columns."""
-    A = check_graph(N).A
+    A = make_check_graph(N).A
     dense = to_scipy(A).toarray()
     graph = WholeGraph(A)
     sampler = NodesByImportance(3, 12, layers=1, groups=1, vertices=N).prepare_for(graph)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.random import Purpose, random_bits
 from harness.strategies.sampling.matrices import batch_keys, draw_masses, draw_rows, one_batch, stack_batches
@@ -58,7 +58,7 @@ def rows_of(A: Csr) -> list[dict[int, float]]:
 @given(st.lists(st.lists(st.integers(0, 96), max_size=40), max_size=4), st.integers(1, 9), st.integers(0, 99))
 def test_drawn_entries_equal_the_definition(batches: list[list[int]], fanout: int, seed: int) -> None:
     """This holds for any vertices, also repeated ones, in any number of batches, also empty ones."""
-    A = check_graph(97).A
+    A = make_check_graph(97).A
     stack = stack_batches([torch.tensor(batch, dtype=torch.int64) for batch in batches])
     seeds = [(seed, number) for number in range(len(batches))]
     drawn = rows_of(draw_rows(A, stack, fanout, batch_keys(seeds)))
@@ -149,7 +149,7 @@ def test_sets_without_replacement_have_the_enumerated_probabilities(size: int) -
 
 def test_sampled_products_are_unbiased() -> None:
     """Without the scale the mean is different, so the test can fail."""
-    A, times = check_graph(97).A, 3000
+    A, times = make_check_graph(97).A, 3000
     x = torch.linspace(-1, 2, 97, dtype=torch.float64).numpy()
     many = stack_batches([torch.arange(97)] * times)
     drawn = draw_rows(A, many, 2, batch_keys([(1, step) for step in range(times)]))
@@ -162,7 +162,7 @@ def test_sampled_products_are_unbiased() -> None:
 
 
 def test_draws_of_a_row_do_not_depend_on_other_rows() -> None:
-    A = check_graph(97).A
+    A = make_check_graph(97).A
     whole = rows_of(draw_rows(A, one_batch(range(97)), 3, batch_keys([(1, 2)])))
     some = torch.tensor([50, 3, 96, 3])
     stack = stack_batches([torch.arange(5), some])
@@ -173,7 +173,7 @@ def test_draws_of_a_row_do_not_depend_on_other_rows() -> None:
 
 def test_draws_depend_on_the_vertex_and_not_on_its_local_row() -> None:
     """A rank that has only some of the rows needs this."""
-    A = check_graph(97).A
+    A = make_check_graph(97).A
     here = torch.arange(40, 60)
     mine = Csr(A.rowptr[40:61] - A.rowptr[40], A.col[A.rowptr[40] :], A.val[A.rowptr[40] :], 97)
     own, keys = stack_batches([here]), batch_keys([(1, 2)])

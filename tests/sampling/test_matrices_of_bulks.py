@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import select_rows
 from harness.strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
@@ -18,7 +18,7 @@ SAMPLERS = ["graphsage", "ladies", "fastgcn"]
 
 
 def graph(n: int = N) -> BulkGraph:
-    return BulkGraph(check_graph(n).A)
+    return BulkGraph(make_check_graph(n).A)
 
 
 def batches_of(n: int, size: int) -> list[torch.Tensor]:
@@ -80,7 +80,7 @@ def test_edge_cases_keep_all_entries_of_short_rows(sampler) -> None:
 
 def test_ladies_probabilities_equal_the_formula() -> None:
     """e^2 over the sum of e^2 for vertices with e neighbours in the batch, and the norms of Zou et al."""
-    A, batch = check_graph(N).A, torch.arange(5, 35)
+    A, batch = make_check_graph(N).A, torch.arange(5, 35)
     dense = to_scipy(A).toarray()[5:35]
     for distribution, sums in (
         ("counts", (dense != 0).sum(axis=0) ** 2.0),
@@ -123,7 +123,7 @@ def test_sampled_products_are_unbiased_exactly_if_promised(
     sampler, size: int, replacement: bool, unbiased: bool, distribution
 ) -> None:
     """The biased sampler misses the mean, so the test can fail."""
-    A, times = check_graph(N).A, 4000
+    A, times = make_check_graph(N).A, 4000
     H = torch.linspace(-1, 2, 2 * N, dtype=torch.float64).view(N, 2).cos().numpy()
     found = estimates(Algorithm1(1, sampler, (size,), distribution, replacement), A, times)
     spread = found.std(axis=0) / times**0.5

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import select_rows
 from harness.kernels.random import Purpose, random_bits
@@ -39,7 +39,7 @@ def rows_of(A: Csr) -> list[dict[int, float]]:
 @pytest.mark.parametrize("loops", [False, True])
 @given(fanout=st.integers(1, 9), seed=st.integers(0, 99), size=st.integers(0, 40))
 def test_sampled_neighbours_equal_the_definition(loops: bool, fanout: int, seed: int, size: int) -> None:
-    A = check_graph(97).A
+    A = make_check_graph(97).A
     rows = torch.randperm(97, generator=torch.Generator().manual_seed(size))[:size]
     drawn = rows_of(sample_neighbours(A, rows, rows, fanout, (seed, 1), loops=loops))
     assert len(drawn) == size
@@ -72,7 +72,7 @@ def test_all_sets_of_neighbours_are_equally_likely(degree: int, fanout: int) -> 
 
 
 def test_sampled_products_are_unbiased() -> None:
-    A = check_graph(97).A
+    A = make_check_graph(97).A
     x, rows = torch.linspace(-1, 2, 97, dtype=torch.float64).numpy(), torch.arange(97)
     exact = to_scipy(A) @ x
     draws = np.stack(
@@ -83,7 +83,7 @@ def test_sampled_products_are_unbiased() -> None:
 
 
 def test_neighbours_of_a_row_do_not_depend_on_other_rows() -> None:
-    A = check_graph(97).A
+    A = make_check_graph(97).A
     all_rows, some = torch.arange(97), torch.tensor([50, 3, 96])
     whole = rows_of(sample_neighbours(A, all_rows, all_rows, 3, (1, 2)))
     assert rows_of(sample_neighbours(A, some, some, 3, (1, 2))) == [whole[row] for row in some.tolist()]

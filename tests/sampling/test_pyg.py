@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.check.case import Case, train_rank
 from harness.check.kit import HERE
-from harness.check.laws import equal_to_serial
+from harness.check.laws import check_serial
 from harness.check.reference import train_densely
 from harness.errors import UserError
 from harness.kernels import to_scipy
@@ -86,7 +86,7 @@ def test_strategy_without_sampling_library_is_refused_with_advice(monkeypatch: p
 def test_training_equals_dense_training_on_pygs_samples(kind: str) -> None:
     case = case_of(kind)
     ranks = [train_rank(case, 2)]
-    findings = equal_to_serial(case, ranks, train_densely(case.strategy(), case.store(), 2))
+    findings = check_serial(case, ranks, train_densely(case.strategy(), case.store(), 2))
     assert [finding for finding in findings if not finding.holds] == []
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.kernels import Csr, from_coo, transpose
 from harness.kernels.csr import transpose_torch
 from harness.kernels.parts import select_rows
@@ -86,7 +86,7 @@ def test_sampled_neighbours_are_equal(
 
 
 def test_sampled_neighbours_are_equal_for_huge_fan_outs_and_all_rows() -> None:
-    A, rows = check_graph(N).A, torch.arange(N)
+    A, rows = make_check_graph(N).A, torch.arange(N)
     wide = rows_of_lengths([4095, 4094, 0, 4200], 5000, torch.float32, loops=True)
     for matrix, number, fanout in ((A, N, 4095), (A, N, 1), (A, N, 3), (wide, 4, 4094), (wide, 4, 700)):
         compiled = sample_neighbours(matrix, rows[:number], rows[:number], fanout, (7,), loops=True)
@@ -97,7 +97,7 @@ def test_sampled_neighbours_are_equal_for_huge_fan_outs_and_all_rows() -> None:
 
 def test_sampled_neighbours_are_equal_for_a_range_of_rows() -> None:
     """A rank has the rows from 40 on, and loops are in the columns of the full graph."""
-    A, rows = check_graph(N).A, torch.arange(20)
+    A, rows = make_check_graph(N).A, torch.arange(20)
     mine = Csr(A.rowptr[40:61] - A.rowptr[40], A.col[A.rowptr[40] :], A.val[A.rowptr[40] :], N)
     compiled = sample_neighbours(mine, rows, rows + 40, 2, (3,), loops=True)
     with by_tensors():
@@ -107,7 +107,7 @@ def test_sampled_neighbours_are_equal_for_a_range_of_rows() -> None:
 @given(size=st.integers(0, 30), fanout=st.integers(1, 9))
 def test_frontiers_and_transposes_are_equal(size: int, fanout: int) -> None:
     rows = torch.randperm(N, generator=torch.Generator().manual_seed(size))[:size]
-    sample = sample_neighbours(check_graph(N).A, rows, rows, fanout, (1,), loops=True)
+    sample = sample_neighbours(make_check_graph(N).A, rows, rows, fanout, (1,), loops=True)
     frontier, A = renumber_columns(sample, rows)
     with by_tensors():
         again, B = renumber_columns(sample, rows)
@@ -137,10 +137,10 @@ def test_bulk_draws_and_extraction_are_equal(batches: list[list[int]], fanout: i
     """For repeated vertices and empty batches."""
     stack = stack_batches([torch.tensor(batch, dtype=torch.int64) for batch in batches])
     keys = batch_keys([(seed, number) for number in range(len(batches))])
-    S = draw_rows(check_graph(N).A, stack, fanout, keys)
+    S = draw_rows(make_check_graph(N).A, stack, fanout, keys)
     A, inputs = renumber(S, stack, Places(N))
     with by_tensors():
-        assert same(draw_rows(check_graph(N).A, stack, fanout, keys), S)
+        assert same(draw_rows(make_check_graph(N).A, stack, fanout, keys), S)
         B, found = renumber(S, stack, Places(0))
     assert same(B, A)
     assert [each.tolist() for each in found] == [each.tolist() for each in inputs]
@@ -182,7 +182,7 @@ def test_layers_of_a_bulk_are_equal(
         batch_keys([(number,) for number in range(len(batches))]),
         unit_masses if counts else square_masses,
     )
-    R, places = select_rows(check_graph(N).A, stack.vertices), Places(N)
+    R, places = select_rows(make_check_graph(N).A, stack.vertices), Places(N)
     P = sum_rows(R, stack, mass)
     chosen = draw_masses(P, darts, keys, replacement=replacement)
     inputs = join_chosen(stack, chosen, places)

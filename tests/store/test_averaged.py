@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.graph.averaged import AveragedBlocks
 from harness.kernels.csr import to_scipy
 from harness.store.memory_store import MemoryStore
@@ -11,7 +11,7 @@ from harness.store.memory_store import MemoryStore
 
 @pytest.mark.parametrize("directed", [False, True])
 def test_rows_share_one_among_the_neighbours(directed: bool) -> None:
-    store = MemoryStore(check_graph(61, directed=directed), "single", 3)
+    store = MemoryStore(make_check_graph(61, directed=directed), "single", 3)
     everyone = range(61)
     edges = to_scipy(store.adjacency(everyone, everyone)).toarray() != 0
     np.fill_diagonal(edges, False)

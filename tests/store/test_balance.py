@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.graph.order import make_orders, permute_matrix
@@ -32,7 +32,7 @@ def counted(A: sparse.csr_array, shards: int) -> float:
 
 @pytest.mark.parametrize("shards", [1, 3, 8])
 def test_shards_are_those_of_the_permuted_matrix(shards: int) -> None:
-    graph = check_graph(101)
+    graph = make_check_graph(101)
     found = dict(measure_shard_balance(MemoryStore(graph), shards, seed=5))
     for kind in ("none", "single", "double"):
         p, q = make_orders(kind, graph.n, 5)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.graph import blocks
 from harness.store.memory_store import MemoryStore
 
@@ -11,7 +11,7 @@ from harness.store.memory_store import MemoryStore
 @pytest.mark.parametrize("at_once", [1, 100, blocks.STRIPE_NONZEROS])
 def test_scattered_features_are_rows_of_the_whole(at_once: int, monkeypatch) -> None:
     monkeypatch.setattr(blocks, "STRIPE_NONZEROS", at_once)
-    store = MemoryStore(check_graph(211), "single", seed=1)
+    store = MemoryStore(make_check_graph(211), "single", seed=1)
     whole = store.feature_block(range(store.n), range(2, 9))
     for vertices in (
         torch.tensor([210, 3, 3, 0, 77]),

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.cli import main
 from harness.errors import UserError
 from harness.graph.model import RawGraph
@@ -287,7 +287,7 @@ def test_who_would_lose_weights_refuses(strategy, model, told, kind):
             "training": {"batch": 8 if name.mini_batches else 0},
         }
     )
-    facts = facts_of(MemoryStore(check_graph(53)))
+    facts = facts_of(MemoryStore(make_check_graph(53)))
     if told in STRATEGIES.values():
         admit(name, spec, facts)
     with pytest.raises(UserError, match=told):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.check.batches import unbiased_messages
+from harness.check.batches import check_unbiased_messages
 from harness.check.case import Case, RankResult, train_rank
 from harness.check.laws import ScipyCounts
 from harness.check.reference import dense_matrix
@@ -177,11 +177,11 @@ def test_kit_accepts_unbiased_messages_and_finds_mistakes(
     bits: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, honest = case_of(bits=bits), AdaQP.transmit_rows
-    assert unbiased_messages(case).holds
+    assert check_unbiased_messages(case).holds
     for mistake in (rounded_down, shifted, too_noisy):
 
         def transmit_rows(self: AdaQP, x: Tensor, step: int, mistake: Mistake = mistake) -> Received:
             return mistake(x, *honest(self, x, step))
 
         monkeypatch.setattr(AdaQP, "transmit_rows", transmit_rows)
-        assert not unbiased_messages(case).holds, mistake
+        assert not check_unbiased_messages(case).holds, mistake

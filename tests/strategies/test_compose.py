@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.check.case import Case, train_rank
-from harness.check.laws import ScipyCounts, equal_to_formula, equal_to_replay, memory_equal_to_formula
+from harness.check.laws import ScipyCounts, check_memory, check_replay, check_words
 from harness.check.reference import train_densely
 from harness.comm.grid import Grid
 from harness.ledger import Ledger, Op
@@ -153,8 +153,8 @@ def test_training_with_replicas_equals_serial_training(ranks, directed: bool, as
     results = ranks(4, train_rank, case, 4)
     for result in results:
         assert result.losses == pytest.approx(serial.losses, rel=1e-12)
-    findings = [equal_to_formula(case, results), memory_equal_to_formula(case, results)]
-    findings += equal_to_replay(case, results, range(4))
+    findings = [check_words(case, results), check_memory(case, results)]
+    findings += check_replay(case, results, range(4))
     assert [finding for finding in findings if not finding.holds] == []
 
 

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from harness.check.case import Case, train_rank
 from harness.check.laws import ScipyCounts
-from harness.check.reference import matrix_of, train_densely
+from harness.check.reference import dense_model_matrix, train_densely
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.graph.partition import partition_graph
@@ -127,7 +127,7 @@ def dense_losses(case: Case, epochs: int) -> list[float]:
     """
     store, spec, strategy = case.store(), case.spec, strategy_of(case)
     everyone, owner, parts = range(store.n), owner_of(case), part_of_entries(case)
-    A = matrix_of(spec.model.kind, store)
+    A = dense_model_matrix(spec.model.kind, store)
     of_part = torch.stack([A * (parts == p) for p in range(PARTS)])
     copies = torch.stack([(each != 0).any(dim=0) | (each != 0).any(dim=1) for each in of_part])
     copies[owner, torch.arange(store.n)] = True

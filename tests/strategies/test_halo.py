@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import cross_entropy, leaky_relu
 
-from harness.check.batches import multiplier_of
+from harness.check.batches import find_multiplier
 from harness.check.case import Case, RankResult, train_rank
 from harness.check.reference import dense_matrix, train_densely
 from harness.comm.grid import Grid
@@ -219,7 +219,7 @@ def test_training_on_a_sample_equals_serial_training_on_the_same_sample(
     ranks, kind: str, order: str, p: float, options: dict[str, bool], directed: bool
 ) -> None:
     case = case_of("bns-gcn", order, directed, {"kind": kind}, p=p, **options)
-    serial = train_densely(case.strategy(), MemoryStore(case.graph()), 4, multiplier_of(case))
+    serial = train_densely(case.strategy(), MemoryStore(case.graph()), 4, find_multiplier(case))
     for result in ranks(PARTS, train_rank, case, 4):
         assert result.losses == pytest.approx(serial.losses, rel=1e-12)
 

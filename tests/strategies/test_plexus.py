@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from benchmarks.plexus_formulas import Coefficients, predict_milliseconds, terms_of_strategy
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.comm.grid import Grid
 from harness.comm.layout import list_grids
 from harness.errors import UserError
@@ -285,7 +285,7 @@ def test_predicted_order_of_grids_agrees_with_the_authors_measured_kernels() -> 
 
 def test_measured_choice_of_product_is_recorded() -> None:
     """A rank that chooses how to multiply records its choice for each layer."""
-    store = MemoryStore(check_graph(31))
+    store = MemoryStore(make_check_graph(31))
     strategy = ready("1x1x1", facts_of(store), model={"hidden": 8}, weight_gradient="measured")
     ctx = Context(strategy.spec, strategy.facts, Grid.build(strategy.grid, Ledger()), store)
     strategy.operators(ctx)

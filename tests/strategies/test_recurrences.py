@@ -15,7 +15,7 @@ from torch.autograd import Function
 from torch.nn.functional import cross_entropy
 
 from harness.check.case import Case, train_rank
-from harness.check.reference import matrix_of, train_densely
+from harness.check.reference import dense_model_matrix, train_densely
 from harness.graph.partition import order_by_part
 from harness.models import Part
 from harness.models.weights import init_weight
@@ -62,7 +62,7 @@ class Recurrence:
     def __init__(self, case: Case) -> None:
         store = case.store()
         self.params, self.seed = case.spec.strategy.params, case.spec.seed
-        self.A = matrix_of(case.spec.model.kind, store)
+        self.A = dense_model_matrix(case.spec.model.kind, store)
         self.parts = [slice(rows.start, rows.stop) for rows in facts_of(store).blocks(PARTS)]
         self.inside = torch.zeros_like(self.A)
         for part in self.parts:

@@ -2,7 +2,7 @@
 
 import torch
 
-from harness.check.case import check_graph
+from harness.check.case import make_check_graph
 from harness.graph.partition import order_by_part
 from harness.store.memory_store import MemoryStore
 from harness.strategy import facts_of
@@ -12,7 +12,7 @@ N = 101
 
 
 def test_the_parts_of_a_partition_are_the_blocks() -> None:
-    graph = check_graph(N)
+    graph = make_check_graph(N)
     partition = order_by_part(torch.arange(N) % 10 // 4, 3)
     facts = facts_of(MemoryStore(graph, partition=partition))
     assert facts.bounds == partition.bounds
@@ -21,7 +21,7 @@ def test_the_parts_of_a_partition_are_the_blocks() -> None:
 
 
 def test_shapes_have_the_parts_of_their_facts() -> None:
-    graph = check_graph(N)
+    graph = make_check_graph(N)
     facts = facts_of(MemoryStore(graph, partition=order_by_part(torch.arange(N) // 60, 2)))
     assert ShapeBlocks(facts).bounds == (0, 60, N)
     assert ShapeBlocks(facts_of(MemoryStore(graph))).bounds is None
