@@ -128,8 +128,10 @@ def _attend_rows_backward_head(
 
 def _attend_columns_backward_head(A_KN: Csr, a_E: Tensor, dl_E: Tensor, G_NF: Tensor) -> Pair:
     """Compute dT = a^T G and ds, the column sums of dl."""
-    a_turned, ds_K = (reorder_entries_numba if _use_numba(a_E) else reorder_entries_torch)(A_KN, a_E, dl_E)
-    return multiply(A_KN._replace(val=a_turned), G_NF, None), ds_K
+    a_reordered_E, ds_K = (reorder_entries_numba if _use_numba(a_E) else reorder_entries_torch)(
+        A_KN, a_E, dl_E
+    )
+    return multiply(A_KN._replace(val=a_reordered_E), G_NF, None), ds_K
 
 
 # Scores and their softmax as torch operations: a dozen passes over the entries.
@@ -191,10 +193,10 @@ def softmax_backward_numba(A_NK: Csr, d_N: Tensor, s_K: Tensor, a_E: Tensor, da_
 
 def reorder_entries_numba(A_KN: Csr, a_E: Tensor, dl_E: Tensor) -> Pair:
     """Return a in the order of the transpose, and ds."""
-    turned_E, ds_K = a_E.new_empty(A_KN.nnz), a_E.new_empty(A_KN.rows)
-    arrays = (x.numpy() for x in (A_KN.rowptr, A_KN.val, a_E, dl_E, turned_E, ds_K))
+    reordered_E, ds_K = a_E.new_empty(A_KN.nnz), a_E.new_empty(A_KN.rows)
+    arrays = (x.numpy() for x in (A_KN.rowptr, A_KN.val, a_E, dl_E, reordered_E, ds_K))
     run_over_rows(reorder_rows, reorder_rows_parallel, A_KN.rowptr, *arrays)
-    return turned_E, ds_K
+    return reordered_E, ds_K
 
 
 @compiled(nogil=True)
@@ -238,12 +240,12 @@ def softmax_backward_rows(rowptr: Any, col: Any, ends: Any, a: Any, da: Any, dd:
 
 
 @compiled(nogil=True)
-def reorder_rows(rowptr: Any, entry: Any, a: Any, dl: Any, turned: Any, ds: Any, rows: Any) -> None:
+def reorder_rows(rowptr: Any, entry: Any, a: Any, dl: Any, reordered: Any, ds: Any, rows: Any) -> None:
     """Write a in the order given by `entry`, and the row sums of dl in that order."""
     for i in range(U(rows[0]), U(rows[1])):
         total = a.dtype.type(0)
         for e in range(U(rowptr[i]), U(rowptr[i + ONE])):
-            turned[e] = a[U(entry[e])]
+            reordered[e] = a[U(entry[e])]
             total += dl[U(entry[e])]
         ds[i] = total
 
@@ -273,11 +275,11 @@ def softmax_backward_rows_parallel(
 
 @compiled(parallel=True)
 def reorder_rows_parallel(
-    rowptr: Any, entry: Any, a: Any, dl: Any, turned: Any, ds: Any, bounds: Any
+    rowptr: Any, entry: Any, a: Any, dl: Any, reordered: Any, ds: Any, bounds: Any
 ) -> None:
     """`reorder_rows` with the rows divided among threads."""
     for share in prange(bounds.size - 1):
-        reorder_rows(rowptr, entry, a, dl, turned, ds, (bounds[share], bounds[share + 1]))
+        reorder_rows(rowptr, entry, a, dl, reordered, ds, (bounds[share], bounds[share + 1]))
 
 
 # Meta kernels: the shapes of the operators' results.

@@ -17,16 +17,17 @@ from harness.kernels.jit import compiled
 from harness.kernels.parts import ONE, U, select_columns_torch, select_rows_torch, select_submatrix
 
 
-def induced_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: float) -> tuple[Csr, Csr]:
+def induced_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, probability: float) -> tuple[Csr, Csr]:
     """Return A[rows, cols] and its transpose.
 
     `rows` and `cols` are ascending. The diagonal of the whole matrix passes through column i + `diagonal` of row i.
+    `probability` is the probability that a column was sampled, given that another vertex was.
     """
     if A.val.is_meta:
-        return _expected_pair(A, rows, cols, diagonal)
+        return _estimate_pair(A, rows, cols, diagonal)
     if is_on_gpu(A.val):
-        return induced_pair_torch(A, rows, cols, diagonal, chance)
-    S = select_submatrix(A, rows, cols, (diagonal, 1 / chance))
+        return induced_pair_torch(A, rows, cols, diagonal, probability)
+    S = select_submatrix(A, rows, cols, (diagonal, 1 / probability))
     S_T = Csr(
         torch.empty(len(cols) + 1, dtype=torch.int64),
         torch.empty(S.nnz, dtype=index_dtype(len(rows))),
@@ -37,15 +38,17 @@ def induced_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: floa
     return S, S_T
 
 
-def induced_pair_torch(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: float) -> tuple[Csr, Csr]:
+def induced_pair_torch(
+    A: Csr, rows: Tensor, cols: Tensor, diagonal: int, probability: float
+) -> tuple[Csr, Csr]:
     """`induced_pair` on any device."""
     S = select_columns_torch(select_rows_torch(A, rows), cols, ascending=True)
     on_diagonal = take(rows, row_indices(S)) + diagonal == take(cols, S.col)
-    S = S._replace(val=torch.where(on_diagonal, S.val, S.val * (1 / chance)))
+    S = S._replace(val=torch.where(on_diagonal, S.val, S.val * (1 / probability)))
     return S, transpose_torch(S)
 
 
-def _expected_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int) -> tuple[Csr, Csr]:
+def _estimate_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int) -> tuple[Csr, Csr]:
     """Return the expected shapes, assuming a self-loop at every vertex and uniformly distributed other nonzeros."""
     loops = max(min(A.rows, A.cols - diagonal) - max(0, -diagonal), 0)
     on_diagonal = _count_common(rows + diagonal, cols)

@@ -42,14 +42,14 @@ def warm_up_compiler() -> None:
 # Multithreading: each thread processes a contiguous share of the rows of a sparse matrix.
 
 
-def run_over_rows(rows: Any, shares: Any, rowptr: Tensor, *operands: Any) -> None:
-    """Call `rows(*operands, (first, end))` for all rows, or `shares(*operands, bounds)` on several threads."""
+def run_over_rows(kernel: Any, parallel_kernel: Any, rowptr: Tensor, *operands: Any) -> None:
+    """Call `kernel(*operands, (first, end))` for all rows; on several threads, `parallel_kernel(*operands, bounds)`."""
     threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if threads == 1:
-        rows(*operands, (0, len(rowptr) - 1))
+        kernel(*operands, (0, len(rowptr) - 1))
     else:
         numba.set_num_threads(threads)
-        shares(*operands, balance_rows(rowptr.numpy(), threads))
+        parallel_kernel(*operands, balance_rows(rowptr.numpy(), threads))
 
 
 @compiled()

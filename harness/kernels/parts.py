@@ -105,9 +105,8 @@ def select_columns_torch(A: Csr, cols: Tensor, *, ascending: bool = False) -> Cs
     col, val = take(col, kept), take(A.val, kept)
     if ascending or bool((cols.diff() > 0).all()):
         return Csr(take(pad(inside.cumsum(0), (1, 0)), A.rowptr), col, val, width)
-    assert bool((take(place, cols) == torch.arange(width, device=cols.device)).all()), (
-        "a column is there twice"
-    )
+    is_unique = take(place, cols) == torch.arange(width, device=cols.device)
+    assert bool(is_unique.all()), "a column is selected twice"
     return from_coo(take(row_indices(A), kept), col, val, (A.rows, width))
 
 
@@ -240,16 +239,9 @@ def assemble(parts: Sequence[Placement], shape: tuple[int, int], scales: EntrySc
     A = Csr(starts, torch.empty(entries, dtype=index_dtype(cols)), torch.empty(entries, dtype=dtype), cols)
     free = starts[:-1].clone()
     for part in parts:
-        left, rows_free = part.left, free[part.top :].numpy()
-        copy_window(
-            to_numpy(part.source),
-            _window(part),
-            left,
-            rows_free,
-            A.col.numpy(),
-            to_numpy(A)[2],
-            scales is None,
-        )
+        out_col, out_val = to_numpy(A)[1:]
+        places = part.left, free[part.top :].numpy()
+        copy_window(to_numpy(part.source), _window(part), *places, out_col, out_val, scales is None)
     if scales:
         scale_entries(starts.numpy(), A.col.numpy(), scales.rows.numpy(), scales.cols.numpy(), A.val.numpy())
     return A

@@ -264,11 +264,9 @@ template <typename T> T eight_truths(T row, T column, T first, T second, T thres
 
 def _mask_meta(rows: Tensor, start: int, stop: int, *_key: int) -> Tensor:
     """Allocate as much memory as the mask takes on a GPU, where rows are padded to whole words."""
-    skipped, whole = (
-        start % BOOLS_PER_WORD,
-        BOOLS_PER_WORD * (-(-stop // BOOLS_PER_WORD) - start // BOOLS_PER_WORD),
-    )
-    drawn = rows.new_empty((len(rows), whole), dtype=torch.bool)
+    skipped = start % BOOLS_PER_WORD
+    words = -(-stop // BOOLS_PER_WORD) - start // BOOLS_PER_WORD
+    drawn = rows.new_empty((len(rows), BOOLS_PER_WORD * words), dtype=torch.bool)
     return drawn[:, skipped : skipped + stop - start]
 
 

@@ -29,8 +29,8 @@ class RowSchedule:
 
     order: Tensor
     """Row indices: long rows first, then other nonempty rows, then empty rows."""
-    long: int
-    filled: int
+    long_rows: int
+    nonempty_rows: int
     """The numbers of long rows and of nonempty rows."""
     piece: int
     """The maximum number of entries in a piece."""
@@ -55,15 +55,15 @@ def schedule_rows(rowptr: Tensor, piece: int = PIECE) -> RowSchedule:
     pieces = (lengths + (piece - 1)) // piece
     is_long = lengths > piece
     counts = torch.stack((is_long.sum(), (turns > 0).sum(), torch.where(is_long, pieces, 0).sum()))
-    long, filled, total = (int(count) for count in counts.tolist())
+    long, nonempty, total = (int(count) for count in counts.tolist())
     long_rows = order[:long]
     first_piece = pad(pieces.index_select(0, long_rows).cumsum(0), (1, 0))
     owner = torch.repeat_interleave(first_piece.diff(), output_size=total)
     number = torch.arange(total, device=owner.device) - first_piece.index_select(0, owner)
     return RowSchedule(
         order=order.to(index_dtype(len(order))),
-        long=long,
-        filled=filled,
+        long_rows=long,
+        nonempty_rows=nonempty,
         piece=piece,
         piece_row=long_rows.index_select(0, owner).to(index_dtype(len(order))),
         piece_number=number.to(index_dtype(total)),

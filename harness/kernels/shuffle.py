@@ -89,7 +89,7 @@ def permute_numba(permutation: RandomPermutation, index: Tensor, *, back: bool) 
 
 def permute_torch(permutation: RandomPermutation, index: Tensor, *, back: bool) -> Tensor:
     """Permute numbers with torch operations, repeated until all results are below n."""
-    (n, keys), sides = permutation, permutation.sides
+    n, keys, sides = permutation.n, permutation.keys, permutation.sides
     result = _permute_once(index, sides, keys, back)
     while len(outside := (result >= n).nonzero(as_tuple=True)[0]):
         result[outside] = _permute_once(result[outside], sides, keys, back)
@@ -98,12 +98,12 @@ def permute_torch(permutation: RandomPermutation, index: Tensor, *, back: bool) 
 
 def _permute_once(index: Tensor, sides: tuple[int, int], keys: Tensor, back: bool) -> Tensor:
     """Pass through all rounds once, forward or backward."""
-    ends = [index // sides[1], index % sides[1]]
+    coordinates = [index // sides[1], index % sides[1]]
     for number in reversed(range(len(keys))) if back else range(len(keys)):
         moved, other = number % 2, 1 - number % 2
-        step = _random_below(ends[other], int(keys[number]), sides[moved])
-        ends[moved] = (ends[moved] + (-step if back else step)) % sides[moved]
-    return ends[0] * sides[1] + ends[1]
+        step = _random_below(coordinates[other], int(keys[number]), sides[moved])
+        coordinates[moved] = (coordinates[moved] + (-step if back else step)) % sides[moved]
+    return coordinates[0] * sides[1] + coordinates[1]
 
 
 def _random_below(x: Tensor, key: int, bound: int) -> Tensor:
@@ -114,7 +114,8 @@ def _random_below(x: Tensor, key: int, bound: int) -> Tensor:
 # The compiled version of `permute_torch`, which processes numbers in batches.
 
 HIGH_BITS = np.uint64(32)
-AT_ONCE = 1024
+BATCH = 1024
+"""The numbers that pass through a round together, so that they stay in cache."""
 
 
 def permute_array(index: Any, n: int, sides: tuple[int, int], keys: Any, back: bool) -> Any:
@@ -128,8 +129,8 @@ def permute_array(index: Any, n: int, sides: tuple[int, int], keys: Any, back: b
 @compiled(nogil=True)
 def _walk(index: Any, n: Any, height: Any, width: Any, keys: Any, back: bool) -> Any:
     result = np.empty_like(index)
-    for start in range(0, index.size, AT_ONCE):
-        _walk_once(index[start : start + AT_ONCE], result[start : start + AT_ONCE], height, width, keys, back)
+    for start in range(0, index.size, BATCH):
+        _walk_once(index[start : start + BATCH], result[start : start + BATCH], height, width, keys, back)
     for i in range(index.size):
         while result[i] >= n:
             _walk_once(result[i : i + 1], result[i : i + 1], height, width, keys, back)

@@ -35,11 +35,8 @@ def multiply(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
 
 def multiply_library(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
     """Multiply with torch's library: cuSPARSE or MKL."""
-    return (
-        _get_sparse_tensor(A) @ H
-        if add_to is None
-        else torch.addmm(add_to, _get_sparse_tensor(A), H, out=add_to)
-    )
+    matrix = _get_sparse_tensor(A)
+    return matrix @ H if add_to is None else torch.addmm(add_to, matrix, H, out=add_to)
 
 
 def multiply_library_blocked(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
@@ -93,7 +90,7 @@ def _select_gpu_kernel(A: Csr, H: Tensor) -> ProductKernel:
 def _choose_kernel(A: Csr, H: Tensor, choose: ChooseKernel | None) -> str:
     """Return the name of the fastest usable kernel for A H; without `choose`, the name of the deterministic kernel."""
     H = H.contiguous()
-    kernels = _usable_kernels(A, H)
+    kernels = _find_usable_kernels(A, H)
     if choose is None:
         if TRITON not in kernels:
             warnings.warn(f"The library's sparse product {NO_FIXED_ORDER}.", stacklevel=2)
@@ -105,7 +102,7 @@ def _choose_kernel(A: Csr, H: Tensor, choose: ChooseKernel | None) -> str:
     return name if name in kernels else LIBRARY  # the cached choice of an earlier run may not work here
 
 
-def _usable_kernels(A: Csr, H: Tensor) -> dict[str, ProductKernel]:
+def _find_usable_kernels(A: Csr, H: Tensor) -> dict[str, ProductKernel]:
     """Return the library's kernel, and the others that run on this device and agree with it on this product."""
     kernels: dict[str, ProductKernel] = {LIBRARY: multiply_library}
     for name, kernel in PRODUCT_KERNELS.items():
@@ -163,9 +160,9 @@ def _get_sparse_tensor(A: Csr) -> Tensor:
     """Return A as a torch sparse CSR tensor, cached for matrices that were passed to `cache_for_products`."""
     cached = CACHED_PRODUCTS.get(A.rowptr)
     if cached is None or cached.col is not A.col:
-        return _make_sparse_tensor(A, _row_pointers(A))
+        return _make_sparse_tensor(A, _convert_row_pointers(A))
     if cached.pointers is None:
-        cached.pointers = _row_pointers(A)
+        cached.pointers = _convert_row_pointers(A)
     if cached.val is not A.val:  # attention coefficients with the indices of a cached matrix
         return _make_sparse_tensor(A, cached.pointers)
     if cached.tensor is None:
@@ -183,19 +180,21 @@ def _get_schedule(A: Csr) -> RowSchedule:
     return cached.schedule
 
 
-def _row_pointers(A: Csr) -> Tensor:
+def _convert_row_pointers(A: Csr) -> Tensor:
     """Return the row pointers in the dtype of the column indices: the library requires one index dtype."""
-    return A.rowptr.to(_column_indices(A).dtype)
+    return A.rowptr.to(_convert_column_indices(A).dtype)
 
 
-def _column_indices(A: Csr) -> Tensor:
+def _convert_column_indices(A: Csr) -> Tensor:
     return A.col if A.nnz <= torch.iinfo(A.col.dtype).max else A.col.long()
 
 
 def _make_sparse_tensor(A: Csr, pointers: Tensor) -> Tensor:
     """Make a sparse tensor that shares the memory of A, without checking its invariants again."""
     _silence_beta_warning()
-    return torch.sparse_csr_tensor(pointers, _column_indices(A), A.val, A.shape, check_invariants=False)
+    return torch.sparse_csr_tensor(
+        pointers, _convert_column_indices(A), A.val, A.shape, check_invariants=False
+    )
 
 
 @dataclass

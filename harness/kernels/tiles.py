@@ -79,7 +79,7 @@ def inner_products_into(A: Csr, X: Tensor, Y: Tensor, products: Tensor) -> None:
     _run(dot_rows, dot_rows_parallel, A, (X, Y, products), False)
 
 
-def _run(rows: Any, shares: Any, A: Csr, dense: tuple[Tensor, Tensor, Tensor], add: bool) -> None:
+def _run(kernel: Any, parallel_kernel: Any, A: Csr, dense: tuple[Tensor, Tensor, Tensor], add: bool) -> None:
     """Run a kernel for each tile of columns. The column indices of A select rows of the second dense operand."""
     gathered = dense[1]
     width, dtype = gathered.shape[1], gathered.dtype
@@ -90,7 +90,9 @@ def _run(rows: Any, shares: Any, A: Csr, dense: tuple[Tensor, Tensor, Tensor], a
     lines = -(-width * dtype.itemsize // LINE_BYTES)
     sizes = A.nnz, width, max(LINES_AHEAD // lines, 1) if gathered.nbytes >= FAR_BYTES else 0, int(add)
     for start, tail, lanes, vectors in tile_columns(width, dtype):
-        run_over_rows(rows, shares, A.rowptr, kinds, lanes, vectors, addresses, sizes, (start, tail))
+        run_over_rows(
+            kernel, parallel_kernel, A.rowptr, kinds, lanes, vectors, addresses, sizes, (start, tail)
+        )
 
 
 @cache
@@ -293,15 +295,11 @@ class Tile:
         """Prefetch all cache lines of the tile in the row selected by a later entry, whatever the row's alignment."""
         later, last = self.builder.add(entry, self.ahead), self.builder.sub(self.entries, I64(1))
         later = self.builder.select(self.builder.icmp_unsigned("<", later, last), later, last)
-        first, size = (
-            self._row_address(self.operands[1], self._load_index(self.col, later)),
-            self.vectors.bytes,
-        )
-        for column in range(0, self.count * self.lanes, LINE_BYTES // size):
+        first = self._row_address(self.operands[1], self._load_index(self.col, later))
+        for column in range(0, self.count * self.lanes, LINE_BYTES // self.vectors.bytes):
             emit_prefetch(self.builder, self.builder.gep(first, [I64(column)]))
-        emit_prefetch(
-            self.builder, self.builder.gep(first, [self.builder.add(self.columns[-1], I64(self.lanes - 1))])
-        )
+        last_column = self.builder.add(self.columns[-1], I64(self.lanes - 1))
+        emit_prefetch(self.builder, self.builder.gep(first, [last_column]))
 
     def _to_pointer(self, address: Any, kind: Any) -> Any:
         return self.builder.inttoptr(address, kind.as_pointer())

@@ -76,12 +76,14 @@ def multiply_into(A: Csr, H: Tensor, Z: Tensor, schedule: RowSchedule, *, add: b
             **options,
         )
 
-    if schedule.long:
+    if schedule.long_rows:
         sums = H.new_empty((len(schedule.piece_row), width), dtype=SUMS[H.dtype])
         launch(sums, schedule.piece_row, pieces=True)
         operands = sums, Z, schedule.order, schedule.first_piece, vectors
-        join_pieces[schedule.long, blocks](*operands, ADD=add, **options)
-    others = schedule.order[schedule.long : schedule.filled if add else None]  # an empty row adds nothing
+        join_pieces[schedule.long_rows, blocks](*operands, ADD=add, **options)
+    others = schedule.order[
+        schedule.long_rows : schedule.nonempty_rows if add else None
+    ]  # an empty row adds nothing
     if len(others):
         launch(Z, others, pieces=False)
 

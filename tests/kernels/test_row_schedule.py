@@ -23,8 +23,8 @@ def test_schedule_equals_a_loop_over_rows(lengths, turns, dtype):
     long = [row for row in by_work if lengths[row] > piece]
     before = [sum(owner in long[:number] for owner, _ in pieces) for number in range(len(long) + 1)]
     assert schedule.order.tolist() == by_work
-    assert (schedule.long, schedule.piece) == (len(long), piece)
-    assert schedule.filled == sum(length > 0 for length in lengths)
+    assert (schedule.long_rows, schedule.piece) == (len(long), piece)
+    assert schedule.nonempty_rows == sum(length > 0 for length in lengths)
     assert list(zip(schedule.piece_row.tolist(), schedule.piece_number.tolist(), strict=True)) == pieces
     assert schedule.first_piece.tolist() == before
 
@@ -34,8 +34,8 @@ def test_long_rows_come_first(piece):
     lengths = torch.tensor([3, piece + 1, piece, 0, piece - 1, 5 * piece])
     rowptr = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     schedule = schedule_rows(rowptr, piece)
-    assert sorted(schedule.order[: schedule.long].tolist()) == [1, 5]
-    assert schedule.order[schedule.filled :].tolist() == [3]
+    assert sorted(schedule.order[: schedule.long_rows].tolist()) == [1, 5]
+    assert schedule.order[schedule.nonempty_rows :].tolist() == [3]
 
 
 def test_schedule_takes_the_documented_memory():
