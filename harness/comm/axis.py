@@ -248,8 +248,8 @@ class Axis:
                 return collectives.broadcast_send(
                     group, _check_no_grad(_require_tensor(x)), wire, later=later, ring=ring
                 )
-            landing = collectives.make_receive_buffer(shape, dtype, self.device, wire, out)
-            return collectives.broadcast_receive(group, root, landing, later=later, ring=ring)
+            receive = collectives.make_receive_buffer(shape, dtype, self.device, wire, out)
+            return collectives.broadcast_receive(group, root, receive, later=later, ring=ring)
 
         moved = traffic.broadcast(prod(shape) if words is None else words, root=is_root)
         return self._make_call(Op.BROADCAST, tensor, moved, start)
@@ -311,11 +311,11 @@ class Axis:
 
         def start(_: bool) -> StartedCall[dict[int, Tensor]]:
             self._count_messages(received_words, sent_words, itemsize)
-            landings = {
+            buffers = {
                 peer: collectives.make_receive_buffer(shape, dtype, self.device, wire)
                 for peer, shape in receives.items()
             }
-            started = collectives.exchange(group, sends, landings, wire, tag)
+            started = collectives.exchange(group, sends, buffers, wire, tag)
             return started._replace(result=lambda: kept | started.result())
 
         return Call(self.ledger, next(iter(received_words | sent_words)), None, start)

@@ -198,11 +198,11 @@ def broadcast_send(
 
 
 def broadcast_receive(
-    group: Group, root: int, landing: ReceiveBuffer, *, later: bool, ring: RingCollectives | None = None
+    group: Group, root: int, receive: ReceiveBuffer, *, later: bool, ring: RingCollectives | None = None
 ) -> StartedCall[Tensor]:
     """Receive the root's tensor."""
-    works = _broadcast(group, root, landing.buffer, later, ring)
-    return StartedCall(works, landing.result, landing.buffer.nbytes)
+    works = _broadcast(group, root, receive.buffer, later, ring)
+    return StartedCall(works, receive.result, receive.buffer.nbytes)
 
 
 def _broadcast(group: Group, root: int, buffer: Tensor, later: bool, ring: RingCollectives | None) -> Works:
@@ -252,15 +252,15 @@ def exchange(
 ) -> StartedCall[dict[int, Tensor]]:
     """Exchange messages with other members, all at once, so that no order of sends and receives can deadlock."""
     calls = [
-        dist.P2POp(dist.irecv, landing.buffer, group=group, tag=tag, group_peer=peer)
-        for peer, landing in receives.items()
+        dist.P2POp(dist.irecv, receive.buffer, group=group, tag=tag, group_peer=peer)
+        for peer, receive in receives.items()
     ] + [
         dist.P2POp(dist.isend, _to_wire(x, wire), group=group, tag=tag, group_peer=peer)
         for peer, x in sends.items()
     ]
     works = _start_all(calls)
     moved = sum(call.tensor.nbytes for call in calls)
-    return StartedCall(works, lambda: {peer: landing.result() for peer, landing in receives.items()}, moved)
+    return StartedCall(works, lambda: {peer: receive.result() for peer, receive in receives.items()}, moved)
 
 
 def barrier(group: Group) -> None:
@@ -293,9 +293,7 @@ def make_receive_buffer(
 
 
 def _start_all(calls: list[dist.P2POp]) -> list[dist.Work]:
-    if calls[
-        0
-    ].tensor.is_meta:  # the library's batches look up the backend of a device, which the meta device lacks
+    if calls[0].tensor.is_meta:  # the library's batches look up the device's backend, which meta lacks
         return [call.op(call.tensor, call.peer, call.group, call.tag) for call in calls]
     return dist.batch_isend_irecv(calls)
 

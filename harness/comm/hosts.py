@@ -38,11 +38,11 @@ def get_master_address(environ: Mapping[str, str]) -> dict[str, str]:
             f"The ranks are on several machines, and {launcher.name} does not tell them the name of their job, from "
             "which a port would follow. Set MASTER_ADDR to the host of rank 0, and MASTER_PORT to a free port of it."
         )
-    port = environ.get("MASTER_PORT") or str(FIRST_PORT + crc32(world_name(environ).encode()) % PORTS)
+    port = environ.get("MASTER_PORT") or str(FIRST_PORT + crc32(get_world_name(environ).encode()) % PORTS)
     return {"MASTER_ADDR": host, "MASTER_PORT": port}
 
 
-def world_name(environ: Mapping[str, str]) -> str:
+def get_world_name(environ: Mapping[str, str]) -> str:
     """Return a name of the world that all ranks know: the job, or on one machine the parent process, and the size."""
     launcher = detect_launcher(environ)
     size = environ[launcher.world] if launcher else "1"
@@ -60,7 +60,7 @@ def _list_job_names(environ: Mapping[str, str]) -> list[str]:
 def _find_first_host(environ: Mapping[str, str]) -> str:
     """Return the first host in the job's list."""
     if nodes := environ.get("SLURM_STEP_NODELIST"):
-        return first_host(nodes)
+        return parse_first_host(nodes)
     for name in HOST_FILES:
         with suppress(OSError, IndexError):
             return Path(environ.get(name, "")).read_text(encoding="utf-8").split()[0]
@@ -69,13 +69,13 @@ def _find_first_host(environ: Mapping[str, str]) -> str:
             hosts = subprocess.run(
                 ["flux", "hostlist", "local"], capture_output=True, text=True, check=True, timeout=10
             )
-            return first_host(hosts.stdout.strip())
+            return parse_first_host(hosts.stdout.strip())
     raise UserError(
         "The ranks are on several machines, and no list of hosts was found. Set MASTER_ADDR to the host of rank 0."
     )
 
 
-def first_host(nodes: str) -> str:
+def parse_first_host(nodes: str) -> str:
     """Return the first host of a list: nid001004 for nid[001004-001007,001012],login1."""
     first = HOST.match(nodes)
     if first is None:

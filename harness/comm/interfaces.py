@@ -23,13 +23,13 @@ def add_interface_options(parser: argparse.ArgumentParser) -> None:
 
 def choose_interface(options: argparse.Namespace, at: RankPlace) -> None:
     """Set the network interface of this rank, unless the environment does. Raises if an interface does not exist."""
-    nearest = nearest_interface(at.local_rank, options.per_node, options.interfaces)
+    nearest = select_interfaces(at.local_rank, options.per_node, options.interfaces)
     os.environ.update({key: value for key, value in nearest.items() if key not in os.environ})
     if at.world > 1:
         get_own_address(os.environ)
 
 
-def nearest_interface(local_rank: int, per_node: int, interfaces: Sequence[str]) -> dict[str, str]:
+def select_interfaces(local_rank: int, per_node: int, interfaces: Sequence[str]) -> dict[str, str]:
     """Return the network interface of a rank, in the variables that libraries read. Neighbouring ranks share one.
 
     NCCL gets all interfaces and chooses among them.

@@ -44,13 +44,8 @@ LAUNCHERS = (
     TORCHRUN,
     Launcher(
         "jsrun",
-        *(
-            "JSM_NAMESPACE_RANK",
-            "JSM_NAMESPACE_SIZE",
-            "JSM_NAMESPACE_LOCAL_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE",
-        ),
-        job=("LSB_JOBID",),
+        *("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK"),
+        *("OMPI_COMM_WORLD_LOCAL_SIZE", ("LSB_JOBID",)),
     ),
     Launcher(
         "Open MPI",

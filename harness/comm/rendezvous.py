@@ -124,7 +124,7 @@ class Rendezvous:
 
 def publish_address(file: Path, host: str, port: int) -> None:
     """Publish the address at which rank 0 listens, at the rendezvous and in a file that is written atomically."""
-    posted = query_rendezvous(f" {host} {port}", CONNECT_TIMEOUT) is not None
+    posted = ask_rendezvous(f" {host} {port}", CONNECT_TIMEOUT) is not None
     try:
         partial = file.with_suffix(".part")
         partial.write_text(f"{host} {port}", encoding="utf-8")
@@ -137,12 +137,15 @@ def publish_address(file: Path, host: str, port: int) -> None:
 def find_address(file: Path, timeout: timedelta) -> tuple[str, int]:
     """Return the host and the port of rank 0, from the rendezvous, or from the file if it cannot be reached."""
     seconds = timeout.total_seconds()
-    host, port = (query_rendezvous("", seconds) or _read_address(file, seconds)).split()
+    host, port = (ask_rendezvous("", seconds) or _read_address(file, seconds)).split()
     return host, int(port)
 
 
-def query_rendezvous(words: str, seconds: float) -> str | None:
-    """Ask the rendezvous for the address of rank 0. Returns None if no rendezvous exists or it cannot be reached."""
+def ask_rendezvous(published: str, seconds: float) -> str | None:
+    """Ask the rendezvous for the address of rank 0. Returns None if no rendezvous exists or it cannot be reached.
+
+    Rank 0 sends its own address, `published`, which is empty on all other ranks.
+    """
     if RENDEZVOUS not in os.environ:
         return None
     name, host, port = os.environ[RENDEZVOUS].split()
@@ -151,7 +154,7 @@ def query_rendezvous(words: str, seconds: float) -> str | None:
     while (passed := time.monotonic() - start) < seconds and (reached or passed < CONNECT_TIMEOUT):
         for each in hosts:
             with suppress(OSError), socket.create_connection((each, int(port)), CONNECT_TIMEOUT / 2) as link:
-                link.sendall(f"{name}{words}\n".encode())
+                link.sendall(f"{name}{published}\n".encode())
                 link.settimeout(max(seconds - passed, 1.0))
                 named, *address = link.recv(1024).decode(errors="replace").split() or [""]
                 if named == name and address:

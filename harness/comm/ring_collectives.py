@@ -65,7 +65,7 @@ class RingCollectives:
     def __init__(self, group: dist.ProcessGroup, smallest: int) -> None:
         self._group, self._smallest = group, smallest
         self._issued = 0
-        self._flights: dict[int, RingWork] = {}
+        self._in_flight: dict[int, RingWork] = {}
 
     def is_worthwhile(self, size: int) -> bool:
         """Return True if a call of `size` bytes is large enough."""
@@ -85,20 +85,20 @@ class RingCollectives:
 
     def drain(self) -> None:
         """Wait for all calls in flight, including those whose results are not used."""
-        for flight in self._flights.values():
+        for flight in self._in_flight.values():
             flight.wait()
 
     def _issue(self, messages: Callable[..., None], *given: Any, later: bool) -> list[RingWork]:
         """Issue a call. An earlier call that used the same tags is waited for first."""
         self._issued += 1
         tags = self._issued % CALLS
-        if earlier := self._flights.pop(tags, None):
+        if earlier := self._in_flight.pop(tags, None):
             earlier.wait()
         members = TaggedGroup(self._group, (1 + tags) * TAGS)
         if not later:
             messages(members, *given)
             return []
-        flight = self._flights[tags] = RingWork(partial(messages, members, *given))
+        flight = self._in_flight[tags] = RingWork(partial(messages, members, *given))
         return [flight]
 
 
@@ -175,9 +175,8 @@ def _exchange(members: TaggedGroup, sends: Sequence[Tensor], receives: Sequence[
     """
     size, index = members.size, members.index
     receives[index].copy_(sends[index])
-    others = [
-        (index + step) % size for step in range(1, size)
-    ]  # staggered, so that members have different targets
+    # Staggered, so that members have different targets at any time.
+    others = [(index + step) % size for step in range(1, size)]
     works = [members.receive(receives[source], source, 0) for source in others if receives[source].numel()]
     works += [members.send(sends[to], to, 0) for to in others if sends[to].numel()]
     for work in works:

@@ -41,7 +41,7 @@ def open_world_store(
 def _open_at_job_port(at: RankPlace, timeout: timedelta) -> dist.Store:  # type: ignore[name-defined]
     """Open the store of a world that another launcher started. Raises if the port belongs to another world."""
     os.environ.update(hosts.get_master_address(os.environ))
-    name = hosts.world_name(os.environ)
+    name = hosts.get_world_name(os.environ)
     try:
         store, _, _ = next(dist.rendezvous("env://", at.rank, at.world, timeout=timeout))  # type: ignore[attr-defined]
     except dist.DistNetworkError as error:

@@ -13,7 +13,7 @@ import pytest
 
 from harness.comm import rendezvous, world_store
 from harness.comm.engine import _is_bound, parse_network
-from harness.comm.hosts import first_host, get_master_address, world_name
+from harness.comm.hosts import get_master_address, get_world_name, parse_first_host
 from harness.comm.interfaces import get_own_address
 from harness.comm.launchers import RankPlace, detect_launcher, read_place
 from harness.comm.rendezvous import RENDEZVOUS, Rendezvous, find_address, publish_address
@@ -132,7 +132,7 @@ def test_ranks_on_several_machines_without_a_name_of_their_job_need_a_port(
     names = set()
     for parent in (7, 8):
         monkeypatch.setattr(os, "getppid", lambda parent=parent: parent)
-        names.add(world_name(told))
+        names.add(get_world_name(told))
     assert names == {"8"}
 
 
@@ -149,12 +149,12 @@ def test_ranks_on_several_machines_without_a_name_of_their_job_need_a_port(
     ],
 )
 def test_first_host_of_a_host_list_is_parsed(nodes: str, first: str) -> None:
-    assert first_host(nodes) == first
+    assert parse_first_host(nodes) == first
 
 
 def test_empty_host_list_is_refused() -> None:
     with pytest.raises(UserError, match="MASTER_ADDR"):
-        first_host("")
+        parse_first_host("")
 
 
 def test_missing_interface_is_refused_with_the_existing_ones() -> None:
