@@ -298,21 +298,21 @@ def charge_backward(
     if ledger.recording and result.grad_fn is not None:
         here = ledger.current
         key = Key(here.phase, here.layer, Direction.BACKWARD, op, tensor=tensor)
-        for node in _nodes(result, inputs):
-            _bracket(ledger, node, key)
+        for node in _find_nodes(result, inputs):
+            _charge_node(ledger, node, key)
     return result
 
 
 def apply(ledger: Ledger, function: type[torch.autograd.Function], *arguments: Any) -> Any:
     """Call `function.apply` and charge its backward pass to the current phase and layer."""
-    return charge_backward(ledger, function.apply(*arguments), _tensors(arguments))
+    return charge_backward(ledger, function.apply(*arguments), _select_tensors(arguments))
 
 
-def _tensors(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+def _select_tensors(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
     return tuple(argument for argument in arguments if hasattr(argument, "grad_fn"))
 
 
-def _nodes(result: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> list[Any]:
+def _find_nodes(result: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> list[Any]:
     """Return the nodes from `result` back to `inputs`, excluding those that produced the inputs."""
     foreign = {tensor.grad_fn for tensor in inputs}
     nodes: list[Any] = []
@@ -326,7 +326,7 @@ def _nodes(result: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> list[Any]:
     return nodes
 
 
-def _bracket(ledger: Ledger, node: Any, key: Key) -> None:
+def _charge_node(ledger: Ledger, node: Any, key: Key) -> None:
     before: list[Key] = []
 
     def enter(_: Any) -> None:

@@ -159,7 +159,7 @@ class Tape(Ledger):
         """Charge the CPU time since the last change of key to the current event."""
         if self._timed and self.recording:
             now = thread_time()
-            self._event(self.current).cpu_seconds += now - self._since
+            self._event_of(self.current).cpu_seconds += now - self._since
             self._since = now
 
     def _update_turn(self, key: Key) -> None:
@@ -186,7 +186,7 @@ class Tape(Ledger):
         super().add(key, **more)
         is_epoch_sum = "seconds" in more or "in_flight_seconds" in more
         if self.is_taping and not is_epoch_sum:
-            event = self._event(key) if key == self.current else self._companion(key)
+            event = self._event_of(key) if key == self.current else self._companion_of(key)
             for name, value in more.items():
                 setattr(event.amounts, name, getattr(event.amounts, name) + value)
 
@@ -194,7 +194,7 @@ class Tape(Ledger):
         """Add the FLOPs and bytes of an operator to the current key, and record its kernel."""
         if self.is_simulating:
             return
-        for amounts in (self._amounts_of(self.current), self._event(self.current).amounts):
+        for amounts in (self._amounts_of(self.current), self._event_of(self.current).amounts):
             amounts.flops += flops
             amounts.bytes_touched += touched
         self.record_kernel(product, touched)
@@ -214,7 +214,7 @@ class Tape(Ledger):
             return
         if not (self.recording and self.is_taping) or self._is_fusing:
             return
-        event = self._event(self.current)
+        event = self._event_of(self.current)
         if product:
             event.products.append(product)
         else:
@@ -222,7 +222,7 @@ class Tape(Ledger):
 
     def record_sampled(self, entries: int) -> None:
         if self.recording and self.is_taping:
-            self._event(self.current).drawn += entries
+            self._event_of(self.current).drawn += entries
 
     def record_copy(self, size: int) -> None:
         """Record a copy of `size` bytes between host and device."""
@@ -230,7 +230,7 @@ class Tape(Ledger):
             self._deferred.append(partial(self.record_copy, size))
             return
         if self.recording and self.is_taping:
-            event = self._event(self.current)
+            event = self._event_of(self.current)
             event.copies, event.copied = event.copies + 1, event.copied + size
 
     def run_fused(self, function: Callable[..., T], *operands: Any) -> T:
@@ -274,7 +274,7 @@ class Tape(Ledger):
         mark = super().mark_issued()
         if not self.is_taping:
             return mark
-        self._event(self.current).leaves = True
+        self._event_of(self.current).leaves = True
         self._call_events[mark] = self._opened
         return mark
 
@@ -285,16 +285,16 @@ class Tape(Ledger):
             self.events.append(self._wait_event)
         return super().waiting_for(key, mark)
 
-    def _event(self, key: Key) -> Event:
+    def _event_of(self, key: Key) -> Event:
         if self._open is None or self._open.key != key:
             self._open, self._opened = Event(key, prefetched_after=self._prefetched_after), len(self.events)
             self.events.append(self._open)
             self._companions = {}
         return self._open
 
-    def _companion(self, key: Key) -> Event:
+    def _companion_of(self, key: Key) -> Event:
         """Return the event of another row whose words are sent by the call of the current event."""
-        self._event(self.current)
+        self._event_of(self.current)
         if key not in self._companions:
             self._companions[key] = Event(key, travels_with=self._opened)
             self.events.append(self._companions[key])
