@@ -45,14 +45,16 @@ def _match_product(func: Any, args: tuple[Any, ...]) -> ProductShape | None:
     """Return the product that an operator computes; None for another operator."""
     if func in (PRODUCT, PRODUCT_ADD):
         rowptr, col, val, inner, H = args[-5:]  # PRODUCT_ADD has one more argument before them
-        return ProductShape(len(rowptr) - 1, inner, H.shape[1], len(val), _dtype_name(val), _dtype_name(col))
+        return ProductShape(
+            len(rowptr) - 1, inner, H.shape[1], len(val), _format_dtype(val), _format_dtype(col)
+        )
     if func.overloadpacket in DENSE:
         X, Y = [x for x in args if isinstance(x, Tensor)][-2:]
-        return ProductShape(X.shape[0], X.shape[1], Y.shape[1], 0, _dtype_name(X), "")
+        return ProductShape(X.shape[0], X.shape[1], Y.shape[1], 0, _format_dtype(X), "")
     return None
 
 
-def _dtype_name(x: Tensor) -> str:
+def _format_dtype(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
@@ -154,13 +156,10 @@ def _classify_operator(func: Any) -> OperatorKind:
     if kind is None:
         is_uncounted = func.is_view or func.namespace in ("c10d", "prim")
         allocates = func is HOST_DEVICE_COPY or func.overloadpacket in ONLY_ALLOCATE
-        kind = (
-            OperatorKind.UNCOUNTED
-            if is_uncounted
-            else OperatorKind.ALLOCATES
-            if allocates
-            else OperatorKind.COMPUTES
-        )
+        if is_uncounted:
+            kind = OperatorKind.UNCOUNTED
+        else:
+            kind = OperatorKind.ALLOCATES if allocates else OperatorKind.COMPUTES
         _KIND_CACHE[id(func)] = kind
     return kind
 
@@ -184,8 +183,8 @@ def _run_operator(
 ) -> "tuple[OperatorWork, Any]":
     """Run an operator, or reuse a cached outcome, and return its work and result."""
     signature = _build_signature(func, args, kwargs) if operands else None
-    if known := OUTCOMES.get(signature):
-        return known.work, known.make_result(args)
+    if cached := OUTCOMES.get(signature):
+        return cached.work, cached.make_result(args)
     result = func(*args, **kwargs)
     work = _count_work(func, args, kwargs, result, operands)
     if signature is not None:
@@ -265,15 +264,15 @@ def _describe_outcome(
 
 def _build_signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
     """Return all that the shape of a result may depend on; None if an operand is on the host and has values."""
-    parts = _signature_part((*args, *kwargs.items()))
+    parts = _describe_argument((*args, *kwargs.items()))
     return None if parts is None else (id(func), parts)
 
 
-def _signature_part(thing: Any) -> Hashable | None:
+def _describe_argument(thing: Any) -> Hashable | None:
     if isinstance(thing, Tensor):
         return (thing.shape, thing.stride(), thing.dtype) if thing.is_meta else None
     if isinstance(thing, (list, tuple)):
-        parts = tuple([_signature_part(each) for each in thing])
+        parts = tuple([_describe_argument(each) for each in thing])
         return None if None in parts else parts
     return float if isinstance(thing, float) else (type(thing), thing)
 
@@ -336,10 +335,9 @@ def replay(
         shapes = blocks or ShapeBlocks(strategy.facts, strategy.spec.dataset.permutation)
         with Meter(tape) as meter:
             trainer = Trainer(strategy, grid, shapes, chosen)
-            for _ in range(
-                strategy.transient_epochs * trainer.steps if skip_transient and not evaluation else 0
-            ):
-                trainer.step()
+            if skip_transient and not evaluation:
+                for _ in range(strategy.transient_epochs * trainer.steps):
+                    trainer.step()
             meter.memory.reset_peak(trainer.ctx.memory.host_shapes())
             tape.start()
             first_of_step = []
