@@ -70,7 +70,7 @@ class ComposedOperators(RdmOperators):
     def convolve(self, layer: int, H: Tensor, W_FH: Tensor) -> Tensor:
         return super().convolve(layer, H if layer or self.AX is None else self.AX, W_FH)
 
-    def rows_of_A(self, ctx: Context, *, transposed: bool) -> BlockRow:
+    def load_rows_of_A(self, ctx: Context, *, transposed: bool) -> BlockRow:
         """Return the rows of A in this rank's chunk, split at its boundary. An undirected A is its own transpose."""
         chunks, row = self.strategy.blocks(), ctx.at[ROW]
         if not transposed or ctx.facts.directed:
@@ -151,7 +151,7 @@ class Compose(Rdm):
 
     @property
     def has_replicas(self) -> bool:
-        """True if this rank computes the rows V of the first layer, so that the second layer sends nothing."""
+        """True if this rank computes the rows V of the first layer, so that the second layer makes no call."""
         R, C = self.grid[ROW], self.grid[COL]
         return self.params.replicas and self.precomputes and C == 1 < R and len(self.shapes) > 1
 
@@ -184,10 +184,8 @@ class Compose(Rdm):
 
     def setup_stages(self) -> list[LayerStage]:
         """Return the stages that compute A X before training."""
-        stages = LayerPlan(combines_first=False, power=1, rows_before=True, rows_after=True).stages(
-            *self.shapes[0]
-        )
-        return list(takewhile(lambda stage: stage.kind != "times W", stages))
+        plan = LayerPlan(combines_first=False, power=1, rows_before=True, rows_after=True)
+        return list(takewhile(lambda stage: stage.kind != "times W", plan.stages(*self.shapes[0])))
 
     def setup_words(self, at: Coordinates, counts: Counts) -> Words:
         """Return the words that arrive at a rank before training."""
@@ -233,19 +231,15 @@ class Compose(Rdm):
         replicas, they are also A_NV, its transpose, K, and A X at V.
         """
         chunk, boundary, held = self.chunk(at), self.boundary(at, counts), dense_bytes(self, at)
-        sizes = [
-            boundary.compact_bytes(self.spec.precision, transposed=side) for side in self.transposed_options()
-        ]
-        held[TensorName.A] = self.matrices_bytes([Piece(chunk, chunk)], counts) + sum(sizes)
-        held[TensorName.INDEX] = sum(
-            boundary.index_bytes(transposed=side) for side in self.transposed_options()
-        )
+        sides, precision = self.transposed_options(), self.spec.precision
+        remote = sum(boundary.compact_bytes(precision, transposed=side) for side in sides)
+        held[TensorName.A] = self.matrices_bytes([Piece(chunk, chunk)], counts) + remote
+        held[TensorName.INDEX] = sum(boundary.index_bytes(transposed=side) for side in sides)
         if self.has_replicas:
-            K, precision = sum(boundary.incoming_rows().values()), self.spec.precision
+            K = sum(boundary.incoming_rows().values())
             nonzeros = counts.nonzeros(chunk, chunk) + boundary.nonzeros()
-            held[TensorName.A] += sum(
-                csr_bytes(rows, nonzeros, precision) for rows in (len(chunk), len(chunk) + K)
-            )
+            for rows in (len(chunk), len(chunk) + K):
+                held[TensorName.A] += csr_bytes(rows, nonzeros, precision)
             held[TensorName.INDEX] += LONG * K
             held[TensorName.X] += WORD[precision] * K * self.facts.features
         if self.precomputes:

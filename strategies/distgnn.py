@@ -127,18 +127,14 @@ class CopiedRows(RowOperators):
         edge_parts = ctx.blocks.edge_parts(everyone)
         mine, M, K = share = find_share(A, edge_parts, blocks, own)
         sizes = strategy.record_sizes(own, share, in_cut=edge_parts is not None)
-        super().__init__(ctx, strategy, over=(P,), beyond=torch.cat(K))
-        self.strategy, self.masters, self.late = (
-            strategy,
-            len(self.rows),
-            dict[tuple[Direction, int], DelayedSums](),
-        )
-        V, place = (
-            torch.cat([to_index_tensor(self.rows, torch.device("cpu")), *K]),
-            torch.empty(A.rows).long(),
-        )
-        place[V] = torch.arange(len(V))
-        A_VV = from_coo(place[row_indices(A)[mine]], place[A.col.long()[mine]], A.val[mine], (len(V), len(V)))
+        super().__init__(ctx, strategy, over=(P,), others=torch.cat(K))
+        self.strategy, self.masters = strategy, len(self.rows)
+        self.delayed: dict[tuple[Direction, int], DelayedSums] = {}
+        V = torch.cat([to_index_tensor(self.rows, torch.device("cpu")), *K])
+        position = torch.empty(A.rows).long()
+        position[V] = torch.arange(len(V))
+        row, col = position[row_indices(A)[mine]], position[A.col.long()[mine]]
+        A_VV = from_coo(row, col, A.val[mine], (len(V), len(V)))
         self.A_VV = self.A_T_VV = ctx.memory.hold_matrix(A_VV)
         if strategy.holds_transpose(sizes):
             self.A_T_VV = ctx.memory.hold_matrix(transpose(A_VV))
@@ -150,7 +146,7 @@ class CopiedRows(RowOperators):
         self.bins = [self.build_bin(M, K, number, hold) for number in range(strategy.delay)]
         for direction, layer, width in strategy.reductions() if self.bins else ():
             buffer = partial(ctx.memory.hold_zeros, strategy.reduced_tensor(direction))
-            self.late[direction, layer] = DelayedSums(
+            self.delayed[direction, layer] = DelayedSums(
                 buffer(len(leaving), width), buffer(len(V) - self.masters, width), {}
             )
 
@@ -171,19 +167,21 @@ class CopiedRows(RowOperators):
 
     def sum_over_copies(self, layer: int, T_VF: Tensor) -> Tensor:
         """Return the sums of the partial aggregates at all copies; in the last layer, at the masters."""
-        ahead, back = (partial(self.reduce_copies, layer, direction) for direction in (FORWARD, BACKWARD))
-        return apply_pair(self.ledger, T_VF, ahead, back)
+        forward_map = partial(self.reduce_copies, layer, FORWARD)
+        backward_map = partial(self.reduce_copies, layer, BACKWARD)
+        return apply_pair(self.ledger, T_VF, forward_map, backward_map)
 
     def reduce_copies(self, layer: int, direction: Direction, x_VF: Tensor) -> Tensor:
-        up, down = self.strategy.message_ways(layer, direction)
+        """Return the sums of x over copies, in one direction; `up` is to the masters, `down` from them."""
+        up, down = self.strategy.message_directions(layer, direction)
         tensor = self.strategy.reduced_tensor(direction)
         with self.ledger.op(Op.COPY, tensor=tensor):
             sum_NF = x_VF[: self.masters].clone()
             x_KF = x_VF[self.masters :] if up else x_VF.new_zeros(len(self.V) - self.masters, x_VF.shape[1])
         if self.step is None or not (self.bins or self.strategy.is_local_only):
             sum_KF = self.reduce_now(x_KF, sum_NF, up=up, down=down, tensor=tensor)
-        elif late := self.late.get((direction, layer)):
-            sum_KF = self.reduce_delayed(x_KF, sum_NF, up=up, down=down, late=late, tensor=tensor)
+        elif delayed := self.delayed.get((direction, layer)):
+            sum_KF = self.reduce_delayed(x_KF, sum_NF, up=up, down=down, delayed=delayed, tensor=tensor)
         else:
             sum_KF = x_KF
         with self.ledger.op(Op.COPY, tensor=tensor):
@@ -192,13 +190,12 @@ class CopiedRows(RowOperators):
     def reduce_now(self, x_KF: Tensor, sum_NF: Tensor, *, up: bool, down: bool, tensor: TensorName) -> Tensor:
         """Add the copies' `x_KF` to the masters' `sum_NF` in place, and return the sums at the copies (cd-0)."""
         if up:
-            self.kernels.spmm(
-                self.S_NM, self.halo.exchange_gradients(self.over, x_KF, tensor).now(), tensor, add_to=sum_NF
-            )
+            exchange = self.halo.exchange_gradients(self.over, x_KF, tensor)
+            self.kernels.spmm(self.S_NM, exchange.now(), tensor, add_to=sum_NF)
         return self.halo.exchange(self.over, self.kernels, sum_NF, tensor).now() if down else x_KF
 
     def reduce_delayed(
-        self, x_KF: Tensor, sum_NF: Tensor, *, up: bool, down: bool, late: DelayedSums, tensor: TensorName
+        self, x_KF: Tensor, sum_NF: Tensor, *, up: bool, down: bool, delayed: DelayedSums, tensor: TensorName
     ) -> Tensor:
         """Do the same with what was sent r epochs ago, and send what will be used in r epochs (cd-r).
 
@@ -210,30 +207,29 @@ class CopiedRows(RowOperators):
         assert self.step is not None
         number = self.step % len(self.bins)
         of_masters, of_copies, send, receive = self.bins[number]
-        for pending, kept, places in zip(
-            late.in_flight.pop(number, ()),
-            (late.partials, late.others),
-            (of_masters, of_copies),
-            strict=False,
-        ):
+        stored = (delayed.partials, of_masters), (delayed.others, of_copies)
+        for pending, (sums, places) in zip(delayed.in_flight.pop(number, ()), stored, strict=False):
             arrived = pending.wait()
             with self.ledger.op(Op.COPY, tensor=tensor):
-                kept[places] = arrived
-        self.kernels.spmm(self.S_NM, late.partials, tensor, add_to=sum_NF)
+                sums[places] = arrived
+        self.kernels.spmm(self.S_NM, delayed.partials, tensor, add_to=sum_NF)
         with self.ledger.op(Op.COPY, tensor=tensor):
             to_masters = take(x_KF, of_copies)
-            to_copies = take(take(sum_NF, self.halo.send_rows) - late.partials, of_masters)
-        call = partial(self.over.all_to_all.later, tensor=tensor)
-        late.in_flight[number] = [
-            call(to_masters, send=receive, receive=send)
-            if up
-            else CompletedCall(take(late.partials, of_masters)),
-            call(to_copies, send=send, receive=receive)
-            if down
-            else CompletedCall(take(late.others, of_copies)),
-        ]
+            to_copies = take(take(sum_NF, self.halo.send_rows) - delayed.partials, of_masters)
+        start = partial(self.over.all_to_all.later, tensor=tensor)
+        partials: Pending[Tensor]
+        others: Pending[Tensor]
+        if up:
+            partials = start(to_masters, send=receive, receive=send)
+        else:
+            partials = CompletedCall(take(delayed.partials, of_masters))
+        if down:
+            others = start(to_copies, send=send, receive=receive)
+        else:
+            others = CompletedCall(take(delayed.others, of_copies))
+        delayed.in_flight[number] = [partials, others]
         with self.ledger.op(Op.COPY, tensor=tensor):
-            return x_KF + late.others
+            return x_KF + delayed.others
 
     def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
         """Sum the gradients over all ranks; each rank has computed them for its own copies."""
@@ -294,7 +290,7 @@ class DistGnn(RowStrategy):
         names = (TensorName.Z, TensorName.G) if self.combine_first else (TensorName.T, TensorName.DT)
         return names[direction is BACKWARD]
 
-    def message_ways(self, layer: int, direction: Direction) -> tuple[bool, bool]:
+    def message_directions(self, layer: int, direction: Direction) -> tuple[bool, bool]:
         """Return whether copies send to masters, and whether masters send to copies."""
         last = self.is_last(layer)
         return direction is FORWARD or not last, direction is BACKWARD or not last
@@ -348,7 +344,7 @@ class DistGnn(RowStrategy):
         sizes = self.sizes_of(at, counts)
         M, K = sizes.M[number], sizes.K[number]
         for direction, layer, width in () if self.is_local_only else self.reductions():
-            up, down = self.message_ways(layer, direction)
+            up, down = self.message_directions(layer, direction)
             words.add(
                 direction,
                 layer,

@@ -104,11 +104,11 @@ class RdmOperators(RowOperators):
         super().__init__(ctx, strategy, over=(ROW, COL))
         self.strategy, self.at, self.layers = strategy, ctx.at, strategy.layers
         self.down, self.across = ctx.grid[ROW], ctx.grid[COL]
-        self.A_MV = self.rows_of_A(ctx, transposed=False)
-        self.A_T_MV = self.rows_of_A(ctx, transposed=True)
+        self.A_MV = self.load_rows_of_A(ctx, transposed=False)
+        self.A_T_MV = self.load_rows_of_A(ctx, transposed=True)
         ctx.measured.chosen["layers"] = strategy.describe_plan()
 
-    def rows_of_A(self, ctx: Context, *, transposed: bool) -> Any:
+    def load_rows_of_A(self, ctx: Context, *, transposed: bool) -> Any:
         """Return the rows of A in this rank's chunk, as `multiply_by_A` takes them."""
         chunk, everyone = self.strategy.chunk(ctx.at), range(ctx.facts.vertices)
         return ctx.blocks.adjacency(chunk, everyone, transposed=transposed)
@@ -124,15 +124,12 @@ class RdmOperators(RowOperators):
         """Apply a redistribution or a product with A; its backward pass is the transpose."""
         kind, width, tensor, gradient = stage
         if kind != "times A":
-            slices = RowColumnSlices(
-                self.across, self.strategy.rows_of_chunk(self.at), self.strategy.slices(width)
-            )
+            rows, cols = self.strategy.rows_of_chunk(self.at), self.strategy.slices(width)
+            slices = RowColumnSlices(self.across, rows, cols)
             return slices.reshard(H, whole_rows=kind == "to rows", tensor=tensor, gradient=gradient)
-        ahead, back = (
-            partial(self.multiply_by_A, self.A_MV, tensor),
-            partial(self.multiply_by_A, self.A_T_MV, gradient),
-        )
-        return apply_pair(self.ledger, H, ahead, back)
+        forward_map = partial(self.multiply_by_A, self.A_MV, tensor)
+        backward_map = partial(self.multiply_by_A, self.A_T_MV, gradient)
+        return apply_pair(self.ledger, H, forward_map, backward_map)
 
     def multiply_by_A(self, A_MV: Any, tensor: TensorName, H_M: Tensor) -> Tensor:
         """Return A H, after gathering the columns of H over the chunks."""
@@ -142,9 +139,8 @@ class RdmOperators(RowOperators):
 
     def rows_of(self, layer: int) -> Tensor:
         whole = self.layers[layer].rows_after
-        return to_index_tensor(
-            self.strategy.rows(self.at) if whole else self.strategy.chunk(self.at), self.device
-        )
+        rows = self.strategy.rows(self.at) if whole else self.strategy.chunk(self.at)
+        return to_index_tensor(rows, self.device)
 
     def features(self, layer: int, H: Tensor) -> range:
         width, whole = self.strategy.shapes[layer][1], self.layers[layer].rows_after
@@ -244,28 +240,24 @@ class Rdm(RowStrategy):
         """
         best: dict[bool, tuple[float, list[LayerPlan]]] = {rows: (0, []) for rows in self.allowed_layouts(0)}
         for layer in range(len(self.shapes)):
-            options = [
-                (moved + self.count_moved_words(layer, plan), [*plans, plan])
-                for before, (moved, plans) in best.items()
-                for combines_first, after in product(
-                    self.allowed_orders(layer), self.allowed_layouts(layer + 1)
-                )
-                for plan in [
-                    LayerPlan(
-                        combines_first,
-                        self.products_per_layer(layer),
-                        before,
-                        after,
-                        self.has_all_rows(layer),
-                    )
-                ]
-                if before == after or not self.spec.model.residual
-            ]
-            best = {}
-            for moved, plans in options:
-                after = plans[-1].rows_after
-                best[after] = min(best.get(after, (inf, [])), (moved, plans), key=itemgetter(0))
+            best_before, best = best, {}
+            for before, (moved_before, plans) in best_before.items():
+                for plan in self.allowed_plans(layer, before):
+                    option = moved_before + self.count_moved_words(layer, plan), [*plans, plan]
+                    after = plan.rows_after
+                    best[after] = min(best.get(after, (inf, [])), option, key=itemgetter(0))
         return best[True][1]
+
+    def allowed_plans(self, layer: int, rows_before: bool) -> list[LayerPlan]:
+        """Return the plans of a layer for one layout of its input; a residual needs the same layout at both ends."""
+        power, has_all_rows = self.products_per_layer(layer), self.has_all_rows(layer)
+        return [
+            LayerPlan(combines_first, power, rows_before, rows_after, has_all_rows)
+            for combines_first, rows_after in product(
+                self.allowed_orders(layer), self.allowed_layouts(layer + 1)
+            )
+            if rows_before == rows_after or not self.spec.model.residual
+        ]
 
     def has_all_rows(self, layer: int) -> bool:
         """Return whether a rank has all rows of the layer's input that its product with A needs."""

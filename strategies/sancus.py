@@ -48,18 +48,18 @@ class StaleRows(WholeRows):
         """Return H_j: the broadcast that refreshes the cached block, or the cached block."""
         if not self.cached or moves is TensorName.G or self.step is None:
             return super().fetch_block(j, H_NF, moves)
-        kept, sends = self.cached.get((self.layer, j)), self.sancus.is_broadcast(j, self.layer, self.step)
-        self.record_broadcast(sends)
-        if sends:
+        cached, is_sent = self.cached.get((self.layer, j)), self.sancus.is_broadcast(j, self.layer, self.step)
+        self.record_broadcast(is_sent)
+        if is_sent:
             shape = len(self.blocks[j]), H_NF.shape[1]
-            return self.over.broadcast.call(H_NF, root=j, shape=shape, tensor=moves, out=kept)
-        return EmptyCall(H_NF if kept is None else kept)
+            return self.over.broadcast.call(H_NF, root=j, shape=shape, tensor=moves, out=cached)
+        return EmptyCall(H_NF if cached is None else cached)
 
-    def record_broadcast(self, sends: bool) -> None:
+    def record_broadcast(self, is_sent: bool) -> None:
         """Count a broadcast as sent or skipped, for the run's record. All ranks count the same."""
-        self.broadcasts["sent" if sends else "skipped"] += 1
-        skipped, all_ = self.broadcasts["skipped"], self.broadcasts.total()
-        self.chosen["broadcasts of H"] = f"{skipped:,} of {all_:,} skipped"
+        self.broadcasts["sent" if is_sent else "skipped"] += 1
+        skipped, total = self.broadcasts["skipped"], self.broadcasts.total()
+        self.chosen["broadcasts of H"] = f"{skipped:,} of {total:,} skipped"
 
 
 class SancusParams(RowParams):

@@ -59,15 +59,15 @@ def _run_layers(
     projection, head, layers = weights.projection, weights.head, weights.layers
 
     def layer_of(layer: int, H: Tensor) -> Tensor:
-        skip = ops.keep(layer, H) if residual else None
+        skip = ops.save_input(layer, H) if residual else None
         before = H
         H = convolution(layer, H if skip is None else skip.H)
         if weights.roots:
             own = ops.linear(Part.ROOT, before, weights.roots[layer], layer)
-            H = ops.add(layer, H, Skip(own, own))
+            H = ops.add_input(layer, H, Skip(own, own))
         if head is not None or layer + 1 < len(layers):
             H = ops.finish(layer, H, layers[layer][1])
-        return H if skip is None else ops.add(layer, H, skip)
+        return H if skip is None else ops.add_input(layer, H, skip)
 
     H = X if projection is None else ops.linear(Part.PROJECTION, X, projection)
     twice = len(layers) - 1 if recompute else 0

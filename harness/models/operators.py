@@ -27,10 +27,10 @@ class SplitAccuracy(NamedTuple):
 
 
 class Skip(NamedTuple):
-    """The input of a layer in two forms: `H` for the layer, and `kept`, which `add` adds to the layer's output."""
+    """The input of a layer in two forms: `H` for the layer, and `saved`, which `add_input` adds to its output."""
 
     H: Tensor
-    kept: Any
+    saved: Any
 
 
 class Operators(Protocol):
@@ -59,10 +59,10 @@ class Operators(Protocol):
     def finish(self, layer: int, Z: Tensor, gamma: Tensor | None) -> Tensor:
         """Return dropout(ReLU(norm(Z))), of the same shape. If gamma is None, there is no normalisation."""
 
-    def keep(self, layer: int, H: Tensor) -> Skip:
+    def save_input(self, layer: int, H: Tensor) -> Skip:
         """Save the input of a layer, to be added to the layer's output."""
 
-    def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
+    def add_input(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
         """Return the output of a layer plus its saved input, in the layout of the output."""
 
     def loss(self, Z: Tensor) -> Tensor:

@@ -92,12 +92,15 @@ def build_halo(
     send_rows, send_sizes = ctx.blocks.needed_columns(
         [blocks[i] for i in targets], rows, transposed=transposed
     )
-    receive, send = (
-        dict(zip(sources, receive_sizes, strict=True)),
-        dict(zip(targets, send_sizes, strict=True)),
-    )
-    sizes = ([rows.get(i, 0) for i in range(len(blocks))] for rows in (send, receive))
-    return Halo(send_rows, *sizes), A_NK
+    send = _sizes_by_member(targets, send_sizes, len(blocks))
+    receive = _sizes_by_member(sources, receive_sizes, len(blocks))
+    return Halo(send_rows, send, receive), A_NK
+
+
+def _sizes_by_member(members: Sequence[int], sizes: Sequence[int], count: int) -> list[int]:
+    """Return the size for each of `count` members; 0 for members that are not listed."""
+    by_member = dict(zip(members, sizes, strict=True))
+    return [by_member.get(i, 0) for i in range(count)]
 
 
 class Boundary(NamedTuple):

@@ -226,10 +226,10 @@ class LinearOptions(NamedTuple):
 
 
 def linear_3d(
-    kernels: Kernels, H_NF: Tensor, W_FH: Tensor, axes: ProductAxes, sending: LinearOptions
+    kernels: Kernels, H_NF: Tensor, W_FH: Tensor, axes: ProductAxes, options: LinearOptions
 ) -> Tensor:
     """Return Z = H W. Partial sums of dW are sent in the wire dtype, like those of H and dH (ScaleGNN, section V-B)."""
-    Z_NH: Tensor = apply(kernels.ledger, Linear3D, H_NF, W_FH, kernels, axes, sending)
+    Z_NH: Tensor = apply(kernels.ledger, Linear3D, H_NF, W_FH, kernels, axes, options)
     return Z_NH
 
 
@@ -238,16 +238,16 @@ class Linear3D(Function):
 
     @staticmethod
     def forward(
-        saved: Any, H_NF: Tensor, W_FH: Tensor, kernels: Kernels, axes: ProductAxes, sending: LinearOptions
+        saved: Any, H_NF: Tensor, W_FH: Tensor, kernels: Kernels, axes: ProductAxes, options: LinearOptions
     ) -> Tensor:
-        saved.kernels, saved.axes, saved.sending, saved.W = kernels, axes, sending, W_FH
+        saved.kernels, saved.axes, saved.options, saved.W = kernels, axes, options, W_FH
         saved.save_for_backward(H_NF, W_FH)
         Z_NH = kernels.gemm(H_NF, W_FH, axes.makes)
         return axes.inner.all_reduce(Z_NH, tensor=axes.makes)
 
     @staticmethod
     def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        kernels, axes, (overlap, gradients) = saved.kernels, saved.axes, saved.sending
+        kernels, axes, (overlap, gradients) = saved.kernels, saved.axes, saved.options
         H_NF, W_FH = saved.saved_tensors
         pending, dH_NF = None, None
         if saved.needs_input_grad[0]:

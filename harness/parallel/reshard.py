@@ -187,14 +187,14 @@ class Residual:
         self.ledger = forward_plan.group.ledger
         self._pending: Pending[Tensor] | None = None
 
-    def keep(self, H: Tensor) -> tuple[Tensor, Tensor]:
-        """Start to reshard H; return H for the layer, and a token for `add`."""
+    def fork(self, H: Tensor) -> tuple[Tensor, Tensor]:
+        """Start to reshard H; return H for the layer, and a token for `join`."""
         self._pending = send_pieces(H.detach(), self._forward_plan, TensorName.H)
         forked, token = Fork.apply(H, self)  # type: ignore[no-untyped-call]
         charge_backward(self.ledger, forked, (H,))  # one node of autograd makes both
         return forked, token
 
-    def add(self, Z: Tensor, token: Tensor) -> Tensor:
+    def join(self, Z: Tensor, token: Tensor) -> Tensor:
         """Return Z + H, in the layout of Z."""
         H: Tensor = apply(self.ledger, Join, Z, token, self)
         return H

@@ -66,40 +66,37 @@ class RotatingLayers(LayerOperators):
         with self.ledger.phase(Phase.LINEAR, layer):
             forward_plan = plan_reshard(group, shape, before, after, rows, cols)
             backward_plan = plan_reshard(group, shape, after, before, rows, cols)
-            return reshard(
-                linear_3d(self.kernels, H_KF, W_FH, axes, self.linear_options), forward_plan, backward_plan
-            )
+            Z_KH = linear_3d(self.kernels, H_KF, W_FH, axes, self.linear_options)
+            return reshard(Z_KH, forward_plan, backward_plan)
 
     def finish(self, layer: int, Z_NH: Tensor, gamma: Tensor | None) -> Tensor:
         if gamma is None:
             return super().finish(layer, Z_NH, gamma)
         R, S, _ = self.layout.roles(layer)
         with self.ledger.phase(Phase.ACTIVATE, layer):
-            kept, scale = (
-                (None, 1.0) if self.step is None or not self.model.dropout else self.record_mask(layer, Z_NH)
-            )
-            epilogue = Epilogue(self.model.hidden, self.model.activation == "relu", kept, scale)
+            mask, scale = None, 1.0
+            if self.step is not None and self.model.dropout:
+                mask, scale = self.draw_recorded_mask(layer, Z_NH)
+            epilogue = Epilogue(self.model.hidden, self.model.activation == "relu", mask, scale)
             plan = NormPlan(self.grid[S], self.grid[R], self.gradients, self.fused)
             return normalise_rows(self.kernels, Z_NH, gamma, epilogue, plan)
 
-    def record_mask(self, layer: int, Z_NH: Tensor) -> tuple[Tensor, float]:
+    def draw_recorded_mask(self, layer: int, Z_NH: Tensor) -> tuple[Tensor, float]:
         with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.H):
-            return self.mask(layer, Z_NH)
+            return self.draw_mask(layer, Z_NH)
 
     def rows_of(self, layer: int) -> Tensor:
         R = self.layout.roles(layer).R
         own = self.cuts[R][self.at[R]]
         rows = self.vertices[own.start : own.stop]
-        return (
-            record_upload(rows, self.device)
-            if isinstance(rows, Tensor)
-            else to_index_tensor(rows, self.device)
-        )
+        if isinstance(rows, Tensor):
+            return record_upload(rows, self.device)
+        return to_index_tensor(rows, self.device)
 
     def features(self, layer: int, Z_NH: Tensor) -> range:
         return self.layout.shares(self.at)[layer].H
 
-    def keep(self, layer: int, H: Tensor) -> Skip:
+    def save_input(self, layer: int, H: Tensor) -> Skip:
         """Start to reshard the layer's input to the layout of its output (ScaleGNN, section IV-C4)."""
         before, after = self.layout.residual_layouts(layer)
         group, shape, rows = self.grid.axis(CUBE), self.grid.shape, self.cuts
@@ -108,15 +105,15 @@ class RotatingLayers(LayerOperators):
             forward_plan = plan_reshard(group, shape, before, after, rows, cols)
             backward_plan = plan_reshard(group, shape, after, before, rows, cols)
             residual = Residual(forward_plan, backward_plan)
-            H, token = residual.keep(H)
+            H, token = residual.fork(H)
         return Skip(H, (residual, token))
 
-    def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
-        if isinstance(skip.kept, Tensor):  # a root term is in the layout of the output
-            return super().add(layer, H, skip)
-        residual, token = skip.kept
+    def add_input(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
+        if isinstance(skip.saved, Tensor):  # a root term is in the layout of the output
+            return super().add_input(layer, H, skip)
+        residual, token = skip.saved
         with self.ledger.phase(Phase.ACTIVATE, layer):
-            added: Tensor = residual.add(H, token)
+            added: Tensor = residual.join(H, token)
             return added
 
 

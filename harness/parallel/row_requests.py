@@ -68,11 +68,11 @@ def request_rows(
     blocks: Sequence[range],
     needed: Tensor,
     counts: list[int],
-    others: Callable[[], Sequence[Tensor]],
+    replayed_requests: Callable[[], Sequence[Tensor]],
 ) -> RowRequests:
     """Request the vertices `needed`, which are sorted by owner, with `counts` of each.
 
-    `others` returns the vertices that each member requests from this one, for a replay.
+    `replayed_requests` returns the vertices that each member requests from this one, for a replay.
     """
     this, start = over.index, blocks[over.index].start
     before, own = sum(counts[:this]), counts[this]
@@ -84,7 +84,10 @@ def request_rows(
 
     @cache
     def simulate() -> list[Tensor]:
-        return [vertices[:0] if member == this else vertices for member, vertices in enumerate(others())]
+        return [
+            vertices[:0] if member == this else vertices
+            for member, vertices in enumerate(replayed_requests())
+        ]
 
     received = over.all_to_all(numbers, send=ones, receive=ones, tensor=TensorName.COUNT)
     send_counts = resolve_in_replay(

@@ -78,7 +78,7 @@ class RowStrategy(Strategy):
 
     @property
     def needs_own_features(self) -> bool:
-        """True if a weight of its own multiplies X, in addition to A X."""
+        """True if a root weight multiplies X, in addition to A X."""
         return any(weight.part is Part.ROOT for weight in self.weights)
 
     def add_reductions(self, words: Words, over: AxisName | tuple[AxisName, ...]) -> None:
@@ -109,16 +109,16 @@ class RowStrategy(Strategy):
         if not others:
             return 0.0
         forward = [counts.nonempty_columns(own, block) for block in others]
-        turned = [counts.nonempty_columns(own, block, transposed=True) for block in others]
+        gradient_rows = [counts.nonempty_columns(own, block, transposed=True) for block in others]
         partial_sums = [counts.nonempty_columns(block, own) for block in others]
-        backward = map(min, turned, partial_sums)
-        narrow = sum(
+        backward = map(min, gradient_rows, partial_sums)
+        width = sum(
             self.products_per_layer(layer) * min(shape)
             for layer, shape in enumerate(self.shapes)
             if self.needs_dH(layer)
         )
         trained = sum(rows * cols for _, _, (rows, cols) in self.weights)
-        return float(narrow * (sum(forward) + sum(backward)) + trained)
+        return float(width * (sum(forward) + sum(backward)) + trained)
 
     def weight_piece(self, weight: Weight, at: Coordinates) -> Piece:
         rows, cols = weight.shape
@@ -205,12 +205,12 @@ class LayerOperators:
 
     def drop(self, layer: int, H_NH: Tensor) -> Tensor:
         with self.ledger.phase(Phase.ACTIVATE, layer):
-            kept_NH, scale = self.mask(layer, H_NH)
+            kept_NH, scale = self.draw_mask(layer, H_NH)
             return self.kernels.elementwise(
                 partial(apply_dropout, kept=kept_NH, scale=scale), H_NH, makes=TensorName.H
             )
 
-    def mask(self, layer: int, H_NH: Tensor) -> tuple[Tensor, float]:
+    def draw_mask(self, layer: int, H_NH: Tensor) -> tuple[Tensor, float]:
         """Return the mask of the elements that dropout keeps in this rank's piece, and their factor."""
         assert self.step is not None
         at: tuple[int, int, int, int] | Tensor = (self.seed, self.step, self.group, layer)
@@ -228,14 +228,14 @@ class LayerOperators:
         """Return this rank's columns of a layer's output, as columns of the whole output."""
         return range(H_NH.shape[1])
 
-    def keep(self, layer: int, H: Tensor) -> Skip:
+    def save_input(self, layer: int, H: Tensor) -> Skip:
         return Skip(H, H)
 
-    def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
+    def add_input(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
         """Add the layer's input. If it has more rows than the output, the rows of the output come first."""
-        kept = skip.kept if len(skip.kept) == len(H) else skip.kept[: len(H)]
+        saved = skip.saved if len(skip.saved) == len(H) else skip.saved[: len(H)]
         with self.ledger.phase(Phase.ACTIVATE, layer):
-            return self.kernels.elementwise(torch.add, H, kept, makes=TensorName.H)
+            return self.kernels.elementwise(torch.add, H, saved, makes=TensorName.H)
 
     def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
         """Do nothing: every operator has reduced its own gradients."""
@@ -250,11 +250,11 @@ class RowOperators(LayerOperators):
         strategy: Strategy,
         over: tuple[AxisName, ...],
         across: AxisName | None = None,
-        beyond: Tensor | None = None,
+        others: Tensor | None = None,
     ) -> None:
         """The axes `over` split the rows of the output, and `across`, if any, splits its columns.
 
-        `beyond` are vertices of other ranks whose features are stored after this rank's own.
+        `others` are vertices of other ranks whose features are stored after this rank's own.
         """
         super().__init__(ctx, strategy.output_piece(ctx.at).rows)
         self.over = ctx.grid.axis(over)
@@ -263,7 +263,7 @@ class RowOperators(LayerOperators):
         output, order = strategy.output_piece(ctx.at), (ctx.spec.model.layers - 1) % 2
         self.rows, split = output.rows, ctx.grid[across] if across else None
         self.label_loss = make_label_loss(ctx, output, order, self.over, split, self.shares)
-        self.X, self._memory = ctx.blocks.features(*strategy.input_piece(ctx.at), beyond), ctx.memory
+        self.X, self._memory = ctx.blocks.features(*strategy.input_piece(ctx.at), others), ctx.memory
 
     @property
     def combine_first(self) -> bool:
@@ -289,7 +289,7 @@ class RowOperators(LayerOperators):
 
     def aggregate(self, layer: int, H_NF: Tensor, makes: TensorName) -> Tensor:
         """Return this rank's rows of A H, differentiable, under the name `makes`."""
-        raise NotImplementedError(f"{type(self).__name__} has neither aggregate nor a convolve of its own")
+        raise NotImplementedError(f"{type(self).__name__} defines neither aggregate nor convolve")
 
     def loss(self, Z_NC: Tensor) -> Tensor:
         return self.label_loss.mean(Z_NC, self.shares)

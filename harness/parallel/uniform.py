@@ -55,16 +55,17 @@ class BlockSampler:
         # A replay needs the values of the sample, so it samples on the host.
         self._device = torch.device("cpu") if A.val.is_meta else A.val.device
 
-    def sample(self, S: Tensor, chance: float) -> tuple[Csr, Csr]:
+    def sample(self, S: Tensor, probability: float) -> tuple[Csr, Csr]:
         """Return this rank's part of the subgraph induced by S, and its transpose (the four phases of Algorithm 2).
 
-        S is on the host, so that no device is synchronized for positions; the subgraph is on the device of A.
+        Off-diagonal entries are divided by `probability`. S is on the host, so that no device is synchronized for
+        positions; the subgraph is on the device of A.
         """
         rows, cols = (
             upload(S[_slice(find_places(S, part))] - part.start, self._device)
             for part in (self._rows, self._cols)
         )
-        return induced_pair(self._A, rows, cols, self._rows.start - self._cols.start, chance)
+        return induced_pair(self._A, rows, cols, self._rows.start - self._cols.start, probability)
 
 
 def _slice(places: range) -> slice:

@@ -96,11 +96,11 @@ class RankBlocks:
         nothing = torch.empty(0, dtype=torch.int64)
         return self._memory.hold(TensorName.INDEX, torch.cat(needed or [nothing])), counts
 
-    def features(self, rows: range, cols: range, beyond: Tensor | None = None) -> Tensor:
-        """Return X[rows, cols] followed by the rows of the vertices `beyond`; a leaf tensor if features are trained."""
+    def features(self, rows: range, cols: range, others: Tensor | None = None) -> Tensor:
+        """Return X[rows, cols] followed by the rows of the vertices `others`; a leaf tensor if features are trained."""
         X = self._blocks.feature_block(rows, cols)
-        if beyond is not None:
-            X = torch.cat([X, gather_features(self._blocks, beyond, cols)])
+        if others is not None:
+            X = torch.cat([X, gather_features(self._blocks, others, cols)])
         X = self._memory.hold(TensorName.X, X.to(self._memory.dtype))
         return X.requires_grad_(self._spec.training.features)
 

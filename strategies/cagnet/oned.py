@@ -81,14 +81,13 @@ class WholeRows(RowOperators):
 
     def __init__(self, ctx: Context, strategy: "RowScheme") -> None:
         super().__init__(ctx, strategy, over=(strategy.rows_over,))
-
         self.keeps_T = strategy.params.weight_gradient == "T"
-        self.overlap, self.at, self.of_model = strategy.params.overlap, ctx.at, strategy.weights
+        self.overlap, self.at, self.model_weights = strategy.params.overlap, ctx.at, strategy.weights
         self.blocks = strategy.blocks()
         self.aggregation, self.replicas = strategy.aggregation, ctx.grid.axis(strategy.replicated_over)
-        self.A_NK = self.A_T_NK = self.aggregation.block_row(ctx)
+        self.A_NK = self.A_T_NK = self.aggregation.load_block_row(ctx)
         if ctx.facts.directed:
-            self.A_T_NK = self.aggregation.block_row(ctx, transposed=True)
+            self.A_T_NK = self.aggregation.load_block_row(ctx, transposed=True)
 
     def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
@@ -109,7 +108,7 @@ class WholeRows(RowOperators):
         """Sum all gradients except those of convolutions, which `Convolve1D` has summed."""
         others = [
             (W, weight.layer)
-            for W, weight in zip(weights, self.of_model, strict=True)
+            for W, weight in zip(weights, self.model_weights, strict=True)
             if weight.part is not Part.CONVOLUTION
         ]
         if others:
@@ -132,7 +131,7 @@ class Aggregation(ABC):
         return {}
 
     @abstractmethod
-    def block_row(self, ctx: Context, *, transposed: bool = False) -> Any:
+    def load_block_row(self, ctx: Context, *, transposed: bool = False) -> Any:
         """Return this rank's block row of A or of A^T, as `multiply` takes it."""
 
     @abstractmethod
@@ -149,7 +148,7 @@ class Aggregation(ABC):
 class Broadcasts(Aggregation):
     """Broadcasts the blocks of H one after the other; every rank multiplies by each as it arrives (Algorithm 1)."""
 
-    def block_row(self, ctx: Context, *, transposed: bool = False) -> list[Csr]:
+    def load_block_row(self, ctx: Context, *, transposed: bool = False) -> list[Csr]:
         return [ctx.blocks.adjacency(*piece, transposed=transposed) for piece in self.pieces(ctx.at)]
 
     def multiply(
@@ -179,7 +178,7 @@ class AllGather(Aggregation):
     def pieces(self, at: Coordinates) -> list[Piece]:
         return [Piece(self.scheme.rows(at), range(self.scheme.facts.vertices))]
 
-    def block_row(self, ctx: Context, *, transposed: bool = False) -> Csr:
+    def load_block_row(self, ctx: Context, *, transposed: bool = False) -> Csr:
         (piece,) = self.pieces(ctx.at)
         return ctx.blocks.adjacency(*piece, transposed=transposed)
 

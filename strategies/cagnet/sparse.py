@@ -19,7 +19,7 @@ from harness.strategy import Context, Coordinates, Counts, Piece
 class NeededRows(Aggregation):
     """Fetches the rows of H that a block row of A needs, in one all-to-all."""
 
-    def block_row(self, ctx: Context, *, transposed: bool = False) -> BlockRow:
+    def load_block_row(self, ctx: Context, *, transposed: bool = False) -> BlockRow:
         blocks, own = self.scheme.blocks(), ctx.at[self.scheme.rows_over]
         return build_block_row(ctx, blocks, own, self.scheme.stages(ctx.at), transposed=transposed)
 

@@ -166,11 +166,11 @@ class SummaBlocks:
         starts = accumulate((len(stage.vertices) for stage in own), initial=0)
         self.starts = dict(zip(own, starts, strict=False))
         self.no_bytes = torch.empty(0, dtype=torch.uint8, device=ctx.device)
-        self.A_NK = self.A_T_NK = [self._block(ctx, stage, transposed=False) for stage in self.stages]
+        self.A_NK = self.A_T_NK = [self._pack_block(ctx, stage, transposed=False) for stage in self.stages]
         if ctx.facts.directed:
-            self.A_T_NK = [self._block(ctx, stage, transposed=True) for stage in self.stages]
+            self.A_T_NK = [self._pack_block(ctx, stage, transposed=True) for stage in self.stages]
 
-    def _block(self, ctx: Context, stage: Stage, *, transposed: bool) -> PackedBlock:
+    def _pack_block(self, ctx: Context, stage: Stage, *, transposed: bool) -> PackedBlock:
         rows, cols = self.layout.block(self.row), stage.vertices
         if stage.col == self.col:
             buffer, form = ctx.blocks.pack_adjacency(rows, cols, transposed=transposed)

@@ -124,7 +124,6 @@ class Summa(RowOperators):
         super().__init__(ctx, strategy, over=strategy.axes_of_rows, across=COL)
         self.strategy, self.at, self.layout = strategy, ctx.at, strategy.layout
         self.weight_gradient = strategy.params.weight_gradient
-
         overlap, at_once = strategy.params.overlap, strategy.params.moves == "all_gather"
         self.blocks = SummaBlocks(ctx, self.layout, strategy.layer(ctx.at), overlap=overlap, at_once=at_once)
         self.fibre = ctx.grid.axis(tuple(axis for axis in strategy.axes if axis is FIBRE))
@@ -139,11 +138,11 @@ class Summa(RowOperators):
 
     def normalise(self, layer: int, Z_NH: Tensor, gamma_1H: Tensor) -> Tensor:
         """Normalise rows; the sum of squares of each row is reduced over the grid row."""
-        alone = Epilogue(self.model.hidden, relu=False, mask=None, scale=1.0)
+        no_epilogue = Epilogue(self.model.hidden, relu=False, mask=None, scale=1.0)
         gradients = Gradients(self.grid.axis(()), overlap=False)
         plan = NormPlan(self.grid[COL], self.over, gradients, fused=False)
         with self.ledger.phase(Phase.ACTIVATE, layer):
-            return normalise_rows(self.kernels, Z_NH, gamma_1H, alone, plan)
+            return normalise_rows(self.kernels, Z_NH, gamma_1H, no_epilogue, plan)
 
     def convolve(self, layer: int, H_NF: Tensor, W: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
@@ -306,15 +305,12 @@ class TwoD(RowStrategy):
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Return the words of A and H in products with A, of T or S in products with W, and of weight gradients."""
-        words, own, variant = (
-            Words(self.grid, self.recomputed_layers),
-            len(self.rows(at)),
-            self.params.weight_gradient,
-        )
+        words, own = Words(self.grid, self.recomputed_layers), len(self.rows(at))
+        variant = self.params.weight_gradient
         A = {back: self._words_of_A(at, counts, transposed=back is BACKWARD) for back in (FORWARD, BACKWARD)}
         moved = self.moved_rows(at)
 
-        def product(
+        def add_product(
             direction: Direction, layer: int, factor: TensorName, makes: TensorName, width: int
         ) -> None:
             words.add(direction, layer, self._block_op, COL, TensorName.A, A[direction])
@@ -325,12 +321,12 @@ class TwoD(RowStrategy):
         for layer, (f_in, f_out) in enumerate(self.shapes):
             if self.spec.model.order == "combine_first":
                 words.add(FORWARD, layer, self._block_op, COL, TensorName.H, own * f_in)
-                product(FORWARD, layer, TensorName.T, TensorName.Z, f_out)
+                add_product(FORWARD, layer, TensorName.T, TensorName.Z, f_out)
             else:
-                product(FORWARD, layer, TensorName.H, TensorName.T, f_in)
+                add_product(FORWARD, layer, TensorName.H, TensorName.T, f_in)
                 words.add(FORWARD, layer, self._block_op, COL, TensorName.T, own * f_in)
             if self.needs_dH(layer) or variant != "T":
-                product(BACKWARD, layer, TensorName.G, TensorName.S, f_out)
+                add_product(BACKWARD, layer, TensorName.G, TensorName.S, f_out)
             if self.needs_dH(layer) or variant == "S":
                 words.add(BACKWARD, layer, self._block_op, COL, TensorName.S, own * f_out)
             self._add_weight_gradient(words, layer, f_in, f_out, at)

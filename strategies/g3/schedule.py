@@ -169,7 +169,7 @@ def _exchange_requests(
     counts = [len(needed.get(rank, ())) for rank in range(len(blocks))]
     vertices = [numbers + blocks[peer].start for peer, numbers in needed.items()]
     wanted = torch.cat([*vertices, bin_and_turn[:0, 0]]).to(over.device)
-    requests = request_rows(over, blocks, wanted, counts, others=tuple)
+    requests = request_rows(over, blocks, wanted, counts, replayed_requests=tuple)
     requested = requests.requested.cpu()
     own_answers = bin_and_turn[requested].to(over.device)
     answers = requests.exchange_and_merge(own_answers, own_answers[:0], TensorName.INDEX).cpu()

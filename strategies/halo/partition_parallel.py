@@ -156,7 +156,7 @@ class PartOperators(RowOperators):
         `sample` draws the part of all layers for a training step. `replicas` are vertices of other ranks whose features
         this rank holds after its own.
         """
-        super().__init__(ctx, strategy, over=(P,), beyond=replicas)
+        super().__init__(ctx, strategy, over=(P,), others=replicas)
         self.strategy, self.parts, self.exchange, self.sample = strategy, parts, exchange, sample
         self.AX_NF: Tensor | None = None
         """A X of the first layer, if it is computed once."""
@@ -245,12 +245,10 @@ class PartitionParallel(RowStrategy):
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """Return the words of boundary rows, forward and backward, of dW and of the loss."""
-        words, travelling = (
-            Words(self.grid, self.recomputed_layers),
-            self.exchanged_rows(self.boundary(at, counts), epoch),
-        )
+        words = Words(self.grid, self.recomputed_layers)
+        exchanged_rows = self.exchanged_rows(self.boundary(at, counts), epoch)
         for layer in self.exchanging_layers:
-            (arriving, leaving), width = travelling[layer], self.aggregated_width(layer)
+            (arriving, leaving), width = exchanged_rows[layer], self.aggregated_width(layer)
             words.add(FORWARD, layer, Op.ALL_TO_ALL, P, TensorName.H, width * arriving)
             if self.combine_first or self.needs_dH(layer):
                 words.add(BACKWARD, layer, Op.ALL_TO_ALL, P, TensorName.DH, width * leaving)

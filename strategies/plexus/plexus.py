@@ -93,11 +93,15 @@ class Rotating(RotatingLayers, RowOperators):
         self.grid, self.at = ctx.grid, ctx.at
         self.gradients = Gradients(ctx.grid.axis(()), overlap=False)
         self.params, self.trains_features = strategy.params, ctx.spec.training.features
-        self.layers = [self._operands(ctx, strategy, layer, share) for layer, share in enumerate(shares)]
+        self.layers = [
+            self._build_operands(ctx, strategy, layer, share) for layer, share in enumerate(shares)
+        ]
         K, R = shares[0].K, ctx.grid[shares[0].roles.R]
         self.feature_rows = [len(rows) for rows in split_evenly(len(K), R.size)]
 
-    def _operands(self, ctx: Context, strategy: "Plexus", layer: int, share: LayerShare) -> LayerOperands:
+    def _build_operands(
+        self, ctx: Context, strategy: "Plexus", layer: int, share: LayerShare
+    ) -> LayerOperands:
         R, S, T = (ctx.grid[axis] for axis in share.roles)
         factor, A_T_KN = partial(build_sparse_factor, ctx, order=layer, striping=strategy.striping), None
         A_NK = factor(Piece(share.N, share.K), transposed=False, over=S)
@@ -105,12 +109,12 @@ class Rotating(RotatingLayers, RowOperators):
             summed = layer > 0 or self.model.projection
             A_T_KN = factor(Piece(share.K, share.N), transposed=True, over=R if summed else None)
         weight_rows = [len(rows) for rows in split_evenly(len(share.F), R.size)]
-        way: str = self.params.weight_gradient
-        if way == "measured":
+        variant: str = self.params.weight_gradient
+        if variant == "measured":
             T_NF, G_NH = (ctx.memory.zeros(len(share.N), len(part)) for part in (share.F, share.H))
-            ways = {name: partial(gradient, T_NF, G_NH) for name, gradient in WEIGHT_GRADIENTS.items()}
-            way = ctx.measured.choose_fastest(f"weight_gradient of layer {layer}", ways)
-        return LayerOperands(A_NK, A_T_KN, ProductAxes(R, T, S), weight_rows, WEIGHT_GRADIENTS[way])
+            candidates = {name: partial(gradient, T_NF, G_NH) for name, gradient in WEIGHT_GRADIENTS.items()}
+            variant = ctx.measured.choose_fastest(f"weight_gradient of layer {layer}", candidates)
+        return LayerOperands(A_NK, A_T_KN, ProductAxes(R, T, S), weight_rows, WEIGHT_GRADIENTS[variant])
 
     def convolve(self, layer: int, H: Tensor, W: Tensor) -> Tensor:
         """Apply algorithms 1 and 2: sum T = A H over S and Z = T W over T; backward, sum dT over S and dH over R."""
@@ -152,8 +156,8 @@ class Plexus(Strategy):
             return (
                 "only products with A gather trained features: set training.features to false, or train a gcn"
             )
-        needs_one_order = model.residual or model.dropout or model.kind == "sage"
-        if self.spec.dataset.permutation == "double" and needs_one_order:
+        needs_single_order = model.residual or model.dropout or model.kind == "sage"
+        if self.spec.dataset.permutation == "double" and needs_single_order:
             return (
                 "a double permutation orders the input and the output of a layer differently, and a residual, a "
                 "root term or a dropout mask needs one order: use single or none"
@@ -168,9 +172,11 @@ class Plexus(Strategy):
     @property
     def striping(self) -> Striping:
         """How blocks of A are split and multiplied."""
-        way = self.params.aggregation
-        stripes = 1 if way == "whole" else self.params.blocks
-        return Striping(stripes, overlap=way == "overlapped", separate_diagonal=self.params.loops == "apart")
+        variant = self.params.aggregation
+        stripes = 1 if variant == "whole" else self.params.blocks
+        return Striping(
+            stripes, overlap=variant == "overlapped", separate_diagonal=self.params.loops == "apart"
+        )
 
     def weight_piece(self, weight: Weight, at: Coordinates) -> Piece:
         """Return the piece of a weight. The weights of convolutions are also split over R."""

@@ -98,19 +98,19 @@ class Samples:
         """Draw the sample of a step by Algorithm 2, without communication."""
         S = self.sampler.sample(step, self.group)
         matrices: dict[BlockOfA, tuple[Csr, Csr | None]] = {
-            block: self._on_device(sampler.sample(S, self.sampler.inclusion_probability))
+            block: self._move_to_device(sampler.sample(S, self.sampler.inclusion_probability))
             for block, sampler in self.samplers.items()
         }
         K, N = self.layout.input(self.ctx.at).rows, self.rows
-        X, loss = self.whole.X[self._places(S, K)], self.whole.loss.select(self._places(S, N))
+        X, loss = self.whole.X[self._positions(S, K)], self.whole.loss.select(self._positions(S, N))
         cuts = {axis: [find_places(S, block) for block in blocks] for axis, blocks in self.whole.cuts.items()}
         return Sample(step, S, matrices, X, loss, cuts)
 
-    def _on_device(self, pair: tuple[Csr, Csr]) -> tuple[Csr, Csr]:
+    def _move_to_device(self, pair: tuple[Csr, Csr]) -> tuple[Csr, Csr]:
         A, A_T = pair
         return to_device(A, self.device), to_device(A_T, self.device)
 
-    def _places(self, S: Tensor, block: range) -> Tensor:
+    def _positions(self, S: Tensor, block: range) -> Tensor:
         """Return the positions in a block of its sampled vertices."""
         sampled = find_places(S, block)
         return record_upload(S[sampled.start : sampled.stop] - block.start, self.device)
@@ -145,11 +145,11 @@ class FourD(RotatingLayers):
         R, S, T = (self.grid[axis] for axis in share.roles)
         A_NK, A_T_KN = self.sample.matrices[share.N, share.K]
         with self.ledger.phase(Phase.CONVOLVE, layer):
-            back = None if A_T_KN is None else self._factor(A_T_KN, R)
-            T_NF = aggregate_3d(self.kernels, self._factor(A_NK, S), back, H)
+            transposed = None if A_T_KN is None else self._make_factor(A_T_KN, R)
+            T_NF = aggregate_3d(self.kernels, self._make_factor(A_NK, S), transposed, H)
             return linear_3d(self.kernels, T_NF, W, ProductAxes(R, T, S), self.linear_options)
 
-    def _factor(self, A: Csr, over: Axis) -> SparseFactor:
+    def _make_factor(self, A: Csr, over: Axis) -> SparseFactor:
         return SparseFactor([Stripe(slice(0, A.rows), A, None)], over)
 
     # The loss.

@@ -188,7 +188,7 @@ def kept_by_dropout(name: str, grid: dict[str, int]) -> tuple[range, range, Tens
     ctx = Context(spec, strategy.facts, Grid.build(strategy.grid, Ledger(recording=False)), store)
     rows, cols = strategy.rows(ctx.at), strategy.columns(ctx.at, HIDDEN)  # type: ignore[attr-defined]
     operators: Any = strategy.operators(ctx).for_step(STEP)
-    return rows, cols, operators.mask(0, torch.empty(len(rows), len(cols)))[0]
+    return rows, cols, operators.draw_mask(0, torch.empty(len(rows), len(cols)))[0]
 
 
 @pytest.mark.parametrize(
