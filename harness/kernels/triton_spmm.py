@@ -81,9 +81,8 @@ def multiply_into(A: Csr, H: Tensor, Z: Tensor, schedule: RowSchedule, *, add: b
         launch(sums, schedule.piece_row, pieces=True)
         operands = sums, Z, schedule.order, schedule.first_piece, vectors
         join_pieces[schedule.long_rows, blocks](*operands, ADD=add, **options)
-    others = schedule.order[
-        schedule.long_rows : schedule.nonempty_rows if add else None
-    ]  # an empty row adds nothing
+    end = schedule.nonempty_rows if add else None  # an empty row adds 0
+    others = schedule.order[schedule.long_rows : end]
     if len(others):
         launch(Z, others, pieces=False)
 
