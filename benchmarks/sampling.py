@@ -22,7 +22,7 @@ from harness.kernels.jit import compiled
 from harness.kernels.random import Purpose
 from harness.kernels.shuffle import random_permutation
 from harness.strategies.sampling.bulk import Algorithm1, BulkGraph
-from harness.strategies.sampling.matrices import Places
+from harness.strategies.sampling.matrices import PositionMap
 
 FANOUTS = (15, 10, 5)
 
@@ -57,7 +57,7 @@ def drawn_batches(n: int, size: int, count: int) -> list[Tensor]:
 def compared(A: Csr, batches: list[Tensor], turns: int) -> list[str]:
     """Both samplers in turn, each first in every other pair."""
     bulk, whole = Algorithm1(0, "graphsage", FANOUTS), BulkGraph(A)
-    plain, places = Plain(A), Places(A.rows)
+    plain, places = Plain(A), PositionMap(A.rows)
     ways: dict[str, Callable[[], list[int]]] = {
         "bulk": lambda: [layer.A.nnz for layer in bulk.draw(whole, places, 0, range(len(batches)), batches)],
         "plain": lambda: [sum(entries) for entries in zip(*map(plain.draw, batches), strict=True)],

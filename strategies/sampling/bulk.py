@@ -28,7 +28,7 @@ from harness.ledger import Ledger, Phase, TensorName
 from harness.strategies.sampling.graph_placement import WholeGraph
 from harness.strategies.sampling.matrices import (
     BatchStack,
-    Places,
+    PositionMap,
     batch_keys,
     draw_masses,
     draw_rows,
@@ -124,7 +124,12 @@ class Algorithm1:
         return self.kind != "graphsage"
 
     def draw(
-        self, graph: BulkGraph, places: Places, epoch: int, numbers: Sequence[int], batches: Sequence[Tensor]
+        self,
+        graph: BulkGraph,
+        places: PositionMap,
+        epoch: int,
+        numbers: Sequence[int],
+        batches: Sequence[Tensor],
     ) -> list[SampledLayer]:
         """Draw all layers of some batches of an epoch; return the input layer first."""
         layers: list[SampledLayer] = []
@@ -132,21 +137,21 @@ class Algorithm1:
         for hop, size in enumerate(self.sizes):
             layer = len(self.sizes) - 1 - hop
             keys = batch_keys([(self.seed, epoch, number, layer) for number in numbers])
-            step = self._layer_wise if self.layer_wise else self._node_wise
-            layers.insert(0, step(graph, places, outputs, size, keys))
+            draw_layer = self._draw_layer_wise if self.layer_wise else self._draw_node_wise
+            layers.insert(0, draw_layer(graph, places, outputs, size, keys))
             outputs = layers[0].inputs
         return layers
 
-    def _node_wise(
-        self, graph: BulkGraph, places: Places, outputs: BatchStack, size: int, keys: Tensor
+    def _draw_node_wise(
+        self, graph: BulkGraph, places: PositionMap, outputs: BatchStack, size: int, keys: Tensor
     ) -> SampledLayer:
         S = graph.draw(outputs, size, keys)
         with graph.ledger.in_phase(Phase.EXTRACT):
             A, inputs = renumber(S, outputs, places)
         return SampledLayer(A, outputs, inputs)
 
-    def _layer_wise(
-        self, graph: BulkGraph, places: Places, outputs: BatchStack, size: int, keys: Tensor
+    def _draw_layer_wise(
+        self, graph: BulkGraph, places: PositionMap, outputs: BatchStack, size: int, keys: Tensor
     ) -> SampledLayer:
         with graph.ledger.in_phase(Phase.DISTRIBUTE):
             R = graph.select_rows(outputs)
@@ -201,10 +206,10 @@ class Bulk(Sampler):
     """Whether ranks hold a map of the vertices, with which a CPU extracts samples; a GPU sorts instead."""
     graph: BulkGraph | None = None
     """The graph to draw from, and the map of its vertices; set by `prepare_for`."""
-    places: Places = field(default_factory=lambda: Places(0))
+    places: PositionMap = field(default_factory=lambda: PositionMap(0))
     layers: list[SampledLayer] = field(default_factory=list)
     """The bulk that was drawn last, and its first step."""
-    first: int = -1
+    first_step: int = -1
     shapes: list[Tensor] = field(default_factory=list)
     """In a replay, which draws on the host, meta tensors for what the bulk occupies on the rank's device."""
 
@@ -212,12 +217,12 @@ class Bulk(Sampler):
         return self.schedule.steps
 
     @property
-    def at_once(self) -> int:
+    def steps_per_bulk(self) -> int:
         return self.bulk or self.schedule.steps
 
     @property
     def identity(self) -> Hashable:
-        """What determines the draws: neither the last bulk nor the number of batches in a bulk."""
+        """What determines the draws, which the number of batches in a bulk does not change."""
         return self.schedule, self.algorithm
 
     def expected_shapes(self, A: Csr, targets: Tensor) -> MiniBatch:
@@ -237,11 +242,11 @@ class Bulk(Sampler):
         else:
             assert isinstance(graph, BulkGraph), "a bulk needs products with the graph"
             products = graph
-        places = Places(0 if is_on_gpu(graph.A.val) else graph.A.cols, graph.A.val.device)
+        places = PositionMap(0 if is_on_gpu(graph.A.val) else graph.A.cols, graph.A.val.device)
         return Bulk(self.schedule, self.algorithm, self.bulk, self.mapped, products, places)
 
     def held_tensors(self) -> list[tuple[TensorName, Tensor]]:
-        return [(TensorName.INDEX, self.places.where)] if self.mapped else []
+        return [(TensorName.INDEX, self.places.positions)] if self.mapped else []
 
     def memory(self, vertices: int) -> dict[TensorName, int]:
         return {TensorName.INDEX: LONG * vertices} if self.mapped else {}
@@ -251,30 +256,29 @@ class Bulk(Sampler):
         if self.graph is None:
             return self.prepare_for(graph).mini_batch(step, group, graph, targets)
         if targets.is_meta:
-            return self.expected_shapes(
-                graph.A, self.schedule.batch_targets(*self.schedule.locate_batch(step, group), targets)
-            )
+            batch = self.schedule.locate_batch(step, group)
+            return self.expected_shapes(graph.A, self.schedule.batch_targets(*batch, targets))
         groups = list(self.graph.groups)
         if group not in groups:
             return take_batch(self.draw(range(step, step + 1), [group], targets), 0)
         turn = step % self.schedule.steps
-        first = step - turn % self.at_once
-        if first != self.first:
-            steps = range(first, min(first + self.at_once, step - turn + self.schedule.steps))
+        first = step - turn % self.steps_per_bulk
+        if first != self.first_step:
+            steps = range(first, min(first + self.steps_per_bulk, step - turn + self.schedule.steps))
             self.graph.start_bulk(steps)
             self.layers, self.shapes = [], []
             self.layers = [self._move_to_device(layer) for layer in self.draw(steps, groups, targets)]
-            self.first = first
+            self.first_step = first
         with self.graph.ledger.in_phase(Phase.EXTRACT):
             return take_batch(self.layers, (step - first) * len(groups) + groups.index(group))
 
     def draw(self, steps: range, groups: Sequence[int], targets: Tensor) -> list[SampledLayer]:
         """Draw the layers of the mini-batches of some groups in some steps of one epoch."""
         assert self.graph is not None, "a sampler in bulk is prepared for a graph first"
-        named = [self.schedule.locate_batch(step, group) for step in steps for group in groups]
-        batches = [self.schedule.batch_targets(epoch, number, targets) for epoch, number in named]
-        numbers = [number for _, number in named]
-        return self.algorithm.draw(self.graph, self.places, named[0][0], numbers, batches)
+        located = [self.schedule.locate_batch(step, group) for step in steps for group in groups]
+        batches = [self.schedule.batch_targets(epoch, number, targets) for epoch, number in located]
+        numbers = [number for _, number in located]
+        return self.algorithm.draw(self.graph, self.places, located[0][0], numbers, batches)
 
     def _move_to_device(self, layer: SampledLayer) -> SampledLayer:
         """Move a layer to the rank's device: a no-op in a run, and to meta tensors in a replay."""

@@ -28,8 +28,8 @@ from harness.strategies.sampling.features import Cache, CacheOwner, CachePolicy,
 from harness.strategies.sampling.graph_placement import BlockLayout
 from harness.strategy import Coordinates, Counts
 
-TOGETHER = 8
-"""The ranks whose chances are computed in one pass through the graph: as many numbers as a line of a cache has."""
+RANKS_PER_PASS = 8
+"""The number of ranks whose probabilities are computed in one pass over the graph: one float64 each, a cache line."""
 
 
 class StaticPolicy(CachePolicy):
@@ -40,26 +40,26 @@ class StaticPolicy(CachePolicy):
         """Return the score of every vertex for each rank that has a cache."""
 
     def build_cache(self, owner: CacheOwner) -> Cache:
-        return self._fill(owner, *self.score_vertices([owner]))
+        return self._build_static_cache(owner, *self.score_vertices([owner]))
 
     def initial_caches(self, owners: Sequence[CacheOwner]) -> Iterator[Cache]:
         if not self.share:
             yield from super().initial_caches(owners)
             return
-        for first in range(0, len(owners), TOGETHER):
-            some = owners[first : first + TOGETHER]
-            yield from map(self._fill, some, self.score_vertices(some))
+        for first in range(0, len(owners), RANKS_PER_PASS):
+            some = owners[first : first + RANKS_PER_PASS]
+            yield from map(self._build_static_cache, some, self.score_vertices(some))
 
-    def _fill(self, owner: CacheOwner, scores: Tensor) -> "StaticCache":
+    def _build_static_cache(self, owner: CacheOwner, scores: Tensor) -> "StaticCache":
         n = len(owner.layout.vertices)
         others = other_vertices(owner.own, n)
-        slots = self._slots(owner.layout, owner.own)
+        slots = self._count_slots(owner.layout, owner.own)
         return StaticCache(highest_scoring(scores[others], others, slots).to(owner.device), n)
 
     def cache_sizes(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> HeldSizes:
-        return HeldSizes(self._slots(layout, layout.rows(at)), len(layout.vertices))
+        return HeldSizes(self._count_slots(layout, layout.rows(at)), len(layout.vertices))
 
-    def _slots(self, layout: BlockLayout, own: range) -> int:
+    def _count_slots(self, layout: BlockLayout, own: range) -> int:
         n = len(layout.vertices)
         return min(round(self.share * n / len(layout.blocks)), n - len(own))
 
@@ -134,8 +134,8 @@ class StaticCache:
     def look_up(self, vertices: Tensor) -> Lookup:
         slot = self._slot[vertices]
         misses, hits = (slot < 0).nonzero()[:, 0], (slot >= 0).nonzero()[:, 0]
-        nothing = hits[:0]
-        return Lookup(vertices[misses], misses, hits, slot[hits], nothing, nothing)
+        empty = hits[:0]
+        return Lookup(vertices[misses], misses, hits, slot[hits], empty, empty)
 
 
 class EvictingCache(StaticCache):
@@ -221,7 +221,7 @@ def inclusion_probabilities(
 ) -> list[Tensor]:
     """Return the probability (float64) that each vertex is in a batch's input, given `p`, that it is in the batch.
 
-    There may be several batches, up to `TOGETHER`, which share one pass over the graph. `degree` is the number of
+    There may be several batches, up to `RANKS_PER_PASS`, which share one pass over the graph. `degree` is the number of
     neighbours of each vertex without its loop.
     """
     p, drawn = list(p), [(fanout / degree.clamp(min=1)).clamp(max=1) for fanout in fanouts]

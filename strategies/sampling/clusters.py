@@ -71,8 +71,8 @@ class Cluster(SampledStrategy):
 
     def compose(self) -> Composition:
         model, seed, clusters = self.spec.model, self.spec.seed, self.clusters
-        at_once = round(self.spec.training.batch * len(clusters) / self.facts.vertices)
-        schedule = BatchSchedule(seed, max(1, at_once), 1, self.params.clusters)
+        joined = round(self.spec.training.batch * len(clusters) / self.facts.vertices)
+        schedule = BatchSchedule(seed, max(1, joined), 1, self.params.clusters)
         sampler = JoinedClusters(schedule, clusters, model.layers, model.kind)
         return Composition(sampler, OwnSubgraph(), OwnFeatures(self.spec.precision))
 
@@ -135,9 +135,8 @@ class HaloStore(LocalStore):
 
     def attend(self, A: Csr, T_QNF: Tensor, a_2H: Tensor) -> Tensor:
         """Return Z over the entries of both blocks, which are concatenated."""
-        T_KH = self.row.halo.exchange(
-            self.over, self.ctx.kernels, concatenate_heads(T_QNF), TensorName.T
-        ).now()
+        T_NH = concatenate_heads(T_QNF)
+        T_KH = self.row.halo.exchange(self.over, self.ctx.kernels, T_NH, TensorName.T).now()
         T_QVF = torch.cat([T_QNF, split_heads(T_KH, len(T_QNF))], dim=1)
         A_NV = to_device(hstack([to_device(each, "cpu") for each in (A, self.row.A_NK)]), T_QNF.device)
         return attend(A_NV, compute_scores(T_QNF, a_2H[0]), compute_scores(T_QVF, a_2H[1]), T_QVF)[1]

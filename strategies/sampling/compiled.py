@@ -1,7 +1,7 @@
 """Compiled loops of the samplers: drawing neighbours, inverse transform sampling, extraction.
 
 Rows of a graph are far apart in memory, so the loops prefetch rows before they read them. An element of the map in
-`Places` has the tag of a batch in its upper 32 bits and a position in its lower 32 bits.
+`PositionMap` has the tag of a batch in its upper 32 bits and a position in its lower 32 bits.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from harness.kernels.random import hash_index
 HALF, NEIGHBOURS, DARTS = np.uint64(32), np.uint64(12), np.uint64(16)
 """Half a word, and the bits of a counter that hold the number of a draw, for each sampler."""
 
-TOGETHER = 64  # rows whose darts are thrown before any of their entries is read
+ROWS_PER_PASS = 64  # rows whose darts are thrown before any of their entries is read
 TAG = 32
 PLACE = (1 << TAG) - 1
 AHEAD = 24  # entries between the prefetch of an element of the map and its use
@@ -112,13 +112,13 @@ def draw_uniformly(
     rowptr, col, val = A
     rows, starts = stack
     out_rowptr, out_col, out_val = S
-    entries, scales = np.empty(TOGETHER * fanout, dtype=np.int64), np.empty(TOGETHER)
+    entries, scales = np.empty(ROWS_PER_PASS * fanout, dtype=np.int64), np.empty(ROWS_PER_PASS)
     at = 0
     for batch in range(starts.size - 1):
         first, second = np.uint64(keys[batch, 0]), np.uint64(keys[batch, 1])
-        for begin in range(starts[batch], starts[batch + 1], TOGETHER):
-            end = min(begin + TOGETHER, starts[batch + 1])
-            for i in range(end, min(end + TOGETHER, rows.size)):
+        for begin in range(starts[batch], starts[batch + 1], ROWS_PER_PASS):
+            end = min(begin + ROWS_PER_PASS, starts[batch + 1])
+            for i in range(end, min(end + ROWS_PER_PASS, rows.size)):
                 prefetch(rowptr.ctypes.data + rowptr.itemsize * rows[i])
             thrown = 0
             for i in range(begin, end):

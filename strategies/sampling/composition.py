@@ -117,7 +117,7 @@ class SampledStrategy(RowStrategy):
 
     @property
     def steps(self) -> int:
-        return self.composed.sampler.steps(self.facts.trained_on(self.spec.protocol))
+        return self.composed.sampler.steps(self.facts.count_trained_vertices(self.spec.protocol))
 
     def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
         graph = WholeGraph(A)
@@ -179,20 +179,19 @@ class SampledStrategy(RowStrategy):
         total[TensorName.X] += WORD[self.spec.precision] * held.rows * self.facts.features
         total[TensorName.INDEX] += LONG * held.numbers
         if held.every_label:
-            total[TensorName.LABELS] += (
-                label_bytes(Piece(everyone, range(self.facts.classes)), self.facts.task) // LABELS
-            )
+            labels = Piece(everyone, range(self.facts.classes))
+            total[TensorName.LABELS] += label_bytes(labels, self.facts.task) // LABELS
         return {name: size for name, size in total.items() if size}
 
     def sample_bytes(self, counts: Counts) -> int:
         """Return the expected bytes of a bulk: vertices, matrices and, in a partitioned graph, fetched rows."""
         sampler, graph = self.composed.sampler, self.composed.graph
-        if not sampler.at_once:
+        if not sampler.steps_per_bulk:
             return 0
         global_replay, precision = self.global_replay(counts), self.spec.precision
-        A, at_once = global_replay.graph.A, min(sampler.at_once, self.steps)
+        A, steps_per_bulk = global_replay.graph.A, min(sampler.steps_per_bulk, self.steps)
         one = sampler.expected_shapes(A, global_replay.targets[: self.spec.training.batch])
-        batches, rows, entries = graph.bulk_counts(self.layout, A, at_once, len(one.vertices[1]))
+        batches, rows, entries = graph.bulk_counts(self.layout, A, steps_per_bulk, len(one.vertices[1]))
         drawn = LONG * sum(map(len, one.vertices)) + sum(csr_bytes(S.rows, S.nnz, precision) for S in one.A)
         return batches * drawn + (csr_bytes(rows, entries, precision) if rows else 0)
 
@@ -262,12 +261,9 @@ class StepSource:
                 importance = importance.to(device=device, dtype=X_KF.dtype)
             loss = self.store.loss(batch.vertices[-1], importance)
             matrices = self._add_transposes(batch) if drawn.matrices is None else drawn.matrices
-            once = {
-                key: (_upload_matrix(A, device), _upload_matrix(A_T, device))
-                for key, (A, A_T) in matrices.items()
-            }
+            on_device = _upload_pairs(matrices, device)
             outputs = [upload(each, device) for each in (drawn.shapes or batch.vertices)[1:]]
-            return Step(number, [once[id(A)] for A in batch.A], X_KF, loss, outputs)
+            return Step(number, [on_device[id(A)] for A in batch.A], X_KF, loss, outputs)
 
     def _start_fetch(self, number: int) -> tuple[Drawn, PendingRows]:
         """Draw a mini-batch, or wait until the thread has drawn it, and start to fetch its features."""
@@ -285,19 +281,21 @@ class StepSource:
         matrices = self._add_transposes(batch)
         if device.type != "meta":
             return Drawn(batch, matrices)
-        on_gpu = {
-            key: (_upload_matrix(A, device), _upload_matrix(A_T, device))
-            for key, (A, A_T) in matrices.items()
-        }
-        return Drawn(batch, on_gpu, [upload(vertices, device) for vertices in batch.vertices])
+        return Drawn(
+            batch, _upload_pairs(matrices, device), [upload(vertices, device) for vertices in batch.vertices]
+        )
 
     def _add_transposes(self, batch: MiniBatch) -> dict[int, tuple[Csr, Csr]]:
         """Return each layer's matrix with its transpose; layers with the same matrix share them."""
         return {id(A): (A, self.reverse(A)) for A in batch.A}
 
 
+def _upload_pairs(pairs: Mapping[int, tuple[Csr, Csr]], device: torch.device) -> dict[int, tuple[Csr, Csr]]:
+    """Move matrices and their transposes to a device, where they already are unless the sampler draws on the host."""
+    return {key: (_upload_matrix(A, device), _upload_matrix(A_T, device)) for key, (A, A_T) in pairs.items()}
+
+
 def _upload_matrix(A: Csr, device: torch.device) -> Csr:
-    """Move a matrix to a device, where it already is unless the sampler draws on the host."""
     return Csr(upload(A.rowptr, device), upload(A.col, device), upload(A.val, device), A.cols)
 
 

@@ -87,9 +87,9 @@ class NoCache:
         return []
 
     def look_up(self, vertices: Tensor) -> Lookup:
-        everything = torch.arange(len(vertices), device=vertices.device)
-        nothing = everything[:0]
-        return Lookup(vertices, everything, nothing, nothing, nothing, nothing)
+        positions = torch.arange(len(vertices), device=vertices.device)
+        empty = positions[:0]
+        return Lookup(vertices, positions, empty, empty, empty, empty)
 
     def pack(self) -> "Callable[[], Cache]":
         return NoCache
@@ -194,11 +194,11 @@ class PeerCaches:
     def first_requests(self) -> list[Tensor]:
         """Return the vertices whose rows each rank caches at the start of training."""
         key = "first requests", self.policy, self._layout
-        return list(
-            self.global_replay.once(
-                key, lambda: [unpack().vertices.clone() for unpack in self._packed_caches]
-            )
-        )
+
+        def list_cached_vertices() -> list[Tensor]:
+            return [unpack().vertices.clone() for unpack in self._packed_caches]
+
+        return list(self.global_replay.once(key, list_cached_vertices))
 
     def requests(self, step: int) -> list[Tensor]:
         """Return the vertices whose rows each rank requests in a step; call this for each step, in order."""
@@ -380,20 +380,20 @@ class FetchingStore(FeatureStore):
         """
         T_NF, rows = torch.zeros_like(H_NF), self._rows_of(A)
         for q in self._stages():
-            H_KF = self._block_of(q, H_NF, TensorName.H)
+            H_KF = self._broadcast_block(q, H_NF, TensorName.H)
             self.ctx.kernels.spmm(extract_block(A, rows, self.blocks[q]), H_KF, TensorName.T, add_to=T_NF)
         return self.copies.all_reduce(T_NF, tensor=TensorName.T) if self.copies else T_NF
 
     def attend(self, A: Csr, T_QNF: Tensor, a_2H: Tensor) -> Tensor:
         """Return Z by the same broadcasts of T, after the scores of all vertices have determined all edge weights."""
         s_NQ = compute_scores(T_QNF, a_2H[1]).T.contiguous()
-        s_VQ = torch.cat([self._block_of(q, s_NQ, TensorName.SCORES) for q in range(self.over.size)])
+        s_VQ = torch.cat([self._broadcast_block(q, s_NQ, TensorName.SCORES) for q in range(self.over.size)])
         A_NV = extract_block(A, self._rows_of(A), range(len(s_VQ)))
         d_QN, T_NH, Z_QNF = compute_scores(T_QNF, a_2H[0]), concatenate_heads(T_QNF), torch.zeros_like(T_QNF)
         a_QE = [softmax_torch(A_NV, d_N, s_V) for d_N, s_V in zip(d_QN, s_VQ.T, strict=True)]
         places = A_NV._replace(val=torch.arange(A_NV.nnz, device=A_NV.val.device))
         for q in self._stages():
-            T_QKF = split_heads(self._block_of(q, T_NH, TensorName.T), len(a_QE))
+            T_QKF = split_heads(self._broadcast_block(q, T_NH, TensorName.T), len(a_QE))
             A_NK = extract_block(places, range(A_NV.rows), self.blocks[q])
             for a_E, T_KF, Z_NF in zip(a_QE, T_QKF, Z_QNF, strict=True):
                 self.ctx.kernels.spmm(A_NK._replace(val=a_E[A_NK.val]), T_KF, TensorName.Z, add_to=Z_NF)
@@ -411,7 +411,7 @@ class FetchingStore(FeatureStore):
             return range(self.over.size)
         return split_evenly(self.over.size, self.copies.size)[self.copies.index]
 
-    def _block_of(self, q: int, x_NF: Tensor, tensor: TensorName) -> Tensor:
+    def _broadcast_block(self, q: int, x_NF: Tensor, tensor: TensorName) -> Tensor:
         """Broadcast the rows of the owner q."""
         shape = (len(self.blocks[q]), x_NF.shape[1])
         return self.over.broadcast(x_NF, root=q, shape=shape, tensor=tensor)
@@ -419,8 +419,9 @@ class FetchingStore(FeatureStore):
     def _fill_cache(self) -> None:
         """Fetch the initial rows of the cache."""
         vertices = self.cache.vertices
-        everything = torch.arange(len(vertices), device=vertices.device)
-        lookup = Lookup(vertices, everything, everything[:0], everything[:0], everything, everything)
+        positions = torch.arange(len(vertices), device=vertices.device)
+        empty = positions[:0]
+        lookup = Lookup(vertices, positions, empty, empty, freed=positions, newcomers=positions)
         self._request_rows(lookup, self.peers.first_requests, later=False).wait()
 
     def _request_rows(
@@ -430,18 +431,16 @@ class FetchingStore(FeatureStore):
         over, device = self.over, self.X_NF.device
         with over.ledger.op(Op.COPY, tensor=TensorName.INDEX):
             order, counts = sort_by_owner(lookup.requested, self.blocks)
-            named = lookup.requested.index_select(0, order).to(device)
-        requests = request_rows(
-            over, self.blocks, named, counts, lambda: list(map(self._select_owned, replayed()))
-        )
+            needed = lookup.requested.index_select(0, order).to(device)
+
+        def replayed_requests() -> list[Tensor]:
+            return [select_owner(vertices, self.blocks, over.index) for vertices in replayed()]
+
+        requests = request_rows(over, self.blocks, needed, counts, replayed_requests)
         with over.ledger.op(Op.COPY, tensor=TensorName.X):
             leaving_MF = self.X_NF.index_select(0, requests.requested.to(device))
         call = requests.exchange(leaving_MF, TensorName.X)
         return FetchedRows(self, lookup, order, requests, call.issue(overlap=later))
-
-    def _select_owned(self, vertices: Tensor) -> Tensor:
-        """Return the vertices that are in this rank's block."""
-        return select_owner(vertices, self.blocks, self.over.index)
 
 
 class FetchedRows(NamedTuple):

@@ -58,8 +58,8 @@ class PartitionedGraph15D(PartitionedGraph):
     def add_words(self, count: WordCount) -> None:
         """Add the words of all bulks, by drawing their samples and counting vertices and entries."""
         bulk, product = _bulk(count.global_replay), _Product(count)
-        for first in range(count.steps.start, count.steps.stop, bulk.at_once):
-            steps = range(first, min(first + bulk.at_once, count.steps.stop))
+        for first in range(count.steps.start, count.steps.stop, bulk.steps_per_bulk):
+            steps = range(first, min(first + bulk.steps_per_bulk, count.steps.stop))
             drawn = layers_of_rows(count.global_replay, count.layout, steps)
             for hop in range(len(bulk.algorithm.sizes)):
                 product.add_column([layers[-1 - hop].outputs for layers in drawn])

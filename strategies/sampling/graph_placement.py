@@ -132,9 +132,11 @@ class GlobalReplay:
 
     def row_reader(self, read: Callable[[range], Csr]) -> Callable[[range], Csr]:
         """Return a function that reads rows of A: views of the whole graph in a replay, `read` itself in a run."""
-        return (
-            (lambda rows: extract_block(self.graph.A, rows, range(self.graph.A.cols))) if self._read else read
-        )
+
+        def read_whole_graph(rows: range) -> Csr:
+            return extract_block(self.graph.A, rows, range(self.graph.A.cols))
+
+        return read_whole_graph if self._read else read
 
     @cached_property
     def prepared_sampler(self) -> Sampler:
@@ -288,12 +290,8 @@ class BlockRowGraph:
     """The block row of one rank, and requests to the owners of all other block rows."""
 
     def __init__(self, A_NK: Csr, rank: Rank) -> None:
-        self.A, self.blocks, self.over, self.global_replay = (
-            A_NK,
-            rank.layout.blocks,
-            rank.holders,
-            rank.global_replay,
-        )
+        self.A, self.blocks, self.over = A_NK, rank.layout.blocks, rank.holders
+        self.global_replay = rank.global_replay
         self.own = self.blocks[self.over.index]
         self.start = self.own.start
         self.global_replay.read_graph_in_replay()
@@ -301,7 +299,7 @@ class BlockRowGraph:
     def sample_rows(self, draw: DrawRows, vertices: Tensor, key: DrawKey) -> Csr:
         """Request rows from their owners, each of which draws with the key of the requesting group."""
         order, counts = sort_by_owner(vertices, self.blocks)
-        named = vertices[order]
+        sorted_vertices = vertices[order]
 
         def replayed_requests() -> list[Tensor]:
             """Return the vertices of this rank in the frontier of each group."""
@@ -310,15 +308,15 @@ class BlockRowGraph:
             return [frontier[is_in_block(frontier, self.own)] for frontier in frontiers]
 
         def replayed_sample() -> Csr:
-            return draw(self.global_replay.graph.A, named, named, key)
+            return draw(self.global_replay.graph.A, sorted_vertices, sorted_vertices, key)
 
         def draw_for(group: int, rows: Tensor) -> Csr:
             return draw(self.A, rows, rows + self.start, key._replace(group=group))
 
-        requests = request_rows(self.over, self.blocks, named.to(self.over.device), counts, replayed_requests)
+        needed = sorted_vertices.to(self.over.device)
+        requests = request_rows(self.over, self.blocks, needed, counts, replayed_requests)
         by_group = requests.requested.split(requests.send_counts)
         leaving = vstack([draw_for(group, rows) for group, rows in enumerate(by_group)])
-        own = draw_for(self.over.index, named.split(counts)[self.over.index] - self.start)
-        return select_rows(
-            fetch_matrix_rows(requests, leaving, own, replayed_sample), invert_permutation(order)
-        )
+        own = draw_for(self.over.index, sorted_vertices.split(counts)[self.over.index] - self.start)
+        rows = fetch_matrix_rows(requests, leaving, own, replayed_sample)
+        return select_rows(rows, invert_permutation(order))

@@ -124,11 +124,11 @@ def draw_masses(P: Csr, darts: int, keys: Tensor, *, replacement: bool) -> Csr:
     return S._replace(col=S.col[:nnz], val=S.val[:nnz])
 
 
-class Places:
+class PositionMap:
     """A map from vertices to positions in a batch. Each batch has a new tag, so the map is never cleared."""
 
     def __init__(self, vertices: int, device: torch.device | None = None) -> None:
-        self.where = torch.zeros(vertices, dtype=torch.int64, device=device)
+        self.positions = torch.zeros(vertices, dtype=torch.int64, device=device)
         self._used = 0
 
     def reserve_tags(self, batches: int) -> int:
@@ -139,7 +139,7 @@ class Places:
         return first
 
 
-def renumber(S: Csr, stack: BatchStack, places: Places) -> tuple[Csr, BatchStack]:
+def renumber(S: Csr, stack: BatchStack, places: PositionMap) -> tuple[Csr, BatchStack]:
     """Drop empty columns and number the others in the order of their first entry (GraphSAGE's extraction).
 
     Return the stacked matrices and the vertices of their columns: the vertices of the rows, then each new vertex once.
@@ -155,7 +155,7 @@ def renumber(S: Csr, stack: BatchStack, places: Places) -> tuple[Csr, BatchStack
     compiled.renumber_columns(
         as_arrays(S),
         as_arrays(stack),
-        (places.where.numpy(), places.reserve_tags(stack.batches)),
+        (places.positions.numpy(), places.reserve_tags(stack.batches)),
         (col.numpy(), val.numpy()),
         (vertices.numpy(), starts.numpy()),
     )
@@ -178,7 +178,7 @@ def sum_rows(R: Csr, stack: BatchStack, mass: Callable[[Tensor], Tensor]) -> Csr
     return P._replace(col=P.col[:nnz].clone(), val=P.val[:nnz].clone())
 
 
-def join_chosen(stack: BatchStack, chosen: Csr, places: Places) -> BatchStack:
+def join_chosen(stack: BatchStack, chosen: Csr, places: PositionMap) -> BatchStack:
     """Append to the vertices of each batch the new vertices in its row of `chosen`."""
     if is_on_gpu(chosen.val):
         joined_vertices, starts, _ = vectorised.join_columns(
@@ -190,13 +190,13 @@ def join_chosen(stack: BatchStack, chosen: Csr, places: Places) -> BatchStack:
     compiled.join_columns(
         as_arrays(stack),
         as_arrays(chosen)[:2],
-        (places.where.numpy(), places.reserve_tags(stack.batches)),
+        (places.positions.numpy(), places.reserve_tags(stack.batches)),
         (vertices.numpy(), starts.numpy()),
     )
     return BatchStack(vertices[: int(starts[-1])], starts)
 
 
-def extract_columns(R: Csr, stack: BatchStack, inputs: BatchStack, chosen: Csr, places: Places) -> Csr:
+def extract_columns(R: Csr, stack: BatchStack, inputs: BatchStack, chosen: Csr, places: PositionMap) -> Csr:
     """Extract the chosen columns of R for each batch, numbered by their positions in the batch's input."""
     if is_on_gpu(R.val):
         batch_E = vectorised.batch_of_entries(R, _on_device(stack))
@@ -206,7 +206,7 @@ def extract_columns(R: Csr, stack: BatchStack, inputs: BatchStack, chosen: Csr, 
         as_arrays(R),
         (stack.starts.numpy(), *as_arrays(inputs)),
         as_arrays(chosen),
-        (places.where.numpy(), places.reserve_tags(stack.batches)),
+        (places.positions.numpy(), places.reserve_tags(stack.batches)),
         (rowptr.numpy(), col.numpy(), val.numpy()),
     )
     return Csr(rowptr, col[:nnz].clone(), val[:nnz].clone(), _widest(inputs))

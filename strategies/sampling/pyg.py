@@ -89,11 +89,7 @@ class Loader(Sampler):
         degree = self.A.rowptr.diff().to(self.A.val.dtype)
         val = self.A.val[drawn.e_id] * (degree[S[row]] / row.bincount(minlength=len(S))[row])
         loop = torch.arange(len(S))
-        A_SS = from_coo(
-            torch.cat([row, loop]),
-            torch.cat([col, loop]),
-            torch.cat([val, self.loops[S]]),
-            (len(S), len(S)),
-        )
+        rows, cols = torch.cat([row, loop]), torch.cat([col, loop])
+        A_SS = from_coo(rows, cols, torch.cat([val, self.loops[S]]), (len(S), len(S)))
         A_BS = extract_block(A_SS, range(len(B)), range(len(S)))
         return MiniBatch([S] * layers + [B], [A_SS] * (layers - 1) + [A_BS])

@@ -107,7 +107,7 @@ class Sampler(ABC):
         return None
 
     @property
-    def at_once(self) -> int:
+    def steps_per_bulk(self) -> int:
         """The number of steps whose mini-batches are drawn together; 0 if they are drawn one by one."""
         return 0
 
@@ -171,14 +171,13 @@ class Neighbours(Sampler):
         """Return all targets that a group may train on."""
         if not self.own:
             return targets
-        stretch = split_evenly_part(len(targets), self.groups, group)
-        return targets[stretch.start : stretch.stop]
+        part = split_evenly_part(len(targets), self.groups, group)
+        return targets[part.start : part.stop]
 
     def target_probabilities(self, group: int, targets: Tensor, vertices: int) -> Tensor:
         p = torch.zeros(vertices, dtype=torch.float64)
-        p[self.group_targets(group, targets)] = 1 / (
-            self.steps(len(targets)) * (1 if self.own else self.groups)
-        )
+        batches = self.steps(len(targets)) * (1 if self.own else self.groups)
+        p[self.group_targets(group, targets)] = 1 / batches
         return p
 
 
@@ -227,17 +226,16 @@ def sample_neighbours(
     key = derive_key(seed, Purpose.SAMPLE)
     if is_on_gpu(A.val):
         spans = vectorised.find_spans(A, rows, vertices if loops else None)
-        return vectorised.draw_entries(
-            A,
-            spans,
-            fanout,
-            lambda which, of: vectorised.choose_by_floyd(vertices.index_select(0, which), of, fanout, key),
-        )
+
+        def choose(which: Tensor, of: Tensor) -> Tensor:
+            return vectorised.choose_by_floyd(vertices.index_select(0, which), of, fanout, key)
+
+        return vectorised.draw_entries(A, spans, fanout, choose)
     lengths = A.rowptr.index_select(0, rows + 1) - A.rowptr.index_select(0, rows)
     sample = allocate_rows(A, len(rows), int(lengths.clamp(max=most).sum()))
     first, second = (np.uint64(word) for word in key)
-    how = fanout, loops, first, second
-    entries = draw_neighbours(as_arrays(A), (rows.numpy(), vertices.numpy()), how, as_arrays(sample))
+    options = fanout, loops, first, second
+    entries = draw_neighbours(as_arrays(A), (rows.numpy(), vertices.numpy()), options, as_arrays(sample))
     return sample._replace(col=sample.col[:entries], val=sample.val[:entries])
 
 
@@ -251,7 +249,7 @@ def as_arrays(matrix: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(part.numpy() for part in matrix if isinstance(part, Tensor))
 
 
-class Shares(NamedTuple):
+class VertexProbabilities(NamedTuple):
     """The probabilities of GraphSAINT's vertices."""
 
     q: Tensor
@@ -279,7 +277,7 @@ class NodesByImportance(Sampler):
     layers: int
     groups: int
     vertices: int
-    shares: Shares | None = None
+    probabilities: VertexProbabilities | None = None
 
     def steps(self, targets: int) -> int:
         return -(-self.vertices // (self.size * self.groups))
@@ -289,17 +287,18 @@ class NodesByImportance(Sampler):
         q = column_shares(to_device(A, "cpu"))
         p = self._at_least_once(q)
         q_there, cumulative, p_there = (move_to_entries(x, A) for x in (q, q.cumsum(0), p))
-        return replace(self, shares=Shares(q_there, cumulative, p_there, float(p.mean())))
+        probabilities = VertexProbabilities(q_there, cumulative, p_there, float(p.mean()))
+        return replace(self, probabilities=probabilities)
 
     def held_tensors(self) -> list[tuple[TensorName, Tensor]]:
-        return [(TensorName.CHANCE, each) for each in self.shares or () if isinstance(each, Tensor)]
+        return [(TensorName.CHANCE, each) for each in self.probabilities or () if isinstance(each, Tensor)]
 
     def memory(self, vertices: int) -> dict[TensorName, int]:
         return {TensorName.CHANCE: 3 * LONG * vertices}
 
     def draw(self, step: int, group: int) -> Tensor:
         """Draw the distinct vertices of a sample, in ascending order."""
-        cumulative = self._known.cumulative
+        cumulative = self._prepared.cumulative
         numbers = torch.arange(self.size, device=cumulative.device)
         darts = uniform((self.seed, group, step), Purpose.SAMPLE, numbers) * cumulative[-1]
         S: Tensor = torch.searchsorted(cumulative, darts, right=True).clamp(max=len(cumulative) - 1).unique()
@@ -308,23 +307,23 @@ class NodesByImportance(Sampler):
     def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
         """Return the subgraph of a sample; entries are divided by the probability of their column, given their row."""
         A, S = graph.A, self.draw(step, group)
-        *_, p, mean = self._known
+        *_, p, mean = self._prepared
         A_S = induce_subgraph(A, S)
         if not A.val.is_meta:
             row, col = row_indices(A_S), A_S.col.long()
-            chance = torch.where(row == col, 1.0, self.pair_probability(S[row], S[col]) / p[S[row]])
-            A_S = A_S._replace(val=A_S.val / chance.to(A_S.val.dtype))
+            conditional = torch.where(row == col, 1.0, self.pair_probability(S[row], S[col]) / p[S[row]])
+            A_S = A_S._replace(val=A_S.val / conditional.to(A_S.val.dtype))
         return MiniBatch([S] * (self.layers + 1), [A_S] * self.layers, mean / p[S])
 
     def pair_probability(self, u: Tensor, v: Tensor) -> Tensor:
-        """Return the probability that two different vertices are in a sample: p_u + p_v minus that of either."""
-        q, _, p, _ = self._known
+        """Return the probability that two different vertices are in a sample: p_u + p_v - P(at least one of them)."""
+        q, _, p, _ = self._prepared
         return p[u] + p[v] - self._at_least_once(q[u] + q[v])
 
     @property
-    def _known(self) -> Shares:
-        assert self.shares is not None, "prepare the sampler for a graph first, with `prepare_for`"
-        return self.shares
+    def _prepared(self) -> VertexProbabilities:
+        assert self.probabilities is not None, "prepare the sampler for a graph first, with `prepare_for`"
+        return self.probabilities
 
     def _at_least_once(self, q: Tensor) -> Tensor:
         """Return the probability of at least one draw, 1 - (1 - q)^B, accurately for small q."""
@@ -374,7 +373,7 @@ class BatchSchedule:
 
     def batch_targets(self, epoch: int, number: int, targets: Tensor) -> Tensor:
         """Return the targets of a batch."""
-        dealt = range(min(number * self.size, self.targets), min((number + 1) * self.size, self.targets))
-        if targets.is_meta or not dealt:
-            return targets[dealt.start : dealt.stop]
-        return targets[random_permutation(self.seed, Purpose.SAMPLE, self.targets, epoch).values_at(dealt)]
+        places = range(min(number * self.size, self.targets), min((number + 1) * self.size, self.targets))
+        if targets.is_meta or not places:
+            return targets[places.start : places.stop]
+        return targets[random_permutation(self.seed, Purpose.SAMPLE, self.targets, epoch).values_at(places)]

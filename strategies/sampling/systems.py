@@ -227,7 +227,7 @@ class BulkParams(MessageParams):
 
 def compose_bulk(strategy: SampledStrategy, params: BulkParams, algorithm: Algorithm1) -> Composition:
     """Return the parts of a bulk-sampling system, given the algorithm that draws the layers of stacked batches."""
-    spec, targets = strategy.spec, strategy.facts.trained_on(strategy.spec.protocol)
+    spec, targets = strategy.spec, strategy.facts.count_trained_vertices(strategy.spec.protocol)
     schedule = BatchSchedule(spec.seed, spec.training.batch, strategy.groups, targets)
     graph = ReplicatedGraph() if params.graph == "replicated" else PartitionedGraph15D()
     bulk = Bulk(schedule, algorithm, params.bulk, mapped=spec.machine.device == "cpu")

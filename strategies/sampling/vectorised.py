@@ -42,12 +42,12 @@ def find_spans(A: Csr, rows: Tensor, loops_of: Tensor | None = None) -> RowSpans
     start_R, stop_R = take(A.rowptr, rows), take(A.rowptr, rows + 1)
     if loops_of is None or not A.nnz:
         return RowSpans(start_R, stop_R, stop_R)
-    place_R = first_place(A, start_R, stop_R, lambda entry: take(A.col, entry) >= loops_of)
+    place_R = find_first_entry(A, start_R, stop_R, lambda entry: take(A.col, entry) >= loops_of)
     is_loop = (place_R < stop_R) & (take(A.col, place_R.clamp(max=A.nnz - 1)) == loops_of)
     return RowSpans(start_R, stop_R, torch.where(is_loop, place_R, stop_R))
 
 
-def first_place(A: Csr, start: Tensor, stop: Tensor, reached: Callable[[Tensor], Tensor]) -> Tensor:
+def find_first_entry(A: Csr, start: Tensor, stop: Tensor, reached: Callable[[Tensor], Tensor]) -> Tensor:
     """Find the first entry of each span from which on a condition holds, by binary search; otherwise the end."""
     low, high = (x.to(index_dtype(A.nnz)) for x in (start, stop))
     for _ in range(A.nnz.bit_length()):
@@ -121,18 +121,16 @@ def choose_by_darts(counter_L: Tensor, of_L: Tensor, draws: int, key_L2: Tensor)
 def draw_by_mass(P: Csr, darts: int, key_R2: Tensor, *, replacement: bool) -> Csr:
     """Draw entries of P by darts, with the weights of their columns (`matrices.draw_masses`)."""
     start_R, stop_R = P.rowptr[:-1], P.rowptr[1:]
-    row_E, sums = (
-        row_indices(P),
-        pad(P.val.cumsum(0), (1, 0)),
-    )  # may wrap around over rows; differences stay correct
+    row_E = row_indices(P)
+    sums = pad(P.val.cumsum(0), (1, 0))  # may overflow; differences within a row stay correct
     base_R, total_R = take(sums, start_R), take(sums, stop_R) - take(sums, start_R)
     is_whole = (stop_R - start_R <= darts) if not replacement else torch.zeros_like(stop_R, dtype=torch.bool)
     is_thrown = (~is_whole & (stop_R > start_R)).long()
     times_E = take(is_whole.long(), row_E)
     throw = _with_replacement if replacement else _without_replacement
-    together = max(P.nnz // max(P.rows, 1), 1) if replacement else darts
-    for first in range(0, darts if P.nnz else 0, together):  # at most as many darts in memory as entries
-        number_S1 = torch.arange(first, min(first + together, darts), device=row_E.device)[:, None]
+    chunk = max(P.nnz // max(P.rows, 1), 1) if replacement else darts  # no more darts in memory than entries
+    for first in range(0, darts if P.nnz else 0, chunk):
+        number_S1 = torch.arange(first, min(first + chunk, darts), device=row_E.device)[:, None]
         word_SR = random_bits_torch(number_S1.expand(-1, P.rows), *key_R2.T)
         place_SR = throw(P, word_SR, base_R, total_R, sums)
         times_E.index_add_(0, place_SR.flatten(), is_thrown.expand_as(place_SR).flatten())
@@ -151,10 +149,11 @@ def _with_replacement(P: Csr, word_SR: Tensor, base_R: Tensor, total_R: Tensor, 
 def _entry_at(P: Csr, below: Tensor, base_R: Tensor, sums: Tensor) -> Tensor:
     """Return the entry whose interval of its row's running sum contains each number."""
     start, stop = (x.expand_as(below) for x in (P.rowptr[:-1], P.rowptr[1:]))
-    place = first_place(
-        P, start, stop, lambda e: sums[1:].index_select(0, e.flatten()).view_as(e) - base_R > below
-    )
-    return place.clamp(max=P.nnz - 1)
+
+    def is_above(entry: Tensor) -> Tensor:
+        return sums[1:].index_select(0, entry.flatten()).view_as(entry) - base_R > below
+
+    return find_first_entry(P, start, stop, is_above).clamp(max=P.nnz - 1)
 
 
 def _without_replacement(P: Csr, word_SR: Tensor, base_R: Tensor, total_R: Tensor, sums: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from harness.kernels import Csr, to_scipy
 from harness.kernels.parts import select_rows
 from harness.strategies.sampling.matrices import (
     BatchStack,
-    Places,
+    PositionMap,
     batch_keys,
     draw_masses,
     draw_rows,
@@ -58,7 +58,7 @@ def well_formed(stack: BatchStack, inputs: BatchStack, batch: int) -> None:
 @given(BATCHES, st.integers(1, 6))
 def test_renumbered_columns_are_the_sampled_matrix(batches: list[list[int]], fanout: int) -> None:
     """Equals a sampled matrix times a selection of its columns, with one map for many layers."""
-    stack, places = stack_of(batches), Places(N)
+    stack, places = stack_of(batches), PositionMap(N)
     for layer in range(3):
         keys = batch_keys([(layer, batch) for batch in range(stack.batches)])
         S = draw_rows(make_check_graph(N).A, stack, fanout, keys)
@@ -99,7 +99,7 @@ def test_extracted_columns_equal_the_papers_products(
     batches: list[list[int]], size: int, replacement: bool
 ) -> None:
     """Q_R A Q_C, where Q_C has the weight of a chosen vertex in the column of its position."""
-    A, stack, places = make_check_graph(N).A, stack_of(batches), Places(N)
+    A, stack, places = make_check_graph(N).A, stack_of(batches), PositionMap(N)
     R = select_rows(A, stack.vertices)
     keys = batch_keys([(1, batch) for batch in range(stack.batches)])
     chosen = draw_masses(sum_rows(R, stack, unit_masses), size, keys, replacement=replacement)
@@ -118,7 +118,7 @@ def test_extracted_columns_equal_the_papers_products(
 
 
 def test_map_without_free_tags_fails_an_assertion() -> None:
-    places = Places(3)
+    places = PositionMap(3)
     places.reserve_tags((1 << 31) - 1)
     with pytest.raises(AssertionError):
         places.reserve_tags(1)

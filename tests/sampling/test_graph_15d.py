@@ -14,7 +14,7 @@ from harness.ranges import ranges_between, split
 from harness.strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
 from harness.strategies.sampling.graph_15d import BlockRowGraph15D
 from harness.strategies.sampling.graph_placement import BlockLayout, Rank
-from harness.strategies.sampling.matrices import Places
+from harness.strategies.sampling.matrices import PositionMap
 
 N = 97
 ROW, COL = AxisName.ROW, AxisName.COL
@@ -48,9 +48,9 @@ def sample_rank(shape: tuple[int, int], bulk: Algorithm1, uneven: bool) -> tuple
     batches = batches_of(row)
     ledger.start()
     with ledger.phase(Phase.SAMPLE):
-        mine = bulk.draw(graph, Places(N), 2, range(len(batches)), batches)
+        mine = bulk.draw(graph, PositionMap(N), 2, range(len(batches)), batches)
     entries = ledger.stop()
-    theirs = bulk.draw(BulkGraph(A), Places(N), 2, range(len(batches)), batches)
+    theirs = bulk.draw(BulkGraph(A), PositionMap(N), 2, range(len(batches)), batches)
     return told(mine) == told(theirs), {key: amounts.words_received for key, amounts in entries.items()}
 
 

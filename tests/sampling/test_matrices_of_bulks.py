@@ -11,7 +11,7 @@ from harness.check.case import make_check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import select_rows
 from harness.strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
-from harness.strategies.sampling.matrices import Places, matrix_of_batch, stack_batches
+from harness.strategies.sampling.matrices import PositionMap, matrix_of_batch, stack_batches
 
 N = 97
 SAMPLERS = ["graphsage", "ladies", "fastgcn"]
@@ -43,7 +43,7 @@ def test_sample_of_a_batch_does_not_depend_on_its_bulk(
     """This includes short last bulks and consecutive layers."""
     whole, batches = graph(), batches_of(N, 10)
     bulk = Algorithm1(5, sampler, sizes, replacement=replacement)
-    alone = [bulk.draw(whole, Places(N), 2, [number], [batch]) for number, batch in enumerate(batches)]
+    alone = [bulk.draw(whole, PositionMap(N), 2, [number], [batch]) for number, batch in enumerate(batches)]
     for layers in alone:
         assert len(layers) == len(sizes)
         for before, after in pairwise(layers):
@@ -51,10 +51,10 @@ def test_sample_of_a_batch_does_not_depend_on_its_bulk(
     for k in (3, len(batches)):
         for first in range(0, len(batches), k):
             numbers = range(first, min(first + k, len(batches)))
-            layers = bulk.draw(whole, Places(N), 2, numbers, [batches[number] for number in numbers])
+            layers = bulk.draw(whole, PositionMap(N), 2, numbers, [batches[number] for number in numbers])
             for place, number in enumerate(numbers):
                 assert told(layers, place) == told(alone[number], 0)
-    other = bulk.draw(whole, Places(N), 3, [0], [batches[0]])
+    other = bulk.draw(whole, PositionMap(N), 3, [0], [batches[0]])
     assert other[0].A.nnz == 0 or told(other, 0) != told(alone[0], 0) or min(sizes) >= N
 
 
@@ -66,7 +66,7 @@ def test_edge_cases_keep_all_entries_of_short_rows(sampler) -> None:
     nobody = torch.empty(0, dtype=torch.int64)
     batches = [torch.tensor([3, 5]), torch.arange(6), nobody, torch.tensor([0, 0])]
     layers = Algorithm1(0, sampler, (9, 9), replacement=False).draw(
-        BulkGraph(A), Places(6), 0, range(4), batches
+        BulkGraph(A), PositionMap(6), 0, range(4), batches
     )
     for batch in range(4):
         for layer in layers:
@@ -103,7 +103,7 @@ def estimates(bulk: Algorithm1, A: Csr, times: int) -> np.ndarray:
     """Return estimates of A H for a batch, each from a different sample; H has two columns."""
     batch = torch.arange(20, 50)
     H = torch.linspace(-1, 2, 2 * N, dtype=torch.float64).view(N, 2).cos().numpy()
-    (layer,) = bulk.draw(BulkGraph(A), Places(N), 0, range(times), [batch] * times)
+    (layer,) = bulk.draw(BulkGraph(A), PositionMap(N), 0, range(times), [batch] * times)
     one = partial(matrix_of_batch, layer.A, layer.outputs, layer.inputs)
     return np.stack([to_scipy(one(b)) @ H[layer.inputs.batch_vertices(b).numpy()] for b in range(times)])
 

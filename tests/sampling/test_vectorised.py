@@ -14,7 +14,7 @@ from harness.kernels import Csr, from_coo, transpose
 from harness.kernels.csr import transpose_torch
 from harness.kernels.parts import select_rows
 from harness.strategies.sampling.matrices import (
-    Places,
+    PositionMap,
     batch_keys,
     draw_masses,
     draw_rows,
@@ -138,10 +138,10 @@ def test_bulk_draws_and_extraction_are_equal(batches: list[list[int]], fanout: i
     stack = stack_batches([torch.tensor(batch, dtype=torch.int64) for batch in batches])
     keys = batch_keys([(seed, number) for number in range(len(batches))])
     S = draw_rows(make_check_graph(N).A, stack, fanout, keys)
-    A, inputs = renumber(S, stack, Places(N))
+    A, inputs = renumber(S, stack, PositionMap(N))
     with by_tensors():
         assert same(draw_rows(make_check_graph(N).A, stack, fanout, keys), S)
-        B, found = renumber(S, stack, Places(0))
+        B, found = renumber(S, stack, PositionMap(0))
     assert same(B, A)
     assert [each.tolist() for each in found] == [each.tolist() for each in inputs]
 
@@ -182,7 +182,7 @@ def test_layers_of_a_bulk_are_equal(
         batch_keys([(number,) for number in range(len(batches))]),
         unit_masses if counts else square_masses,
     )
-    R, places = select_rows(make_check_graph(N).A, stack.vertices), Places(N)
+    R, places = select_rows(make_check_graph(N).A, stack.vertices), PositionMap(N)
     P = sum_rows(R, stack, mass)
     chosen = draw_masses(P, darts, keys, replacement=replacement)
     inputs = join_chosen(stack, chosen, places)
