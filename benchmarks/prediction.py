@@ -63,7 +63,7 @@ from harness.predict.prediction import (
     price_epochs,
     replay_ranks,
 )
-from harness.predict.pricing import MICRO, NANO, spmm_factors
+from harness.predict.pricing import MICRO, NANO, compute_spmm_factors
 from harness.registry import load_strategy, registered_strategies
 from harness.replay import ReplayedRank
 from harness.run.open_run import open_run
@@ -327,7 +327,7 @@ def terms_of_epoch(point: dict[str, str]) -> np.ndarray[Any, Any]:
         for rows, inner in ((share.N, share.K), (share.K, share.N)):
             entries = round(nonzeros * len(rows) * len(inner) / n**2)
             product = ProductShape(len(rows), len(inner), len(share.F), entries, "float32", "int32")
-            total += spmm_factors(product)
+            total += compute_spmm_factors(product)
     return total
 
 

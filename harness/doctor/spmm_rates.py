@@ -22,7 +22,7 @@ from harness.formatting import MB
 from harness.kernels import Csr, cast, from_coo
 from harness.kernels.spmm import cache_for_products, spmm
 from harness.ledger.tape import ProductShape
-from harness.predict.pricing import BYTES_PER_VALUE, FITTED_BYTES, NANO, price_spmm, spmm_factors
+from harness.predict.pricing import BYTES_PER_VALUE, FITTED_BYTES, NANO, compute_spmm_factors, price_spmm
 from harness.sources.rmat import Rmat
 from harness.spec.machine_card import SpmmTerms
 from harness.strategy.context import Measurements
@@ -37,7 +37,7 @@ WIDTHS_ON_GPU, WIDTHS_IN_HALF = (1, 2, 4, 8, 16, 32, 41, 64, 128, 256), (64, 256
 APART, LARGEST, SMALLEST = (-4, -2, 0, 2), 21, 4
 """On a GPU: powers of two between the sizes of the graphs and the size whose 64 columns fill the cache; the bounds."""
 NAMES = ("entry_column", "entry", "row_column", "row", "call", "missed_column")
-"""The terms of `harness.predict.pricing.spmm_factors`, in order."""
+"""The terms of `harness.predict.pricing.compute_spmm_factors`, in order."""
 
 
 class SizedGraph(NamedTuple):
@@ -133,7 +133,7 @@ def fit_spmm(measured: Sequence[ProductTime], cache_mb: float | None, launch: fl
     if not measured:
         raise RunError("no sparse product could be measured")
     seconds = np.array([each.seconds for each in measured])
-    factors = np.array([spmm_factors(each.product, cache_mb) for each in measured], dtype=np.float64)
+    factors = np.array([compute_spmm_factors(each.product, cache_mb) for each in measured], dtype=np.float64)
     labels = [each.scale for each in measured], [each.product.columns for each in measured]
     known = min(launch, float(seconds.min()) / 2)
     found = fit_terms(factors, seconds, known)

@@ -69,7 +69,7 @@ class Option:
     @property
     def visited_vertices(self) -> int:
         """The number of training vertices that an epoch visits."""
-        return max(1, self.strategy.facts.trained_on(self.strategy.spec.protocol))
+        return max(1, self.strategy.facts.count_trained_vertices(self.strategy.spec.protocol))
 
     @property
     def cost(self) -> float:
@@ -205,7 +205,9 @@ def estimate_seconds(candidate: Candidate) -> float:
     if strategy.partitioned_over:
         seconds += NONZERO_SECONDS * facts.nonzeros * (quick + full)
     if strategy.mini_batches and strategy.partitioned_over:
-        batch = min(strategy.spec.training.batch, facts.trained_on(strategy.spec.protocol) / ranks)
+        batch = min(
+            strategy.spec.training.batch, facts.count_trained_vertices(strategy.spec.protocol) / ranks
+        )
         entries = min(facts.nonzeros, NEIGHBOURS * batch)
         grids = min(len(candidate.ready), FINALISTS)
         seconds += (

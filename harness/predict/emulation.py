@@ -240,15 +240,15 @@ def _build_async_slices(epoch: RankEpoch, timeline: Timeline) -> Iterator[dict[s
     for number, event in enumerate(events):
         if event.leaves:
             ends = timeline.ends[waits.get(number, -1)]
-            same = {
+            call = {
                 "name": describe_event(event),
                 "cat": "left",
                 "id": f"{rank}.{number}",
                 "pid": rank,
                 "tid": 0,
             }
-            yield {"ph": "b", **same, "ts": _microseconds(timeline.ends[number])}
-            yield {"ph": "e", **same, "ts": _microseconds(ends)}
+            yield {"ph": "b", **call, "ts": _microseconds(timeline.ends[number])}
+            yield {"ph": "e", **call, "ts": _microseconds(ends)}
 
 
 def _microseconds(seconds: float) -> float:

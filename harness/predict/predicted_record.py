@@ -36,26 +36,27 @@ def record_prediction(
     run_id = _compute_run_id(spec, facts, card, emulates)
     fits = card.memory_gb is None or predicted.peak_bytes <= card.memory_gb * GB
     seconds = predicted.seconds
+    summary, error = {}, None
+    if fits:
+        summary = {
+            "epochs": 1,
+            "epoch_seconds_median": seconds.value,
+            "vertices_per_second": facts.vertices / seconds.value,
+        }
+    else:
+        error = {
+            "rank": predicted.rank,
+            "type": "OutOfMemoryError",
+            "message": f"a rank would hold {predicted.peak_bytes / GB:.1f} GB of {card.memory_gb:g}",
+        }
     record = {
         "run_id": run_id,
         "label": f"{spec.label.rsplit('-', 1)[0]}-{source}-{run_id[:6]}",
         "status": "ok" if fits else "oom",
         "source": source,
-        "summary": {
-            "epochs": 1,
-            "epoch_seconds_median": seconds.value,
-            "vertices_per_second": facts.vertices / seconds.value,
-        }
-        if fits
-        else {},
+        "summary": summary,
         "provenance": collect_provenance(root),
-        "error": None
-        if fits
-        else {
-            "rank": predicted.rank,
-            "type": "OutOfMemoryError",
-            "message": f"a rank would hold {predicted.peak_bytes / GB:.1f} GB of {card.memory_gb:g}",
-        },
+        "error": error,
         "predicted": {
             "rank": predicted.rank,
             "seconds": asdict(seconds),

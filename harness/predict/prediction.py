@@ -193,14 +193,16 @@ def price_epochs(epochs: "Sequence[RankEpoch]", card: MachineCard, cores: float 
         cores = _count_cores(epochs, card)
     priced = [PricedRank(epoch, card) for epoch in epochs]
     timelines = simulate_ranks([each.items for each in priced], cores)
-    last, timeline = max(zip(priced, timelines, strict=True), key=lambda pair: pair[0].epoch_seconds(pair[1]))
-    seconds, parts = last.epoch_seconds(timeline), np.zeros(len(TimePart))
+    last, timeline = max(
+        zip(priced, timelines, strict=True), key=lambda pair: pair[0].compute_epoch_seconds(pair[1])
+    )
+    seconds, parts = last.compute_epoch_seconds(timeline), np.zeros(len(TimePart))
     entries, waiting = defaultdict[Key, float](float), 0.0
     for each in timeline.slices:
         duration = each.seconds * last.count_repetitions(each.item)
         entries[last.epoch.replayed.events[each.item].key] += duration
         waiting += duration * each.is_waiting
-        parts += duration * last.part_shares(each.item, is_waiting=each.is_waiting)
+        parts += duration * last.compute_part_shares(each.item, is_waiting=each.is_waiting)
     shares, deviation = {}, log(RESIDUAL) ** 2
     for name, (within, scaled) in list_constants(card).items():
         shares[name] = float(parts[list(scaled)].sum()) / seconds
@@ -313,9 +315,8 @@ class RankEpoch:
     def _build_message(self, key: Key, size: CallBytes) -> "IssuedCall":
         """Return a message between two ranks. The sender posts it, or the receiver if the sender is not simulated."""
         rank = self.replayed.rank
-        peer = rank_at(
-            self.grid, {**self.coordinates, **_member_coordinates(self.grid, _split_axes(key), key.peer)}
-        )
+        member = _member_coordinates(self.grid, _split_axes(key), key.peer)
+        peer = rank_at(self.grid, {**self.coordinates, **member})
         ends = (rank, peer) if key.op is Op.SEND else (peer, rank)
         is_poster = rank == ends[0] or ends[0] not in self.simulated
         name = (*ends, key.direction, key.layer, key.tensor)
@@ -393,18 +394,17 @@ class PricedRank:
         earlier = self.items[first]
         self.items[first] = earlier._replace(background=(*earlier.background, (piece, item.work)))
 
-    def epoch_seconds(self, timeline: Timeline) -> float:
+    def compute_epoch_seconds(self, timeline: Timeline) -> float:
         """Return the seconds of the whole epoch: the last replayed step is repeated for all later steps."""
         first = self.epoch.replayed.first_of_step[-1]
-        return timeline.ends[-1] + self.epoch.repetitions * (
-            timeline.ends[-1] - (timeline.ends[first - 1] if first else 0.0)
-        )
+        last_step = timeline.ends[-1] - (timeline.ends[first - 1] if first else 0.0)
+        return timeline.ends[-1] + self.epoch.repetitions * last_step
 
     def count_repetitions(self, item: int) -> int:
         """Return how often an item occurs in the whole epoch."""
         return 1 + self.epoch.repetitions * (item >= self.epoch.replayed.first_of_step[-1])
 
-    def part_shares(self, item: int, *, is_waiting: bool) -> Seconds:
+    def compute_part_shares(self, item: int, *, is_waiting: bool) -> Seconds:
         """Return the share of each part in the work of an item, or in the messages that it waits for."""
         event = self.epoch.replayed.events[item]
         number = event.waits_for if event.waits_for != NO_INDEX else item

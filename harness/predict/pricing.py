@@ -117,7 +117,7 @@ def price_kernels(event: Event, rates: Rates) -> Seconds:
     return seconds
 
 
-def spmm_factors(product: ProductShape, cache_mb: float | None = None) -> tuple[float, ...]:
+def compute_spmm_factors(product: ProductShape, cache_mb: float | None = None) -> tuple[float, ...]:
     """Return the factors of the five terms of a sparse product, and of the sixth if the size of the cache is given."""
     m, n, entries = product.rows, product.columns, product.nonzeros
     five = entries * n, entries, m * n, m, 1
@@ -136,7 +136,7 @@ def price_spmm(product: ProductShape, terms: SpmmTerms) -> float:
     each: tuple[float, ...] = (terms.entry_column, terms.entry, terms.row_column, terms.row, terms.call)
     if terms.cache_mb is not None:
         each = *each, terms.missed_column
-    factors = spmm_factors(product, terms.cache_mb)
+    factors = compute_spmm_factors(product, terms.cache_mb)
     return NANO * sum(term * factor for term, factor in zip(each, factors, strict=True))
 
 
@@ -227,7 +227,7 @@ class LinkTraffic(NamedTuple):
 
 
 def price_call(size: CallBytes, axis: AxisPlacement, card: MachineCard) -> tuple[Seconds, Seconds]:
-    """Return the seconds of one call of all members of an axis: those of the cores, and those of the links."""
+    """Return the seconds of a call of all members of an axis: on the cores, and on the links."""
     links, rates, on_links = card.links, card.rates, np.zeros(len(TimePart))
     assert links and rates
     traffic = (_model_gloo if card.engine == "gloo" else _model_nccl)(size, axis, card.composed_from)

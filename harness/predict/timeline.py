@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 Message = Hashable
 TINY = 1e-12
-"""Work below this number of seconds counts as done: rounding errors may keep a sum from reaching zero."""
+"""Work below this number of seconds counts as done, because rounding errors may keep it above zero."""
 
 
 class WorkItem(NamedTuple):

@@ -18,7 +18,7 @@ from harness.doctor.term_fit import (
 )
 from harness.errors import RunError
 from harness.ledger.tape import ProductShape
-from harness.predict.pricing import price_spmm, spmm_factors
+from harness.predict.pricing import compute_spmm_factors, price_spmm
 from harness.spec.machine_card import SpmmTerms
 
 PLANTED = SpmmTerms(
@@ -87,7 +87,7 @@ def test_the_interval_holds_noisy_products_of_unseen_sizes_and_widths(seed: int)
 def test_five_terms_have_a_wide_interval_where_the_cache_decides() -> None:
     """An error inside the sizes that were fitted would hide that the terms do not hold beyond them."""
     times = measured(SCALES, WIDTHS, 0.0, 0)
-    terms = np.array([spmm_factors(each.product) for each in times], dtype=np.float64)
+    terms = np.array([compute_spmm_factors(each.product) for each in times], dtype=np.float64)
     seconds = np.array([each.seconds for each in times])
     fitted = compute_factor(terms @ fit_terms(terms, seconds, LAUNCH) / (seconds - LAUNCH))
     held_out = fit_spmm(times, None, LAUNCH)["within"]
