@@ -89,7 +89,7 @@ def _draw_random_halves(count: int) -> Tensor:
 def check_unbiased_messages(case: Case) -> Finding:
     """Check that the mean of received rows over many steps equals the sent rows, and that the variance is bounded.
 
-    Errors are measured in units of the largest deviation that is allowed for a number. Each number is tested alone;
+    Errors are measured in units of the largest deviation that is allowed for a number. Each number is tested by itself;
     then sums over random halves of all numbers are tested by their spread, which finds a small bias that all numbers
     share. A number in a row of equal numbers cannot vary and must arrive unchanged. The test has such a row, and a row
     with an outlier.
