@@ -22,7 +22,7 @@ class Gradients:
     """The gradients of one training step."""
 
     def __init__(self, groups: Axis, *, overlap: bool) -> None:
-        """The members of `groups` train the same weights on other mini-batches."""
+        """The members of `groups` train the same weights on different mini-batches."""
         self._groups, self._overlap = groups, overlap
         self._within_group: Sums = []
         self._across_groups: Sums = []

@@ -60,9 +60,8 @@ class LabelLoss(ABC):
             with rows.ledger.op(Op.ELEMENTWISE, tensor=TensorName.COUNT):
                 counted = self._count_rows().to(Z_NC.dtype)
             denominator = rows.all_reduce(counted, tensor=TensorName.COUNT).clamp(min=1)
-            return shares.sum(
-                replace(self, denominator=denominator).partial_loss(Z_NC), tensor=TensorName.LOSS
-            )
+            loss = replace(self, denominator=denominator).partial_loss(Z_NC)
+            return shares.sum(loss, tensor=TensorName.LOSS)
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
         """Return the accuracy of each split over the whole graph."""
@@ -81,8 +80,8 @@ class LabelLoss(ABC):
 
     def _count_rows(self) -> Tensor:
         """Return the number of this rank's labelled rows, ()."""
-        one_each = self.labels if self.labels.dim() == 1 else self.labels[:, :1]
-        return (one_each != IGNORED).sum()
+        first_label = self.labels if self.labels.dim() == 1 else self.labels[:, :1]
+        return (first_label != IGNORED).sum()
 
 
 class OneClass(LabelLoss):
@@ -151,8 +150,8 @@ class ManyClasses(LabelLoss):
 
 def _count_agreement(yes_NC: Tensor, labels_NC: Tensor) -> tuple[Tensor, Tensor]:
     """Return 2 TP, and positive predictions plus positive labels. Their quotient is the F1 score."""
-    positive_NC, are_NC = yes_NC & (labels_NC != IGNORED), labels_NC == 1
-    return 2 * (positive_NC & are_NC).sum(), positive_NC.sum() + are_NC.sum()
+    predicted_NC, labelled_NC = yes_NC & (labels_NC != IGNORED), labels_NC == 1
+    return 2 * (predicted_NC & labelled_NC).sum(), predicted_NC.sum() + labelled_NC.sum()
 
 
 def make_label_loss(
@@ -160,9 +159,11 @@ def make_label_loss(
 ) -> LabelLoss:
     """Make the loss on a rank's piece of the output: `over` splits rows, `across` classes, and `over_both` both."""
     labels, splits = ctx.blocks.training_labels(output, order), ctx.blocks.split_labels(output, order)
-    of, many = max(ctx.facts.trained_on(ctx.spec.protocol), 1), ctx.facts.task == "multi-label"
-    common = ctx.kernels, over_both if many else over, ctx.facts.classes, labels, splits, of
-    if many:
+    denominator = max(ctx.facts.count_trained_vertices(ctx.spec.protocol), 1)
+    is_multi_label = ctx.facts.task == "multi-label"
+    counts_over = over_both if is_multi_label else over
+    common = ctx.kernels, counts_over, ctx.facts.classes, labels, splits, denominator
+    if is_multi_label:
         return ManyClasses(*common)
     return OneClassSplit(*common, None, output.cols, across) if across else OneClass(*common)
 
@@ -172,9 +173,9 @@ class CrossEntropy(Function):
 
     @staticmethod
     def forward(
-        saved: Any, Z_NC: Tensor, labels_N: Tensor, classes: range, axis: Axis, of: int | Tensor
+        saved: Any, Z_NC: Tensor, labels_N: Tensor, classes: range, axis: Axis, denominator: int | Tensor
     ) -> Tensor:
-        """Rows with a negative label are ignored; every other row has the weight 1 / `of`."""
+        """Rows with a negative label are ignored; every other row has the weight 1 / `denominator`."""
         saved.ledger = ledger = axis.ledger
         with _elementwise(ledger):
             width, Z_NC = Z_NC.shape[1], _pad_empty_logits(Z_NC)
@@ -191,9 +192,9 @@ class CrossEntropy(Function):
             right_N = torch.where(owned_N, Z_NC.gather(1, place_N1)[:, 0], 0)
             whole_N = counts_N * (largest_N + sum_N.log()) if axis.index == 0 else torch.zeros_like(sum_N)
             P_NC = E_NC.div_(sum_N[:, None]).mul_(counts_N[:, None])
-            G_NC = P_NC.scatter_add_(1, place_N1, -owned_N.to(P_NC.dtype)[:, None]).div_(of)
+            G_NC = P_NC.scatter_add_(1, place_N1, -owned_N.to(P_NC.dtype)[:, None]).div_(denominator)
             saved.G_NC = G_NC[:, :width]
-            return (whole_N - right_N).sum() / of
+            return (whole_N - right_N).sum() / denominator
 
     @staticmethod
     def backward(saved: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:

@@ -38,9 +38,12 @@ def build_edges(A_NV: Csr, keep: Callable[[Csr], Csr]) -> Edges:
 
 def attend_rows(ops: LayerOperators, layer: int, edges: Edges, T_VH: Tensor, a_2H: Tensor) -> Tensor:
     """Return Z of this rank's vertices, which are the first of V. The output layer averages the heads."""
-    return apply_per_head(
-        ops, layer, lambda T_QVF: apply(ops.ledger, Attend, T_QVF, a_2H, edges, ops.ledger), T_VH
-    )
+
+    def attend_all(T_QVF: Tensor) -> Tensor:
+        Z_QNF: Tensor = apply(ops.ledger, Attend, T_QVF, a_2H, edges, ops.ledger)
+        return Z_QNF
+
+    return apply_per_head(ops, layer, attend_all, T_VH)
 
 
 def apply_per_head(

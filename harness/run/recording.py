@@ -120,7 +120,7 @@ def graph_sizes(strategy: Strategy) -> dict[str, int]:
         "nonzeros": facts.nonzeros,
         "features": facts.features,
         "classes": facts.classes,
-        "trained": facts.trained_on(strategy.spec.protocol),
+        "trained": facts.count_trained_vertices(strategy.spec.protocol),
     }
 
 
@@ -129,7 +129,7 @@ def compute_throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> d
     facts, seconds = strategy.facts, statistics.compute_median_epoch(tables["epochs"])
     return {
         "vertices_per_second": facts.vertices / seconds,
-        "training_vertices_per_second": facts.trained_on(strategy.spec.protocol) / seconds,
+        "training_vertices_per_second": facts.count_trained_vertices(strategy.spec.protocol) / seconds,
     }
 
 

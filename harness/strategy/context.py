@@ -61,7 +61,7 @@ Once = Callable[[Hashable, Callable[[], Sequence[Tensor]]], Sequence[Tensor]]
 
 
 def compute_every_time(_: Hashable, compute: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-    """Computes without a look at the key."""
+    """Compute the tensors, whatever the key."""
     return compute()
 
 
@@ -98,14 +98,14 @@ class Context:
         whole_key = key, self.spec.model.kind, self.spec.precision, self.spec.protocol
         known: Sequence[Tensor] | None = self._shared.get_result(whole_key)
         if known is None:
-            # Without dispatch the meter of a replay, which has nothing to count here, does not take most of the time.
+            # Without dispatch: the meter of a replay counts nothing here, but would take most of the time.
             with self.ledger.simulating_peers(), torch._C._DisableTorchDispatch():
                 known = compute()
-            self._shared.add_result(whole_key, known, _bytes_of(known))
+            self._shared.add_result(whole_key, known, _count_storage_bytes(known))
         return known
 
 
-def _bytes_of(tensors: Sequence[Tensor]) -> int:
-    """The memory that holds tensors; views of one memory count once."""
+def _count_storage_bytes(tensors: Sequence[Tensor]) -> int:
+    """Return the bytes of the storage of tensors. Storage that tensors share counts once."""
     memory = {x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in tensors}
     return sum(memory.values())

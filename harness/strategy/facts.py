@@ -37,7 +37,7 @@ class Facts:
     weights: Weighting | None = None
     """How edge weights enter A; None if edges have no weights."""
 
-    def trained_on(self, protocol: Protocol) -> int:
+    def count_trained_vertices(self, protocol: Protocol) -> int:
         """Return the number of vertices over which the loss is averaged."""
         return self.training if protocol == "corrected" else self.labelled
 

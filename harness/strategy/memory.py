@@ -68,7 +68,7 @@ class DeviceMemory:
         return torch.empty(shape, dtype=self.dtype, pin_memory=is_gpu(self.device))
 
     def keep_on_host(self, A: Csr) -> Csr:
-        """Return a matrix that stays on the host. Meta tensors have no device, so they are noted as host tensors."""
+        """Return a matrix that stays on the host. In a replay, record that its meta tensors represent host tensors."""
         if A.val.is_meta:
             self._on_host += [A.rowptr, A.col, A.val]
         return A

@@ -71,12 +71,12 @@ class RankBlocks:
     def pack_adjacency(
         self, rows: range, cols: range, *, transposed: bool = False
     ) -> tuple[Tensor, PackedFormat]:
-        """Pack A[rows, cols] or A^T[rows, cols] into bytes; return them with their form, which a receiver needs."""
+        """Pack A[rows, cols] or A^T[rows, cols] into bytes; return them and their format, which a receiver needs."""
         A = self.host_adjacency(rows, cols, transposed=transposed)
         return self._memory.hold(TensorName.A, pack(A)), get_packed_format(A)
 
     def packed_form(self, rows: range, cols: range, *, transposed: bool = False) -> PackedFormat:
-        """Return the form of a packed block that another rank sends."""
+        """Return the format of a packed block that another rank sends."""
         nonzeros = self.counts.nonzeros(rows, cols, transposed=transposed)
         return PackedFormat(len(rows), len(cols), nonzeros, self._memory.dtype)
 
@@ -93,8 +93,8 @@ class RankBlocks:
             columns, numbers = nonempty_columns_by_block(A, [len(rows) for rows in strip])
             needed.append(columns)
             counts += numbers
-        nothing = torch.empty(0, dtype=torch.int64)
-        return self._memory.hold(TensorName.INDEX, torch.cat(needed or [nothing])), counts
+        empty = torch.empty(0, dtype=torch.int64)
+        return self._memory.hold(TensorName.INDEX, torch.cat(needed or [empty])), counts
 
     def features(self, rows: range, cols: range, others: Tensor | None = None) -> Tensor:
         """Return X[rows, cols] followed by the rows of the vertices `others`; a leaf tensor if features are trained."""
@@ -159,8 +159,8 @@ class RankBlocks:
 
     def targets(self) -> Tensor:
         """Return all vertices that the loss counts, in ascending order; with shapes only, as many as expected."""
-        trained_on = self._facts.trained_on(self._spec.protocol)
-        return find_targets(self._blocks, self._spec.protocol)[:trained_on]
+        count_trained_vertices = self._facts.count_trained_vertices(self._spec.protocol)
+        return find_targets(self._blocks, self._spec.protocol)[:count_trained_vertices]
 
     @property
     def _is_replay(self) -> bool:

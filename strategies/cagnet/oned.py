@@ -127,7 +127,7 @@ class Aggregation(ABC):
         return [Piece(blocks[own], blocks[j]) for j in self.scheme.stages(at)]
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """Return the bytes of A and of indices, where they differ from those of `pieces`."""
+        """Return the bytes of A and of indices, if the rank does not hold A at `pieces`."""
         return {}
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """The layers of G3, a convolution or attention, computed bin by bin. An object is one layer in one epoch.
 
-Legend: N this rank's vertices, K those that it needs of others, B the vertices of a bin, M those of a message, X any
-of them; V are N and then K; L are N in the order of the bins; E all edges, bin by bin. F features in, H features out
-(of all heads), Q heads; with Q, F are the features of one head. G = dL/dZ.
+Legend: N this rank's vertices, K the vertices of others that it needs, B the vertices of a bin, M of a message, X any;
+V are N and then K; L are N in the order of the bins; E all edges, bin by bin. F features in, H features out (of all
+heads), Q heads; with Q, F are the features of one head. G = dL/dZ.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -374,7 +374,7 @@ class BinAttention:
             self.s_QV[:, at.start : at.stop] = compute_scores(T_QXF, self.a_2H[1])
 
     def gather_for_own_rows(self, bin_number: int) -> None:
-        """Gather nothing."""
+        """Return None: `multiply_own_rows` has no inputs."""
 
     def multiply_own_rows(self, bin_number: int, inputs: None) -> None:
         """Do nothing: a softmax needs the scores of all neighbours together."""

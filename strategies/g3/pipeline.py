@@ -1,6 +1,6 @@
 """The pipelines of G3: the forward and backward passes bin by bin (SIGMOD'23, sections 5.3 and 6).
 
-Legend: N this rank's vertices, K those that it needs of others, B the vertices of a bin, M those of a message; F
+Legend: N this rank's vertices, K the vertices of others that it needs, B the vertices of a bin, M of a message; F
 features in, H features out; G = dL/dZ.
 """
 

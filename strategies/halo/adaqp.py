@@ -91,10 +91,11 @@ class QuantizedRows(Pending[Tensor]):
         ops: "QuantizedOperators",
         rows: Tensor,
         groups: list[MessageGroup],
-        place: tuple[int, Direction],
+        layer: int,
+        direction: Direction,
     ) -> None:
-        """Send the rows, group by group; `place` is their layer and direction."""
-        (layer, direction), self.ops, self.groups, self.like = place, ops, groups, rows
+        """Send the rows, group by group."""
+        self.ops, self.groups, self.like = ops, groups, rows
         self.tensor = TensorName.H if direction is FORWARD else TensorName.DH
         assert ops.step is not None
         seed = (ops.seed, ops.step, layer, int(direction is BACKWARD), ops.over.index)
@@ -125,10 +126,10 @@ class QuantizedOperators(PartOperators):
         if self.step is None:
             return super().fetch_rows(layer, H_NF)
         leaving_MF = self.kernels.run(Op.COPY, TensorName.H, take, H_NF, self.parts[layer].halo.send_rows)
-        return QuantizedRows(self, leaving_MF, self.groups, (layer, FORWARD))
+        return QuantizedRows(self, leaving_MF, self.groups, layer, FORWARD)
 
     def return_gradients(self, layer: int, dH_KF: Tensor) -> Pending[Tensor]:
-        return QuantizedRows(self, dH_KF, [group.reverse for group in self.groups], (layer, BACKWARD))
+        return QuantizedRows(self, dH_KF, [group.reverse for group in self.groups], layer, BACKWARD)
 
     def send_group(
         self, rows: Tensor, group: MessageGroup, tensor: TensorName, seed: Seed
@@ -189,8 +190,8 @@ class AdaQP(PartitionParallel):
             rows = x[first :: len(self.widths)]
             message = quantize(rows, bits, (self.spec.seed, step, bits))
             out[first :: len(self.widths)] = dequantize(message, bits, x.shape[1], x.dtype)
-            step_of = (rows.amax(dim=1) - rows.amin(dim=1)) / (2**bits - 1)
-            bound[first :: len(self.widths)] = (step_of**2 / 4)[:, None]
+            steps = (rows.amax(dim=1) - rows.amin(dim=1)) / (2**bits - 1)
+            bound[first :: len(self.widths)] = (steps**2 / 4)[:, None]
         return out, bound
 
     def group_messages(self, halo: Halo, own: int) -> list[MessageGroup]:

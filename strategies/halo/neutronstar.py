@@ -83,7 +83,6 @@ def compute_heights(A: Csr, own: range, prices: Prices, room: int, wanted: Tenso
     It is -1 if the vertex is absent, and above all layers for the rank's own vertices. `room` is the largest number of
     vertices of other parts that the rank may replicate. `wanted` is the boundary of the block, if it is known.
     """
-
     rows = A.rowptr.numpy(), A.col.numpy()
     vertex, entry = (np.array([0.0, *each]) for each in (prices.vertex, prices.entry))
     height = np.full(A.cols, -1, np.int8)
@@ -119,12 +118,12 @@ def raise_vertices(A: Rows, costs: Costs, height: Any, wanted: Any, level: int, 
     worth, room = limits
     for v in wanted:
         if height[v] < level:
-            room -= _raise(A, costs, height, log, v, level, (worth, room))
+            room -= _raise_vertex(A, costs, height, log, v, level, (worth, room))
     return limits[1] - room
 
 
 @compiled()
-def _raise(
+def _raise_vertex(
     A: Rows, costs: Costs, height: Any, log: tuple[Any, Any], first: int, level: int, limits: Limits
 ) -> int:
     """Raise a vertex and all vertices below it, or none of them, and return the number of new vertices."""
@@ -132,7 +131,7 @@ def _raise(
     reached, before = log
     worth, room = limits
     reached[0], before[0] = first, height[first]
-    cost, added = _cost(rowptr, costs, first, height[first], level), int(height[first] < 0)
+    cost, added = _compute_cost(rowptr, costs, first, height[first], level), int(height[first] < 0)
     height[first] = level
     head, tail = 0, 1
     while head < tail and cost < worth and added <= room:
@@ -142,7 +141,7 @@ def _raise(
             u, below = col[e], height[v] - 1
             if height[u] < below:
                 reached[tail], before[tail] = u, height[u]
-                cost += _cost(rowptr, costs, u, height[u], below)
+                cost += _compute_cost(rowptr, costs, u, height[u], below)
                 added += height[u] < 0
                 height[u] = below
                 tail += 1
@@ -154,7 +153,7 @@ def _raise(
 
 
 @compiled()
-def _cost(rowptr: Any, costs: Costs, v: int, low: int, high: int) -> Any:
+def _compute_cost(rowptr: Any, costs: Costs, v: int, low: int, high: int) -> Any:
     """Return the cost of raising a vertex from one height to another."""
     vertex, entry = costs
     entries = rowptr[v + 1] - rowptr[v]
@@ -207,7 +206,7 @@ def _choose_for_part(A: Csr, own: range, prices: Prices, room: int) -> Choice:
     return Choice(replicas, sizes, [needed[height[needed] < layer] for layer in range(layers)])
 
 
-def leaving_rows(choices: Sequence[Choice], layer: int, own: range) -> list[Tensor]:
+def find_leaving_rows(choices: Sequence[Choice], layer: int, own: range) -> list[Tensor]:
     """Return the vertices of `own` that each part fetches for a layer, in ascending order and relative to `own`."""
     return [
         fetched[is_in_block(fetched, own)] - own.start
@@ -256,9 +255,11 @@ class NeutronStar(PartitionParallel):
         blocks, prices = self.blocks(), self.compute_prices()
         key = "choices", tuple(blocks), *(tuple(each) for each in prices), share
         size = len(prices.worth) + 2
-        tensors = once(
-            key, lambda: [x for each in choose_for_parts(A, blocks, prices, share) for x in each.to_tensors()]
-        )
+
+        def choose() -> list[Tensor]:
+            return [x for each in choose_for_parts(A, blocks, prices, share) for x in each.to_tensors()]
+
+        tensors = once(key, choose)
         return [Choice.from_tensors(tensors[first : first + size]) for first in range(0, len(tensors), size)]
 
     def compute_prices(self) -> Prices:
@@ -279,10 +280,10 @@ class NeutronStar(PartitionParallel):
         return sum(rows * cols for _, _, (rows, cols) in below)
 
     def exchanged_rows(self, boundary: Boundary, epoch: int) -> list[tuple[int, int]]:
-        made, own = self.choose_replicas(boundary.counts.adjacency()), boundary.blocks[boundary.own]
+        choices, own = self.choose_replicas(boundary.counts.adjacency()), boundary.blocks[boundary.own]
         return [
-            (len(fetched), sum(map(len, leaving_rows(made, layer, own))))
-            for layer, fetched in enumerate(made[boundary.own].fetched)
+            (len(fetched), sum(map(len, find_leaving_rows(choices, layer, own))))
+            for layer, fetched in enumerate(choices[boundary.own].fetched)
         ]
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
@@ -341,7 +342,7 @@ class HybridGraph:
 
     def build_halo(self, layer: int) -> tuple[Halo, Csr]:
         """Return the halo of a layer, and S, which sums the returned gradients."""
-        sent = leaving_rows(self.choices, layer, self.own)
+        sent = find_leaving_rows(self.choices, layer, self.own)
         indices = self.ctx.memory.hold(TensorName.INDEX, torch.cat(sent))
         halo = Halo(indices, list(map(len, sent)), count_arriving(self.choice, layer, self.blocks))
         S_NM = build_scatter_matrix(halo.send_rows, len(self.vertices_at(layer)), self.ctx.dtype)

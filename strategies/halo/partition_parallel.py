@@ -213,7 +213,7 @@ class PartOperators(RowOperators):
         return self.exchange.issue(call, FORWARD, layer, self.step)
 
     def return_gradients(self, layer: int, dH_KF: Tensor) -> Pending[Tensor]:
-        """Fetch dH_M: each rank sends gradients to the owners of rows and receives those of its own rows."""
+        """Fetch dH_M: each rank sends gradients to the owners of the rows, and receives its own rows' gradients."""
         part = self.parts[layer]
         if not part.is_exchanged:
             return CompletedCall(dH_KF)

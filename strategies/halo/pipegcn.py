@@ -85,7 +85,7 @@ class Pipe(PartitionParallel):
 
 
 class StaleExchange(Exchange):
-    """Issues the calls of one epoch, and returns the results of those of the previous epoch."""
+    """Issues the calls of an epoch, and returns the results of the previous epoch's calls."""
 
     def __init__(self, ctx: Context, strategy: Pipe, halo: Halo) -> None:
         super().__init__()
