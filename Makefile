@@ -40,6 +40,8 @@ export PATH := $(abspath $(BIN)):$(PATH)
 WORKERS     ?= 2
 # One thread per process, because the ranks of a run share the cores.
 export OMP_NUM_THREADS ?= 1
+# Bytecode is cached even if the shell forbids it: otherwise each of the hundreds of processes compiles the sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # `make` without a target runs the first one, which prints the comment above.
 help:
