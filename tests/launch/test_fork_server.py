@@ -9,18 +9,25 @@ import pytest
 import yaml
 
 from harness.errors import RunError, UserError
-from harness.launch.fork_server import Child, ForkServer, describe_exit
+from harness.launch.fork_server import PRELOADED_MODULES, Child, ForkServer, describe_exit
 from harness.launch.rank_starter import make_rank_starter
 from harness.launch.time_limits import START_LIMITS, StartLimits
 from harness.spec.machine_card import load_machine, load_start_seconds
 from tests.python_path import with_python_path
 
-QUICK = """
+
+def replace_modules(*names: str) -> str:
+    """Return the code of a `sitecustomize` that puts empty modules in place of these."""
+    return f"""
     import os, sys, types
-    for name in ("harness.run.rank", "harness.run.recording", "harness.results.parquet"):
+    for name in {names}:
         sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].warm_up_compiler = lambda: None
 """
-"""Replaces the modules whose import takes seconds."""
+
+
+QUICK = replace_modules(*PRELOADED_MODULES, "harness.kernels.jit")
+"""Replaces all modules whose import takes seconds, so that the server does not import torch."""
 FORKS_FAIL = """
     fork, server = os.fork, os.getpid()
 
@@ -176,7 +183,8 @@ def test_no_file_of_the_working_directory_is_imported_as_a_module(
     for name in ("scipy", "numba", "selectors", "program"):
         (data / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     monkeypatch.chdir(data)
-    environment = settings(tmp_path, sitecustomize=QUICK)
+    not_numba = (name for name in PRELOADED_MODULES if not name.startswith("harness.kernels"))
+    environment = settings(tmp_path, sitecustomize=replace_modules(*not_numba))
     with ForkServer() as server:
         (child,) = start(server, tmp_path, environment)
         assert child.wait() == 0
