@@ -21,7 +21,7 @@ CARD = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_card():
     """A card of a small graph, with changes."""
     return lambda **changes: DatasetCard.model_validate({**CARD, **changes})
@@ -33,7 +33,7 @@ def make_graph(make_card, tmp_path):
     return lambda **changes: load_graph(make_card(**changes), tmp_path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write_graph(make_card):
     """Writes the store of a graph that is there already, as if files had brought it."""
 

@@ -11,6 +11,7 @@ from harness.graph.order import make_orders
 from harness.graph.partition import order_by_part
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
+from harness.store.contents import load_graph
 from harness.store.memory_store import MemoryStore
 from harness.store.reader import Store
 
@@ -39,28 +40,40 @@ GRAPHS = {
 }
 
 
-@pytest.fixture(params=GRAPHS, ids=lambda name: name.replace(" ", "-"))
-def graph(request, make_graph):
-    return make_graph(**GRAPHS[request.param])
+@pytest.fixture(scope="module", params=GRAPHS, ids=lambda name: name.replace(" ", "-"))
+def graph(request, make_card, tmp_path_factory):
+    return load_graph(make_card(**GRAPHS[request.param]), tmp_path_factory.mktemp("sources"))
 
 
 @pytest.fixture(
+    scope="module",
     params=["memory", 1, pytest.param(3, marks=pytest.mark.slow), 7],
     ids=lambda kind: f"grid-{kind}" if kind != "memory" else kind,
 )
-def store_of(request, tmp_path, write_graph):
-    """A function from a graph and an order to its store, in memory or in a folder of that many blocks."""
+def store_of(request, tmp_path_factory, write_graph):
+    """A function from a graph and an order to its store, in memory or in a folder of that many blocks.
 
-    def store(graph, order):
+    Tests only read stores, so each store is made once.
+    """
+    stores = {}
+
+    def make_store(graph, order):
         partition = partition_of(graph) if order == PARTS else None
-        told = {"partition": "random", "parts": 3} if order == PARTS else {"permutation": order}
-        choice = DatasetChoice(name="toy", seed=SEED, **told)
+        how = {"partition": "random", "parts": 3} if order == PARTS else {"permutation": order}
+        choice = DatasetChoice(name="toy", seed=SEED, **how)
         if request.param == "memory":
             return MemoryStore(graph, choice.permutation, SEED, partition)
-        write_graph(graph, tmp_path / "store", choice, partition, grid=request.param)
-        return Store(tmp_path / "store")
+        folder = tmp_path_factory.mktemp("store") / "store"
+        write_graph(graph, folder, choice, partition, grid=request.param)
+        return Store(folder)
 
-    return store
+    def find_or_make_store(graph, order):
+        key = id(graph), order
+        if key not in stores:
+            stores[key] = graph, make_store(graph, order)  # the graph is kept, so no other gets its id
+        return stores[key][1]
+
+    return find_or_make_store
 
 
 def partition_of(graph):
