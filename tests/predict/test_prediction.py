@@ -1,5 +1,7 @@
 """Predictions: finite, repeatable, of parts that add up, for every strategy and every grid."""
 
+from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from harness.predict.advice import (
 )
 from harness.predict.budget import Outcomes
 from harness.predict.prediction import (
+    CachingPredictor,
     Prediction,
     PricedRank,
     RankEpoch,
@@ -287,21 +290,21 @@ def test_advice_ranks_what_fits_and_names_what_does_not() -> None:
     assert {choice.strategy.name for choice in none.too_large} == {"plexus", "cagnet-1d"}
 
 
-@pytest.mark.parametrize("machine", ["perlmutter", "ethernet"])
 @pytest.mark.parametrize("name", [name for name in NAMES if not load_strategy(name).mini_batches])
-def test_no_prediction_is_below_the_seconds_of_its_words(name: str, machine: str) -> None:
-    """So a grid that is left out for its words cannot have been among the fastest."""
-    card, bounded = load_machine_card(ROOT, machine), 0
+def test_no_prediction_is_below_the_seconds_of_its_words(name: str) -> None:
+    """So a grid that is left out for its words cannot have been among the fastest, on either machine."""
+    cards = [load_machine_card(ROOT, machine) for machine in ("perlmutter", "ethernet")]
+    bounded, predict_machines = Counter[str](), CachingPredictor()  # which replays a grid once for both
     few_bins = {"bin_nodes": 20_000} if name == "g3" else {}  # the words are those of any number of bins
-    for grid in load_strategy(name).grids(16):
+    for grid, card in product(load_strategy(name).grids(16), cards):
         choice = Ready(ready(name, dict(grid), PRODUCTS, params=few_bins))
         try:
             if least := compute_lower_bound(choice, card):
-                assert least <= predict(choice, card, ranks=[0]).seconds.value
-                bounded += 1
+                assert least <= predict_machines(choice, card, ranks=[0]).seconds.value
+                bounded[card.name] += 1
         except UserError:
             continue
-    assert bounded or name in ("distgnn", "g3", "neutronstar", "serial")
+    assert len(bounded) == 2 or name in ("distgnn", "g3", "neutronstar", "serial")
 
 
 def made_up(seconds: float, spmm: float, node: float) -> Option:
