@@ -9,23 +9,15 @@ from harness.comm.grid import Grid
 from harness.kernels.csr import to_scipy
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.parallel.halo import build_block_row
-from harness.spec.spec import Spec
 from harness.strategies.halo.bns import draw_sample, sample_size
 from harness.strategy import Context, facts_of
+from tests.cases import DOUBLE, in_parts, make_case
 
 P = AxisName.P
 
 
-def case_of(parts: int, partition: str = "metis") -> Case:
-    spec = {
-        "strategy": "bns-gcn",
-        "dataset": {"name": "check", "partition": partition, "parts": parts},
-        "ranks": parts,
-        "grid": {"p": parts},
-        "machine": {"name": "test"},
-        "precision": "float64",
-    }
-    return Case("test", Spec.model_validate(spec), vertices=211)
+def make_halo_case(parts: int, partition: str = "metis") -> Case:
+    return make_case("bns-gcn", {"p": parts}, dataset=in_parts(parts, partition), **DOUBLE)
 
 
 def exchanged(case: Case, transposed: bool) -> tuple[list[int], list[int], torch.Tensor, torch.Tensor]:
@@ -44,7 +36,7 @@ def exchanged(case: Case, transposed: bool) -> tuple[list[int], list[int], torch
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("parts", [2, 5])
 def test_each_peer_sends_the_nonempty_columns_of_its_block_once(ranks, parts: int, transposed: bool) -> None:
-    case = case_of(parts)
+    case = make_halo_case(parts)
     store = case.store()
     A = to_scipy(store.adjacency(range(store.n), range(store.n)))
     A = (A.T if transposed else A).tocsr()

@@ -13,7 +13,7 @@ from harness.graph.model import SPLITS, has_label
 from harness.ledger import Ledger
 from harness.models import SplitAccuracy
 from harness.run.trainer import Trainer
-from harness.spec.spec import Spec
+from tests.cases import DOUBLE, make_case
 
 GRIDS = [
     ("serial", {"p": 1}),
@@ -21,16 +21,14 @@ GRIDS = [
     ("cagnet-2d", {"row": 2, "col": 2}),
     ("plexus", {"x": 2, "y": 2, "z": 1}),
 ]
-FIXED = {"dataset": "check", "machine": {"name": "test"}, "precision": "float64"}
 
 
-def case_of(strategy: str, grid: dict[str, int]) -> Case:
-    spec = {"strategy": strategy, "grid": grid, "ranks": prod(grid.values()), **FIXED}
-    return Case("test", Spec.model_validate(spec), vertices=97, task="multi-label")
+def make_labels_case(strategy: str, grid: dict[str, int]) -> Case:
+    return make_case(strategy, grid, vertices=97, task="multi-label", **DOUBLE)
 
 
 def trained(strategy: str, grid: dict[str, int]) -> tuple[float, dict[str, SplitAccuracy]]:
-    case = case_of(strategy, grid)
+    case = make_labels_case(strategy, grid)
     chosen = case.strategy()
     trainer = Trainer(chosen, Grid.build(chosen.grid, Ledger()), case.store())
     return trainer.epoch().loss.item(), trainer.evaluate()[0]
@@ -38,7 +36,7 @@ def trained(strategy: str, grid: dict[str, int]) -> tuple[float, dict[str, Split
 
 def serially(epochs: int) -> tuple[Tensor, Tensor, Tensor]:
     """Train serially; return the output of the model after some epochs, the labels, and the split."""
-    case = case_of(*GRIDS[0])
+    case = make_labels_case(*GRIDS[0])
     chosen = case.strategy()
     trainer = Trainer(chosen, Grid.build(chosen.grid, Ledger()), case.store())
     for _ in range(epochs):

@@ -13,8 +13,8 @@ from harness.errors import UserError
 from harness.parallel.row_strategy import RowStrategy
 from harness.registry import load_strategy, registered_strategies
 from harness.run.recording import least_words_by_memory
-from harness.spec.spec import Spec
 from harness.strategy import Coordinates, Strategy
+from tests.cases import make_case
 
 PARTS = 4
 
@@ -26,7 +26,7 @@ FULL_GRAPH = [
 ]
 
 
-def case_of(
+def make_small_case(
     name: str,
     grid: dict[Any, int],
     params: dict[str, Any],
@@ -35,22 +35,15 @@ def case_of(
     hidden: int,
     vertices: int = 83,
 ) -> Case:
-    spec = {
-        "strategy": {"name": name, "params": params},
-        "dataset": {"name": "check"},
-        "ranks": PARTS,
-        "grid": grid,
-        "machine": {"name": "test"},
-        "model": {"layers": 3, "hidden": hidden},
-    }
-    return Case("test", Spec.model_validate(spec), vertices=vertices, directed=directed)
+    model = {"layers": 3, "hidden": hidden}
+    return make_case(name, grid, params, model=model, vertices=vertices, directed=directed)
 
 
 def made(
     name: str, *, directed: bool = False, hidden: int = CLASSES, **params: Any
 ) -> tuple[Strategy, ScipyCounts]:
     grid = {"p": PARTS} if load_strategy(name).axes == ("p",) else {"row": PARTS // 2, "col": 2}
-    case = case_of(name, grid, params, directed=directed, hidden=hidden, vertices=211)
+    case = make_small_case(name, grid, params, directed=directed, hidden=hidden, vertices=211)
     return case.strategy(), ScipyCounts(case.store())
 
 
@@ -100,7 +93,7 @@ def test_no_parameters_on_any_grid_send_fewer_words_than_the_bound(name: str, di
     choices = [{}, *({key: value} for key, values in list_choices(strategy).items() for value in values)]
     tried = 0
     for grid, params, hidden in product(strategy.grids(PARTS), choices, (3, 20)):
-        case = case_of(name, grid, params, directed=directed, hidden=hidden)
+        case = make_small_case(name, grid, params, directed=directed, hidden=hidden)
         try:
             ready = case.strategy()
         except UserError:
@@ -116,7 +109,7 @@ def test_no_parameters_on_any_grid_send_fewer_words_than_the_bound(name: str, di
 
 
 def test_all_products_of_a_decoupled_model_have_the_width_of_its_last_layer() -> None:
-    case = case_of("compose", {"row": PARTS, "col": 1}, {"decoupled": True}, hidden=20)
+    case = make_small_case("compose", {"row": PARTS, "col": 1}, {"decoupled": True}, hidden=20)
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     assert isinstance(strategy, RowStrategy)
     for at in all_ranks(strategy):

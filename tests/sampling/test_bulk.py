@@ -2,7 +2,6 @@
 
 from importlib import import_module
 from itertools import pairwise
-from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from harness.check.case import Case, train_rank
-from harness.check.kit import HERE
 from harness.check.kit import make_case as kit_case
 from harness.check.laws import (
     check_memory,
@@ -33,6 +31,7 @@ from harness.strategies.sampling.composition import SampledStrategy
 from harness.strategies.sampling.graph_placement import WholeGraph
 from harness.strategies.sampling.systems import BulkLadies, BulkSage
 from harness.strategy import Facts, MiniBatch, Promise, ShapeBlocks, admit
+from tests.cases import make_case
 
 ROOT = Path(__file__).parents[2]
 ROW, COL = AxisName.ROW, AxisName.COL
@@ -40,17 +39,9 @@ NAMES = ["bulk-sage", "bulk-ladies"]
 FEW = {"bulk-sage": {"fanouts": [4, 2]}, "bulk-ladies": {"size": 20}}
 
 
-def case_of(name: str, grid: str, batch: int = 8, **params: Any) -> Case:
+def make_bulk_case(name: str, grid: str, batch: int = 8, **params: Any) -> Case:
     sizes = dict(zip((ROW, COL), map(int, grid.split("x")), strict=True))
-    spec = {
-        "strategy": {"name": name, "params": FEW[name] | params},
-        "dataset": "check",
-        "ranks": prod(sizes.values()),
-        "grid": sizes,
-        "training": {"batch": batch},
-        "machine": HERE,
-    }
-    return Case(name, Spec.model_validate(spec), vertices=211)
+    return make_case(name, sizes, FEW[name] | params, training={"batch": batch})
 
 
 def strategy_of(case: Case) -> SampledStrategy:
@@ -83,10 +74,10 @@ def graph_of(case: Case) -> tuple[Any, torch.Tensor]:
 @pytest.mark.parametrize("name", NAMES)
 def test_sample_of_a_batch_does_not_depend_on_grid_or_bulk(name: str) -> None:
     """Batch b of an epoch is the same on any grid and in any bulk."""
-    alone = strategy_of(case_of(name, "1x1"))
-    A, targets = graph_of(case_of(name, "1x1"))
+    alone = strategy_of(make_bulk_case(name, "1x1"))
+    A, targets = graph_of(make_bulk_case(name, "1x1"))
     for grid, at_once in (("2x2", 1), ("3x1", 2), ("1x4", 0)):
-        case = case_of(name, grid, bulk=at_once)
+        case = make_bulk_case(name, grid, bulk=at_once)
         strategy = strategy_of(case)
         for group in range(strategy.groups):
             graph = WholeGraph(A, groups=[group])
@@ -103,7 +94,7 @@ def test_sample_of_a_batch_does_not_depend_on_grid_or_bulk(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_batches_and_epochs_have_different_samples(name: str) -> None:
-    case = case_of(name, "1x1")
+    case = make_bulk_case(name, "1x1")
     strategy, (A, targets) = strategy_of(case), graph_of(case)
     drawn = [strategy.mini_batch(step, 0, A, targets) for step in range(2 * strategy.steps)]
     assert not any(same(a, b) for a, b in pairwise(drawn))
@@ -113,7 +104,7 @@ def test_batches_and_epochs_have_different_samples(name: str) -> None:
 @pytest.mark.parametrize("grid", ["4x1", "2x2", "1x4"])
 def test_only_missing_features_are_sent(name: str, grid: str) -> None:
     """Sampling sends no words; each vertex missing in the block row is fetched once; with c = P no words are sent."""
-    case = case_of(name, grid)
+    case = make_bulk_case(name, grid)
     strategy, store = strategy_of(case), case.store()
     A = store.adjacency(range(store.n), range(store.n))
     counted = case.graph()
@@ -137,7 +128,7 @@ def test_only_missing_features_are_sent(name: str, grid: str) -> None:
 
 
 def test_fetching_takes_three_messages_per_step() -> None:
-    case = case_of("bulk-sage", "4x1")
+    case = make_bulk_case("bulk-sage", "4x1")
     entries = replay(strategy_of(case), 0, case.store()).entries
     fetched = [amounts for key, amounts in entries.items() if key.phase is Phase.FETCH and key.op in MOVING]
     assert sum(amounts.calls for amounts in fetched) == 3 * strategy_of(case).steps
@@ -154,26 +145,27 @@ def test_fetching_takes_three_messages_per_step() -> None:
 )
 def test_sample_size_zero_is_refused(name: str, params: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(params))):
-        case_of(name, "1x1", **params).strategy()
+        make_bulk_case(name, "1x1", **params).strategy()
 
 
 def test_fan_out_above_the_degree_keeps_all_neighbours() -> None:
-    strategy = strategy_of(case_of("bulk-sage", "1x1", fanouts=[4095]))
-    A, targets = graph_of(case_of("bulk-sage", "1x1"))
+    strategy = strategy_of(make_bulk_case("bulk-sage", "1x1", fanouts=[4095]))
+    A, targets = graph_of(make_bulk_case("bulk-sage", "1x1"))
     batch = strategy.mini_batch(0, 0, A, targets)
     for S, outputs in zip(batch.A, batch.vertices[1:], strict=True):
         assert S.val.sort().values.equal(select_rows(A, outputs).val.sort().values)
 
 
 def test_ladies_is_an_estimator_only_with_replacement() -> None:
-    assert strategy_of(case_of("bulk-ladies", "1x1")).effective_promise is Promise.ESTIMATOR
+    assert strategy_of(make_bulk_case("bulk-ladies", "1x1")).effective_promise is Promise.ESTIMATOR
     assert (
-        strategy_of(case_of("bulk-ladies", "1x1", replacement=False)).effective_promise is Promise.APPROXIMATE
+        strategy_of(make_bulk_case("bulk-ladies", "1x1", replacement=False)).effective_promise
+        is Promise.APPROXIMATE
     )
 
 
 def test_last_fan_out_is_used_for_further_hops() -> None:
-    case = case_of("bulk-sage", "1x1", fanouts=[4, 2])
+    case = make_bulk_case("bulk-sage", "1x1", fanouts=[4, 2])
     assert sampler_of(strategy_of(case)).algorithm.sizes == (4, 2, 2)
 
 
@@ -181,7 +173,7 @@ def test_last_fan_out_is_used_for_further_hops() -> None:
 def test_a_thousand_ranks_are_replayed_from_facts_only(strategy: type[SampledStrategy]) -> None:
     """A frontier stops growing when it contains all vertices."""
     facts = Facts(10**6, 16 * 10**6, 64, 10, True, 10**6, 10**5)
-    spec = case_of(strategy.name, "1x1").spec.model_dump(mode="json") | {
+    spec = make_bulk_case(strategy.name, "1x1").spec.model_dump(mode="json") | {
         "ranks": 1024,
         "grid": {"row": 64, "col": 16},
         "training": {"batch": 10},
@@ -193,7 +185,7 @@ def test_a_thousand_ranks_are_replayed_from_facts_only(strategy: type[SampledStr
 
 @pytest.mark.parametrize("name", NAMES)
 def test_training_learns(name: str) -> None:
-    case = case_of(name, "1x1", batch=20)
+    case = make_bulk_case(name, "1x1", batch=20)
     strategy = strategy_of(case)
     trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
     losses = [trainer.epoch().loss.item() for _ in range(12)]
@@ -232,11 +224,11 @@ def test_sampling_messages_are_proportional_to_the_number_of_bulks(name: str) ->
     """Every bulk takes one product per layer."""
     calls = {}
     for at_once in (1, 2, 0):
-        case = case_of(name, "2x2", graph="partitioned", bulk=at_once)
+        case = make_bulk_case(name, "2x2", graph="partitioned", bulk=at_once)
         entries = replay(strategy_of(case), 0, case.store()).entries
         sampled = [amounts for key, amounts in entries.items() if key.phase in SAMPLING and key.op in MOVING]
         calls[at_once] = sum(amounts.calls for amounts in sampled)
-    steps = strategy_of(case_of(name, "2x2")).steps
+    steps = strategy_of(make_bulk_case(name, "2x2")).steps
     assert steps > 2
     assert calls[1] == steps * calls[0]
     assert calls[2] == -(-steps // 2) * calls[0]
@@ -252,7 +244,7 @@ def test_benchmark_of_bulks_counts_all_sampling_messages(
     turn = import_module("measuring").turn
 
     def counted(**params: Any) -> Any:
-        case = case_of(name, grid, **params)
+        case = make_bulk_case(name, grid, **params)
         world = SimpleNamespace(barrier=lambda: None)
         epoch = SimpleNamespace(seconds=1.0, entries=replay(strategy_of(case), 0, case.store()).entries)
         return turn(
@@ -270,7 +262,7 @@ def test_messages_are_recorded_in_the_phase_that_needs_them() -> None:
     """Rows of A are sent for distributions; GraphSAGE assembles rows after sampling, LADIES after extraction."""
     moving = {}
     for name in NAMES:
-        case = case_of(name, "2x2", graph="partitioned")
+        case = make_bulk_case(name, "2x2", graph="partitioned")
         entries = replay(strategy_of(case), 0, case.store()).entries
         moving[name] = {
             (key.phase, key.axis) for key in entries if key.op in MOVING and key.phase in SAMPLING
@@ -280,6 +272,6 @@ def test_messages_are_recorded_in_the_phase_that_needs_them() -> None:
 
 
 def test_partitioned_graph_cannot_be_replayed_from_facts_only() -> None:
-    strategy = strategy_of(case_of("bulk-sage", "2x2", graph="partitioned"))
+    strategy = strategy_of(make_bulk_case("bulk-sage", "2x2", graph="partitioned"))
     with pytest.raises(UserError, match="replicated"):
         replay(strategy, 0, ShapeBlocks(strategy.facts))

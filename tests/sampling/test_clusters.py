@@ -10,24 +10,22 @@ import torch
 from harness.check.case import Case
 from harness.check.laws import ScipyCounts
 from harness.check.reference import dense_matrix, mean_matrix
-from harness.spec.spec import Spec
 from harness.strategies.sampling.clusters import Cluster, JoinedClusters
+from tests.cases import in_parts, make_case
 
 RANKS, CLUSTERS, JOINED = 2, 7, 3
 
 
-def case_of(kind: str = "gcn") -> Case:
+def make_clusters_case(kind: str = "gcn") -> Case:
     parts = RANKS * CLUSTERS
-    spec = {
-        "strategy": {"name": "cluster-gcn", "params": {"clusters": CLUSTERS}},
-        "dataset": {"name": "check", "partition": "metis", "parts": parts},
-        "ranks": RANKS,
-        "grid": {"p": RANKS},
-        "machine": {"name": "test"},
-        "model": {"kind": kind},
-        "training": {"batch": JOINED * 211 // parts},
-    }
-    return Case("test", Spec.model_validate(spec), vertices=211)
+    return make_case(
+        "cluster-gcn",
+        {"p": RANKS},
+        {"clusters": CLUSTERS},
+        dataset=in_parts(parts),
+        model={"kind": kind},
+        training={"batch": JOINED * 211 // parts},
+    )
 
 
 def strategy_of(case: Case) -> Cluster:
@@ -50,7 +48,7 @@ def joined(strategy: Cluster, step: int, rank: int) -> tuple[int, ...]:
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_epoch_visits_every_cluster_once_and_joins_all_pairs_equally_often(rank: int) -> None:
     """Pairs are joined as often as in a random order of the clusters, within five standard deviations."""
-    strategy, epochs, pairs = strategy_of(case_of()), 300, Counter[tuple[int, int]]()
+    strategy, epochs, pairs = strategy_of(make_clusters_case()), 300, Counter[tuple[int, int]]()
     steps = strategy.steps
     assert steps == 3
     for epoch in range(epochs):
@@ -67,7 +65,7 @@ def test_epoch_visits_every_cluster_once_and_joins_all_pairs_equally_often(rank:
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
 def test_mini_batch_is_the_normalised_induced_subgraph(kind: str) -> None:
     """A subgraph has the entries of the full graph, with the weights of a separate graph."""
-    case = case_of(kind)
+    case = make_clusters_case(kind)
     strategy, store = strategy_of(case), case.store()
     edges = (dense_matrix(store) != 0).double()
     batch = strategy.mini_batch(1, 1, ScipyCounts(store).adjacency(), torch.empty(0))

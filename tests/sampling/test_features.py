@@ -6,28 +6,19 @@ import pytest
 import torch
 
 from harness.check.case import Case
-from harness.check.kit import HERE
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger, Op, TensorName
-from harness.spec.spec import Spec
 from harness.strategies.sampling.composition import SampledOperators, SampledStrategy
 from harness.strategies.sampling.features import FetchingStore, LocalFeatures
 from harness.strategy import Context
+from tests.cases import make_case
 
 N, RANKS = 211, 3
 P = AxisName.P
 
 
-def case_of(name: str, **params: Any) -> Case:
-    spec = {
-        "strategy": {"name": name, "params": {"fanouts": [3]} | params},
-        "dataset": "check",
-        "ranks": RANKS,
-        "grid": {P: RANKS},
-        "training": {"batch": 13},
-        "machine": HERE,
-    }
-    return Case(name, Spec.model_validate(spec), vertices=N)
+def make_cached_case(name: str, **params: Any) -> Case:
+    return make_case(name, {P: RANKS}, {"fanouts": [3]} | params, training={"batch": 13}, vertices=N)
 
 
 def wanted(rank: int, step: int) -> torch.Tensor:
@@ -64,7 +55,7 @@ def fetched(case: Case, later: bool) -> list[tuple[bool, float, int]]:
 
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize(
-    "case", [case_of("distdgl"), case_of("quiver", share=0.4)], ids=lambda case: case.name
+    "case", [make_cached_case("distdgl"), make_cached_case("quiver", share=0.4)], ids=lambda case: case.name
 )
 def test_requested_rows_arrive_and_only_missing_rows_are_sent(case: Case, later: bool, pool: Any) -> None:
     for steps in pool.run(RANKS, fetched, case, later):

@@ -10,16 +10,15 @@ import torch_geometric.typing
 from torch import Tensor
 
 from harness.check.case import Case, train_rank
-from harness.check.kit import HERE
 from harness.check.laws import check_serial
 from harness.check.reference import train_densely
 from harness.errors import UserError
 from harness.kernels import to_scipy
 from harness.ledger import AxisName
-from harness.spec.spec import Spec
 from harness.strategies.sampling import pyg
 from harness.strategies.sampling.graph_placement import WholeGraph
 from harness.strategy.counts import find_targets
+from tests.cases import DOUBLE, SGD, make_case
 
 CALL = (
     "neighbor_sample(Tensor colptr, Tensor row, Tensor seeds, int[] sizes, bool replace, bool directed)"
@@ -61,30 +60,21 @@ def sampling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     library._destroy()
 
 
-def case_of(kind: str = "gcn") -> Case:
-    spec = {
-        "strategy": {"name": "pyg", "params": {"fanouts": [3, 2]}},
-        "dataset": "check",
-        "ranks": 1,
-        "grid": {AxisName.D: 1},
-        "model": {"kind": kind, "layers": 3, "hidden": 10},
-        "training": {"batch": 25, "optimizer": "sgd", "lr": 0.5},
-        "precision": "float64",
-        "machine": HERE,
-    }
-    return Case(kind, Spec.model_validate(spec), vertices=211)
+def make_pyg_case(kind: str = "gcn") -> Case:
+    model, training = {"kind": kind, "layers": 3, "hidden": 10}, {**SGD, "batch": 25}
+    return make_case("pyg", {AxisName.D: 1}, {"fanouts": [3, 2]}, model=model, training=training, **DOUBLE)
 
 
 def test_strategy_without_sampling_library_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyg, "find_spec", lambda _: None)
     with pytest.raises(UserError, match="pyg-lib or torch-sparse, and neither is installed"):
-        case_of().strategy()
+        make_pyg_case().strategy()
 
 
 @pytest.mark.usefixtures("sampling")
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
 def test_training_equals_dense_training_on_pygs_samples(kind: str) -> None:
-    case = case_of(kind)
+    case = make_pyg_case(kind)
     ranks = [train_rank(case, 2)]
     findings = check_serial(case, ranks, train_densely(case.strategy(), case.store(), 2))
     assert [finding for finding in findings if not finding.holds] == []
@@ -93,7 +83,7 @@ def test_training_equals_dense_training_on_pygs_samples(kind: str) -> None:
 @pytest.mark.usefixtures("sampling")
 def test_rescaled_entries_have_the_precision_of_the_run() -> None:
     """In double precision, an entry equals A times the row's neighbours over its drawn neighbours."""
-    case = case_of()
+    case = make_pyg_case()
     strategy, store = case.strategy(), case.store()
     A, targets = store.adjacency(range(store.n), range(store.n)), find_targets(store, "corrected")
     batch = strategy.mini_batch(0, 0, A, targets)
@@ -109,7 +99,7 @@ def test_rescaled_entries_have_the_precision_of_the_run() -> None:
 @pytest.mark.usefixtures("sampling")
 def test_sampled_rows_of_the_targets_are_unbiased() -> None:
     """Entries agree within five standard deviations."""
-    case = case_of()
+    case = make_pyg_case()
     strategy, store = case.strategy(), case.store()
     assert isinstance(strategy, pyg.Pyg)
     A, targets = store.adjacency(range(store.n), range(store.n)), find_targets(store, "corrected")

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from harness.check.case import Case
-from harness.check.kit import HERE
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.graph.model import TRAIN, has_label
@@ -19,21 +18,15 @@ from harness.run.trainer import Trainer
 from harness.spec.spec import ModelChoice, Spec, StrategyChoice
 from harness.strategies.sampling.sampler import Neighbours
 from harness.strategy import RemoteRows, ShapeBlocks
+from tests.cases import make_case
 
 P, D, ROW, COL, X, Y, Z = (AxisName(name) for name in ("p", "d", "row", "col", "x", "y", "z"))
 NAMES = ["distdgl", "salient", "massivegnn", "quiver"]
 
 
-def case_of(name: str, ranks: int = 3, batch: int = 8, **params: Any) -> Case:
-    spec = {
-        "strategy": {"name": name, "params": params},
-        "dataset": "check",
-        "ranks": ranks,
-        "grid": {D if name in ("graphsage", "pyg") else P: ranks},
-        "training": {"batch": batch},
-        "machine": HERE,
-    }
-    return Case(name, Spec.model_validate(spec), vertices=211)
+def make_system_case(name: str, ranks: int = 3, batch: int = 8, **params: Any) -> Case:
+    grid = {D if name in ("graphsage", "pyg") else P: ranks}
+    return make_case(name, grid, params, training={"batch": batch})
 
 
 def graph_of(case: Case) -> tuple[Any, torch.Tensor]:
@@ -44,7 +37,7 @@ def graph_of(case: Case) -> tuple[Any, torch.Tensor]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_all_systems_draw_the_mini_batches_of_graphsage(name: str) -> None:
-    plain, other = case_of("graphsage", fanout=4), case_of(name, fanouts=[4], targets="any")
+    plain, other = make_system_case("graphsage", fanout=4), make_system_case(name, fanouts=[4], targets="any")
     A, targets = graph_of(plain)
     ours, theirs = other.strategy(), plain.strategy()
     assert ours.steps == theirs.steps
@@ -58,7 +51,7 @@ def test_all_systems_draw_the_mini_batches_of_graphsage(name: str) -> None:
 @pytest.mark.parametrize("ranks", [1, 3, 7, 100])
 def test_epoch_trains_on_every_target_of_a_ranks_range_once(ranks: int) -> None:
     """This includes more ranks than targets; the order differs from epoch to epoch."""
-    case = case_of("distdgl", ranks, batch=5)
+    case = make_system_case("distdgl", ranks, batch=5)
     A, targets = graph_of(case)
     strategy = case.strategy()
     trained: list[list[list[int]]] = []
@@ -84,12 +77,14 @@ def fetched_by(case: Case, rank: int) -> float:
 @pytest.mark.parametrize("name", ["salient", "massivegnn", "quiver"])
 def test_larger_caches_fetch_fewer_features(name: str) -> None:
     """An empty cache fetches as much as the baseline without a cache; a cache of all rows fetches no rows."""
-    plain = case_of("distdgl", batch=25, fanouts=[3])
-    none, some, much = (case_of(name, batch=25, fanouts=[3], share=share) for share in (0.0, 0.2, 1.0))
+    plain = make_system_case("distdgl", batch=25, fanouts=[3])
+    none, some, much = (
+        make_system_case(name, batch=25, fanouts=[3], share=share) for share in (0.0, 0.2, 1.0)
+    )
     assert fetched_by(none, 1) == fetched_by(plain, 1)
     assert fetched_by(much, 1) < fetched_by(some, 1) < fetched_by(none, 1)
     if name != "massivegnn":  # it caches only boundary rows
-        assert fetched_by(case_of(name, batch=25, fanouts=[3], share=3.0), 1) == 0
+        assert fetched_by(make_system_case(name, batch=25, fanouts=[3], share=3.0), 1) == 0
 
 
 def counted_by(case: Case, epochs: int) -> RemoteRows:
@@ -103,7 +98,7 @@ def counted_by(case: Case, epochs: int) -> RemoteRows:
 
 def test_cache_hits_equal_a_dense_count(pool) -> None:
     """Compared with the most likely rows of others by dense probabilities. Own rows are neither hits nor misses."""
-    case = case_of("salient", batch=13, fanouts=[3, 2], share=0.5)
+    case = make_system_case("salient", batch=13, fanouts=[3, 2], share=0.5)
     strategy, (A, targets) = case.strategy(), graph_of(case)
     edges = to_scipy(A).toarray() != 0
     np.fill_diagonal(edges, False)
@@ -138,7 +133,7 @@ def trained_by(case: Case, epochs: int) -> tuple[list[float], list[torch.Tensor]
 )
 def test_prefetching_changes_neither_results_nor_words(name: str, more: dict[str, Any], pool) -> None:
     once, ahead = (
-        pool.run(3, trained_by, case_of(name, batch=7, fanouts=[3], prefetch=prefetch, **more), 3)
+        pool.run(3, trained_by, make_system_case(name, batch=7, fanouts=[3], prefetch=prefetch, **more), 3)
         for prefetch in (False, True)
     )
     for (losses, weights, words), (losses_ahead, weights_ahead, words_ahead) in zip(once, ahead, strict=True):
@@ -167,7 +162,7 @@ def test_thread_samples_ahead_if_sampling_sends_no_messages(
         drawn.append((step, "main" if threading.current_thread() is threading.main_thread() else "other"))
         return draw(sampler, step, *rest)
 
-    case = case_of(name, 1, batch=25, fanouts=[3], **params)
+    case = make_system_case(name, 1, batch=25, fanouts=[3], **params)
     strategy = case.strategy()
     trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
     monkeypatch.setattr(Neighbours, "mini_batch", noted)
@@ -181,7 +176,7 @@ def test_thread_samples_ahead_if_sampling_sends_no_messages(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_systems_that_depend_on_edges_cannot_be_replayed_from_facts_only(name: str) -> None:
-    strategy = case_of(name).strategy()
+    strategy = make_system_case(name).strategy()
     with pytest.raises(UserError, match="Build the dataset"):
         replay(strategy, 0, ShapeBlocks(strategy.facts))
 
@@ -197,7 +192,7 @@ def test_systems_that_depend_on_edges_cannot_be_replayed_from_facts_only(name: s
 def test_untrainable_model_is_refused_with_the_reason(
     name: str, grid: dict[AxisName, int], kind: str, reason: str
 ) -> None:
-    spec = case_of("distdgl", 1).spec.model_dump() | {"strategy": {"name": name}, "grid": grid}
+    spec = make_system_case("distdgl", 1).spec.model_dump() | {"strategy": {"name": name}, "grid": grid}
     with pytest.raises(UserError, match=reason):
         Case(name, Spec.model_validate(spec | {"model": {"kind": kind}}), vertices=211).strategy()
 
@@ -209,7 +204,7 @@ def test_attention_on_samples_is_approximate(name: str) -> None:
     axes = {"graphsage": {D: 1}, "bulk-sage": {ROW: 1, COL: 1}}
     promises = []
     for model in of_model:
-        spec = case_of("distdgl", 1).spec.model_copy(
+        spec = make_system_case("distdgl", 1).spec.model_copy(
             update={"strategy": StrategyChoice(name=name), "grid": axes.get(name, {P: 1}), "model": model}
         )
         promises.append(Case(name, spec, vertices=211).strategy().effective_promise.value)
@@ -218,4 +213,4 @@ def test_attention_on_samples_is_approximate(name: str) -> None:
 
 def test_fan_outs_are_at_least_one() -> None:
     with pytest.raises(UserError, match="fanouts"):
-        case_of("distdgl", fanouts=[3, 0]).strategy()
+        make_system_case("distdgl", fanouts=[3, 0]).strategy()

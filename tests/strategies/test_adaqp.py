@@ -14,23 +14,15 @@ from harness.graph.model import TRAIN, has_label
 from harness.kernels.random import Purpose, uniform_rectangle
 from harness.ledger import TensorName
 from harness.models.weights import init_weight
-from harness.spec.spec import Spec
 from harness.strategies.halo.adaqp import AdaQP, dequantize, quantize
+from tests.cases import DOUBLE, in_parts, make_case
 
 PARTS, LAYERS, HIDDEN = 3, 3, 10
 
 
-def case_of(name: str = "adaqp", **params: object) -> Case:
-    spec = {
-        "strategy": {"name": name, "params": params},
-        "dataset": {"name": "check", "partition": "metis", "parts": PARTS},
-        "ranks": PARTS,
-        "grid": {"p": PARTS},
-        "machine": {"name": "test"},
-        "precision": "float64",
-        "model": {"layers": LAYERS, "hidden": HIDDEN},
-    }
-    return Case("test", Spec.model_validate(spec), vertices=97)
+def make_adaqp_case(name: str = "adaqp", **params: object) -> Case:
+    model = {"layers": LAYERS, "hidden": HIDDEN}
+    return make_case(name, {"p": PARTS}, params, dataset=in_parts(PARTS), model=model, vertices=97, **DOUBLE)
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -123,16 +115,16 @@ def rows_that_leave(
 
 @pytest.mark.parametrize("bits", [2, 8])
 def test_step_equals_dense_step_on_the_received_rows(ranks, bits: int) -> None:
-    case = case_of(bits=bits)
+    case = make_adaqp_case(bits=bits)
     for rank in trained(ranks, case):
         assert rank.losses[0] == pytest.approx(dense_loss(case, bits), rel=1e-12)
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_words_equal_the_full_boundary_and_bytes_follow_the_bits(ranks, bits: int) -> None:
-    case = case_of(bits=bits)
+    case = make_adaqp_case(bits=bits)
     strategy, counts = case.strategy(), ScipyCounts(case.store())
-    full = case_of("bns-gcn", precompute=False).strategy()
+    full = make_adaqp_case("bns-gcn", precompute=False).strategy()
     for number, rank in enumerate(trained(ranks, case)):
         assert strategy.words(rank.at, counts) == full.words(strategy.coordinates(number), counts)
         for key, sent in rank.sent.items():
@@ -143,7 +135,7 @@ def test_words_equal_the_full_boundary_and_bytes_follow_the_bits(ranks, bits: in
 
 
 def test_sender_and_receiver_agree_on_the_bit_width() -> None:
-    strategy = case_of(bits="random").strategy()
+    strategy = make_adaqp_case(bits="random").strategy()
     assert isinstance(strategy, AdaQP)
     for rows in (0, 1, 2, 7, 30):
         assigned = strategy.draw_widths((0, 1), rows)
@@ -176,7 +168,7 @@ def too_noisy(x: Tensor, arrived: Tensor, bound: Tensor) -> Received:
 def test_kit_accepts_unbiased_messages_and_finds_mistakes(
     bits: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case, honest = case_of(bits=bits), AdaQP.transmit_rows
+    case, honest = make_adaqp_case(bits=bits), AdaQP.transmit_rows
     assert check_unbiased_messages(case).holds
     for mistake in (rounded_down, shifted, too_noisy):
 

@@ -11,28 +11,28 @@ from harness.check.reference import train_densely
 from harness.comm.grid import Grid
 from harness.ledger import Ledger, Op
 from harness.run.trainer import Trainer
-from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
 from harness.strategies.composed import Compose
 from harness.strategy import Strategy, WordsKey
+from tests.cases import DOUBLE, SGD, make_case
 
 VERTICES = 192
 GRIDS = [(1, 4), (2, 2), (4, 1)]
 
 
-def case_of(name: str, row: int, col: int, *, directed: bool = False, **asked: Any) -> Case:
+def make_composed_case(name: str, row: int, col: int, *, directed: bool = False, **asked: Any) -> Case:
     grid = {"row": row, "col": col} if name != "bns-gcn" else {"p": row}
-    spec = {
-        "strategy": {"name": name, "params": asked.pop("params", {})},
-        "dataset": {"name": "check"},
-        "ranks": row * col,
-        "grid": grid,
-        "machine": {"name": "test"},
-        "precision": "float64",
-        "training": {"features": asked.pop("features", False), "optimizer": "sgd", "lr": 0.5},
-        "model": {"layers": 2, "hidden": 12, **asked},
-    }
-    return Case("test", Spec.model_validate(spec), vertices=VERTICES, directed=directed)
+    params, features = asked.pop("params", {}), asked.pop("features", False)
+    return make_case(
+        name,
+        grid,
+        params,
+        training={**SGD, "features": features},
+        model={"layers": 2, "hidden": 12, **asked},
+        vertices=VERTICES,
+        directed=directed,
+        **DOUBLE,
+    )
 
 
 def words_of(case: Case) -> list[float]:
@@ -48,7 +48,7 @@ def words_of(case: Case) -> list[float]:
 @pytest.mark.parametrize("hidden", [3, 20])
 def test_without_slices_each_rank_receives_the_lower_bound_and_the_loss(layers: int, hidden: int) -> None:
     """Except for pairs of ranks for which sums of dH would be fewer than rows of G."""
-    case = case_of("compose", 4, 1, layers=layers, hidden=hidden)
+    case = make_composed_case("compose", 4, 1, layers=layers, hidden=hidden)
     strategy, counts = chosen_of(case), ScipyCounts(case.store())
     narrow = sum(min(shape) for shape in strategy.shapes[1:])
     for at in map(strategy.coordinates, range(4)):
@@ -66,7 +66,7 @@ def test_no_rank_receives_more_words_than_with_rdm_on_the_same_grid(
 ) -> None:
     for layers, hidden in product((1, 2, 3, 4), (4, 12, 40)):
         asked = {"layers": layers, "hidden": hidden, "features": features, "kind": kind}
-        ours, theirs = (words_of(case_of(name, row, col, **asked)) for name in ("compose", "rdm"))
+        ours, theirs = (words_of(make_composed_case(name, row, col, **asked)) for name in ("compose", "rdm"))
         assert all(one <= other for one, other in zip(ours, theirs, strict=True)), (layers, hidden)
 
 
@@ -74,7 +74,7 @@ def test_the_narrower_side_of_a_layer_is_sent() -> None:
     """The rows of layer 2 have the width of the classes in both directions; with BNS-GCN, the hidden width."""
     sent = dict[str, float]()
     for name in ("compose", "bns-gcn"):
-        case = case_of(name, 4, 1, hidden=40)
+        case = make_composed_case(name, 4, 1, hidden=40)
         strategy, counts = case.strategy(), ScipyCounts(case.store())
         tables = [strategy.words(at, counts) for at in map(strategy.coordinates, range(4))]
         sent[name] = sum(words for table in tables for key, words in table.items() if key.op == "all_to_all")
@@ -102,7 +102,9 @@ def received_before_training(case: Case) -> dict[WordsKey, float]:
 def test_words_before_training_equal_their_formula(
     ranks, row: int, col: int, directed: bool, kind: str, replicas: bool
 ) -> None:
-    case = case_of("compose", row, col, directed=directed, kind=kind, params={"replicas": replicas})
+    case = make_composed_case(
+        "compose", row, col, directed=directed, kind=kind, params={"replicas": replicas}
+    )
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     assert isinstance(strategy, Compose)
     formulas = [dict(strategy.setup_words(strategy.coordinates(rank), counts)) for rank in range(4)]
@@ -116,7 +118,7 @@ def test_words_before_training_equal_their_formula(
 def test_first_layer_is_not_precomputed_if_its_input_changes_or_on_request(
     asked: dict[str, Any],
 ) -> None:
-    case = case_of("compose", 2, 2, **asked)
+    case = make_composed_case("compose", 2, 2, **asked)
     strategy = chosen_of(case)
     assert strategy.setup_words(strategy.coordinates(0), ScipyCounts(case.store())) == {}
     assert "every epoch" in strategy.describe_first_layer()
@@ -126,13 +128,13 @@ def test_first_layer_is_not_precomputed_if_its_input_changes_or_on_request(
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
 def test_with_replicas_the_second_layer_sends_no_words(layers: int, kind: str) -> None:
-    case = case_of("compose", 4, 1, layers=layers, kind=kind, params={"replicas": True})
+    case = make_composed_case("compose", 4, 1, layers=layers, kind=kind, params={"replicas": True})
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     tables = [strategy.words(at, counts) for at in map(strategy.coordinates, range(4))]
     assert all(
         {key.layer for key in table if key.op is Op.ALL_TO_ALL} == set(range(2, layers)) for table in tables
     )
-    plain = case_of("compose", 4, 1, layers=layers, kind=kind)
+    plain = make_composed_case("compose", 4, 1, layers=layers, kind=kind)
     assert all(one < other for one, other in zip(words_of(case), words_of(plain), strict=True))
 
 
@@ -148,7 +150,7 @@ def test_with_replicas_the_second_layer_sends_no_words(layers: int, kind: str) -
     ids=str,
 )
 def test_training_with_replicas_equals_serial_training(ranks, directed: bool, asked: dict[str, Any]) -> None:
-    case = case_of("compose", 4, 1, directed=directed, **{"params": {"replicas": True}, **asked})
+    case = make_composed_case("compose", 4, 1, directed=directed, **{"params": {"replicas": True}, **asked})
     serial = train_densely(case.strategy(), MemoryStore(case.graph()), 4)
     results = ranks(4, train_rank, case, 4)
     for result in results:
@@ -160,7 +162,7 @@ def test_training_with_replicas_equals_serial_training(ranks, directed: bool, as
 
 def test_three_layers_are_planned_jointly() -> None:
     """If A is not split, the layout does not change between the second and the third layer."""
-    strategy = chosen_of(case_of("compose", 1, 4, layers=3))
+    strategy = chosen_of(make_composed_case("compose", 1, 4, layers=3))
     assert strategy.describe_plan() == "rows H W rows A (H W) columns (A H) W rows"
 
 

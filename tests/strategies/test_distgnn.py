@@ -20,14 +20,14 @@ from harness.models import Part
 from harness.models.weights import init_weight
 from harness.replay import replay
 from harness.run.trainer import Trainer
-from harness.spec.spec import Spec
 from harness.strategies.distgnn import DistGnn
 from harness.strategy import BlockCounts, Promise, csr_bytes
+from tests.cases import DOUBLE, SGD, in_parts, make_case
 
 PARTS = 3
 
 
-def case_of(
+def make_distgnn_case(
     ranks: int = PARTS,
     partition: str = "libra",
     *,
@@ -35,18 +35,16 @@ def case_of(
     model: dict[str, Any] | None = None,
     **params: Any,
 ) -> Case:
-    order = {"partition": partition, "parts": ranks} if partition != "block" else {}
-    spec = {
-        "strategy": {"name": "distgnn", "params": params},
-        "dataset": {"name": "check", **order},
-        "ranks": ranks,
-        "grid": {"p": ranks},
-        "machine": {"name": "test"},
-        "precision": "float64",
-        "model": {"layers": 3, "hidden": 10, **(model or {})},
-        "training": {"optimizer": "sgd", "lr": 0.5, "warmup": 0},
-    }
-    return Case("test", Spec.model_validate(spec), vertices=211, directed=directed)
+    return make_case(
+        "distgnn",
+        {"p": ranks},
+        params,
+        dataset=in_parts(ranks, partition),
+        model={"layers": 3, "hidden": 10, **(model or {})},
+        training={**SGD, "warmup": 0},
+        directed=directed,
+        **DOUBLE,
+    )
 
 
 def strategy_of(case: Case) -> DistGnn:
@@ -61,7 +59,7 @@ def strategy_of(case: Case) -> DistGnn:
 def test_training_on_libras_vertex_cut_equals_serial_training(
     ranks, world: int, directed: bool, kind: str
 ) -> None:
-    case = case_of(world, directed=directed, model={"kind": kind, "norm": True, "dropout": 0.3})
+    case = make_distgnn_case(world, directed=directed, model={"kind": kind, "norm": True, "dropout": 0.3})
     serial = train_densely(case.strategy(), case.store(), 4)
     for result in ranks(world, train_rank, case, 4):
         assert result.losses == pytest.approx(serial.losses, rel=1e-12)
@@ -196,7 +194,7 @@ OTHERS = [
 def test_training_equals_dense_training_by_the_recurrence(
     ranks, partition: str, directed: bool, kind: str, params: dict[str, Any]
 ) -> None:
-    case = case_of(PARTS, partition, directed=directed, model={"kind": kind}, **params)
+    case = make_distgnn_case(PARTS, partition, directed=directed, model={"kind": kind}, **params)
     expected = dense_losses(case, 6)
     exact = train_densely(case.strategy(), case.store(), 6).losses
     assert (
@@ -213,7 +211,7 @@ def test_training_equals_dense_training_by_the_recurrence(
 def test_combine_first_training_equals_dense_training_by_the_recurrence(
     ranks, params: dict[str, Any]
 ) -> None:
-    case = case_of(PARTS, "block", directed=False, model={"order": "combine_first"}, **params)
+    case = make_distgnn_case(PARTS, "block", directed=False, model={"order": "combine_first"}, **params)
     for result in ranks(PARTS, train_rank, case, 6):
         assert result.losses == pytest.approx(dense_losses(case, 6), rel=1e-12)
 
@@ -226,7 +224,7 @@ def test_combine_first_training_equals_dense_training_by_the_recurrence(
 def test_undirected_graph_has_a_transpose_only_if_its_pieces_are_not_symmetric(
     partition: str, params: dict[str, Any], matrices: int
 ) -> None:
-    case = case_of(PARTS, partition, directed=False, **params)
+    case = make_distgnn_case(PARTS, partition, directed=False, **params)
     strategy, counts = strategy_of(case), ScipyCounts(case.store())
     for rank in range(PARTS):
         at = strategy.coordinates(rank)
@@ -239,7 +237,7 @@ def test_undirected_graph_has_a_transpose_only_if_its_pieces_are_not_symmetric(
 
 def test_words_equal_the_number_of_copies() -> None:
     """A row for every copy except the master, sent twice, or once in the last layer; the partitioner counts copies."""
-    case, world = case_of(4, directed=False), 4
+    case, world = make_distgnn_case(4, directed=False), 4
     strategy, counts = strategy_of(case), ScipyCounts(case.store())
     copies = sum(partition_graph(case.graph().A, "libra", world, 0).copies or ()) - case.vertices
     words = dict.fromkeys(range(3), 0.0)
@@ -266,7 +264,10 @@ def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
 @pytest.mark.parametrize("partition", ["libra", "block"])
 def test_each_epoch_sends_the_words_of_its_bin(ranks, partition: str) -> None:
     """In r epochs as many words are sent as by cd-0 in one epoch, except for weight gradients and the loss."""
-    late, once = case_of(4, partition, delay=3, gradients="delayed"), case_of(4, partition)
+    late, once = (
+        make_distgnn_case(4, partition, delay=3, gradients="delayed"),
+        make_distgnn_case(4, partition),
+    )
     trained = sum(a * b for a, b in strategy_of(once).shapes) + 1
     by_rank = zip(ranks(4, words_by_epoch, late, 6), ranks(4, words_by_epoch, once, 1), strict=True)
     for words, [(at_once, formula)] in by_rank:
@@ -276,9 +277,11 @@ def test_each_epoch_sends_the_words_of_its_bin(ranks, partition: str) -> None:
 
 
 def test_one_rank_is_exact_and_unsupported_runs_are_refused() -> None:
-    assert case_of(1, delay=3).strategy().effective_promise is Promise.EXACT
-    assert case_of(2, delay=1, aggregates="none").strategy().effective_promise is Promise.APPROXIMATE
-    case = case_of()
+    assert make_distgnn_case(1, delay=3).strategy().effective_promise is Promise.EXACT
+    assert (
+        make_distgnn_case(2, delay=1, aggregates="none").strategy().effective_promise is Promise.APPROXIMATE
+    )
+    case = make_distgnn_case()
     trained = case.spec.model_copy(
         update={"training": case.spec.training.model_copy(update={"features": True})}
     )

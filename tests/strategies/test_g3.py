@@ -23,13 +23,14 @@ from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
 from harness.strategies.g3.schedule import build_schedule
 from harness.strategy import WORD, Context, facts_of
+from tests.cases import DOUBLE, SGD, in_parts, make_case
 
 PIPELINES = ("full", "inter", "intra", "sequential")
 SLOW = pytest.mark.slow
 EPOCHS, HEADS = 3, 2
 
 
-def case_of(
+def make_g3_case(
     parts: int = 3,
     layers: int = 3,
     vertices: int = 211,
@@ -38,17 +39,17 @@ def case_of(
     **params: Any,
 ) -> Case:
     heads = {"heads": HEADS} if kind == "gat" else {}
-    spec = {
-        "strategy": {"name": "g3", "params": params},
-        "dataset": {"name": "check", "partition": "metis", "parts": parts},
-        "ranks": parts,
-        "grid": {"p": parts},
-        "machine": {"name": "test"},
-        "precision": "float64",
-        "model": {"layers": layers, "hidden": 10, "kind": kind, **heads},
-        "training": {"optimizer": "sgd", "lr": 0.5, "epochs": EPOCHS},
-    }
-    return Case("test", Spec.model_validate(spec), vertices, directed)
+    return make_case(
+        "g3",
+        {"p": parts},
+        params,
+        dataset=in_parts(parts),
+        model={"layers": layers, "hidden": 10, "kind": kind, **heads},
+        training={**SGD, "epochs": EPOCHS},
+        vertices=vertices,
+        directed=directed,
+        **DOUBLE,
+    )
 
 
 QUICK = [
@@ -72,7 +73,7 @@ EVERY = [
 def test_every_pipeline_and_bin_size_equals_serial_training(
     ranks, pipeline: str, bin_nodes: int, kind: str, rounds: bool
 ) -> None:
-    case = case_of(pipeline=pipeline, bin_nodes=bin_nodes, kind=kind, rounds=rounds)
+    case = make_g3_case(pipeline=pipeline, bin_nodes=bin_nodes, kind=kind, rounds=rounds)
     serial = train_densely(case.strategy(), MemoryStore(case.graph()), EPOCHS)
     for result in ranks(3, train_rank, case, EPOCHS):
         assert result.losses == pytest.approx(serial.losses, rel=1e-12)
@@ -89,7 +90,7 @@ def test_parts_without_vertices_or_neighbours_equal_serial_training(
     ranks, vertices: int, kind: str, directed: bool, rounds: bool
 ) -> None:
     """On a graph this small, METIS leaves parts empty and vertices isolated."""
-    case = case_of(parts=5, vertices=vertices, directed=directed, kind=kind, bin_nodes=1, rounds=rounds)
+    case = make_g3_case(parts=5, vertices=vertices, directed=directed, kind=kind, bin_nodes=1, rounds=rounds)
     serial = train_densely(case.strategy(), MemoryStore(case.graph()), EPOCHS)
     for result in ranks(5, train_rank, case, EPOCHS):
         assert result.losses == pytest.approx(serial.losses, rel=1e-12)
@@ -116,7 +117,7 @@ def test_each_peer_receives_the_rows_that_it_needs_in_every_pipeline(
 ) -> None:
     """Words equal scipy's counts; as many gradients return. With attention, rows have the width of all heads."""
     parts = 3
-    case = case_of(parts, kind=kind, pipeline=pipeline, bin_nodes=7, rounds=rounds)
+    case = make_g3_case(parts, kind=kind, pipeline=pipeline, bin_nodes=7, rounds=rounds)
     store = case.store()
     A, blocks = (
         to_scipy(store.adjacency(range(store.n), range(store.n))).tocsr(),
@@ -155,7 +156,7 @@ def rows_read(case: Case) -> tuple[range, set[int]]:
 
 @pytest.mark.parametrize("kind", ["gcn", "gat"])
 def test_rank_reads_only_the_rows_of_its_own_part(ranks, kind: str) -> None:
-    for rows, read in ranks(3, rows_read, case_of(bin_nodes=7, kind=kind)):
+    for rows, read in ranks(3, rows_read, make_g3_case(bin_nodes=7, kind=kind)):
         assert read == set(rows)
 
 
@@ -175,7 +176,7 @@ def bins_of(case: Case, priority: bool) -> list[tuple[list[int], bool]]:
 
 @pytest.mark.parametrize("priority", [False, True])
 def test_bins_follow_the_list_and_only_bins_with_remote_neighbours_wait(ranks, priority: bool) -> None:
-    case = case_of(2)
+    case = make_g3_case(2)
     store = case.store()
     rows = facts_of(store).blocks(2)[0]
     outside = [v for v in range(store.n) if v not in rows]
@@ -232,13 +233,13 @@ def same(runs: list[list[tuple[list[float], list[torch.Tensor]]]]) -> bool:
 def test_delayed_messages_cause_no_deadlock_and_change_no_result(
     pool, epochs: int, kind: str, rounds: bool
 ) -> None:
-    case = case_of(4, vertices=97, kind=kind, bin_nodes=5, rounds=rounds)
+    case = make_g3_case(4, vertices=97, kind=kind, bin_nodes=5, rounds=rounds)
     assert same([pool.run(4, train, case, epochs, late, patience=600) for late in (0.0, 0.3)])
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_rounds_give_bitwise_the_same_results(ranks, pipeline: str) -> None:
-    each = [case_of(4, pipeline=pipeline, bin_nodes=5, rounds=rounds) for rounds in (False, True)]
+    each = [make_g3_case(4, pipeline=pipeline, bin_nodes=5, rounds=rounds) for rounds in (False, True)]
     assert same([ranks(4, train, case, EPOCHS, 0.0) for case in each])
 
 
@@ -265,7 +266,7 @@ def exchanges(case: Case) -> list[list[tuple[str, int, int]]]:
 @pytest.mark.parametrize("parts", [pytest.param(2, marks=SLOW), 4])
 def test_rounds_start_the_messages_of_two_ranks_in_the_same_order(ranks, pipeline: str, parts: int) -> None:
     """NCCL requires that two ranks start their messages to each other in the same order."""
-    by_rank = ranks(parts, exchanges, case_of(parts, pipeline=pipeline, bin_nodes=7, rounds=True))
+    by_rank = ranks(parts, exchanges, make_g3_case(parts, pipeline=pipeline, bin_nodes=7, rounds=True))
     other = {"send": "recv", "recv": "send"}
     for a in range(parts):
         for b in range(a):
@@ -301,7 +302,7 @@ def test_bins_on_the_host_reduce_device_memory(kind: str, pipeline: str) -> None
 
     Heads are narrow, so that edge weights are the largest part of a layer.
     """
-    case = case_of(kind=kind, layers=5, bin_nodes=7, pipeline=pipeline)
+    case = make_g3_case(kind=kind, layers=5, bin_nodes=7, pipeline=pipeline)
     if kind == "gat":
         model = case.spec.model.model_copy(update={"hidden": 1, "heads": 10})
         case = replace(case, spec=case.spec.model_copy(update={"model": model}))
@@ -316,7 +317,7 @@ def test_bins_on_the_host_reduce_device_memory(kind: str, pipeline: str) -> None
 
 
 def test_record_says_where_bins_are_held() -> None:
-    here = case_of(1, bin_nodes=7, bins_on="host")
+    here = make_g3_case(1, bin_nodes=7, bins_on="host")
     for case, line in ((here, "a CPU has no memory"), (with_bins_on_host(here), "on the host")):
         strategy = case.strategy()
         trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
@@ -326,7 +327,7 @@ def test_record_says_where_bins_are_held() -> None:
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
 def test_matrices_on_the_host_use_no_device_memory(ranks, kind: str) -> None:
     """The machine card says that device and host differ; the test runs on a CPU, so matrices are not copied."""
-    case = case_of(kind=kind, bin_nodes=7)
+    case = make_g3_case(kind=kind, bin_nodes=7)
     apart = with_bins_on_host(case).spec
     on_device, on_host = (ranks(3, held, each) for each in (case, replace(case, spec=apart)))
     for (whole, _, parameters), (less, formula, others) in zip(on_device, on_host, strict=True):

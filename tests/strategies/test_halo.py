@@ -26,15 +26,16 @@ from harness.replay import replay
 from harness.run.open_run import open_run
 from harness.run.trainer import Trainer
 from harness.spec.root import find_root
-from harness.spec.spec import Spec, Training
+from harness.spec.spec import Training
 from harness.store.memory_store import MemoryStore
 from harness.strategy import BlockCounts, Promise, facts_of, list_weights
+from tests.cases import DOUBLE, in_parts, make_case
 
 PARTS, HEADS = 3, 2
 TRAINING = {"optimizer": "sgd", "lr": 0.5, "warmup": 0}
 
 
-def case_of(
+def make_halo_case(
     name: str,
     order: str = "aggregate_first",
     directed: bool = False,
@@ -42,17 +43,16 @@ def case_of(
     training: dict[str, Any] | None = None,
     **params: Any,
 ) -> Case:
-    spec = {
-        "strategy": {"name": name, "params": params},
-        "dataset": {"name": "check", "partition": "metis", "parts": PARTS * params.get("clusters", 1)},
-        "ranks": PARTS,
-        "grid": {"p": PARTS},
-        "machine": {"name": "test"},
-        "precision": "float64",
-        "model": {"layers": 3, "hidden": 10, "order": order, **(model or {})},
-        "training": {**TRAINING, **(training or {})},
-    }
-    return Case("test", Spec.model_validate(spec), vertices=211, directed=directed)
+    return make_case(
+        name,
+        {"p": PARTS},
+        params,
+        dataset=in_parts(PARTS * params.get("clusters", 1)),
+        model={"layers": 3, "hidden": 10, "order": order, **(model or {})},
+        training={**TRAINING, **(training or {})},
+        directed=directed,
+        **DOUBLE,
+    )
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def exchanged(results: Sequence[RankResult]) -> list[Counter[tuple[str, int]]]:
 def test_full_boundary_equals_the_words_of_sparsity_aware_cagnet(ranks, order: str) -> None:
     """Forward, the words of every rank are equal. Backward, CAGNET sends G over A^T and BNS-GCN returns gradients to
     the owners: on an undirected graph the same number of rows in all, and of one width where W comes first."""
-    bns = exchanged(ranks(PARTS, train_rank, case_of("bns-gcn", order, precompute=False), 1))
-    cagnet = exchanged(ranks(PARTS, train_rank, case_of("cagnet-sa-1d", order), 1))
+    bns = exchanged(ranks(PARTS, train_rank, make_halo_case("bns-gcn", order, precompute=False), 1))
+    cagnet = exchanged(ranks(PARTS, train_rank, make_halo_case("cagnet-sa-1d", order), 1))
     for mine, other in zip(bns, cagnet, strict=True):
         assert {key: words for key, words in mine.items() if key[0] == "forward"} == {
             key: words for key, words in other.items() if key[0] == "forward"
@@ -115,9 +115,9 @@ def formula_of(case: Case) -> list[Counter[tuple[str, int, str]]]:
 @pytest.mark.parametrize("name", ["bns-gcn", "pipegcn"])
 def test_words_received_in_an_epoch_equal_g3(name: str, kind: str) -> None:
     """All three fetch the first layer's remote rows before training, and exchange the same rows of later layers."""
-    once, g3 = (formula_of(case_of(each, model={"kind": kind})) for each in (name, "g3"))
+    once, g3 = (formula_of(make_halo_case(each, model={"kind": kind})) for each in (name, "g3"))
     assert once == g3
-    every_epoch = formula_of(case_of(name, model={"kind": kind}, precompute=False))
+    every_epoch = formula_of(make_halo_case(name, model={"kind": kind}, precompute=False))
     first = [{key for key in words if key[1:] == (0, "H")} for words in every_epoch]
     assert all(first) and all(
         {key: words[key] for key in words.keys() - layer} == other
@@ -155,7 +155,7 @@ def test_record_says_when_the_first_layer_is_aggregated(
     ranks, name: str, changes: dict[str, Any], reason: str | None
 ) -> None:
     """The formula has words for the first layer in every epoch exactly if the record says so."""
-    case = case_of(name, **changes)
+    case = make_halo_case(name, **changes)
     lines = ranks(PARTS, chosen, case)
     assert len(lines) == PARTS and len(set(lines)) == 1
     assert lines[0] == "aggregated once, before training" if reason is None else reason in lines[0]
@@ -166,8 +166,8 @@ def test_record_says_when_the_first_layer_is_aggregated(
 @pytest.mark.parametrize("name", ["bns-gcn", "pipegcn"])
 def test_one_precomputed_layer_is_exact(name: str) -> None:
     rate = {"p": 0.1} if name == "bns-gcn" else {}
-    assert case_of(name, model={"layers": 1}, **rate).strategy().effective_promise is Promise.EXACT
-    every_epoch = case_of(name, model={"layers": 1}, precompute=False, **rate)
+    assert make_halo_case(name, model={"layers": 1}, **rate).strategy().effective_promise is Promise.EXACT
+    every_epoch = make_halo_case(name, model={"layers": 1}, precompute=False, **rate)
     assert every_epoch.strategy().effective_promise is not Promise.EXACT
 
 
@@ -199,7 +199,7 @@ def test_on_graphs_with_locality_fewer_words_arrive_than_with_full_blocks(
     ("p", "promise"), [(1.0, Promise.EXACT), (0.1, Promise.ESTIMATOR), (0.0, Promise.APPROXIMATE)]
 )
 def test_promise_depends_on_the_sampling_rate(p: float, promise: Promise) -> None:
-    assert case_of("bns-gcn", p=p).strategy().effective_promise is promise
+    assert make_halo_case("bns-gcn", p=p).strategy().effective_promise is promise
 
 
 @pytest.mark.parametrize("directed", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -218,7 +218,7 @@ def test_promise_depends_on_the_sampling_rate(p: float, promise: Promise) -> Non
 def test_training_on_a_sample_equals_serial_training_on_the_same_sample(
     ranks, kind: str, order: str, p: float, options: dict[str, bool], directed: bool
 ) -> None:
-    case = case_of("bns-gcn", order, directed, {"kind": kind}, p=p, **options)
+    case = make_halo_case("bns-gcn", order, directed, {"kind": kind}, p=p, **options)
     serial = train_densely(case.strategy(), MemoryStore(case.graph()), 4, find_multiplier(case))
     for result in ranks(PARTS, train_rank, case, 4):
         assert result.losses == pytest.approx(serial.losses, rel=1e-12)
@@ -242,7 +242,7 @@ def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
 
 
 def test_each_epoch_sends_the_words_of_its_sample(ranks) -> None:
-    by_rank = ranks(PARTS, words_by_epoch, case_of("bns-gcn", p=0.13), 12)
+    by_rank = ranks(PARTS, words_by_epoch, make_halo_case("bns-gcn", p=0.13), 12)
     for epochs in by_rank:
         assert [sent for sent, _ in epochs] == [formula for _, formula in epochs]
     assert any(len({sent for sent, _ in epochs}) > 1 for epochs in by_rank)
@@ -302,7 +302,7 @@ def stale_losses(case: Case, epochs: int) -> list[float]:
 def test_pipegcn_equals_dense_training_with_the_boundary_of_the_previous_epoch(
     ranks, directed: bool, precompute: bool
 ) -> None:
-    case = case_of("pipegcn", directed=directed, precompute=precompute)
+    case = make_halo_case("pipegcn", directed=directed, precompute=precompute)
     for result in ranks(PARTS, train_rank, case, 8):
         assert result.losses == pytest.approx(stale_losses(case, 8), rel=1e-12)
 
@@ -355,7 +355,7 @@ def stale_attention(case: Case, epochs: int) -> list[float]:
 
 @pytest.mark.parametrize("directed", [False, True])
 def test_attention_of_pipegcn_uses_the_boundary_of_the_previous_epoch(ranks, directed: bool) -> None:
-    case = case_of("pipegcn", directed=directed, model={"kind": "gat", "heads": HEADS, "hidden": 4})
+    case = make_halo_case("pipegcn", directed=directed, model={"kind": "gat", "heads": HEADS, "hidden": 4})
     expected = stale_attention(case, 8)
     for result in ranks(PARTS, train_rank, case, 8):
         assert result.losses == pytest.approx(expected, rel=1e-12)
@@ -372,7 +372,7 @@ def learned(ranks: Callable[..., list[Any]], case: Case) -> float:
 
 @pytest.fixture(scope="module")
 def exact(ranks) -> float:
-    return learned(ranks, case_of("bns-gcn"))
+    return learned(ranks, make_halo_case("bns-gcn"))
 
 
 @pytest.mark.parametrize(
@@ -399,4 +399,4 @@ def test_approximate_strategies_reach_nearly_exact_accuracy(
     With delayed aggregates DistGNN drops edges in the backward pass, unless gradients are delayed too.
     """
     assert exact > 0.9
-    assert learned(ranks, case_of(name, **params)) > exact - lost
+    assert learned(ranks, make_halo_case(name, **params)) > exact - lost

@@ -9,24 +9,16 @@ from harness.errors import UserError
 from harness.kernels.csr import to_scipy
 from harness.ledger import Direction, Op
 from harness.replay import replay
-from harness.spec.spec import Spec
 from harness.strategies.halo.neutronstar import NeutronStar
 from harness.strategy import Facts, Words, admit
+from tests.cases import DOUBLE, in_parts, make_case
 
 PARTS, LAYERS = 4, 3
 
 
-def case_of(name: str = "neutronstar", order: str = "aggregate_first", **params: float) -> Case:
-    spec = {
-        "strategy": {"name": name, "params": params},
-        "dataset": {"name": "check", "partition": "metis", "parts": PARTS},
-        "ranks": PARTS,
-        "grid": {"p": PARTS},
-        "machine": {"name": "test"},
-        "precision": "float64",
-        "model": {"layers": LAYERS, "hidden": 10, "order": order},
-    }
-    return Case("test", Spec.model_validate(spec), vertices=211)
+def make_neutronstar_case(name: str = "neutronstar", order: str = "aggregate_first", **params: float) -> Case:
+    model = {"layers": LAYERS, "hidden": 10, "order": order}
+    return make_case(name, {"p": PARTS}, params, dataset=in_parts(PARTS), model=model, **DOUBLE)
 
 
 def words_of(case: Case) -> list[Words]:
@@ -36,19 +28,22 @@ def words_of(case: Case) -> list[Words]:
 
 @pytest.mark.parametrize("order", ["aggregate_first", "combine_first"])
 def test_zero_flops_per_word_equals_the_halo_exchange(order: str) -> None:
-    assert words_of(case_of(order=order, flops_per_word=0)) == words_of(
-        case_of("bns-gcn", order, precompute=False)
+    assert words_of(make_neutronstar_case(order=order, flops_per_word=0)) == words_of(
+        make_neutronstar_case("bns-gcn", order, precompute=False)
     )
 
 
 def test_large_flops_per_word_sends_only_gradients() -> None:
-    for words in words_of(case_of(flops_per_word=1e9)):
+    for words in words_of(make_neutronstar_case(flops_per_word=1e9)):
         assert {key.op for key in words} == {Op.ALL_REDUCE}
 
 
 @pytest.mark.parametrize("params", [{}, {"flops_per_word": 30}, {"flops_per_word": 1e9}, {"replicas": 0.4}])
 def test_every_needed_row_is_present_once(params: dict[str, float]) -> None:
-    strategy, A = case_of(**params).strategy(), ScipyCounts(case_of().store()).adjacency()
+    strategy, A = (
+        make_neutronstar_case(**params).strategy(),
+        ScipyCounts(make_neutronstar_case().store()).adjacency(),
+    )
     assert isinstance(strategy, NeutronStar)
     M, some = to_scipy(A), 0
     for own, choice in zip(strategy.blocks(), strategy.choose_replicas(A), strict=True):
@@ -75,7 +70,7 @@ def flops_of(case: Case, rank: int) -> int:
 
 @pytest.mark.parametrize("order", ["aggregate_first", "combine_first"])
 def test_flops_of_replicas_equal_their_estimate(order: str) -> None:
-    case, A = case_of(order=order), ScipyCounts(case_of().store()).adjacency()
+    case, A = make_neutronstar_case(order=order), ScipyCounts(make_neutronstar_case().store()).adjacency()
     strategy, lengths = case.strategy(), A.rowptr.diff()
     assert isinstance(strategy, NeutronStar)
     prices = strategy.compute_prices()
@@ -87,11 +82,11 @@ def test_flops_of_replicas_equal_their_estimate(order: str) -> None:
             len(top) * prices.vertex[height] + int(lengths[top].sum()) * prices.entry[height]
             for height, top in enumerate(tops)
         )
-        plain = flops_of(case_of(order=order, flops_per_word=0), rank)
+        plain = flops_of(make_neutronstar_case(order=order, flops_per_word=0), rank)
         assert flops_of(case, rank) - plain == priced > 0
 
 
 def test_replay_from_facts_only_is_refused() -> None:
     facts = Facts(4000, 60_000, 40, 8, False, 4000, 1000, exact=False)
     with pytest.raises(UserError, match="harness data build"):
-        replay(admit(NeutronStar, case_of().spec, facts))
+        replay(admit(NeutronStar, make_neutronstar_case().spec, facts))

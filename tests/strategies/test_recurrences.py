@@ -19,11 +19,11 @@ from harness.check.reference import dense_model_matrix, train_densely
 from harness.graph.partition import order_by_part
 from harness.models import Part
 from harness.models.weights import init_weight
-from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
 from harness.strategies.halo.adaqp import AdaQP, dequantize, quantize
 from harness.strategies.halo.bns import draw_sample
 from harness.strategy import Promise, facts_of
+from tests.cases import DOUBLE, SGD, in_parts, make_case
 
 PARTS, EPOCHS = 3, 6
 FILE = "file:uneven"
@@ -41,19 +41,18 @@ class UnevenCase(Case):
         return MemoryStore(self.graph(), partition=order_by_part(part, PARTS))
 
 
-def case_of(name: str, params: dict[str, Any], partition: str, directed: bool, kind: str) -> Case:
-    order = {} if partition == "block" else {"partition": partition, "parts": PARTS}
-    spec = {
-        "strategy": {"name": name, "params": params},
-        "dataset": {"name": "check", **order},
-        "ranks": PARTS,
-        "grid": {"p": PARTS},
-        "machine": {"name": "test"},
-        "precision": "float64",
-        "model": {"layers": 3, "hidden": 10, "kind": kind},
-        "training": {"optimizer": "sgd", "lr": 0.5, "warmup": 0},
-    }
-    return UnevenCase("test", Spec.model_validate(spec), vertices=211, directed=directed)
+def make_uneven_case(name: str, params: dict[str, Any], partition: str, directed: bool, kind: str) -> Case:
+    return make_case(
+        name,
+        {"p": PARTS},
+        params,
+        dataset=in_parts(PARTS, partition),
+        model={"layers": 3, "hidden": 10, "kind": kind},
+        training={**SGD, "warmup": 0},
+        directed=directed,
+        case=UnevenCase,
+        **DOUBLE,
+    )
 
 
 class Recurrence:
@@ -281,7 +280,7 @@ TRIED: list[tuple[str, dict[str, Any], list[tuple[str, bool, str]]]] = [
 def test_training_equals_dense_training_by_the_papers_recurrence(
     ranks, name: str, params: dict[str, Any], graph: tuple[str, bool, str]
 ) -> None:
-    case = case_of(name, params, *graph)
+    case = make_uneven_case(name, params, *graph)
     expected = dense_losses(case, EPOCHS)
     exact = train_densely(case.strategy(), case.store(), EPOCHS).losses
     assert (expected == pytest.approx(exact, rel=1e-9)) is (

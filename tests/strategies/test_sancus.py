@@ -17,15 +17,15 @@ from harness.ledger import Ledger, Op, TensorName
 from harness.models.weights import init_weight
 from harness.replay import replay
 from harness.run.trainer import Trainer
-from harness.spec.spec import Spec
 from harness.strategies.sancus import Sancus
 from harness.strategy import BlockCounts, Promise, list_weights
+from tests.cases import DOUBLE, in_parts, make_case
 
 PARTS = 3
 TRAINING = {"optimizer": "sgd", "lr": 0.5, "warmup": 0}
 
 
-def case_of(
+def make_sancus_case(
     name: str = "sancus",
     ranks: int = PARTS,
     *,
@@ -34,17 +34,16 @@ def case_of(
     training: dict[str, Any] | None = None,
     **params: Any,
 ) -> Case:
-    spec = {
-        "strategy": {"name": name, "params": params},
-        "dataset": {"name": "check", "partition": "metis", "parts": ranks},
-        "ranks": ranks,
-        "grid": {"p": ranks},
-        "machine": {"name": "test"},
-        "precision": "float64",
-        "model": {"layers": 3, "hidden": 10, **(model or {})},
-        "training": {**TRAINING, **(training or {})},
-    }
-    return Case("test", Spec.model_validate(spec), vertices=211, directed=directed)
+    return make_case(
+        name,
+        {"p": ranks},
+        params,
+        dataset=in_parts(ranks),
+        model={"layers": 3, "hidden": 10, **(model or {})},
+        training={**TRAINING, **(training or {})},
+        directed=directed,
+        **DOUBLE,
+    )
 
 
 def strategy_of(case: Case) -> Sancus:
@@ -61,9 +60,9 @@ def trained(ranks: Any, case: Case, epochs: int) -> Sequence[RankResult]:
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("options", [{}, {"weight_gradient": "T", "overlap": True}], ids=str)
 def test_bound_0_is_bitwise_equal_to_cagnet_1d(ranks, world: int, options: dict[str, Any]) -> None:
-    mine = trained(ranks, case_of(ranks=world, stale=0, **options), 4)
-    theirs = trained(ranks, case_of("cagnet-1d", world, **options), 4)
-    assert case_of(ranks=world, stale=0).strategy().effective_promise is Promise.EXACT
+    mine = trained(ranks, make_sancus_case(ranks=world, stale=0, **options), 4)
+    theirs = trained(ranks, make_sancus_case("cagnet-1d", world, **options), 4)
+    assert make_sancus_case(ranks=world, stale=0).strategy().effective_promise is Promise.EXACT
     for one, other in zip(mine, theirs, strict=True):
         assert one.losses == other.losses and one.sent == other.sent
         assert all(map(torch.equal, one.parameters, other.parameters))
@@ -128,7 +127,7 @@ def dense_losses(case: Case, epochs: int, bound: int) -> list[float]:
 def test_training_equals_dense_training_on_rows_of_the_last_turn(
     ranks, bound: int, options: dict[str, Any], directed: bool
 ) -> None:
-    case = case_of(directed=directed, stale=bound, **options)
+    case = make_sancus_case(directed=directed, stale=bound, **options)
     expected = dense_losses(case, 9, bound)
     assert expected != pytest.approx(dense_losses(case, 9, 0), rel=1e-6)
     for rank in trained(ranks, case, 9):
@@ -138,7 +137,7 @@ def test_training_equals_dense_training_on_rows_of_the_last_turn(
 @pytest.mark.parametrize("world", [2, 3, 8])
 @pytest.mark.parametrize("bound", [0, 1, 2, 7, 20])
 def test_copies_are_within_the_bound_and_turns_are_balanced(world: int, bound: int) -> None:
-    strategy = strategy_of(case_of(ranks=world, stale=bound))
+    strategy = strategy_of(make_sancus_case(ranks=world, stale=bound))
     for j in range(world):
         sent = [epoch for epoch in range(100) if strategy.is_broadcast(j, 1, epoch)]
         assert sent[0] == 0 and max(b - a for a, b in pairwise(sent)) == bound + 1
@@ -165,7 +164,7 @@ def words_by_epoch(case: Case, epochs: int) -> tuple[list[tuple[float, float]], 
     "changes", [{}, {"model": {"order": "combine_first"}}, {"training": {"features": True}}]
 )
 def test_each_epoch_sends_the_words_of_its_turns(ranks, changes: dict[str, Any]) -> None:
-    case, epochs = case_of(ranks=4, stale=2, **changes), 8
+    case, epochs = make_sancus_case(ranks=4, stale=2, **changes), 8
     by_rank = ranks(4, words_by_epoch, case, epochs)
     for words, _ in by_rank:
         assert [sent for sent, _ in words] == [formula for _, formula in words]
@@ -180,7 +179,7 @@ def test_each_epoch_sends_the_words_of_its_turns(ranks, changes: dict[str, Any])
 @pytest.mark.parametrize("bound", [0, 1, 3])
 def test_prediction_is_for_an_epoch_after_the_first(bound: int) -> None:
     """In the first epoch all ranks broadcast, so it is not representative."""
-    case = case_of(ranks=4, stale=bound)
+    case = make_sancus_case(ranks=4, stale=bound)
     strategy, store, counts = case.strategy(), case.store(), BlockCounts(case.store())
     for opened in (False, True):
         entries = replay(strategy, 1, store, skip_transient=opened).entries.items()
@@ -192,16 +191,16 @@ def test_prediction_is_for_an_epoch_after_the_first(bound: int) -> None:
 
 def test_promise_is_exact_if_no_row_can_be_stale() -> None:
     promised = [
-        case_of(ranks=1, stale=5).strategy().effective_promise,
-        case_of(stale=5, model={"layers": 1}).strategy().effective_promise,
-        case_of(stale=5).strategy().effective_promise,
-        case_of(stale=5, model={"layers": 1, "order": "combine_first"}).strategy().effective_promise,
+        make_sancus_case(ranks=1, stale=5).strategy().effective_promise,
+        make_sancus_case(stale=5, model={"layers": 1}).strategy().effective_promise,
+        make_sancus_case(stale=5).strategy().effective_promise,
+        make_sancus_case(stale=5, model={"layers": 1, "order": "combine_first"}).strategy().effective_promise,
     ]
     assert promised == [Promise.EXACT, Promise.EXACT, Promise.APPROXIMATE, Promise.APPROXIMATE]
 
 
 def test_memory_includes_the_rows_of_all_other_ranks() -> None:
-    case = case_of(stale=1)
+    case = make_sancus_case(stale=1)
     strategy, counts = strategy_of(case), BlockCounts(case.store())
     at = strategy.coordinates(2)
     others = case.vertices - len(strategy.rows(at))
