@@ -5,31 +5,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from harness.children import die_with_parent
+from tests.processes import is_alive, wait_until
 from tests.python_path import CHECKOUT, with_python_path
 
 ENDINGS = [signal.SIGTERM, signal.SIGKILL]
 KILL_FIRST = [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-
-
-def wait_until(holds: Callable[[], bool], patience: float = 60) -> None:
-    deadline = time.monotonic() + patience
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def started(*words: str, **environment: str) -> "subprocess.Popen[bytes]":

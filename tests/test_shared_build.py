@@ -12,6 +12,7 @@ import yaml
 from harness.spec.dataset import DatasetChoice
 from harness.store.datasets import build_store
 from tests import snakemakes
+from tests.folder_contents import read_files
 
 ROOT = Path(__file__).parents[1]
 CHOICES = [
@@ -51,15 +52,13 @@ def snakemake(root: Path, *words: str) -> None:
     assert start(root, *words).wait(timeout=400) == 0, (root / "output").read_text()
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, bytes]]:
     """What one builder makes, by the name of the store."""
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("HARNESS_DATASETS", str(tmp_path / "alone"))
-        return {folder.name: content(folder) for folder in (build_store(ROOT, choice) for choice in CHOICES)}
+        return {
+            folder.name: read_files(folder) for folder in (build_store(ROOT, choice) for choice in CHOICES)
+        }
 
 
 @pytest.mark.slow
@@ -83,7 +82,7 @@ def test_shared_builds_are_killed_resumed_and_what_one_builder_makes(
         for path in (root / "datasets" / "store").iterdir()
         if path.name not in (".built", ".shares", ".fetched")
     ]
-    assert {folder.name: content(folder) for folder in stores} == alone(tmp_path, monkeypatch)
+    assert {folder.name: read_files(folder) for folder in stores} == alone(tmp_path, monkeypatch)
     assert len(list(root.glob("datasets/store/.shares/*/*-of-3"))) == 2 * 9 + 1
 
     snakemake(root, "--dry-run")

@@ -11,9 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import ZipFile
@@ -21,6 +19,7 @@ from zipfile import ZipFile
 import pytest
 import yaml
 
+from tests.processes import wait_until
 from tests.python_path import with_python_path
 
 ROOT = Path(__file__).parents[1]
@@ -323,7 +322,7 @@ def test_run_folders_are_no_outputs(finished: tuple[Project, str]) -> None:
 @pytest.mark.slow
 def test_a_killed_workflow_is_resumed_without_losing_or_repeating(project: Project) -> None:
     process = project.start(*LOCAL, STUB_SECONDS="0.2")
-    wait_for(lambda: len(project.subjects("finish")) >= 2 and len(project.subjects("start")) >= 3)
+    wait_until(lambda: len(project.subjects("finish")) >= 2 and len(project.subjects("start")) >= 3)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=30)
     survived = project.subjects("finish")
@@ -336,13 +335,6 @@ def test_a_killed_workflow_is_resumed_without_losing_or_repeating(project: Proje
     assert all(starts[run] == 1 for run in survived)
     assert len(project.subjects("finish")) == len(set(project.subjects("finish"))) == smoke_runs()
     assert "Nothing to be done" in project.snakemake(*LOCAL, "--dry-run")
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the workflow did not get so far in time"
-        time.sleep(0.02)
 
 
 @pytest.mark.slow
@@ -418,7 +410,7 @@ def test_a_wrong_site_is_refused_in_a_line(project: Project) -> None:
 @pytest.mark.slow
 def test_a_second_snakemake_in_the_folder_is_refused_and_disturbs_nothing(project: Project) -> None:
     process = project.start(*LOCAL, STUB_SECONDS="0.5")
-    wait_for(lambda: len(project.subjects("start")) >= 1)
+    wait_until(lambda: len(project.subjects("start")) >= 1)
     assert "locked" in project.snakemake(*LOCAL, code=1)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output

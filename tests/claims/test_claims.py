@@ -45,11 +45,6 @@ EVERY = [claim for claims in CLAIMS.values() for claim in claims]
 WITHOUT_RUNS = ("card", "machine", "experiment", "formula")
 
 
-@pytest.fixture(scope="module")
-def evidence() -> Evidence:
-    return Evidence(ROOT)
-
-
 def claim(**fields: Any) -> Claim:
     usual = dict.fromkeys(Claim.model_fields, "")
     known = {

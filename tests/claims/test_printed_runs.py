@@ -16,11 +16,6 @@ ROOT = Path(__file__).parents[2]
 BY_ID = {claim.id: claim for claims in read_claims(ROOT).values() for claim in claims}
 
 
-@pytest.fixture(scope="module")
-def evidence() -> Evidence:
-    return Evidence(ROOT)
-
-
 @pytest.mark.parametrize(
     ("claim", "strategy", "ranks", "column", "value"),
     [

@@ -23,6 +23,7 @@ from harness.report.summary import notes
 from harness.results.collect import collect
 from harness.results.record import Record, read_record, write_record
 from harness.spec.root import find_root
+from tests.folder_contents import read_files
 
 LOGS = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("logs.py"))))
 ANOTHER = "epoch 3 loss 0.4\n"
@@ -402,10 +403,6 @@ def test_a_command_that_is_not_there_is_refused(run: Any, capsys: Any, tmp_path:
     assert not list(tmp_path.iterdir())
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize(
@@ -418,7 +415,7 @@ def test_a_signal_while_the_record_is_written_leaves_nothing_half_written(
     words = (sys.executable, "-c", f"print({LOGS.whole(LOGS.BNS)!r})")
     if before:
         assert run(*words) == 0
-    old, act = content(tmp_path / "runs"), pkgutil.resolve_name(moment)
+    old, act = read_files(tmp_path / "runs"), pkgutil.resolve_name(moment)
 
     def signalled(*given: Any, **more: Any) -> Any:
         os.kill(os.getpid(), number)
@@ -436,5 +433,5 @@ def test_a_signal_while_the_record_is_written_leaves_nothing_half_written(
     log = max((tmp_path / "external").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     assert f"harness external read {log} --format bns-gcn" in said
     assert said.endswith("harness: interrupted\n") == (number == signal.SIGINT)
-    assert content(tmp_path / "runs") == old
+    assert read_files(tmp_path / "runs") == old
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

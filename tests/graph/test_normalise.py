@@ -11,7 +11,7 @@ from torch_geometric.utils import coalesce, remove_self_loops, to_undirected
 
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
-from harness.kernels.csr import to_scipy
+from tests.dense import to_dense
 
 
 @st.composite
@@ -22,10 +22,6 @@ def raw_graphs(draw):
     pairs = draw(st.lists(st.tuples(vertex, vertex), max_size=40))
     ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return RawGraph(n, ends[:, 0].copy(), ends[:, 1].copy())
-
-
-def dense(A):
-    return to_scipy(A).toarray()
 
 
 @given(raw_graphs(), st.booleans())
@@ -39,7 +35,7 @@ def test_equals_pyg(raw, directed):
     expected[target, source] = weight
     A, _ = normalise_adjacency(raw, directed)
     assert A.nnz == len(weight)
-    np.testing.assert_allclose(dense(A), expected, rtol=1e-15)
+    np.testing.assert_allclose(to_dense(A), expected, rtol=1e-15)
 
 
 @given(raw_graphs(), st.booleans())
@@ -51,7 +47,7 @@ def test_equals_the_matrix_formula(raw, directed):
     with_loops = np.where(np.eye(raw.n, dtype=bool), 1.0, pattern)
     scale = np.diag(with_loops.sum(axis=1) ** -0.5)
     A, _ = normalise_adjacency(raw, directed)
-    np.testing.assert_allclose(dense(A), scale @ with_loops @ scale, rtol=1e-14)
+    np.testing.assert_allclose(to_dense(A), scale @ with_loops @ scale, rtol=1e-14)
 
 
 @given(raw_graphs(), st.booleans())
@@ -71,14 +67,14 @@ def test_the_directed_path_of_three_tells_rows_from_columns():
     """The graph 0 -> 1 -> 2: row 1 has vertex 0, row 2 has vertex 1; in-degrees with the loop are 1, 2, 2."""
     A, _ = normalise_adjacency(RawGraph(3, np.array([0, 1]), np.array([1, 2])), directed=True)
     expected = [[1.0, 0.0, 0.0], [0.5**0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
-    np.testing.assert_allclose(dense(A), expected, rtol=1e-15)
+    np.testing.assert_allclose(to_dense(A), expected, rtol=1e-15)
 
 
 @pytest.mark.parametrize("directed", [False, True])
 def test_a_symmetric_graph_has_a_symmetric_matrix_to_the_bit(directed):
     ends = np.random.default_rng(0).integers(0, 50, (2, 200))
     raw = RawGraph(50, np.concatenate(ends), np.concatenate(ends[::-1]))
-    A = dense(normalise_adjacency(raw, directed)[0])
+    A = to_dense(normalise_adjacency(raw, directed)[0])
     np.testing.assert_array_equal(A, A.T)
 
 

@@ -7,13 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.kernels import Csr, to_scipy
+from harness.kernels import Csr
 from harness.kernels.csr import index_dtype
 from harness.kernels.parts import Placement, assemble, extract_block, hstack
-
-
-def dense(A: Csr) -> torch.Tensor:
-    return torch.from_numpy(to_scipy(A).toarray())
+from tests.dense import to_dense
 
 
 def cut(size: int, at: set[int]) -> list[range]:
@@ -49,8 +46,8 @@ def test_windows_of_a_larger_matrix_equal_its_blocks(A: Csr, data: st.DataObject
     window = Placement(A, range(low, high), range(start, stop), top, left)
     wide = assemble([window], (A.rows + 5, A.cols + 5))
     expected = torch.zeros(wide.shape, dtype=A.val.dtype)
-    expected[top : top + high - low, left : left + stop - start] = dense(A)[low:high, start:stop]
-    assert torch.equal(dense(wide), expected)
+    expected[top : top + high - low, left : left + stop - start] = to_dense(A)[low:high, start:stop]
+    assert torch.equal(to_dense(wide), expected)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0), (3, 4)])

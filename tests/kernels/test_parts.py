@@ -22,10 +22,7 @@ from harness.kernels.parts import (
     split_diagonal,
     vstack,
 )
-
-
-def dense(A: Csr) -> torch.Tensor:
-    return torch.from_numpy(to_scipy(A).toarray())
+from tests.dense import to_dense
 
 
 def ascending(A: Csr) -> bool:
@@ -39,7 +36,7 @@ def test_selected_rows_equal_dense(A, rows):
     assert (B.rowptr.dtype, B.col.dtype) == (A.rowptr.dtype, A.col.dtype)
     assert B.shape == (len(rows), A.cols)
     assert ascending(B)
-    assert torch.equal(dense(B), dense(A)[rows])
+    assert torch.equal(to_dense(B), to_dense(A)[rows])
 
 
 @given(st.from_type(Csr), st.data())
@@ -101,7 +98,7 @@ def _on_nothing(A):
 
 def structure(A: Csr) -> torch.Tensor:
     """Return a dense mask of the entries, including explicit zeros."""
-    return dense(A._replace(val=torch.ones_like(A.val)))
+    return to_dense(A._replace(val=torch.ones_like(A.val)))
 
 
 @given(A=...)
@@ -114,7 +111,7 @@ def test_nonempty_rows_and_columns_have_an_entry(A: Csr) -> None:
 @given(A=...)
 def test_dropping_empty_columns_keeps_all_others(A: Csr) -> None:
     B = drop_empty_columns(A)
-    assert torch.equal(dense(B), dense(A)[:, nonempty_columns(A)])
+    assert torch.equal(to_dense(B), to_dense(A)[:, nonempty_columns(A)])
 
 
 @pytest.mark.parametrize(
@@ -143,8 +140,8 @@ def test_meta_tensors_have_as_many_nonempty_columns_as_random_entries(
 
 @given(A=..., offset=st.integers(-12, 12))
 def test_split_diagonal_and_rest_add_up_to_the_matrix(A: Csr, offset: int) -> None:
-    whole, (without, values) = dense(A), split_diagonal(A, offset)
-    rest = dense(without)
+    whole, (without, values) = to_dense(A), split_diagonal(A, offset)
+    rest = to_dense(without)
     row, col = torch.arange(A.rows)[:, None], torch.arange(A.cols)[None]
     on = row + offset == col
     assert torch.equal(rest, whole.masked_fill(on, 0))

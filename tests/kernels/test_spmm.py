@@ -9,8 +9,9 @@ from torch.autograd import gradcheck
 from torch.library import opcheck
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness.kernels.csr import Csr, from_coo, to_scipy, transpose
+from harness.kernels.csr import Csr, from_coo, transpose
 from harness.kernels.spmm import CACHED_PRODUCTS, aggregate, cache_for_products, multiply_library, spmm
+from tests.dense import to_dense
 
 DIRECTED = from_coo(
     torch.tensor([0, 0, 2, 3, 3]),
@@ -21,17 +22,13 @@ DIRECTED = from_coo(
 """Rectangular and with an empty row, so that using A instead of A^T would be detected."""
 
 
-def dense(A: Csr) -> torch.Tensor:
-    return torch.from_numpy(to_scipy(A).toarray())
-
-
 @given(st.from_type(Csr), st.integers(0, 4))
 def test_products_equal_dense(A, features):
     H = torch.arange(A.cols * features, dtype=torch.float64).reshape(A.cols, features) - 7
     Z = torch.ones(A.rows, features, dtype=torch.float64)
-    assert torch.equal(spmm(A, H), dense(A) @ H)
+    assert torch.equal(spmm(A, H), to_dense(A) @ H)
     assert spmm(A, H, add_to=Z) is Z
-    assert torch.equal(Z, dense(A) @ H + 1)
+    assert torch.equal(Z, to_dense(A) @ H + 1)
 
 
 @given(st.from_type(Csr), st.integers(0, 4))
@@ -39,7 +36,7 @@ def test_gradient_equals_dense(A, features):
     H = torch.ones(A.cols, features, dtype=torch.float64, requires_grad=True)
     dZ = torch.arange(A.rows * features, dtype=torch.float64).reshape(A.rows, features) - 7
     aggregate(A, transpose(A), H).backward(dZ)
-    assert torch.equal(H.grad, dense(A).T @ dZ)
+    assert torch.equal(H.grad, to_dense(A).T @ dZ)
 
 
 def test_gradient_passes_gradcheck():
@@ -50,7 +47,7 @@ def test_gradient_passes_gradcheck():
 def test_backward_accepts_expanded_gradients():
     H = torch.ones(5, 3, dtype=torch.float64, requires_grad=True)
     aggregate(DIRECTED, transpose(DIRECTED), H).sum().backward()
-    assert torch.equal(H.grad, dense(DIRECTED).T @ torch.ones(4, 3, dtype=torch.float64))
+    assert torch.equal(H.grad, to_dense(DIRECTED).T @ torch.ones(4, 3, dtype=torch.float64))
 
 
 def test_transpose_is_not_needed_without_input_gradient():
@@ -132,9 +129,9 @@ def test_cached_library_tensor_is_built_once_and_freed_with_the_matrix() -> None
     assert multiply_library(A, H, None).equal(2 * whole)
     assert multiply_library(A._replace(val=A.val * 3), H, None).equal(6 * whole)
     fewer = A._replace(rowptr=torch.tensor([0, 0, 2, 3, 5]))
-    assert multiply_library(fewer, H, None).equal(dense(fewer) @ H)
+    assert multiply_library(fewer, H, None).equal(to_dense(fewer) @ H)
     turned = A._replace(col=4 - A.col)
-    assert multiply_library(turned, H, None).equal(dense(turned) @ H)
+    assert multiply_library(turned, H, None).equal(to_dense(turned) @ H)
     assert CACHED_PRODUCTS[A.rowptr] is kept
     assert kept.tensor is tensor
     assert len(CACHED_PRODUCTS) == entries + 1

@@ -16,7 +16,7 @@ from harness.launch.launch import launch
 from harness.launch.time_limits import TimeLimits
 from harness.results.record import read_record
 from harness.spec.spec import Spec, canonical_json
-from tests.alive import alive
+from tests.processes import find_processes, wait_until
 
 ROOT = Path(__file__).parents[2]
 FAULTY = f"{Path(__file__).parent / 'faulty.py'}:Faulty"
@@ -55,7 +55,7 @@ def launched(
     begun = time.monotonic()
     folder = launch(asked, ROOT, runs, lambda _: None, short_limits, fork_server)
     assert time.monotonic() - begun < 60, "the launcher waited for a rank that had failed"
-    assert alive(tmp_path) == [], "a rank outlived its run"
+    assert find_processes(tmp_path) == [], "a rank outlived its run"
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert [path.name for path in runs.iterdir()] == [folder.name]
     record = read_record(folder).record
@@ -165,10 +165,10 @@ def test_ranks_die_with_their_launcher_and_the_next_launch_cleans_up(
     launcher = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
     )
-    wait_until(lambda: len(alive(runs.parent)) == 3)  # the launcher and its ranks
+    wait_until(lambda: len(find_processes(runs.parent)) == 3)  # the launcher and its ranks
     launcher.send_signal(how)
     launcher.wait(timeout=30)
-    wait_until(lambda: alive(runs.parent) == [])
+    wait_until(lambda: find_processes(runs.parent) == [])
     left = [path.name for path in runs.parent.iterdir() if path.name != "runs"]
     assert bool(left) == (how is signal.SIGKILL), "only a killed launcher leaves its scratch folder"
     assert not [path for path in runs.iterdir() if path.suffix != ".lock"], (
@@ -179,10 +179,3 @@ def test_ranks_die_with_their_launcher_and_the_next_launch_cleans_up(
     folder = launch(asked, ROOT, runs, lambda _: None, short_limits, fork_server)
     assert [path.name for path in runs.parent.iterdir()] == ["runs"]
     assert [path.name for path in runs.iterdir()] == [folder.name]
-
-
-def wait_until(holds: Any, patience: float = 60) -> None:
-    deadline = time.monotonic() + patience
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from harness.launch.node_task import LEADER_GONE, find_devices
-from tests.alive import alive
 from tests.launch.test_fork_server import QUICK, settings
+from tests.processes import find_processes, wait_until
 from tests.python_path import with_python_path
-from tests.slurm.project import wait_until
 
 RANK = """
     import json, os, signal, sys, time
@@ -140,7 +139,7 @@ def test_tasks_exit_when_the_first_rank_fails(tmp_path: Path) -> None:
     node.told()
     node.go(0, 5)
     assert node.codes() == [5, LEADER_GONE, LEADER_GONE]
-    wait_until(lambda: not alive(tmp_path))
+    wait_until(lambda: not find_processes(tmp_path))
 
 
 def test_a_rank_dies_with_its_task(tmp_path: Path) -> None:
@@ -163,7 +162,7 @@ def test_ranks_end_with_the_process_that_made_their_container(
         assert [task.poll() for task in node.tasks] == [None, None]
         podman.kill()
     assert node.codes() == [LEADER_GONE, LEADER_GONE]
-    wait_until(lambda: not alive(tmp_path))
+    wait_until(lambda: not find_processes(tmp_path))
 
 
 def test_task_with_other_settings_runs_its_rank_itself(tmp_path: Path) -> None:

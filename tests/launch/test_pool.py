@@ -24,6 +24,7 @@ from harness.files import owner_tag
 from harness.launch.time_limits import StartLimits
 from harness.launch.worker_pool import Pool, RankError
 from harness.ledger import AxisName, Ledger, TensorName
+from tests.processes import is_alive
 from tests.python_path import CHECKOUT, with_python_path
 
 P, COUNT = AxisName.P, TensorName.COUNT
@@ -52,14 +53,6 @@ def check_next_job(pool: Pool, world: int = 3) -> list[int]:
     results = pool.run(world, add_up, Parcel(2))
     assert [parcel for _, parcel, _ in results] == [Parcel(world * (world + 1))] * world
     return [pid for pid, _, _ in results]
-
-
-def gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] == "Z"
 
 
 def test_results_come_in_rank_order_from_processes_that_stay(pool: Pool) -> None:
@@ -224,16 +217,16 @@ def abandoned(tmp_path: Path) -> Iterator[list[int]]:
     finally:
         parent.kill()
         for pid in pids:
-            if not gone(pid):
+            if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
 
 
 def test_no_rank_outlives_its_parent(abandoned: list[int]) -> None:
     assert len(abandoned) == 2
     deadline = time.monotonic() + 20
-    while not all(map(gone, abandoned)) and time.monotonic() < deadline:
+    while any(map(is_alive, abandoned)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert all(map(gone, abandoned))
+    assert not any(map(is_alive, abandoned))
 
 
 def test_pool_removes_its_folder_and_those_of_dead_pools(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from harness.launch.fork_server import Child, ForkServer
 from harness.launch.launch import launch
 from harness.launch.time_limits import TimeLimits
 from harness.results.record import read_record
-from tests.alive import alive
+from tests.processes import find_processes
 
 ROOT = Path(__file__).parents[2]
 RANKS = 3
@@ -118,4 +118,4 @@ def test_stopped_and_continued_runs_succeed_and_a_final_stop_is_named(runs: int,
     with Watched() as server:
         for number in range(runs):
             run(server, tmp_path, number, for_good=number % FOR_GOOD == 3)
-            assert alive(tmp_path) == [], "a rank outlived its run"
+            assert find_processes(tmp_path) == [], "a rank outlived its run"

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.cli import main
+from tests.doors.test_thrown import nested
 
 WRONG: list[Any] = [
     *(None, True, -1, 0, 2**40, 2**63, -(10**30), 10**400, 1.5, -0.5, 1e308, float("nan"), float("inf")),
@@ -22,13 +23,6 @@ WRONG: list[Any] = [
     *([], {}, [[]], {"a": {"b": 1}}, [1, "a", None], {"": ""}, {"run_id": "another"}),
 ]
 """Values of every kind; a deep one is made where it is used."""
-
-
-def nested(depth: int) -> Any:
-    found: Any = 1
-    for _ in range(depth):
-        found = [found]
-    return found
 
 
 def places(document: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

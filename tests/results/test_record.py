@@ -17,6 +17,7 @@ from harness.errors import RunError, UserError
 from harness.results import record
 from harness.results.record import read_record, write_record
 from harness.results.schema import RUN_TABLES
+from tests.folder_contents import read_files
 
 FILES = sorted([*(f"{name}.parquet" for name in RUN_TABLES), "record.json", "spec.json"])
 
@@ -24,11 +25,6 @@ FILES = sorted([*(f"{name}.parquet" for name in RUN_TABLES), "record.json", "spe
 @pytest.fixture
 def spec(synthetic: SimpleNamespace) -> Any:
     return synthetic.make_spec("cagnet-1d", "tiny", {"p": 2})
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file under a folder, hidden ones too."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_what_was_written_is_read_back(synthetic: SimpleNamespace, spec: Any, tmp_path: Path) -> None:
@@ -75,7 +71,7 @@ def test_a_write_that_breaks_off_leaves_what_was_there(
     """The disk is full at the n-th file, or (last step) when the whole folder is to be put in its place."""
     if before:
         synthetic.write_failed(tmp_path, spec, "failed", "Exit", "first")
-    there, done = contents(tmp_path), []
+    there, done = read_files(tmp_path), []
 
     def full(path: Path, data: bytes) -> None:
         done.append(path)
@@ -100,7 +96,7 @@ def test_a_write_that_breaks_off_leaves_what_was_there(
     monkeypatch.setattr(Path, "rename", stuck)
     with pytest.raises(RunError, match=r"could not be written.*Free some space"):
         synthetic.write_ok(tmp_path, spec, 1.0)
-    assert contents(tmp_path) == there
+    assert read_files(tmp_path) == there
 
 
 @pytest.fixture
@@ -121,7 +117,7 @@ def test_a_refusal_of_the_kernel_is_explained(
         synthetic.write_ok(tmp_path, spec, 1.0)
     assert "MiB are free" in str(told.value)
     assert "\n" not in str(told.value)
-    assert contents(tmp_path) == {}
+    assert read_files(tmp_path) == {}
 
 
 def test_a_forbidden_folder_is_refused(synthetic: SimpleNamespace, spec: Any, forbidden: Path) -> None:
@@ -213,7 +209,7 @@ def test_files_that_belong_together_change_together(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(files, "write_synced", full)
     with pytest.raises(RunError):
         files.replace_files(dict.fromkeys(both, b"new"))
-    assert contents(tmp_path) == {"a": b"old", "b": b"old"}
+    assert read_files(tmp_path) == {"a": b"old", "b": b"old"}
 
 
 def test_files_have_the_rights_that_the_user_gives(

@@ -3,7 +3,7 @@
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator
-from itertools import accumulate, combinations, pairwise, permutations
+from itertools import accumulate, combinations, permutations
 from math import comb
 
 import numpy as np
@@ -17,6 +17,7 @@ from harness.check.case import make_check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.random import Purpose, random_bits
 from harness.strategies.sampling.matrices import batch_keys, draw_masses, draw_rows, one_batch, stack_batches
+from tests.dense import list_rows
 
 LIKELY = 1e-6
 TIMES = 6000
@@ -50,19 +51,14 @@ def one_row(masses: list[int]) -> Csr:
     return from_coo(torch.zeros_like(place), place, torch.tensor(masses), (1, max(len(masses), 1)))
 
 
-def rows_of(A: Csr) -> list[dict[int, float]]:
-    bounds = A.rowptr.tolist()
-    return [dict(zip(A.col[a:b].tolist(), A.val[a:b].tolist(), strict=True)) for a, b in pairwise(bounds)]
-
-
 @given(st.lists(st.lists(st.integers(0, 96), max_size=40), max_size=4), st.integers(1, 9), st.integers(0, 99))
 def test_drawn_entries_equal_the_definition(batches: list[list[int]], fanout: int, seed: int) -> None:
     """This holds for any vertices, also repeated ones, in any number of batches, also empty ones."""
     A = make_check_graph(97).A
     stack = stack_batches([torch.tensor(batch, dtype=torch.int64) for batch in batches])
     seeds = [(seed, number) for number in range(len(batches))]
-    drawn = rows_of(draw_rows(A, stack, fanout, batch_keys(seeds)))
-    whole = rows_of(A)
+    drawn = list_rows(draw_rows(A, stack, fanout, batch_keys(seeds)))
+    whole = list_rows(A)
     named = [(at, vertex) for at, batch in zip(seeds, batches, strict=True) for vertex in batch]
     for (at, vertex), row in zip(named, drawn, strict=True):
         entries = list(whole[vertex].items())
@@ -90,7 +86,7 @@ def test_draws_by_mass_equal_the_definition(
     row, col, mass = torch.tensor(place, dtype=torch.int64).reshape(-1, 3).T
     P = from_coo(row, col, mass, (len(rows), 12))
     keys = batch_keys([(seed, number) for number in range(len(rows))])
-    drawn = rows_of(draw_masses(P, times, keys, replacement=replacement))
+    drawn = list_rows(draw_masses(P, times, keys, replacement=replacement))
     for number, (masses, found) in enumerate(zip(rows, drawn, strict=True)):
         if not masses or (len(masses) <= times and not replacement):
             assert found == dict.fromkeys(range(len(masses)), 1.0)
@@ -119,7 +115,7 @@ def drawn_sets(size: int, *, replacement: bool) -> Counter[tuple[int, ...]]:
     P = one_row(MASSES)
     many = Csr(torch.arange(TIMES + 1) * len(MASSES), P.col.repeat(TIMES), P.val.repeat(TIMES), len(MASSES))
     keys = batch_keys([(8, step) for step in range(TIMES)])
-    return Counter(tuple(row) for row in rows_of(draw_masses(many, size, keys, replacement=replacement)))
+    return Counter(tuple(row) for row in list_rows(draw_masses(many, size, keys, replacement=replacement)))
 
 
 def test_first_draws_have_probability_proportional_to_mass() -> None:
@@ -163,10 +159,10 @@ def test_sampled_products_are_unbiased() -> None:
 
 def test_draws_of_a_row_do_not_depend_on_other_rows() -> None:
     A = make_check_graph(97).A
-    whole = rows_of(draw_rows(A, one_batch(range(97)), 3, batch_keys([(1, 2)])))
+    whole = list_rows(draw_rows(A, one_batch(range(97)), 3, batch_keys([(1, 2)])))
     some = torch.tensor([50, 3, 96, 3])
     stack = stack_batches([torch.arange(5), some])
-    assert rows_of(draw_rows(A, stack, 3, batch_keys([(1, 1), (1, 2)])))[5:] == [
+    assert list_rows(draw_rows(A, stack, 3, batch_keys([(1, 1), (1, 2)])))[5:] == [
         whole[v] for v in some.tolist()
     ]
 
@@ -178,4 +174,4 @@ def test_draws_depend_on_the_vertex_and_not_on_its_local_row() -> None:
     mine = Csr(A.rowptr[40:61] - A.rowptr[40], A.col[A.rowptr[40] :], A.val[A.rowptr[40] :], 97)
     own, keys = stack_batches([here]), batch_keys([(1, 2)])
     found = draw_rows(mine, stack_batches([here - 40]), 3, keys, own)
-    assert rows_of(found) == rows_of(draw_rows(A, own, 3, keys))
+    assert list_rows(found) == list_rows(draw_rows(A, own, 3, keys))

@@ -1,7 +1,7 @@
 """Sampled neighbours: all sets are equally likely, ranks draw the same, and products are unbiased."""
 
 from collections import Counter
-from itertools import combinations, pairwise
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from harness.check.case import make_check_graph
-from harness.kernels import Csr, from_coo, to_scipy
+from harness.kernels import from_coo, to_scipy
 from harness.kernels.parts import select_rows
 from harness.kernels.random import Purpose, random_bits
 from harness.strategies.sampling.sampler import sample_neighbours
+from tests.dense import list_rows
 
 LIKELY = 1e-6
 
@@ -31,20 +32,15 @@ def floyd(seed: tuple[int, ...], vertex: int, of: int, drawn: int) -> set[int]:
     return chosen
 
 
-def rows_of(A: Csr) -> list[dict[int, float]]:
-    bounds = A.rowptr.tolist()
-    return [dict(zip(A.col[a:b].tolist(), A.val[a:b].tolist(), strict=True)) for a, b in pairwise(bounds)]
-
-
 @pytest.mark.parametrize("loops", [False, True])
 @given(fanout=st.integers(1, 9), seed=st.integers(0, 99), size=st.integers(0, 40))
 def test_sampled_neighbours_equal_the_definition(loops: bool, fanout: int, seed: int, size: int) -> None:
     A = make_check_graph(97).A
     rows = torch.randperm(97, generator=torch.Generator().manual_seed(size))[:size]
-    drawn = rows_of(sample_neighbours(A, rows, rows, fanout, (seed, 1), loops=loops))
+    drawn = list_rows(sample_neighbours(A, rows, rows, fanout, (seed, 1), loops=loops))
     assert len(drawn) == size
     for vertex, row in zip(rows.tolist(), drawn, strict=True):
-        (whole,) = rows_of(select_rows(A, torch.tensor([vertex])))
+        (whole,) = list_rows(select_rows(A, torch.tensor([vertex])))
         loop = {vertex: whole[vertex]} if loops and vertex in whole else {}
         others = [col for col in whole if col not in loop]
         places = floyd((seed, 1), vertex, len(others), fanout) if fanout < len(others) else range(len(others))
@@ -85,5 +81,5 @@ def test_sampled_products_are_unbiased() -> None:
 def test_neighbours_of_a_row_do_not_depend_on_other_rows() -> None:
     A = make_check_graph(97).A
     all_rows, some = torch.arange(97), torch.tensor([50, 3, 96])
-    whole = rows_of(sample_neighbours(A, all_rows, all_rows, 3, (1, 2)))
-    assert rows_of(sample_neighbours(A, some, some, 3, (1, 2))) == [whole[row] for row in some.tolist()]
+    whole = list_rows(sample_neighbours(A, all_rows, all_rows, 3, (1, 2)))
+    assert list_rows(sample_neighbours(A, some, some, 3, (1, 2))) == [whole[row] for row in some.tolist()]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.alive import alive
+from tests.processes import find_processes
 from tests.slurm.project import CARD, ROOT, Cluster, Project, wait_until
 
 WANTED = "HARNESS_SLURM_TEST"
@@ -53,4 +53,4 @@ def project(cluster: Cluster, tmp_path: Path) -> Iterator[Project]:
     # Slurm drains a node that was to start a job which it had.
     for node in cluster.call("sinfo", "-h", "-N", "-t", "drain", "-p", "wide", "-o", "%N").split():
         cluster.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
-    wait_until(lambda: not alive(tmp_path))
+    wait_until(lambda: not find_processes(tmp_path))

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from tests import processes
+from tests.processes import Found
 from tests.slurm.cluster import node as node_command
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +32,11 @@ CARD = {
     },
 }
 QUICK = ["--profile", "slurm", "--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "5"]
+
+
+def wait_until(condition: Callable[[], Found], seconds: float = 600) -> Found:
+    """Wait like `tests.processes.wait_until`, but as long as a Slurm may take."""
+    return processes.wait_until(condition, seconds)
 
 
 @dataclass(frozen=True)
@@ -137,12 +143,3 @@ class Project:
     def records(self) -> dict[str, dict[str, Any]]:
         found = self.folder.glob("results/runs/[!.]*/record.json")
         return {path.parent.name: json.loads(path.read_text()) for path in found}
-
-
-def wait_until(holds: Callable[[], Any], seconds: float = 600) -> Any:
-    """What holds at last."""
-    deadline = time.monotonic() + seconds
-    while not (held := holds()):
-        assert time.monotonic() < deadline, "it did not come so far in time"
-        time.sleep(0.1)
-    return held

@@ -19,6 +19,7 @@ from harness.store.catalog import load_card
 from harness.store.datasets import build_store, locate_store
 from harness.store.reader import Store
 from harness.store.staging import StagingFolder
+from tests.folder_contents import read_files
 
 ROOT = Path(__file__).parents[2]
 GRAPH = {"source": {"kind": "sbm", "n": 6000, "mean_degree": 12, "homophily": 0.7}}
@@ -30,10 +31,6 @@ CHOICES = {
     "in parts of METIS": (True, DatasetChoice(name="graph", partition="metis", parts=4)),
 }
 LITTLE = BuildResources(memory=1 << 24, workers=2)
-
-
-def content(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def shares(jobs):
@@ -58,7 +55,7 @@ def undisturbed(root, choice, monkeypatch, tmp_path):
     if key not in BYTES:
         with monkeypatch.context() as elsewhere:
             elsewhere.setenv("HARNESS_DATASETS", str(tmp_path / "undisturbed"))
-            BYTES[key] = content(build_store(root, choice))
+            BYTES[key] = read_files(build_store(root, choice))
     return BYTES[key]
 
 
@@ -69,7 +66,7 @@ def test_the_bytes_do_not_depend_on_the_jobs(root, choice, undisturbed, jobs):
         mine = [each for each in given if each.step == step]
         for each in reversed(mine):
             assert not build_store(root, choice, resources=LITTLE, job=each).exists()
-    assert content(build_store(root, choice, resources=LITTLE)) == undisturbed
+    assert read_files(build_store(root, choice, resources=LITTLE)) == undisturbed
     assert [path.name for path in (root / "datasets" / "store").iterdir()] == [
         locate_store(root, load_card(root, "graph"), choice).name
     ]
@@ -85,7 +82,7 @@ def test_jobs_do_what_an_ordinary_build_then_need_not(root, choice, undisturbed,
         "save_attributes",
         lambda self, name, **told: made.append(name) or original(self, name, **told),
     )
-    assert content(build_store(root, choice, resources=LITTLE)) == undisturbed
+    assert read_files(build_store(root, choice, resources=LITTLE)) == undisturbed
     told = {"adjacency-0", "adjacency-1"} | {
         f"{name}/{order}.npy" for name in ("labels", "split", "degrees") for order in (0, 1)
     }
@@ -100,13 +97,13 @@ def test_the_first_step_makes_the_order_for_all_others(root, choice, undisturbed
     )
     for each in shares(2):
         build_store(root, choice, resources=LITTLE, job=each)
-    assert content(build_store(root, choice, resources=LITTLE)) == undisturbed
+    assert read_files(build_store(root, choice, resources=LITTLE)) == undisturbed
 
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
 def test_a_lost_share_is_made_good_by_the_ordinary_build(root, choice, undisturbed):
     build_store(root, choice, resources=LITTLE, job=BuildJob("scatter", 1, 3))
-    assert content(build_store(root, choice, resources=LITTLE)) == undisturbed
+    assert read_files(build_store(root, choice, resources=LITTLE)) == undisturbed
 
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
@@ -125,7 +122,7 @@ def test_where_there_is_a_store_a_share_is_nothing_to_do(root, choice, undisturb
     folder = build_store(root, choice)
     for each in shares(2):
         assert build_store(root, choice, job=each) == folder
-    assert content(folder) == undisturbed
+    assert read_files(folder) == undisturbed
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
@@ -142,7 +139,7 @@ def test_a_store_that_others_finish_meanwhile_leaves_no_work_behind(root, choice
 
     monkeypatch.setattr(module, "write_job_share", overtaken)
     folder = build_store(root, choice, job=BuildJob("settle", 0, 1))
-    assert content(folder) == undisturbed
+    assert read_files(folder) == undisturbed
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
@@ -180,7 +177,7 @@ def test_jobs_at_once_and_one_builder_beside_them(root, choice, undisturbed):
     late = [start(root, choice, BuildJob("settle", number, 2)) for number in (0, 1)]
     ended([early, *late])
     folder = build_store(root, choice, resources=LITTLE)
-    assert content(folder) == undisturbed
+    assert read_files(folder) == undisturbed
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
@@ -203,7 +200,7 @@ def test_killed_jobs_go_on_where_they_were(root, choice, undisturbed, rounds):
             process.communicate()
         build_store(root, choice, resources=LITTLE, job=each)
     folder = build_store(root, choice, resources=LITTLE)
-    assert content(folder) == undisturbed
+    assert read_files(folder) == undisturbed
     Store(folder).verify()
     assert killed
 
@@ -222,7 +219,7 @@ def test_jobs_with_other_means_are_refused_while_others_are_at_it(root, choice, 
     with monkeypatch.context() as once:
         once.setattr(writer, "_run_job", meanwhile)
         build_store(root, choice, resources=LITTLE, job=BuildJob("scatter", 0, 2))
-    assert content(build_store(root, choice, resources=BuildResources(memory=64 << 20))) == undisturbed
+    assert read_files(build_store(root, choice, resources=BuildResources(memory=64 << 20))) == undisturbed
 
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
@@ -237,7 +234,7 @@ def test_without_locks_a_share_is_refused_and_a_build_leaves_nothing_behind(
         build_store(root, choice, resources=LITTLE, job=BuildJob("scatter", 0, 2))
     stores = root / "datasets" / "store"
     assert list(stores.iterdir()) == []
-    assert content(build_store(root, choice, resources=LITTLE)) == undisturbed
+    assert read_files(build_store(root, choice, resources=LITTLE)) == undisturbed
     assert [path.name for path in stores.iterdir()] == [
         locate_store(root, load_card(root, "graph"), choice).name
     ]

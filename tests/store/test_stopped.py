@@ -17,6 +17,7 @@ from harness.store.datasets import build_store
 from harness.store.manifest import MANIFEST_FILE
 from harness.store.reader import Store
 from harness.store.staging import StagingFolder
+from tests.folder_contents import read_files
 
 ROOT = Path(__file__).parents[2]
 GRAPH = {"source": {"kind": "sbm", "n": 6000, "mean_degree": 12, "homophily": 0.7}, "directed": True}
@@ -26,10 +27,6 @@ LITTLE = BuildResources(memory=1 << 20, workers=3)
 
 class Stopped(BaseException):
     """What no builder catches."""
-
-
-def content(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 BYTES: dict[str, bytes] = {}
@@ -42,7 +39,7 @@ def undisturbed(root, write_card, monkeypatch, tmp_path):
     if not BYTES:
         with monkeypatch.context() as elsewhere:
             elsewhere.setenv("HARNESS_DATASETS", str(tmp_path / "undisturbed"))
-            BYTES.update(content(build_store(root, CHOICE, resources=BuildResources(workers=1))))
+            BYTES.update(read_files(build_store(root, CHOICE, resources=BuildResources(workers=1))))
     return BYTES
 
 
@@ -52,7 +49,7 @@ def undisturbed(root, write_card, monkeypatch, tmp_path):
     ids=["little", "least", "five workers"],
 )
 def test_memory_and_workers_change_no_byte(root, undisturbed, resources):
-    assert content(build_store(root, CHOICE, resources=resources)) == undisturbed
+    assert read_files(build_store(root, CHOICE, resources=resources)) == undisturbed
 
 
 def test_a_build_stopped_at_any_step_is_gone_on_with(root, undisturbed, monkeypatch):
@@ -76,7 +73,7 @@ def test_a_build_stopped_at_any_step_is_gone_on_with(root, undisturbed, monkeypa
         except Stopped:
             continue
     assert rounds > 5
-    assert content(folder) == undisturbed
+    assert read_files(folder) == undisturbed
     assert len(made) == len(set(made)), "what was whole was not made again"
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
@@ -93,7 +90,7 @@ def test_other_settings_begin_anew(root, undisturbed, monkeypatch):
     monkeypatch.setattr(StagingFolder, "save_attributes", save_attributes)
     with pytest.raises(Stopped):
         build_store(root, CHOICE, side=3, resources=LITTLE)
-    assert content(build_store(root, CHOICE, resources=LITTLE)) == undisturbed
+    assert read_files(build_store(root, CHOICE, resources=LITTLE)) == undisturbed
 
 
 def test_a_graph_that_is_refused_leaves_nothing(root, write_card):
@@ -131,7 +128,7 @@ def test_a_build_killed_at_random_is_gone_on_with(root, undisturbed, rounds):
         process.wait()
     assert killed
     folder = build_store(root, CHOICE, resources=BuildResources(memory=1 << 20, workers=2))
-    assert content(folder) == undisturbed
+    assert read_files(folder) == undisturbed
     Store(folder).verify()
     assert (folder / MANIFEST_FILE).is_file()
 
@@ -140,5 +137,5 @@ def test_two_builders_make_one_store(root, undisturbed):
     others = [start_build(root) for _ in range(2)]
     folder = build_store(root, CHOICE)
     assert [other.wait() for other in others] == [0, 0]
-    assert content(folder) == undisturbed
+    assert read_files(folder) == undisturbed
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]

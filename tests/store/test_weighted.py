@@ -20,7 +20,6 @@ from harness.errors import UserError
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.graph.order import make_orders
-from harness.kernels.csr import to_scipy
 from harness.registry import load_strategy
 from harness.sources.stream import stream_graph
 from harness.spec.dataset import DatasetChoice
@@ -32,6 +31,7 @@ from harness.store.memory_store import MemoryStore
 from harness.store.reader import Store
 from harness.store.writer import StorePlan, write_store
 from harness.strategy import admit, facts_of
+from tests.dense import to_dense
 
 N, M = 40, 170
 
@@ -68,16 +68,12 @@ def expected(pairs, weight, kind, directed, n=N):
     return dense.index_put((target, source), value, accumulate=True).numpy()
 
 
-def dense(A):
-    return to_scipy(A).toarray()
-
-
 @pytest.mark.parametrize("kind", ["normalised", "raw"])
 @pytest.mark.parametrize("directed", [False, True])
 def test_a_graph_in_memory_is_that_of_scipy_and_pyg(kind, directed):
     pairs, weight = edges_of(negative=kind == "raw")
     A, counts = normalise_adjacency(RawGraph(N, *pairs.T, weight=weight), directed, kind)
-    np.testing.assert_allclose(dense(A), expected(pairs, weight, kind, directed), rtol=1e-14, atol=1e-300)
+    np.testing.assert_allclose(to_dense(A), expected(pairs, weight, kind, directed), rtol=1e-14, atol=1e-300)
     assert A.nnz == counts.nnz_adj
     assert counts.stored == len(pairs)
 
@@ -104,15 +100,15 @@ def test_a_store_serves_it_in_every_order(tmp_path, make_card, kind, directed, p
     everyone = range(N)
     for order, (rows, cols) in enumerate([(p, q), (q, p)]):
         found = store.adjacency(everyone, everyone, order)
-        np.testing.assert_allclose(dense(found), whole[rows][:, cols], rtol=1e-14, atol=1e-300)
+        np.testing.assert_allclose(to_dense(found), whole[rows][:, cols], rtol=1e-14, atol=1e-300)
         part = store.adjacency(range(7, 31), range(2, 29), order)
-        np.testing.assert_array_equal(dense(part), dense(found)[7:31, 2:29])
+        np.testing.assert_array_equal(to_dense(part), to_dense(found)[7:31, 2:29])
         assert store.nnz == found.nnz == store.manifest.counts.nnz_adj
     assert store.weights == kind
     assert store.manifest.counts.duplicates == len(pairs[::2])
     graph = MemoryStore(compose_of(raw, directed, kind), permutation, 5)
     np.testing.assert_allclose(
-        dense(graph.adjacency(everyone, everyone)), dense(store.adjacency(everyone, everyone))
+        to_dense(graph.adjacency(everyone, everyone)), to_dense(store.adjacency(everyone, everyone))
     )
 
 
@@ -133,7 +129,7 @@ def test_a_convolution_is_that_of_gcnconv(tmp_path, make_card, bound):
     contents = DatasetContents(card, tmp_path, stream_graph(RawGraph(N, *both.T, weight=weights)))
     choice, resources = DatasetChoice(name="toy"), BuildResources(bound)
     write_store(StorePlan(contents, tmp_path / "store", choice, resources=resources))
-    A = torch.from_numpy(dense(Store(tmp_path / "store", dtype=torch.float64).adjacency(range(N), range(N))))
+    A = to_dense(Store(tmp_path / "store", dtype=torch.float64).adjacency(range(N), range(N)))
     conv = GCNConv(6, 4, bias=False).double()
     X = torch.randn(N, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     ours = A @ X @ conv.lin.weight.T
@@ -188,7 +184,7 @@ def test_every_kind_of_file_brings_weights(root, files, imported, name):
     code, told = imported("--edges", folder / name, "--weights", "normalised", *header, *vertices)
     assert code == 0, told
     store = open_dataset(root, DatasetChoice(name="mine"), torch.float64)
-    found = dense(store.adjacency(range(N), range(N)))
+    found = to_dense(store.adjacency(range(N), range(N)))
     rtol = 1e-6 if name == "attr.pt" else 1e-14
     np.testing.assert_allclose(found, expected(pairs, weight, "normalised", False), rtol=rtol)
 
@@ -199,7 +195,7 @@ def test_metis_brings_weights_of_edges(root, imported, tmp_path):
     assert imported("--edges", tmp_path / "e.graph", "--weights", "raw")[0] == 0
     store = open_dataset(root, DatasetChoice(name="mine"))
     np.testing.assert_array_equal(
-        dense(store.adjacency(range(3), range(3))), [[0, 7, 0], [7, 0, 9], [0, 9, 0]]
+        to_dense(store.adjacency(range(3), range(3))), [[0, 7, 0], [7, 0, 9], [0, 9, 0]]
     )
 
 
@@ -209,7 +205,7 @@ def test_a_skew_symmetric_matrix_has_negative_images(root, imported, tmp_path):
     assert imported("--edges", tmp_path / "e.mtx", "--weights", "raw", "--directed")[0] == 0
     store = open_dataset(root, DatasetChoice(name="mine"))
     expected = [[0, 0.5, -2], [-0.5, 0, 0], [2, 0, 0]]
-    np.testing.assert_array_equal(dense(store.adjacency(range(3), range(3))), expected)
+    np.testing.assert_array_equal(to_dense(store.adjacency(range(3), range(3))), expected)
     (root / "datasets" / "imported" / "mine.yaml").unlink()
     code, told = imported("--edges", tmp_path / "e.mtx", "--weights", "raw")
     assert code == 2
