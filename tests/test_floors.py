@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -74,10 +75,16 @@ SHARED_NAMES = {"Params"}
 """The parameters of a strategy are a class of this name, nested in the strategy: the contract asks for the name."""
 
 
+@cache
+def list_nodes(path: Path) -> list[ast.AST]:
+    """Return the nodes of a file's syntax tree."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imported(path: Path) -> set[str]:
     """Every module that a file imports, wherever in it the import stands."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in list_nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -89,7 +96,7 @@ def imported(path: Path) -> set[str]:
 def files_of(path: Path) -> set[Path]:
     """Our files that a file imports from, for types alone included; of a package, its face or the module named."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in list_nodes(path):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{name}" for name in names] + [node.module or ""]
@@ -159,7 +166,7 @@ def test_no_two_classes_share_a_name() -> None:
     """One name stands for one thing in all of the product; private and nested classes count too."""
     homes: dict[str, list[str]] = defaultdict(list)
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in list_nodes(path):
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(str(path.relative_to(ROOT)))
     assert not {name: files for name, files in homes.items() if len(files) > 1 and name not in SHARED_NAMES}
