@@ -337,14 +337,14 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _links(options: argparse.Namespace) -> int:
-    from harness.doctor.links import measure, new_card, write_card
+    from harness.doctor.links import make_card_path, measure_links, write_card
     from harness.slurm.resources import load_site
 
     root = find_root(options.root)
     name = options.machine or load_site(root).machine or "local"
     if options.write is not None:
-        new_card(root, options.write)  # refused, if it is, before anything is measured
-    measured = measure(root, name, options.ranks or 2, say)
+        make_card_path(root, options.write)  # refused, if it is, before anything is measured
+    measured = measure_links(root, name, options.ranks or 2, say)
     rows = [("ranks apart", "size", "GB/s")]
     rows += [(str(row.before), str(row.size), f"{row.gbs:.3g}") for row in measured.rows]
     text = f"{columns(rows)}\nlatency {measured.latency_us:.1f} us"
@@ -359,7 +359,7 @@ def _calibrate(options: argparse.Namespace) -> int:
     import yaml
 
     from harness.doctor.calibrate import calibrate_machine, default_rank_count, write_new_card, write_sections
-    from harness.doctor.links import new_card
+    from harness.doctor.links import make_card_path
     from harness.files import write_text
     from harness.slurm.resources import load_site
     from harness.spec.machine_card import list_machines
@@ -370,7 +370,7 @@ def _calibrate(options: argparse.Namespace) -> int:
         new = f"For a new card of that name: harness doctor --calibrate --machine local-gpu --write {name}"
         raise unknown_name_error("machine", name, list_machines(root), new)
     if options.write is not None:
-        new_card(root, options.write)  # refused, if it is, before anything is measured
+        make_card_path(root, options.write)  # refused, if it is, before anything is measured
     with Progress() as on_step:
         done = calibrate_machine(root, name, options.ranks or default_rank_count(root, name), say, on_step)
     table = find_results_folder(root) / "calibrations" / f"{options.write or name}.csv"

@@ -1,15 +1,15 @@
 """Calibrates a machine card: measures the rates of this machine and the links between its ranks, for predictions.
 
-launches           training steps on a tiny graph, over the number of their kernels: the share of the host is included
+launches           training steps on a tiny graph, divided by their number of kernels; includes the time of the host
 elementwise        kernels on tensors of several sizes
-dense products     those of layers; on a GPU also in bfloat16
+dense products     in the shapes of layers; on a GPU also in bfloat16
 sparse products    graphs of two kinds and several sizes, at widths from 1 to 256 (`harness.doctor.spmm_rates`)
-sampling           mini-batches, drawn where the graph is
+sampling           mini-batches, sampled on the device that holds the graph
 links              all-reduces between ranks (`harness.doctor.links`)
 copies, calls      on a GPU: to and from its host, and over NCCL (`harness.doctor.gpu_links`)
 
-Intervals are those of sizes that were held out (`harness.doctor.term_fit`). On a GPU, a stage that fails is left out,
-and the constant that the card has is kept.
+Intervals come from the errors at held-out sizes (`harness.doctor.term_fit`). If a stage fails on a GPU, it is skipped,
+and the card keeps the constant that it has.
 """
 
 import re
@@ -33,28 +33,28 @@ from harness.doctor.kernel_rates import (
     measure_memory_constant,
     measure_sampling_constant,
 )
-from harness.doctor.links import MEASURED, fit_links, make_constant, measure, new_card
-from harness.doctor.measurements import Measuring, format_table
+from harness.doctor.links import MEASURED, fit_links, make_card_path, make_constant, measure_links
+from harness.doctor.measurements import Calibrator, format_table
 from harness.doctor.spmm_rates import measure_spmm_constants
 from harness.doctor.survey import run_tool
 from harness.documents import read_yaml
 from harness.files import write_text
 from harness.formatting import GB
 from harness.predict.pricing import MICRO
-from harness.progress import OnStep, ignore_step
+from harness.progress import Log, OnStep, ignore_step
 from harness.spec.machine_card import MACHINES, MachineCard, Rates, load_machine, load_machine_card
 
 SPMM_ENDS = 60.0
-"""The seconds from the beginning of a calibration on a GPU after which no sparse product begins."""
+"""Seconds after the start of a calibration on a GPU during which measurements of sparse products may start."""
 
 
 class Calibration(NamedTuple):
     """The result of a calibration."""
 
     sections: dict[str, Any]
-    """The sections of a card, and its `memory_gb` on a GPU."""
+    """The sections of a card; on a GPU also its `memory_gb`."""
     notes: list[str]
-    """What was left out and why, and what no section holds."""
+    """What was skipped and why, and facts that have no place in a section."""
     table: str
     """All measured times, as CSV."""
     device: str
@@ -62,33 +62,33 @@ class Calibration(NamedTuple):
 
 
 def default_rank_count(root: Path, machine: str) -> int:
-    """Two ranks, or one on a machine with a single GPU."""
+    """Return the number of ranks that measure links by default: 2, or 1 on a machine with a single GPU."""
     return 1 if load_machine(root, machine).engine == "nccl" and gpu_count() == 1 else 2
 
 
 def calibrate_machine(
-    root: Path, machine: str, ranks: int, tell: Callable[[str], None], on_step: OnStep = ignore_step
+    root: Path, machine: str, ranks: int, report: Log, on_step: OnStep = ignore_step
 ) -> Calibration:
-    """The sections of a card, as measured here and now."""
+    """Measure the constants of a machine card on this machine."""
     card = load_machine_card(root, machine)
     device = engine.select_device(Engine(card.engine), 0)
     torch.set_num_threads(card.threads_per_rank)
-    measuring = Measuring(load_machine(root, machine), device, measure_device(device), on_step)
+    calibrator = Calibrator(load_machine(root, machine), device, format_source(device), on_step)
     if is_gpu(device):
-        measuring.ends = time.monotonic() + SPMM_ENDS
-        sections = _measure_gpu_sections(measuring, card, root, ranks, tell)
+        calibrator.ends = time.monotonic() + SPMM_ENDS
+        sections = _measure_gpu_sections(calibrator, card, root, ranks, report)
     else:
-        rates = _measure_rates(measuring, tell)
+        rates = _measure_rates(calibrator, report)
         sections = {
             "rates": rates,
-            "links": fit_links(measure(root, machine, ranks, tell), ranks, on_cores=True),
+            "links": fit_links(measure_links(root, machine, ranks, report), ranks, on_cores=True),
         }
     name = gpu_properties(device).name if is_gpu(device) else "this machine"
-    return Calibration(sections, measuring.notes, format_table(measuring.times), name)
+    return Calibration(sections, calibrator.notes, format_table(calibrator.times), name)
 
 
-def measure_device(device: torch.device) -> str:
-    """The source of what is measured on a device: the GPU, its driver, the versions of CUDA and torch, and the date."""
+def format_source(device: torch.device) -> str:
+    """Return the source of constants measured on a device: the date; for a GPU also its driver, CUDA and torch."""
     date = time.strftime("%Y-%m-%d")
     if not is_gpu(device):
         return f"{MEASURED}, {date}"
@@ -98,64 +98,72 @@ def measure_device(device: torch.device) -> str:
     return f"{MEASURED} on {gpu_properties(device).name}, {', '.join(filter(None, versions))}, {date}"
 
 
-def _measure_rates(measuring: Measuring, tell: Callable[[str], None]) -> dict[str, Any]:
-    """The constants of the section `rates` that could be measured."""
+def _measure_rates(calibrator: Calibrator, report: Log) -> dict[str, Any]:
+    """Return the constants of the section `rates` that could be measured."""
     found: dict[str, Any] = {}
 
-    def stage(name: str, work: Callable[[], dict[str, Any]]) -> None:
-        tell(f"measuring {name}")
-        found.update(measuring.attempt(name, work) or {})
+    def run_stage(name: str, measure: Callable[[], dict[str, Any]]) -> None:
+        report(f"measuring {name}")
+        found.update(calibrator.try_stage(name, measure) or {})
 
-    def seconds_of_launch() -> float:
+    def get_launch_seconds() -> float:
         return MICRO * float(found["launch_us"]["value"]) if "launch_us" in found else 0.0
 
-    def bandwidth() -> float:
+    def get_bandwidth() -> float:
         return GB * float(found["memory_gbs"]["value"]) if "memory_gbs" in found else float("inf")
 
-    stage("launches", lambda: {"launch_us": measure_launch_constant(measuring)})
-    stage(
-        "elementwise kernels", lambda: {"memory_gbs": measure_memory_constant(measuring, seconds_of_launch())}
+    run_stage("launches", lambda: {"launch_us": measure_launch_constant(calibrator)})
+    run_stage(
+        "elementwise kernels",
+        lambda: {"memory_gbs": measure_memory_constant(calibrator, get_launch_seconds())},
     )
-    stage("dense products", lambda: measure_dense_constants(measuring, seconds_of_launch(), bandwidth()))
-    stage("sampling", lambda: {"sample_ns": measure_sampling_constant(measuring)})
-    stage("sparse products", lambda: {"spmm": measure_spmm_constants(measuring, seconds_of_launch())})
+    run_stage(
+        "dense products",
+        lambda: measure_dense_constants(calibrator, get_launch_seconds(), get_bandwidth()),
+    )
+    run_stage("sampling", lambda: {"sample_ns": measure_sampling_constant(calibrator)})
+    run_stage("sparse products", lambda: {"spmm": measure_spmm_constants(calibrator, get_launch_seconds())})
     found["efficiency"] = make_constant(1.0, 1.0, "measured rates are reached")
     return {name: found[name] for name in Rates.model_fields if name in found} | count_cores_per_node(
-        measuring.device
+        calibrator.device
     )
 
 
 def _measure_gpu_sections(
-    measuring: Measuring, card: MachineCard, root: Path, ranks: int, tell: Callable[[str], None]
+    calibrator: Calibrator, card: MachineCard, root: Path, ranks: int, report: Log
 ) -> dict[str, Any]:
-    """All that a GPU can tell; a constant that was not measured stays as the card has it."""
-    sections: dict[str, Any] = {"memory_gb": round(gpu_properties(measuring.device).memory / GB, 1)}
+    """Return the sections that a GPU can measure. A constant that was not measured keeps its value in the card."""
+    sections: dict[str, Any] = {"memory_gb": round(gpu_properties(calibrator.device).memory / GB, 1)}
     before = card.model_dump(mode="json", include={"rates", "links"}, exclude_defaults=True)
-    rates = before.get("rates", {}) | _measure_rates(measuring, tell)
+    rates = before.get("rates", {}) | _measure_rates(calibrator, report)
     needed = [name for name, field in Rates.model_fields.items() if field.is_required()]
     if missing := [name for name in needed if name not in rates]:
-        measuring.notes.append(
+        calibrator.notes.append(
             f"rates left out: {', '.join(missing)} could not be measured, and the card has none"
         )
     else:
         sections["rates"] = rates
     between = None
     if ranks > 1:
-        between = measuring.attempt("links between GPUs", lambda: measure(root, card.name, ranks, tell))
+        between = calibrator.try_stage(
+            "links between GPUs", lambda: measure_links(root, card.name, ranks, report)
+        )
     per_node = card.slurm.ranks_per_node if card.slurm else gpu_count()
     known = (
         fit_links(between, per_node) if between else before.get("links") or make_unmeasured_links(per_node)
     )
-    tell("measuring copies between host and GPU")
-    host = measuring.attempt("copies between host and GPU", partial(measure_host_constants, measuring)) or {}
-    tell("measuring calls over NCCL")
-    call = measuring.attempt("calls over NCCL", partial(measure_call_constant, measuring)) or {}
+    report("measuring copies between host and GPU")
+    host = (
+        calibrator.try_stage("copies between host and GPU", partial(measure_host_constants, calibrator)) or {}
+    )
+    report("measuring calls over NCCL")
+    call = calibrator.try_stage("calls over NCCL", partial(measure_call_constant, calibrator)) or {}
     sections["links"] = known | host | call
     return sections
 
 
 def write_sections(root: Path, machine: str, sections: dict[str, Any]) -> Path:
-    """Replaces sections of a card, and leaves all others as they are, their comments included."""
+    """Replace sections of a card and return its path. Other sections keep their text, including comments."""
     path = root / MACHINES / f"{machine}.yaml"
     text = path.read_text(encoding="utf-8")
     for name in sections:
@@ -165,14 +173,14 @@ def write_sections(root: Path, machine: str, sections: dict[str, Any]) -> Path:
 
 
 def write_new_card(root: Path, machine: str, name: str, done: Calibration) -> Path:
-    """Writes config/machines/NAME.yaml: the card of `machine` with what was measured."""
-    path = new_card(root, name)
+    """Write config/machines/NAME.yaml, the card of `machine` with the measured constants, and return its path."""
+    path = make_card_path(root, name)
     write_text(path, format_new_card(root, machine, done))
     return path
 
 
 def format_new_card(root: Path, machine: str, done: Calibration) -> str:
-    """The card of `machine` with what was measured, which its description names."""
+    """Return the text of a new card: that of `machine` with the measured constants, and a description of them."""
     source = MACHINES / f"{machine}.yaml"
     what = "rates, memory and links" if "rates" in done.sections else "memory and links"
     description = f"{done.device}, {what} by harness doctor --calibrate, {time.strftime('%Y-%m-%d')}"

@@ -1,6 +1,6 @@
-"""Measures what one GPU can tell of links: copies to and from its host, and the least time of a call over NCCL.
+"""Measures links with a single GPU: copies to and from its host, and the minimum time of an NCCL call.
 
-A world of one rank sends nothing, so the time of its calls is that of the host and of NCCL alone: a floor.
+A world of one rank sends no data, so the time of its calls is the overhead of the host and of NCCL: a lower bound.
 """
 
 import tempfile
@@ -21,7 +21,7 @@ from harness.comm.engine import Engine
 from harness.comm.launchers import RankPlace
 from harness.device import reset_memory
 from harness.doctor.links import ASSUMED, make_constant
-from harness.doctor.measurements import KernelTime, Measuring
+from harness.doctor.measurements import Calibrator, KernelTime
 from harness.doctor.stopwatch import time_work
 from harness.doctor.term_fit import (
     compute_factor,
@@ -34,17 +34,19 @@ from harness.launch.worker_pool import Pool
 from harness.predict.pricing import MICRO
 
 COPIED = tuple(1 << power for power in range(10, 29, 3))
-"""The bytes of copies between the host and its GPU."""
+"""The sizes in bytes of the copies between host and GPU."""
 SMALL, LARGE = 1 << 16, 1 << 20
-"""Copies of at most so many bytes are mostly latency, and those of at least so many mostly bandwidth."""
+"""Latency dominates copies of at most SMALL bytes, and bandwidth copies of at least LARGE bytes."""
 
 
-def measure_host_constants(measuring: Measuring) -> dict[str, Any]:
-    """The bandwidth and the latency of copies from and to pinned memory of the host, one at a time."""
+def measure_host_constants(calibrator: Calibrator) -> dict[str, Any]:
+    """Return the bandwidth and the latency of copies to and from pinned memory of the host, one copy at a time."""
     sizes, seconds = list[int](), list[float]()
     for done, size in enumerate(COPIED):
-        measuring.on_step(done, len(COPIED), f"copies of {size:,} bytes between host and GPU")
-        both = measuring.attempt(f"copies of {size:,} bytes", partial(_time_copies, measuring, size)) or []
+        calibrator.on_step(done, len(COPIED), f"copies of {size:,} bytes between host and GPU")
+        both = (
+            calibrator.try_stage(f"copies of {size:,} bytes", partial(_time_copies, calibrator, size)) or []
+        )
         sizes += [size] * len(both)
         seconds += both
     terms, taken = np.array([(size, 1.0) for size in sizes]), np.array(seconds)
@@ -52,49 +54,52 @@ def measure_host_constants(measuring: Measuring) -> dict[str, Any]:
     ratios, moved = compute_held_out_ratios(terms, taken, [sizes]), np.array(sizes)
     remark = "one GPU copies, from or to pinned memory"
     return {
-        "host_gbs": measuring.constant(1 / per_byte / GB, compute_factor(ratios[moved >= LARGE]), remark),
-        "host_latency_us": measuring.constant(
+        "host_gbs": calibrator.make_constant(
+            1 / per_byte / GB, compute_factor(ratios[moved >= LARGE]), remark
+        ),
+        "host_latency_us": calibrator.make_constant(
             latency / MICRO, compute_factor(ratios[moved <= SMALL]), remark
         ),
     }
 
 
-def _time_copies(measuring: Measuring, size: int) -> list[float]:
-    """The seconds of a copy up and of one down."""
+def _time_copies(calibrator: Calibrator, size: int) -> list[float]:
+    """Return the seconds of a copy to the GPU and of a copy back."""
     here = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-    there = torch.empty(size, dtype=torch.uint8, device=measuring.device)
+    there = torch.empty(size, dtype=torch.uint8, device=calibrator.device)
     return [
-        measuring.seconds("copy up", lambda: there.copy_(here, non_blocking=True), moved=size),
-        measuring.seconds("copy down", lambda: here.copy_(there, non_blocking=True), moved=size),
+        calibrator.time_kernel("copy up", lambda: there.copy_(here, non_blocking=True), moved=size),
+        calibrator.time_kernel("copy down", lambda: here.copy_(there, non_blocking=True), moved=size),
     ]
 
 
-# The floor of a call.
+# The minimum time of a call.
 
 FEW, MANY = 4, 1 << 26
-"""The bytes of the calls."""
+"""The sizes in bytes of the calls."""
 LEAST_WITHIN = 2.0
-"""A call between several GPUs takes longer than one that sends nothing; how much longer, one GPU cannot tell."""
+"""The minimum factor of the interval: calls between GPUs take longer, by an amount that one GPU cannot measure."""
 PATIENCE = 60.0
+"""The time limit of the measurement in seconds."""
 
 
-def measure_call_constant(measuring: Measuring) -> dict[str, Any]:
-    """The least time of a call over NCCL, measured by a rank alone in a process of its own, which may hang or die."""
-    reset_memory(measuring.device)  # that process needs memory of the GPU too
+def measure_call_constant(calibrator: Calibrator) -> dict[str, Any]:
+    """Return the minimum time of an NCCL call, measured in a separate process, because NCCL may hang."""
+    reset_memory(calibrator.device)  # the other process needs GPU memory too
     with Pool(engine=Engine.NCCL, patience=PATIENCE) as pool:
         (times,) = pool.run(1, time_calls)
-    measuring.times += times
+    calibrator.times += times
     value, within = compute_median_and_factor(
         [each.seconds for each in times if each.bytes == FEW], LEAST_WITHIN
     )
     remark = "a floor: calls of a world of one over NCCL, which send nothing"
-    return {"call_us": measuring.constant(value / MICRO, max(within, LEAST_WITHIN), remark)}
+    return {"call_us": calibrator.make_constant(value / MICRO, max(within, LEAST_WITHIN), remark)}
 
 
 def time_calls() -> list[KernelTime]:
-    """The seconds of each collective, of few bytes and of many, in a world of one with a process group."""
+    """Time each collective with FEW and MANY bytes, in a world of one rank that has a process group."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("default")  # the ranks of a pool take a warning for an error
+        warnings.simplefilter("default")  # the ranks of a pool turn warnings into errors
         meet = Path(folder) / "meeting"
         device = engine.join_world(Engine.NCCL, RankPlace(), rendezvous=meet, group_of_one=True)
         try:
@@ -109,7 +114,7 @@ def time_calls() -> list[KernelTime]:
 
 
 def list_calls(x: Tensor) -> dict[str, Callable[[], object]]:
-    """The collectives of a world of one on a buffer."""
+    """Return the collectives of a world of one rank on a buffer, by name."""
     group, sizes = dist.group.WORLD, [len(x)]
     assert group is not None
     started: dict[str, Callable[[], StartedCall[Tensor]]] = {
@@ -119,10 +124,10 @@ def list_calls(x: Tensor) -> dict[str, Callable[[], object]]:
         "all_to_all": partial(collectives.all_to_all, group, x, sizes, sizes, None, later=False),
         "broadcast": partial(collectives.broadcast_send, group, x, None, later=False),
     }
-    return {name: partial(_finish, start) for name, start in started.items()}
+    return {name: partial(_wait_for_call, start) for name, start in started.items()}
 
 
-def _finish(start: Callable[[], StartedCall[Tensor]]) -> Tensor:
+def _wait_for_call(start: Callable[[], StartedCall[Tensor]]) -> Tensor:
     call = start()
     for work in call.works:
         work.wait()
@@ -130,7 +135,7 @@ def _finish(start: Callable[[], StartedCall[Tensor]]) -> Tensor:
 
 
 def make_unmeasured_links(devices_per_node: int) -> dict[str, Any]:
-    """The links of a machine that nobody measured: intervals that hold PCIe and NVLink, Ethernet and InfiniBand."""
+    """Return the links of an unmeasured machine. Their intervals cover PCIe, NVLink, Ethernet and InfiniBand."""
     return {
         "devices_per_node": devices_per_node,
         "intra_gbs": make_constant(80.0, 4.0, f"{ASSUMED}: PCIe 4.0 to NVLink 4"),

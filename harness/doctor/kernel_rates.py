@@ -1,6 +1,6 @@
-"""Measures the rates of a device but those of sparse products: launches, elementwise kernels, dense products, sampling.
+"""Measures the rates of a device, except sparse products: launches, elementwise kernels, dense products, sampling.
 
-A time that is longer than a launch is taken to be the launch and then the work of the kernel, as predictions price it.
+The time of a kernel is the time of a launch plus the time of its work, as predictions price it.
 """
 
 import os
@@ -13,7 +13,7 @@ import torch
 from harness.check.case import make_check_graph
 from harness.comm.grid import Grid
 from harness.device import gpu_properties, is_gpu
-from harness.doctor.measurements import Measuring, subtract_launch
+from harness.doctor.measurements import Calibrator, subtract_launch
 from harness.doctor.spmm_rates import SCALES, UNKNOWN_CACHE, make_graphs, make_uniform_graph
 from harness.doctor.term_fit import compute_median_and_factor
 from harness.formatting import GB
@@ -29,37 +29,38 @@ from harness.store.memory_store import MemoryStore
 from harness.strategy import Facts, facts_of
 
 ASSUMED, FASTEST_WITHIN = 1.5, 2.0
-"""Factors of intervals, assumed: where one size alone could be measured, and where memory bounds all products."""
+"""Assumed factors of intervals: if only one size could be measured, and if all products are memory-bound."""
 
 # Launches.
 
 TINY, KINDS = 50, ("gcn", "sage", "gat")
-"""The vertices of a graph whose kernels compute next to nothing, and the models that are trained on it."""
+"""The vertices of a graph whose kernels have almost no work, and the models that are trained on it."""
 
 
-def measure_launch_constant(measuring: Measuring) -> dict[str, Any]:
-    """The seconds of a training step on a tiny graph, over the number of its kernels; the host's share is included."""
+def measure_launch_constant(calibrator: Calibrator) -> dict[str, Any]:
+    """Return the time of a launch: that of a training step on a tiny graph, divided by its number of kernels."""
     each = [
-        measuring.attempt(f"a step of {kind}", partial(_measure_launch, measuring, kind)) for kind in KINDS
+        calibrator.try_stage(f"a step of {kind}", partial(_measure_launch, calibrator, kind))
+        for kind in KINDS
     ]
     value, within = compute_median_and_factor([seconds for seconds in each if seconds is not None], ASSUMED)
-    return measuring.constant(value / MICRO, within)
+    return calibrator.make_constant(value / MICRO, within)
 
 
-def _measure_launch(measuring: Measuring, kind: str) -> float:
+def _measure_launch(calibrator: Calibrator, kind: str) -> float:
     graph = MemoryStore(make_check_graph(TINY))
-    spec = _make_spec(measuring.machine, "serial", {"p": 1}, 0, {"kind": kind})
+    spec = _make_spec(calibrator.machine, "serial", {"p": 1}, 0, {"kind": kind})
     strategy = load_strategy("serial")(spec, facts_of(graph))
 
-    def trainer(ledger: Ledger) -> Trainer:
-        return Trainer(strategy, Grid.build({AxisName.P: 1}, ledger, measuring.device), graph)
+    def make_trainer(ledger: Ledger) -> Trainer:
+        return Trainer(strategy, Grid.build({AxisName.P: 1}, ledger, calibrator.device), graph)
 
     counted = Tape()
     with Meter(counted):
-        trainer(counted).epoch()
+        make_trainer(counted).epoch()
     kernels = sum(event.kernels + len(event.products) for event in counted.events)
-    timed = trainer(Ledger())
-    taken = measuring.seconds(
+    timed = make_trainer(Ledger())
+    taken = calibrator.time_kernel(
         f"20 steps of {kind} with {kernels} kernels", lambda: [timed.epoch() for _ in range(20)]
     )
     return taken / 20 / kernels
@@ -84,52 +85,55 @@ def _make_spec(
 # Elementwise kernels and dense products.
 
 STREAMED = (1 << 14, 1 << 18, 1 << 22)
-"""The elements of elementwise kernels on a CPU; on a GPU, their bytes follow from its cache."""
+"""The number of elements in the elementwise kernels on a CPU."""
 OF_CACHE = 1 / 4, 1, 4, 16
+"""The bytes of a tensor of the elementwise kernels on a GPU, as multiples of its cache."""
 LAYERS = ((1 << 12, 64, 64), (1 << 15, 128, 128), (1 << 17, 128, 16), (128, 1 << 15, 128))
-"""Rows by columns by columns of the dense products of layers, and of a gradient of weights."""
+"""The sizes (m, k, n) of dense products in layers, and of the gradient of a weight."""
 LAYERS_ON_GPU = (
     *((1 << 17, 128, 128), (1 << 17, 256, 256), (1 << 17, 256, 48), (256, 1 << 17, 256)),
     *((1 << 15, 512, 512), (1 << 13, 1024, 1024), (4096, 4096, 4096)),
 )
 BOUND = 1.25
-"""A product is taken to be bound by arithmetic if it takes this many times as long as its bytes."""
+"""A product counts as compute-bound if it takes this many times as long as moving its bytes."""
 
 
-def measure_memory_constant(measuring: Measuring, launch: float) -> dict[str, Any]:
-    """The bandwidth of elementwise kernels with one operand and with two."""
-    device, rates = measuring.device, []
+def measure_memory_constant(calibrator: Calibrator, launch: float) -> dict[str, Any]:
+    """Return the memory bandwidth, measured by elementwise kernels with one and with two operands."""
+    device, rates = calibrator.device, []
     sizes: Sequence[int] = STREAMED
     if is_gpu(device):
         cache = gpu_properties(device).cache or UNKNOWN_CACHE
         sizes = [int(cache * share) // 4 for share in OF_CACHE]
     for done, size in enumerate(sizes):
-        measuring.on_step(done, len(sizes), f"elementwise kernels of {size:,} numbers")
+        calibrator.on_step(done, len(sizes), f"elementwise kernels of {size:,} numbers")
         x, y = torch.rand(size, device=device), torch.rand(size, device=device)
         for name, work, tensors in (
             ("add", partial(torch.add, x, y), 3),
             ("relu", partial(torch.relu, x), 2),
         ):
             moved = tensors * x.nbytes
-            rates.append(moved / subtract_launch(measuring.seconds(name, work, moved=moved), launch))
+            rates.append(moved / subtract_launch(calibrator.time_kernel(name, work, moved=moved), launch))
     value, within = compute_median_and_factor(rates, ASSUMED)
-    return measuring.constant(value / GB, within)
+    return calibrator.make_constant(value / GB, within)
 
 
-def measure_dense_constants(measuring: Measuring, launch: float, memory: float) -> dict[str, Any]:
-    """The rate of dense products as torch is set up; on a GPU, also that in bfloat16, and a remark on TF32.
+def measure_dense_constants(calibrator: Calibrator, launch: float, memory: float) -> dict[str, Any]:
+    """Return the rate of dense products with the current settings of torch; on a GPU also in bfloat16.
 
-    `memory` is the bandwidth in bytes a second: products that it bounds say nothing of arithmetic.
+    `memory` is the bandwidth in bytes per second. Memory-bound products are left out of the rate.
     """
-    if not is_gpu(measuring.device):
+    if not is_gpu(calibrator.device):
         return {
-            "tflops": measuring.constant(*_measure_dense_rate(measuring, "float32", LAYERS, launch, memory))
+            "tflops": calibrator.make_constant(
+                *_measure_dense_rate(calibrator, "float32", LAYERS, launch, memory)
+            )
         }
-    rate = partial(_measure_dense_rate, measuring, layers=LAYERS_ON_GPU, launch=launch, memory=memory)
+    rate = partial(_measure_dense_rate, calibrator, layers=LAYERS_ON_GPU, launch=launch, memory=memory)
     chosen = torch.get_float32_matmul_precision()
     other = "high" if chosen == "highest" else "highest"
 
-    def rate_in_other_precision() -> tuple[float, float]:
+    def measure_other_precision() -> tuple[float, float]:
         try:
             torch.set_float32_matmul_precision(other)
             return rate("float32", name=f"dense, precision {other}")
@@ -137,52 +141,52 @@ def measure_dense_constants(measuring: Measuring, launch: float, memory: float) 
             torch.set_float32_matmul_precision(chosen)
 
     value, within = rate("float32")
-    differing = measuring.attempt(f"dense products of precision {other}", rate_in_other_precision)
-    half = measuring.attempt("dense products in bfloat16", partial(rate, "bfloat16"))
+    differing = calibrator.try_stage(f"dense products of precision {other}", measure_other_precision)
+    half = calibrator.try_stage("dense products in bfloat16", partial(rate, "bfloat16"))
     remark = f"torch's float32 matmul precision is {chosen!r}"
     remark += f", and {other!r} gives {differing[0]:.4g}" if differing else ""
-    constants = {"tflops": measuring.constant(value, within, remark)}
-    return constants | ({"tflops_half": measuring.constant(*half)} if half else {})
+    constants = {"tflops": calibrator.make_constant(value, within, remark)}
+    return constants | ({"tflops_half": calibrator.make_constant(*half)} if half else {})
 
 
 def _measure_dense_rate(
-    measuring: Measuring,
+    calibrator: Calibrator,
     values: str,
     layers: Sequence[tuple[int, int, int]],
     launch: float,
     memory: float,
     name: str = "dense",
 ) -> tuple[float, float]:
-    """10^12 operations a second, and the factor of the interval."""
+    """Return the rate in 10^12 operations per second, and the factor of its interval."""
     rates, all_rates = [], []
     for done, (m, k, n) in enumerate(layers):
-        measuring.on_step(done, len(layers), f"a dense product of {m} x {k} x {n} in {values}")
+        calibrator.on_step(done, len(layers), f"a dense product of {m} x {k} x {n} in {values}")
         X, Y = (
-            torch.rand(*sizes, device=measuring.device).to(getattr(torch, values))
+            torch.rand(*sizes, device=calibrator.device).to(getattr(torch, values))
             for sizes in ((m, k), (k, n))
         )
         product = ProductShape(m, k, n, 0, values, "")
-        taken = subtract_launch(measuring.seconds(name, partial(torch.mm, X, Y), product), launch)
+        taken = subtract_launch(calibrator.time_kernel(name, partial(torch.mm, X, Y), product), launch)
         all_rates.append(2e-12 * m * k * n / taken)
         if taken > BOUND * X.itemsize * (m * k + k * n + m * n) / memory:
             rates.append(all_rates[-1])
     if len(rates) > 1:
         return compute_median_and_factor(rates, ASSUMED)
-    measuring.notes.append(f"memory bounds dense products in {values}: the rate is that of the fastest")
+    calibrator.notes.append(f"dense products in {values} are memory-bound: the rate is that of the fastest")
     return max(all_rates), FASTEST_WITHIN
 
 
 # Sampling.
 
 BATCHES = (512, 2048)
-"""The targets of mini-batches: so many that all else than drawing takes little time, where the host draws."""
+"""The numbers of targets in mini-batches: large enough that sampling dominates their time on the host."""
 SAMPLED_SCALE, SAMPLED_DEGREE = 17, 24
-"""The graph that mini-batches are drawn from on a GPU; on a CPU, the first graph of sparse products."""
+"""The size of the graph that is sampled on a GPU. On a CPU it is the first graph of the sparse products."""
 
 
-def measure_sampling_constant(measuring: Measuring) -> dict[str, Any]:
-    """The seconds of a sampled entry of GraphSAGE, whose sampler draws where the matrix is."""
-    device = measuring.device
+def measure_sampling_constant(calibrator: Calibrator) -> dict[str, Any]:
+    """Return the time per sampled entry of GraphSAGE, which samples on the device of the matrix."""
+    device = calibrator.device
     if is_gpu(device):
         A = make_uniform_graph(1 << SAMPLED_SCALE, SAMPLED_DEGREE << SAMPLED_SCALE, device)
     else:
@@ -191,16 +195,16 @@ def measure_sampling_constant(measuring: Measuring) -> dict[str, Any]:
     targets, each = torch.arange(A.rows, device=device), []
     batches = sorted({min(batch, A.rows) for batch in BATCHES})
     for done, batch in enumerate(batches):
-        measuring.on_step(done, len(batches), f"a mini-batch of {batch:,} targets")
-        spec = _make_spec(measuring.machine, "graphsage", {"d": 1}, batch)
+        calibrator.on_step(done, len(batches), f"a mini-batch of {batch:,} targets")
+        spec = _make_spec(calibrator.machine, "graphsage", {"d": 1}, batch)
         sampled = partial(load_strategy("graphsage")(spec, facts).mini_batch, 0, 0, A, targets)
         entries = sum(matrix.nnz for matrix in sampled().A)
-        each.append(measuring.seconds(f"a mini-batch of {entries} entries", sampled) / entries)
+        each.append(calibrator.time_kernel(f"a mini-batch of {entries} entries", sampled) / entries)
     where = "drawn by graphsage on the GPU" if is_gpu(device) else "drawn by graphsage on the host"
     value, within = compute_median_and_factor(each, ASSUMED)
-    return measuring.constant(value / NANO, max(within, ASSUMED), where)
+    return calibrator.make_constant(value / NANO, max(within, ASSUMED), where)
 
 
 def count_cores_per_node(device: torch.device) -> dict[str, int]:
-    """The cores that ranks share; none where every rank has a device of its own."""
+    """Return the number of cores that ranks share; an empty dictionary if each rank has its own GPU."""
     return {} if is_gpu(device) else {"cores_per_node": len(os.sched_getaffinity(0))}

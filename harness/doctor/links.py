@@ -1,8 +1,8 @@
-"""The measurement of links: launched here, run by every rank, and written to a new machine card.
+"""Measures the links between ranks, and writes them to a new machine card.
 
-`python -m harness.doctor.links` is one rank, under any launcher. All-reduces go over every axis that the ranks can
-form, by the size of its groups and the distance of their members; all groups work at once, as in training. A GB is 2^30
-bytes that a member receives in a ring, as in the cards.
+`measure_links` starts the ranks; each one runs `python -m harness.doctor.links`. The ranks time all-reduces on every
+axis that they can form, described by the size of its groups and the distance between members. All groups communicate
+at the same time, as in training. A GB is 2^30 bytes received by a member of a ring, as in machine cards.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -35,12 +34,13 @@ from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks
 from harness.launch.rank_starter import make_rank_starter
 from harness.ledger import AxisName, Ledger, TensorName
+from harness.progress import Log
 from harness.spec.machine_card import MACHINES, MachineCard, MeasuredLink, load_machine, load_machine_card
 from harness.spec.root import find_results_folder
 from harness.validation import RANKS, check_name, format_value
 
 LONGEST = 120.0
-"""Seconds after which the measurement is ended: the ranks themselves stop after thirty."""
+"""The time limit of the measurement in seconds. The ranks stop by themselves after about thirty."""
 
 
 class LinkMeasurement(NamedTuple):
@@ -52,14 +52,14 @@ class LinkMeasurement(NamedTuple):
     """The network between nodes that NCCL chose; None without NCCL."""
 
 
-def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -> LinkMeasurement:
-    """Starts ranks as a run does, on this machine or on the nodes of this Slurm job, and measures their links."""
+def measure_links(root: Path, machine: str, ranks: int, report: Log) -> LinkMeasurement:
+    """Start ranks as a run does, on this machine or on the nodes of this Slurm job, and measure their links."""
     if ranks < 2:
-        raise UserError(f"--ranks {ranks} is not accepted: links are between two ranks or more.")
+        raise UserError(f"--ranks {ranks} is not accepted: measuring links takes at least 2 ranks.")
     card, folder = load_machine(root, machine), find_results_folder(root)
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
-    tell(f"measuring all-reduces between {ranks} ranks over {card.engine}, about 30 s")
+    report(f"measuring all-reduces between {ranks} ranks over {card.engine}, about 30 s")
     with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{owner_tag()}.", dir=folder) as name:
         out, log = Path(name) / "measured.json", Path(name) / "log"
         program = ["harness.doctor.links", "--engine", card.engine]
@@ -68,7 +68,7 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
         with (
             ForkServer() as server,
             closing(starter),
-            Ranks(starter.start(server, log, tell), starter.ending_signal) as started,
+            Ranks(starter.start(server, log, report), starter.ending_signal) as started,
         ):
             started.watch(HangDetector(None), LONGEST, starter.serve_rendezvous)
         if not out.exists():
@@ -81,18 +81,18 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
 
 
 def check_network(card: MachineCard, ranks: int, network: str | None) -> None:
-    """Refuses links of another network than the fabric of the card, such as TCP. A node alone needs none."""
+    """Raise RunError if NCCL chose another network than the fabric of the card, such as TCP. One node needs none."""
     known = card.slurm.networks if card.slurm and ranks > card.slurm.ranks_per_node else ()
     if known and network and network not in known:
         raise RunError(
-            f"NCCL chose the network {network}, and the card {card.name} names {' or '.join(known)}: these links are "
-            "not those of the fabric, and runs would be slow. Load the modules of the card, whose plugin NCCL must "
-            "find (LD_LIBRARY_PATH), or correct `networks` in the card."
+            f"NCCL chose the network {network}, but the card {card.name} names {' or '.join(known)}: these are not the "
+            "links of the fabric, and runs would be slow. Load the modules of the card, whose plugin NCCL must find "
+            "(LD_LIBRARY_PATH), or correct `networks` in the card."
         )
 
 
-def new_card(root: Path, name: str) -> Path:
-    """The path of a new machine card. Refuses a name that is no file's, and one that is taken."""
+def make_card_path(root: Path, name: str) -> Path:
+    """Return the path for a new machine card. Raise UserError if the name is not a valid file name, or is taken."""
     try:
         path = root / MACHINES / f"{check_name(name)}.yaml"
     except ValueError as error:
@@ -103,8 +103,12 @@ def new_card(root: Path, name: str) -> Path:
 
 
 def write_card(root: Path, machine: str, name: str, measured: LinkMeasurement) -> Path:
-    """Writes config/machines/NAME.yaml: the card of `machine` with the measured links."""
-    path, card, source = new_card(root, name), load_machine_card(root, machine), MACHINES / f"{machine}.yaml"
+    """Write config/machines/NAME.yaml, the card of `machine` with the measured links, and return its path."""
+    path, card, source = (
+        make_card_path(root, name),
+        load_machine_card(root, machine),
+        MACHINES / f"{machine}.yaml",
+    )
     document = read_yaml(root / source, str(source))
     per_node = card.slurm.ranks_per_node if card.slurm else max(row.size for row in measured.rows)
     document["links"] = fit_links(measured, per_node)
@@ -114,10 +118,10 @@ def write_card(root: Path, machine: str, name: str, measured: LinkMeasurement) -
 
 
 def fit_links(measured: LinkMeasurement, per_node: int, *, on_cores: bool = False) -> dict[str, Any]:
-    """The `links` of a card. Rows of larger axes come last: of those that are not above an axis, the last holds.
+    """Return the `links` of a card. Rows are sorted, because an axis takes the last row that is not above it.
 
-    With `on_cores` the ranks are those of one machine without devices of their own: a message takes as long as the
-    cores are busy with it, and the links themselves take next to no time.
+    `on_cores` means that the ranks share the cores of one machine. The time of a message is then the time for which
+    it occupies cores, and the links themselves take almost no time.
     """
     rows = sorted(measured.rows, key=lambda row: (row.before, row.size))
     inside = [row.gbs for row in rows if row.before * row.size <= per_node]
@@ -150,7 +154,7 @@ ASSUMED, MEASURED = "assumed", "measured by harness doctor"
 
 
 def make_constant(value: float, within: float, source: str = "") -> dict[str, Any]:
-    """A constant of a card, measured now unless another source is named."""
+    """Return a constant of a card. The default source says that it was measured today."""
     measured = f"{MEASURED}, {time.strftime('%Y-%m-%d')}"
     return {"value": float(f"{value:.4g}"), "within": within, "source": source or measured}
 
@@ -158,9 +162,9 @@ def make_constant(value: float, within: float, source: str = "") -> dict[str, An
 # The measurement in one rank.
 
 LARGE = 1 << 24
-"""Bytes of a buffer whose time is bandwidth alone."""
+"""The size in bytes of a buffer that is large enough to ignore latency."""
 SECONDS = 15.0
-"""The time for all axes together."""
+"""The time for all axes together, in seconds."""
 ROUNDS, WARM, SMALL_ROUNDS = 20, 2, 100
 
 
@@ -187,7 +191,7 @@ def main() -> int:
 
 
 def measure_on_rank(world: int, device: torch.device) -> dict[str, object]:
-    """GB a second of every axis, and microseconds of the smallest all-reduce between all ranks."""
+    """Return the bandwidth on every axis, and the time of the smallest all-reduce between all ranks."""
     shapes = list_axes(world)
     rows = []
     for before, size in shapes:
@@ -201,7 +205,7 @@ def measure_on_rank(world: int, device: torch.device) -> dict[str, object]:
 
 
 def list_axes(world: int) -> list[tuple[int, int]]:
-    """The distance and the number of an axis's members, for all axes whose groups fill the world."""
+    """Return all axes that the ranks can form, as pairs of the distance and the number of members of a group."""
     parts = [number for number in range(1, world + 1) if world % number == 0]
     return [
         (before, size) for before in parts for size in parts if size > 1 and (world // before) % size == 0
@@ -214,16 +218,16 @@ def _make_grid(world: int, before: int, size: int, device: torch.device) -> Grid
 
 
 def _time_call(grid: Grid, axis: Axis, size: int, patience: float, rounds: int) -> float:
-    """The median over rounds, each as long as on the slowest rank. No round begins after `patience` seconds."""
+    """Return the median time of an all-reduce on the slowest rank. No round starts after `patience` seconds."""
     buffer, taken = torch.ones(size // 4, device=axis.device), []
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for number in range(-WARM, rounds):
         grid.world.barrier()
         start = time.perf_counter()
         axis.all_reduce(buffer, tensor=TensorName.H)
         synchronize(axis.device)
         seconds = torch.tensor(
-            [time.perf_counter() - start, time.perf_counter() - begun], dtype=torch.float64
+            [time.perf_counter() - start, time.perf_counter() - started], dtype=torch.float64
         )
         everyone = grid.world.all_gather(seconds[None].to(axis.device), tensor=TensorName.COUNT)
         buffer.fill_(1.0)

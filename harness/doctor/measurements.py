@@ -1,4 +1,4 @@
-"""What the stages of a calibration share: the device, the times that were measured, and the notes for the reader."""
+"""The state that the stages of a calibration share: the device, the measured times, and notes for the reader."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class KernelTime(NamedTuple):
-    """A measured time: a kernel with the sizes that it has."""
+    """The measured time of a kernel, with its sizes."""
 
     kernel: str
     seconds: float
@@ -30,53 +30,51 @@ class KernelTime(NamedTuple):
 
 
 @dataclass
-class Measuring:
-    """What the stages of a calibration share: the device, the times so far, and what was left out."""
+class Calibrator:
+    """Runs and times the stages of a calibration, and keeps the times and notes so far."""
 
     machine: Machine
     device: torch.device
     source: str
-    """Where the constants were measured, and when."""
+    """The source of the constants: where and when they are measured."""
     on_step: OnStep = ignore_step
     times: list[KernelTime] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Facts for the reader that no section of a card holds, and what was left out with the reason."""
+    """What was skipped and why, and facts that have no place in a section of a card."""
     ends: float = inf
-    """The time by `time.monotonic` after which no sparse product begins."""
+    """The time by `time.monotonic` after which no measurement of a sparse product starts."""
 
-    def attempt(self, what: str, stage: Callable[[], T]) -> T | None:
-        """The result of a stage. On a GPU, a stage that fails is left out with a note, and the others go on."""
+    def try_stage(self, name: str, measure: Callable[[], T]) -> T | None:
+        """Return the result of a stage. If it fails on a GPU, add a note and return None."""
         if not is_gpu(self.device):
-            return stage()
+            return measure()
         try:
-            return stage()
-        except (
-            Exception
-        ) as error:  # memory ran out, a type is not supported, or whatever else a GPU may answer
+            return measure()
+        except Exception as error:  # out of memory, an unsupported type, or any other error of a GPU
             reason = str(error).strip().partition("\n")[0]
-            self.notes.append(f"{what} left out: {type(error).__name__}: {reason}")
+            self.notes.append(f"{name} left out: {type(error).__name__}: {reason}")
         reset_memory(self.device)
         return None
 
-    def is_over(self) -> bool:
-        """True if no time is left for another sparse product."""
+    def is_time_up(self) -> bool:
+        """Return True if no time is left for another sparse product."""
         return time.monotonic() > self.ends
 
-    def seconds(
+    def time_kernel(
         self, kernel: str, work: Callable[[], object], product: ProductShape | None = None, moved: int = 0
     ) -> float:
-        """Times a kernel and keeps the time."""
+        """Return the seconds that a kernel takes, and keep them for the table."""
         taken = time_work(work, self.device)
         self.times.append(KernelTime(kernel, taken, product, moved))
         return taken
 
-    def constant(self, value: float, within: float, remark: str = "") -> dict[str, Any]:
-        """A constant of the card, measured here."""
+    def make_constant(self, value: float, within: float, remark: str = "") -> dict[str, Any]:
+        """Return a constant of the card with the source of this calibration."""
         return make_constant(value, within, f"{self.source}{f'; {remark}' if remark else ''}")
 
 
 def format_table(times: Sequence[KernelTime]) -> str:
-    """The measured times as CSV, so that other terms can be fitted to them later."""
+    """Return the measured times as CSV, so that other terms can be fitted to them later."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(("kernel", *ProductShape._fields, "bytes", "seconds"))
@@ -87,5 +85,5 @@ def format_table(times: Sequence[KernelTime]) -> str:
 
 
 def subtract_launch(seconds: float, launch: float) -> float:
-    """The seconds of a kernel's own work. A time that is hardly longer than a launch says little of the work."""
+    """Return the seconds of a kernel without its launch, but at least half of them, as the launch is not exact."""
     return max(seconds - launch, seconds / 2)

@@ -18,17 +18,17 @@ from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger, TensorName
 
 TESTED, PATIENCE = 1009, 60.0
-"""The vertices of the graph that GPUs are tested with, and the seconds that they have for each part of the test."""
+"""The number of vertices of the test graph, and the time limit of each part of the test in seconds."""
 ALLOWED = {torch.float32: 1e-4, torch.float64: 1e-10}
 """The largest deviation of a kernel's result, relative to the largest number."""
 
 
 def find_gpu_faults(gpus: int) -> list[str]:
-    """What is wrong with the GPUs of this machine, in words. The test takes about a minute."""
+    """Return descriptions of the faults of this machine's GPUs. The test takes about a minute."""
     with Pool(engine=Engine.NCCL, patience=PATIENCE) as pool:
         try:
             wrong = [words for words_of_rank in pool.run(gpus, find_local_faults) for words in words_of_rank]
-            if not wrong:  # otherwise a training says nothing new
+            if not wrong:  # with faulty kernels a training would fail, too
                 findings = check_smallest("cagnet-1d", pool.run, gpus, ON_GPUS)
                 wrong = [
                     f"a small training: {each.law}: {each.detail}" for each in findings if not each.holds
@@ -39,7 +39,7 @@ def find_gpu_faults(gpus: int) -> list[str]:
 
 
 def find_local_faults() -> list[str]:
-    """What is wrong with the kernels of this rank's GPU, and with the sums over the GPUs of all ranks."""
+    """Return the faults in the kernels of this rank's GPU, and in the sums over the GPUs of all ranks."""
     device, ranks = engine.select_device(Engine.NCCL, engine.rank()), engine.world_size()
     axis = Grid.build({AxisName.P: ranks}, Ledger(recording=False), device)[AxisName.P]
     A, rows = make_check_graph(TESTED).A, torch.arange(TESTED)
@@ -68,9 +68,9 @@ def find_local_faults() -> list[str]:
             assert result is not None
             error = float((result.detach().cpu().double() - expected).abs().max() / expected.abs().max())
             if not error <= allowed:
-                off = f"{error:.1e} of the largest number from that of float64, allowed are {allowed:.0e}"
+                off = f"differs from float64 by {error:.1e} of the largest number; {allowed:.0e} is allowed"
                 wrong.append(f"{what} in {str(dtype).removeprefix('torch.')}: {off}")
     masks = [random_mask(0, Purpose.DROPOUT, x, range(3, 40), 1 << 15) for x in (rows, rows.to(device))]
     if not torch.equal(masks[0], masks[1].cpu()):
-        wrong.append("dropout mask: its bits are not the host's")
+        wrong.append("dropout mask: its bits differ from those of the host")
     return [f"GPU {engine.rank()}: {words}" for words in wrong]

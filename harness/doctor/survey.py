@@ -1,4 +1,4 @@
-"""The survey of a machine: packages and tools, cores, memory, GPUs, network interfaces, folders and Slurm."""
+"""Surveys a machine: packages and tools, cores, memory, GPUs, network interfaces, folders and Slurm."""
 
 import getpass
 import os
@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from harness.errors import EXTRAS, UserError, install_command
 from harness.formatting import GIB, format_count
 from harness.locks import find_mount
+from harness.progress import Log
 from harness.slurm.resources import (
     OVERHEAD_MINUTES,
     PARTITION_QUERY,
@@ -40,13 +41,13 @@ PATIENCE = 20
 
 @dataclass(frozen=True)
 class SurveyItem:
-    """An item of the survey. `missing` marks an absent item that the harness needs; useful items are never missing."""
+    """An item of the survey. `missing` marks an item that the harness needs and cannot use."""
 
     what: str
     found: str
     missing: bool = False
     doubtful: bool = False
-    """Whether the item may make runs fail in a way that only the user can judge."""
+    """Whether the item may make runs fail, which only the user can judge."""
 
 
 def run_tool(*command: str) -> str | None:
@@ -66,18 +67,15 @@ def read_text(path: Path) -> str:
         return ""
 
 
-Tell = Callable[[str], None]
-
-
-def survey_machine(given: str | None, tell: Tell) -> Iterator[SurveyItem]:
-    """Yield all items. `given` is the value of --root, and `tell` reports an item that takes long."""
+def survey_machine(given: str | None, report: Log) -> Iterator[SurveyItem]:
+    """Yield all items. `given` is the value of --root, and `report` announces an item that takes long."""
     yield from survey_software()
-    yield from survey_hardware(tell)
+    yield from survey_hardware(report)
     yield from survey_folders(given)
     yield from survey_slurm(given)
 
 
-# Python, its packages, and the tools beside it.
+# Python, its packages, and other tools.
 
 NEEDED = ("torch", "numpy", "scipy", "numba", "pandas", "pyarrow", "pydantic", "pyyaml")
 """The packages that the harness needs."""
@@ -88,7 +86,7 @@ PURPOSES = {
     "pyg": "the strategy pyg and files of PyTorch Geometric need it",
     "slurm": "workflows need it, on the machine from which they are submitted",
 }
-"""The purpose of each extra. A machine that does not need it, such as a compute node, may lack its packages."""
+"""The purpose of each extra. A machine may lack its packages, as compute nodes do."""
 OLDEST = (3, 11)
 USEFUL = {"nvidia-ml-py": "records will not say how busy a GPU is"}
 TOOLS = {
@@ -98,6 +96,7 @@ TOOLS = {
 
 
 def survey_software() -> Iterator[SurveyItem]:
+    """Yield Python, the packages and the tools."""
     yield SurveyItem("python", platform.python_version(), missing=sys.version_info < OLDEST)
     for name in NEEDED:
         installed = _find_version(name)
@@ -125,14 +124,16 @@ def _find_version(name: str) -> str | None:
 DEVICES = Path("/sys/class/net")
 
 
-def survey_hardware(tell: Tell) -> Iterator[SurveyItem]:
+def survey_hardware(report: Log) -> Iterator[SurveyItem]:
+    """Yield the cores, memory, GPUs and network interfaces."""
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield SurveyItem("cores", f"{cores}: up to {cores} ranks run at full speed")
     yield SurveyItem("memory", f"{memory / GIB:.0f} GiB")
-    yield from survey_gpus(tell)
+    yield from survey_gpus(report)
     yield SurveyItem(
-        "interfaces", ", ".join(map(_describe_interface, _list_interfaces())) or "none is up but the loopback"
+        "interfaces",
+        ", ".join(map(_describe_interface, _list_interfaces())) or "none is up except the loopback",
     )
     yield _check_host_name()
 
@@ -148,18 +149,18 @@ def _describe_interface(device: Path) -> str:
 
 
 def _check_host_name() -> SurveyItem:
-    """Return the address on which gloo listens without a named interface. Other nodes cannot reach the loopback."""
+    """Return the address of this host's name, where gloo listens by default. Other nodes cannot reach the loopback."""
     name = socket.gethostname()
     try:
         address = socket.gethostbyname(name)
     except OSError:
         return SurveyItem("name", f"{name} has no address: name `interfaces` in the machine's card")
-    lonely = ", the loopback: over several nodes the machine's card must name `interfaces`"
-    return SurveyItem("name", f"{name} is {address}" + (lonely if address.startswith("127.") else ""))
+    loopback = ", the loopback: for several nodes the machine's card must name `interfaces`"
+    return SurveyItem("name", f"{name} is {address}" + (loopback if address.startswith("127.") else ""))
 
 
-# The GPUs as ranks find them: driver, links, NUMA nodes, torch's build, devices against ranks, peers. Torch is imported
-# only where a command of the driver shows a GPU.
+# GPUs: driver, links, NUMA nodes, torch's build, devices per rank, peer access. Torch is only imported if a command of
+# the driver shows a GPU.
 
 NO_GPU = "none on this machine: strategies run on CPU ranks over gloo"
 NODES, BUS = Path("/sys/devices/system/node"), Path("/sys/bus/pci/devices")
@@ -178,7 +179,7 @@ class Gpu(NamedTuple):
 QUERY = "--query-gpu=name,driver_version,pci.bus_id,pcie.link.gen.current,pcie.link.width.current"
 
 
-def survey_gpus(tell: Tell) -> Iterator[SurveyItem]:
+def survey_gpus(report: Log) -> Iterator[SurveyItem]:
     """Yield what is known about the GPUs and the library for their collectives."""
     shown = run_tool("nvidia-smi", QUERY, "--format=csv,noheader") or ""
     found = [
@@ -194,7 +195,7 @@ def survey_gpus(tell: Tell) -> Iterator[SurveyItem]:
         yield SurveyItem("PCIe", ", ".join(f"generation {gpu.generation} x{gpu.lanes}" for gpu in found))
         yield from _check_numa(found)
     if names:
-        yield from _check_torch(tell)
+        yield from _check_torch(report)
 
 
 def _list_amd_gpus() -> list[str]:
@@ -206,11 +207,11 @@ def _find_nccl() -> str:
     """Return the NCCL package installed with torch. `harness doctor --links` tests whether NCCL works."""
     packages = [(str(each.metadata["Name"]), each.version) for each in distributions()]
     nccl = [f"{name} {version}" for name, version in packages if name.startswith(("nvidia-nccl", "rccl"))]
-    return ", ".join(nccl) or "no package of it: only gloo, or torch's own"
+    return ", ".join(nccl) or "not installed as a package: ranks use gloo, or the NCCL inside torch"
 
 
 def _check_numa(found: list[Gpu]) -> Iterator[SurveyItem]:
-    """Yield the NUMA node of each GPU. A rank that cannot use a core of that node copies through the other socket."""
+    """Yield the NUMA nodes of the GPUs. A rank without a core on the node of its GPU copies through another socket."""
     places = [read_text(BUS / gpu.bus.lower().removeprefix("0000") / "numa_node") for gpu in found]
     if not any(place.isdigit() for place in places):
         return
@@ -220,17 +221,17 @@ def _check_numa(found: list[Gpu]) -> Iterator[SurveyItem]:
         for number, place in enumerate(places)
         if place.isdigit() and not allowed & set(_parse_cores(read_text(NODES / f"node{place}" / "cpulist")))
     ]
-    state = f"; this process may use no core near GPU {', '.join(far)}" if far else ""
-    yield SurveyItem("NUMA", f"the GPUs are at the nodes {', '.join(places)}{state}")
+    state = f"; this process cannot use any core near GPU {', '.join(far)}" if far else ""
+    yield SurveyItem("NUMA", f"the GPUs are on the nodes {', '.join(places)}{state}")
 
 
 def _parse_cores(listed: str) -> set[int]:
-    """Return the cores in a list as 0-3,8-11."""
+    """Return the cores in a list such as 0-3,8-11."""
     spans = [span.partition("-") for span in listed.split(",") if span]
     return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
 
 
-def _check_torch(tell: Tell) -> Iterator[SurveyItem]:
+def _check_torch(report: Log) -> Iterator[SurveyItem]:
     """Yield whether torch can use the GPUs that the driver shows."""
     import torch
 
@@ -249,12 +250,15 @@ def _check_torch(tell: Tell) -> Iterator[SurveyItem]:
         return
     yield SurveyItem("torch's build", f"{torch.__version__} for {build}")
     yield _check_device_count(devices)
-    apart = [f"{one} and {other}" for one, other in pairs_without_peer_access()]
+    unconnected = [f"{one} and {other}" for one, other in pairs_without_peer_access()]
     if devices > 1:
         yield SurveyItem(
-            "peers", f"no direct access between {', '.join(apart)}" if apart else "direct access between all"
+            "peers",
+            f"no direct access between {', '.join(unconnected)}"
+            if unconnected
+            else "direct access between all",
         )
-    tell(f"testing {format_count(devices, 'GPU')}, about a minute")
+    report(f"testing {format_count(devices, 'GPU')}, about a minute")
     yield _test_gpus(devices)
 
 
@@ -277,12 +281,13 @@ def _check_device_count(devices: int) -> SurveyItem:
     return SurveyItem("devices", f"{seen}: that many ranks, each with its own GPU")
 
 
-# The folders of a project: whether they may be written, and whether other nodes see them.
+# The folders of a project: whether they are writable, and whether other nodes can see them.
 
 SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "panfs", "wekafs", "pvfs2", "afs", "cifs", "fuse.sshfs")
 
 
 def survey_folders(given: str | None) -> Iterator[SurveyItem]:
+    """Yield the folders of the project at `given`, the value of --root."""
     try:
         root = find_root(given)
     except UserError as error:
@@ -296,7 +301,7 @@ def survey_folders(given: str | None) -> Iterator[SurveyItem]:
     for name, folder in written.items():
         existing = find_existing_parent(folder)
         writable = os.access(existing, os.W_OK)
-        state = "may be written" if writable else "may not be written"
+        state = "writable" if writable else "not writable"
         yield SurveyItem(name, f"{state}, {describe_file_system(existing)}", missing=not writable)
 
 
@@ -321,6 +326,7 @@ SHORTEST_MEMORY = 60
 
 
 def survey_slurm(given: str | None) -> Iterator[SurveyItem]:
+    """Yield the cluster, and what the site and its machine card need."""
     if shutil.which("srun") is None:
         yield SurveyItem("Slurm", "none: runs are launched on this machine only")
     else:
@@ -339,7 +345,7 @@ def _survey_cluster() -> Iterator[SurveyItem]:
     output = run_tool("scontrol", "show", "config")
     if output is None:
         yield SurveyItem(
-            "Slurm", "its commands are here, and no controller answers them: nothing can be submitted"
+            "Slurm", "its commands are installed, but no controller answers: jobs cannot be submitted"
         )
         return
     config = dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", output, flags=re.MULTILINE))
@@ -351,8 +357,8 @@ def _survey_cluster() -> Iterator[SurveyItem]:
     if memory and int(memory[0]) < SHORTEST_MEMORY:
         yield SurveyItem(
             "MinJobAge",
-            f"{memory[0]} s: squeue forgets ended jobs so soon that jobs without their outputs count as failed "
-            "minutes later",
+            f"{memory[0]} s: squeue forgets ended jobs so soon that an ended job whose outputs are not visible yet "
+            "counts as failed",
         )
     if "SLURM_JOB_ID" in os.environ:
         yield _survey_job()
@@ -388,11 +394,11 @@ def _check_site(root: Path) -> Iterator[SurveyItem]:
         yield SurveyItem("machine", f"the card {site.machine} has no Slurm: its runs have one node each")
     known = list_accounts() if shutil.which("srun") else []
     if known and site.account and site.account not in known:
-        yield SurveyItem("account", f"{site.account} is none of {', '.join(known)}", missing=True)
+        yield SurveyItem("account", f"{site.account} is not one of {', '.join(known)}", missing=True)
 
 
 def _check_card(root: Path) -> Iterator[SurveyItem]:
-    """Yield what the machine card of the site requires and this machine lacks: interfaces, container, modules."""
+    """Yield the interfaces, container and modules that the machine card of the site needs and this machine lacks."""
     site = load_site(root)
     slurm = load_slurm(root, site.machine, site) if site.machine else None
     if slurm is None:
@@ -401,8 +407,12 @@ def _check_card(root: Path) -> Iterator[SurveyItem]:
     absent = [name for name in slurm.interfaces if name not in there]
     with suppress(OSError):
         if not slurm.interfaces and socket.gethostbyname(socket.gethostname()).startswith("127."):
-            alone = "the name of this machine is the loopback's, by which no other node reaches it: name them"
-            yield SurveyItem("interfaces", f"the card {site.machine} names none, and {alone}", missing=True)
+            loopback = (
+                "the name of this machine resolves to the loopback, which other nodes cannot reach: name them"
+            )
+            yield SurveyItem(
+                "interfaces", f"the card {site.machine} names none, and {loopback}", missing=True
+            )
     if absent:
         place = f"not on this machine, which has {', '.join(there)}"
         yield SurveyItem(
@@ -432,7 +442,7 @@ def _check_card_on_cluster(root: Path, machine: str, site: Site) -> Iterator[Sur
         return
     partitions = parse_partitions(run_tool(*PARTITION_QUERY) or "")
     if not partitions:
-        yield SurveyItem("partition", "not compared: no controller answers")
+        yield SurveyItem("partition", "not checked: no controller answers")
         return
     minutes = max(slurm.minutes, slurm.job_minutes) + OVERHEAD_MINUTES
     jobs = {
@@ -458,11 +468,9 @@ def _check_card_on_cluster(root: Path, machine: str, site: Site) -> Iterator[Sur
 
 
 def _check_profiles(root: Path) -> Iterator[SurveyItem]:
-    """Report other profiles named slurm that the profile of the project hides."""
+    """Yield other Snakemake profiles named slurm, which the profile of the project hides."""
     user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     for config in (user, Path("/etc/xdg")):
         own = config / "snakemake" / "slurm"
         if own.exists() and (root / "slurm").exists():
-            yield SurveyItem(
-                "profile", f"{own} is shadowed by the project's own `slurm`: name it by its path"
-            )
+            yield SurveyItem("profile", f"{own} is hidden by the project's `slurm`: give its path to use it")

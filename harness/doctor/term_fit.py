@@ -1,7 +1,7 @@
-"""Fits of measured times, and their errors at sizes that the fit has not seen.
+"""Fits sums of terms to measured times, and estimates the errors of the fits at held-out sizes.
 
-Times are sums of terms with coefficients that are not negative. The error of a fit is stated from held-out sizes: each
-time is predicted by the fit to those times that share neither its size nor its width.
+The coefficients of the terms are not negative. To estimate the error of a fit, each time is predicted by a fit to the
+times that share neither its size nor its width.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from harness.errors import RunError
 
 INSIDE = 0.9
-"""The share of the held-out times that lie inside an interval."""
+"""The fraction of the held-out times that an interval contains."""
 Numbers = NDArray[np.float64]
 
 
 def fit_terms(terms: Numbers, seconds: Numbers, known: float = 0.0) -> Numbers:
-    """The coefficients of terms, none negative, with the least squares of relative errors.
+    """Return the non-negative coefficients of the terms that minimise the squared relative errors.
 
-    `known` seconds are part of every time, and need no term.
+    `known` seconds, such as a launch, are part of every time and are not fitted.
     """
     from scipy.optimize import nnls
 
@@ -35,10 +35,10 @@ def fit_terms(terms: Numbers, seconds: Numbers, known: float = 0.0) -> Numbers:
 def compute_held_out_ratios(
     terms: Numbers, seconds: Numbers, labels: Sequence[Sequence[Any]], known: float = 0.0
 ) -> Numbers:
-    """Predicted over measured seconds, each time predicted by the fit to all times that share none of its labels.
+    """Return the ratios of predicted to measured seconds, each predicted by a fit to the times with other labels.
 
-    `labels` has a sequence for each property, such as the sizes and the widths, with a label for each time. A time
-    that shares a label with every other one has the ratio NaN.
+    `labels` has one sequence per property, such as sizes and widths, with one label per time. A time that shares a
+    label with all others has the ratio NaN.
     """
     columns = [np.unique(np.asarray(each), return_inverse=True)[1] for each in labels]
     ratios = np.full(len(seconds), np.nan)
@@ -52,23 +52,23 @@ def compute_held_out_ratios(
 
 
 def compute_factor(ratios: Sequence[float] | Numbers) -> float:
-    """The factor that holds most of these ratios on both sides of 1, rounded up; NaN does not count."""
+    """Return the factor f, rounded up, such that most ratios lie between 1 / f and f. NaN is ignored."""
     known = [float(ratio) for ratio in ratios if not np.isnan(ratio)]
     if not known:
-        raise RunError("too few sizes were measured to hold any of them out")
+        raise RunError("too few sizes were measured to hold one of them out")
     off = [max(ratio, 1 / ratio) if ratio > 0 else np.inf for ratio in known]
     return round(float(np.quantile(off, INSIDE)) + 0.005, 2)
 
 
-def compute_median_and_factor(values: Sequence[float], alone: float) -> tuple[float, float]:
-    """The median, and the factor that holds most of the values against the median of all others.
+def compute_median_and_factor(values: Sequence[float], assumed: float) -> tuple[float, float]:
+    """Return the median, and the factor of an interval from comparing each value with the median of the others.
 
-    `alone` is the factor, assumed, of a single value.
+    `assumed` is the factor for a single value.
     """
     if not values:
         raise RunError("nothing could be measured")
     if len(values) == 1:
-        return values[0], alone
+        return values[0], assumed
     others = [median([*values[:place], *values[place + 1 :]]) for place in range(len(values))]
     return median(values), compute_factor(
         [value / other for value, other in zip(values, others, strict=True)]

@@ -45,7 +45,7 @@ def test_it_writes_what_it_measured_and_keeps_the_rest(root: Path, monkeypatch: 
     monkeypatch.setattr(kernel_rates, "LAYERS", ((64, 8, 8), (256, 16, 16)))
     monkeypatch.setattr(kernel_rates, "STREAMED", (1 << 10, 1 << 12))
     links = LinkMeasurement([MeasuredLink(before=1, size=2, gbs=1.5)], 200.0)
-    monkeypatch.setattr(calibrate, "measure", lambda *_: links)
+    monkeypatch.setattr(calibrate, "measure_links", lambda *_: links)
     told: list[str] = []
     done = calibrate.calibrate_machine(root, "mine", 2, told.append)
     assert told[0] == "measuring launches" and "measuring sparse products" in told

@@ -63,7 +63,7 @@ def test_gpus_that_torch_was_not_built_for_are_told(monkeypatch: pytest.MonkeyPa
     found = told()
     assert (found["GPU"], found["driver"]) == ("2 x NVIDIA H100", "580.95.05")
     assert found["PCIe"] == "generation 5 x16, generation 5 x16"
-    assert found["NUMA"] == "the GPUs are at the nodes 0, 1; this process may use no core near GPU 0"
+    assert found["NUMA"] == "the GPUs are on the nodes 0, 1; this process cannot use any core near GPU 0"
     assert "the GPUs are not used" in found["torch's build"] and missing() == ["torch's build"]
 
 

@@ -8,7 +8,14 @@ import yaml
 
 from harness.cli import main
 from harness.doctor import links
-from harness.doctor.links import LinkMeasurement, check_network, list_axes, measure, new_card, write_card
+from harness.doctor.links import (
+    LinkMeasurement,
+    check_network,
+    list_axes,
+    measure_links,
+    make_card_path,
+    write_card,
+)
 from harness.errors import RunError, UserError
 from harness.ledger import AxisName
 from harness.predict.pricing import find_bandwidth, place_axis
@@ -56,8 +63,8 @@ def test_a_card_is_written_only_under_a_name_of_a_file(
     (tmp_path / "datasets" / "catalog").mkdir(parents=True)
     (folder / "local.yaml").write_text("device: cpu\n")
     with pytest.raises(UserError, match=r"--write .* is not accepted: a name begins with a letter"):
-        new_card(tmp_path, name)
-    monkeypatch.setattr("harness.doctor.links.measure", None)
+        make_card_path(tmp_path, name)
+    monkeypatch.setattr("harness.doctor.links.measure_links", None)
     for asked, refusal in ((name, "is not accepted"), ("local", "local.yaml exists")):
         assert main(["doctor", "--links", "--root", str(tmp_path), f"--write={asked}"]) == 2
         assert refusal in capsys.readouterr().err
@@ -94,7 +101,7 @@ def test_the_network_is_asked_for_although_the_user_directs_the_log_of_nccl(
 
 def test_ranks_of_this_machine_measure_their_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_RESULTS", str(tmp_path))
-    measured = measure(ROOT, "local", 2, lambda _: None)
+    measured = measure_links(ROOT, "local", 2, lambda _: None)
     assert [(row.before, row.size) for row in measured.rows] == [(1, 2)]
     assert 0 < measured.rows[0].gbs < 1000
     assert 0 < measured.latency_us < 1e6
@@ -103,8 +110,8 @@ def test_ranks_of_this_machine_measure_their_links(tmp_path: Path, monkeypatch: 
 
 def test_who_cannot_measure_is_told_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_RESULTS", str(tmp_path))
-    with pytest.raises(UserError, match="two ranks"):
-        measure(ROOT, "local", 1, lambda _: None)
+    with pytest.raises(UserError, match="at least 2 ranks"):
+        measure_links(ROOT, "local", 1, lambda _: None)
     root = tmp_path / "root"
     (root / "config" / "machines").mkdir(parents=True)
     (root / "datasets" / "catalog").mkdir(parents=True)
@@ -112,4 +119,4 @@ def test_who_cannot_measure_is_told_why(tmp_path: Path, monkeypatch: pytest.Monk
         yaml.safe_dump({"device": "cuda", "engine": "nccl"})
     )
     with pytest.raises(RunError, match="GPU"):
-        measure(root, "gpus", 2, lambda _: None)
+        measure_links(root, "gpus", 2, lambda _: None)
