@@ -1,1 +1,1 @@
-"""Other programs: run by the user's own command or read from their logs, into records that name their origin."""
+"""Records runs of other programs: runs the user's command or reads a log, and writes a record that names its origin."""

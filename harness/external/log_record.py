@@ -1,7 +1,7 @@
-"""The record of a log, with source `external`: a spec with what the log and the options show, and tables.
+"""Writes the record of another program's run, with source `external`, from its log.
 
-The program can be run first by the user's command. Keys that neither the log nor the options show are null in the
-spec; the harness's defaults are not used.
+`run_command` can run the program first. The spec of the record contains the keys that the log or the user's options
+show. All other keys are null: the defaults of the harness do not apply to another program.
 """
 
 import codecs
@@ -24,7 +24,7 @@ import pandas as pd
 from harness.children import die_with_parent, kill_group_on_exit
 from harness.errors import RunError, UserError
 from harness.experiment.requests import make_spec, nest_settings
-from harness.external.programs import KEYS, EpochReport, Log, LogSettings, Program, read_settings
+from harness.external.programs import KEYS, EpochReport, LogSettings, Program, ProgramLog, read_settings
 from harness.ledger import NO_INDEX, Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.results.record import write_record
 from harness.run.fault import status_of_error
@@ -34,27 +34,27 @@ from harness.spec.spec import Spec, digest, format_grid
 from harness.store.catalog import load_card
 from harness.untrusted import redact_command
 
-LEAVING = 10.0
-"""Seconds from SIGTERM to SIGKILL."""
+GRACE_SECONDS = 10.0
+"""Seconds between SIGTERM and SIGKILL."""
 
 
 def run_command(command: Sequence[str], folder: Path, log: Path) -> tuple[int, dict[str, Any]]:
     """Run a command in a folder, show its output and write it to `log`. Return the exit code and the provenance.
 
-    SIGTERM ends the command, and the run is recorded up to that point. When this process ends for any reason, the
-    command and its processes end too.
+    SIGTERM ends the command but not this process, so that the run so far can be recorded. When this process ends for
+    any reason, the command and its processes end, too.
     """
-    started, begun = time.time(), time.monotonic()
+    started, clock_start = time.time(), time.monotonic()
     with (
         _StopForwarder() as stop,
         _start_command(command, folder) as program,
         kill_group_on_exit(program.pid),
     ):
-        stop.pass_on_to(program.pid)
+        stop.forward_to(program.pid)
         _copy_output(program, log)
     unknown = {"versions": None, "threads": None, "scheduling": None, "allocator": None}
-    times = {"started": started, "finished": started + time.monotonic() - begun}
-    exit_code = -signal.SIGTERM if stop.came else program.returncode
+    times = {"started": started, "finished": started + time.monotonic() - clock_start}
+    exit_code = -signal.SIGTERM if stop.was_stopped else program.returncode
     return exit_code, {**collect_provenance(folder), **unknown, "command": redact_command(command), **times}
 
 
@@ -72,22 +72,22 @@ def _start_command(command: Sequence[str], folder: Path) -> "subprocess.Popen[by
         )
     except OSError as error:
         raise UserError(
-            f"{redact_command(command)} cannot be started in {folder}: {error.strerror}. --cwd names the checkout."
+            f"{redact_command(command)} cannot be started in {folder}: {error.strerror}. Name its checkout by --cwd."
         ) from None
 
 
 class _StopForwarder:
-    """Forwards SIGTERM from this process to a process group, and sends it SIGKILL after LEAVING seconds."""
+    """Forwards SIGTERM from this process to a process group, and sends SIGKILL after GRACE_SECONDS."""
 
     def __init__(self) -> None:
-        self.came = False
+        self.was_stopped = False
         self._group = 0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "_StopForwarder":
         if threading.current_thread() is threading.main_thread():
             self._before = {
-                each: signal.signal(each, self._handle) for each in (signal.SIGTERM, signal.SIGALRM)
+                each: signal.signal(each, self._handle_signal) for each in (signal.SIGTERM, signal.SIGALRM)
             }
         return self
 
@@ -97,18 +97,18 @@ class _StopForwarder:
         for each, handler in self._before.items():
             signal.signal(each, handler)
 
-    def pass_on_to(self, group: int) -> None:
+    def forward_to(self, group: int) -> None:
         self._group = group
-        if self.came:
-            self._send(signal.SIGTERM)
+        if self.was_stopped:
+            self._send_signal(signal.SIGTERM)
 
-    def _handle(self, number: int, _: object) -> None:
-        self.came = True
+    def _handle_signal(self, number: int, _: object) -> None:
+        self.was_stopped = True
         if number == signal.SIGTERM:
-            signal.setitimer(signal.ITIMER_REAL, LEAVING)
-        self._send(signal.SIGTERM if number == signal.SIGTERM else signal.SIGKILL)
+            signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+        self._send_signal(signal.SIGTERM if number == signal.SIGTERM else signal.SIGKILL)
 
-    def _send(self, what: signal.Signals) -> None:
+    def _send_signal(self, what: signal.Signals) -> None:
         if self._group:
             with suppress(ProcessLookupError):
                 os.killpg(self._group, what)
@@ -127,15 +127,15 @@ def _copy_output(program: "subprocess.Popen[bytes]", log: Path) -> None:
     program.wait()
 
 
-# The tables of a log. Where a run of ours has epochs, a log has means over all epochs until then.
+# The tables of a log. A log has no times of single epochs, but means over all epochs so far.
 
 EXCHANGE = Key(Phase.CONVOLVE, NO_INDEX, Direction.FORWARD, Op.ALL_TO_ALL, AxisName.P, tensor=TensorName.H)
 REDUCTION = Key(Phase.SYNC, NO_INDEX, Direction.BACKWARD, Op.ALL_REDUCE, AxisName.P, tensor=TensorName.DW)
 REST = Key(Phase.OTHER, NO_INDEX, Direction.FORWARD)
 
 
-def make_tables(log: Log) -> dict[str, pd.DataFrame]:
-    """Return the tables, with everything in the log that has a column."""
+def make_tables(log: ProgramLog) -> dict[str, pd.DataFrame]:
+    """Return the tables of a record, filled with everything in the log that has a column."""
     rows = {
         "epochs": [
             {"epoch": report.epoch, "rank": report.rank, "seconds": report.seconds, "loss": report.loss}
@@ -166,14 +166,14 @@ def make_tables(log: Log) -> dict[str, pd.DataFrame]:
     return {name: pd.DataFrame(each) for name, each in rows.items()}
 
 
-def make_summary(log: Log, vertices: int | None) -> dict[str, Any]:
-    """The summary of a log: its epoch time is the last mean of the slowest process."""
-    seconds = max(report.seconds for report in log.last.values())
+def make_summary(log: ProgramLog, vertices: int | None) -> dict[str, Any]:
+    """Return the summary of a log. The epoch time is the last mean of the slowest process."""
+    seconds = max(report.seconds for report in log.last_reports.values())
     known = isfinite(seconds)
     accuracy = {f"accuracy_{split}": share for _, split, share in log.accuracies}
-    accuracy |= {"accuracy_test": log.result} if log.result is not None else {}
+    accuracy |= {"accuracy_test": log.final_test_accuracy} if log.final_test_accuracy is not None else {}
     return {
-        "epochs": max(report.epoch for report in log.last.values()) + 1,
+        "epochs": max(report.epoch for report in log.last_reports.values()) + 1,
         "epoch_seconds_median": seconds if known else None,
         "vertices_per_second": vertices / seconds if known and vertices else None,
         **accuracy,
@@ -181,65 +181,66 @@ def make_summary(log: Log, vertices: int | None) -> dict[str, Any]:
 
 
 def _make_ledger(report: EpochReport) -> list[dict[str, Any]]:
-    """Return the ledger of an epoch: the exchange of rows, the reduction of gradients, and the remaining time."""
+    """Return the ledger rows of a report: the exchange of rows, the reduction of gradients, and the remaining time."""
     parts = {EXCHANGE: report.communicating, REDUCTION: report.reducing}
     parts[REST] = report.seconds - sum(parts.values())
     at = {"epoch": report.epoch, "rank": report.rank}
     return [{**at, **ledger_to_row(key, Amounts(seconds=seconds))} for key, seconds in parts.items()]
 
 
-def _sum_training_seconds(log: Log, epoch: int) -> float | None:
-    """Return the seconds of training up to an evaluation, by the mean of the slowest process."""
+def _sum_training_seconds(log: ProgramLog, epoch: int) -> float | None:
+    """Return the seconds of training before an evaluation, computed from the mean of the slowest process."""
     means = [report.seconds for report in log.reports if report.epoch == epoch and isfinite(report.seconds)]
     return (epoch + 1) * max(means) if means else None
 
 
-# The checks that a log is one whole run, and the signs that the run broke off.
+# Checks that a log contains one whole run, and signs that the run did not finish.
 
 
-def check_has_reports(log: Log, program: Program) -> None:
-    """Refuse a log without epochs, unless it is of a run here that printed its options or was stopped."""
+def check_has_reports(log: ProgramLog, program: Program) -> None:
+    """Raise an error for a log without reports, unless we ran the program and it printed its options or was stopped."""
     ran = log.exit_code is not None
     if log.reports or (ran and log.settings) or log.exit_code == -signal.SIGTERM:
         return
     ended = f" (exit code {log.exit_code})" if ran else ""
     raise (RunError if ran else UserError)(
-        f"{log.where}{ended} has no line of an epoch as {program.title} writes them (Process 000 | Epoch 00009 | "
-        "Time(s) ... | Comm(s) ... | Reduce(s) ... | Loss ...). Was it stopped before its first report (--log-every), "
-        f"or is it another program's? It ends:\n{log.ending()}"
+        f"{log.where}{ended} has no report of an epoch in the format of {program.title} (Process 000 | Epoch 00009 | "
+        "Time(s) ... | Comm(s) ... | Reduce(s) ... | Loss ...). Was the program stopped before its first report "
+        f"(--log-every), or is this the log of another program? It ends:\n{log.format_last_lines()}"
     )
 
 
-def check_processes(log: Log, world: int) -> None:
-    """Refuses a log that lacks processes, or that has two reports of a process after one epoch."""
-    present, several_nodes = set(log.last), log.settings.get("parts_per_node", world) < world
+def check_processes(log: ProgramLog, world: int) -> None:
+    """Raise UserError if the log lacks processes, or has two reports of a process for the same epoch."""
+    present, several_nodes = set(log.last_reports), log.settings.get("parts_per_node", world) < world
     if present - set(range(world)) or (several_nodes and len(present) < world):
         raise UserError(
-            f"{log.where} has lines of the processes {sorted(present)}, and the run had {world}. A run over several "
-            "nodes leaves a log on each: give all of them."
+            f"{log.where} has reports of the processes {sorted(present)}, but the run had {world}. A run on several "
+            "nodes writes a log on each: give all of them."
         )
     reports = Counter((report.rank, report.epoch) for report in log.reports)
     if twice := [report for report, times in reports.items() if times > 1]:
         rank, epoch = min(twice)
         raise UserError(
-            f"{log.where} has epoch {epoch} of process {rank} more than once, so it holds several runs. Give the log "
-            "of one."
+            f"{log.where} has epoch {epoch} of process {rank} more than once, so it contains several runs. Give the "
+            "log of one run."
         )
 
 
-def check_is_one_run(log: Log, program: Program) -> None:
-    """Refuses a log whose prints of options differ in more than the options that each node has for itself."""
-    for other in log.each_settings:
+def check_is_one_run(log: ProgramLog, program: Program) -> None:
+    """Raise UserError if the log contains options of different runs. The seed may differ from node to node."""
+    for other in log.settings_of_nodes:
         ours = {key: value for key, value in log.settings.items() if key in KEYS and key != "seed"}
         differing = [key for key, value in ours.items() if other.get(key, value) != value]
         if program.mark in other and differing:
             raise UserError(
-                f"{log.where} has options of several runs, which differ in {', '.join(differing)}. Give the log of one."
+                f"{log.where} has the options of several runs, which differ in {', '.join(differing)}. Give the log "
+                "of one run."
             )
 
 
-def find_divergence(log: Log) -> str | None:
-    """Names the process whose loss was first no number: such a loss never recovers."""
+def find_divergence(log: ProgramLog) -> str | None:
+    """Return a message about the first loss that was not finite, which never recovers; None if all are finite."""
     lost = min(
         ((report.epoch, report.rank, report.loss) for report in log.reports if not isfinite(report.loss)),
         default=None,
@@ -247,19 +248,19 @@ def find_divergence(log: Log) -> str | None:
     return None if lost is None else f"In epoch {lost[0]} the loss of process {lost[1]} was {lost[2]}"
 
 
-def find_failure(log: Log, world: int, epochs: int | None) -> str | None:
-    """The sign that training broke off, or None. The programs end with exit code 0 even if a process of theirs fails.
+def find_failure(log: ProgramLog, world: int, epochs: int | None) -> str | None:
+    """Return the reason why the run did not finish; None if it did.
 
-    All processes report after the same epochs, at a fixed interval. `epochs`, the wanted number, is None for a log
-    without options.
+    The exit code is not enough: the programs exit with 0 even if one of their processes fails. All processes report
+    after the same epochs, at a fixed interval. `epochs` is the requested number, None if the log does not show it.
     """
     if log.exit_code == -signal.SIGTERM:
         return "It was stopped by a SIGTERM"
     if log.exit_code:
         return f"It ended with exit code {log.exit_code}"
-    if silent := sorted(set(range(world)) - set(log.last)):
+    if silent := sorted(set(range(world)) - set(log.last_reports)):
         return f"Of its {world} processes {', '.join(map(str, silent))} reported no epoch"
-    ends, every = {report.epoch for report in log.last.values()}, log.reports[0].epoch + 1
+    ends, every = {report.epoch for report in log.last_reports.values()}, log.reports[0].epoch + 1
     if len(ends) > 1 or (epochs is not None and max(ends) + 1 + every <= epochs):
         total = "" if epochs is None else f" of {epochs}"
         return f"Its processes came to epoch {' and '.join(map(str, sorted(ends)))}{total}"
@@ -267,29 +268,29 @@ def find_failure(log: Log, world: int, epochs: int | None) -> str | None:
 
 
 NEEDED = {
-    "dataset.name": "which graph it trains on: name it by --dataset.",
-    "ranks": "how many processes it had: say it by --set ranks=N.",
-    "strategy.name": "whether its pipeline was on (--enable-pipeline): say by --set strategy.name=pipegcn that it was, "
-    "or by --set strategy.name=bns-gcn that it waited for the whole boundary.",
+    "dataset.name": "which graph it trains on: give it by --dataset.",
+    "ranks": "how many processes it had: give it by --set ranks=N.",
+    "strategy.name": "whether its pipeline was on (--enable-pipeline): give --set strategy.name=pipegcn if it was, or "
+    "--set strategy.name=bns-gcn if it waited for the whole boundary.",
 }
-"""The keys that every record needs, with the error for a log that lacks them."""
+"""The keys that every record needs, with the end of the error for a log that lacks them."""
 PARAMS = "strategy.params."
-CHOSEN = {"launch"}
-"""Keys of the harness alone, which no log shows."""
+NEVER_LOGGED = {"launch"}
+"""Keys that exist only in the harness, so that the options may set them to any value."""
 
 
 def record_log(
     root: Path,
     runs: Path,
     program: Program,
-    log: Log,
+    log: ProgramLog,
     asked: Mapping[str, Any],
     provenance: Mapping[str, Any],
 ) -> Path:
-    """Writes the run folder of a log. `asked` holds further keys of its spec, dotted."""
+    """Write the run folder of a log and return its path. `asked` holds the keys of its spec that the user gives."""
     check_has_reports(log, program)
     settings = read_settings(log, program)
-    spec, known = _make_spec(root, log, settings, dict(_flatten(asked)))
+    spec, known = _make_spec(root, log, settings, dict(_flatten_keys(asked)))
     check_processes(log, spec.ranks)
     check_is_one_run(log, program)
     vertices = load_card(root, spec.dataset.name).expected.n
@@ -320,19 +321,19 @@ def record_log(
 
 
 def _make_spec(
-    root: Path, log: Log, settings: LogSettings, asked: Mapping[str, Any]
+    root: Path, log: ProgramLog, settings: LogSettings, asked: Mapping[str, Any]
 ) -> tuple[Spec, set[str]]:
-    """The spec of the log's keys and the asked ones, and the set of all these keys.
+    """Return the spec from the keys of the log and of the user, and the set of known keys.
 
-    A key that both have must agree, except the name of the dataset, which may differ here.
+    Both must give the same value for a key, except for the name of the dataset.
     """
-    for key in sorted(settings.keys.keys() & asked.keys() - {"dataset.name"} - CHOSEN):
+    for key in sorted(settings.keys.keys() & asked.keys() - {"dataset.name"} - NEVER_LOGGED):
         if settings.keys[key] != asked[key]:
             raise UserError(
-                f"{log.where}: the run had {key} = {settings.keys[key]!r}, and the options say {asked[key]!r}. Leave "
+                f"{log.where}: the run had {key} = {settings.keys[key]!r}, but the options say {asked[key]!r}. Leave "
                 "out the keys that the log shows."
             )
-    keys = {**({"ranks": len(log.last)} if log.reports else {}), **settings.keys, **asked}
+    keys = {**({"ranks": len(log.last_reports)} if log.reports else {}), **settings.keys, **asked}
     for key, way_out in NEEDED.items():
         if key not in keys:
             raise UserError(f"{log.where} does not say {way_out}")
@@ -347,19 +348,20 @@ def _make_spec(
     return spec, known
 
 
-def _flatten(asked: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    """The single keys, dotted; a value that is a mapping, as strategy.params={p: 0.5}, gives several."""
+def _flatten_keys(asked: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys with their values. A mapping, such as strategy.params={p: 0.5}, gives several keys."""
     for key, value in asked.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{at}{key}.")
+            yield from _flatten_keys(value, f"{at}{key}.")
         else:
             yield f"{at}{key}", value
 
 
 def _select_known(data: Mapping[str, Any], known: Set[str], at: str = "") -> tuple[dict[str, Any], list[str]]:
-    """The data with null for every unknown key; and the unknown keys, one for a part that is unknown as a whole.
+    """Return the data with null for unknown keys, and the list of unknown keys.
 
-    A parameter of a strategy is `unknown` instead of null, because null may be its value.
+    If all keys of a section are unknown, the list has the section. An unknown parameter of a strategy has the value
+    `unknown`, because null may be a valid value.
     """
     part: dict[str, Any] = {}
     unknown = []
@@ -376,17 +378,17 @@ def _select_known(data: Mapping[str, Any], known: Set[str], at: str = "") -> tup
     return part, unknown
 
 
-def _find_end(log: Log, world: int, epochs: int | None) -> tuple[str, str | None]:
-    """The status of a run, and the reason if it is not ok."""
+def _find_end(log: ProgramLog, world: int, epochs: int | None) -> tuple[str, str | None]:
+    """Return the status of a run, and the reason if it is not ok."""
     failure = find_failure(log, world, epochs)
-    status = status_of_error(RunError(log.ending(200))) if failure else "ok"
+    status = status_of_error(RunError(log.format_last_lines(200))) if failure else "ok"
     if status != "oom" and (lost := find_divergence(log)):
         return "diverged", lost
     return status, failure
 
 
 def _format_value(value: Any) -> Any:
-    """Options in a form that JSON can hold: inf becomes a word, because null would mean no value."""
+    """Return options as JSON data. inf and nan become text, because null would mean no value."""
     if isinstance(value, Mapping):
         return {key: _format_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -394,6 +396,6 @@ def _format_value(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def _make_error(log: Log, failure: str) -> dict[str, Any]:
-    message = f"{failure}. Its last words: {log.ending(3)}"
-    return {"rank": -1, "type": "ExternalError", "message": message, "trace": log.ending(40)}
+def _make_error(log: ProgramLog, failure: str) -> dict[str, Any]:
+    message = f"{failure}. Its last words: {log.format_last_lines(3)}"
+    return {"rank": -1, "type": "ExternalError", "message": message, "trace": log.format_last_lines(40)}

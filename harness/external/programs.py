@@ -1,4 +1,4 @@
-"""The programs whose logs are understood, the keys of a spec behind their options, and options beyond any spec."""
+"""Reads the logs of other programs, and translates their options to the keys of a spec where a key exists."""
 
 import ast
 import re
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from harness.errors import UserError
 
-# A log of BNS-GCN or PipeGCN. Both programs print the same lines, all processes into one log, at times two on one
-# line. Anything before them on a line (ranks by `srun -l`, times) is passed over.
+# A log of BNS-GCN or PipeGCN. Both programs print the same lines. All processes share a log, so a line may have two
+# reports. Anything before a report on its line (ranks by `srun -l`, times) is ignored.
 
 NUMBER = r"(-?\d+\.\d{4}|-?inf|nan)"
 EPOCH = re.compile(
@@ -29,7 +29,7 @@ OPENING, CLOSING = "([{<", ")]}>"
 
 
 class EpochReport(NamedTuple):
-    """The report of a process after an epoch: means over the epochs since the first five, and the loss."""
+    """The report of a process after an epoch: mean times over all epochs since the first five, and the loss."""
 
     rank: int
     epoch: int
@@ -40,30 +40,30 @@ class EpochReport(NamedTuple):
 
 
 class Accuracy(NamedTuple):
-    """The accuracy on a split, after an epoch."""
+    """The accuracy on a split after an epoch, as a fraction."""
 
     epoch: int
     split: str
     share: float
 
 
-class Log:
-    """A log, which errors call `where`. `exit_code` is the exit code of the program, if the harness ran it."""
+class ProgramLog:
+    """The log of a program. `where` names it in errors; `exit_code` is that of the program if the harness ran it."""
 
     def __init__(self, text: str, where: str, exit_code: int | None = None) -> None:
         self.text, self.where, self.exit_code = text, where, exit_code
 
     @cached_property
     def reports(self) -> list[EpochReport]:
-        """All reports, by process and epoch."""
+        """All reports, sorted by process and epoch."""
         matches = (match.groups() for match in EPOCH.finditer(self.text))
         return sorted(
             EpochReport(int(rank), int(epoch), *map(float, numbers)) for rank, epoch, *numbers in matches
         )
 
     @cached_property
-    def last(self) -> dict[int, EpochReport]:
-        """The last report of each process."""
+    def last_reports(self) -> dict[int, EpochReport]:
+        """The last report of each process, by its rank."""
         return {report.rank: report for report in self.reports}
 
     @property
@@ -76,36 +76,36 @@ class Log:
         return printed
 
     @property
-    def result(self) -> float | None:
-        """The final accuracy on test vertices, of the model that was best on validation vertices."""
-        result = TEST.search(self.text)
-        return float(result[1]) / 100 if result else None
+    def final_test_accuracy(self) -> float | None:
+        """The test accuracy of the model that was best on the validation vertices, printed at the end."""
+        match = TEST.search(self.text)
+        return float(match[1]) / 100 if match else None
 
     @property
     def device_peaks(self) -> dict[int, int]:
-        """The most bytes that each process had allocated on its GPU."""
+        """The peak GPU memory of each process in bytes, by its rank."""
         return {int(rank): int(float(peak) * 2**20) for rank, peak in MEMORY.findall(self.text)}
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The options that the program prints when it starts; empty if the log lacks them.
 
-        Each node of a run prints its options once; the longest print counts.
+        Each node of a run prints its options once. This is the longest of them.
         """
-        return max(self.each_settings, key=len, default={})
+        return max(self.settings_of_nodes, key=len, default={})
 
     @cached_property
-    def each_settings(self) -> list[dict[str, Any]]:
-        """Every print of options in the log."""
+    def settings_of_nodes(self) -> list[dict[str, Any]]:
+        """All options that were printed, in the order of the log."""
         return [dict(_parse_options(printed.rstrip())) for printed in SETTINGS.findall(self.text)]
 
-    def ending(self, lines: int = 8) -> str:
-        """The last lines that are not empty."""
-        return "\n".join([line for line in self.text.splitlines() if line.strip()][-lines:])
+    def format_last_lines(self, count: int = 8) -> str:
+        """Return the last `count` lines that are not empty."""
+        return "\n".join([line for line in self.text.splitlines() if line.strip()][-count:])
 
 
 def _parse_options(printed: str) -> Iterator[tuple[str, Any]]:
-    """Return the names and values after `Namespace(`, without an option that the end of the line cuts off."""
+    """Yield the names and values after `Namespace(`, except an option that is cut off at the end of the line."""
     depth, pieces = 0, [""]
     for token in TOKEN.findall(printed):
         if token == ")" and depth == 0:
@@ -129,7 +129,7 @@ def _parse_options(printed: str) -> Iterator[tuple[str, Any]]:
 
 
 def _parse_value(text: str) -> Any:
-    """Return the value of a Python literal, inf or nan; other text, as a path, is returned as it is."""
+    """Return the value of a Python literal, inf or nan. Other text, such as a path, is returned unchanged."""
     try:
         value = ast.literal_eval(text)
     except (SyntaxError, ValueError):
@@ -141,7 +141,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a record can hold the value unchanged."""
+    """Return True if JSON can represent the value unchanged."""
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     if isinstance(value, dict):
@@ -165,8 +165,11 @@ KEYS = {
     "sampling_rate": "strategy.params.p",
     "use_pp": "strategy.params.precompute",
 }
+"""The key of a spec for each option that has one."""
 SMOOTHED = {"feat_corr": "strategy.params.features", "grad_corr": "strategy.params.gradients"}
+"""The parameter of pipegcn for each flag that turns on the smoothing of stale values."""
 MODELS = {"graphsage": "sage"}
+"""The models that have another name here."""
 ALWAYS = {
     "dataset.permutation": "none",
     "strategy.params.wire": "full",
@@ -184,17 +187,17 @@ ALWAYS = {
     "precision": "float32",
     "launch": 0,
 }
-"""The keys that both programs fix, independent of their options."""
+"""The keys that both programs fix, whatever their options are."""
 
 
 class OptionBeyondSpec(NamedTuple):
     """An option that a spec cannot express."""
 
     option: str
-    words: Callable[[Any], str | None]
-    """Describes the value, if the option is used."""
+    describe: Callable[[Any], str | None]
+    """Returns a description of the value, or None if the option is not used."""
     key: str | None
-    """The key of a spec that a used option leaves unknown."""
+    """The key of a spec that is unknown if the option is used."""
 
 
 NORMS = {
@@ -221,27 +224,28 @@ class LogSettings(NamedTuple):
     """The settings of a logged run."""
 
     keys: dict[str, Any]
-    """The known keys of its spec, dotted."""
+    """The values of the known keys of its spec, by dotted key."""
     beyond: dict[str, str]
-    """Descriptions of the settings beyond any spec, by option."""
+    """Descriptions of the settings that a spec cannot express, by option."""
 
 
 class Program(NamedTuple):
-    """A program and the keys of our strategy that does the same."""
+    """A program, and how to translate its options to one of our strategies."""
 
     title: str
     mark: str
     """An option that only this program has."""
-    strategy: Callable[[Settings], dict[str, Any]]
+    map_strategy: Callable[[Settings], dict[str, Any]]
+    """Returns the keys of the strategy that does the same with these options."""
 
 
 def _map_bns_gcn(_: Settings) -> dict[str, Any]:
-    """BNS-GCN, which runs with --use-pp only."""
+    """Return the strategy keys of BNS-GCN, which only runs with --use-pp."""
     return {"strategy.name": "bns-gcn", "strategy.params.overlap": False, "strategy.params.precompute": True}
 
 
 def _map_pipegcn(options: Settings) -> dict[str, Any]:
-    """PipeGCN. Without its pipeline it waits for the whole boundary, as BNS-GCN with p = 1 does."""
+    """Return the strategy keys of PipeGCN. Without its pipeline it does the same as BNS-GCN with p = 1."""
     if "enable_pipeline" not in options:
         return {}
     if not options["enable_pipeline"]:
@@ -251,7 +255,7 @@ def _map_pipegcn(options: Settings) -> dict[str, Any]:
 
 
 def _read_kept_share(options: Settings, flag: str) -> Any:
-    """Return the fraction of past values that is kept; None if the log does not show it."""
+    """Return the fraction of past values that smoothing keeps; None if the log does not show it."""
     return options.get("corr_momentum") if options[flag] else 0.0
 
 
@@ -261,43 +265,43 @@ PROGRAMS = {
 }
 
 
-def read_settings(log: Log, program: Program) -> LogSettings:
-    """Return the settings in a log. Refuse the log of another program, and values that a spec cannot hold."""
+def read_settings(log: ProgramLog, program: Program) -> LogSettings:
+    """Return the settings in a log. Raise UserError for another program's log or a value that a spec cannot hold."""
     options = log.settings
     if options and program.mark not in options:
         writers = [name for name, other in PROGRAMS.items() if other.mark in options]
         way_out = f" Read it by --format {writers[0]}." if writers else ""
         raise UserError(
-            f"{log.where} is no log of {program.title}: the options that it begins with lack {program.mark}.{way_out}"
+            f"{log.where} is not a log of {program.title}: its options lack {program.mark}.{way_out}"
         )
     beyond = {
-        option: words
-        for option, words_of, _ in BEYOND
-        if option in options and (words := words_of(options[option]))
+        option: description
+        for option, describe, _ in BEYOND
+        if option in options and (description := describe(options[option]))
     }
     if options.get("model") != "gat":
         beyond.pop("heads", None)
-    keys = {**ALWAYS, **program.strategy(options), **_map_options(options)}
+    keys = {**ALWAYS, **program.map_strategy(options), **_map_options(options)}
     for key, value in keys.items():
         if isinstance(value, float) and not isfinite(value):
             raise UserError(
-                f"{log.where}: the run had {key} = {value}, which is no number that a spec can hold."
+                f"{log.where}: the run had {key} = {value}, which a spec cannot hold: it must be a finite number."
             )
-    if len({each.get("seed") for each in log.each_settings if program.mark in each}) > 1:
-        keys.pop("seed", None)  # without --fix-seed every node draws its own
+    if len({each.get("seed") for each in log.settings_of_nodes if program.mark in each}) > 1:
+        keys.pop("seed", None)  # without --fix-seed each node has its own
     lost = {each.key for each in BEYOND if each.option in beyond}
     return LogSettings({key: value for key, value in keys.items() if key not in lost}, beyond)
 
 
 def _map_options(options: Settings) -> dict[str, Any]:
-    """Return the keys that follow from one option each. Options without a value give no key."""
+    """Return the keys that follow from a single option each. Options without a value give no key."""
     keys = {ours: options[theirs] for theirs, ours in KEYS.items() if options.get(theirs) is not None}
     if "model" in options:
         keys["model.kind"] = MODELS.get(options["model"], options["model"])
     if options.get("model") == "gat" and "heads" in options:
         keys["model.heads"] = options["heads"]
     if "norm" in options:
-        keys["model.norm"] = False  # any other norm is beyond a spec, and takes this key out again
+        keys["model.norm"] = False  # `read_settings` removes this key if the norm is beyond a spec
     if options.get("eval") is False:
         keys["training.evaluate_every"] = 0
     elif options.get("eval") and "log_every" in options:

@@ -324,14 +324,14 @@ def test_processes_that_stop_early_make_a_failed_run(read: Any, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "options", "program", "reason"),
     [
-        (ANOTHER, (), "bns-gcn", "no line of an epoch as BNS-GCN writes them.*epoch 3 loss 0.4"),
-        (LOGS.whole(LOGS.PIPE), (), "bns-gcn", "no log of BNS-GCN.*--format pipegcn"),
-        (LOGS.whole(LOGS.BNS), (), "pipegcn", "no log of PipeGCN.*--format bns-gcn"),
+        (ANOTHER, (), "bns-gcn", "no report of an epoch in the format of BNS-GCN.*epoch 3 loss 0.4"),
+        (LOGS.whole(LOGS.PIPE), (), "bns-gcn", "not a log of BNS-GCN.*--format pipegcn"),
+        (LOGS.whole(LOGS.BNS), (), "pipegcn", "not a log of PipeGCN.*--format bns-gcn"),
         (LOGS.whole(None), (), "bns-gcn", "--dataset"),
         (LOGS.whole(LOGS.BNS), ("--dataset", "redit"), "bns-gcn", "Did you mean"),
         (LOGS.whole(LOGS.BNS), ("--set", "model.hidden=64"), "bns-gcn", "model.hidden = 256.* say 64"),
         (LOGS.whole(LOGS.BNS), ("--set", "model={hidden: 64}"), "bns-gcn", "model.hidden = 256.* say 64"),
-        (LOGS.whole(LOGS.BNS | {"n_partitions": 40}), (), "bns-gcn", r"\[0, 1\], and the run had 40"),
+        (LOGS.whole(LOGS.BNS | {"n_partitions": 40}), (), "bns-gcn", r"\[0, 1\], but the run had 40"),
         (2 * LOGS.whole(LOGS.BNS), (), "bns-gcn", "epoch 9 of process 0 more than once"),
         (
             LOGS.options(LOGS.BNS | {"lr": 0.5}) + LOGS.whole(LOGS.BNS),
