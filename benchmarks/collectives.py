@@ -20,7 +20,7 @@ from harness.comm.collectives import Reduction
 from harness.comm.grid import Grid
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger, TensorName
-from harness.ranges import split
+from harness.ranges import split_range
 
 COLUMNS = 16
 Ways = dict[str, Callable[[], Tensor]]
@@ -28,7 +28,7 @@ Ways = dict[str, Callable[[], Tensor]]
 
 def uneven(rows: int, ranks: int) -> list[int]:
     """Sizes of which the first is half of the rows."""
-    return [rows // 2, *map(len, split(rows - rows // 2, ranks - 1))]
+    return [rows // 2, *map(len, split_range(rows - rows // 2, ranks - 1))]
 
 
 def gathers(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:

@@ -21,7 +21,7 @@ from measuring import Table, alternate, argument_parser, on_hosts, slowest_rank
 from harness.comm.axis import Axis
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger, TensorName
-from harness.ranges import split
+from harness.ranges import split_range
 from harness.run.rank_tables import gather_tables
 
 COLUMNS = 16
@@ -34,8 +34,8 @@ def calls(axis: Axis, size: int) -> dict[str, Callable[[], object]]:
     """Every call on a buffer of so many bytes, from this member's side."""
     rows = size // (4 * COLUMNS)
     whole = torch.ones(rows, COLUMNS)
-    sizes = [len(part) for part in split(rows, axis.size)]
-    uneven = [rows // 2, *(len(part) for part in split(rows - rows // 2, axis.size - 1))]
+    sizes = [len(part) for part in split_range(rows, axis.size)]
+    uneven = [rows // 2, *(len(part) for part in split_range(rows - rows // 2, axis.size - 1))]
     across, nothing = axis.size - 1 - axis.index, [0] * axis.size
     to_one = [*nothing[:across], rows, *nothing[across + 1 :]]
     own, own_uneven = whole[: sizes[axis.index]], whole[: uneven[axis.index]]

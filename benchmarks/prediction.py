@@ -53,7 +53,7 @@ from harness.errors import UserError
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
 from harness.ledger.tape import Event, ProductShape, Tape
-from harness.locks import Turn
+from harness.locks import TurnLock
 from harness.parallel.roles import get_layer_share, get_roles
 from harness.parallel.rotating_layout import FIRST
 from harness.predict.prediction import (
@@ -135,7 +135,7 @@ def observed(specs: list[Spec], epochs: int) -> list[Observed]:
         trainer = trainer_of(spec)
         timed = [turns.median() for turns in train_in_turns([trainer], epochs)]
         trainer.ctx.grid.drain()
-        in_turns = Turn(Path(tempfile.gettempdir()) / "prediction-turn")
+        in_turns = TurnLock(Path(tempfile.gettempdir()) / "prediction-turn")
         tape = Tape(timed=True, turn=in_turns)
         strategy, blocks = open_run(find_root(), spec)
         grid = Grid.build(strategy.grid, tape, None, spec.machine.composed_from, strategy.wire)

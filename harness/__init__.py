@@ -1,7 +1,7 @@
-"""Parallel GNN Harness: runs, proves and prices parallel GNN training strategies.
+"""Parallel GNN Harness: runs, checks and predicts parallel GNN training strategies.
 
-From Python: `load`, `compare`, `run`, `check`, `predict` and `advise` (`harness.api`). Nothing heavy is imported before
-a function is called.
+From Python: `load`, `compare`, `run`, `check`, `predict` and `advise` (`harness.api`). Importing this package loads no
+large library; the functions load them when they are called.
 """
 
 import sys
@@ -12,32 +12,32 @@ from typing import Any
 __version__ = "0.1.0"
 
 FUNCTIONS = ("advise", "check", "compare", "load", "predict", "run")
-ROOMS = ("check", "predict", "run")
-"""The functions whose names are also those of rooms: a call of the room is a call of the function."""
+CALLABLE_PACKAGES = ("check", "predict", "run")
+"""The functions that share their names with a package: calling the package calls the function."""
 
 
-class CallableRoom(ModuleType):
-    """A room that is called as the function of its name."""
+class CallablePackage(ModuleType):
+    """A package that is called as the function of the same name."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         return getattr(import_module("harness.api"), self.__name__.rpartition(".")[2])(*args, **named)
 
 
-class House(ModuleType):
-    """This package. The import system binds each room here once the room is loaded."""
+class HarnessPackage(ModuleType):
+    """This package. The import system binds each subpackage here once it is loaded."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ROOMS and isinstance(value, ModuleType):
-            value.__class__ = CallableRoom
+        if name in CALLABLE_PACKAGES and isinstance(value, ModuleType):
+            value.__class__ = CallablePackage
         super().__setattr__(name, value)
 
 
 def __getattr__(name: str) -> Any:
-    if name in ROOMS:
+    if name in CALLABLE_PACKAGES:
         return import_module(f"harness.{name}")
     if name in FUNCTIONS:
         return getattr(import_module("harness.api"), name)
     raise AttributeError(f"module 'harness' has no attribute {name!r}")
 
 
-sys.modules[__name__].__class__ = House
+sys.modules[__name__].__class__ = HarnessPackage

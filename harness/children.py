@@ -51,10 +51,10 @@ def exit_on_sigterm() -> Iterator[None]:
         yield
         return
 
-    def end(*_: object) -> None:
+    def exit_on_signal(*_: object) -> None:
         raise SystemExit(128 + signal.SIGTERM)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = signal.signal(signal.SIGTERM, exit_on_signal)
     try:
         yield
     finally:

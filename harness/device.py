@@ -181,7 +181,7 @@ def prefer_determinism() -> Iterator[set[str]]:
     with warnings.catch_warnings():
         show = warnings.showwarning
 
-        def collect(message: Warning | str, *place: Any) -> None:
+        def collect_operation(message: Warning | str, *place: Any) -> None:
             operation, found, _ = str(message).partition(f" {NO_FIXED_ORDER}")
             if found:
                 nondeterministic.add(operation)
@@ -189,7 +189,7 @@ def prefer_determinism() -> Iterator[set[str]]:
                 show(message, *place)
 
         warnings.filterwarnings("always", f".* {NO_FIXED_ORDER}")
-        warnings.showwarning = collect  # type: ignore[assignment]
+        warnings.showwarning = collect_operation  # type: ignore[assignment]
         torch.use_deterministic_algorithms(True, warn_only=True)
         memory.fill_uninitialized_memory = False  # uninitialised memory is never read
         try:

@@ -18,11 +18,11 @@ import yaml
 from harness.errors import UserError
 from harness.validation import clip_line
 
-LONGEST = {"YAML": 1 << 20, "JSON": 1 << 28}
+MAX_BYTES = {"YAML": 1 << 20, "JSON": 1 << 28}
 """The maximum size of a file in bytes. YAML is slow to parse, and nobody writes a megabyte of it."""
-DEEPEST = 40
+MAX_DEPTH = 40
 """The maximum depth of nested lists and mappings."""
-MOST = 1 << 18
+MAX_VALUES = 1 << 18
 """The maximum number of values of a YAML file with its aliases expanded."""
 PREFIX = "tag:yaml.org,2002:"
 TAGS = {"null", "bool", "int", "float", "str", "seq", "map", "merge"}
@@ -41,8 +41,8 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.depth += 1
-        if self.depth > DEEPEST:
-            raise _InvalidDocumentError(f"it is nested more than {DEEPEST} levels deep")
+        if self.depth > MAX_DEPTH:
+            raise _InvalidDocumentError(f"it is nested more than {MAX_DEPTH} levels deep")
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -56,18 +56,18 @@ _Loader.yaml_implicit_resolvers = {
 
 def read_yaml(path: Path, where: str, *, may_be_empty: bool = False) -> dict[str, Any]:
     """Read the mapping in a YAML file, which errors call `where`."""
-    data = _read(path, where, "YAML", _parse_yaml)
+    data = _read_file(path, where, "YAML", _parse_yaml)
     return {} if may_be_empty and data in (None, {}) else _check_mapping(data, where)
 
 
 def read_json(path: Path, where: str) -> dict[str, Any]:
     """Read the mapping in a JSON file, which errors call `where`."""
-    return _check_mapping(_read(path, where, "JSON", _parse_json), where)
+    return _check_mapping(_read_file(path, where, "JSON", _parse_json), where)
 
 
 def parse_json(data: bytes, where: str) -> dict[str, Any]:
     """Parse the mapping in the text of a JSON file, which errors call `where`."""
-    return _check_mapping(_parse(data, where, "JSON", _parse_json), where)
+    return _check_mapping(_parse_bytes(data, where, "JSON", _parse_json), where)
 
 
 def parse_yaml_value(text: str, where: str) -> Any:
@@ -78,21 +78,21 @@ def parse_yaml_value(text: str, where: str) -> Any:
         raise UserError(f"{where} is not understood: {reason}.") from None
 
 
-def _read(path: Path, where: str, language: str, parse: Callable[[str], Any]) -> Any:
+def _read_file(path: Path, where: str, language: str, parse: Callable[[str], Any]) -> Any:
     try:
         with path.open("rb") as file:
-            data = file.read(LONGEST[language] + 1)
+            data = file.read(MAX_BYTES[language] + 1)
     except (OSError, ValueError) as error:  # a ValueError for a path with a NUL in it
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{where} cannot be read: {reason}.") from None
-    if len(data) > LONGEST[language]:
+    if len(data) > MAX_BYTES[language]:
         raise UserError(
-            f"{where} has more than {LONGEST[language]:,} bytes, which is too large for a file of this kind."
+            f"{where} has more than {MAX_BYTES[language]:,} bytes, which is too large for a file of this kind."
         )
-    return _parse(data, where, language, parse)
+    return _parse_bytes(data, where, language, parse)
 
 
-def _parse(data: bytes, where: str, language: str, parse: Callable[[str], Any]) -> Any:
+def _parse_bytes(data: bytes, where: str, language: str, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -103,19 +103,19 @@ def _parse(data: bytes, where: str, language: str, parse: Callable[[str], Any]) 
 
 def _check_mapping(data: Any, where: str) -> dict[str, Any]:
     if not isinstance(data, dict) or not data:
-        kind = "a list" if isinstance(data, list) else "a single value" if data else "nothing"
-        raise UserError(f"{where} must be a mapping of keys to values, and it holds {kind}.")
+        kind = "a list" if isinstance(data, list) else "a single value" if data else "empty"
+        raise UserError(f"{where} must be a mapping of keys to values, but it is {kind}.")
     return data
 
 
 def _parse_yaml(text: str) -> Any:
-    return _copy(_parse_yaml_cached(text))
+    return _copy_values(_parse_yaml_cached(text))
 
 
-def _copy(data: Any) -> Any:
+def _copy_values(data: Any) -> Any:
     if isinstance(data, dict):
-        return {key: _copy(value) for key, value in data.items()}
-    return [_copy(value) for value in data] if isinstance(data, list) else data
+        return {key: _copy_values(value) for key, value in data.items()}
+    return [_copy_values(value) for value in data] if isinstance(data, list) else data
 
 
 @lru_cache(maxsize=32)
@@ -156,8 +156,8 @@ def _count_values(node: Any, weights: dict[int, int]) -> int:
     else:
         inner = node.value
     weight = 1 + sum(_count_values(part, weights) for part in inner)
-    if weight > MOST:
-        raise _InvalidDocumentError(f"{line}: its aliases expand to more than {MOST:,} values")
+    if weight > MAX_VALUES:
+        raise _InvalidDocumentError(f"{line}: its aliases expand to more than {MAX_VALUES:,} values")
     weights[id(node)] = weight
     return weight
 
@@ -182,28 +182,30 @@ def _check_keys(node: Any) -> None:
 
 
 def _parse_json(text: str) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def make_unique_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         mapping = dict(pairs)
         if len(mapping) < len(pairs):
             twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
             raise _InvalidDocumentError(f"the key {clip_line(twice, 40)} occurs twice in one mapping")
         return mapping
 
-    def endless(word: str) -> Never:
+    def reject_constant(word: str) -> Never:
         raise _InvalidDocumentError(f"{word} is not a finite number")
 
     try:
-        return _check_values(json.loads(text, object_pairs_hook=unique, parse_constant=endless))
+        return _check_values(
+            json.loads(text, object_pairs_hook=make_unique_mapping, parse_constant=reject_constant)
+        )
     except RecursionError:
-        raise _InvalidDocumentError(f"it is nested more than {DEEPEST} levels deep") from None
+        raise _InvalidDocumentError(f"it is nested more than {MAX_DEPTH} levels deep") from None
     except ValueError as error:
         raise _InvalidDocumentError(clip_line(str(error), 120)) from None
 
 
 def _check_values(data: Any, depth: int = 0) -> Any:
     """Return the data. Raises for text that cannot be written again, and for non-finite numbers."""
-    if depth > DEEPEST:
-        raise _InvalidDocumentError(f"it is nested more than {DEEPEST} levels deep")
+    if depth > MAX_DEPTH:
+        raise _InvalidDocumentError(f"it is nested more than {MAX_DEPTH} levels deep")
     if isinstance(data, dict):
         for key, value in data.items():
             _check_values(key, depth)

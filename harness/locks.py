@@ -27,7 +27,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 def has_locks(folder: Path) -> bool:
     """Return True if the file system of this folder supports locks."""
     with tempfile.TemporaryFile(dir=folder) as file:
-        return _flock(file, fcntl.LOCK_EX, lambda: None)
+        return _lock_file(file, fcntl.LOCK_EX, lambda: None)
 
 
 def find_lockable_path(path: Path) -> Path:
@@ -91,7 +91,7 @@ def acquire_lock(
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
         with _open_lock_file(path) as file:
-            held = _flock(file, kind, wait)
+            held = _lock_file(file, kind, wait)
             if held and not _is_same_file(file, path):
                 continue
             try:
@@ -122,7 +122,7 @@ def _open_lock_file(path: Path) -> BinaryIO:
             return path.open("a+b")
 
 
-def _flock(file: BinaryIO, kind: int, wait: Callable[[], None]) -> bool:
+def _lock_file(file: BinaryIO, kind: int, wait: Callable[[], None]) -> bool:
     """Lock a file; call `wait` first if another process holds the lock. Return False if there are no locks."""
     try:
         try:
@@ -143,7 +143,7 @@ def _is_same_file(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-class Turn:
+class TurnLock:
     """A lock through which processes take turns. Without support for locks, all of them run at once."""
 
     def __init__(self, path: Path) -> None:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 
-def split(n: int, parts: int) -> list[range]:
+def split_range(n: int, parts: int) -> list[range]:
     """Split range(n) into blocks of ceil(n / parts), as in CAGNET and Plexus. The last blocks may be short or empty."""
     return [split_part(n, parts, i) for i in range(parts)]
 
 
 def split_part(n: int, parts: int, i: int) -> range:
-    """Return the i-th block of `split`."""
+    """Return the i-th block of `split_range`."""
     assert n >= 0 and parts >= 1, (n, parts)
     block = -(-n // parts)
     return range(min(i * block, n), min((i + 1) * block, n))
@@ -34,12 +34,12 @@ def ranges_between(bounds: Sequence[int]) -> list[range]:
     return [range(start, stop) for start, stop in pairwise(bounds)]
 
 
-def subrange(whole: range, part: range) -> range:
+def slice_range(whole: range, part: range) -> range:
     """Return a part of a range; `part` is relative to its start."""
     return whole[part.start : part.stop]
 
 
-def intersect(one: range, other: range) -> range:
+def intersect_ranges(one: range, other: range) -> range:
     """Return the intersection of two ranges, empty if they are disjoint."""
     start = max(one.start, other.start)
     return range(start, max(start, min(one.stop, other.stop)))

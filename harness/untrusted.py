@@ -89,7 +89,7 @@ SHAPES = re.compile(
 """Tokens with a known format."""
 
 
-def redact(text: str) -> str:
+def redact_secrets(text: str) -> str:
     """Remove passwords, tokens and keys that can be recognised by their names or formats."""
     text = USER_INFO.sub(rf"\g<name>{REDACTED}@", text)
     for pattern in (ASSIGNED, FOLLOWING, HEADER, BEARER):
@@ -101,7 +101,7 @@ def redact_command(words: Sequence[str]) -> str:
     """Return a command line as a user types it, without its secrets."""
     shown, follows_secret = [], False
     for word in words:
-        shown.append(REDACTED if follows_secret and not word.startswith("--") else redact(word))
+        shown.append(REDACTED if follows_secret and not word.startswith("--") else redact_secrets(word))
         follows_secret = word.startswith("-") and _is_secret_name(word)
     return shlex.join(shown)
 
@@ -117,7 +117,7 @@ def redact_all(data: Any) -> Any:
         }
     if isinstance(data, list | tuple):
         return [redact_all(value) for value in data]
-    return redact(data) if isinstance(data, str) else data
+    return redact_secrets(data) if isinstance(data, str) else data
 
 
 def _is_secret_name(name: str) -> bool:

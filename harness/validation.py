@@ -31,7 +31,7 @@ def added_later(default: Any, **constraints: Any) -> Any:
 
 
 Model = TypeVar("Model", bound=BaseModel)
-FAULTS = 5
+MAX_FAULTS = 5
 """The maximum number of faults in one message."""
 
 
@@ -39,7 +39,7 @@ def check_name(name: str) -> str:
     """Return the name if it is valid as a file name and not a command-line option; else raise a ValueError."""
     if not re.fullmatch(r"\w[\w.-]{0,99}", name):
         raise ValueError(
-            "a name begins with a letter, a digit or '_', and has these, '.' and '-' only, 100 characters at most"
+            "a name begins with a letter, a digit or '_', and contains only these, '.' and '-', at most 100 characters"
         )
     return name
 
@@ -50,9 +50,9 @@ class CheckedAs(NamedTuple):
     model: type[BaseModel]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
+        return core_schema.no_info_after_validator_function(self._check_data, handler(source))
 
-    def _check(self, data: Any) -> Any:
+    def _check_data(self, data: Any) -> Any:
         self.model.model_validate(data)
         return data
 
@@ -63,17 +63,17 @@ RANKS, CLASSES, VERTICES, WIDTH, DEGREE = 1 << 20, 1 << 20, 1 << 40, 1 << 24, 1 
 """Upper bounds on the numbers of a request. Larger ones are typing errors, or come from a file of another kind."""
 
 
-def validate(model: type[Model], data: Any, where: str, typed: Callable[[str], str] = str) -> Model:
-    """Validate `data` as a `model`. The error names each invalid field, its value and the accepted values.
+def validate(model: type[Model], data: Any, where: str, name_field: Callable[[str], str] = str) -> Model:
+    """Return `data` validated as a `model`. The error names each invalid field, its value and the accepted values.
 
-    `typed` converts the key of a field to the word that the user typed, for messages.
+    `where` names the source of the data in errors. `name_field` converts the key of a field to what the user typed.
     """
     try:
         return model.model_validate(data)
     except ValidationError as error:
         faults = error.errors()
-        more = f"; and {len(faults) - FAULTS} more" if len(faults) > FAULTS else ""
-        listed = "; ".join(_describe_fault(model, detail, typed) for detail in faults[:FAULTS])
+        more = f"; and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
+        listed = "; ".join(_describe_fault(model, detail, name_field) for detail in faults[:MAX_FAULTS])
         raise UserError(f"{where}: {listed}{more}.") from None
 
 
@@ -102,16 +102,16 @@ def suggest_names(name: str, known: Collection[str]) -> str:
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
-def _describe_fault(model: type[BaseModel], detail: ErrorDetails, typed: Callable[[str], str]) -> str:
+def _describe_fault(model: type[BaseModel], detail: ErrorDetails, name_field: Callable[[str], str]) -> str:
     names, keys = _locate_fault(model, detail["loc"])
-    field = clip_line(".".join([typed(name) for name in names[:1]] + names[1:]), 80) or "the whole"
+    field = clip_line(".".join([name_field(name) for name in names[:1]] + names[1:]), 80) or "the data"
     if detail["type"] == "extra_forbidden":
         hint, listing = suggest_names(names[-1], keys), f"ccepted keys: {', '.join(keys)}"
         return f"{field} is not a key here{f'.{hint} A' if hint else '; a'}{listing}"
     if detail["type"] == "missing":
         return f"{field} is missing"
-    wish = clip_line(detail["msg"].removeprefix("Value error, "), 400)
-    return f"{field} = {format_value(detail['input'])} is not accepted: {wish[0].lower() + wish[1:]}"
+    accepted = clip_line(detail["msg"].removeprefix("Value error, "), 400)
+    return f"{field} = {format_value(detail['input'])} is not accepted: {accepted[0].lower() + accepted[1:]}"
 
 
 def _locate_fault(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
@@ -216,7 +216,7 @@ def _describe_type(annotation: Any, metadata: Collection[Any] = ()) -> str:
             f"{word} {getattr(bound, name):g}"
             for name, word in BOUNDS.items()
             for bound in metadata
-            if getattr(bound, name, None) is not None and getattr(bound, name) < MANY
+            if getattr(bound, name, None) is not None and getattr(bound, name) < SHOWN_BOUND
         ]
         return " ".join([kind, *bounds])
     if get_origin(annotation) in (dict, list, tuple):
@@ -224,7 +224,7 @@ def _describe_type(annotation: Any, metadata: Collection[Any] = ()) -> str:
     return " or ".join(_describe_type(part, metadata) for part in get_args(annotation))
 
 
-MANY = 1 << 20
+SHOWN_BOUND = 1 << 20
 """Larger upper bounds only guard against files of another kind, so help does not show them."""
 
 

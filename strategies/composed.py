@@ -28,7 +28,7 @@ from harness.kernels.parts import drop_empty_columns, hstack, nonempty_columns
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.halo import BlockRow, build_block_row
 from harness.parallel.row_strategy import dense_bytes
-from harness.ranges import split_evenly, subrange
+from harness.ranges import slice_range, split_evenly
 from harness.strategies.rdm import (
     BACKWARD,
     COL,
@@ -166,7 +166,7 @@ class Compose(Rdm):
     def rows_of_chunk(self, at: Coordinates) -> list[range]:
         """Return the rows of each rank in a chunk, which is a part of the partition, divided evenly."""
         chunk = self.facts.blocks(self.grid[ROW])[at[ROW]]
-        return [subrange(chunk, rows) for rows in split_evenly(len(chunk), self.grid[COL])]
+        return [slice_range(chunk, rows) for rows in split_evenly(len(chunk), self.grid[COL])]
 
     # The first layer: A X, computed once.
 

@@ -14,7 +14,7 @@ from harness import locks
 from harness.comm.world_store import open_file_store
 from harness.errors import UserError
 from harness.files import is_abandoned, owner_tag
-from harness.locks import Turn, describe_mount, find_lockable_path, has_locks
+from harness.locks import TurnLock, describe_mount, find_lockable_path, has_locks
 
 ROOT = Path(__file__).parents[1]
 
@@ -75,7 +75,7 @@ def test_what_a_dead_launcher_left_is_removed_when_the_next_one_meets(without_lo
 
 
 def test_a_turn_is_held_and_leaves_no_file(without_locks):
-    first, second = (Turn(find_lockable_path(without_locks / "turn")) for _ in range(2))
+    first, second = (TurnLock(find_lockable_path(without_locks / "turn")) for _ in range(2))
     first.acquire()
     with pytest.raises(BlockingIOError):
         fcntl.flock(second._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

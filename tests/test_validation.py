@@ -52,7 +52,7 @@ CIRCLE = {"kind": "circle", "radius": 1}
             "shape.side = -1 is not accepted: input should be greater than 0",
         ),
         ({"pen": {"width": 1}}, "shape is missing"),
-        (3, "the whole = 3 is not accepted"),
+        (3, "the data = 3 is not accepted"),
     ],
 )
 def test_a_fault_is_named_as_its_writer_knows_it(data: object, message: str) -> None:

@@ -490,7 +490,7 @@ def test_jobs_load_environment_modules(project: Project, tmp_path: Path) -> None
             "experiment=none.yaml",
             r"none\.yaml: no such file\. Experiments: .*workflows/experiments/cagnet-figure-1",
         ),
-        ("experiment=empty.yaml", r"empty\.yaml must be a mapping of keys to values, and it holds nothing"),
+        ("experiment=empty.yaml", r"empty\.yaml must be a mapping of keys to values, but it is empty"),
         (
             "experiment=typo.yaml",
             r"typo\.yaml: runs\.0\.rank is not a key here\. Did you mean ranks\? Accepted keys: strategy",

@@ -20,7 +20,7 @@ from harness.cli import data, listing, planning, predicting, proving, reporting,
 from harness.cli.options import Parser, add_verb, show, tell
 from harness.errors import RunError, UserError, environment_error, missing_package_error
 from harness.spec.root import find_results_folder, find_root
-from harness.untrusted import redact, redact_command
+from harness.untrusted import redact_command, redact_secrets
 from harness.validation import clip_line
 
 EXIT_UNFORESEEN, EXIT_INTERRUPTED = 70, 130
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (Exception, KeyboardInterrupt) as error:
         code, message = _ending(error)
-    message = redact(message)
+    message = redact_secrets(message)
     if "--json" in words[: words.index("--") if "--" in words else None]:
         print(json.dumps({"error": message, "exit_code": code}, indent=2))
     tell(f"harness: {message}")
@@ -101,7 +101,7 @@ def _kept(text: str) -> str:
         try:
             path = Path(folder()) / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(redact(text), errors="backslashreplace", encoding="utf-8")
+            path.write_text(redact_secrets(text), errors="backslashreplace", encoding="utf-8")
         except (OSError, UserError):
             continue
         return f"The traceback is in {path}: this is a defect of the harness, so please report it with that file."

@@ -353,7 +353,7 @@ def _record_logs(
     options: argparse.Namespace, logs: list[Path], provenance: dict[str, Any], exit_code: int | None
 ) -> int:
     from harness.external.log_record import record_log
-    from harness.external.programs import Log
+    from harness.external.programs import ProgramLog
 
     root = find_root(options.root)
     named = {"dataset.name": options.dataset} if options.dataset else {}
@@ -361,7 +361,7 @@ def _record_logs(
         root,
         options.out or find_results_folder(root) / "runs",
         PROGRAMS[options.format],
-        Log("\n".join(map(_text_of, logs)), ", ".join(map(str, logs)), exit_code),
+        ProgramLog("\n".join(map(_text_of, logs)), ", ".join(map(str, logs)), exit_code),
         {**settings(options.set), **named},
         provenance,
     )

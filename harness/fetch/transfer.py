@@ -27,7 +27,7 @@ from harness.files import DATASETS, check_free_space, explain_os_errors, write_t
 from harness.progress import Log
 from harness.sources.archive import is_archive
 from harness.sources.remote import MIRROR, RemoteFile
-from harness.untrusted import redact
+from harness.untrusted import redact_secrets
 
 BLOCK = 1 << 20
 OK, PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 200, 206, 416
@@ -238,7 +238,8 @@ class _HttpRedirectHandler(HTTPRedirectHandler):
         if urlsplit(newurl).scheme not in ("http", "https"):
             fp.close()
             raise UserError(
-                f"{redact(req.full_url)} redirects to {redact(newurl)}: only http and https are supported."
+                f"{redact_secrets(req.full_url)} redirects to {redact_secrets(newurl)}: only http and https are "
+                "supported."
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from harness.ledger.ledger import NO_INDEX, Amounts, Clock, Key, Ledger, Scope
 from harness.ledger.vocabulary import MOVING, Op
-from harness.locks import Turn
+from harness.locks import TurnLock
 
 T = TypeVar("T")
 
@@ -124,7 +124,9 @@ class CountingClock:
 class Tape(Ledger):
     """A ledger that also records the events of an epoch, in order."""
 
-    def __init__(self, clock: Clock | None = None, *, timed: bool = False, turn: Turn | None = None) -> None:
+    def __init__(
+        self, clock: Clock | None = None, *, timed: bool = False, turn: TurnLock | None = None
+    ) -> None:
         super().__init__(clock or CountingClock())
         self.is_taping = True
         """If False, the tape behaves like a plain ledger."""

@@ -21,7 +21,7 @@ from harness.kernels import Csr
 from harness.kernels.recorded import Kernels, matmul
 from harness.ledger import Op, TensorName, apply
 from harness.parallel.gradients import Gradients
-from harness.ranges import intersect, split, subrange
+from harness.ranges import intersect_ranges, slice_range, split_range
 from harness.strategy import Context, Piece
 
 
@@ -75,7 +75,7 @@ class Striping(NamedTuple):
 
     def split_rows(self, rows: range) -> list[range]:
         """Return the rows of every stripe."""
-        return [subrange(rows, part) for part in split(len(rows), self.stripes)]
+        return [slice_range(rows, part) for part in split_range(len(rows), self.stripes)]
 
 
 def build_sparse_factor(
@@ -88,7 +88,7 @@ def build_sparse_factor(
         loops = None
         if striping.separate_diagonal:
             A, values = ctx.blocks.adjacency_without_loops(part, cols, order, transposed=transposed)
-            if both := intersect(part, cols):
+            if both := intersect_ranges(part, cols):
                 loops = Diagonal(_slice(both, part), _slice(both, cols), values)
         else:
             A = ctx.blocks.adjacency(part, cols, order, transposed=transposed)

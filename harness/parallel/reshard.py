@@ -20,7 +20,7 @@ from harness.comm.axis import Axis, apply_pair
 from harness.comm.call import Pending
 from harness.comm.layout import Coordinates, coordinates
 from harness.ledger import AxisName, Op, TensorName, apply, charge_backward
-from harness.ranges import intersect
+from harness.ranges import intersect_ranges
 
 Rectangle = tuple[range, range]
 EMPTY: Rectangle = (range(0), range(0))
@@ -88,7 +88,7 @@ def _is_sender(
 def _overlap(block: Rectangle, other: Rectangle) -> Rectangle:
     """Return the intersection of two blocks, relative to the corner of the first."""
     (rows, cols), (down, across) = block, other
-    down, across = intersect(rows, down), intersect(cols, across)
+    down, across = intersect_ranges(rows, down), intersect_ranges(cols, across)
     return (
         range(down.start - rows.start, down.stop - rows.start),
         range(across.start - cols.start, across.stop - cols.start),

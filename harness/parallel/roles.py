@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from harness.ledger.vocabulary import AxisName
-from harness.ranges import split_evenly, split_part, subrange
+from harness.ranges import slice_range, split_evenly, split_part
 
 
 class Roles(NamedTuple):
@@ -64,4 +64,4 @@ def get_layer_share(
 
 def split_piece(whole: range, parts: int, i: int) -> range:
     """Return the i-th of `parts` pieces of a range, whose lengths differ by at most one."""
-    return subrange(whole, split_evenly(len(whole), parts)[i])
+    return slice_range(whole, split_evenly(len(whole), parts)[i])

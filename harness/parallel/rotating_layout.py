@@ -13,7 +13,7 @@ from harness.ledger import AxisName
 from harness.models import Part, Weight
 from harness.parallel.reshard import Cuts, MatrixLayout
 from harness.parallel.roles import LayerShare, Roles, get_layer_share, get_roles
-from harness.ranges import split, split_evenly
+from harness.ranges import split_evenly, split_range
 from harness.strategy import Coordinates, Facts, Piece
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
@@ -50,7 +50,7 @@ class RotatingLayout:
 
     def row_cuts(self) -> Cuts:
         """Return the blocks of vertices along each axis."""
-        return {axis: split(self.facts.vertices, self.grid[axis]) for axis in CUBE}
+        return {axis: split_range(self.facts.vertices, self.grid[axis]) for axis in CUBE}
 
     def column_cuts(self, width: int) -> Cuts:
         """Return the blocks of columns along each axis."""

@@ -23,7 +23,7 @@ from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
 from harness.ledger.tape import Event, Tape, take_median_times
-from harness.locks import Turn, find_lockable_path
+from harness.locks import TurnLock, find_lockable_path
 from harness.run.checksums import (
     bit_checksums,
     check_replicas,
@@ -153,9 +153,9 @@ def run(
         (scratch / "done").touch()
 
 
-def open_turn(scratch: Path) -> Turn:
+def open_turn(scratch: Path) -> TurnLock:
     """Return the lock with which the ranks of a run on this machine take turns."""
-    return Turn(find_lockable_path(scratch / f"turn-{platform.node()}"))
+    return TurnLock(find_lockable_path(scratch / f"turn-{platform.node()}"))
 
 
 def record_tape(trainer: Trainer, tape: Tape) -> list[Event]:

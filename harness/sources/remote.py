@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, quote, urlsplit
 
 from harness.errors import UserError
-from harness.untrusted import redact
+from harness.untrusted import redact_secrets
 from harness.validation import Frozen
 
 MIRROR = "HARNESS_MIRROR"
@@ -35,7 +35,7 @@ class RemoteFile(Frozen):
     @property
     def display_url(self) -> str:
         """`request_url` for messages, without tokens in the query."""
-        return redact(self.request_url)
+        return redact_secrets(self.request_url)
 
     def path(self, folder: Path) -> Path:
         """Return the path of the file in a data folder."""
@@ -46,17 +46,19 @@ def _parse_http_url(url: str, typed: str) -> SplitResult:
     """Parse a URL, which must use http or https and have a host and no user."""
     if "@" in url.partition("://")[2].partition("/")[0]:
         raise UserError(
-            f"{redact(typed)}: a URL with a user name or a password is not accepted, since URLs are shown and logged. "
-            "Write https://HOST/PATH, and let your proxy (https_proxy) add the credentials."
+            f"{redact_secrets(typed)}: a URL with a user name or a password is not accepted, since URLs are shown and "
+            "logged. Write https://HOST/PATH, and let your proxy (https_proxy) add the credentials."
         )
     try:
         parts = urlsplit(url)
         has_host = bool(parts.hostname) and parts.port != 0
     except ValueError as error:
         raise UserError(
-            f"{redact(typed)} is not a URL: {redact(str(error))}. Write https://HOST/PATH, with an IPv6 address "
-            "in brackets."
+            f"{redact_secrets(typed)} is not a URL: {redact_secrets(str(error))}. Write https://HOST/PATH, with an "
+            "IPv6 address in brackets."
         ) from None
     if parts.scheme not in ("http", "https") or not has_host:
-        raise UserError(f"{redact(typed)}: only http and https are supported. Write https://HOST/PATH.")
+        raise UserError(
+            f"{redact_secrets(typed)}: only http and https are supported. Write https://HOST/PATH."
+        )
     return parts

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from harness.ranges import intersect, ranges_between
+from harness.ranges import intersect_ranges, ranges_between
 from harness.store.manifest import Cut
 from harness.store.store_build import EDGES, StoreBuild
 
@@ -41,11 +41,11 @@ def _count_in_block_column(build: StoreBuild, part: range, j: int) -> int:
     cols = build.block_ranges[j]
     is_filled = np.zeros(len(cols), bool)
     for i, block in enumerate(build.block_ranges):
-        if rows := intersect(block, part):
+        if rows := intersect_ranges(block, part):
             name = f"adjacency/0/{i}-{j}"
             rowptr = build.staging.map_array(f"{name}.rowptr")
             first, last = rowptr[rows.start - block.start], rowptr[rows.stop - block.start]
             is_filled[build.staging.map_array(f"{name}.col")[first:last]] = True
-    inside = intersect(cols, part)
+    inside = intersect_ranges(cols, part)
     is_filled[inside.start - cols.start : inside.stop - cols.start] = False
     return int(is_filled.sum())

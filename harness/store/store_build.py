@@ -10,7 +10,7 @@ import torch
 from harness.graph.model import Weighting
 from harness.graph.order import Map, Orders, TableMap, make_maps
 from harness.graph.partition import Partition
-from harness.ranges import split
+from harness.ranges import split_range
 from harness.sources.stream import Piece
 from harness.spec.dataset import DatasetChoice
 from harness.store.build_resources import BuildResources
@@ -99,7 +99,7 @@ class StoreBuild:
     @cached_property
     def block_ranges(self) -> list[range]:
         """The vertices of each row of blocks, and of each column of blocks."""
-        return split(self.n, self.grid.vertices)
+        return split_range(self.n, self.grid.vertices)
 
     @cached_property
     def pieces(self) -> Sequence[Piece]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.ranges import split
+from harness.ranges import split_range
 from harness.store.adjacency import compute_strengths, read_degrees
 from harness.store.store_build import ALL, StoreBuild
 
@@ -79,7 +79,7 @@ def _get_chunks(build: StoreBuild) -> list[range]:
 def _write_feature_rows(build: StoreBuild, i: int, y: Tensor) -> None:
     """Write the features of row i of the block grid, a few rows at a time."""
     rows, width, maps = build.block_ranges[i], build.contents.width, build.order.maps
-    column_ranges = split(width, build.grid.features)
+    column_ranges = split_range(width, build.grid.features)
     if build.staging.has(f"features/{i}-{len(column_ranges) - 1}.npy"):
         return
     step = max(1, build.memory_per_worker // (FEATURE_BYTES * max(width, 1)))

@@ -12,7 +12,7 @@ from harness.graph.order import Permutation
 from harness.kernels import Csr
 from harness.kernels.csr import index_dtype
 from harness.models.weights import Part, Weight
-from harness.ranges import ranges_between, split
+from harness.ranges import ranges_between, split_range
 from harness.spec.spec import ModelChoice, Protocol
 
 
@@ -44,7 +44,7 @@ class Facts:
     def blocks(self, parts: int) -> list[range]:
         """Split the vertices into `parts` blocks: the parts of the partition, or blocks of equal size."""
         if self.bounds is None:
-            return split(self.vertices, parts)
+            return split_range(self.vertices, parts)
         assert len(self.bounds) == parts + 1, (self.bounds, parts)
         return ranges_between(self.bounds)
 

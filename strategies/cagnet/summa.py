@@ -20,7 +20,7 @@ from harness.comm.axis import Axis
 from harness.comm.call import Call, Pending
 from harness.kernels.csr import PackedFormat
 from harness.ledger import Op, TensorName
-from harness.ranges import intersect, split_evenly, split_part, subrange
+from harness.ranges import intersect_ranges, slice_range, split_evenly, split_part
 from harness.strategies.cagnet.terms import COL, ROW
 from harness.strategy import Context
 
@@ -52,7 +52,7 @@ class Split3D(NamedTuple):
     def rows_of(self, i: int, k: int) -> range:
         """Return the rows of H that grid row i has in layer k."""
         block = self.block(i)
-        return subrange(block, split_part(len(block), self.fibres, k))
+        return slice_range(block, split_part(len(block), self.fibres, k))
 
     def layer(self, k: int) -> list[range]:
         """Return V_k, the vertices of a layer, as one range for each grid row."""
@@ -102,10 +102,10 @@ def redistribute_transposed(H_NF: Tensor, features: int, layout: Split3D, k: int
     sends, receives = {}, {}
     top, left = layout.rows_of(i, k).start, across[j].start
     for peer, (a, c) in enumerate(product(range(layout.rows), range(layout.cols))):
-        rows, cols = intersections.get((i, c), range(0)), intersect(down[a], across[j])
+        rows, cols = intersections.get((i, c), range(0)), intersect_ranges(down[a], across[j])
         if rows and cols:
             sends[peer] = H_NF[rows.start - top : rows.stop - top, cols.start - left : cols.stop - left]
-        rows, cols = intersections.get((a, j), range(0)), intersect(down[i], across[c])
+        rows, cols = intersections.get((a, j), range(0)), intersect_ranges(down[i], across[c])
         if rows and cols:
             receives[peer] = rows, cols
     shapes = {peer: (len(rows), len(cols)) for peer, (rows, cols) in receives.items()}

@@ -24,7 +24,7 @@ from harness.models import Part, Weight
 from harness.parallel.gradients import Gradients
 from harness.parallel.norm import Epilogue, NormPlan, normalise_rows
 from harness.parallel.row_strategy import RowOperators, RowStrategy
-from harness.ranges import intersect, split, split_evenly
+from harness.ranges import intersect_ranges, split_evenly, split_range
 from harness.strategies.cagnet.summa import PackedBlock, Split3D, SummaBlocks, redistribute_transposed
 from harness.strategies.cagnet.terms import BACKWARD, COL, FIBRE, FORWARD, ROW, MovedRows, refuse_kept_T
 from harness.strategy import (
@@ -372,10 +372,10 @@ class TwoD(RowStrategy):
             return
         contracted = self.layout.layer(self.layer(at))
         total, down = sum(map(len, contracted)), split_evenly(f_in, self.grid[ROW])[at[ROW]]
-        share = split(total, self.grid[COL])[at[COL]]
+        share = split_range(total, self.grid[COL])[at[COL]]
         before = sum(map(len, contracted[: at[ROW]]))
         rows, cols = range(before, before + len(self.rows(at))), self.columns(at, f_in)
-        stays = len(intersect(rows, share)) * len(intersect(down, cols))
+        stays = len(intersect_ranges(rows, share)) * len(intersect_ranges(down, cols))
         words.add(BACKWARD, layer, Op.SEND, (ROW, COL), TensorName.H, len(self.rows(at)) * own_in - stays)
         words.add(BACKWARD, layer, Op.RECV, (ROW, COL), TensorName.H, len(share) * len(down) - stays)
         words.add(BACKWARD, layer, self._block_op, COL, TensorName.H, total * len(down))

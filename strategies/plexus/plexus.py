@@ -36,7 +36,7 @@ from harness.parallel.roles import LayerShare, Roles, get_roles, split_piece
 from harness.parallel.rotating_layers import RotatingLayers, add_words
 from harness.parallel.rotating_layout import CUBE, FIRST, RotatingLayout
 from harness.parallel.row_strategy import RowOperators, dense_bytes
-from harness.ranges import intersect, split_evenly
+from harness.ranges import intersect_ranges, split_evenly
 from harness.strategy import (
     WORD,
     Context,
@@ -284,7 +284,7 @@ class Plexus(Strategy):
 
     def _block_bytes(self, rows: range, cols: range, order: int, transposed: bool, counts: Counts) -> int:
         nonzeros = counts.nonzeros(rows, cols, transposed=transposed, order=order)
-        loops = len(intersect(rows, cols)) if self.params.loops == "apart" else 0
+        loops = len(intersect_ranges(rows, cols)) if self.params.loops == "apart" else 0
         precision = self.spec.precision
         return csr_bytes(len(rows), nonzeros - loops, precision) + loops * WORD[precision]
 

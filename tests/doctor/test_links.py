@@ -12,8 +12,8 @@ from harness.doctor.links import (
     LinkMeasurement,
     check_network,
     list_axes,
-    measure_links,
     make_card_path,
+    measure_links,
     write_card,
 )
 from harness.errors import RunError, UserError

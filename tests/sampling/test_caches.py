@@ -9,7 +9,7 @@ from harness.check.case import make_check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import extract_block
 from harness.ledger import AxisName
-from harness.ranges import split
+from harness.ranges import split_range
 from harness.strategies.sampling.caches import (
     EvictingCache,
     EvictingPolicy,
@@ -104,15 +104,15 @@ def test_inclusion_probabilities_equal_a_dense_recursion(parts: int) -> None:
     for fanout in (3, 1):
         absent = np.prod(1 - np.where(edges, (expected * np.minimum(1, fanout / degree))[:, None], 0), axis=0)
         expected = 1 - (1 - expected) * absent
-    read, blocks = stripes(A), split(N, parts)
+    read, blocks = stripes(A), split_range(N, parts)
     degree = count_all_neighbours(read, blocks, N)
     found = inclusion_probabilities(read, blocks, [torch.from_numpy(p)], [3, 1], degree)[0]
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
-    assert count_popularity(stripes(A), split(N, parts), N).tolist() == edges.sum(axis=0).tolist()
+    assert count_popularity(stripes(A), split_range(N, parts), N).tolist() == edges.sum(axis=0).tolist()
 
 
 def test_inclusion_probabilities_of_several_batches_equal_single_batches_bitwise() -> None:
-    A, read, blocks = make_check_graph(N).A, stripes(make_check_graph(N).A), split(N, 7)
+    A, read, blocks = make_check_graph(N).A, stripes(make_check_graph(N).A), split_range(N, 7)
     degree = count_all_neighbours(read, blocks, N)
     assert degree.tolist() == ((to_scipy(A).toarray() != 0) & ~np.eye(N, dtype=bool)).sum(axis=1).tolist()
     chances = [torch.where(torch.arange(N) % each == 0, 1 / each, 0.0).double() for each in (2, 3, 7, 61)]
@@ -136,7 +136,7 @@ def test_simulated_caches_of_peers_request_the_same_rows_as_real_caches(
     policy: CachePolicy,
 ) -> None:
     """Eleven ranks, more than are simulated together; every second mini-batch evicts rows."""
-    A, blocks, targets = make_check_graph(N).A, split(N, 11), torch.arange(N)
+    A, blocks, targets = make_check_graph(N).A, split_range(N, 11), torch.arange(N)
     sampler = Neighbours(5, 2, (2, 1), layers=2, groups=11, own=True)
     layout = BlockLayout({AxisName.P: 11}, blocks, AxisName.P)
 

@@ -10,7 +10,7 @@ from harness.check.case import make_check_graph
 from harness.comm.grid import Grid
 from harness.kernels.parts import extract_block
 from harness.ledger import AxisName, Key, Ledger, Op, Phase, TensorName
-from harness.ranges import ranges_between, split
+from harness.ranges import ranges_between, split_range
 from harness.strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
 from harness.strategies.sampling.graph_15d import BlockRowGraph15D
 from harness.strategies.sampling.graph_placement import BlockLayout, Rank
@@ -41,7 +41,7 @@ def sample_rank(shape: tuple[int, int], bulk: Algorithm1, uneven: bool) -> tuple
     ledger = Ledger()
     grid = Grid.build({ROW: shape[0], COL: shape[1]}, ledger)
     A, row = make_check_graph(N).A, grid.coordinates[ROW]
-    blocks = ranges_between([0, *range(1, shape[0]), N]) if uneven else split(N, shape[0])
+    blocks = ranges_between([0, *range(1, shape[0]), N]) if uneven else split_range(N, shape[0])
     ctx: Any = SimpleNamespace(grid=grid)
     rank = Rank(ctx, BlockLayout(grid.shape, blocks, ROW, COL), grid.rank, ctx)
     graph = BlockRowGraph15D(extract_block(A, blocks[row], range(N)), rank)
@@ -69,7 +69,7 @@ def test_partitioned_and_replicated_graphs_give_the_same_samples(
 
 def test_only_needed_rows_are_received(pool) -> None:
     """Counted on the full graph for the first layer of GraphSAGE: a vertex is sent once for all its batches."""
-    A, bulk, blocks = make_check_graph(N).A, Algorithm1(4, "graphsage", (5,)), split(N, 3)
+    A, bulk, blocks = make_check_graph(N).A, Algorithm1(4, "graphsage", (5,)), split_range(N, 3)
     for rank, (_, received) in enumerate(pool.run(6, sample_rank, (3, 2), bulk, False)):
         row, col = divmod(rank, 2)
         owner = [0, 0, 1]  # which rank of a grid row asks the owner of each block row

@@ -11,7 +11,7 @@ import torch
 from harness.errors import RunError, UserError
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
-from harness.ranges import split
+from harness.ranges import split_range
 from harness.spec.dataset import DatasetChoice
 from harness.store.manifest import MANIFEST_FILE, SCHEMA
 from harness.store.reader import Store
@@ -30,7 +30,7 @@ def folder(tmp_path, make_graph, write_graph):
 
 
 def overlapping(part, n, blocks):
-    return sum(bool(set(part) & set(block)) for block in split(n, blocks))
+    return sum(bool(set(part) & set(block)) for block in split_range(n, blocks))
 
 
 @pytest.mark.parametrize(
