@@ -74,8 +74,29 @@ def test_what_cannot_be_written_is_named_with_the_way_out(
     assert found["left"] == []
 
 
-def is_refusal(answer: dict[str, Any], code: int, reason: str, folder: Path) -> bool:
-    """Whether the last line of an answer names the folder, the reason and the way out."""
+@pytest.mark.parametrize(
+    ("kind", "code", "reason"),
+    [("read-only", 2, "Read-only file system"), ("full", 1, "No space left on device")],
+)
+def test_project_that_cannot_be_written_leaves_no_files_and_folders(
+    kind: str, code: int, reason: str, project: Path
+) -> None:
+    """A project in a new folder, and one in an empty folder."""
+    out = project / "out"
+    found = call_where(kind, project, [["init", f"{out}/deep/project"], ["init", str(out)]])
+    wrong = [
+        answer
+        for answer in found["answers"]
+        if not is_refusal(answer, code, reason, out, "choose another folder")
+    ]
+    assert wrong == []
+    assert (found["left"], found["folders"]) == ([], [])
+
+
+def is_refusal(
+    answer: dict[str, Any], code: int, reason: str, folder: Path, way_out: str = "choose another place"
+) -> bool:
+    """Return True if the last line of an answer names the folder, the reason and the way out."""
     *_, said = answer["err"].splitlines() or [""]
     why = reason in said or "bytes free, but" in said
-    return answer["code"] == code and str(folder) in said and why and "choose another place" in said
+    return answer["code"] == code and str(folder) in said and why and way_out in said

@@ -45,8 +45,10 @@ def main() -> int:
         with redirect_stdout(out), redirect_stderr(err):
             code = harness(words)
         answers.append({"words": words, "code": code, "err": err.getvalue()})
-    left = sorted(str(path) for path in Path(sys.argv[2]).rglob("*") if path.is_file())
-    json.dump({"answers": answers, "left": left}, sys.stdout)
+    paths = sorted(Path(sys.argv[2]).rglob("*"))
+    left = [str(path) for path in paths if path.is_file()]
+    folders = [str(path) for path in paths if path.is_dir()]
+    json.dump({"answers": answers, "left": left, "folders": folders}, sys.stdout)
     return 0
 
 
