@@ -1,4 +1,4 @@
-"""Machine cards: descriptions of the machines that runs are made for, from config/machines/NAME.yaml."""
+"""Machine cards: descriptions of machines, in config/machines/NAME.yaml."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from harness.validation import Frozen, format_value, unknown_name_error, validat
 
 
 class Constant(Frozen):
-    """A number of a machine, the interval of its true value, and where it was taken from."""
+    """A constant of a machine, with the interval of its true value and its source."""
 
     value: float = Field(gt=0, allow_inf_nan=False)
     within: float = Field(ge=1, allow_inf_nan=False)
@@ -21,96 +21,99 @@ class Constant(Frozen):
 
 
 class SpmmTerms(Frozen):
-    """Nanoseconds of the product of a sparse matrix (m x k) with a dense one (k x n): the sum of five or six terms.
+    """The time of the product of a sparse matrix (m x k) and a dense matrix (k x n), as a sum of terms in nanoseconds.
 
-    No term is negative: a sum with a negative one predicts negative times wherever that term is large. The sixth term
-    prices the rows of the dense matrix that are read from memory because the cache cannot hold them all. It needs the
-    size of the cache, and is left out on cards without one.
+    Terms are not negative: a negative term would give negative times where it dominates. `missed_column` prices the
+    rows of the dense matrix that do not fit into the cache and are read from memory. It needs the size of the cache,
+    and is 0 on cards without it.
     """
 
     entry_column: float = Field(ge=0, allow_inf_nan=False)
-    """For each nonzero and column of the dense matrix: rows that are read and added up."""
+    """Per nonzero and column of the dense matrix: reading a row and adding it."""
     entry: float = Field(ge=0, allow_inf_nan=False)
-    """For each nonzero: its column and its value."""
+    """Per nonzero: reading its column and its value."""
     row_column: float = Field(ge=0, allow_inf_nan=False)
-    """For each number of the result."""
+    """Per element of the result."""
     row: float = Field(ge=0, allow_inf_nan=False)
+    """Per row of the result."""
     call: float = Field(ge=0, allow_inf_nan=False)
+    """Per product."""
     missed_column: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """For each nonzero and column of the dense matrix, times the share of the dense matrix that exceeds the cache."""
+    """Per nonzero and column of the dense matrix, times the fraction of the dense matrix that exceeds the cache."""
     cache_mb: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """The size of that cache in 2^20 bytes."""
+    """The size of the cache in 2^20 bytes."""
     within: float = Field(ge=1, allow_inf_nan=False)
-    """The true time lies between the sum divided and the sum multiplied by this."""
+    """The true time lies between sum / within and sum * within."""
     source: str = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _missed_column_needs_a_cache(self) -> Self:
+    def _check_cache_size(self) -> Self:
         if self.missed_column and self.cache_mb is None:
             raise ValueError("missed_column needs cache_mb, the size of the cache in 2^20 bytes")
         return self
 
 
 class Rates(Frozen):
-    """The speed of the device of one rank. A GB is 2^30 bytes."""
+    """The speed of the device of a rank. A GB is 2^30 bytes."""
 
     tflops: Constant
-    """The peak of dense products in float32, in 10^12 operations a second."""
+    """The peak rate of dense products in float32, in 10^12 operations per second."""
     tflops_half: Constant | None = None
-    """The same in bfloat16 and float16; None takes `tflops` for these."""
+    """The same in bfloat16 and float16; None means `tflops`."""
     memory_gbs: Constant
-    """The peak bandwidth of the device's memory, in GB a second."""
+    """The peak bandwidth of the device's memory, in GB per second."""
     efficiency: Constant
-    """The share of both peaks that kernels reach."""
+    """The fraction of both peaks that kernels reach."""
     launch_us: Constant
-    """The time of a kernel that computes next to nothing."""
+    """The time of a kernel with almost no work, in microseconds."""
     sample_ns: Constant
-    """The time of an entry of A that is sampled, the numbering of its vertices included. Samplers draw where A is: on
-    the host, or on the GPU. The source says where it was measured."""
+    """The time to sample an entry of A and to number its vertices, in nanoseconds. Sampling runs on the device that
+    holds A, the host or the GPU; the source says on which it was measured."""
     spmm: SpmmTerms
     cores_per_node: int | None = Field(None, ge=1)
-    """The cores that the ranks of a node share; None where every rank has a device of its own."""
+    """The number of cores that the ranks of a node share; None if each rank has its own GPU."""
 
 
 class MeasuredLink(Frozen):
-    """The bandwidth of a collective over axes of at least `size` ranks, neighbours at least `before` ranks apart."""
+    """The bandwidth of collectives on axes of at least `size` ranks whose members are at least `before` ranks apart."""
 
     before: int = Field(ge=1)
     size: int = Field(ge=2)
     gbs: float = Field(gt=0, allow_inf_nan=False)
+    """GB per second received by a member of a ring."""
 
 
 class Links(Frozen):
-    """The network of the predictions. A GB is 2^30 bytes; ranks fill one node after the other."""
+    """The links between ranks, for predictions. A GB is 2^30 bytes. Ranks fill one node after the other."""
 
     devices_per_node: int = Field(ge=1)
     intra_gbs: Constant
-    """GB a second between devices of a node."""
+    """GB per second between the devices of a node."""
     node_gbs: Constant
-    """GB a second into or out of a node, all its devices together."""
+    """GB per second into or out of a node, for all its devices together."""
     intra_latency_us: Constant
-    """The time of a message without words inside a node."""
+    """The time of an empty message within a node."""
     latency_us: Constant
-    """The time of a message without words between nodes."""
+    """The time of an empty message between nodes."""
     all_to_all_share: Constant
-    """The share of the bandwidth that an all-to-all reaches: its messages collide."""
+    """The fraction of the bandwidth that an all-to-all reaches, because its messages collide."""
     host_gbs: Constant | None = None
-    """GB a second between a device and its host, one way, while all devices of the node copy; None where ranks compute
-    on the host itself."""
+    """GB per second in one direction between a device and its host, while all devices of the node copy. None if ranks
+    compute on the host."""
     host_latency_us: Constant | None = None
-    """The time of a copy without bytes between a device and its host."""
+    """The time of an empty copy between a device and its host."""
     call_us: Constant | None = None
-    """The least time of a call between devices, however few its bytes; None takes `launch_us`."""
+    """The minimum time of a call between devices, whatever its size; None means `launch_us`."""
     cpu_gbs: Constant | None = None
-    """GB a second that a core receives and sends at once, where messages take time of the cores that compute."""
+    """GB per second that a core sends and receives at the same time, if messages use the cores that compute."""
     measured: tuple[MeasuredLink, ...] = ()
-    """The measured bandwidths; an axis takes the last row that is not above the axis."""
+    """The measured bandwidths. An axis takes the last row whose `before` and `size` do not exceed its own."""
 
 
 class PlexusModel(Frozen):
-    """The coefficients of Plexus' own model of products, equation 4.4, in milliseconds (benchmarks/plexus_formulas.py).
+    """The coefficients of the Plexus paper's model of products, equation 4.4 (benchmarks/plexus_formulas.py).
 
-    Predictions take the rates of the device; this model is for the paper's figure 5.
+    It gives milliseconds, and is only used for the paper's figure 5. Predictions use the rates of the device.
     """
 
     flops: float = Field(ge=0)
@@ -120,84 +123,84 @@ class PlexusModel(Frozen):
 
 
 class Builds(Frozen):
-    """The jobs that build graphs. A build needs one process and no GPU."""
+    """The Slurm jobs that build graphs. A build is one process and needs no GPU."""
 
     partition: str | None = None
-    """These three override those of the runs."""
+    """`partition`, `qos` and `constraint` replace those of runs."""
     qos: str | None = None
     constraint: str | None = None
     sbatch: str = ""
-    """More words for sbatch; those of the runs do not count."""
+    """Additional options of sbatch, instead of those of runs."""
     cpus: int = Field(default=1, ge=1)
     memory_mb: int = Field(default=0, ge=0)
-    """The memory that a build asks for; 0 asks for none."""
+    """The memory that a build requests, in MB; 0 requests none."""
     entries_per_second: Constant = Constant(
         value=2e7,
         within=8,
         source="ogbn-papers100M whole on two cores (benchmarks/results/building.md); other machines assumed",
     )
-    """The speed of the builder, by which the time of a build is asked."""
+    """The speed of a build, from which its time limit follows."""
 
 
 class Container(Frozen):
-    """The image in which the ranks of a step run. `harness run` itself stays outside, where srun is."""
+    """The container image in which ranks run. `harness run` itself runs outside, where srun is available."""
 
     runtime: Literal["apptainer", "shifter", "podman-hpc"]
     image: str = Field(min_length=1)
-    """A file or a name, as the runtime knows images; it holds Python and the harness."""
+    """The file or name of an image that contains Python and the harness."""
     options: str = ""
-    """More words for the runtime, as --nv, --rocm or --gpu."""
+    """Additional options of the runtime, such as --nv, --rocm or --gpu."""
 
 
 class Slurm(Frozen):
-    """The nodes of a machine, as Slurm allocates nodes.
+    """How jobs of a machine request nodes from Slurm or another scheduler, and start ranks on them.
 
-    No run id depends on these keys: to pack or bind ranks in another way, write another card.
+    These keys are not part of run ids. To pack or bind ranks in another way, write another card.
     """
 
     ranks_per_node: int = Field(ge=1)
-    """Ranks fill one node after the other; the last node may have fewer."""
+    """The ranks on a node. The last node may have fewer."""
     cpus_per_rank: int = Field(1, ge=1)
-    """The processors of a rank as Slurm counts processors, hardware threads included."""
+    """The processors of a rank as Slurm counts them, including hardware threads."""
     gpus_per_node: int = Field(0, ge=0)
-    """The GPUs that a job takes of every node, even for fewer ranks: other jobs would disturb a measurement."""
+    """The GPUs that a job requests on each node, even for fewer ranks, so that no other job disturbs a measurement."""
     memory_mb: int = Field(0, ge=0)
-    """The memory that a job asks for on every node; 0 asks for none, as on machines that allocate whole nodes."""
+    """The memory in MB that a job requests on each node; 0 requests none, for machines that allocate whole nodes."""
     partition: str | None = None
     qos: str | None = None
     constraint: str | None = None
     sbatch: str = ""
-    """More words for sbatch, as --exclusive, except those that the keys above set."""
+    """Additional options of sbatch, such as --exclusive, except those that other keys set."""
     scheduler: Literal["slurm", "flux", "pbs", "lsf"] = "slurm"
     """The program that starts ranks in an allocation: srun, `flux run`, mpiexec of PALS, or jsrun."""
     srun: str = ""
-    """More words for that program, as those that bind ranks to cores and devices."""
+    """Additional options of that program, for example to bind ranks to cores and devices."""
     interfaces: tuple[str, ...] = ()
-    """Network interfaces of a node. Ranks are spread over these in order, each to the interface beside it."""
+    """The network interfaces of a node. Ranks are spread over them in order, so that each uses the nearest one."""
     environment: dict[str, str] = {}
-    """Environment variables of every rank."""
+    """Environment variables of all ranks."""
     fabric: dict[str, str] = {}
-    """Environment variables of ranks on several nodes: a node alone has no network to set up."""
+    """Environment variables of ranks in runs on several nodes."""
     networks: tuple[str, ...] = ()
-    """The names by which NCCL's log may call the fabric; `harness doctor --links` refuses any other."""
+    """The names that NCCL's log may give the fabric. `harness doctor --links` rejects any other network."""
     modules: tuple[str, ...] = ()
-    """Environment modules to load before the harness is started; `harness doctor` names those that are not loaded."""
+    """Environment modules to load before the harness starts. `harness doctor` reports those that are not loaded."""
     python: str = ""
-    """The words that start Python in a rank, if not this interpreter, or `python` in a container."""
+    """The command that starts Python in a rank (default: this interpreter, or `python` in a container)."""
     container: Container | None = None
-    """The image of the ranks; None starts them as programs of the node."""
+    """The container of the ranks; None starts them directly on the node."""
     local: str = "/tmp"
-    """A folder on each node's own disk or memory, for caches and staged archives."""
+    """A folder on a local disk or in the memory of each node, for caches and staged archives."""
     stage: tuple[str, ...] = ()
-    """Archives (tar) that are unpacked into `local` on every node before the first ranks of a job."""
+    """Tar archives that are unpacked into `local` on each node before the first ranks of a job start."""
     minutes: float = Field(30, gt=0)
-    """The time limit of a run. A prediction, or an earlier run like it, may lengthen it."""
+    """The time limit of a run. A prediction or an earlier similar run may raise it."""
     shared_nodes: int = Field(1, ge=0)
-    """Runs of at most so many nodes share jobs of several launches; on more nodes each launch has a job of its own."""
+    """Launches of runs on at most this many nodes share a job; on more nodes each launch has a separate job."""
     job_minutes: float = Field(240, gt=0)
     """The time limit of a shared job."""
     builds: Builds | None = None
-    """The jobs that build graphs; None gives them a node like those of runs."""
+    """The jobs that build graphs; None gives them the same nodes as runs."""
 
 
 ALLOCATOR = frozenset(
@@ -211,27 +214,28 @@ ALLOCATOR = frozenset(
         *("PYTORCH_NO_CUDA_MEMORY_CACHING", "THP_MEM_ALLOC_ENABLE"),
     }
 )
-"""The variables of the allocators of glibc, jemalloc, tcmalloc, mimalloc and torch. A spec may come from others, and
-another variable could make a program run code."""
+"""The environment variables of the allocators of glibc, jemalloc, tcmalloc, mimalloc and torch. No others are accepted,
+because a spec may be untrusted, and some variables make a program run code."""
 
 
 class Machine(Frozen):
-    """One kind of machine: the keys that change the speed of a run, and are part of its run id."""
+    """The keys of a machine that change the speed of a run. They are part of its run id."""
 
     name: str = Field(max_length=100)
     description: str = ""
     device: Literal["cpu", "cuda"] = "cpu"
     engine: Literal["gloo", "nccl"] = "gloo"
     composed_from: int | None = Field(None, ge=0)
-    """Bytes from which broadcasts, gathers, scatters and all-to-alls are composed out of rounds instead of left to
-    gloo: faster where links are the bottleneck (benchmarks/results/links.md). Without it they never are."""
+    """The size in bytes from which the harness composes broadcasts, gathers, scatters and all-to-alls of point-to-point
+    rounds instead of calling gloo, which is faster if links are the bottleneck (benchmarks/results/links.md). None
+    always calls gloo."""
     threads_per_rank: int = Field(1, ge=1)
     allocator: dict[str, str] = {}
-    """Environment variables of the memory allocator, set for every rank and recorded."""
+    """Environment variables of the memory allocator, which are set in all ranks and recorded."""
 
     @field_validator("allocator")
     @classmethod
-    def _are_settings_of_an_allocator(cls, settings: dict[str, str]) -> dict[str, str]:
+    def _check_allocator(cls, settings: dict[str, str]) -> dict[str, str]:
         for name, value in settings.items():
             if name not in ALLOCATOR:
                 accepted = ", ".join(sorted(ALLOCATOR))
@@ -240,46 +244,46 @@ class Machine(Frozen):
                 )
             if not re.fullmatch(r"[\w.,:;+-]{0,200}", value):
                 raise ValueError(
-                    f"{name} = {format_value(value)}: a setting has letters, digits and .,:;+- only"
+                    f"{name} = {format_value(value)}: a setting contains only letters, digits and .,:;+-"
                 )
         return settings
 
     @field_validator("composed_from")
     @classmethod
-    def _only_gloo_is_slow(cls, size: int | None, known: ValidationInfo) -> int | None:
+    def _check_composed_from(cls, size: int | None, known: ValidationInfo) -> int | None:
         if size is not None and known.data.get("engine") == "nccl":
-            raise ValueError("it is for the engine gloo; nccl has rings of its own")
+            raise ValueError("it is only for the engine gloo")
         return size
 
 
 class MachineCard(Machine):
-    """All keys of a card: those of the machine, and those of predictions and of Slurm, which no run id depends on."""
+    """A whole machine card. The keys that `Machine` lacks, for predictions and Slurm, are not part of run ids."""
 
     memory_gb: float | None = Field(None, gt=0)
-    """The memory of a rank, which `largest` fills. A GB is 2^30 bytes."""
+    """The memory of a rank in GB of 2^30 bytes, which `largest` in an experiment fills."""
     rates: Rates | None = None
-    """The speed of a rank's device; None on a machine for which nothing is predicted."""
+    """The speed of a rank's device; None if the machine has no predictions."""
     links: Links | None = None
     plexus_model: PlexusModel | None = None
     hardware: dict[str, float] = {}
-    """More facts of the machine, on which nothing here depends: the claims of papers are held against them."""
+    """Other facts about the machine, which are only compared with the claims of papers."""
     slurm: Slurm | None = None
-    """The nodes of a Slurm machine; None for a machine of one node."""
+    """The jobs of a cluster; None for a machine of one node."""
     start_seconds: float = Field(120, gt=0, allow_inf_nan=False)
-    """Seconds that the first rank of this machine may take to start: more if torch is on a slow file system."""
+    """The time limit in seconds for the start of the first rank. Raise it if torch is on a slow file system."""
 
 
 MACHINES = Path("config") / "machines"
 
 
 def load_machine(root: Path, name: str) -> Machine:
-    """The part of a machine card that belongs to a spec."""
+    """Return the part of a machine card that belongs to a spec."""
     card = load_machine_card(root, name)
     return Machine(**{key: getattr(card, key) for key in Machine.model_fields})
 
 
 def load_machine_card(root: Path, name: str) -> MachineCard:
-    """The card config/machines/NAME.yaml under the project root."""
+    """Return the machine card config/machines/NAME.yaml of a project."""
     if name not in list_machines(root):
         raise unknown_name_error("machine", name, list_machines(root), f"Cards live in {MACHINES}/.")
     where = str(MACHINES / f"{name}.yaml")
@@ -287,7 +291,7 @@ def load_machine_card(root: Path, name: str) -> MachineCard:
 
 
 def load_start_seconds(root: Path, name: str) -> float:
-    """The limit of the card; the default for a machine without a card in this project."""
+    """Return the time limit for starting a rank; the default for a machine without a card in this project."""
     if name in list_machines(root):
         return load_machine_card(root, name).start_seconds
     default: float = MachineCard.model_fields["start_seconds"].default
@@ -295,4 +299,5 @@ def load_start_seconds(root: Path, name: str) -> float:
 
 
 def list_machines(root: Path) -> list[str]:
+    """Return the names of the machine cards of a project, sorted."""
     return sorted(path.stem for path in (root / MACHINES).glob("*.yaml"))
