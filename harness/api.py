@@ -1,7 +1,8 @@
-"""The harness from Python. `import harness` gives these functions; each does what the command of its name does.
+"""The Python interface. `import harness` gives these functions; each does the same as the command of its name.
 
-Functions that need a project take the nearest one upwards, or `root`. `settings` are keys of a spec with dots, as
-`{"training.epochs": 5}`. A wrong request raises `harness.errors.UserError`, whose message has the way out.
+Functions that need a project use `root`, or the nearest project at or above the current folder. `settings` maps dotted
+keys of a spec to values, such as `{"training.epochs": 5}`. An invalid request raises `harness.errors.UserError`, whose
+message says what to do.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -27,13 +28,13 @@ Settings = Mapping[str, Any]
 Root = str | Path | None
 WHERE = "the arguments"
 BATCH = 1024
-"""The mini-batch of advice, unless training.batch is given."""
+"""The size of mini-batches in advice, unless the settings have training.batch."""
 
 
 def load(tables: str | Path = "results") -> Any:
-    """The collected tables of a folder as pandas frames with short names of columns: `load().runs`, `load().ledger`.
+    """Return the collected tables of a folder as pandas data frames: `load().runs`, `load().ledger`.
 
-    Every row of every table names its strategy, dataset, ranks, grid and launch.
+    Column names are short. Each row of each table has the strategy, dataset, ranks, grid and launch of its run.
     """
     from harness.results.parquet import load as load_tables
 
@@ -50,16 +51,17 @@ def run(
     fresh: bool = False,
     root: Root = None,
 ) -> "Record":
-    """Trains, and returns the record: its `record` and `spec` as dictionaries, and a frame for each `table(name)`.
+    """Train, and return the record of the run.
 
-    A run that has a result is not repeated unless `fresh`. The status of the record tells whether the run succeeded; a
-    run that its strategy or its graph refuses raises the reason.
+    `record` and `spec` of a record are dictionaries, and `table(name)` returns a data frame. A run that has a result is
+    not repeated unless `fresh`. The status in the record shows whether the run succeeded. If the strategy or the graph
+    rejects the run, UserError is raised with the reason.
     """
     from harness.launch.launch import ensure_result, launch
     from harness.results.record import read_record
 
-    home = _home(root)
-    spec = _spec(home, strategy, dataset, {"ranks": ranks, "grid": grid}, settings)
+    home = _find_project(root)
+    spec = _make_spec(home, strategy, dataset, {"ranks": ranks, "grid": grid}, settings)
     runs = find_results_folder(home) / "runs"
     start = partial(launch, spec, home, runs, ignore_step)
     with ensure_result(spec, runs, ignore_step, start, fresh=fresh):
@@ -70,23 +72,27 @@ def run(
 
 
 def check(strategy: str, extent: "Extent" = "usual") -> "list[Finding]":
-    """Every law on every case of a strategy, by name or path/to/file.py:Class; it conforms if all findings hold."""
-    from harness.check import check as findings_of
+    """Check a strategy, given by name or path/to/file.py:Class, and return one finding for each law and case.
+
+    The strategy conforms if all findings hold.
+    """
+    from harness.check import check as check_strategy
     from harness.launch.worker_pool import Pool
 
     with Pool() as pool:
-        return list(findings_of(strategy, pool.run, extent))
+        return list(check_strategy(strategy, pool.run, extent))
 
 
 def compare(a: str | Path, b: str | Path, *, root: Root = None) -> "list[Difference]":
-    """B against A, for each configuration of both: the ratio of epochs, its interval, and the parts that changed.
+    """Compare the runs of `b` with those of `a`, for each configuration that both contain.
 
-    Each side is a folder of collected tables, a run folder, or the beginning of a run's id.
+    Each side is a folder of collected tables, a run folder, or the start of a run id. A difference has the ratio of the
+    epoch times, its interval, and the parts of the epoch that changed.
     """
     from harness.results.collect import load_side
     from harness.results.statistics import compare_sides as differences
 
-    runs = find_results_folder(_home(root)) / "runs"
+    runs = find_results_folder(_find_project(root)) / "runs"
     return differences(load_side(str(a), runs), load_side(str(b), runs))
 
 
@@ -100,19 +106,19 @@ def predict(
     settings: Settings | None = None,
     root: Root = None,
 ) -> "Prediction":
-    """The predicted epoch of the rank that ends last, on a machine that need not be at hand.
+    """Predict the time of an epoch on a machine that has a machine card, and return the prediction of the slowest rank.
 
-    Sizes are counted in the store of the graph; if it is not built, they are those that its card expects.
+    Sizes are counted in the store of the graph. If it is not built, they are estimated from its card.
     """
     from harness.predict.prediction import predict as predict_epoch
     from harness.registry import load_strategy
     from harness.spec.machine_card import load_machine_card
     from harness.strategy import Ready, admit
 
-    home = _home(root)
-    asked = {"ranks": ranks, "grid": grid, "machine": machine}
-    spec = _spec(home, strategy, dataset, asked, settings)
-    graph = _know(home)(spec.dataset)
+    home = _find_project(root)
+    options = {"ranks": ranks, "grid": grid, "machine": machine}
+    spec = _make_spec(home, strategy, dataset, options, settings)
+    graph = _make_graph_lookup(home)(spec.dataset)
     ready = Ready(admit(load_strategy(strategy), spec, graph.facts), graph.blocks)
     return predict_epoch(ready, load_machine_card(home, machine))
 
@@ -126,66 +132,71 @@ def advise(
     settings: Settings | None = None,
     root: Root = None,
 ) -> "Advice":
-    """The strategies on their grids, the fastest predicted epoch first; and those that cannot run, with the reason."""
+    """Predict all strategies on their grids, and return them ranked by epoch time, the fastest first.
+
+    The advice also lists the strategies that cannot run, with the reasons.
+    """
     from harness.experiment.requests import nest_settings
-    from harness.predict.advice import advise as ranked
+    from harness.predict.advice import advise as rank_options
     from harness.predict.advice import list_accepted_promises
     from harness.spec.dataset import DatasetChoice
     from harness.spec.machine_card import load_machine_card
     from harness.validation import validate
 
-    home = _home(root)
-    know = _know(home)
+    home = _find_project(root)
+    look_up = _make_graph_lookup(home)
     request = nest_settings({"dataset.name": dataset, "ranks": ranks, "machine": machine, **(settings or {})})
-    facts = know(validate(DatasetChoice, {"name": dataset}, WHERE)).facts
-    found = candidates(home, request, know, facts, Wish(list_accepted_promises(accuracy)))
-    return ranked(found, load_machine_card(home, machine))
+    facts = look_up(validate(DatasetChoice, {"name": dataset}, WHERE)).facts
+    candidates = list_candidates(home, request, look_up, facts, AdviceQuery(list_accepted_promises(accuracy)))
+    return rank_options(candidates, load_machine_card(home, machine))
 
 
-class Wish(NamedTuple):
-    """The strategies that advice is asked for."""
+class AdviceQuery(NamedTuple):
+    """The strategies that advice considers."""
 
     promises: "Collection[Promise]"
+    """The accepted promises about the results of training."""
     partition: str | None = None
-    """The partition for every strategy that takes one."""
+    """The partition for strategies that split the vertices into parts."""
     where: str = WHERE
+    """The name of the request in errors."""
     on_step: OnStep = ignore_step
 
 
-def candidates(
-    root: Path, request: Mapping[str, Any], know: "GraphLookup", facts: "Facts", wish: Wish
+def list_candidates(
+    root: Path, request: Mapping[str, Any], look_up: "GraphLookup", facts: "Facts", query: AdviceQuery
 ) -> "Iterator[Candidate]":
-    """Every strategy that promises enough, on the grids that admit the request."""
+    """Yield the strategies with an accepted promise, each on the grids that admit the request."""
     from harness.experiment.requests import admit_on_all_grids
     from harness.registry import load_strategy, registered_strategies
 
     points = [
-        point for point in registered_strategies() if load_strategy(point.name).promise in wish.promises
+        point for point in registered_strategies() if load_strategy(point.name).promise in query.promises
     ]
-    for point in report_steps(points, lambda point: f"predicting {point.name}", wish.on_step):
-        kind, asked = load_strategy(point.name), dict(request)
-        if kind.mini_batches:
-            asked["training"] = {"batch": min(BATCH, facts.vertices), **asked.get("training", {})}
-        if wish.partition and kind.partitioned_over:
-            asked["dataset"] = {**asked["dataset"], "partition": wish.partition}
-        yield admit_on_all_grids(root, point.name, asked, know, wish.where)
+    for point in report_steps(points, lambda point: f"predicting {point.name}", query.on_step):
+        strategy, requested = load_strategy(point.name), dict(request)
+        if strategy.mini_batches:
+            requested["training"] = {"batch": min(BATCH, facts.vertices), **requested.get("training", {})}
+        if query.partition and strategy.partitioned_over:
+            requested["dataset"] = {**requested["dataset"], "partition": query.partition}
+        yield admit_on_all_grids(root, point.name, requested, look_up, query.where)
 
 
-def _home(root: Root) -> Path:
+def _find_project(root: Root) -> Path:
     return find_root(None if root is None else str(root))
 
 
-def _spec(
-    root: Path, strategy: str, dataset: str, asked: Mapping[str, Any], settings: Settings | None
+def _make_spec(
+    root: Path, strategy: str, dataset: str, options: Mapping[str, Any], settings: Settings | None
 ) -> "Spec":
     from harness.experiment.requests import make_spec, nest_settings
 
     names = {"strategy.name": strategy, "dataset.name": dataset}
-    given = {key: value for key, value in asked.items() if value is not None}
+    given = {key: value for key, value in options.items() if value is not None}
     return make_spec(root, nest_settings({**names, **given, **(settings or {})}), WHERE)
 
 
-def _know(root: Path) -> "GraphLookup":
+def _make_graph_lookup(root: Path) -> "GraphLookup":
     from harness.experiment.known_graph import look_up_graph
 
     return cache(lambda choice: look_up_graph(root, choice))

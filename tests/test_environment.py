@@ -22,14 +22,14 @@ COMPARE_DATES = {"harness/files.py", "harness/fetch/transfer.py"}
 """The modules that compare the time of day with a date: of a file, and of a server's answer."""
 
 
-def acting(monkeypatch, act):
-    """Lets every command line act so."""
+def replace_handler(monkeypatch, handler):
+    """Make every command line call this handler."""
 
     class Parser:
         def parse_args(self, words):
-            return Namespace(act=act)
+            return Namespace(handler=handler)
 
-    monkeypatch.setattr(harness.cli, "_parser", Parser)
+    monkeypatch.setattr(harness.cli, "make_parser", Parser)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_refusal_of_the_operating_system_is_one_sentence_with_the_path(
     def act(_):
         raise OSError(number, os.strerror(number), "/some/place")
 
-    acting(monkeypatch, act)
+    replace_handler(monkeypatch, act)
     assert main(["any"]) == code
     said = capsys.readouterr().err
     assert said.startswith(f"harness: /some/place: {os.strerror(number)}. ") and said.count("\n") == 1
@@ -79,7 +79,7 @@ def test_the_middle_of_a_long_text_is_left_out():
 def test_a_terminal_without_a_character_shows_its_escape(monkeypatch, encoding):
     shown = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding=encoding, errors="strict"))
-    acting(monkeypatch, lambda _: print("2→3") or 0)
+    replace_handler(monkeypatch, lambda _: print("2→3") or 0)
     assert main(["any"]) == 0
     assert shown.getvalue() == b"2\\u21923\n"
 

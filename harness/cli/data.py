@@ -1,4 +1,4 @@
-"""harness data: fetch or import a graph, build and verify its store, print its facts and how its nonzeros fall."""
+"""harness data: fetches, imports, builds, verifies and describes graphs."""
 
 import argparse
 import os
@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.cli.options import (
-    Progress,
+    Handler,
+    ProgressLine,
     Verbs,
     add_verb,
-    columns,
-    ranks,
-    real,
-    say,
-    several,
-    show,
-    tell,
-    whole,
+    comma_list,
+    float_in,
+    format_columns,
+    int_in,
+    print_answer,
+    print_message,
+    print_progress,
+    rank_count,
 )
 from harness.errors import UserError
 from harness.progress import report_steps
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from harness.store.build_resources import BuildResources
 
 
-class Action(NamedTuple):
-    """An action on a graph: its help, and examples of it."""
+class ActionHelp(NamedTuple):
+    """The help of an action on a graph, with examples."""
 
     summary: str
     more: str
@@ -39,16 +40,16 @@ class Action(NamedTuple):
 
 
 ACTIONS = {
-    "fetch": Action(
+    "fetch": ActionHelp(
         "Download the files of a graph.",
-        "Resumes a broken download, checks every file against its card, and prints the paths. A graph that is drawn "
-        "needs no file.",
+        "Resumes a broken download, checks every file against its card, and prints the paths. A generated graph needs "
+        "no files.",
         ("harness data fetch cora", "HARNESS_MIRROR=https://mirror.example harness data fetch reddit"),
     ),
-    "import": Action(
-        "Make a card for files of your own, and build the graph.",
-        "Prints the folder of the store. What you omit and the file of edges lacks is generated at random; labels then "
-        "follow the degrees.",
+    "import": ActionHelp(
+        "Make a card for your own files, and build the graph.",
+        "Prints the folder of the store. Features, labels and a split that you do not give are generated at random; "
+        "generated labels depend on the degrees.",
         (
             "harness data import mine --edges edges.csv",
             "harness data import mine --edges edges.txt.gz --base 1 --header",
@@ -57,9 +58,10 @@ ACTIONS = {
             "harness data import mine --from suitesparse:HB/bcspwr10",
         ),
     ),
-    "build": Action(
-        "Write the store of a graph, in the order that the options choose.",
-        "Prints the folders. A build that was stopped resumes. Several numbers of parts or seeds make a store each.",
+    "build": ActionHelp(
+        "Write the store of a graph, in the order of vertices that the options choose.",
+        "Prints the folders. A build that was stopped resumes. Several values of --parts or --seed make several "
+        "stores.",
         (
             "harness data build tiny-sbm",
             "harness data build ogbn-products@1/16 --memory 8",
@@ -67,23 +69,24 @@ ACTIONS = {
             "harness data build ogbn-papers100m --share scatter:0/4",
         ),
     ),
-    "info": Action(
+    "info": ActionHelp(
         "Print the facts of a graph: its card, its store if it is built, and the parts of a partition.",
-        "With --ranks, also the memory and the words of one rank for every strategy. The graph need not be built.",
+        "With --ranks, also prints the memory and the words of one rank for every strategy. The graph need not be "
+        "built.",
         (
             "harness data info reddit",
             "harness data info tiny-sbm --ranks 8",
             "harness data info tiny-sbm --partition metis --parts 4",
         ),
     ),
-    "verify": Action(
+    "verify": ActionHelp(
         "Compare a store with the checksums of its build.",
         "Prints the folders, or names the first file that differs.",
         ("harness data verify tiny-sbm", "harness data verify tiny-sbm --partition metis --parts 4"),
     ),
-    "balance": Action(
-        "Print how evenly the nonzeros of a graph fall into blocks, for each permutation.",
-        "The fullest of N x N blocks over the mean; the graph must be built.",
+    "balance": ActionHelp(
+        "Print how evenly the nonzeros of a graph are distributed over blocks, for each permutation.",
+        "Prints the nonzeros of the fullest of N x N blocks, divided by their mean. The graph must be built.",
         ("harness data balance tiny-lattice --shards 8",),
     ),
 }
@@ -93,187 +96,185 @@ IMPORTED = {
     "labels": "a number for each vertex, -1 for none; or a column of 0 and 1 for each class",
     "split": "a number for each vertex: 1 train, 2 valid, 3 test; or three masks as columns",
 }
-COUNTED = {
-    "stored": "entries of the file",
-    "loops": "loops among them",
-    "duplicates": "duplicates among them",
+"""The help of the options that name files."""
+COUNTS = {
+    "stored": "entries in the file",
+    "loops": "of them self-loops",
+    "duplicates": "of them duplicates",
     "nnz_sym": "nonzeros after symmetrising, without loops and duplicates",
     "nnz_adj": "nonzeros of A, with a loop at every vertex",
 }
-"""The words for the counts of an imported graph."""
-WEIGHTED = {
-    None: "every edge counts 1; --weights takes weights that the file has",
+"""Descriptions of the counts of an imported graph."""
+WEIGHTS = {
+    None: "every edge has weight 1; --weights takes the weights of the file",
     "normalised": "A has the weights of the edges, normalised by weighted degrees",
-    "raw": "A has the weights of the edges as given, and 0 at the loops that the file lacks",
+    "raw": "A has the weights of the edges as given, and 0 at loops that are not in the file",
 }
-SEVERAL = ("build", "verify")
-"""The actions that take several orders."""
+"""Descriptions of the weights of an imported graph."""
 LEAST_GIB, MOST_GIB = 1 / 64, 1 << 20
-MOST_SHARDS = 4096
-"""The most blocks along a side: their counts fit in some hundred MiB."""
+MAX_SHARDS = 4096
+"""The maximum number of blocks along a side: their counts take some hundred MiB."""
 
 
 def add_verbs(verbs: Verbs) -> None:
     about = "Fetch, import, build, describe or verify a graph."
     data = verbs.add_parser("data", help=about, description=about)
     actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
+    handlers: dict[str, Handler] = {
+        "fetch": _fetch_files,
+        "import": _import_dataset,
+        "build": _build_stores,
+        "info": _print_facts,
+        "verify": _verify_stores,
+        "balance": _print_balance,
+    }
     for name, action in ACTIONS.items():
-        parser = add_verb(actions, name, _data, action.summary, action.more, action.examples)
-        own = (
-            "the name that the graph is to have" if name == "import" else "a name of `harness list datasets`"
-        )
-        parser.add_argument("name", metavar="NAME", help=own)
+        parser = add_verb(actions, name, handlers[name], action.summary, action.more, action.examples)
+        about_name = "the name of the new graph" if name == "import" else "a name of `harness list datasets`"
+        parser.add_argument("name", metavar="NAME", help=about_name)
         parser.set_defaults(permutation="none", partition="block", parts=[0], seed=[0])
         if name in ("import", "build", "info", "verify"):
-            _add_order(parser)
+            _add_order_options(parser)
         if name in ("import", "build"):
-            _add_means(parser)
+            _add_resource_options(parser)
         if name == "import":
-            _add_files(parser)
+            _add_import_options(parser)
         elif name == "build":
             parser.add_argument(
                 "--share",
                 metavar="STEP:NUMBER/JOBS",
-                help="this job's share, where several jobs build one store: scatter:0/4, then settle:0/4 and "
-                "features:0/4; an ordinary build then ends it",
+                help="build only this job's share, where several jobs build one store: scatter:0/4, then settle:0/4, "
+                "then features:0/4. A build without --share then finishes the store",
             )
         elif name == "info":
             parser.add_argument(
                 "--ranks",
-                type=ranks,
+                type=rank_count,
                 metavar="P",
                 help="print the memory and the words of one of P ranks, for every strategy on its best and worst grid",
             )
         elif name == "balance":
             parser.add_argument(
                 "--shards",
-                type=whole(1, MOST_SHARDS),
+                type=int_in(1, MAX_SHARDS),
                 default=8,
                 metavar="N",
                 help="cut into N x N blocks (default 8)",
             )
-            _add_seed(parser)
+            _add_seed_option(parser)
 
 
-def _add_files(parser: argparse.ArgumentParser) -> None:
-    """The files of an import, and how they are to be read."""
+def _add_import_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of an import: the files, and how to read them."""
     for name, about in IMPORTED.items():
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=about)
     parser.add_argument(
         "--from",
         dest="origin",
         metavar="ORIGIN",
-        help="a published graph instead, which is fetched: suitesparse:GROUP/NAME (a matrix of the SuiteSparse "
-        "collection) or ogb:NAME (a node property set of OGB)",
+        help="a published graph to download instead: suitesparse:GROUP/NAME (a matrix of the SuiteSparse "
+        "collection) or ogb:NAME (a node property prediction dataset of OGB)",
     )
-    parser.add_argument("--directed", action="store_true", help="an edge has one direction")
+    parser.add_argument("--directed", action="store_true", help="edges are directed")
     parser.add_argument(
         "--weights",
         choices=("normalised", "raw"),
-        help="A has the weights of the edges, normalised by weighted degrees or as given (default: every edge "
-        "counts 1, whatever the file says)",
+        help="A has the weights of the edges, normalised by weighted degrees or as given (default: every edge has "
+        "weight 1, even if the file has weights)",
     )
     parser.add_argument(
         "--names",
         action="store_true",
-        help="edges are between names, in text or parquet. Vertices are numbered in the sorted order of the "
-        "names; text of features, labels or a split has the name first in each line",
+        help="edges in text or parquet files are pairs of names. Vertices are numbered in the sorted order of names. "
+        "Text files of features, labels or a split have the name first in each line",
     )
     parser.add_argument(
         "--vertices",
-        type=whole(1, VERTICES),
+        type=int_in(1, VERTICES),
         metavar="N",
         help="the number of vertices (default: up to the largest id)",
     )
     parser.add_argument(
-        "--base", type=int, choices=(0, 1), default=0, help="the first id in text (default 0)"
+        "--base", type=int, choices=(0, 1), default=0, help="the first vertex id in text files (default 0)"
     )
-    parser.add_argument("--header", action="store_true", help="the first line of text names the columns")
+    parser.add_argument("--header", action="store_true", help="the first line of text files has column names")
     parser.add_argument(
         "--classes",
-        type=whole(1, CLASSES),
+        type=int_in(1, CLASSES),
         metavar="K",
         help="the number of classes (default: up to the largest label; 32 for generated labels)",
     )
 
 
-def _add_order(parser: argparse.ArgumentParser) -> None:
-    """The order of the vertices. The actions of `SEVERAL` take several."""
+def _add_order_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the order of vertices. `build` and `verify` accept several orders."""
     parser.add_argument(
         "--permutation",
         choices=("none", "single", "double"),
         default="none",
-        help="the random order of the vertices: one for rows and columns, or one for each (default none)",
+        help="a random order of the vertices: one for rows and columns, or one for each (default none)",
     )
     parser.add_argument("--partition", default="block", metavar="NAME", help=f"{ACCEPTED} (default block)")
     parser.add_argument(
         "--parts",
-        type=several(whole(0, RANKS)),
+        type=comma_list(int_in(0, RANKS)),
         default=[0],
         metavar="P[,P...]",
-        help="the number of parts of the partition: the ranks that split the rows; build, verify: one or more",
+        help="the number of parts of the partition, equal to the number of ranks that split the rows; build and "
+        "verify take several",
     )
-    _add_seed(parser)
+    _add_seed_option(parser)
 
 
-def _add_seed(parser: argparse.ArgumentParser) -> None:
+def _add_seed_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed",
-        type=several(whole(0, (1 << 63) - 1)),
+        type=comma_list(int_in(0, (1 << 63) - 1)),
         default=[0],
         metavar="S[,S...]",
-        help="the seed of the permutation or of the partition (default 0); build, verify: one or more. Partitions are "
-        "computed side by side",
+        help="the seed of the permutation or of the partition (default 0); build and verify take several. Partitions "
+        "are computed in parallel",
     )
 
 
-def _add_means(parser: argparse.ArgumentParser) -> None:
-    """The memory and the threads of a build."""
+def _add_resource_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the memory and the threads of a build."""
     parser.add_argument(
         "--memory",
-        type=real(LEAST_GIB, MOST_GIB),
+        type=float_in(LEAST_GIB, MOST_GIB),
         default=4.0,
         metavar="GIB",
-        help="the memory that it may take, in GiB (default 4)",
+        help="the maximum memory of the build, in GiB (default 4)",
     )
     parser.add_argument(
         "--workers",
-        type=whole(0, 4096),
+        type=int_in(0, 4096),
         default=0,
         metavar="N",
         help="the number of threads (default: one for each core)",
     )
 
 
-def _data(options: argparse.Namespace) -> int:
-    root, choices = find_root(options.root), _choices(options)
-    if options.action in SEVERAL:
-        return _stores(root, options, choices)
-    if len(choices) > 1:
-        raise UserError(f"{options.action} takes one order: one of --parts and one of --seed.")
-    (choice,) = choices
-    if options.action == "balance":
-        return _balance(root, options, choice)
-    if options.action == "fetch":
-        from harness.fetch.download import fetch_dataset
+def _fetch_files(options: argparse.Namespace) -> int:
+    from harness.fetch.download import fetch_dataset
 
-        paths = [str(path) for path in fetch_dataset(root, options.name, say)]
-        show(options, {"files": paths}, "\n".join(paths) or f"{options.name} needs no file from the network.")
-    elif options.action == "info":
-        _info(root, options, choice)
-    else:
-        _show_import(root, options, choice)
+    root = find_root(options.root)
+    _get_choice(options)  # check the name
+    paths = [str(path) for path in fetch_dataset(root, options.name, print_progress)]
+    text = "\n".join(paths) or f"{options.name} needs no file from the network."
+    print_answer(options, {"files": paths}, text)
     return 0
 
 
-def _show_import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> None:
-    """Imports a graph, and shows its store, its card and the counts that the files gave."""
+def _import_dataset(options: argparse.Namespace) -> int:
+    """Import a graph, and print its store, its card and the counts of its files."""
     from harness.spec.root import find_imported_folder
     from harness.store.catalog import load_card
     from harness.store.graph_import import describe_ogb_metric, get_names_file
     from harness.store.reader import Store
 
-    folder = _import(root, options, choice)
+    root, choice = find_root(options.root), _get_choice(options)
+    folder = _import_files(root, options, choice)
     store, card = Store(folder), find_imported_folder(root) / f"{options.name}.yaml"
     counts = {
         "vertices": store.n,
@@ -284,75 +285,88 @@ def _show_import(root: Path, options: argparse.Namespace, choice: DatasetChoice)
     lines = [
         f"{folder}",
         f"{card}",
-        *columns([(COUNTED.get(name, name), f"{count:,}") for name, count in counts.items()]).splitlines(),
-        WEIGHTED[store.weights],
+        *format_columns(
+            [(COUNTS.get(name, name), f"{count:,}") for name, count in counts.items()]
+        ).splitlines(),
+        WEIGHTS[store.weights],
     ]
     document = {"store": str(folder), "card": str(card), "counts": counts}
     if store.weights:
         document["weights"] = store.weights
-    card_kept = load_card(root, options.name)
-    if names := get_names_file(root, card_kept):
+    written_card = load_card(root, options.name)
+    if names := get_names_file(root, written_card):
         document["names"] = str(names)
         lines.insert(2, f"{names}")
-    if metric := describe_ogb_metric(card_kept.source):
+    if metric := describe_ogb_metric(written_card.source):
         document["accuracy"] = metric
         lines.append(metric)
-    show(options, document, "\n".join(lines))
-
-
-def _stores(root: Path, options: argparse.Namespace, choices: list[DatasetChoice]) -> int:
-    """Builds or verifies a store for each order."""
-    stores = _verified(root, choices) if options.action == "verify" else _built(root, options, choices)
-    paths = [str(store) for store in stores]
-    show(options, {"store": paths[0]} if len(paths) == 1 else {"stores": paths}, "\n".join(paths))
-    _say_nonzeros(root, options.name, stores[0])
+    print_answer(options, document, "\n".join(lines))
     return 0
 
 
-def _verified(root: Path, choices: list[DatasetChoice]) -> list[Path]:
-    from harness.store.datasets import verify_store
-
-    with Progress() as on_step:
-        return [verify_store(root, choice, on_step) for choice in choices]
-
-
-def _built(root: Path, options: argparse.Namespace, choices: list[DatasetChoice]) -> list[Path]:
+def _build_stores(options: argparse.Namespace) -> int:
     from harness.store.build_job import parse_build_job
     from harness.store.datasets import build_store, build_stores
 
+    root, choices, resources = find_root(options.root), _list_choices(options), _make_resources(options)
     if options.share is None:
-        return build_stores(root, choices, _means(options))
-    part = parse_build_job(options.share)
-    return [build_store(root, choice, resources=_means(options), job=part) for choice in choices]
+        stores = build_stores(root, choices, resources)
+    else:
+        job = parse_build_job(options.share)
+        stores = [build_store(root, choice, resources=resources, job=job) for choice in choices]
+    _print_stores(root, options, stores)
+    return 0
 
 
-def _say_nonzeros(root: Path, name: str, folder: Path) -> None:
-    """Prints the nonzeros of a store on stderr, if the card expects a number. A share of a build leaves no store."""
+def _verify_stores(options: argparse.Namespace) -> int:
+    from harness.store.datasets import verify_store
+
+    root, choices = find_root(options.root), _list_choices(options)
+    with ProgressLine() as on_step:
+        stores = [verify_store(root, choice, on_step) for choice in choices]
+    _print_stores(root, options, stores)
+    return 0
+
+
+def _print_stores(root: Path, options: argparse.Namespace, stores: list[Path]) -> None:
+    """Print the folders of stores, and compare the nonzeros of the first with its card."""
+    paths = [str(store) for store in stores]
+    print_answer(options, {"store": paths[0]} if len(paths) == 1 else {"stores": paths}, "\n".join(paths))
+    _report_nonzeros(root, options.name, stores[0])
+
+
+def _report_nonzeros(root: Path, name: str, folder: Path) -> None:
+    """Print the nonzeros of a store to stderr if its card expects a number.
+
+    After a share of a build there may be no store yet.
+    """
     from harness.store.catalog import load_card
     from harness.store.info import describe_nonzeros
     from harness.store.reader import Store
 
     if folder.exists() and (counts := describe_nonzeros(load_card(root, name), Store(folder))):
         built, deviation, expected = counts["built"], counts["deviation"], counts["expected"]
-        tell(f"{name}: {built:,} nonzeros, {deviation} off the {expected:,} of its card")
+        print_message(f"{name}: {built:,} nonzeros, {deviation} off the {expected:,} of its card")
 
 
-def _info(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> None:
+def _print_facts(options: argparse.Namespace) -> int:
     import yaml
 
     from harness.store.info import describe_dataset
 
+    root, choice = find_root(options.root), _get_choice(options)
     facts = describe_dataset(root, choice)
     if options.ranks:
         facts["needs"] = [
             {key: value for key, value in needed.items() if value is not None}
-            for needed in _needs(root, options.ranks, choice, built=facts["built"])
+            for needed in _list_needs(root, options.ranks, choice, built=facts["built"])
         ]
-    show(options, facts, yaml.safe_dump(facts, sort_keys=False).rstrip())
+    print_answer(options, facts, yaml.safe_dump(facts, sort_keys=False).rstrip())
+    return 0
 
 
-def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> list[dict[str, Any]]:
-    """The needs of every strategy, by the store or, before a build, by the card."""
+def _list_needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> list[dict[str, Any]]:
+    """Return the memory and words that each strategy needs, from the store, or from the card if it is not built."""
     from harness.experiment.known_graph import KnownGraph, facts_of_card
     from harness.experiment.requests import admit_on_all_grids
     from harness.registry import registered_strategies
@@ -362,65 +376,75 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
     from harness.strategy import facts_of
 
     facts = facts_of(open_dataset(root, choice)) if built else facts_of_card(load_card(root, choice.name))
-    request, unparted = (
-        {"dataset": choice.name, "ranks": ranks},
-        KnownGraph(replace(facts, bounds=None), None),
-    )
-    with Progress() as on_step:
+    request = {"dataset": choice.name, "ranks": ranks}
+    unpartitioned = KnownGraph(replace(facts, bounds=None), None)
+    with ProgressLine() as on_step:
         points = report_steps(registered_strategies(), lambda point: f"replaying {point.name}", on_step)
         each = (
-            admit_on_all_grids(root, point.name, request, lambda _: unparted, point.name) for point in points
+            admit_on_all_grids(root, point.name, request, lambda _: unpartitioned, point.name)
+            for point in points
         )
         return [needed._asdict() for needed in find_requirements(each)]
 
 
-def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:
+def _import_files(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:
     from harness.fetch.download import fetch_card_files
     from harness.store.graph_import import ImportRequest, import_graph, make_import_card
 
     if options.edges is None and options.origin is None:
         raise UserError(
-            "import takes the graph: harness data import NAME --edges FILE, or --from suitesparse:GROUP/NAME."
+            "import needs a graph: harness data import NAME --edges FILE, or --from suitesparse:GROUP/NAME."
         )
-    typed = {key: getattr(options, key) for key in ImportRequest.model_fields}
-    request = validate(ImportRequest, typed, "harness data import", _as_typed)
+    values = {key: getattr(options, key) for key in ImportRequest.model_fields}
+    request = validate(ImportRequest, values, "harness data import", _name_option)
     if request.origin:
-        fetch_card_files(root, make_import_card(request), say)
-    return import_graph(root, request, choice, _means(options))
+        fetch_card_files(root, make_import_card(request), print_progress)
+    return import_graph(root, request, choice, _make_resources(options))
 
 
-def _means(options: argparse.Namespace) -> "BuildResources":
+def _make_resources(options: argparse.Namespace) -> "BuildResources":
     from harness.formatting import GIB
     from harness.store.build_resources import BuildResources
 
     workers = options.workers or len(os.sched_getaffinity(0))
-    return BuildResources(int(options.memory * GIB), workers, say)
+    return BuildResources(int(options.memory * GIB), workers, print_progress)
 
 
-def _balance(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> int:
-    """Shows the fullest shard over the mean in every order, and the effect of loops alone on a single permutation."""
+def _print_balance(options: argparse.Namespace) -> int:
+    """Print the fullest shard divided by the mean for every order, and what loops contribute to it."""
     from harness.store.datasets import open_dataset
     from harness.store.shard_balance import expect_loop_imbalance, measure_shard_balance
 
+    root, choice = find_root(options.root), _get_choice(options)
     store = open_dataset(root, DatasetChoice(name=choice.name))
-    with Progress() as on_step:
+    with ProgressLine() as on_step:
         ratios = dict(measure_shard_balance(store, options.shards, choice.seed, on_step))
-    law = expect_loop_imbalance(store.n, store.nnz, options.shards)
-    document = {"shards": options.shards, "most_over_mean": ratios, "law_of_loops": law}
+    of_loops = expect_loop_imbalance(store.n, store.nnz, options.shards)
+    document = {"shards": options.shards, "most_over_mean": ratios, "law_of_loops": of_loops}
     lines = [f"{f'{options.shards} x {options.shards} shards':22}most / mean nonzeros"]
     lines += [f"{order:22}{ratio:.3f}" for order, ratio in ratios.items()]
-    lines.append(f"{'loops alone, single':22}{law:.3f}")
-    show(options, document, "\n".join(lines))
+    lines.append(f"{'loops only, single':22}{of_loops:.3f}")
+    print_answer(options, document, "\n".join(lines))
     return 0
 
 
-def _choices(options: argparse.Namespace) -> list[DatasetChoice]:
-    """The orders that the options name: each number of parts with each seed."""
-    typed = {key: getattr(options, key) for key in DatasetChoice.model_fields}
-    orders = [{**typed, "parts": parts, "seed": seed} for parts, seed in product(options.parts, options.seed)]
-    return [validate(DatasetChoice, each, f"harness data {options.action}", _as_typed) for each in orders]
+def _get_choice(options: argparse.Namespace) -> DatasetChoice:
+    """Return the order that the options choose. Raise UserError if they choose several."""
+    first, *others = _list_choices(options)
+    if others:
+        raise UserError(f"{options.action} takes one order: one value of --parts and one of --seed.")
+    return first
 
 
-def _as_typed(key: str) -> str:
-    """The option behind a key; the name of the dataset has none."""
+def _list_choices(options: argparse.Namespace) -> list[DatasetChoice]:
+    """Return the orders that the options choose: each number of parts with each seed."""
+    values = {key: getattr(options, key) for key in DatasetChoice.model_fields}
+    orders = [
+        {**values, "parts": parts, "seed": seed} for parts, seed in product(options.parts, options.seed)
+    ]
+    return [validate(DatasetChoice, each, f"harness data {options.action}", _name_option) for each in orders]
+
+
+def _name_option(key: str) -> str:
+    """Return the option that sets a key. The name of the dataset is an argument."""
     return {"name": "NAME", "origin": "--from"}.get(key, f"--{key}")

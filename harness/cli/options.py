@@ -1,4 +1,4 @@
-"""The options and the output that verbs share: how a verb is declared, a run is asked for, an answer is printed."""
+"""Options and output that several verbs share: declaring a verb, requesting a run, printing an answer."""
 
 import argparse
 import json
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from harness.strategy import Facts
 
 Verbs = Any  # argparse does not name the type of its sub-parsers
-Act = Callable[[argparse.Namespace], int]
+Handler = Callable[[argparse.Namespace], int]
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that refuses an option in one line."""
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors are UserErrors of one line."""
 
     def error(self, message: str) -> Never:
         way_out = f"`{self.prog} --help` lists what is accepted."
-        raise UserError(f"{clip_line(message, 600).rstrip('.')}.{self._meant(message)} {way_out}")
+        raise UserError(f"{clip_line(message, 600).rstrip('.')}.{self._suggest_words(message)} {way_out}")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuses an unknown option where it stands: argparse would leave it to the parser above all verbs."""
+        """Parse the arguments. An unknown option is an error of the verb, which can suggest its own options."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown
 
-    def _meant(self, message: str) -> str:
-        """The question for a verb, a choice or an option that is none."""
+    def _suggest_words(self, message: str) -> str:
+        """Return a question with similar words if argparse rejected a verb, a choice or an option."""
         if wrong := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             return suggest_names(wrong[1], re.findall(r"[^\s,']+", wrong[2]))
         if wrong := re.search(r"unrecognized arguments: (-\S+)", message):
@@ -48,61 +48,63 @@ class Parser(argparse.ArgumentParser):
         return ""
 
 
-def whole(least: int, most: int) -> Callable[[str], int]:
-    """The type of an option that takes a whole number from `least` to `most`."""
+def int_in(least: int, most: int) -> Callable[[str], int]:
+    """Return the argparse type of a whole number from `least` to `most`."""
 
-    def number(text: str) -> int:
+    def parse_int(text: str) -> int:
         value = int(text) if re.fullmatch(r"[-+]?\d{1,30}", text) else None
         if value is None or not least <= value <= most:
-            raise argparse.ArgumentTypeError(_refused(text, f"a whole number from {least} to {most}"))
+            raise argparse.ArgumentTypeError(
+                _explain_rejection(text, f"a whole number from {least} to {most}")
+            )
         return value
 
-    return number
+    return parse_int
 
 
-def real(least: float, most: float) -> Callable[[str], float]:
-    """The type of an option that takes a number from `least` to `most`."""
+def float_in(least: float, most: float) -> Callable[[str], float]:
+    """Return the argparse type of a number from `least` to `most`."""
 
-    def number(text: str) -> float:
+    def parse_float(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(_refused(text, f"a number from {least:g} to {most:g}"))
+            raise argparse.ArgumentTypeError(_explain_rejection(text, f"a number from {least:g} to {most:g}"))
         return value
 
-    return number
+    return parse_float
 
 
-def moment(text: str) -> datetime:
-    """The type of an option that takes a date, or a date and a time; without a zone it is in UTC."""
+def utc_datetime(text: str) -> datetime:
+    """Parse a date, or a date with a time. Without a time zone it is in UTC. An argparse type."""
     try:
         given = datetime.fromisoformat(text)
     except ValueError:
-        accepted = "a date as 2026-11-24, or a time as 2026-11-24T18:30, in UTC"
-        raise argparse.ArgumentTypeError(_refused(text, accepted)) from None
+        accepted = "a date such as 2026-11-24, or a time such as 2026-11-24T18:30, in UTC"
+        raise argparse.ArgumentTypeError(_explain_rejection(text, accepted)) from None
     return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
 T = TypeVar("T")
 
 
-def several(one: Callable[[str], T]) -> Callable[[str], list[T]]:
-    """The type of an option that takes one or more values, separated by commas; repetitions are dropped."""
+def comma_list(one: Callable[[str], T]) -> Callable[[str], list[T]]:
+    """Return the argparse type of one or more values separated by commas. Repeated values are dropped."""
     return lambda text: list(dict.fromkeys(map(one, text.split(","))))
 
 
-ranks = whole(1, RANKS)
-"""The type of --ranks."""
+rank_count = int_in(1, RANKS)
+"""The argparse type of a number of ranks."""
 
 
-def _refused(text: str, accepted: str) -> str:
+def _explain_rejection(text: str, accepted: str) -> str:
     return f"{clip_line(text, 40)} is not accepted: {accepted}"
 
 
-class Help(argparse.HelpFormatter):
-    """Fills paragraphs, and leaves lines as they are that begin with white space: examples of commands."""
+class HelpFormatter(argparse.HelpFormatter):
+    """Fills paragraphs, but keeps lines that begin with white space, such as examples of commands."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         fill = super()._fill_text
@@ -112,72 +114,75 @@ class Help(argparse.HelpFormatter):
 
 
 def add_verb(
-    verbs: Verbs, name: str, act: Act, summary: str, more: str = "", examples: Sequence[str] = ()
+    verbs: Verbs, name: str, handler: Handler, summary: str, more: str = "", examples: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
-    """A verb with the options that every verb has; `more` follows the summary in the verb's own help."""
+    """Add a verb with the options that all verbs have. `more` follows the summary in the help of the verb."""
     parser: argparse.ArgumentParser = verbs.add_parser(
         name,
         help=summary,
         description=f"{summary} {more}".strip(),
         epilog="\n".join(["examples:", *(f"  {line}" for line in examples)]) if examples else None,
-        formatter_class=Help,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument(
         "--root",
         metavar="DIR",
-        help="the project root (default: HARNESS_ROOT, or the nearest folder upwards that holds datasets/catalog)",
+        help="the project root (default: HARNESS_ROOT, or the nearest parent folder that contains datasets/catalog)",
     )
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
-    parser.set_defaults(act=act)
+    parser.set_defaults(handler=handler)
     return parser
 
 
-def show(options: argparse.Namespace, data: Any, text: str) -> None:
-    """Prints the answer: `data` for a program (--json), `text` for a person."""
+def print_answer(options: argparse.Namespace, data: Any, text: str) -> None:
+    """Print the answer of a verb: `data` as JSON with --json, otherwise `text`."""
     print(json.dumps(data, indent=2, default=str) if options.json else escape_control(text), flush=True)
 
 
-# All that a verb prints goes through `show`, `tell`, `say` and `Progress`: names, labels and errors may come from
-# others, and a terminal would obey the escape sequences in them.
+# Verbs print only by `print_answer`, `print_message`, `print_progress` and `ProgressLine`. These escape control
+# characters, because names, labels and errors may come from untrusted files.
 
 
-def tell(message: str) -> None:
-    """Prints a message on stderr."""
+def print_message(message: str) -> None:
+    """Print a message to stderr."""
     print(escape_control(message), file=sys.stderr, flush=True)
 
 
-def say(progress: str) -> None:
-    """Prints progress on stderr: in place on a terminal, a line each in a log."""
+def print_progress(message: str) -> None:
+    """Print progress to stderr: on a terminal the next line replaces it, in a log each message has a line."""
     end = "\r" if sys.stderr.isatty() else "\n"
-    print(escape_control(progress), end=end, file=sys.stderr, flush=True)
+    print(escape_control(message), end=end, file=sys.stderr, flush=True)
 
 
-class Progress:
-    """Progress of work in counted steps on stderr, with the time that is left by the steps that are done.
+class ProgressLine:
+    """Prints the progress of work in steps to stderr, with an estimate of the remaining time.
 
-    On a terminal the line is rewritten in place, and cleared at the end; in a log a line is added every `EVERY`
-    seconds. A first step begins the work anew: work in several parts counts the steps of each.
+    On a terminal the line is rewritten in place and cleared at the end. In a log a new line is printed at most every
+    `INTERVAL` seconds. Step 0 restarts the clock: work in several parts counts the steps of each part.
     """
 
-    EVERY = 5.0
+    INTERVAL = 5.0
 
     def __init__(self) -> None:
-        self.begun = self.told = time.monotonic()
+        self.started = self.printed = time.monotonic()
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressLine":
         return self
 
     def __call__(self, done: int, of: int, doing: str, seconds_left: float | None = None) -> None:
-        """Step number `done` + 1 of `of` begins, or goes on; `seconds_left` is a better estimate than the default."""
+        """Print that `done` of `of` steps are complete, and what runs now.
+
+        `seconds_left` replaces the default estimate from the time of the completed steps.
+        """
         now, in_place = time.monotonic(), sys.stderr.isatty()
         if done == 0:
-            self.begun = now
-        if not in_place and now - self.told < self.EVERY:
+            self.started = now
+        if not in_place and now - self.printed < self.INTERVAL:
             return
-        self.told, spent = now, now - self.begun
+        self.printed, spent = now, now - self.started
         if seconds_left is None and done and spent > 1:
             seconds_left = spent / done * (of - done)
-        left = "" if seconds_left is None else f", about {_in_words(seconds_left)} left"
+        left = "" if seconds_left is None else f", about {_format_duration(seconds_left)} left"
         line = clip_line(escape_control(f"{done + 1} of {of}{left}: {doing}"), 78)
         print(
             f"\r\x1b[K{line}" if in_place else line, end="" if in_place else "\n", file=sys.stderr, flush=True
@@ -188,19 +193,19 @@ class Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _in_words(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def paragraph(text: str) -> str:
-    """Text in lines of at most 98 characters, the first of which stands out."""
-    kept = text.replace(" %", "\0%")  # a number stays with its sign
+def format_paragraph(text: str) -> str:
+    """Return text in lines of at most 98 characters, all but the first indented."""
+    kept = text.replace(" %", "\0%")  # do not break between a number and its percent sign
     filled = textwrap.fill(kept, 98, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return filled.replace("\0", " ")
 
 
-def columns(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows of text with their columns aligned. No cell begins a line of its own."""
+def format_columns(rows: Sequence[tuple[str, ...]]) -> str:
+    """Return rows of text as lines with aligned columns. Line breaks in cells become spaces."""
     if not rows:
         return ""
     rows = [tuple(map(escape_line, row)) for row in rows]
@@ -210,8 +215,8 @@ def columns(rows: Sequence[tuple[str, ...]]) -> str:
     )
 
 
-def settings_page(settings: Sequence[Setting], indent: str = "") -> str:
-    """A paragraph for each key: what is accepted, its default, and below the meaning."""
+def format_settings(settings: Sequence[Setting], indent: str = "") -> str:
+    """Return a paragraph for each key: the accepted values, the default, and below them the meaning."""
     lines = []
     for key, accepts, default, meaning in settings:
         lines.append(f"{indent}{key}: {accepts}{f' (default {default})' if default else ''}")
@@ -219,30 +224,32 @@ def settings_page(settings: Sequence[Setting], indent: str = "") -> str:
     return "\n".join(lines)
 
 
-def sizes_of(facts: "Facts") -> str:
-    """Where the sizes of a graph come from."""
+def describe_size_source(facts: "Facts") -> str:
+    """Return a description of where the sizes of a graph come from."""
     return (
         "counted in its store" if facts.exact else "expected from its card, in a random order of the vertices"
     )
 
 
-def add_request(parser: argparse.ArgumentParser) -> None:
-    """The options that ask for a run."""
+def add_request_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that request a run."""
     parser.add_argument(
         "--strategy", metavar="NAME", help="a name of `harness list strategies`, or path/to/file.py:Class"
     )
     parser.add_argument("--dataset", metavar="NAME", help="a name of `harness list datasets`, or a twin")
-    parser.add_argument("--ranks", type=ranks, default=1, metavar="P", help="the number of ranks (default 1)")
+    parser.add_argument(
+        "--ranks", type=rank_count, default=1, metavar="P", help="the number of ranks (default 1)"
+    )
     parser.add_argument(
         "--grid",
         metavar="2x2x2",
         help="the sizes of the strategy's axes (default: the strategy's first choice for this number of ranks)",
     )
-    add_settings(parser)
+    add_set_option(parser)
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """The option for any other key of a spec."""
+def add_set_option(parser: argparse.ArgumentParser) -> None:
+    """Add --set, for any other key of a spec."""
     parser.add_argument(
         "--set",
         action="append",
@@ -252,59 +259,59 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_rank(parser: argparse.ArgumentParser) -> None:
-    """The option for one rank of the run that is asked for."""
+def add_rank_option(parser: argparse.ArgumentParser) -> None:
+    """Add --rank, which selects a rank of the requested run."""
     parser.add_argument(
-        "--rank", type=whole(0, RANKS - 1), default=0, metavar="R", help="the rank to show (default 0)"
+        "--rank", type=int_in(0, RANKS - 1), default=0, metavar="R", help="the rank to show (default 0)"
     )
 
 
 def check_rank(options: argparse.Namespace, spec: "Spec") -> None:
-    """Refuses a rank that the run does not have."""
+    """Raise UserError if --rank is not a rank of the run."""
     if options.rank >= spec.ranks:
         raise UserError(
             f"--rank {options.rank} is not accepted: the ranks of this run are 0 to {spec.ranks - 1}."
         )
 
 
-def requested(root: Path, options: argparse.Namespace) -> "Spec":
-    """The spec that the options ask for, not yet admitted by its strategy."""
+def make_requested_spec(root: Path, options: argparse.Namespace) -> "Spec":
+    """Return the spec that the options request. Its strategy has not admitted it yet."""
     from harness.experiment.requests import make_spec, nest_settings
 
     if not (options.strategy and options.dataset):
         either = "either --spec FILE or " if hasattr(options, "spec") else ""
         raise UserError(f"{options.verb} takes {either}--strategy NAME --dataset NAME [--ranks P].")
-    asked = {
+    requested = {
         "strategy.name": options.strategy,
         "dataset.name": options.dataset,
         "ranks": options.ranks,
         "grid": options.grid,
     }
-    given = settings(options.set)
+    settings = parse_settings(options.set)
     try:
-        return make_spec(root, nest_settings({**asked, **given}), "the options")
+        return make_spec(root, nest_settings({**requested, **settings}), "the options")
     except UserError as error:
-        raise UserError(_as_typed(str(error), given, options.strategy)) from None
+        raise UserError(_name_options(str(error), settings, options.strategy)) from None
 
 
 PARAMS = "strategy.params."
-"""The beginning of the keys of a strategy's parameters."""
+"""The prefix of the keys of a strategy's parameters."""
 
 
-def _as_typed(message: str, given: Mapping[str, Any], strategy: str) -> str:
-    """An error that names the option of a key: --ranks, --grid, or --set for a key that --set gave."""
+def _name_options(message: str, settings: Mapping[str, Any], strategy: str) -> str:
+    """Return an error message with options instead of keys: --ranks, --grid, or --set KEY for the settings."""
     message = re.sub(r"^(the options: )?(ranks|grid)( =)? ", r"--\2 ", message)
-    for key in given:
-        unknown = message.startswith(f"the options: {key} is not a key here")
-        if unknown and (whole := _ending_in(key, strategy)):
-            return f"--set {key} is not a key. Did you mean {' or '.join(whole)}?"
+    for key in settings:
+        is_unknown = message.startswith(f"the options: {key} is not a key here")
+        if is_unknown and (keys := _list_keys_ending_in(key, strategy)):
+            return f"--set {key} is not a key. Did you mean {' or '.join(keys)}?"
         field = key.replace(PARAMS, f"parameters of {strategy}: ", 1)
         message = message.replace(f"the options: {field} = ", f"--set {key}=", 1)
     return message
 
 
-def _ending_in(key: str, strategy: str) -> list[str]:
-    """The keys of a spec, and of the strategy's parameters, of which this key is the end."""
+def _list_keys_ending_in(key: str, strategy: str) -> list[str]:
+    """Return the keys of a spec, including the strategy's parameters, whose last part is `key`."""
     from harness.registry import load_strategy
     from harness.spec.spec import list_spec_keys
 
@@ -312,8 +319,8 @@ def _ending_in(key: str, strategy: str) -> list[str]:
     return [name for name in known if name.endswith(f".{key}")]
 
 
-def settings(texts: Sequence[str]) -> dict[str, Any]:
-    """The keys and values given by --set."""
+def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the keys and values that --set gives."""
     values = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""harness plan and harness replay: the grids and runs that are possible, their cost, and one rank without a run."""
+"""harness plan and replay: lists grids, or the runs and jobs of experiments, and replays one rank on shapes."""
 
 import argparse
 import json
@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.cli.options import (
-    Progress,
+    ProgressLine,
     Verbs,
-    add_rank,
-    add_request,
+    add_rank_option,
+    add_request_options,
     add_verb,
     check_rank,
-    columns,
-    ranks,
-    requested,
-    show,
-    sizes_of,
+    describe_size_source,
+    format_columns,
+    make_requested_spec,
+    print_answer,
+    rank_count,
 )
 from harness.errors import UserError
 from harness.progress import OnStep, report_steps
@@ -37,18 +37,25 @@ if TYPE_CHECKING:
 
 
 def add_verbs(verbs: Verbs) -> None:
+    _add_plan(verbs)
+    _add_replay(verbs)
+
+
+def _add_plan(verbs: Verbs) -> None:
     plan = add_verb(
         verbs,
         "plan",
-        _plan,
+        _plan_runs,
         "List the grids of a strategy, or the runs of an experiment, before anything runs.",
-        "With --strategy and --ranks, prints every valid grid. With --dataset too, says for each grid whether it can "
-        "train on that graph; if the machine card has rates and links, it also predicts the epoch time and puts the "
-        "fastest grid first. With --experiment, prints the id and the label of every run.",
+        "With --strategy and --ranks, prints every valid grid. With --dataset, also prints whether each grid can train "
+        "on that graph; if the machine card has rates and links, predicts the epoch times and lists the fastest grid "
+        "first. With --experiment, prints the id and the label of every run.",
     )
     plan.add_argument("--strategy", metavar="NAME", help="the strategy whose grids are listed")
-    plan.add_argument("--ranks", type=ranks, default=1, metavar="P", help="the number of ranks (default 1)")
-    plan.add_argument("--dataset", metavar="NAME", help="the graph on which the grids are judged")
+    plan.add_argument(
+        "--ranks", type=rank_count, default=1, metavar="P", help="the number of ranks (default 1)"
+    )
+    plan.add_argument("--dataset", metavar="NAME", help="the graph for which the grids are checked")
     plan.add_argument(
         "--set",
         action="append",
@@ -56,7 +63,7 @@ def add_verbs(verbs: Verbs) -> None:
         metavar="KEY=VALUE",
         help="a key of `harness list settings`, for example machine=perlmutter; may be repeated",
     )
-    _add_from_card(plan)
+    _add_from_card_option(plan)
     plan.add_argument(
         "--experiment", type=Path, nargs="+", metavar="FILE", help="the experiments whose runs are listed"
     )
@@ -64,58 +71,61 @@ def add_verbs(verbs: Verbs) -> None:
         "--scale",
         choices=SCALES,
         default="laptop",
-        help="of an experiment: tiny runs that try it, those for one machine (default), those that are emulated, or "
-        "those of the paper",
+        help="with --experiment: the size of its runs: tiny for a trial, laptop for one machine (default), emulated, "
+        "or published as in the paper",
     )
     plan.add_argument(
         "--machine",
         metavar="NAME",
-        help="of an experiment: the card for runs that name none (default: local); of the scale published, list the "
-        "runs for this machine alone",
+        help="with --experiment: the card for runs that name none (default: local); with --scale published, only the "
+        "runs for this machine are listed",
     )
     plan.add_argument(
         "--cost",
         action="store_true",
-        help="of an experiment: print its jobs instead of its runs: nodes, node-hours, expected and asked time, disk, "
-        "sbatch and srun lines, and what the partitions of this cluster forbid",
+        help="with --experiment: print its jobs instead of its runs: nodes, node-hours, expected and requested time, "
+        "disk, sbatch and srun lines, and limits of this cluster's partitions that they exceed",
     )
     plan.add_argument(
         "--out",
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="write the list of specs here: a file for each experiment",
+        help="with --experiment: write the plan, which lists the specs of all runs; one file for each experiment",
     )
+
+
+def _add_replay(verbs: Verbs) -> None:
     replay = add_verb(
         verbs,
         "replay",
-        _replay,
+        _replay_rank,
         "Show what one rank of a run would do in an epoch, without running it.",
-        "Executes the strategy's own code on tensor shapes without data. Prints every kernel and every collective, "
+        "Executes the strategy's own code on tensor shapes without data. Prints every kernel and every collective "
         "with its words, flops and bytes, and the memory of the rank. A run of any size fits on this machine.",
     )
-    add_request(replay)
-    add_rank(replay)
-    _add_from_card(replay)
+    add_request_options(replay)
+    add_rank_option(replay)
+    _add_from_card_option(replay)
 
 
-def _add_from_card(parser: argparse.ArgumentParser) -> None:
+def _add_from_card_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-card",
         action="store_true",
-        help="take the graph's sizes from its card; the graph need not be built",
+        help="take the sizes of the graph from its card; the graph need not be built",
     )
 
 
-def _plan(options: argparse.Namespace) -> int:
+def _plan_runs(options: argparse.Namespace) -> int:
     if options.cost and not options.experiment:
-        raise UserError("--cost is for the jobs of an experiment: name one by --experiment FILE.")
+        raise UserError("--cost prints the jobs of an experiment: name one by --experiment FILE.")
     if (options.experiment is None) == (options.strategy is None):
         raise UserError("plan takes either --experiment FILE or --strategy NAME --ranks P.")
-    return _experiment(options) if options.experiment else _grids(options)
+    return _plan_experiments(options) if options.experiment else _list_grids(options)
 
 
-def _experiment(options: argparse.Namespace) -> int:
+def _plan_experiments(options: argparse.Namespace) -> int:
     from harness.experiment.expand import plan
     from harness.experiment.experiment_file import load_experiment
     from harness.experiment.scales import select_scale
@@ -127,22 +137,22 @@ def _experiment(options: argparse.Namespace) -> int:
         )
     root, documents, pages = find_root(options.root), list[dict[str, Any]](), list[str]()
     only = options.machine if options.scale == "published" else None
-    with Progress() as on_step:
+    with ProgressLine() as on_step:
         files = report_steps(options.experiment, lambda file: f"planning {file}", on_step)
         for number, file in enumerate(files):
             experiment = select_scale(root, load_experiment(file), options.scale)
             document = plan(root, experiment, options.machine or "local", only=only)
             if options.out:
                 write_text(options.out[number], json.dumps(document) + "\n")
-            runs = columns([(run["run_id"], run["label"]) for run in document["runs"]])
+            runs = format_columns([(run["run_id"], run["label"]) for run in document["runs"]])
             documents.append(document)
-            pages.append(f"{_jobs(root, document) if options.cost else runs}\n\n{document['cost']}")
-    show(options, documents[0] if len(documents) == 1 else documents, "\n\n".join(pages))
+            pages.append(f"{_describe_jobs(root, document) if options.cost else runs}\n\n{document['cost']}")
+    print_answer(options, documents[0] if len(documents) == 1 else documents, "\n\n".join(pages))
     return 0
 
 
-def _jobs(root: Path, document: dict[str, Any]) -> str:
-    """The jobs of a plan before their submission."""
+def _describe_jobs(root: Path, document: dict[str, Any]) -> str:
+    """Return a description of the jobs of a plan before their submission."""
     from harness.slurm.executor import make_batch_line
     from harness.slurm.jobs import EndedJobs, Jobs, describe_costs
     from harness.slurm.resources import PARTITION_QUERY, ask_slurm, load_site, parse_partitions
@@ -153,45 +163,47 @@ def _jobs(root: Path, document: dict[str, Any]) -> str:
     return describe_costs(costs, parse_partitions(ask_slurm(*PARTITION_QUERY) or ""), make_batch_line)
 
 
-def _grids(options: argparse.Namespace) -> int:
+def _list_grids(options: argparse.Namespace) -> int:
     from harness.registry import load_strategy
 
     grids = load_strategy(options.strategy).grids(options.ranks)
     if not grids:
         raise UserError(f"{options.strategy} has no grid of {options.ranks} ranks.")
     if options.dataset is None:
-        show(options, grids, "\n".join(format_grid(grid) for grid in grids))
+        print_answer(options, grids, "\n".join(format_grid(grid) for grid in grids))
         return 0
-    with Progress() as on_step:
-        judged = sorted(_judged(options, grids, on_step), key=JudgedGrid.order)
+    with ProgressLine() as on_step:
+        judged = sorted(_judge_grids(options, grids, on_step), key=JudgedGrid.sort_key)
     predicts = any(grid.seconds is not None for grid in judged)
     titles = [("grid", "epoch ms", "waiting ms", "")] if predicts else []
-    rows = titles + [grid.row(predicts=predicts) for grid in judged]
-    show(options, [grid._asdict() for grid in judged], columns(rows))
+    rows = titles + [grid.format_cells(predicts=predicts) for grid in judged]
+    print_answer(options, [grid._asdict() for grid in judged], format_columns(rows))
     return 0
 
 
 class JudgedGrid(NamedTuple):
-    """A grid, the reason why it is refused or None, and its predicted times in seconds, None without a prediction."""
+    """A grid, the reason why the strategy refuses it (or None), and its predicted times in seconds if there are any."""
 
     grid: dict["AxisName", int]
     refused: str | None
     seconds: float | None = None
     waiting: float | None = None
 
-    def order(self) -> tuple[bool, float]:
+    def sort_key(self) -> tuple[bool, float]:
+        """Return a key that sorts refused grids last and others by time."""
         return self.refused is not None, self.seconds or 0.0
 
-    def row(self, *, predicts: bool) -> tuple[str, ...]:
+    def format_cells(self, *, predicts: bool) -> tuple[str, ...]:
+        """Return the cells of a row of the table; with times if `predicts`."""
         times = (self.seconds, self.waiting) if predicts else ()
         cells = ("" if time is None else f"{1e3 * time:.3g}" for time in times)
         return format_grid(self.grid), *cells, f"refused: {self.refused}" if self.refused else "runs"
 
 
-def _judged(
+def _judge_grids(
     options: argparse.Namespace, grids: list[dict["AxisName", int]], on_step: OnStep
 ) -> "Iterator[JudgedGrid]":
-    """Every grid, admitted or refused, with the times of `harness predict` if the machine card has rates and links."""
+    """Yield every grid, admitted or refused, with predicted times if the machine card has rates and links."""
     from harness.experiment.known_graph import look_up_graph
     from harness.predict.prediction import predict
     from harness.registry import load_strategy
@@ -201,15 +213,17 @@ def _judged(
     from harness.strategy import Ready, admit
 
     root, strategy = find_root(options.root), load_strategy(options.strategy)
-    know = cache(partial(look_up_graph, root, from_card=options.from_card))
+    look_up = cache(partial(look_up_graph, root, from_card=options.from_card))
     if not options.from_card:
         open_dataset(root, validate(DatasetChoice, {"name": options.dataset}, "--dataset"))
-    specs = [requested(root, argparse.Namespace(**{**vars(options), "grid": grid})) for grid in grids]
+    specs = [
+        make_requested_spec(root, argparse.Namespace(**{**vars(options), "grid": grid})) for grid in grids
+    ]
     card = load_machine_card(root, specs[0].machine.name)
-    for spec in report_steps(specs, lambda spec: f"judging {format_grid(spec.grid)}", on_step):
+    for spec in report_steps(specs, lambda spec: f"checking {format_grid(spec.grid)}", on_step):
         grid = spec.grid
         try:
-            graph = know(spec.dataset)
+            graph = look_up(spec.dataset)
             ready = Ready(admit(strategy, spec, graph.facts), graph.blocks)
             predicted = predict(ready, card) if card.rates and card.links else None
         except UserError as refusal:
@@ -219,19 +233,24 @@ def _judged(
             yield JudgedGrid(grid, None, *times)
 
 
-def _replay(options: argparse.Namespace) -> int:
+def _replay_rank(options: argparse.Namespace) -> int:
     from harness.replay import replay
 
     root = find_root(options.root)
-    spec = requested(root, options)
+    spec = make_requested_spec(root, options)
     check_rank(options, spec)
-    strategy, blocks = _admitted(root, spec, from_card=options.from_card)
+    strategy, blocks = _admit_spec(root, spec, from_card=options.from_card)
     replayed = replay(strategy, options.rank, blocks)
-    show(options, _document(spec, strategy.facts, replayed), _page(spec, strategy.facts, replayed))
+    print_answer(
+        options,
+        _make_document(spec, strategy.facts, replayed),
+        _format_replay(spec, strategy.facts, replayed),
+    )
     return 0
 
 
-def _admitted(root: Path, spec: "Spec", *, from_card: bool) -> "tuple[Strategy, Blocks | None]":
+def _admit_spec(root: Path, spec: "Spec", *, from_card: bool) -> "tuple[Strategy, Blocks | None]":
+    """Return the strategy of a spec, and the blocks of its graph if they are not taken from its card."""
     from harness.experiment.known_graph import facts_of_card
     from harness.registry import load_strategy
     from harness.run.open_run import open_run
@@ -244,15 +263,15 @@ def _admitted(root: Path, spec: "Spec", *, from_card: bool) -> "tuple[Strategy, 
     return admit(load_strategy(spec.strategy.name), spec, facts), None
 
 
-def _document(spec: "Spec", facts: "Facts", replayed: "ReplayedRank") -> dict[str, Any]:
+def _make_document(spec: "Spec", facts: "Facts", replayed: "ReplayedRank") -> dict[str, Any]:
     return {
         "label": spec.label,
         "rank": replayed.rank,
         "facts": asdict(facts),
-        "entries": [_row(key, amounts) for key, amounts in replayed.entries.items()],
+        "entries": [_make_row(key, amounts) for key, amounts in replayed.entries.items()],
         "events": [
             {
-                **_row(event.key, event.amounts),
+                **_make_row(event.key, event.amounts),
                 "products": [product._asdict() for product in event.products],
                 "leaves": event.leaves,
                 "waits_for": event.waits_for,
@@ -264,27 +283,28 @@ def _document(spec: "Spec", facts: "Facts", replayed: "ReplayedRank") -> dict[st
     }
 
 
-COUNTED = ("calls", "words_payload", "words_received", "bytes", "flops", "bytes_touched")
+COUNTS = ("calls", "words_payload", "words_received", "bytes", "flops", "bytes_touched")
 
 
-def _row(key: "Key", amounts: "Amounts") -> dict[str, Any]:
-    return {**key._asdict(), **{name: getattr(amounts, name) for name in COUNTED}}
+def _make_row(key: "Key", amounts: "Amounts") -> dict[str, Any]:
+    return {**key._asdict(), **{name: getattr(amounts, name) for name in COUNTS}}
 
 
-def _page(spec: "Spec", facts: "Facts", replayed: "ReplayedRank") -> str:
-    """The entries that count anything, in the order of the epoch."""
-    head = ("direction", "layer", "phase", "op", "axis", "tensor", "calls", "words", "Gflop", "MB touched")
-    rows: list[tuple[str, ...]] = [head]
+def _format_replay(spec: "Spec", facts: "Facts", replayed: "ReplayedRank") -> str:
+    """Return the table of all entries with nonzero counts, in the order of the epoch."""
+    titles = ("direction", "layer", "phase", "op", "axis", "tensor", "calls", "words", "Gflop", "MB touched")
+    rows: list[tuple[str, ...]] = [titles]
     for key, amounts in replayed.entries.items():
-        counted = (amounts.calls, amounts.words_payload, amounts.flops / 1e9, amounts.bytes_touched / 1e6)
-        if any(counted):
+        counts = (amounts.calls, amounts.words_payload, amounts.flops / 1e9, amounts.bytes_touched / 1e6)
+        if any(counts):
             layer = "" if key.layer < 0 else key.layer
             parts = (key.direction, layer, key.phase, key.op, key.axis, key.tensor)
-            numbers = (f"{counted[0]:,}", f"{counted[1]:,.0f}", f"{counted[2]:.3g}", f"{counted[3]:.3g}")
+            numbers = (f"{counts[0]:,}", f"{counts[1]:,.0f}", f"{counts[2]:.3g}", f"{counts[3]:.3g}")
             rows.append((*("" if part is None else str(part) for part in parts), *numbers))
     held = ", ".join(f"{name} {size / 1e6:.3g}" for name, size in replayed.persistent_bytes.items())
     return (
-        f"{spec.label}, rank {replayed.rank} of {spec.ranks}; sizes {sizes_of(facts)}\n\n{columns(rows)}\n\n"
-        f"{len(replayed.events):,} events. Held during the whole epoch, MB: {held}. With activations, gradients and "
-        f"buffers of messages at most {replayed.peak_bytes / 1e6:.3g}."
+        f"{spec.label}, rank {replayed.rank} of {spec.ranks}; sizes {describe_size_source(facts)}\n\n"
+        f"{format_columns(rows)}\n\n"
+        f"{len(replayed.events):,} events. Allocated during the whole epoch, MB: {held}. With activations, gradients "
+        f"and message buffers at most {replayed.peak_bytes / 1e6:.3g}."
     )

@@ -1,63 +1,57 @@
-"""harness predict and advise: the time of an epoch on a machine that need not be at hand, and the choice."""
+"""harness predict: predicts the time of an epoch on a machine that has a card."""
 
 import argparse
-import os
-import shlex
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from math import inf
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.cli.options import (
-    Progress,
+    ProgressLine,
     Verbs,
-    add_settings,
+    add_set_option,
     add_verb,
-    columns,
-    paragraph,
-    ranks,
-    say,
-    settings,
-    several,
-    show,
-    sizes_of,
-    whole,
+    comma_list,
+    describe_size_source,
+    format_columns,
+    format_paragraph,
+    parse_settings,
+    print_answer,
+    print_progress,
+    rank_count,
 )
 from harness.errors import UserError
+from harness.formatting import GB
 from harness.progress import report_steps
 from harness.spec.plan import SCALES
-from harness.spec.root import find_results_folder, find_root
+from harness.spec.root import find_root
 from harness.spec.spec import format_grid
 
 if TYPE_CHECKING:
     from harness.experiment.known_graph import GraphLookup
-    from harness.predict.advice import Advice, Option, Predictor, TunedOption
+    from harness.predict.advice import Predictor
     from harness.predict.prediction import Prediction
     from harness.spec.machine_card import MachineCard
     from harness.spec.spec import Spec
-    from harness.strategy import Candidate, Facts, Ready
+    from harness.strategy import Facts, Ready
 
-GB = 1 << 30
-WITHIN = 60
-"""The seconds in which advice is given, unless asked otherwise."""
-PRINTING = 1.0
-"""The seconds among these that are left for the answer itself."""
-PROCESS_BYTES = 6 * GB
-"""The memory that a process which predicts may take: of a built graph, results that ranks share, and caches."""
+CARD_NOTE = (
+    "A card does not contain the edges. Sizes that depend on the edges are predicted for a random order of the "
+    "vertices. For strategies that send the boundary of a part this is an upper bound: a good partition needs fewer "
+    "rows. Build the graph and use --partition metis, or name three twins of it (--twins)."
+)
 
 
 def add_verbs(verbs: Verbs) -> None:
     predict = add_verb(
         verbs,
         "predict",
-        _predict,
+        _predict_epochs,
         "Predict the time of an epoch on a machine that has a card, before anything runs there.",
         "Replays the strategy's own code on shapes, prices its kernels and calls by the constants of the card "
-        "config/machines/NAME.yaml, and plays the ranks against each other. The interval is that of the constants. "
-        "With --experiment, predicts every run that the experiment lists, each on the machine that the run names.",
+        "config/machines/NAME.yaml, and simulates how ranks wait for each other. The interval follows from the "
+        "intervals of the constants. With --experiment, predicts every run of the experiment on the machine that the "
+        "run names.",
     )
     predict.add_argument("--strategy", metavar="NAME", help="the strategy")
     predict.add_argument(
@@ -70,11 +64,15 @@ def add_verbs(verbs: Verbs) -> None:
         "--scale",
         choices=SCALES,
         default="published",
-        help="of an experiment: the runs of the paper (default), those for one machine, those that are emulated, or "
-        "tiny ones",
+        help="with --experiment: the size of its runs: published as in the paper (default), laptop for one machine, "
+        "emulated, or tiny",
     )
     predict.add_argument(
-        "--ranks", type=several(ranks), default=[1], metavar="A,B,C", help="the numbers of ranks (default 1)"
+        "--ranks",
+        type=comma_list(rank_count),
+        default=[1],
+        metavar="A,B,C",
+        help="the numbers of ranks (default 1)",
     )
     predict.add_argument(
         "--grid",
@@ -87,76 +85,37 @@ def add_verbs(verbs: Verbs) -> None:
         metavar="DIR",
         help="write each prediction as the record of a run under DIR, for tables and figures",
     )
-    _add_common(predict, required=False)
-    advise = add_verb(
-        verbs,
-        "advise",
-        _advise,
-        "Say which strategy and grid are the fastest for a graph on a machine.",
-        "Predicts every strategy on every grid of so many ranks, with the same model, and ranks full-graph training by "
-        "the time of an epoch and mini-batch training by the time for each training vertex.",
-    )
-    advise.add_argument("--ranks", type=ranks, required=True, metavar="P", help="the number of ranks")
-    advise.add_argument("--model", metavar="KIND", help="gcn, sage or gat (default: gcn)")
-    advise.add_argument(
-        "--memory",
-        type=float,
-        metavar="GB",
-        help="the memory of a rank (default: that of the machine's card)",
-    )
-    advise.add_argument(
-        "--accuracy",
-        choices=("exact", "estimator"),
-        help="only strategies whose numbers are those of serial training, or an unbiased estimate of these too",
-    )
-    advise.add_argument(
-        "--partition",
-        metavar="NAME",
-        help="the partition for strategies that split the vertices into parts (default: blocks of equal size)",
-    )
-    advise.add_argument(
-        "--tune",
-        type=whole(1, 100),
-        metavar="N",
-        help="run the N best of each list here for a few epochs, and say where prediction and measurement part",
-    )
-    time = advise.add_mutually_exclusive_group()
-    time.add_argument(
-        "--within",
-        type=whole(1, 10**6),
-        default=WITHIN,
-        metavar="SECONDS",
-        help=f"answer within this time, and name the strategies that take longer to predict (default: {WITHIN})",
-    )
-    time.add_argument("--all", action="store_true", help="predict every strategy, however long it takes")
-    _add_common(advise)
+    add_prediction_options(predict, required=False)
 
 
-def _add_common(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+def add_prediction_options(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Add the options of predictions: the graph, the machine, and where the sizes come from."""
     parser.add_argument(
         "--dataset",
         required=required,
         metavar="NAME",
-        help="a graph: its store if it is built, else its card",
+        help="the graph; its sizes are counted in its store if it is built, else taken from its card",
     )
     parser.add_argument(
         "--machine", default="local", metavar="NAME", help="the machine card (default: local)"
     )
     parser.add_argument(
-        "--from-card", action="store_true", help="take the graph's sizes from its card even if it is built"
+        "--from-card",
+        action="store_true",
+        help="take the sizes of the graph from its card even if it is built",
     )
     parser.add_argument(
         "--twins",
-        type=several(str),
+        type=comma_list(str),
         default=[],
         metavar="1/256,1/64,1/16",
-        help="the scales of three twins, which are built: strategies that split the vertices into parts have "
-        "their sizes from these",
+        help="the scales of three twins of the graph, which are built if needed, to extrapolate the sizes of "
+        "strategies that split the vertices into parts",
     )
-    add_settings(parser)
+    add_set_option(parser)
 
 
-def _predict(options: argparse.Namespace) -> int:
+def _predict_epochs(options: argparse.Namespace) -> int:
     if options.experiment and not (options.strategy or options.dataset):
         return _predict_experiment(options)
     if options.experiment or not (options.strategy and options.dataset):
@@ -169,32 +128,35 @@ def _predict_strategy(options: argparse.Namespace) -> int:
     from harness.predict.prediction import check_card
 
     root = find_root(options.root)
-    card, know, predicts = _card(root, options), _know(root, options), _predictor(root, options)
+    card, look_up = load_chosen_card(root, options), make_graph_lookup(root, options)
+    predict_epoch = make_predictor(root, options)
     check_card(card)
-    rows, answers, page = list[tuple[str, ...]]([PREDICTED]), [], list[str]()
-    with Progress() as on_step:
+    rows, answers, page = list[tuple[str, ...]]([PREDICTION_TITLES]), [], list[str]()
+    with ProgressLine() as on_step:
         for count in report_steps(options.ranks, lambda count: f"predicting {count} ranks", on_step):
-            ready = _ready(root, options, know, count)
-            strategy, predicted = ready.strategy, predicts(ready, card)
-            rows.append((str(count), format_grid(strategy.spec.grid, " "), *cells_of(predicted, card)))
-            page.append(paragraph(f"{count}: {_parts(predicted)}"))
-            answers.append({"ranks": count, "grid": strategy.grid, **document_of(predicted)})
+            ready = _make_ready(root, options, look_up, count)
+            strategy, predicted = ready.strategy, predict_epoch(ready, card)
+            rows.append(
+                (str(count), format_grid(strategy.spec.grid, " "), *format_prediction(predicted, card))
+            )
+            page.append(format_paragraph(f"{count}: {_format_parts(predicted)}"))
+            answers.append({"ranks": count, "grid": strategy.grid, **make_document(predicted)})
             if options.out:
                 record_prediction(root, options.out, strategy.spec, strategy.facts, card, predicted)
-    head = f"{options.strategy} on {options.dataset}, {card.name}; sizes {_sizes(options, strategy.facts)}"
+    head = f"{options.strategy} on {options.dataset}, {card.name}; sizes {describe_sizes(options, strategy.facts)}"
     if strategy.partitioned_over and not (strategy.facts.exact or options.twins):
-        page += ["", paragraph(BY_CARD)]
-    told = "\n".join([head, "", columns(rows), "", "Where the time goes, by ranks", *page])
-    show(options, answers, told)
+        page += ["", format_paragraph(CARD_NOTE)]
+    text = "\n".join([head, "", format_columns(rows), "", "Where the time goes, by ranks", *page])
+    print_answer(options, answers, text)
     return 0
 
 
-def _parts(predicted: "Prediction") -> str:
+def _format_parts(predicted: "Prediction") -> str:
     return ", ".join(f"{name} {100 * share:.0f} %" for name, share in predicted.parts.items())
 
 
 def _predict_experiment(options: argparse.Namespace) -> int:
-    """Predicts the runs of an experiment; those that differ in their launch alone are one."""
+    """Predict the runs of an experiment. Runs that differ only in their launch are predicted once."""
     from harness.experiment.expand import expand
     from harness.experiment.experiment_file import load_experiment
     from harness.experiment.scales import select_scale
@@ -204,24 +166,26 @@ def _predict_experiment(options: argparse.Namespace) -> int:
     from harness.strategy import Ready, admit
 
     root = find_root(options.root)
-    know, predicts = _know(root, options), _predictor(root, options)
+    look_up, predict_epoch = make_graph_lookup(root, options), make_predictor(root, options)
     specs = expand(root, select_scale(root, load_experiment(options.experiment), options.scale))
     firsts = (spec.model_copy(update={"launch": 0}) for spec in specs)
     different = {spec.label: spec for spec in group_machine_variants(firsts)}
 
-    def predicted(spec: "Spec") -> PricedEpoch:
-        card, graph = load_machine_card(root, spec.machine.name), know(spec.dataset)
+    def predict_run(spec: "Spec") -> EpochPrediction:
+        card, graph = load_machine_card(root, spec.machine.name), look_up(spec.dataset)
         ready = Ready(admit(load_strategy(spec.strategy.name), spec, graph.facts), graph.blocks)
-        return PricedEpoch(spec, graph.facts, card, predicts(ready, card))
+        return EpochPrediction(spec, graph.facts, card, predict_epoch(ready, card))
 
-    asked = {label: partial(predicted, spec) for label, spec in different.items()}
-    table = priced_epochs(root, options.out, asked, "predicting", different)
-    show(options, {"predicted": table.answers, "refused": table.refused}, table.page("No prediction"))
+    tasks = {label: partial(predict_run, spec) for label, spec in different.items()}
+    table = collect_predictions(root, options.out, tasks, "predicting", different)
+    print_answer(
+        options, {"predicted": table.documents, "refused": table.refused}, table.format_page("No prediction")
+    )
     return 0
 
 
-class PricedEpoch(NamedTuple):
-    """An epoch of a run on the links of a machine, and the run of ours that it emulates, if it does."""
+class EpochPrediction(NamedTuple):
+    """The predicted or emulated epoch of a run on a machine. `emulates` is the id of the run that was emulated."""
 
     spec: "Spec"
     facts: "Facts"
@@ -230,63 +194,66 @@ class PricedEpoch(NamedTuple):
     emulates: str = ""
 
 
-class PricedEpochs(NamedTuple):
-    """Priced epochs as rows of a table and as documents, and the reasons of those that were refused."""
+class PredictionTable(NamedTuple):
+    """Predictions as table rows and as JSON documents, and the reasons for refused runs by label."""
 
     rows: list[tuple[str, ...]]
-    answers: list[dict[str, Any]]
+    documents: list[dict[str, Any]]
     refused: dict[str, str]
 
-    def page(self, none: str) -> str:
-        """The table, and below the title `none` the refusals."""
-        page = [columns([("run", "machine", *PREDICTED), *self.rows])] if self.rows else []
-        lacking = (paragraph(f"{label}: {reason}") for label, reason in self.refused.items())
-        page += ["\n".join([none, *lacking])] if self.refused else []
+    def format_page(self, refused_title: str) -> str:
+        """Return the table, and below it the refused runs under a title."""
+        page = [format_columns([("run", "machine", *PREDICTION_TITLES), *self.rows])] if self.rows else []
+        reasons = (format_paragraph(f"{label}: {reason}") for label, reason in self.refused.items())
+        page += ["\n".join([refused_title, *reasons])] if self.refused else []
         return "\n\n".join(page)
 
 
-def priced_epochs(
+def collect_predictions(
     root: Path,
     out: Path | None,
-    asked: Mapping[str, Callable[[], PricedEpoch]],
+    tasks: Mapping[str, Callable[[], EpochPrediction]],
     doing: str,
     specs: Mapping[str, "Spec"] | None = None,
-) -> PricedEpochs:
-    """Prices every epoch that is asked for, by label, and writes a record under `out`; of `specs` refusals too."""
+) -> PredictionTable:
+    """Run every predictor in `tasks`, which are named by label, and write a record of each prediction under `out`.
+
+    Refused runs are recorded, too, if `specs` has their specs.
+    """
     from harness.predict.predicted_record import record_prediction, record_refusal
 
-    table = PricedEpochs([], [], {})
-    if out:  # empty if all is refused: a workflow waits for the folder
+    table = PredictionTable([], [], {})
+    if out:  # a workflow waits for the folder even if all runs are refused
         out.mkdir(parents=True, exist_ok=True)
-    with Progress() as on_step:
-        for label in report_steps(asked, lambda label: f"{doing} {label}", on_step):
+    with ProgressLine() as on_step:
+        for label in report_steps(tasks, lambda label: f"{doing} {label}", on_step):
             try:
-                spec, facts, card, predicted, emulates = asked[label]()
+                spec, facts, card, predicted, emulates = tasks[label]()
             except UserError as refusal:
                 table.refused[label] = str(refusal)
                 if out and specs:
                     record_refusal(root, out, specs[label], str(refusal))
                 continue
-            cells = (str(spec.ranks), format_grid(spec.grid, " "), *cells_of(predicted, card))
+            cells = (str(spec.ranks), format_grid(spec.grid, " "), *format_prediction(predicted, card))
             table.rows.append((spec.label, card.name, *cells))
             known = {"run": spec.label, "machine": card.name, "ranks": spec.ranks, "grid": spec.grid}
-            table.answers.append({**known, **document_of(predicted)})
+            table.documents.append({**known, **make_document(predicted)})
             if out:
                 record_prediction(root, out, spec, facts, card, predicted, emulates)
     return table
 
 
-PREDICTED = ("ranks", "grid", "epoch ms", "between", "waiting", "words", "peak GB", "limited by")
+PREDICTION_TITLES = ("ranks", "grid", "epoch ms", "between", "waiting", "words", "peak GB", "limited by")
 
 
-def cells_of(predicted: "Prediction", card: "MachineCard") -> tuple[str, ...]:
-    """Everything of a prediction but its ranks and grid."""
+def format_prediction(predicted: "Prediction", card: "MachineCard") -> tuple[str, ...]:
+    """Return the cells of a prediction, without its ranks and grid."""
     seconds, peak = predicted.seconds, predicted.peak_bytes / GB
     fits = card.memory_gb is None or peak <= card.memory_gb
     name = predicted.limited_by
     return (
-        _short(1e3 * seconds.value),
-        f"{_short(1e3 * seconds.low)} - {_short(1e3 * seconds.high)}",
+        format_number(1e3 * seconds.value),
+        f"{format_number(1e3 * seconds.low)} - {format_number(1e3 * seconds.high)}",
         f"{100 * predicted.waiting / seconds.value:.0f} %",
         f"{predicted.words_received:.3g}",
         f"{peak:.3g}" if fits else f"{peak:.3g}: out of memory",
@@ -294,12 +261,13 @@ def cells_of(predicted: "Prediction", card: "MachineCard") -> tuple[str, ...]:
     )
 
 
-def _short(number: float) -> str:
-    """Three digits, and all digits of a larger whole number."""
+def format_number(number: float) -> str:
+    """Return a number with three significant digits, or as a whole number from 1,000."""
     return f"{number:.3g}" if number < 1000 else f"{number:.0f}"
 
 
-def document_of(predicted: "Prediction") -> dict[str, Any]:
+def make_document(predicted: "Prediction") -> dict[str, Any]:
+    """Return a prediction as JSON data."""
     return {
         "seconds": vars(predicted.seconds),
         "entries": [{**key._asdict(), "seconds": seconds} for key, seconds in predicted.entries.items()],
@@ -310,36 +278,38 @@ def document_of(predicted: "Prediction") -> dict[str, Any]:
     }
 
 
-def _ready(root: Path, options: argparse.Namespace, know: "GraphLookup", count: int) -> "Ready":
-    """The strategy as asked for, on so many ranks."""
+def _make_ready(root: Path, options: argparse.Namespace, look_up: "GraphLookup", count: int) -> "Ready":
+    """Return the requested strategy on `count` ranks, admitted for its graph."""
     from harness.experiment.requests import make_spec
     from harness.registry import load_strategy
     from harness.strategy import Ready, admit
 
-    request = _request(options, count)
+    request = make_request(options, count)
     request["strategy"] = {**request.get("strategy", {}), "name": options.strategy}
     if options.grid:
         request["grid"] = options.grid
     spec = make_spec(root, request, "the options")
-    graph = know(spec.dataset)
+    graph = look_up(spec.dataset)
     return Ready(admit(load_strategy(options.strategy), spec, graph.facts), graph.blocks)
 
 
-def _request(options: argparse.Namespace, count: int) -> dict[str, Any]:
+def make_request(options: argparse.Namespace, count: int) -> dict[str, Any]:
+    """Return the request of a run on `count` ranks, without its strategy and grid."""
     from harness.experiment.requests import nest_settings
 
-    asked = {"dataset.name": options.dataset, "ranks": count, "machine": options.machine}
-    return nest_settings({**asked, **settings(options.set)})
+    requested = {"dataset.name": options.dataset, "ranks": count, "machine": options.machine}
+    return nest_settings({**requested, **parse_settings(options.set)})
 
 
-def _card(root: Path, options: argparse.Namespace) -> "MachineCard":
+def load_chosen_card(root: Path, options: argparse.Namespace) -> "MachineCard":
+    """Return the machine card that --machine names."""
     from harness.spec.machine_card import load_machine_card
 
     return load_machine_card(root, options.machine)
 
 
-def _know(root: Path, options: argparse.Namespace) -> "GraphLookup":
-    """What is known of the graph in an order: with twins, no more than its card tells."""
+def make_graph_lookup(root: Path, options: argparse.Namespace) -> "GraphLookup":
+    """Return a function that looks up what is known about a graph: with --twins only what its card says."""
     from harness.experiment.known_graph import KnownGraph, facts_of_card, look_up_graph
     from harness.store.catalog import load_card
 
@@ -348,8 +318,8 @@ def _know(root: Path, options: argparse.Namespace) -> "GraphLookup":
     return cache(lambda choice: look_up_graph(root, choice, from_card=options.from_card))
 
 
-def _predictor(root: Path, options: argparse.Namespace) -> "Predictor":
-    """Predicts from the twins of the graph, if there are any, what depends on the parts of the vertices."""
+def make_predictor(root: Path, options: argparse.Namespace) -> "Predictor":
+    """Return a function that predicts an epoch. With --twins it extrapolates sizes that depend on a partition."""
     from harness.experiment.known_graph import admit_on_twins
     from harness.predict.prediction import CachingPredictor, Prediction
     from harness.predict.twins import TWINS, predict_from_twins
@@ -359,208 +329,24 @@ def _predictor(root: Path, options: argparse.Namespace) -> "Predictor":
     if not options.twins:
         return predict
     if len(options.twins) != TWINS:
-        raise UserError(f"--twins takes {TWINS} scales: two would not tell where a size stops growing.")
+        raise UserError(f"--twins takes {TWINS} scales: fewer would not show where a size stops growing.")
 
-    def from_twins(ready: Ready, card: "MachineCard", ranks: Sequence[int] | None = None) -> Prediction:
+    def predict_on_twins(ready: Ready, card: "MachineCard", ranks: Sequence[int] | None = None) -> Prediction:
         strategy = ready.strategy
         if strategy.partitioned_over is None:
             return predict(ready, card, ranks)
-        return predict_from_twins(strategy, card, admit_on_twins(root, strategy, options.twins, say), ranks)
-
-    return from_twins
-
-
-def _sizes(options: argparse.Namespace, facts: "Facts") -> str:
-    """Where the sizes are from, for a headline."""
-    twins = f"; those of parts from its twins of {', '.join(options.twins)}" if options.twins else ""
-    return sizes_of(facts) + twins
-
-
-def _advise(options: argparse.Namespace) -> int:
-    began = monotonic()  # the libraries below take seconds to import, which count
-    from harness.predict.advice import advise, tune_options
-    from harness.predict.prediction import check_card
-    from harness.spec.dataset import DatasetChoice
-    from harness.validation import validate
-
-    root = find_root(options.root)
-    card, know = _card(root, options), _know(root, options)
-    check_card(card)
-    if options.memory is not None:
-        card = card.model_copy(update={"memory_gb": options.memory})
-    facts = know(validate(DatasetChoice, {"name": options.dataset}, "--dataset")).facts
-    seconds = inf if options.all else max(0.0, options.within - PRINTING - (monotonic() - began))
-    # Twins may have to be built first, which must not be ended.
-    time = (inf, 0) if options.twins else (seconds, _processes())
-    with Progress() as progress:
-        found = _candidates(root, options, know, facts)
-        advice = advise(found, card, _predictor(root, options), *time, progress)
-    document, page = _advice_document(advice, card), _advice_page(options, facts, card, advice)
-    if options.tune:
-        measured = list(tune_options(root, find_results_folder(root) / "runs", options.tune, advice, say))
-        rows = [TUNED, *map(_tuned_row, measured)]
-        document["tuned"] = [each._asdict() for each in measured]
-        page += f"\n\nPredicted for {card.name}, measured on this machine\n\n{columns(rows)}"
-    show(options, document, page)
-    return 0
-
-
-TUNED = ("strategy", "grid", "predicted ms", "measured ms", "predicted over measured", "")
-
-
-def _tuned_row(each: "TunedOption") -> tuple[str, ...]:
-    measured = f"{1e3 * each.measured:.3g}" if each.measured else ""
-    ratio = f"{each.predicted / each.measured:.2f}" if each.measured else ""
-    why = "" if each.measured else each.why
-    return each.strategy, each.grid, f"{1e3 * each.predicted:.3g}", measured, ratio, why
-
-
-def _processes() -> int:
-    """The processes that predict at the same time: one per core, as far as there is memory."""
-    from harness.results.parquet import find_available_bytes
-
-    return max(1, min(len(os.sched_getaffinity(0)), find_available_bytes() // PROCESS_BYTES))
-
-
-def _candidates(
-    root: Path, options: argparse.Namespace, know: "GraphLookup", facts: "Facts"
-) -> "Iterator[Candidate]":
-    """Every strategy that promises enough, on the grids that admit it."""
-    from harness.api import Wish, candidates
-    from harness.predict.advice import list_accepted_promises
-
-    request = _request(options, options.ranks)
-    if options.model:
-        request["model"] = {**request.get("model", {}), "kind": options.model}
-    wish = Wish(list_accepted_promises(options.accuracy), options.partition, "the options")
-    return candidates(root, request, know, facts, wish)
-
-
-def _advice_document(advice: "Advice", card: "MachineCard") -> dict[str, Any]:
-    from harness.predict.advice import find_ties
-
-    def listed(choices: "Sequence[Option]", *, ranked: bool = True) -> list[dict[str, Any]]:
-        tied = list(find_ties(choices, card)) if ranked else [False] * len(choices)
-        return [
-            {
-                "strategy": each.strategy.name,
-                "grid": each.strategy.grid,
-                "ties_with_the_first": tie,
-                "seconds_per_vertex": each.cost,
-                **document_of(each.prediction),
-            }
-            for each, tie in zip(choices, tied, strict=True)
-        ]
-
-    return {
-        "full_graph": listed(advice.full_graph),
-        "mini_batch": listed(advice.mini_batch),
-        "too_large": listed(advice.too_large, ranked=False),
-        "refused": [vars(refusal) for refusal in advice.refused],
-        "too_slow": [
-            {"strategy": name, "estimated_seconds": seconds} for name, seconds in advice.too_slow.items()
-        ],
-        "partly": [{"strategy": name, **partly._asdict()} for name, partly in advice.partly.items()],
-    }
-
-
-def _advice_page(options: argparse.Namespace, facts: "Facts", card: "MachineCard", advice: "Advice") -> str:
-    lines = [f"{options.dataset} on {card.name}, {options.ranks} ranks; sizes {_sizes(options, facts)}"]
-    for name, choices in (
-        ("The full graph, by the time of an epoch", advice.full_graph),
-        ("Mini-batches, by the time for each training vertex", advice.mini_batch),
-    ):
-        if choices:
-            lines += ["", name, "", columns(list(_advised(choices, card))), "", *_turning(choices, card)]
-    if advice.full_graph or advice.mini_batch:
-        lines += ["", paragraph(LEGEND)]
-    if not (facts.exact or options.twins):
-        lines += ["", paragraph(BY_CARD)]
-    for each in advice.too_large:
-        peak = f"{each.prediction.peak_bytes / GB:.3g} GB of {card.memory_gb:g}"
-        lines += ["", f"{each.strategy.name}: too large, {peak} on its smallest grid"]
-    lines += _unpredicted(options, advice)
-    if advice.refused:
-        reasons = defaultdict[str, list[str]](list)
-        for refusal in advice.refused:
-            reasons[refusal.reason].append(refusal.strategy)
-        lines += ["", "No prediction"]
-        lines += [paragraph(f"{', '.join(names)}: {reason}") for reason, names in reasons.items()]
-    return "\n".join(lines)
-
-
-def _unpredicted(options: argparse.Namespace, advice: "Advice") -> list[str]:
-    """The strategies that were not predicted in time, in part or at all, and the command that includes them."""
-    lines = list[str]()
-    if advice.partly:
-        lines += [
-            "",
-            f"Predicted in part within {options.within} s: the best grids so far, some by one rank alone",
-        ]
-        lines += [f"  {name}: {predicted} of {of} grids" for name, (predicted, of) in advice.partly.items()]
-    if left_out := [name for name in advice.too_slow if name not in advice.partly]:
-        lines += ["", f"Left out, as there was no time to predict them within {options.within} s"]
-        lines += [f"  {name}: about {advice.too_slow[name]:.0f} s" for name in left_out]
-    if advice.too_slow:
-        lines += ["This command includes all grids of all strategies:", f"  {_command_for_all(options)}"]
-    return lines
-
-
-def _command_for_all(options: argparse.Namespace) -> str:
-    """The same command with --all."""
-    words = ["harness", "advise", "--dataset", options.dataset, "--machine", options.machine]
-    words += ["--ranks", str(options.ranks)]
-    for name in ("root", "model", "memory", "accuracy", "partition", "tune"):
-        if (value := getattr(options, name)) is not None:
-            words += [f"--{name}", str(value)]
-    for setting in options.set:
-        words += ["--set", setting]
-    words += [f"--{name.replace('_', '-')}" for name in ("from_card", "json") if getattr(options, name)]
-    return shlex.join([*words, "--all"])
-
-
-LEGEND = (
-    "= ties with the first: the constants within their intervals, or what the model leaves out, can turn the order. "
-    "~ approximates serial training and is no unbiased estimate of it (--accuracy leaves it out). waits: the share "
-    "of the epoch in which a rank waits for messages. words: received by a rank in an epoch. GB: the peak of memory. "
-    "limited by: the constant of the machine's card that most of the epoch hangs on."
-)
-BY_CARD = (
-    "A card does not tell where edges lie. What depends on the edges is predicted as for a random order of the "
-    "vertices, so strategies that send the boundary of a part are an upper bound: a good partition needs fewer rows. "
-    "Build the graph and ask with --partition metis, or name three twins of it (--twins)."
-)
-
-
-def _advised(choices: "Sequence[Option]", card: "MachineCard") -> "Iterator[tuple[str, ...]]":
-    from harness.predict.advice import find_ties
-
-    batches = choices[0].mini_batches
-    cost = ["ns/vertex"] if batches else []
-    yield ("", "strategy", "grid", "ms", "between", *cost, "waits", "words", "GB", "limited by")
-    for choice, tie in zip(choices, find_ties(choices, card), strict=True):
-        epoch, between, *others = cells_of(choice.prediction, card)
-        vertex = [_short(1e9 * choice.cost)] if batches else []
-        name = f"{choice.strategy.name}{' ~' * (choice.strategy.effective_promise == 'approximate')}"
-        grid = format_grid(choice.strategy.spec.grid, " ")
-        yield "=" if tie else "", name, grid, epoch, between, *vertex, *others
-
-
-def _turning(choices: "Sequence[Option]", card: "MachineCard") -> list[str]:
-    """What would change the first choice."""
-    from harness.predict.advice import compare_options
-
-    first, *rest = choices
-    other = next((each for each in rest if each.strategy.name != first.strategy.name), None)
-    if other is None:
-        return []
-    constants = compare_options(first, other, card)[1]
-    if not constants:
-        return [f"No constant of the card alone puts {other.strategy.name} before {first.strategy.name}."]
-    each = "each alone " if len(constants) > 1 else "alone "
-    return [
-        paragraph(
-            f"Within their intervals, {', '.join(constants)} {each}can put {other.strategy.name} before "
-            f"{first.strategy.name}."
+        return predict_from_twins(
+            strategy, card, admit_on_twins(root, strategy, options.twins, print_progress), ranks
         )
-    ]
+
+    return predict_on_twins
+
+
+def describe_sizes(options: argparse.Namespace, facts: "Facts") -> str:
+    """Return a description of where the sizes come from."""
+    twins = (
+        f"; those that depend on a partition from its twins of {', '.join(options.twins)}"
+        if options.twins
+        else ""
+    )
+    return describe_size_source(facts) + twins

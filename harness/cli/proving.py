@@ -1,4 +1,4 @@
-"""harness doctor, init, new, words and check: a machine, a project, a strategy with its words and its laws."""
+"""harness doctor, init, new, words and check: surveys a machine, makes projects and strategies, checks strategies."""
 
 import argparse
 import tempfile
@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.options import (
-    Progress,
+    ProgressLine,
     Verbs,
-    add_rank,
-    add_request,
+    add_rank_option,
+    add_request_options,
     add_verb,
     check_rank,
-    columns,
-    ranks,
-    requested,
-    say,
-    show,
+    format_columns,
+    make_requested_spec,
+    print_answer,
+    print_progress,
+    rank_count,
 )
 from harness.doctor.survey import survey_machine
 from harness.errors import RunError, UserError
@@ -35,49 +35,70 @@ if TYPE_CHECKING:
 
 def add_verbs(verbs: Verbs) -> None:
     _add_doctor(verbs)
+    _add_init(verbs)
+    _add_new(verbs)
+    _add_words(verbs)
+    _add_check(verbs)
+
+
+def _add_init(verbs: Verbs) -> None:
     init = add_verb(
         verbs,
         "init",
-        _init,
-        "Make a project: a folder with the cards of graphs and machines, and with the workflows.",
-        "A checkout is such a folder already. Other verbs are run in the project, or name it by --root.",
+        _make_project,
+        "Make a project: a folder with dataset cards, machine cards and workflows.",
+        "A checkout already is a project. Other verbs run inside a project, or name it by --root.",
     )
     init.add_argument("folder", metavar="FOLDER", help="a folder that is new or empty")
+
+
+def _add_new(verbs: Verbs) -> None:
     new = add_verb(
         verbs,
         "new",
-        _new,
+        _make_package,
         "Make the package of a new strategy: its class, a test, a CI workflow.",
-        "The strategy trains on one rank, and `harness check` leads from there to the end.",
+        "The strategy trains on one rank. The messages of `harness check` lead to a complete strategy.",
     )
     new.add_argument("what", choices=["strategy"], help="what to make")
     new.add_argument("name", metavar="NAME", help="the name of the strategy, as in my-strategy")
     new.add_argument(
-        "--mini-batch", action="store_true", help="for training on mini-batches, not the full graph"
+        "--mini-batch",
+        action="store_true",
+        help="a strategy that trains on mini-batches instead of the full graph",
     )
     new.add_argument(
-        "--into", metavar="DIR", default=".", help="the folder of the new folder (default: this one)"
+        "--into",
+        metavar="DIR",
+        default=".",
+        help="the folder in which the package is made (default: the current folder)",
     )
+
+
+def _add_words(verbs: Verbs) -> None:
     words = add_verb(
         verbs,
         "words",
-        _words,
-        "Compare the words that a rank sends with the strategy's formula and with its paper's.",
+        _compare_words,
+        "Compare the words that a rank sends with the formulas of the strategy and of its paper.",
         "Trains one epoch. Prints a line for each collective, with the words of the formula and the words sent; then "
-        "the paper's own formula, with the reasons for any difference. The exit code is 1 if formula and run differ.",
+        "the formula of the paper, with the reasons for any difference. The exit code is 1 if formula and run differ.",
     )
-    add_request(words)
-    add_rank(words)
+    add_request_options(words)
+    add_rank_option(words)
     words.add_argument(
-        "--replay", action="store_true", help="start no ranks: replay the rank on tensor shapes"
+        "--replay", action="store_true", help="replay the rank on tensor shapes instead of starting ranks"
     )
+
+
+def _add_check(verbs: Verbs) -> None:
     check = add_verb(
         verbs,
         "check",
-        _check,
-        "Prove a strategy: equal to serial training, words equal to its formula, bad grids refused.",
-        "Trains small graphs on several grids. Prints a line for each case; a broken law names the place to look at. "
-        "The exit code is 1 if a law is broken.",
+        _check_strategy,
+        "Check a strategy: results equal to serial training, words equal to its formula, invalid grids refused.",
+        "Trains on small graphs and several grids. Prints a line for each case; a broken law says where to look. The "
+        "exit code is 1 if a law is broken.",
     )
     check.add_argument("strategy", help="a name of `harness list strategies`, or path/to/file.py:Class")
     extent = check.add_mutually_exclusive_group()
@@ -86,7 +107,7 @@ def add_verbs(verbs: Verbs) -> None:
         action="store_const",
         const="quick",
         dest="extent",
-        help="check one grid of each size, in fewer cases",
+        help="check one grid of each size, and fewer cases",
     )
     extent.add_argument(
         "--full", action="store_const", const="full", dest="extent", help="check every grid of up to 16 ranks"
@@ -95,28 +116,28 @@ def add_verbs(verbs: Verbs) -> None:
     check.add_argument(
         "--machine",
         metavar="NAME",
-        help="the machine card; on local-gpu each rank has a GPU of its own, and no case has more ranks than there are "
+        help="the machine card; with local-gpu each rank has its own GPU, and no case has more ranks than there are "
         "GPUs (default: ranks on the cores of this machine)",
     )
     check.set_defaults(extent="usual")
 
 
-def _init(options: argparse.Namespace) -> int:
+def _make_project(options: argparse.Namespace) -> int:
     from harness.scaffold.scaffold import write_project
 
     folder = write_project(Path(options.folder))
     text = [
-        *(f"{folder} is a project. Go there for the first run and its figures:", ""),
+        *(f"{folder} is a project. For a first run and its figures:", ""),
         *(f"    cd {folder}", "    harness run --strategy cagnet-1d --dataset tiny-sbm --ranks 2"),
         *("    harness collect && harness figures && harness report", ""),
         *("Snakemake, which the extra `slurm` installs, runs whole experiments:", ""),
         "    snakemake all --profile workflows/profiles/local",
     ]
-    show(options, {"folder": str(folder)}, "\n".join(text))
+    print_answer(options, {"folder": str(folder)}, "\n".join(text))
     return 0
 
 
-def _new(options: argparse.Namespace) -> int:
+def _make_package(options: argparse.Namespace) -> int:
     from harness.scaffold.scaffold import choose_names, write_strategy
 
     names = choose_names(options.name)
@@ -125,33 +146,37 @@ def _new(options: argparse.Namespace) -> int:
     files = sorted(str(path) for path in folder.rglob("*") if path.is_file())
     text = [
         *(f"{len(files)} files in {folder}/. The strategy is {folder / names.package / 'strategy.py'}.", ""),
-        *("Follow the messages of this command, case by case, until the strategy conforms:", ""),
+        *("Follow the messages of this command until the strategy conforms:", ""),
         *(f"    harness check {strategy} --quick --first", ""),
-        "docs/add-a-strategy.md has a finished strategy to compare with.",
+        "docs/add-a-strategy.md shows a complete strategy.",
     ]
-    show(options, {"folder": str(folder), "strategy": strategy, "files": files}, "\n".join(text))
+    print_answer(options, {"folder": str(folder), "strategy": strategy, "files": files}, "\n".join(text))
     return 0
 
 
-def _words(options: argparse.Namespace) -> int:
+def _compare_words(options: argparse.Namespace) -> int:
     from harness.check.account import account, count_replayed_words
     from harness.run.open_run import open_run
     from harness.strategy import BlockCounts
 
     root = find_root(options.root)
-    spec = requested(root, options)
+    spec = make_requested_spec(root, options)
     check_rank(options, spec)
     strategy, blocks = open_run(root, spec)
     rank, how = options.rank, "replayed" if options.replay else "sent"
-    seen = count_replayed_words(strategy, rank, blocks) if options.replay else _trained(spec, root, rank)
+    seen = (
+        count_replayed_words(strategy, rank, blocks)
+        if options.replay
+        else _count_trained_words(spec, root, rank)
+    )
     result = account(strategy, rank, BlockCounts(blocks), seen)
     document = {"label": spec.label, "rank": rank, "seen": how, **asdict(result)}
-    show(options, document, _account_page(spec, result, how))
+    print_answer(options, document, _format_account(spec, result, how))
     return 0 if result.balances else 1
 
 
-def _trained(spec: "Spec", root: Path, rank: int) -> "Seen":
-    """The words of a rank in one epoch of the whole run, recorded in a temporary folder."""
+def _count_trained_words(spec: "Spec", root: Path, rank: int) -> "Seen":
+    """Return the words of a rank, counted by training one epoch in a temporary folder."""
     from harness.check.account import count_recorded_words
     from harness.launch.launch import launch
     from harness.results.record import read_record
@@ -162,12 +187,12 @@ def _trained(spec: "Spec", root: Path, rank: int) -> "Seen":
         done = read_record(launch(spec, root, Path(runs), lambda _: None))
         if done.record["status"] != "ok":
             raise RunError(
-                f"the run whose words were to be counted failed: {done.record['error']['message']}"
+                f"The words cannot be counted, because the run failed: {done.record['error']['message']}"
             )
         return count_recorded_words(done.table("ledger"), rank)
 
 
-def _account_page(spec: "Spec", result: "Account", how: str) -> str:
+def _format_account(spec: "Spec", result: "Account", how: str) -> str:
     rows: list[tuple[str, ...]] = [
         ("direction", "layer", "op", "axis", "tensor", "formula", how, "calls", "")
     ]
@@ -178,74 +203,75 @@ def _account_page(spec: "Spec", result: "Account", how: str) -> str:
         rows.append((*place, *numbers, "" if row["formula"] == row["seen"] else "DIFFERS"))
     totals = (f"{sum(row[key] for row in result.rows):,.0f}" for key in ("formula", "seen", "calls"))
     rows.append(("all", "", "", "", "", *totals, ""))
-    paper = "The strategy names no published formula for this grid."
+    paper = "The strategy has no published formula for this grid."
     if result.published:
-        head: tuple[str, ...] = ("", "formula", "claims", "paper", "here", "ratio")
-        paper = columns([head, *map(_published_row, result.published)])
+        titles: tuple[str, ...] = ("", "formula", "claims", "paper", "here", "ratio")
+        paper = format_columns([titles, *map(_format_published_cells, result.published)])
     reasons = [
         f"{line['quantity']} differ: {line['because']}."
         for line in result.published
         if line["because"] and line["ours"] != line["value"]
     ]
-    return "\n".join([spec.label, "", columns(rows), "", paper, *reasons])
+    return "\n".join([spec.label, "", format_columns(rows), "", paper, *reasons])
 
 
-def _published_row(line: dict[str, Any]) -> tuple[str, ...]:
+def _format_published_cells(line: dict[str, Any]) -> tuple[str, ...]:
     value, ours = line["value"], line["ours"]
     ratio = f"{ours / value:.3f}" if value else ""
     claims = ", ".join(line["claims"])
     return line["quantity"], line["formula"], claims, f"{value:,.4g}", f"{ours:,.4g}", ratio
 
 
-def _check(options: argparse.Namespace) -> int:
+def _check_strategy(options: argparse.Namespace) -> int:
     from harness.comm.engine import Engine, max_ranks
     from harness.launch.worker_pool import Pool
     from harness.spec.machine_card import Machine, load_machine
 
-    begun, findings = time.monotonic(), list["Finding"]()
+    started, findings = time.monotonic(), list["Finding"]()
     machine = (
         load_machine(find_root(options.root), options.machine) if options.machine else Machine(name="kit")
     )
     limits, engine = _load_start_limits(options.root), Engine(machine.engine)
-    with Progress() as on_case, Pool(start_limits=limits, engine=engine) as pool:
-        from harness.check import check  # while the ranks' fork server imports
+    with ProgressLine() as on_case, Pool(start_limits=limits, engine=engine) as pool:
+        from harness.check import check  # while the fork server of the ranks imports
 
         most = max_ranks(engine)
         for finding in check(options.strategy, pool.run, options.extent, machine, most, on_case):
-            if options.first and findings and findings[-1].case != finding.case and not _conform(findings):
+            if options.first and findings and findings[-1].case != finding.case and not _all_hold(findings):
                 break
             findings.append(finding)
     cases = len({finding.case for finding in findings})
-    took = f"{len(findings)} laws on {cases} cases in {time.monotonic() - begun:.0f} s"
-    verdict = f"{options.strategy}: {_verdict(findings)} ({took})"
+    took = f"{len(findings)} laws on {cases} cases in {time.monotonic() - started:.0f} s"
+    verdict = f"{options.strategy}: {_format_verdict(findings)} ({took})"
     document = {
         "strategy": options.strategy,
-        "conforms": _conform(findings),
-        "findings": [_document(finding) for finding in findings],
+        "conforms": _all_hold(findings),
+        "findings": [_make_document(finding) for finding in findings],
     }
-    show(options, document, f"{_findings_page(findings)}\n\n{verdict}")
-    return 0 if _conform(findings) else 1
+    print_answer(options, document, f"{_format_findings(findings)}\n\n{verdict}")
+    return 0 if _all_hold(findings) else 1
 
 
-def _conform(findings: Sequence["Finding"]) -> bool:
+def _all_hold(findings: Sequence["Finding"]) -> bool:
     return all(finding.holds for finding in findings)
 
 
-def _verdict(findings: Sequence["Finding"]) -> str:
+def _format_verdict(findings: Sequence["Finding"]) -> str:
     broken = [finding for finding in findings if not finding.holds]
     if not broken:
         return "conforms"
     laws = list(dict.fromkeys(finding.law for finding in broken))
-    return f"does not conform: {len(laws)} of its laws broken. Begin with {laws[0]!r}"
+    return f"does not conform: {len(laws)} laws are broken. Begin with {laws[0]!r}"
 
 
-def _document(finding: "Finding") -> dict[str, Any]:
+def _make_document(finding: "Finding") -> dict[str, Any]:
+    """Return a finding as JSON data."""
     wrong = [each._asdict() for each in finding.wrong]
     return {key: wrong if key == "wrong" else getattr(finding, key) for key in finding.__dataclass_fields__}
 
 
 def _load_start_limits(root: str | None) -> "StartLimits":
-    """Return the limits of a start by the card of this machine, or the default outside of a project."""
+    """Return the time limits of a start from the card `local`, or the defaults outside a project."""
     from harness.launch.rank_starter import load_start_limits
     from harness.launch.time_limits import START_LIMITS
 
@@ -253,26 +279,26 @@ def _load_start_limits(root: str | None) -> "StartLimits":
         limits = load_start_limits(find_root(root), "local")
     except UserError:
         limits = START_LIMITS
-    return limits._replace(progress=say)
+    return limits._replace(progress=print_progress)
 
 
-def _findings_page(findings: Sequence["Finding"]) -> str:
-    """A line for each case; and below a broken case its broken laws, each in full where it first breaks."""
+def _format_findings(findings: Sequence["Finding"]) -> str:
+    """Return a line for each case, and below it the broken laws, with details for the first case of each law."""
     cases: dict[str, list[Finding]] = {}
     for finding in findings:
         cases.setdefault(finding.case, []).append(finding)
     lines, seen, width = [], set[str](), max(map(len, cases), default=0)
     for case, laws in cases.items():
         kept = ", ".join(f"{law.law} ({law.detail})" for law in laws if law.holds)
-        lines.append(f"{'holds ' if _conform(laws) else 'BROKEN'}  {case:{width}}  {kept}".rstrip())
+        lines.append(f"{'holds ' if _all_hold(laws) else 'BROKEN'}  {case:{width}}  {kept}".rstrip())
         for law in (law for law in laws if not law.holds):
-            lines += [f"  {law.law}: broken as above"] if law.law in seen else _review(law)
+            lines += [f"  {law.law}: broken as above"] if law.law in seen else _describe_broken_law(law)
             seen.add(law.law)
     return "\n".join(lines)
 
 
-def _review(finding: "Finding") -> list[str]:
-    """A broken law as a reviewer tells of it: the law, the case, the place, both values, and where to look."""
+def _describe_broken_law(finding: "Finding") -> list[str]:
+    """Return lines about a broken law: the law, the case, the place, both values, and where to look."""
     lines = ["", f"  law       {finding.law}", f"  case      {finding.setting}"]
     for wrong in finding.wrong[:2]:
         expected, got = wrong.values
@@ -289,73 +315,75 @@ def _add_doctor(verbs: Verbs) -> None:
     doctor = add_verb(
         verbs,
         "doctor",
-        _doctor,
+        _survey_machine,
         "Check this machine: what it can run, and what is missing.",
         "Prints a line for each item; the exit code is 1 if one is missing. With --links, measures the bandwidth and "
-        "the latency between ranks instead, for about 30 seconds. With --calibrate, measures links and kernels, about "
-        "a minute on a quiet machine, and writes them into the card as the rates and links of predictions. On GPUs, "
-        "name a card whose device is a GPU, such as --machine local-gpu.",
+        "the latency between ranks instead, which takes about 30 seconds. With --calibrate, measures links and "
+        "kernels, which takes about a minute on an idle machine, and writes them to the machine card for predictions. "
+        "For GPUs, name a card whose device is a GPU, such as --machine local-gpu.",
     )
     doctor.add_argument(
         "--calibrate",
         action="store_true",
-        help="measure kernels and links, and write them into the machine card",
+        help="measure kernels and links, and write them to the machine card",
     )
     doctor.add_argument(
-        "--links", action="store_true", help="measure all-reduces between ranks, here or in this Slurm job"
+        "--links",
+        action="store_true",
+        help="measure all-reduces between ranks, on this machine or in this Slurm job",
     )
     doctor.add_argument(
         "--ranks",
-        type=ranks,
+        type=rank_count,
         metavar="P",
-        help="links and calibrate: the number of ranks (default 2; 1 for calibrate on a machine with a single GPU)",
+        help="with --links or --calibrate: the number of ranks (default 2; 1 to calibrate a machine with a single GPU)",
     )
     doctor.add_argument(
         "--machine",
         metavar="NAME",
-        help="links and calibrate: the machine card (default: that of config/site.yaml, or local)",
+        help="with --links or --calibrate: the machine card (default: that of config/site.yaml, or local)",
     )
     doctor.add_argument(
         "--write",
         metavar="NAME",
-        help="links and calibrate: write the card with what was measured to a new card, config/machines/NAME.yaml",
+        help="with --links or --calibrate: write a new card with the measured values, config/machines/NAME.yaml",
     )
 
 
-def _doctor(options: argparse.Namespace) -> int:
+def _survey_machine(options: argparse.Namespace) -> int:
     if options.calibrate:
-        return _calibrate(options)
+        return _calibrate_card(options)
     if options.links:
-        return _links(options)
+        return _measure_links(options)
     if options.write is not None or options.machine is not None:
         raise UserError("doctor takes --machine and --write together with --links or --calibrate.")
-    items = list(survey_machine(options.root, say))
+    items = list(survey_machine(options.root, print_progress))
     states = ["MISSING" if item.missing else "CHECK" if item.doubtful else "ok" for item in items]
     rows = [(state, item.what, item.found) for state, item in zip(states, items, strict=True)]
-    show(options, [asdict(item) for item in items], columns(rows))
+    print_answer(options, [asdict(item) for item in items], format_columns(rows))
     return 1 if any(item.missing for item in items) else 0
 
 
-def _links(options: argparse.Namespace) -> int:
+def _measure_links(options: argparse.Namespace) -> int:
     from harness.doctor.links import make_card_path, measure_links, write_card
     from harness.slurm.resources import load_site
 
     root = find_root(options.root)
     name = options.machine or load_site(root).machine or "local"
     if options.write is not None:
-        make_card_path(root, options.write)  # refused, if it is, before anything is measured
-    measured = measure_links(root, name, options.ranks or 2, say)
-    rows = [("ranks apart", "size", "GB/s")]
+        make_card_path(root, options.write)  # raises UserError before anything is measured
+    measured = measure_links(root, name, options.ranks or 2, print_progress)
+    rows = [("distance", "size", "GB/s")]
     rows += [(str(row.before), str(row.size), f"{row.gbs:.3g}") for row in measured.rows]
-    text = f"{columns(rows)}\nlatency {measured.latency_us:.1f} us"
+    text = f"{format_columns(rows)}\nlatency {measured.latency_us:.1f} us"
     text += f"\nnetwork {measured.network}" if measured.network else ""
     if options.write is not None:
         text += f"\n{write_card(root, name, options.write, measured)}"
-    show(options, measured._asdict() | {"rows": [row.model_dump() for row in measured.rows]}, text)
+    print_answer(options, measured._asdict() | {"rows": [row.model_dump() for row in measured.rows]}, text)
     return 0
 
 
-def _calibrate(options: argparse.Namespace) -> int:
+def _calibrate_card(options: argparse.Namespace) -> int:
     import yaml
 
     from harness.doctor.calibrate import calibrate_machine, default_rank_count, write_new_card, write_sections
@@ -367,12 +395,16 @@ def _calibrate(options: argparse.Namespace) -> int:
     root = find_root(options.root)
     name = options.machine or load_site(root).machine or "local"
     if name not in list_machines(root):
-        new = f"For a new card of that name: harness doctor --calibrate --machine local-gpu --write {name}"
+        new = (
+            f"To make a new card of that name: harness doctor --calibrate --machine local-gpu --write {name}"
+        )
         raise unknown_name_error("machine", name, list_machines(root), new)
     if options.write is not None:
-        make_card_path(root, options.write)  # refused, if it is, before anything is measured
-    with Progress() as on_step:
-        done = calibrate_machine(root, name, options.ranks or default_rank_count(root, name), say, on_step)
+        make_card_path(root, options.write)  # raises UserError before anything is measured
+    with ProgressLine() as on_step:
+        done = calibrate_machine(
+            root, name, options.ranks or default_rank_count(root, name), print_progress, on_step
+        )
     table = find_results_folder(root) / "calibrations" / f"{options.write or name}.csv"
     table.parent.mkdir(parents=True, exist_ok=True)
     write_text(table, done.table)
@@ -381,7 +413,7 @@ def _calibrate(options: argparse.Namespace) -> int:
     else:
         path = write_new_card(root, name, options.write, done)
     text = [yaml.safe_dump(done.sections, sort_keys=False, width=120), *done.notes]
-    show(
+    print_answer(
         options,
         {**done.sections, "notes": done.notes},
         "\n".join([*text, f"written to {path}, all times to {table}"]),

@@ -1,10 +1,10 @@
-"""harness collect, figures, report, artifact, compare, claims: from run folders to tables, a page, an archive."""
+"""harness collect, figures, report, artifact, compare and claims: evaluates recorded runs."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.options import Progress, Verbs, add_verb, columns, say, show
+from harness.cli.options import ProgressLine, Verbs, add_verb, format_columns, print_answer, print_progress
 from harness.errors import UserError
 from harness.formatting import format_count
 from harness.spec.root import find_results_folder, find_root
@@ -19,30 +19,30 @@ def add_verbs(verbs: Verbs) -> None:
         add(verbs)
 
 
-def _add_tables(parser: argparse.ArgumentParser) -> None:
+def _add_tables_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tables", type=Path, metavar="DIR", help="the folder of collected tables (default: results)"
     )
 
 
 def _add_collect(verbs: Verbs) -> None:
-    collect = add_verb(verbs, "collect", _collect, "Join the records of all runs into tables.")
+    collect = add_verb(verbs, "collect", _collect_records, "Join the records of all runs into tables.")
     collect.add_argument(
         "--runs",
         type=Path,
         nargs="+",
         metavar="DIR",
-        help="the folders of run folders, one for each place where runs were made (default: results/runs)",
+        help="folders of run folders, if runs were made in several places (default: results/runs)",
     )
-    collect.add_argument("--plan", type=Path, metavar="FILE", help="take only the runs of this plan")
+    collect.add_argument("--plan", type=Path, metavar="FILE", help="collect only the runs of this plan")
     collect.add_argument(
         "--beside",
         type=Path,
         nargs="+",
         default=[],
         metavar="DIR",
-        help="folders of records that no plan lists: by `harness claims --records`, `harness predict --out`, "
-        "`harness emulate --out`",
+        help="folders of records that are not in the plan: those of `harness claims --records`, "
+        "`harness predict --out` and `harness emulate --out`",
     )
     collect.add_argument(
         "--out", type=Path, metavar="DIR", help="the folder for the tables (default: results)"
@@ -54,40 +54,42 @@ def _add_collect(verbs: Verbs) -> None:
     )
 
 
-def _collect(options: argparse.Namespace) -> int:
+def _collect_records(options: argparse.Namespace) -> int:
     from harness.results.collect import collect
 
     results = find_results_folder(find_root(options.root))
-    with Progress() as on_step:
+    with ProgressLine() as on_step:
         places, out = options.runs or [results / "runs"], options.out or results
         collected = collect(places, out, options.plan, options.beside, on_step)
-    show(options, collected.as_dict(), collected.as_text())
+    print_answer(options, collected.as_dict(), collected.as_text())
     return 1 if options.verify and not collected.is_complete else 0
 
 
 def _add_figures(verbs: Verbs) -> None:
-    figures = add_verb(verbs, "figures", _figures, "Draw the figures of the collected tables.")
-    _add_tables(figures)
+    figures = add_verb(verbs, "figures", _draw_figures, "Draw the figures of the collected tables.")
+    _add_tables_option(figures)
     figures.add_argument(
         "--out", type=Path, metavar="DIR", help="the folder for the figures (default: figures)"
     )
 
 
-def _figures(options: argparse.Namespace) -> int:
+def _draw_figures(options: argparse.Namespace) -> int:
     from harness.figures import draw_all
 
     root = find_root(options.root)
-    with Progress() as on_step:
+    with ProgressLine() as on_step:
         paths = draw_all(
             options.tables or find_results_folder(root), options.out or root / "figures", on_step
         )
-    show(options, [str(path) for path in paths], "\n".join(map(str, paths)))
+    print_answer(options, [str(path) for path in paths], "\n".join(map(str, paths)))
     return 0
 
 
 def _add_report(verbs: Verbs) -> None:
-    report = add_verb(verbs, "report", _report, "Write the report of the collected tables, one HTML file.")
-    _add_tables(report)
+    report = add_verb(
+        verbs, "report", _write_report, "Write the report of the collected tables, one HTML file."
+    )
+    _add_tables_option(report)
     report.add_argument(
         "--figures", type=Path, metavar="DIR", help="the folder of drawn figures (default: figures)"
     )
@@ -96,16 +98,16 @@ def _add_report(verbs: Verbs) -> None:
     )
 
 
-def _report(options: argparse.Namespace) -> int:
+def _write_report(options: argparse.Namespace) -> int:
     from harness.report import write
 
     root = find_root(options.root)
     results = find_results_folder(root)
     out = options.out or results / "report.html"
     figures = options.figures or root / "figures"
-    with Progress() as on_step:
+    with ProgressLine() as on_step:
         path = write(options.tables or results, figures, out, results / "plans", on_step)
-    show(options, {"report": str(path)}, str(path))
+    print_answer(options, {"report": str(path)}, str(path))
     return 0
 
 
@@ -113,11 +115,11 @@ def _add_artifact(verbs: Verbs) -> None:
     artifact = add_verb(
         verbs,
         "artifact",
-        _artifact,
+        _pack_artifact,
         "Pack tables, figures, report, claims and environment into one archive.",
-        "It is what the evaluation of a paper's artifact asks for. The same tables and figures give the same bytes.",
+        "The archive is meant for the artifact evaluation of a paper. The same tables and figures give the same bytes.",
     )
-    _add_tables(artifact)
+    _add_tables_option(artifact)
     artifact.add_argument(
         "--figures", type=Path, metavar="DIR", help="the folder of drawn figures (default: figures)"
     )
@@ -129,7 +131,7 @@ def _add_artifact(verbs: Verbs) -> None:
     )
 
 
-def _artifact(options: argparse.Namespace) -> int:
+def _pack_artifact(options: argparse.Namespace) -> int:
     from harness.report.artifact import pack
 
     root = find_root(options.root)
@@ -137,9 +139,9 @@ def _artifact(options: argparse.Namespace) -> int:
     report = options.report or results / "report.html"
     out = options.out or results / "artifact.tar.gz"
     figures = options.figures or root / "figures"
-    with Progress() as on_step:
+    with ProgressLine() as on_step:
         path = pack(root, options.tables or results, figures, report, out, on_step)
-    show(options, {"artifact": str(path)}, str(path))
+    print_answer(options, {"artifact": str(path)}, str(path))
     return 0
 
 
@@ -147,48 +149,49 @@ def _add_compare(verbs: Verbs) -> None:
     compare = add_verb(
         verbs,
         "compare",
-        _compare,
+        _compare_runs,
         "Compare two runs, or the same runs of two commits: ratios, and the phases, words and settings that differ.",
-        "A and B are folders of collected tables, run folders, or run ids under results/runs. A ratio above 1 says "
-        "that B is slower. Runs of two folders are pairs if they have the same spec. With one folder of tables, "
-        "its competitors are compared by ratios within blocks: runs that had the same nodes, one after the other.",
+        "A and B are folders of collected tables, run folders, or run ids in results/runs. A ratio above 1 means that "
+        "B is slower. Runs in two folders are paired by equal specs. With a single folder of tables, its competitors "
+        "are compared by ratios within blocks: runs on the same nodes, one after the other.",
     )
+    compare.add_argument("a", metavar="A", help="a folder of tables, a run folder, or the start of a run id")
     compare.add_argument(
-        "a", metavar="A", help="a folder of tables, a run folder, or the beginning of a run id"
-    )
-    compare.add_argument(
-        "b", metavar="B", nargs="?", help="the other, in the same way; without it, the competitors in A"
+        "b",
+        metavar="B",
+        nargs="?",
+        help="the other side, given in the same way; without it, the competitors in A are compared",
     )
 
 
-def _compare(options: argparse.Namespace) -> int:
+def _compare_runs(options: argparse.Namespace) -> int:
     from harness.results.collect import load_side
     from harness.results.statistics import compare_sides
 
     runs = find_results_folder(find_root(options.root)) / "runs"
     if options.b is None:
-        return _compare_rivals(options, load_side(options.a, runs))
+        return _compare_competitors(options, load_side(options.a, runs))
     rows = compare_sides(load_side(options.a, runs), load_side(options.b, runs))
     if not rows:
         raise UserError(
-            f"{options.a} and {options.b} have no measured run of the same spec, so there is nothing to pair. "
+            f"{options.a} and {options.b} have no measured runs of the same spec, so no runs can be paired. "
             "`harness compare RUN RUN` compares two runs of any specs."
         )
     found = [{**row._asdict(), "verdict": row.verdict} for row in rows]
     counts = {name: sum(row.verdict == name for row in rows) for name in ("faster", "slower", "unsure")}
     total = "B against A: " + ", ".join(f"{count} {name}" for name, count in counts.items())
-    show(options, found, "\n\n".join([*map(_comparison, rows), total]))
+    print_answer(options, found, "\n\n".join([*map(_format_comparison, rows), total]))
     return 0
 
 
-def _compare_rivals(options: argparse.Namespace, side: "Side") -> int:
+def _compare_competitors(options: argparse.Namespace, side: "Side") -> int:
     from harness.results.statistics import compare_rivals
 
     rows = compare_rivals(side.runs)
     if not rows:
         raise UserError(
-            f"{options.a} has no two measured competitors that shared a block. Runs share a block if one job of "
-            "a workflow, or one `harness run --spec FILE FILE`, starts them; `harness compare A B` compares others."
+            f"{options.a} has no two measured competitors in the same block. Runs share a block if one job of a "
+            "workflow, or one `harness run --spec FILE FILE`, starts them; `harness compare A B` compares others."
         )
     titles = [("case", "A", "B", "B over A", "95 %", "blocks")]
     lines = [
@@ -202,16 +205,16 @@ def _compare_rivals(options: argparse.Namespace, side: "Side") -> int:
         )
         for row in rows
     ]
-    show(options, [row._asdict() for row in rows], columns([*titles, *lines]))
+    print_answer(options, [row._asdict() for row in rows], format_columns([*titles, *lines]))
     return 0
 
 
 CHANGES = 3
-"""Parts of an epoch that a comparison prints."""
+"""The maximum number of parts of an epoch that a comparison prints."""
 
 
-def _comparison(row: "Difference") -> str:
-    """One configuration in a few lines."""
+def _format_comparison(row: "Difference") -> str:
+    """Return a few lines about one configuration."""
     spread = f"{row.interval.low:.3f} to {row.interval.high:.3f}" if row.interval else "too few epochs"
     lines = [
         row.label,
@@ -229,51 +232,50 @@ def _add_claims(verbs: Verbs) -> None:
     claims = add_verb(
         verbs,
         "claims",
-        _claims,
-        "Hold the claims of papers against this project: each beside our own value, with a verdict.",
-        "Computes our value of every claim in workflows/claims/PAPER.csv from cards, experiments, replays, and the "
-        "collected records of the papers' own runs, or predictions where there is no record. All take some minutes.",
+        _judge_claims,
+        "Compare the claims of papers with our own values, with a verdict for each.",
+        "Computes our value for every claim in workflows/claims/PAPER.csv from cards, experiments, replays, and the "
+        "collected records of the papers' own runs, or from predictions where there is no record. All claims together "
+        "take some minutes.",
     )
     claims.add_argument("--paper", metavar="NAME", help="the claims of one paper (default: all)")
     claims.add_argument(
-        "--figure", nargs="+", default=[], metavar="ID", help="the claims that these figures or tables show"
+        "--figure", nargs="+", default=[], metavar="ID", help="the claims in these figures or tables"
     )
     claims.add_argument(
         "--held-out",
         action="store_true",
-        help="only the claims that were held out from every fit of a constant",
+        help="only the claims that were held out from all fits of constants",
     )
     claims.add_argument(
         "--twins",
         action="store_true",
         help="build twins of graphs for predictions that depend on the edges, which takes minutes",
     )
-    claims.add_argument(
-        "--quick", action="store_true", help="leave out predictions, which take most of the time"
-    )
-    claims.add_argument("--score", action="store_true", help="print the counts of verdicts alone")
+    claims.add_argument("--quick", action="store_true", help="skip predictions, which take most of the time")
+    claims.add_argument("--score", action="store_true", help="print only the counts of verdicts")
     claims.add_argument(
         "--predictions",
         type=Path,
         metavar="DIR",
-        help="records by `harness predict --out DIR`, which are not predicted again",
+        help="use the records of `harness predict --out DIR` instead of predicting again",
     )
     claims.add_argument(
         "--records",
         type=Path,
         metavar="DIR",
-        help="judge nothing, and record each run of which a claim prints a value, for `harness collect --beside DIR`",
+        help="instead of judging, record each run for which a claim has a value, for `harness collect --beside DIR`",
     )
     claims.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
-        help="write the table of claims too, which figures and the report show",
+        help="also write the table of claims, for figures and the report",
     )
-    _add_tables(claims)
+    _add_tables_option(claims)
 
 
-def _claims(options: argparse.Namespace) -> int:
+def _judge_claims(options: argparse.Namespace) -> int:
     from harness.claims import ClaimFilter, Evidence, judge_all, make_scoreboard
     from harness.claims.printed_runs import record_printed
     from harness.claims.verdicts import describe_held_out, describe_untested
@@ -281,31 +283,33 @@ def _claims(options: argparse.Namespace) -> int:
 
     root = find_root(options.root)
     tables = options.tables or find_results_folder(root)
-    evidence = Evidence(root, tables, predictions=options.predictions, twins=options.twins, log=say)
+    evidence = Evidence(
+        root, tables, predictions=options.predictions, twins=options.twins, log=print_progress
+    )
     claim_filter = ClaimFilter(options.paper, tuple(options.figure), options.held_out)
     if options.records:
         claims = [claim for of_paper in claim_filter.read(root).values() for claim in of_paper]
         folders = [str(folder) for folder in record_printed(options.records, claims, evidence)]
-        show(options, folders, f"{len(folders)} records in {options.records}")
+        print_answer(options, folders, f"{len(folders)} records in {options.records}")
         return 0
-    with Progress() as on_step:
+    with ProgressLine() as on_step:
         verdicts = judge_all(root, evidence, claim_filter, quick=options.quick, on_step=on_step)
     everything = [verdict for some in verdicts.values() for verdict in some]
-    pages = [] if options.score else [_verdicts_page(some) for some in verdicts.values()]
+    pages = [] if options.score else [_format_verdicts(some) for some in verdicts.values()]
     pages += [
-        columns(make_scoreboard(verdicts)),
+        format_columns(make_scoreboard(verdicts)),
         *describe_untested(everything),
         *describe_held_out(everything),
     ]
     rows = [verdict.as_row(paper) for paper, some in verdicts.items() for verdict in some]
     if options.out:
         write_claims(options.out, rows, tables)
-    show(options, rows, "\n\n".join(pages))
+    print_answer(options, rows, "\n\n".join(pages))
     return 0
 
 
-def _verdicts_page(verdicts: "list[Verdict]") -> str:
-    """A row for each claim: what the paper prints, our value, their ratio and the verdict."""
+def _format_verdicts(verdicts: "list[Verdict]") -> str:
+    """Return a table with a row for each claim: the printed value, our value, their ratio and the verdict."""
     rows = [("claim", "place", "of what", "printed", "ours", "ours/printed", "verdict")]
     for verdict in verdicts:
         claim = verdict.claim
@@ -313,4 +317,4 @@ def _verdicts_page(verdicts: "list[Verdict]") -> str:
         rows.append(
             (claim.id, claim.place, claim.what, claim.printed, verdict.ours, ratio, str(verdict.result))
         )
-    return columns(rows)
+    return format_columns(rows)

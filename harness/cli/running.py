@@ -1,4 +1,4 @@
-"""harness run, emulate and external: runs of ours, on other links too, and runs of other programs, as whole records."""
+"""harness run, external and emulate: trains, records runs of other programs, and re-times runs on other networks."""
 
 import argparse
 import json
@@ -9,17 +9,17 @@ from typing import Any
 
 from harness.cli.options import (
     Verbs,
-    add_request,
-    add_settings,
+    add_request_options,
+    add_set_option,
     add_verb,
-    columns,
-    requested,
-    say,
-    settings,
-    show,
-    tell,
+    format_columns,
+    make_requested_spec,
+    parse_settings,
+    print_answer,
+    print_message,
+    print_progress,
 )
-from harness.cli.predicting import PricedEpoch, priced_epochs
+from harness.cli.predicting import EpochPrediction, collect_predictions
 from harness.documents import read_json
 from harness.errors import UserError
 from harness.external.programs import PROGRAMS
@@ -34,10 +34,16 @@ from harness.validation import validate
 
 
 def add_verbs(verbs: Verbs) -> None:
+    _add_run(verbs)
+    _add_external(verbs)
+    _add_emulate(verbs)
+
+
+def _add_run(verbs: Verbs) -> None:
     run = add_verb(
         verbs,
         "run",
-        _run,
+        _run_or_follow,
         "Train with one strategy and record everything about the run.",
         "Prints the status, the epoch time, the accuracy and the run folder. A run that has a result is not repeated.",
     )
@@ -46,39 +52,41 @@ def add_verbs(verbs: Verbs) -> None:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="files of whole specs, run one after the other; the exit code is 0 once every run has a record",
+        help="files of complete specs, run one after the other; the exit code is 0 if every run has a record",
     )
     run.add_argument(
         "--job",
         type=Path,
         metavar="FILE",
-        help="the file of a workflow's job that has these specs, for the time that each run is predicted to take",
+        help="the file of the workflow's job that contains these specs, for the predicted time of each run",
     )
-    _add_out(run)
-    add_request(run)
+    _add_out_option(run)
+    add_request_options(run)
     run.add_argument("--in-process", action="store_true", help="run one rank in this process, for a debugger")
     run.add_argument("--fresh", action="store_true", help="run again even if a record of this spec exists")
     run.add_argument(
         "--trace",
         action="store_true",
-        help="record a tape (measure.tape), write trace.json for ui.perfetto.dev into the run folder, and print what "
-        "it shows: the ranks on one timeline, kernels as measured, calls by the links of the machine's card",
+        help="record a tape (measure.tape), write trace.json for ui.perfetto.dev to the run folder, and print a "
+        "summary: all ranks on one timeline, with measured kernels, and calls priced by the machine's card",
     )
 
-    about = "Record a run of another program beside ours: run it here, or read its log."
+
+def _add_external(verbs: Verbs) -> None:
+    about = "Record a run of another program: run it here, or read its log."
     external = verbs.add_parser("external", help=about, description=about)
     actions = external.add_subparsers(dest="action", metavar="ACTION", required=True)
-    command = add_verb(actions, "run", _external_run, "Run a command, and record what it prints.")
-    logs = add_verb(actions, "read", _external_read, "Record the run that a log shows.")
+    command = add_verb(actions, "run", _run_external_program, "Run a command, and record what it prints.")
+    logs = add_verb(actions, "read", _read_external_logs, "Record the run that a log shows.")
     for parser in (command, logs):
         parser.add_argument(
             "--format", required=True, choices=PROGRAMS, help="the program that writes the log"
         )
         parser.add_argument(
-            "--dataset", metavar="NAME", help="the name of the graph here, if the program has another"
+            "--dataset", metavar="NAME", help="the name of the graph here, if the program uses another name"
         )
-        add_settings(parser)
-        _add_out(parser)
+        add_set_option(parser)
+        _add_out_option(parser)
     command.add_argument(
         "--cwd", type=Path, default=Path(), metavar="DIR", help="the checkout in which the command runs"
     )
@@ -86,164 +94,165 @@ def add_verbs(verbs: Verbs) -> None:
         "command",
         nargs="+",
         metavar="COMMAND",
-        help="after --, as you would type the command in its checkout",
+        help="after --: the command as you would type it in its checkout",
     )
     logs.add_argument("logs", nargs="+", type=Path, metavar="LOG", help="the logs of all nodes of one run")
 
+
+def _add_emulate(verbs: Verbs) -> None:
     emulate = add_verb(
         verbs,
         "emulate",
-        _emulate,
-        "Show how long an epoch of a run would take on the links of another machine.",
-        "Takes the kernels as they were measured and the calls by the machine's card. The run needs a tape: "
-        "harness run ... --set measure.tape=true.",
+        _emulate_runs,
+        "Re-time an epoch of a recorded run on the network of another machine.",
+        "Uses the measured times of kernels, and prices calls by the links of the machine's card. The run needs a "
+        "tape: harness run ... --set measure.tape=true.",
     )
+    emulate.add_argument("run", nargs="?", metavar="RUN", help="the folder of a run, or the start of its id")
+    emulate.add_argument("--plan", type=Path, metavar="FILE", help="emulate every successful run of a plan")
     emulate.add_argument(
-        "run", nargs="?", metavar="RUN", help="the folder of a run, or the beginning of its id"
-    )
-    emulate.add_argument(
-        "--plan", type=Path, metavar="FILE", help="emulate every run of a plan that succeeded"
-    )
-    emulate.add_argument(
-        "--machine", metavar="NAME", help="the machine card with the links (default: the run's own)"
+        "--machine", metavar="NAME", help="the machine card with the links (default: that of the run)"
     )
     emulate.add_argument(
         "--strategy",
         default="",
         metavar="FILE:CLASS",
-        help="the strategy of the run, if it is a file: no file is run because a record names it",
+        help="the strategy of the run, if it is in a file: the file that a record names is never executed",
     )
     emulate.add_argument(
         "--out", type=Path, metavar="DIR", help="write each emulation as the record of a run under DIR"
     )
     emulate.add_argument(
-        "--trace", type=Path, metavar="FILE", help="write all ranks on one timeline, for ui.perfetto.dev"
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write a trace with all ranks on one timeline, for ui.perfetto.dev",
     )
 
 
-def _add_out(parser: argparse.ArgumentParser) -> None:
+def _add_out_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the folder for run folders (default: results/runs)"
     )
 
 
-def _run(options: argparse.Namespace) -> int:
-    """Runs as the only process of this command, or as a rank of a world that another launcher started."""
+def _run_or_follow(options: argparse.Namespace) -> int:
+    """Run as the only process, or as a rank of a world that another launcher started. Rank 0 leads the others."""
     from harness.launch.joined_world import find_joined_world
 
     world = find_joined_world()
     if world is None:
-        return _run_alone(options)
+        return _run_request(options)
     if world.at.rank:
         root = find_root(options.root)
-        world.follow_runs(root, _runs_folder(root, options))
+        world.follow_runs(root, _get_runs_folder(root, options))
         return 0
     try:
-        return _run_alone(options)
+        return _run_request(options)
     finally:
         world.dismiss_followers()
 
 
-def _runs_folder(root: Path, options: argparse.Namespace) -> Path:
+def _get_runs_folder(root: Path, options: argparse.Namespace) -> Path:
     folder: Path = options.out or find_results_folder(root) / "runs"
     return folder
 
 
-def _run_alone(options: argparse.Namespace) -> int:
+def _run_request(options: argparse.Namespace) -> int:
     root = find_root(options.root)
-    runs = _runs_folder(root, options)
+    runs = _get_runs_folder(root, options)
     if options.trace:
         if options.spec:
             raise UserError(
                 "--trace is not accepted with --spec, because a tape is part of the spec: set tape to true under "
-                "measure in the file, or ask for the run by --strategy NAME --dataset NAME."
+                "measure in the file, or request the run by --strategy NAME --dataset NAME."
             )
         options.set = [*options.set, "measure.tape=true"]
     if options.spec:
-        return _run_all(root, runs, options)
+        return _run_spec_files(root, runs, options)
     from harness.launch.fork_server import ForkServer
     from harness.launch.joined_world import find_joined_world
     from harness.launch.launch import ensure_result, launch, launch_in_process, prepare_fork_server
 
     with ForkServer() as server:
-        machine = settings(options.set).get("machine", "local")
+        machine = parse_settings(options.set).get("machine", "local")
         if not (options.in_process or find_joined_world()) and machine in list_machines(root):
             prepare_fork_server(server, load_machine(root, machine), root)
-        spec = _spec_of_options(root, options)
+        spec = _make_spec(root, options)
         folder = runs / spec.run_id
         start = (
             partial(launch_in_process, spec, root, runs)
             if options.in_process
-            else partial(launch, spec, root, runs, say, fork_server=server)
+            else partial(launch, spec, root, runs, print_progress, fork_server=server)
         )
-        with ensure_result(spec, runs, say, start, fresh=options.fresh) as cached:
-            record = _record(folder, cached=cached)
-    text = _text(record)
+        with ensure_result(spec, runs, print_progress, start, fresh=options.fresh) as cached:
+            record = _read_document(folder, cached=cached)
+    text = _format_record(record)
     if options.trace and record["status"] != "ok":
         text += "\n  no trace: a run that did not succeed has no tape"
     elif options.trace:
         record["trace"] = _write_trace(root, folder, options.strategy)
-        text = f"{text}\n\n{_trace_text(record['trace'])}"
-    show(options, record, text)
+        text = f"{text}\n\n{_format_trace(record['trace'])}"
+    print_answer(options, record, text)
     return 0 if record["status"] == "ok" else 1
 
 
-def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
-    """Prints the outcome of each run as soon as the run has ended.
+def _run_spec_files(root: Path, runs: Path, options: argparse.Namespace) -> int:
+    """Run the specs of several files, and print the result of each run when it ends.
 
-    A file without a spec, a run without a record and a record that cannot be read keep no other run from its turn.
-    A single file is refused as any other input is.
+    An invalid spec, or a run without a readable record, does not stop the others. If there is only one file, an invalid
+    spec raises UserError.
     """
     from harness.launch.series import describe_failure, launch_series
 
-    records, lacking = [], 0
+    records, missing = [], 0
 
-    def lack(name: str, why: str) -> None:
-        nonlocal lacking
-        lacking += 1
-        tell(escape_line(f"{name}: no record: {why}"))
+    def report_missing(name: str, reason: str) -> None:
+        nonlocal missing
+        missing += 1
+        print_message(escape_line(f"{name}: no record: {reason}"))
 
     specs = []
     for path in options.spec:
         try:
-            specs.append(_spec_of_file(path))
+            specs.append(_read_spec(path))
         except Exception as error:
             if len(options.spec) == 1:
                 raise
-            lack(str(path), describe_failure(error))
+            report_missing(str(path), describe_failure(error))
     job = read_json(options.job, f"The job {options.job}") if options.job else {}
-    foreseen = {run_id: read_predicted_limit(run) for run_id, run in job.items()}
-    for outcome in launch_series(specs, root, runs, say, fresh=options.fresh, predicted=foreseen):
+    predicted = {run_id: read_predicted_limit(run) for run_id, run in job.items()}
+    for outcome in launch_series(specs, root, runs, print_progress, fresh=options.fresh, predicted=predicted):
         try:
             if outcome.folder is None:
-                lack(outcome.spec.label, outcome.why)
+                report_missing(outcome.spec.label, outcome.why)
                 continue
-            records.append(_record(outcome.folder, cached=outcome.cached))
+            records.append(_read_document(outcome.folder, cached=outcome.cached))
             if not options.json:
-                show(options, {}, _text(records[-1]))
+                print_answer(options, {}, _format_record(records[-1]))
         except Exception as error:
-            lack(outcome.spec.label, describe_failure(error))
+            report_missing(outcome.spec.label, describe_failure(error))
     if options.json:
-        show(options, records[0] if len(records) == len(options.spec) == 1 else records, "")
-    return 1 if lacking else 0
+        print_answer(options, records[0] if len(records) == len(options.spec) == 1 else records, "")
+    return 1 if missing else 0
 
 
-def _record(folder: Path, *, cached: bool) -> dict[str, Any]:
-    """The record of a run, with its folder and the number of epochs that its spec asks for."""
-    whole = read_record(folder)
-    asked = whole.parse_spec().training.epochs
-    return {"folder": str(folder), "cached": cached, "epochs_asked": asked, **whole.record}
+def _read_document(folder: Path, *, cached: bool) -> dict[str, Any]:
+    """Return the record of a run as JSON data, with its folder and the number of epochs in its spec."""
+    record = read_record(folder)
+    epochs = record.parse_spec().training.epochs
+    return {"folder": str(folder), "cached": cached, "epochs_asked": epochs, **record.record}
 
 
-def _spec_of_file(path: Path) -> Spec:
+def _read_spec(path: Path) -> Spec:
     return validate(Spec, read_json(path, f"The spec {path}"), str(path))
 
 
-def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
+def _make_spec(root: Path, options: argparse.Namespace) -> Spec:
     from harness.run.open_run import open_run
 
-    spec = requested(root, options)
-    open_run(root, spec)  # a spec that is refused is refused before any rank is started
+    spec = make_requested_spec(root, options)
+    open_run(root, spec)  # raises UserError before any rank is started
     if options.trace:
         from harness.predict.emulation import check_traceable
 
@@ -252,7 +261,7 @@ def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
 
 
 def _write_trace(root: Path, folder: Path, strategy: str) -> dict[str, Any]:
-    """Writes the trace of a run into its folder; returns what the trace shows."""
+    """Write the trace of a run to its folder, and return a summary of it."""
     from harness.predict.emulation import simulate_run, summarize_trace, write_trace
 
     card = read_record(folder).parse_spec().machine.name
@@ -263,17 +272,17 @@ def _write_trace(root: Path, folder: Path, strategy: str) -> dict[str, Any]:
 
 
 TOP = 6
-"""Kernels and calls of a summary, the longest first."""
+"""The number of kernels and calls in a summary."""
 
 
-def _trace_text(summary: dict[str, Any]) -> str:
-    """The page about a trace."""
+def _format_trace(summary: dict[str, Any]) -> str:
+    """Return the text of the summary of a trace."""
     epoch, shares = summary["epoch_seconds"], summary["shares"]
     lines = [
         f"{summary['file']} (open it at ui.perfetto.dev)",
-        f"  the tape, played on the links of {summary['card']}: {1e3 * epoch:.4g} ms an epoch",
+        f"  the tape, replayed on the links of {summary['card']}: {1e3 * epoch:.4g} ms an epoch",
         "  time of all ranks: " + ", ".join(f"{kind} {100 * share:.1f} %" for kind, share in shares.items()),
-        f"  imbalance: {summary['imbalance']:.2f} is the most computing over the mean; rank {summary['longest']} "
+        f"  imbalance: {summary['imbalance']:.2f} (maximum over mean of the computing time); rank {summary['longest']} "
         "computes longest",
     ]
     for title, key in (("top kernels", "kernels"), ("exposed communication (waiting)", "exposed")):
@@ -283,29 +292,29 @@ def _trace_text(summary: dict[str, Any]) -> str:
         ]
         lines += [
             f"  {title}, mean of the ranks{'' if rows else ': none'}",
-            *([columns(rows)] if rows else []),
+            *([format_columns(rows)] if rows else []),
         ]
     return "\n".join(lines)
 
 
-def _text(record: dict[str, Any]) -> str:
+def _format_record(record: dict[str, Any]) -> str:
     label, status = escape_line(record["label"]), record["status"]
     lines = [f"{label}: {status}{' (recorded earlier; --fresh runs it again)' if record['cached'] else ''}"]
     if summary := record["summary"]:
-        lines += _summary(summary, record["epochs_asked"])
+        lines += _format_summary(summary, record["epochs_asked"])
     if error := record["error"]:
         rank = f"rank {error['rank']}: " if error["rank"] >= 0 else ""
-        lines.append(f"  {rank}{error['type']}: {_indented(error['message'])}")
+        lines.append(f"  {rank}{error['type']}: {_indent_message(error['message'])}")
     return "\n".join([*lines, f"  {record['folder']}"])
 
 
-def _indented(message: str) -> str:
-    """A message of several lines, which cannot be taken for others of the page."""
+def _indent_message(message: str) -> str:
+    """Indent the lines of a message, so that they differ from other lines of the page."""
     return "\n    ".join(message.splitlines())
 
 
-def _summary(summary: dict[str, Any], asked: int) -> list[str]:
-    """The times, the loss and the accuracies of a run. Any number may be null."""
+def _format_summary(summary: dict[str, Any], epochs: int) -> list[str]:
+    """Return lines with the times, the loss and the accuracies of a run. Any number may be missing."""
     lines, done = [], summary.get("epochs", 0)
     if (seconds := summary.get("epoch_seconds_median")) is not None:
         loss, words = summary.get("final_loss"), summary.get("words_received")
@@ -314,8 +323,8 @@ def _summary(summary: dict[str, Any], asked: int) -> list[str]:
             f"loss {'not finite' if loss is None else f'{loss:.4g}'}"
             + (f", {words:,.0f} words received an epoch" if words is not None else "")
         )
-    if summary.get("seconds_to_target") is not None and done < asked:
-        lines.append(f"  reached its target accuracy after {done} of {asked} epochs, and stopped")
+    if summary.get("seconds_to_target") is not None and done < epochs:
+        lines.append(f"  reached its target accuracy after {done} of {epochs} epochs, and stopped")
     if (seconds := summary.get("setup_seconds")) is not None:
         lines.append(f"  setup {seconds:.3g} s before the first epoch, excluded from all other times")
     accuracy = {split: summary.get(f"accuracy_{split}") for split in ("train", "valid", "test")}
@@ -327,7 +336,7 @@ def _summary(summary: dict[str, Any], asked: int) -> list[str]:
     return lines
 
 
-def _external_run(options: argparse.Namespace) -> int:
+def _run_external_program(options: argparse.Namespace) -> int:
     from harness.children import exit_on_sigterm
     from harness.external.log_record import run_command
 
@@ -338,14 +347,14 @@ def _external_run(options: argparse.Namespace) -> int:
         try:
             return _record_logs(options, [log], provenance, exit_code)
         except (KeyboardInterrupt, SystemExit):
-            tell(
-                "harness: stopped while the record was written. What the program printed is kept, and can be recorded: "
+            print_message(
+                "harness: stopped while the record was written. The log of the program is kept. Record it with: "
                 f"harness external read {log} --format {options.format}"
             )
             raise
 
 
-def _external_read(options: argparse.Namespace) -> int:
+def _read_external_logs(options: argparse.Namespace) -> int:
     return _record_logs(options, options.logs, {}, None)
 
 
@@ -361,34 +370,34 @@ def _record_logs(
         root,
         options.out or find_results_folder(root) / "runs",
         PROGRAMS[options.format],
-        ProgramLog("\n".join(map(_text_of, logs)), ", ".join(map(str, logs)), exit_code),
-        {**settings(options.set), **named},
+        ProgramLog("\n".join(map(_read_log, logs)), ", ".join(map(str, logs)), exit_code),
+        {**parse_settings(options.set), **named},
         provenance,
     )
     record = {"folder": str(folder), **json.loads((folder / "record.json").read_text(encoding="utf-8"))}
-    show(options, record, _external_text(record))
+    print_answer(options, record, _format_external_record(record))
     return 0 if record["status"] == "ok" else 1
 
 
-LONGEST_LOG = 1 << 28
+MAX_LOG_BYTES = 1 << 28
 
 
-def _text_of(log: Path) -> str:
+def _read_log(log: Path) -> str:
     try:
-        text = read_head(log, LONGEST_LOG + 1)
+        text = read_head(log, MAX_LOG_BYTES + 1)
     except OSError as error:
         raise UserError(f"The log {log} cannot be read: {error.strerror}.") from None
-    if len(text) > LONGEST_LOG:
+    if len(text) > MAX_LOG_BYTES:
         raise UserError(
-            f"The log {log} has more than {LONGEST_LOG:,} bytes. Give one with the lines of options and epochs alone."
+            f"The log {log} has more than {MAX_LOG_BYTES:,} bytes. Give one with only the lines of options and epochs."
         )
     return text
 
 
-def _external_text(record: dict[str, Any]) -> str:
+def _format_external_record(record: dict[str, Any]) -> str:
     lines, external = [escape_line(f"{record['label']}: {record['status']}")], record["external"]
     if record["error"]:
-        lines.append(f"  {_indented(record['error']['message'])}")
+        lines.append(f"  {_indent_message(record['error']['message'])}")
     elif seconds := record["summary"]["epoch_seconds_median"]:
         lines.append(f"  epoch {seconds * 1e3:.3g} ms, as {external['program']} measures it")
     if external["unknown"]:
@@ -399,7 +408,7 @@ def _external_text(record: dict[str, Any]) -> str:
     return "\n".join([*lines, f"  {record['folder']}"])
 
 
-def _emulate(options: argparse.Namespace) -> int:
+def _emulate_runs(options: argparse.Namespace) -> int:
     from harness.predict.emulation import emulate, simulate_run, write_trace
     from harness.results.record import find_run
     from harness.spec.plan import read_plan
@@ -414,18 +423,18 @@ def _emulate(options: argparse.Namespace) -> int:
         else [find_run(runs, options.run)]
     )
 
-    def emulated(folder: Path) -> PricedEpoch:
+    def emulate_run(folder: Path) -> EpochPrediction:
         card = load_machine_card(root, options.machine or read_record(folder).parse_spec().machine.name)
         spec, facts, predicted = emulate(folder, card, options.strategy)
         if options.trace:
             write_trace(options.trace, simulate_run(folder, card, options.strategy))
-        return PricedEpoch(spec, facts, card, predicted, emulates=folder.name)
+        return EpochPrediction(spec, facts, card, predicted, emulates=folder.name)
 
-    asked = {folder.name: partial(emulated, folder) for folder in folders}
-    table = priced_epochs(root, options.out, asked, "emulating")
+    tasks = {folder.name: partial(emulate_run, folder) for folder in folders}
+    table = collect_predictions(root, options.out, tasks, "emulating")
     if options.run and table.refused:
         raise UserError(*table.refused.values())
-    title = "Measured kernels on the links of machine cards\n\n" if table.answers else ""
-    document = {"emulated": table.answers, "refused": table.refused} if options.plan else table.answers[0]
-    show(options, document, f"{title}{table.page('No emulation')}")
+    title = "Measured kernels on the links of machine cards\n\n" if table.documents else ""
+    document = {"emulated": table.documents, "refused": table.refused} if options.plan else table.documents[0]
+    print_answer(options, document, f"{title}{table.format_page('No emulation')}")
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.cli import _parser, main
+from harness.cli import main, make_parser
 from harness.cli.data import ACTIONS
 from harness.registry import load_strategy, registered_strategies
 from harness.spec.spec import Spec, list_spec_keys
@@ -22,7 +22,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
                 yield from parsers(child)
 
 
-@pytest.mark.parametrize("parser", list(parsers(_parser())), ids=lambda parser: parser.prog)
+@pytest.mark.parametrize("parser", list(parsers(make_parser())), ids=lambda parser: parser.prog)
 def test_every_help_is_printed_and_explains_every_option(parser: argparse.ArgumentParser) -> None:
     assert parser.format_help().startswith("usage: ")
     assert parser.description
@@ -38,7 +38,7 @@ def test_the_examples_of_an_action_are_commands(name: str, capsys: pytest.Captur
         assert f"\n  {example}\n" in printed
         words = [word for word in shlex.split(example) if "https://" not in word]
         assert words[:3] == ["harness", "data", name]
-        assert _parser().parse_args(words[1:]).action == name
+        assert make_parser().parse_args(words[1:]).action == name
 
 
 def main_help(*words: str) -> int:

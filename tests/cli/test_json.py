@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import _parser, main
+from harness.cli import main, make_parser
 
 ROOT = Path(__file__).parents[2]
 LOGS = runpy.run_path(str(ROOT / "tests/external/logs.py"))
@@ -25,7 +25,7 @@ def verbs(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple[str
         yield path, parser
 
 
-VERBS = dict(verbs(_parser()))
+VERBS = dict(verbs(make_parser()))
 SBM, RUN = "--strategy serial --dataset tiny-sbm", "RUN"
 ANSWERED = {
     "list": ["strategies", "datasets", "machines", "settings", "figures"],

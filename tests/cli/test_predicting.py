@@ -101,8 +101,8 @@ def test_advice_ranks_strategies_and_says_what_limits_them(capsys: pytest.Captur
     page = answer(capsys, *asked, "--accuracy", "exact")
     assert page.startswith("tiny-sbm on perlmutter, 2 ranks; sizes expected from its card")
     assert "The full graph, by the time of an epoch" in page
-    assert "Within their intervals" in page or "No constant of the card alone" in page
-    assert "A card does not tell where edges lie." in page
+    assert "Varied within" in page or "No single constant of the card" in page
+    assert "A card does not contain the edges." in page
     assert max(map(len, page.splitlines())) <= 110
     assert "pipegcn" not in page
     data = json.loads(answer(capsys, *asked, "--json"))

@@ -9,7 +9,7 @@ import pytest
 
 from harness.claims import ClaimFilter, Evidence, judge_all
 from harness.cli import main
-from harness.cli.options import Progress
+from harness.cli.options import ProgressLine
 from harness.figures.drawing import KINDS
 from harness.progress import OnStep
 from harness.report import write
@@ -25,7 +25,7 @@ def test_the_time_left_is_that_of_the_steps_that_are_done(
 ) -> None:
     clock = iter([0.0, 0.0, 10.0, 14.0, 20.0, 100.0, 1000.0])
     monkeypatch.setattr("harness.cli.options.time.monotonic", lambda: next(clock))
-    with Progress() as on_step:
+    with ProgressLine() as on_step:
         for done in (0, 1, 2, 3):
             on_step(done, 4, f"step {done}")
         for done in (0, 1):
@@ -75,7 +75,7 @@ def test_each_step_is_announced_once_and_in_order(
 def test_a_verb_prints_its_steps_beside_the_answer(
     study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Progress, "EVERY", 0.0)
+    monkeypatch.setattr(ProgressLine, "INTERVAL", 0.0)
     asked = ["collect", "--runs", str(study / "runs"), "--out", str(tmp_path), "--root", str(ROOT), "--json"]
     assert main(asked) == 0
     said = capsys.readouterr()

@@ -19,7 +19,7 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 
-from harness.cli import _parser, main
+from harness.cli import main, make_parser
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("harness", "make", "snakemake", "python", "cp", ".", ".venv/bin/pre-commit", ".ci/run")
@@ -111,7 +111,7 @@ def test_every_command_of_a_page_is_one(page: str) -> None:
     for command in commands(page):
         for program, *words in parts(command.line):
             if program == "harness" and "..." not in words and words[-1:] != ["--help"]:
-                _parser().parse_args(words)
+                make_parser().parse_args(words)
             elif program == "make":
                 assert {word for word in words if "=" not in word} <= targets, command.line
             elif program == "python" and words[0] != "-c":

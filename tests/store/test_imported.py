@@ -233,7 +233,7 @@ def test_an_import_prints_its_counts(root, files, capsys):
     options = ["import", "mine", "--edges", str(files / "edges.tsv"), "--root", str(root)]
     assert main(["data", *options]) == 0
     said = capsys.readouterr().out
-    for line in (r"vertices +40\n", r"entries of the file +151\n", r"nonzeros after symmetrising.* +2\d\d\n"):
+    for line in (r"vertices +40\n", r"entries in the file +151\n", r"nonzeros after symmetrising.* +2\d\d\n"):
         assert re.search(line, said), said
 
 
