@@ -120,6 +120,11 @@ def _add_from_card_option(parser: argparse.ArgumentParser) -> None:
 def _plan_runs(options: argparse.Namespace) -> int:
     if options.cost and not options.experiment:
         raise UserError("--cost prints the jobs of an experiment: name one by --experiment FILE.")
+    if options.out and not options.experiment:
+        raise UserError(
+            "--out writes the runs of an experiment: name one by --experiment FILE. The grids of a strategy are not a "
+            "plan; --json prints them."
+        )
     if (options.experiment is None) == (options.strategy is None):
         raise UserError("plan takes either --experiment FILE or --strategy NAME --ranks P.")
     return _plan_experiments(options) if options.experiment else _list_grids(options)

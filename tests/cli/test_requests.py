@@ -128,6 +128,13 @@ def test_a_place_that_takes_no_results_is_refused(checkout: Path, capsys: pytest
         assert message.count("\n") == 1
 
 
+def test_plan_of_grids_refuses_an_output_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "--strategy", "cagnet-1d", "--ranks", "3", "--out", str(tmp_path / "plan.json")]
+    assert main(asked) == 2
+    assert "--out writes the runs of an experiment: name one by --experiment FILE" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_every_verb_answers_in_json(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for request in (["doctor"], ["list", "machines"], ["plan", "--strategy", "cagnet-1d", "--ranks", "3"]):
         assert main([*request, "--json"]) == 0, request
