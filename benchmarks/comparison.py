@@ -36,7 +36,7 @@ from measuring import Table, argument_parser, named, on_hosts, plain_ticks, trai
 
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
-from harness.figures.drawing import rendered, styled
+from harness.figures.drawing import render_figure, style_context
 from harness.figures.palette import look_of
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
@@ -242,7 +242,7 @@ def milliseconds(rows: pd.DataFrame) -> str:
 
 def drawn(on_links: pd.DataFrame, ours: pd.DataFrame) -> bytes:
     """Time to the target over words, for each number of hosts; and predicted epochs over ranks, if there are any."""
-    with styled():
+    with style_context():
         figure = Figure(figsize=(7.0, 3.6), layout="constrained")
         parts = [(draw_measured, on_links), (draw_predicted, ours)]
         shown = [(draw, rows) for draw, rows in parts if len(rows)]
@@ -254,13 +254,13 @@ def drawn(on_links: pd.DataFrame, ours: pd.DataFrame) -> bytes:
             fresh = zip(labels, handles, strict=True)
             labelled |= {label: handle for label, handle in fresh if label.split()[0] not in known}
         figure.legend(labelled.values(), labelled.keys(), fontsize=6, loc="outside right center")
-        return rendered(figure, "svg", "comparison", "benchmarks/comparison.py")
+        return render_figure(figure, "svg", "comparison", "benchmarks/comparison.py")
 
 
 def drawn_epochs(on_links: pd.DataFrame) -> bytes:
     """Time to the target over the time of an epoch. On a dotted line all train for as many epochs."""
     reached = on_links.dropna(subset=["seconds_to_target"])
-    with styled():
+    with style_context():
         figure = Figure(figsize=(5.2, 3.4), layout="constrained")
         axes = figure.subplots()
         draw_targets(axes, reached, "seconds", "an epoch, s")
@@ -273,7 +273,7 @@ def drawn_epochs(on_links: pd.DataFrame) -> bytes:
                 va="center", fontsize=6, color="0.4",
             )  # fmt: skip
         figure.legend(fontsize=6, loc="outside right center")
-        return rendered(figure, "svg", "comparison-epochs", "benchmarks/comparison.py")
+        return render_figure(figure, "svg", "comparison-epochs", "benchmarks/comparison.py")
 
 
 def draw_measured(axes: Axes, rows: pd.DataFrame) -> None:

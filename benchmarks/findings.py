@@ -31,7 +31,7 @@ from harness.doctor.term_fit import fit_terms
 from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
-from harness.figures.drawing import rendered, styled
+from harness.figures.drawing import render_figure, style_context
 from harness.figures.palette import COLOURS, look_of
 from harness.graph.blocks import Blocks
 from harness.graph.metis_partition import partition_with_balanced_metis
@@ -85,7 +85,7 @@ def dimensions() -> None:
                 millions, ms = predicted.words_received / MILLION, predicted.seconds.value * MILLISECONDS
                 cells.append(f"{millions:,.3g}, {ms:,.3g} ({grid})")
             table.row(scheme, *cells)
-    with styled():
+    with style_context():
         figure = Figure(figsize=(7.0, 4.2), layout="constrained")
         rows = figure.subplots(2, len(GRAPHS), sharex=True, sharey="row")
         for column, graph in enumerate(GRAPHS):
@@ -158,7 +158,7 @@ def model() -> None:
         residual = 1 - ((true - some) ** 2).sum() / ((true - true.mean()) ** 2).sum()
         ranks = spearmanr(some, true).statistic
         table.row(name, f"{ranks:.3f}", f"{residual:.2f}", f"{np.median(some / true):.2f}")
-    with styled():
+    with style_context():
         figure = Figure(figsize=(3.4, 3.0), layout="constrained")
         axes = figure.subplots()
         for name, times, marker in (("equation 4.4", theirs, "o"), ("five terms", ours, "s")):
@@ -200,7 +200,7 @@ def settings() -> None:
             times = sorted(each.seconds * MILLISECONDS for each in epochs.values())
             rows.append((f"{name}, {machine}, {ranks}", times[0], times[-1]))
             table.row(rows[-1][0], f"{times[0]:,.3g}", f"{times[-1]:,.3g}", f"{times[-1] / times[0]:.2f}")
-    with styled():
+    with style_context():
         figure = Figure(figsize=(5.0, 0.6 + 0.2 * len(rows)), layout="constrained")
         axes = figure.subplots()
         for place, (_, low, high) in enumerate(rows):
@@ -237,7 +237,7 @@ def balance_of_orders() -> None:
         table.row(
             name, *(f"{ratio:.3f}" for ratio in rows[name]), f"{longest / CUTS / (blocks.nnz / CUTS**2):.3f}"
         )
-    with styled():
+    with style_context():
         figure = Figure(figsize=(4.6, 2.4), layout="constrained")
         axes = figure.subplots()
         for number, order in enumerate(orders):
@@ -271,7 +271,7 @@ def gain() -> None:
     table = Table("epoch over that of halos in every epoch", *(name.replace("\n", " ") for name in recorded))
     for name, said in PIPELINES.items():
         table.row(said, *(f"{epochs[name]:.2f}" for epochs in recorded.values()))
-    with styled():
+    with style_context():
         figure = Figure(figsize=(5.4, 2.4), layout="constrained")
         axes = figure.subplots()
         for number, (name, said) in enumerate(PIPELINES.items()):
@@ -327,7 +327,7 @@ def swaps() -> None:
                 points.setdefault((form, found.stopped == "cycle"), []).append((every, largest))
                 ratios = (f"{number:.3f}" for number in (compute_balance(found.after), largest, every))
                 table.row(name, str(parts), form, str(found.swaps), found.stopped, *ratios)
-    with styled():
+    with style_context():
         figure = Figure(figsize=(5.0, 2.8), layout="constrained")
         axes = figure.subplots()
         axes.axhline(1, color="0.6", linewidth=0.8)
@@ -372,7 +372,7 @@ def edges() -> None:
                 f"{printed / once:.3f}",
             )
             points.setdefault(claim.dataset, {}).setdefault(paper, []).append(printed / once)
-    with styled():
+    with style_context():
         figure = Figure(figsize=(5.4, 3.4), layout="constrained")
         axes = figure.subplots()
         for number, paper in enumerate(papers):
@@ -401,7 +401,7 @@ def opened(name: str) -> tuple[Blocks, Csr]:
 
 def save(figure: Figure, part: str) -> None:
     name = f"findings-{part}"
-    (RESULTS / f"{name}.svg").write_bytes(rendered(figure, "svg", name, "benchmarks/findings.py"))
+    (RESULTS / f"{name}.svg").write_bytes(render_figure(figure, "svg", name, "benchmarks/findings.py"))
 
 
 PARTS: dict[str, Callable[[], None]] = {

@@ -24,7 +24,7 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.comm.launchers import RankPlace, read_place
 from harness.experiment.requests import make_spec
-from harness.figures.drawing import save, styled
+from harness.figures.drawing import save_figure, style_context
 from harness.figures.palette import COLOURS
 from harness.formatting import GB
 from harness.graph.model import RawGraph
@@ -303,8 +303,8 @@ def plain_ticks(*axes: Axis) -> None:
 
 def keep(draw: Callable[[], Figure], name: str, dataset: str) -> None:
     """Draws a figure in the style of the project, writes the files and prints the paths."""
-    with styled():
-        for path in save(draw(), FIGURES, name, dataset):
+    with style_context():
+        for path in save_figure(draw(), FIGURES, name, dataset):
             print(path)
 
 

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from measuring import Table, argument_parser, on_hosts, train_in_turns, trainer_of
 from network import SCHEMES, Scheme
 
-from harness.figures.drawing import rendered, styled
+from harness.figures.drawing import render_figure, style_context
 from harness.figures.palette import look_of
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root
@@ -141,7 +141,7 @@ def bandwidth(rows: pd.DataFrame) -> float:
 
 def drawn(points: dict[int, pd.DataFrame]) -> bytes:
     """All rates in one panel, each with the line of its links."""
-    with styled():
+    with style_context():
         figure = Figure(figsize=(6.0, 3.4))
         axes = figure.subplots()
         for rate, rows in points.items():
@@ -158,7 +158,7 @@ def drawn(points: dict[int, pd.DataFrame]) -> bytes:
         axes.set_xlabel("words on the path of an epoch, millions")
         axes.set_ylabel("epoch time, s")
         figure.legend(legend.values(), legend.keys(), fontsize=6, loc="outside right center")
-        return rendered(figure, "svg", "slope", "benchmarks/slope.py")
+        return render_figure(figure, "svg", "slope", "benchmarks/slope.py")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 from measuring import Table, argument_parser, in_a_process
 
-from harness.figures.palette import KNOWN
+from harness.figures.palette import BUILT_IN
 from harness.results.parquet import read_collected
 from harness.results.record import write_record
 from harness.spec.root import find_root
@@ -134,7 +134,7 @@ def write_runs(folder: Path, upto: int, begin: int = 0) -> None:
         for launch in range(upto)
         for graph in GRAPHS
         for ranks in RANKS
-        for name in KNOWN
+        for name in BUILT_IN
         if name != "serial" or ranks == 1
     )
     for number, (launch, graph, ranks, name) in enumerate(islice(wanted, begin, upto), begin):

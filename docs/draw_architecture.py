@@ -13,7 +13,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from harness.figures.drawing import rendered, styled
+from harness.figures.drawing import render_figure, style_context
 from harness.figures.palette import INK, MUTED, PAPER
 from harness.files import replace_files
 
@@ -166,8 +166,8 @@ def page(text: str, house: dict[str, Room]) -> str:
 def made() -> dict[Path, bytes]:
     """Return the contents of both files."""
     house = rooms()
-    with styled():
-        picture = rendered(drawn(house), "svg", "architecture", "imports of the code")
+    with style_context():
+        picture = render_figure(drawn(house), "svg", "architecture", "imports of the code")
     return {PICTURE: picture, PAGE: page(PAGE.read_text(), house).encode()}
 
 

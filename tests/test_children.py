@@ -56,7 +56,7 @@ def draw(kind, **_):
     Path(sys.argv[2], str(os.getpid())).touch()
     time.sleep(300)
 
-drawing._draw = draw
+drawing._draw_kind = draw
 drawing.draw_all(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 

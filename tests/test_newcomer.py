@@ -182,7 +182,7 @@ def test_a_new_kind_of_figure_is_drawn_at_its_place(found: dict[str, Any]) -> No
     assert found["drawn"] == sorted(
         f"{name}.{ending}" for name in names for ending in ("pdf", "png", "svg", "csv", "txt")
     )
-    assert found["caption"].startswith("Words received. Words that arrive at the rank that receives most")
+    assert found["caption"].startswith("Words received. Words that the rank with the most receives")
 
 
 def test_a_new_card_is_listed_and_starts_jobs_and_ranks(found: dict[str, Any]) -> None:

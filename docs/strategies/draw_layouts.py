@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from harness.comm.layout import coordinates
-from harness.figures.drawing import rendered, styled
+from harness.figures.drawing import render_figure, style_context
 from harness.figures.palette import COLOURS, INK, PAPER
 from harness.files import replace_files
 from harness.graph.model import Graph, RawGraph
@@ -53,8 +53,8 @@ def made() -> dict[Path, bytes]:
     """Return every picture, by its file."""
     files = {}
     for name, draws in PICTURES.items():
-        with styled():
-            files[HERE / f"{name}.svg"] = rendered(draws(), "svg", name, "layouts of the strategies")
+        with style_context():
+            files[HERE / f"{name}.svg"] = render_figure(draws(), "svg", name, "layouts of the strategies")
     return files
 
 

@@ -331,7 +331,7 @@ def _format_pruned_runs(rows: list[dict[str, Any]], runs: Path, *, done: bool) -
 
 
 def _show_run(options: argparse.Namespace) -> int:
-    from harness.report.run_panels import facts, largest, origin
+    from harness.report.run_panels import list_facts, list_largest_tensors, list_origin
     from harness.results.collect import describe_cause, load_side_of_run
 
     folder = find_run(_get_runs_folder(options), options.run)
@@ -346,11 +346,11 @@ def _show_run(options: argparse.Namespace) -> int:
             ("ended", ended),
         ],
         "settings": [(key, str(value)) for key, value in _list_chosen_settings(record).items()],
-        "result": facts(run),
+        "result": list_facts(run),
         "maximum memory over the ranks": [
-            (name, format_bytes(size)) for name, size in largest(record.table("memory"))
+            (name, format_bytes(size)) for name, size in list_largest_tensors(record.table("memory"))
         ],
-        "origin": origin(run),
+        "origin": list_origin(run),
         "failure": [("cause", describe_cause(run)), ("began in", run["error.origin"])] if error else [],
         "log": _read_trace(record),
         "again": [("typed", command or ""), ("repeat", _make_repeat_command(record))],

@@ -98,15 +98,15 @@ def _add_report(verbs: Verbs) -> None:
     )
 
 
-def _write_report(options: argparse.Namespace) -> int:
-    from harness.report import write
+def _write_report_page(options: argparse.Namespace) -> int:
+    from harness.report import write_report
 
     root = find_root(options.root)
     results = find_results_folder(root)
     out = options.out or results / "report.html"
     figures = options.figures or root / "figures"
     with ProgressLine() as on_step:
-        path = write(options.tables or results, figures, out, results / "plans", on_step)
+        path = write_report(options.tables or results, figures, out, results / "plans", on_step)
     print_answer(options, {"report": str(path)}, str(path))
     return 0
 
@@ -132,7 +132,7 @@ def _add_artifact(verbs: Verbs) -> None:
 
 
 def _pack_artifact(options: argparse.Namespace) -> int:
-    from harness.report.artifact import pack
+    from harness.report.artifact import pack_artifact
 
     root = find_root(options.root)
     results = find_results_folder(root)
@@ -140,7 +140,7 @@ def _pack_artifact(options: argparse.Namespace) -> int:
     out = options.out or results / "artifact.tar.gz"
     figures = options.figures or root / "figures"
     with ProgressLine() as on_step:
-        path = pack(root, options.tables or results, figures, report, out, on_step)
+        path = pack_artifact(root, options.tables or results, figures, report, out, on_step)
     print_answer(options, {"artifact": str(path)}, str(path))
     return 0
 

@@ -1,3 +1,3 @@
-"""Figures from tables: strong scaling, breakdowns, costs; one file for each kind, in one style. No figure measures."""
+"""Draws figures from tables: strong scaling, breakdowns, costs. Each kind is one module; all have the same style."""
 
 from harness.figures.drawing import draw_all as draw_all

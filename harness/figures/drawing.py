@@ -1,6 +1,6 @@
-"""All figures of some collected tables: one for each dataset, and one page with all datasets.
+"""Draws all figures of a folder of collected tables: for each kind, one figure per dataset and one of all datasets.
 
-A kind of figure with nothing to show is not drawn, and its files of earlier tables are removed.
+Figures without data are skipped, and files that were drawn from earlier tables are removed.
 """
 
 import csv
@@ -26,7 +26,7 @@ from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from harness.children import die_with_parent
 from harness.errors import UserError
 from harness.figures.kind import FigureKind, Tables, find_kinds, read_tables
-from harness.figures.panels import Panel, titles
+from harness.figures.panels import Panel, title_panels
 from harness.files import read_head, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results.parquet import read_claims_table, read_collected
@@ -34,24 +34,24 @@ from harness.results.schema import MISSING, TABLES
 from harness.results.statistics import ON_SHARED_CORES
 from harness.untrusted import make_file_stem, spreadsheet_cell
 
-# A figure as PDF, PNG and SVG, with its numbers as CSV and its caption as text: the same tables give the same bytes.
+# A figure is written as PDF, PNG and SVG, its numbers as CSV, its caption as text. The same tables give the same bytes.
 #
-# Each picture names the digest of its tables, so that a report can refuse figures of other tables.
+# Each picture names the digest of its tables, so that the report can refuse figures of other tables.
 
 STYLE = Path(__file__).with_name("style.mplstyle")
 FORMATS = ("pdf", "png", "svg")
-BESIDE = ("csv", "txt")
+TEXT_FORMATS = ("csv", "txt")
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """The style of this project, whatever the user's settings; figures are both drawn and saved inside."""
+def style_context() -> Iterator[None]:
+    """Use the project's matplotlib style, whatever the user's settings. Draw and save figures inside this context."""
     with matplotlib.style.context(["default", STYLE]):
         yield
 
 
 def tables_digest(tables: Path) -> str:
-    """A digest of the contents of the collected tables."""
+    """Return a digest of the contents of the collected tables."""
     digest = hashlib.sha256()
     for name in TABLES:
         digest.update((tables / f"{name}.parquet").read_bytes())
@@ -59,28 +59,33 @@ def tables_digest(tables: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def save(figure: Figure, folder: Path, name: str, origin: str, label: str = "") -> list[Path]:
-    """Writes the three pictures of a figure; `origin` stands in their metadata, `label` is read out for the blind."""
-    files = pictures(figure, folder, name, origin, label)
+def save_figure(figure: Figure, folder: Path, name: str, origin: str, label: str = "") -> list[Path]:
+    """Write a figure as PDF, PNG and SVG. `origin` goes into the metadata; screen readers read `label`."""
+    files = render_all_formats(figure, folder, name, origin, label)
     replace_files(files)
     return list(files)
 
 
-def pictures(figure: Figure, folder: Path, name: str, origin: str, label: str = "") -> dict[Path, bytes]:
-    """The three pictures of a figure, laid out once: text stays text in PDF and SVG."""
-    if not isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):  # that one has nothing to lay out
+def render_all_formats(
+    figure: Figure, folder: Path, name: str, origin: str, label: str = ""
+) -> dict[Path, bytes]:
+    """Render a figure as PDF, PNG and SVG after one layout. Text stays text in PDF and SVG."""
+    if not isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):  # it lays nothing out
         figure.draw_without_rendering()
     with mpl.rc_context({"svg.fonttype": "none", "figure.constrained_layout.use": False}):
-        figure.set_layout_engine(None)  # `none` keeps a place for one, and each file is drawn twice
-        files = {folder / f"{name}.{kind}": rendered(figure, kind, name, origin) for kind in FORMATS}
-    drawn = folder / f"{name}.svg"
-    said = f'<svg role="img" aria-label="{escape(label or name)}"'
-    files[drawn] = files[drawn].replace(b"<svg", said.encode(), 1)
+        figure.set_layout_engine(None)  # with "none", a placeholder stays and each file is drawn twice
+        files = {
+            folder / f"{name}.{file_format}": render_figure(figure, file_format, name, origin)
+            for file_format in FORMATS
+        }
+    svg = folder / f"{name}.svg"
+    element = f'<svg role="img" aria-label="{escape(label or name)}"'
+    files[svg] = files[svg].replace(b"<svg", element.encode(), 1)
     return files
 
 
-def rendered(figure: Figure, kind: str, name: str, origin: str) -> bytes:
-    """The bytes of one file of a figure."""
+def render_figure(figure: Figure, file_format: str, name: str, origin: str) -> bytes:
+    """Render a figure in one file format and return the bytes."""
     metadata = {
         "pdf": {"CreationDate": None, "Title": name, "Subject": origin},
         "png": {"Title": name, "Description": origin},
@@ -88,7 +93,7 @@ def rendered(figure: Figure, kind: str, name: str, origin: str) -> bytes:
     }
     buffer = BytesIO()
     with mpl.rc_context({"svg.hashsalt": name}):
-        figure.savefig(buffer, format=kind, metadata=metadata[kind])
+        figure.savefig(buffer, format=file_format, metadata=metadata[file_format])
     return buffer.getvalue()
 
 
@@ -96,136 +101,143 @@ KINDS = find_kinds()
 """All kinds of figures, in the order of the report."""
 
 
-def name_of(kind: str, dataset: str = "") -> str:
-    """The name of a figure's files without the ending: for one dataset, or for all of them."""
+def file_stem(kind: str, dataset: str = "") -> str:
+    """Return the stem of a figure's files, for one dataset or for all datasets."""
     return f"{kind}-{make_file_stem(dataset)}" if dataset else kind
 
 
-def names_of(kind: str, panels: Sequence[Panel]) -> dict[str, str]:
-    """The names of the figures of one kind by dataset: of all datasets ("") first, of each if there are several."""
+def file_stems(kind: str, panels: Sequence[Panel]) -> dict[str, str]:
+    """Return the file stems of a kind by dataset: "" for all datasets, then each dataset if there are several."""
     datasets = sorted({panel.dataset for panel in panels})
-    return {dataset: name_of(kind, dataset) for dataset in ("", *(datasets if len(datasets) > 1 else ()))}
+    return {dataset: file_stem(kind, dataset) for dataset in ("", *(datasets if len(datasets) > 1 else ()))}
 
 
 def draw_all(tables: Path, out: Path, on_step: OnStep = ignore_step) -> list[Path]:
-    """Draws every figure of the tables; returns the files."""
+    """Draw every figure of the tables and return the files."""
     runs, collected = read_collected(tables, "runs"), read_tables(tables)
     if (runs.status == MISSING).all():
         raise UserError(
-            f"{tables / 'runs.parquet'} holds no run that took place, so there is nothing to draw. "
-            "`harness run` or the workflow makes runs; then `harness collect`."
+            f"{tables / 'runs.parquet'} holds no recorded run, so there are no figures to draw. "
+            "Make runs with `harness run` or the workflow, then call `harness collect`."
         )
-    shared = divided(_without_origin(runs), read_claims_table(tables))
-    draw = partial(_draw, shared=shared, tables=collected, out=out, digest=tables_digest(tables))
+    panels = make_panels(_drop_unused_columns(runs), read_claims_table(tables))
+    draw = partial(_draw_kind, panels=panels, tables=collected, out=out, digest=tables_digest(tables))
     cores, start = min(len(os.sched_getaffinity(0)), len(KINDS)), get_context("fork")
-    # Forked processes share what is imported and read already: neither modules nor tables travel to them.
-    with styled(), ExitStack() as stack:
+    # Forked processes share the imported modules and the tables that were read: neither is copied to them.
+    with style_context(), ExitStack() as stack:
         try:
-            pool = stack.enter_context(ProcessPoolExecutor(cores, start, _begin, (os.getpid(), draw)))
-            drawn: Iterator[list[Path]] = pool.map(_drawn, range(len(KINDS)))
-        except OSError:  # no semaphores, as where /dev/shm is read-only
+            pool = stack.enter_context(ProcessPoolExecutor(cores, start, _start_worker, (os.getpid(), draw)))
+            drawn: Iterator[list[Path]] = pool.map(_draw_in_worker, range(len(KINDS)))
+        except OSError:  # no semaphores, for example because /dev/shm is read-only
             drawn = map(draw, KINDS)
         paths = [
             path
             for _ in report_steps(KINDS, lambda kind: f"drawing {kind.name}", on_step)
             for path in next(drawn)
         ]
-    for path in _left_over(out, paths):
+    for path in _find_stale_files(out, paths):
         path.unlink()
     return paths
 
 
-ORIGIN = ("provenance.", "error.")
-"""The prefixes of columns of runs that say where a number comes from."""
+ORIGIN_PREFIXES = ("provenance.", "error.")
+"""Prefixes of the columns of `runs` that describe where a run comes from or how it failed."""
 
 
-def _without_origin(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns of runs that figures need. Each division into panels and curves copies every column."""
-    unused = [name for name in runs if str(name).startswith(ORIGIN) and name not in ON_SHARED_CORES]
+def _drop_unused_columns(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of runs that figures need. Splitting runs into panels and curves copies every column."""
+    unused = [name for name in runs if str(name).startswith(ORIGIN_PREFIXES) and name not in ON_SHARED_CORES]
     return runs.drop(columns=[*unused, "spec", "extra"])
 
 
-_DRAW: list[Callable[[FigureKind[Any]], list[Path]]] = []
-"""In a process that draws: how it draws a kind."""
+_WORKER_DRAW: list[Callable[[FigureKind[Any]], list[Path]]] = []
+"""In a worker process: the function that draws a kind."""
 
 
-def _begin(parent: int, draw: Callable[[FigureKind[Any]], list[Path]]) -> None:
+def _start_worker(parent: int, draw: Callable[[FigureKind[Any]], list[Path]]) -> None:
     die_with_parent(parent)()
-    _DRAW.append(draw)
+    _WORKER_DRAW.append(draw)
 
 
-def _drawn(number: int) -> list[Path]:
-    return _DRAW[-1](KINDS[number])
+def _draw_in_worker(number: int) -> list[Path]:
+    return _WORKER_DRAW[-1](KINDS[number])
 
 
-def divided(runs: pd.DataFrame, claims: pd.DataFrame) -> dict[Callable[..., Any], list[Panel]]:
-    """The panels by every function that makes them: kinds of figures share panels, and so their curves."""
-    of = {"runs": runs, "claims": claims}
-    return {panels: panels(of[source]) for panels, source in {kind.panels: kind.of for kind in KINDS}.items()}
+def make_panels(runs: pd.DataFrame, claims: pd.DataFrame) -> dict[Callable[..., Any], list[Panel]]:
+    """Return the panels by the function that splits them. Kinds with the same function share panels and curves."""
+    tables = {"runs": runs, "claims": claims}
+    table_of = {kind.split_panels: kind.table for kind in KINDS}
+    return {split: split(tables[table]) for split, table in table_of.items()}
 
 
-def _draw(
+def _draw_kind(
     kind: FigureKind[Any],
-    shared: Mapping[Callable[..., Any], list[Panel]],
+    panels: Mapping[Callable[..., Any], list[Panel]],
     tables: Tables,
     out: Path,
     digest: str,
 ) -> list[Path]:
-    """One figure for all datasets, and one for each of several that has something to show."""
+    """Draw a kind for all datasets together and, if there are several, for each dataset that has data."""
     paths = []
-    contents = [(panel, content) for panel in shared[kind.panels] if (content := kind.shown(panel, tables))]
-    names = names_of(kind.name, [panel for panel, _ in contents]) if contents else {}
-    datasets = [name for panel, _ in contents for name in panel.graphs or (panel.dataset,)]
-    datasets = sorted(set(datasets))
-    for dataset, name in names.items():
-        some, shown = zip(*(pair for pair in contents if dataset in ("", pair[0].dataset)), strict=True)
-        several = not dataset and (len(datasets) > 1 or kind.of == "claims")  # a note names a single one
-        subject = titles(some).note if kind.of == "runs" else dataset
+    pairs = [
+        (panel, content)
+        for panel in panels[kind.split_panels]
+        if (content := kind.select_content(panel, tables))
+    ]
+    stems = file_stems(kind.name, [panel for panel, _ in pairs]) if pairs else {}
+    datasets = sorted({name for panel, _ in pairs for name in panel.graphs or (panel.dataset,)})
+    for dataset, name in stems.items():
+        drawn, contents = zip(*(pair for pair in pairs if dataset in ("", pair[0].dataset)), strict=True)
+        several = not dataset and (
+            len(datasets) > 1 or kind.table == "claims"
+        )  # the note names a single dataset
+        subject = title_panels(drawn).note if kind.table == "runs" else dataset
         subject = "; ".join(part for part in (", ".join(datasets) if several else "", subject) if part)
-        files = pictures(kind.page(some, shown), out, name, f"tables {digest}", f"{kind.title}: {subject}")
-        files[out / f"{name}.csv"] = _numbers(kind, some, shown)
+        figure = kind.draw_figure(drawn, contents)
+        files = render_all_formats(figure, out, name, f"tables {digest}", f"{kind.title}: {subject}")
+        files[out / f"{name}.csv"] = _format_csv(kind, drawn, contents)
         files[out / f"{name}.txt"] = f"{kind.title}. {kind.caption.strip()}\n\nShown: {subject}.\n".encode()
         replace_files(files)
         paths += list(files)
     return paths
 
 
-def _numbers(kind: FigureKind[Any], some: Sequence[Any], shown: Sequence[Any]) -> bytes:
-    """The numbers that a figure draws, as CSV."""
+def _format_csv(kind: FigureKind[Any], panels: Sequence[Panel], contents: Sequence[Any]) -> bytes:
+    """Format the numbers that a figure shows as CSV."""
     rows = [
         {"dataset": panel.dataset, "setting": panel.setting, **row}
-        for panel, content in zip(some, shown, strict=True)
-        for row in kind.data(content)
+        for panel, content in zip(panels, contents, strict=True)
+        for row in kind.tabulate(content)
     ]
     text = StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(
-        {key: "" if _nothing(value) else spreadsheet_cell(value) for key, value in row.items()}
+        {key: "" if _is_missing(value) else spreadsheet_cell(value) for key, value in row.items()}
         for row in rows
     )
     return text.getvalue().encode()
 
 
-def _nothing(value: object) -> bool:
+def _is_missing(value: object) -> bool:
     return bool(pd.isna(value))  # type: ignore[call-overload]
 
 
-def _left_over(out: Path, drawn: Sequence[Path]) -> list[Path]:
-    """Files that an earlier call drew of other tables: a kind's name, then nothing or a dataset."""
+def _find_stale_files(out: Path, drawn: Sequence[Path]) -> list[Path]:
+    """Find files that an earlier call drew from other tables, by the name of a kind and the digest in the SVG."""
     names = {kind.name for kind in KINDS}
-    known = set(drawn)
+    current = set(drawn)
     pictures = [
         path
         for path in out.glob("*.svg")
-        if path not in known
+        if path not in current
         and any(path.stem == name or path.stem.startswith(f"{name}-") for name in names)
         and re.search(r"tables [0-9a-f]{16}", read_head(path, 2000))
     ]
-    endings = [f".{ending}" for ending in (*FORMATS, *BESIDE)]
+    endings = [f".{ending}" for ending in (*FORMATS, *TEXT_FORMATS)]
     return [
         path
         for picture in pictures
         for ending in endings
-        if (path := picture.with_suffix(ending)) not in known and path.is_file()
+        if (path := picture.with_suffix(ending)) not in current and path.is_file()
     ]

@@ -1,7 +1,7 @@
-"""A kind of figure: the content of each panel, and how panels are put on a page.
+"""A kind of figure: which runs its panels show, how the panels are drawn, and which numbers go into its CSV file.
 
-A new kind is a `FigureKind` in a file of this folder. `find_kinds` finds it there, and so do the report and the
-workflow.
+To add a kind, define a `FigureKind` in a module of this folder. `find_kinds` finds it there, and so do the report and
+the workflow.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,15 +12,17 @@ from pkgutil import iter_modules
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from harness.figures.panels import Panel, panels
+from harness.figures.page_layout import Section, compose_figure
+from harness.figures.panels import Panel, split_panels, title_panels
 from harness.results.epoch_parts import Frames
 from harness.results.parquet import group_by_run, read_collected
 
 
 class Tables(NamedTuple):
-    """The collected tables except `runs`, each by run."""
+    """The collected tables except `runs`, each split by run."""
 
     epochs: Frames
     ledgers: Frames
@@ -30,36 +32,37 @@ class Tables(NamedTuple):
 
 
 def read_tables(folder: Path) -> Tables:
-    """The tables of a folder."""
+    """Read the collected tables of a folder."""
     names = ("epochs", "ledger", "memory", "accuracy", "utilisation")
     return Tables(*(group_by_run(read_collected(folder, name)) for name in names))
 
 
-Shown = TypeVar("Shown")
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
-class FigureKind(Generic[Shown]):
+class FigureKind(Generic[Content]):
     """One kind of figure."""
 
     name: str
-    """The name of its files."""
+    """The stem of its files."""
     title: str
-    shown: Callable[[Panel, Tables], Shown | None]
-    """The content of a panel; a panel with empty content or None is left out."""
-    page: Callable[[Sequence[Panel], Sequence[Shown]], Figure]
+    select_content: Callable[[Panel, Tables], Content | None]
+    """Selects what a panel shows. Panels whose content is empty or None are skipped."""
+    draw_figure: Callable[[Sequence[Panel], Sequence[Content]], Figure]
     """Draws all panels of a figure."""
-    data: Callable[[Shown], Iterable[Mapping[str, Any]]]
-    """The rows of numbers that the content of a panel draws."""
-    panels: Callable[[pd.DataFrame], list[Panel]] = panels
-    """Divides the rows of a table into panels: the runs of one panel are compared."""
-    of: Literal["runs", "claims"] = "runs"
-    """The table."""
+    tabulate: Callable[[Content], Iterable[Mapping[str, Any]]]
+    """Lists the numbers that a panel shows, as rows for the CSV file next to the figure."""
+    split_panels: Callable[[pd.DataFrame], list[Panel]] = split_panels
+    """Splits the rows of the table into panels. The runs of one panel are compared with each other."""
+    table: Literal["runs", "claims"] = "runs"
+    """The table that the figure shows."""
+
     _: KW_ONLY
     caption: str
-    """The text below the figure, for the reader: plain sentences in reStructuredText."""
+    """The text below the figure: plain sentences in reStructuredText."""
     place: int = 1000
-    """The place of the figure in the report: figures with smaller numbers stand before it."""
+    """The place of the figure in the report. Figures with smaller numbers come first."""
 
 
 def find_kinds() -> tuple[FigureKind[Any], ...]:
@@ -71,3 +74,15 @@ def find_kinds() -> tuple[FigureKind[Any], ...]:
     found = [value for module in modules for value in vars(module).values() if isinstance(value, FigureKind)]
     kinds = {kind.name: kind for kind in found}  # a module may import the kind of another
     return tuple(sorted(kinds.values(), key=lambda kind: (kind.place, kind.name)))
+
+
+def compose_panels(
+    panels: Sequence[Panel],
+    contents: Sequence[Content],
+    make_section: Callable[[str, Content], Section],
+    handles: Sequence[Artist] = (),
+) -> Figure:
+    """Compose a figure with one section for each panel under its title, a legend, and a note on the settings."""
+    titles, note = title_panels(panels)
+    sections = [make_section(title, content) for title, content in zip(titles, contents, strict=True)]
+    return compose_figure(sections, handles, note)

@@ -1,9 +1,9 @@
-"""The looks of strategies and of groups of phases, in every figure.
+"""The colours, markers and fills of all figures.
 
-A built-in strategy has a colour and a marker that no other strategy has together. A family of strategies shares a hue;
-its members differ in lightness, so that they stay apart in grey. Two strategies with one marker have colours that stay
-apart for colour-blind readers too (tests/figures/test_palette.py computes the distances). Any other strategy has a look
-from a pool of its own, chosen by a hash of its name.
+Each built-in strategy has a unique pair of colour and marker. The strategies of a family share a hue and differ in
+lightness, so that they can be distinguished in grey. Strategies with the same marker have colours that colour-blind
+readers can distinguish too (tests/figures/test_palette.py computes the distances). Plugins take looks from a separate
+pool, chosen by a hash of the name.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ NAVY = "#16407a"
 BLUE, ORANGE, RED, MAGENTA = "#1845fb", "#ff5e02", "#c91f16", "#c849a9"
 KHAKI, SKY, AZURE, GREY = "#adad7d", "#86c8dd", "#578dff", "#656364"
 COLOURS = (BLUE, ORANGE, RED, MAGENTA, KHAKI, SKY, AZURE, GREY)
-"""Petroff's eight colours, for what is no strategy: verdicts, dimensions, layouts."""
+"""Petroff's eight colours, for everything that is not a strategy: verdicts, dimensions, layouts."""
 
 Dash = tuple[float, tuple[float, ...]]
 Marker = Any  # a name or a tuple; matplotlib types it as a closed list of literals
@@ -25,11 +25,11 @@ Marker = Any  # a name or a tuple; matplotlib types it as a closed list of liter
 
 Fillstyle = Literal["full", "left", "bottom", "right", "top"]
 FILLS: tuple[Fillstyle, ...] = ("full", "left", "bottom", "right", "top")
-"""The filled side of markers, for one variant of a strategy after the other."""
+"""The filled side of the marker, for successive variants of a strategy."""
 
 
-class StrategyLook(NamedTuple):
-    """The look of a strategy; the dash of a line tells its source."""
+class CurveLook(NamedTuple):
+    """The colour and marker of a curve, and which side of the marker is filled. Dashes show the source of a curve."""
 
     colour: str
     marker: Marker
@@ -39,108 +39,108 @@ class StrategyLook(NamedTuple):
 DASHED: Dash = (0, (3.5, 1.5))
 DOT_DASH: Dash = (0, (5, 1.2, 1, 1.2))
 
-FAMILIES: dict[str, dict[str, StrategyLook]] = {
+FAMILIES: dict[str, dict[str, CurveLook]] = {
     "grey": {
-        "serial": StrategyLook("#45474a", "o"),
+        "serial": CurveLook("#45474a", "o"),
     },
-    # blue: the schemes of CAGNET, and the 1D one with skipped broadcasts
+    # blue: CAGNET's schemes, and the 1D scheme with skipped broadcasts
     "blue": {
-        "cagnet-1d": StrategyLook("#004998", "s"),
-        "cagnet-1.5d": StrategyLook("#047dc0", "D"),
-        "cagnet-2d": StrategyLook("#3e59bf", "<"),
-        "cagnet-3d": StrategyLook("#4795e0", "X"),
-        "cagnet-sa-1d": StrategyLook("#68b3e6", "*"),
-        "cagnet-sa-1.5d": StrategyLook("#93cbeb", "h"),
-        "sancus": StrategyLook("#092d71", "p"),
+        "cagnet-1d": CurveLook("#004998", "s"),
+        "cagnet-1.5d": CurveLook("#047dc0", "D"),
+        "cagnet-2d": CurveLook("#3e59bf", "<"),
+        "cagnet-3d": CurveLook("#4795e0", "X"),
+        "cagnet-sa-1d": CurveLook("#68b3e6", "*"),
+        "cagnet-sa-1.5d": CurveLook("#93cbeb", "h"),
+        "sancus": CurveLook("#092d71", "p"),
     },
-    # orange and red: layouts that rotate over three or four axes, or change between rows and columns
+    # orange and red: layouts that rotate over three or four axes, or alternate between rows and columns
     "orange": {
-        "plexus": StrategyLook("#f66015", "o"),
-        "scalegnn": StrategyLook("#ce251a", "X"),
-        "rdm": StrategyLook("#ffb067", "D"),
-        "compose": StrategyLook("#8c2f0a", "P"),
+        "plexus": CurveLook("#f66015", "o"),
+        "scalegnn": CurveLook("#ce251a", "X"),
+        "rdm": CurveLook("#ffb067", "D"),
+        "compose": CurveLook("#8c2f0a", "P"),
     },
     # green: partitions with halos or copies
     "green": {
-        "bns-gcn": StrategyLook("#47a868", "*"),
-        "pipegcn": StrategyLook("#126736", "p"),
-        "neutronstar": StrategyLook("#8ac975", "^"),
-        "g3": StrategyLook("#008951", "<"),
-        "adaqp": StrategyLook("#0d4a20", "v"),
-        "distgnn": StrategyLook("#abe198", ">"),
+        "bns-gcn": CurveLook("#47a868", "*"),
+        "pipegcn": CurveLook("#126736", "p"),
+        "neutronstar": CurveLook("#8ac975", "^"),
+        "g3": CurveLook("#008951", "<"),
+        "adaqp": CurveLook("#0d4a20", "v"),
+        "distgnn": CurveLook("#abe198", ">"),
     },
     # violet: samplers with the whole graph on every rank
     "violet": {
-        "graphsage": StrategyLook("#9450b1", "*"),
-        "graphsaint-node": StrategyLook("#b782cc", ">"),
-        "pyg": StrategyLook("#d2b0de", "P"),
-        "cluster-gcn": StrategyLook("#673389", "h"),
+        "graphsage": CurveLook("#9450b1", "*"),
+        "graphsaint-node": CurveLook("#b782cc", ">"),
+        "pyg": CurveLook("#d2b0de", "P"),
+        "cluster-gcn": CurveLook("#673389", "h"),
     },
-    # brown and yellow: samplers with the graph or the features in parts
+    # brown and yellow: samplers with a partitioned graph or partitioned features
     "brown": {
-        "distdgl": StrategyLook("#966617", "^"),
-        "salient": StrategyLook("#bd8e22", "v"),
-        "massivegnn": StrategyLook("#774b15", "*"),
-        "quiver": StrategyLook("#e1b72c", "<"),
+        "distdgl": CurveLook("#966617", "^"),
+        "salient": CurveLook("#bd8e22", "v"),
+        "massivegnn": CurveLook("#774b15", "*"),
+        "quiver": CurveLook("#e1b72c", "<"),
     },
     # pink: sampling in bulk
     "pink": {
-        "bulk-sage": StrategyLook("#eb3e86", ">"),
-        "bulk-ladies": StrategyLook("#fc8fb2", "o"),
+        "bulk-sage": CurveLook("#eb3e86", ">"),
+        "bulk-ladies": CurveLook("#fc8fb2", "o"),
     },
 }
 """The looks of all built-in strategies, by family."""
 
-KNOWN = {name: look for family in FAMILIES.values() for name, look in family.items()}
+BUILT_IN = {name: look for family in FAMILIES.values() for name, look in family.items()}
 
 GRAPH_MARKERS: tuple[Marker, ...] = ("o", "s", "D", "^", "v", "<", ">", "h", "p")
-"""The markers of graphs, one more than there are colours: the same pair returns after 72 graphs."""
+"""The markers of graphs: one more than there are colours, so that pairs repeat only after 72 graphs."""
 FREE_COLOURS = ("#00585e", "#008c92", "#53b9bd", "#98236b", "#5f7a00")
-"""Teal, purple and olive: no built-in strategy has them."""
+"""Teal, purple and olive, which no built-in strategy has."""
 FREE_MARKERS: tuple[Marker, ...] = ("d", "8", "H", (4, 1, 0), (3, 1, 0))  # the last two are stars
 
 
-def place_of(strategy: str) -> tuple[int, str]:
-    """The place of a strategy among others: known strategies in the order above, then all others by name."""
-    return (list(KNOWN).index(strategy) if strategy in KNOWN else len(KNOWN)), strategy
+def strategy_sort_key(strategy: str) -> tuple[int, str]:
+    """Return a sort key: built-in strategies in the order above, then all others by name."""
+    return (list(BUILT_IN).index(strategy) if strategy in BUILT_IN else len(BUILT_IN)), strategy
 
 
-def look_of(strategy: str, others: Iterable[str] = ()) -> StrategyLook:
-    """The look of a strategy: the same in every figure, on every machine.
+def look_of(strategy: str, others: Iterable[str] = ()) -> CurveLook:
+    """Return the look of a strategy, which is the same in every figure and on every machine.
 
-    `others` are strategies of the same tables. If the hash of a name gives a strategy that is not built in the look of
-    another such strategy, the later one by name has the next free look.
+    `others` are the strategies of the same tables. If the names of two plugins hash to the same look, the later one by
+    name takes the next free look.
     """
-    if strategy in KNOWN:
-        return KNOWN[strategy]
-    foreign = sorted({name for name in (*others, strategy) if name not in KNOWN})
+    if strategy in BUILT_IN:
+        return BUILT_IN[strategy]
+    plugins = sorted({name for name in (*others, strategy) if name not in BUILT_IN})
     pool = len(FREE_COLOURS) * len(FREE_MARKERS)
     taken: dict[str, int] = {}
-    for name in foreign:
+    for name in plugins:
         number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % pool
         if len(taken) < pool:
             number = next(n % pool for n in range(number, number + pool) if n % pool not in taken.values())
         taken[name] = number
     colour, marker = taken[strategy] % len(FREE_COLOURS), taken[strategy] // len(FREE_COLOURS)
-    return StrategyLook(FREE_COLOURS[colour], FREE_MARKERS[marker])
+    return CurveLook(FREE_COLOURS[colour], FREE_MARKERS[marker])
 
 
-SIGNS: dict[str, Any] = {"oom": "x", "timeout": "+", "diverged": (3, 2, 0), "refused": "_"}
-"""The sign over the marker of a run that did not finish; any other status has a star of five lines."""
+FAILURE_MARKERS: dict[str, Any] = {"oom": "x", "timeout": "+", "diverged": (3, 2, 0), "refused": "_"}
+"""The mark over the marker of a run that did not finish. Statuses without an entry have a star of five lines."""
 
 
-def sign_of(status: str) -> Any:
-    """The sign of a status in figures."""
-    return SIGNS.get(status, (5, 2, 0))
+def failure_marker(status: str) -> Any:
+    """Return the mark of a run that ended with this status."""
+    return FAILURE_MARKERS.get(status, (5, 2, 0))
 
 
-def look_of_number(number: int) -> StrategyLook:
-    """The look of what is no strategy, by its number: a graph, or the dimensions of a grid. Neighbours stay apart."""
-    return StrategyLook(COLOURS[number % len(COLOURS)], GRAPH_MARKERS[number % len(GRAPH_MARKERS)])
+def numbered_look(number: int) -> CurveLook:
+    """Return the look with this number, for graphs, variants or grid dimensions. Consecutive numbers look different."""
+    return CurveLook(COLOURS[number % len(COLOURS)], GRAPH_MARKERS[number % len(GRAPH_MARKERS)])
 
 
 class Fill(NamedTuple):
-    """The look of a group of phases. Local work is blue, sampling green, communication of warm hues, the rest grey."""
+    """The colour and hatch of a bar segment. Local work is blue, sampling green, communication warm, the rest grey."""
 
     colour: str
     hatch: str
@@ -158,7 +158,7 @@ GROUPS = {
     "exchange": Fill("#f4c430", ""),
     "glue, other": Fill("#8b939d", ""),
 }
-"""The groups of a breakdown, in the order of stacking."""
+"""The groups of operations in a breakdown, in stacking order."""
 
 STEPS = {
     "distributions": Fill(NAVY, ""),
@@ -168,20 +168,20 @@ STEPS = {
     "sampling, sent": Fill("#e8710a", ""),
     "extraction, sent": Fill("#f4c430", ""),
 }
-"""The steps of sampling, in the order of stacking."""
+"""The steps of sampling, in stacking order."""
 
 
-def on_dark(colour: str) -> str:
-    """The colour of the same hue for a dark page: dark colours are lifted, light ones are kept."""
+def lighten_for_dark(colour: str) -> str:
+    """Return a colour of the same hue for a dark page: dark colours become lighter, light ones stay."""
     red, green, blue = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
     hue, light, saturation = rgb_to_hls(red, green, blue)
     raised = hls_to_rgb(hue, max(light, 0.42 + 0.35 * light), saturation)
     return "#" + "".join(f"{round(255 * part):02x}" for part in raised)
 
 
-def coloured() -> dict[str, str]:
-    """Every colour of a strategy or of a group, with its name for a style sheet."""
-    looks = {f"strategy-{name.replace('.', '-')}": look.colour for name, look in KNOWN.items()}
+def named_colours() -> dict[str, str]:
+    """Return the colours of all strategies and groups by their names in the style sheet."""
+    looks = {f"strategy-{name.replace('.', '-')}": look.colour for name, look in BUILT_IN.items()}
     free = {f"free-{number}": colour for number, colour in enumerate(FREE_COLOURS)}
     fills = {fill.colour for fill in (*GROUPS.values(), *STEPS.values())}
     groups = {f"group-{number}": colour for number, colour in enumerate(sorted(fills))}

@@ -1,6 +1,6 @@
-"""Predicted epochs against measured or emulated ones, where the same runs have both (Plexus's figure 5).
+"""Predicted epoch times over measured or emulated ones, for runs that have both (Plexus's figure 5).
 
-A marker is a strategy. Where a panel has a single strategy, it is the number of axes that the grid splits.
+Markers stand for strategies. If a panel has a single strategy, they stand for the number of axes that the grid splits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,59 +13,62 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from harness.figures.kind import FigureKind, Tables
-from harness.figures.page_layout import Cell, Section, compose
-from harness.figures.palette import MUTED, PAPER, StrategyLook, look_of_number
-from harness.figures.panels import VARIANT, Curve, Panel, counted, titles
+from harness.figures.kind import FigureKind, Tables, compose_panels
+from harness.figures.page_layout import Cell, Section
+from harness.figures.palette import MUTED, PAPER, CurveLook, numbered_look
+from harness.figures.panels import VARIANT, Curve, Panel
 from harness.figures.scaling import DOTTED
 from harness.figures.units import unit_for
+from harness.formatting import format_count
 
 DIMENSIONS = "dimensions"
 """The column with the number of axes along which a grid has several ranks."""
-SAME = [*VARIANT, "ranks", "grid", DIMENSIONS]
-"""The columns in which two runs of a strategy agree that a panel compares."""
-FEWEST = 3
-"""Points below which nothing can be said of an order."""
+JOIN_COLUMNS = [*VARIANT, "ranks", "grid", DIMENSIONS]
+"""The columns that identify a run of a strategy within a panel."""
+MIN_POINTS = 3
+"""The fewest points for which an order of runs means anything."""
 HEIGHT = 2.6  # inches
 FACTOR = 2.0
 
 
 class PredictedPoints(NamedTuple):
-    """Runs of one strategy that were predicted and took place, with the seconds of both."""
+    """Runs of one strategy that have a predicted and a measured or emulated epoch time, with both times."""
 
     label: str
-    look: StrategyLook
+    look: CurveLook
     source: str
     rows: pd.DataFrame
 
 
-def shown(panel: Panel, _: Tables) -> list[PredictedPoints]:
-    """The points of a panel, if these are enough."""
-    some = panel.curves
-    predicted = [curve for curve in some if curve.source == "predicted" and not curve.points.empty]
+def select_points(panel: Panel, _: Tables) -> list[PredictedPoints]:
+    """Select the points of a panel; none if there are too few."""
+    curves = panel.curves
+    predicted = [curve for curve in curves if curve.source == "predicted" and not curve.points.empty]
     pairs = [
         PredictedPoints(curve.label, curve.look, curve.source, rows)
-        for curve in some
+        for curve in curves
         if curve.source in ("measured", "emulated") and not curve.points.empty
         if not (
-            rows := _paired(curve, [other for other in predicted if other.strategy == curve.strategy])
+            rows := _pair_with_predictions(
+                curve, [other for other in predicted if other.strategy == curve.strategy]
+            )
         ).empty
     ]
-    if sum(len(pair.rows) for pair in pairs) < FEWEST:
+    if sum(len(pair.rows) for pair in pairs) < MIN_POINTS:
         return []
-    alone = len({curve.strategy for curve in some}) == 1
-    return [part for pair in pairs for part in _by_dimension(pair)] if alone else pairs
+    single_strategy = len({curve.strategy for curve in curves}) == 1
+    return [part for pair in pairs for part in _split_by_dimension(pair)] if single_strategy else pairs
 
 
-def _by_dimension(pair: PredictedPoints) -> list[PredictedPoints]:
-    """The points apart by the number of split axes, if these differ."""
+def _split_by_dimension(pair: PredictedPoints) -> list[PredictedPoints]:
+    """Split points by the number of axes that the grid splits, if it varies."""
     counts = sorted(set(map(int, pair.rows[DIMENSIONS])))
     if len(counts) == 1:
         return [pair]
     return [
         PredictedPoints(
             f"{pair.label}, {count}D grids",
-            look_of_number(count - 1),
+            numbered_look(count - 1),
             pair.source,
             pair.rows[pair.rows[DIMENSIONS] == count],
         )
@@ -73,30 +76,31 @@ def _by_dimension(pair: PredictedPoints) -> list[PredictedPoints]:
     ]
 
 
-def _paired(curve: Curve, predicted: Sequence[Curve]) -> pd.DataFrame:
-    """The grids of a curve that were predicted too: `seconds`, and `predicted`."""
+def _pair_with_predictions(curve: Curve, predicted: Sequence[Curve]) -> pd.DataFrame:
+    """Join the runs of a curve with their predictions, as columns `seconds` and `predicted`."""
     if not predicted:
         return pd.DataFrame()
-    known = pd.concat([_by_grid(other, "predicted") for other in predicted])
-    return _by_grid(curve, "seconds").merge(known, on=SAME)
+    predictions = pd.concat([_median_by_grid(other, "predicted") for other in predicted])
+    return _median_by_grid(curve, "seconds").merge(predictions, on=JOIN_COLUMNS)
 
 
-def _by_grid(curve: Curve, name: str) -> pd.DataFrame:
+def _median_by_grid(curve: Curve, name: str) -> pd.DataFrame:
+    """Return the median epoch time of each grid over launches, in a column of this name."""
     split = (curve.points.filter(regex=r"^grid\.") > 1).sum(axis=1)
     points = curve.points.assign(**{DIMENSIONS: split})
-    medians = points.groupby(SAME, dropna=False)["epoch_seconds_median"].median()
+    medians = points.groupby(JOIN_COLUMNS, dropna=False)["epoch_seconds_median"].median()
     return medians.rename(name).reset_index()
 
 
-def verdict(pairs: Sequence[PredictedPoints]) -> tuple[float, float]:
-    """The rank correlation of all points of a panel, and the median of their relative errors."""
+def assess_predictions(pairs: Sequence[PredictedPoints]) -> tuple[float, float]:
+    """Return the rank correlation of all points of a panel and the median of their relative errors."""
     rows = pd.concat([pair.rows for pair in pairs])
     errors = (rows.predicted / rows.seconds - 1).abs()
     return float(rows.seconds.corr(rows.predicted, method="spearman")), float(errors.median())
 
 
-def draw(axes: Axes, pairs: Sequence[PredictedPoints]) -> None:
-    """Draws one panel."""
+def draw_points(axes: Axes, pairs: Sequence[PredictedPoints]) -> None:
+    """Draw the points of one panel, the line of equality, and lines at a factor of two."""
     rows = pd.concat([pair.rows for pair in pairs])
     values = rows[["seconds", "predicted"]]
     unit = unit_for(float(values.max().max()))
@@ -109,35 +113,35 @@ def draw(axes: Axes, pairs: Sequence[PredictedPoints]) -> None:
         )
     for pair in pairs:
         x, y = (pair.rows[name] * unit.per_second for name in ("seconds", "predicted"))
-        axes.add_line(_sample(pair, x.tolist(), y.tolist()))
-    ticks = _ticks(low, high)
+        axes.add_line(_make_markers(pair, x.tolist(), y.tolist()))
+    ticks = _choose_ticks(low, high)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_minor_locator(NullLocator())
-    order, error = verdict(pairs)
+    order, error = assess_predictions(pairs)
     axes.text(
         0.97,
         0.04,
-        f"{counted(len(rows), 'run')}\nrank correlation {order:.2f}\nmedian error {100 * error:.0f} %",
+        f"{format_count(len(rows), 'run')}\nrank correlation {order:.2f}\nmedian error {100 * error:.0f} %",
         transform=axes.transAxes,
         ha="right",
         va="bottom",
         linespacing=1.2,
     )
-    axes.set_xlabel(f"{' or '.join(dict.fromkeys(pair.source for pair in pairs))} epoch ({unit.name})")
-    axes.set_ylabel(f"predicted epoch ({unit.name})")
+    axes.set_xlabel(f"{' or '.join(dict.fromkeys(pair.source for pair in pairs))} epoch time ({unit.name})")
+    axes.set_ylabel(f"predicted epoch time ({unit.name})")
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Numbers of one digit on a logarithmic axis: 1, 2 and 5 of each decade, or fewer where there are many."""
+def _choose_ticks(low: float, high: float) -> list[float]:
+    """Choose ticks for a logarithmic axis: 1, 2 and 5 times each power of ten, or fewer if these are many."""
     every = [digit * 10.0**power for power in range(-6, 10) for digit in (1, 2, 5)]
     inside = [tick for tick in every if low <= tick <= high]
     return inside if len(inside) <= 6 else inside[:: 1 + len(inside) // 6]
 
 
-def _sample(pair: PredictedPoints, x: Sequence[float], y: Sequence[float]) -> Line2D:
-    """The markers of a strategy, for the axes or for the legend."""
-    full = pair.source == "measured"
+def _make_markers(pair: PredictedPoints, x: Sequence[float], y: Sequence[float]) -> Line2D:
+    """Make the markers of a strategy, for axes or for a legend."""
+    filled = pair.source == "measured"
     return Line2D(
         x,
         y,
@@ -145,24 +149,24 @@ def _sample(pair: PredictedPoints, x: Sequence[float], y: Sequence[float]) -> Li
         color=pair.look.colour,
         marker=pair.look.marker,
         markersize=4.5,
-        markerfacecolor=pair.look.colour if full else PAPER,
+        markerfacecolor=pair.look.colour if filled else PAPER,
         label=pair.label,
     )
 
 
-def page(some: Sequence[Panel], contents: Sequence[list[PredictedPoints]]) -> Figure:
-    """The figure: axes for each panel."""
-    each, note = titles(some)
-    sections = [
-        Section([Cell("", partial(draw, pairs=pairs), HEIGHT)], 1, title)
-        for title, pairs in zip(each, contents, strict=True)
-    ]
-    entries = {pair.label: _sample(pair, [], []) for pairs in contents for pair in pairs}
-    return compose(sections, list(entries.values()), note)
+def make_section(title: str, pairs: Sequence[PredictedPoints]) -> Section:
+    """Make the axes of one panel."""
+    return Section([Cell("", partial(draw_points, pairs=pairs), HEIGHT)], 1, title)
 
 
-def data(pairs: Sequence[PredictedPoints]) -> Iterator[dict[str, Any]]:
-    """A row for each point."""
+def draw_figure(panels: Sequence[Panel], contents: Sequence[list[PredictedPoints]]) -> Figure:
+    """Draw the points of all panels."""
+    handles = {pair.label: _make_markers(pair, [], []) for pairs in contents for pair in pairs}
+    return compose_panels(panels, contents, make_section, list(handles.values()))
+
+
+def tabulate(pairs: Sequence[PredictedPoints]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each point."""
     for pair in pairs:
         for row in pair.rows.sort_values(["ranks", "seconds"]).to_dict("records"):
             yield {
@@ -176,11 +180,17 @@ def data(pairs: Sequence[PredictedPoints]) -> Iterator[dict[str, Any]]:
 
 
 CAPTION = """\
-Predicted seconds of an epoch over measured ones, a marker for each strategy and grid: the median over launches.
-Where a single strategy ran, colours tell grids that split one axis (1D) from those that split two or three. Hollow
-markers: emulated, which is measured kernels on the links of the machine's card. On the line both are equal; between
-the dotted lines they differ by less than a factor of two. Each panel says how well the order of the grids is
-predicted (the rank correlation of Spearman) and the median of the relative errors."""
+Predicted epoch time over measured epoch time. A marker is a strategy and grid, the median over launches. If there is
+a single strategy, colours distinguish grids that split one axis (1D), two (2D) or three (3D). Hollow markers are
+emulated: measured kernels with the links of the machine's card. Both times are equal on the solid line, and within a
+factor of two between the dotted lines. Each panel gives Spearman's rank correlation, which shows how well the order
+of the grids is predicted, and the median of the relative errors."""
 KIND = FigureKind(
-    "prediction", "Predicted against measured epochs", shown, page, data, caption=CAPTION, place=120
+    "prediction",
+    "Predicted and measured epoch times",
+    select_points,
+    draw_figure,
+    tabulate,
+    caption=CAPTION,
+    place=120,
 )

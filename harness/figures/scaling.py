@@ -1,14 +1,14 @@
-"""Strong scaling: seconds an epoch over ranks, both logarithmic, every launch a point and every failure a cross.
+"""Strong scaling: epoch time over ranks, both axes logarithmic, with every launch a point and every failure a cross.
 
-Times are absolute, never speedups. A line joins the medians over launches, a band shows their range, dots beside each
-median are the launches, and a dotted line is ideal scaling from each curve's first measured point. Where measured
-ranks shared cores, the ground is dotted and curves have no ideal line, because their times say nothing of scaling.
-Measured lines are solid, predicted lines dashed, emulated lines dashed and dotted. Lines of other programs have hollow
-markers; published numbers are hollow markers alone. Runs that did not finish stand in a strip at the top, over their
-number of ranks.
+Times are absolute, never speedups. A line joins the medians over launches, a band shows their range, dots next to each
+median are the launches, and a dotted line is ideal scaling from the first measured point of the curve. A dotted
+background marks oversubscribed runs, whose times do not measure scaling; such curves have no ideal line. Measured
+lines are solid, predicted lines dashed, and emulated lines dash-dotted. Other programs have hollow markers with a line,
+published values hollow markers without one. Runs that did not finish are shown in a strip at the top, at their number
+of ranks.
 
-Curves that scale share axes, or have small axes each where so many would hide each other. Curves of one number of
-ranks are listed, because they would all stand at one place.
+Curves with several numbers of ranks share axes; if they are many, each strategy has small axes. Curves with a single
+number of ranks are listed instead, because they would lie on top of each other.
 """
 
 import math
@@ -28,18 +28,18 @@ from matplotlib.transforms import ScaledTranslation, Transform
 
 from harness.figures.kind import FigureKind
 from harness.figures.page_layout import (
+    BarGroup,
     Cell,
-    Group,
     Section,
-    across,
-    compose,
-    frame,
-    in_columns,
-    inches,
-    octaves_axis,
-    places,
-    ranks_and_grid,
-    tried_axis,
+    arrange_in_columns,
+    arrange_small_multiples,
+    compose_figure,
+    format_ranks_or_grid,
+    height_in_inches,
+    label_bar_groups,
+    position_bars,
+    set_octave_ticks,
+    set_tried_ticks,
 )
 from harness.figures.palette import (
     DASHED,
@@ -50,289 +50,315 @@ from harness.figures.palette import (
     INK,
     MUTED,
     PAPER,
+    CurveLook,
     Dash,
-    StrategyLook,
-    sign_of,
+    failure_marker,
 )
 from harness.figures.panels import (
     EPOCH,
     TARGET,
     Curve,
-    DrawnColumn,
     Panel,
-    data,
-    graph_panels,
-    in_order,
-    reaching,
-    shown,
-    titles,
+    PlottedQuantity,
+    select_epoch_curves,
+    select_target_curves,
+    sort_curves,
+    split_with_graph_curves,
+    tabulate_launches,
+    title_panels,
 )
-from harness.figures.units import three_digits, unit_of
+from harness.figures.units import unit_for_range
+from harness.formatting import format_three_digits
 
-MOST_TOGETHER = 6
-"""Strategies on common axes."""
-LONE = 3
-"""Curves of a single point on common axes; more are listed."""
-PLOT, SMALL, SLOT = 1.75, 0.95, 0.13  # inches: common axes, small axes, one curve's failures above the data
-BARE = 0.2  # inches: axes without any time, beneath the failures
-PLOT_WIDTH, SMALL_WIDTH = 2.6, 1.3  # about, in inches
-APART = 0.07  # inches between markers that would coincide
-NEAR = 0.3  # of the way to the next number of ranks: all markers of one number lie within
-THIN = ("*", "P", "d", (4, 1, 0), (3, 1, 0))  # markers that look smaller than they are
-IDEAL_BELOW = 4  # times below the fastest epoch that ideal lines are followed
+MAX_SHARED = 6
+"""The most strategies that share axes."""
+MAX_SINGLE_POINTS = 3
+"""The most curves of a single point that share axes with others. If there are more, all curves are listed."""
+PLOT_HEIGHT, SMALL_HEIGHT, EMPTY_HEIGHT = (
+    1.75,
+    0.95,
+    0.2,
+)  # inches: shared axes, small axes, axes without any time
+PLOT_WIDTH, SMALL_WIDTH = 2.6, 1.3  # inches, approximately
+FAILURE_HEIGHT = 0.13  # inches above the data for the failures of one curve
+MARKER_GAP = 0.07  # inches between markers that would coincide
+MAX_SHIFT = 0.3  # of the distance to the next number of ranks: all shifted markers lie within
+THIN = ("*", "P", "d", (4, 1, 0), (3, 1, 0))  # markers that look smaller than others
+IDEAL_RANGE = 4  # ideal lines may extend the y axis by this factor
 DOTTED: Dash = (0, (1, 1.6))
-CROWDED: dict[str, Any] = {"facecolor": FAINT, "hatch": "....", "edgecolor": GRID, "linewidth": 0}
-"""The ground of measured points whose ranks shared cores: their times say nothing of scaling."""
+OVERSUBSCRIBED: dict[str, Any] = {"facecolor": FAINT, "hatch": "....", "edgecolor": GRID, "linewidth": 0}
+"""The background of oversubscribed runs, whose times do not measure scaling."""
 
 
-class Ground(NamedTuple):
-    """What all axes of a panel share: the tried numbers, the values, and the slots for failures."""
+class SharedScale(NamedTuple):
+    """What all axes of a panel have in common: the tried numbers, the values, the rows of failures, and the size."""
 
     tried: list[int]
     values: list[float]
-    slots: int
+    failure_rows: int
     height: float
     width: float
-    crowded: float = 0.0
-    """Where on the horizontal axis measured ranks begin to share cores; 0: nowhere."""
+    oversubscribed_from: float = 0.0
+    """The x from which measured runs are oversubscribed; 0 if none are."""
 
     @property
-    def whole(self) -> float:
-        """The height of the axes, in inches."""
-        return self.height + SLOT * self.slots
+    def total_height(self) -> float:
+        """The height of the axes in inches, including the rows of failures."""
+        return self.height + FAILURE_HEIGHT * self.failure_rows
 
 
-def times(lines: Iterable[Curve], column: str = EPOCH) -> DrawnColumn:
-    """Times of some curves over ranks, of an epoch or to the target accuracy, in the unit that suits them."""
-    unit = unit_of([float(value) for curve in lines for value in curve.points[column].dropna()])
-    label = f"{'epoch time' if column == EPOCH else 'to the target'} ({unit.name})"
-    return DrawnColumn(column, "min", "ranks", "ranks", label, unit.per_second, -1 if column == EPOCH else 0)
+def plot_times(lines: Iterable[Curve], column: str = EPOCH) -> PlottedQuantity:
+    """Return how to plot epoch times or times to the target accuracy over ranks, in a unit that suits the values."""
+    unit = unit_for_range([float(value) for curve in lines for value in curve.points[column].dropna()])
+    label = f"{'epoch time' if column == EPOCH else 'time to target'} ({unit.name})"
+    return PlottedQuantity(
+        column, "min", "ranks", "ranks", label, unit.per_second, -1 if column == EPOCH else 0
+    )
 
 
-def sections(title: str, lines: Sequence[Curve], measure: DrawnColumn) -> list[Section]:
-    """The cells of a panel: common axes or small multiples of the curves that scale, and a list of all others."""
-    lone = [curve for curve in lines if len(measure.places(curve)) == 1]
-    scaled = [curve for curve in lines if curve not in lone]
-    listed = list(lines) if len(lone) > LONE or not scaled else []
-    base = [curve for curve in lone if measure.places(curve) == {1}]
-    drawn = [curve for curve in lines if curve in scaled or (curve in base and len(base) <= LONE)]
+def make_sections(title: str, lines: Sequence[Curve], quantity: PlottedQuantity) -> list[Section]:
+    """Make the sections of a panel: curves with several points in shared or small axes, and a list of the others."""
+    single = [curve for curve in lines if len(quantity.x_positions(curve)) == 1]
+    scaled = [curve for curve in lines if curve not in single]
+    listed = list(lines) if len(single) > MAX_SINGLE_POINTS or not scaled else []
+    on_one_rank = [curve for curve in single if quantity.x_positions(curve) == {1}]
+    drawn = [
+        curve
+        for curve in lines
+        if curve in scaled or (curve in on_one_rank and len(on_one_rank) <= MAX_SINGLE_POINTS)
+    ]
     drawn = (drawn if scaled else []) if listed else list(lines)
     cells: list[Cell] = []
     parts: list[Section] = []
     if drawn:
-        facets = _facets(drawn)
-        alike = len({(curve.look, curve.source) for curve in drawn}) < len(drawn)
-        if alike or len(facets) > MOST_TOGETHER:
-            parts.append(Section(_multiples(facets, drawn, measure), across(len(facets)), title))
+        facets = _group_facets(drawn)
+        ambiguous = len({(curve.look, curve.source) for curve in drawn}) < len(drawn)
+        if ambiguous or len(facets) > MAX_SHARED:
+            parts.append(_make_small_multiples(title, facets, drawn, quantity))
         else:
-            timed = any(measure.marks(curve) for curve in drawn)
-            ground = _ground(drawn, [drawn], measure, PLOT if timed else BARE, PLOT_WIDTH)
-            cells.append(Cell("", partial(draw, own=drawn, measure=measure, ground=ground), ground.whole))
+            timed = any(quantity.scaled_points(curve) for curve in drawn)
+            height = PLOT_HEIGHT if timed else EMPTY_HEIGHT
+            scale = _make_scale(drawn, [drawn], quantity, height, PLOT_WIDTH)
+            draw = partial(draw_curves, own=drawn, quantity=quantity, scale=scale)
+            cells.append(Cell("", draw, scale.total_height))
     together = bool(cells)
     if listed:
-        groups = [group for curve in listed if (group := _listed(curve, measure)).bars]
+        groups = [group for curve in listed if (group := _list_curve(curve, quantity)).bars]
         values = [value for group in groups for row in group.bars for value in row.values]
-        write = partial(draw_list, measure=measure, values=values)
+        write = partial(draw_list, quantity=quantity, values=values)
         if together:
-            cells.append(Cell("", partial(write, groups=groups), inches(groups)))
+            cells.append(Cell("", partial(write, groups=groups), height_in_inches(groups)))
         else:
-            cells += in_columns("", groups, write).cells
+            cells += arrange_in_columns("", groups, write).cells
     if cells:
-        named = (
-            [cell._replace(title=_kind_of(cell, measure)) for cell in cells] if together and listed else cells
-        )
-        parts.append(Section(named, len(named), "" if parts else title, alike=not together))
+        if together and listed:
+            cells = [cell._replace(title=_title_cell(cell, quantity)) for cell in cells]
+        parts.append(Section(cells, len(cells), "" if parts else title, share_x=not together))
     return parts
 
 
-def _kind_of(cell: Cell, measure: DrawnColumn) -> str:
-    listed = getattr(cell.draw, "func", None) is draw_list
-    return f"all, at their largest number of {measure.across}" if listed else f"over {measure.across}"
+def _title_cell(cell: Cell, quantity: PlottedQuantity) -> str:
+    is_list = getattr(cell.draw, "func", None) is draw_list
+    return f"all, at their largest number of {quantity.x_label}" if is_list else f"over {quantity.x_label}"
 
 
-def _facets(lines: Sequence[Curve]) -> list[list[Curve]]:
-    """The curves of each strategy or graph, or of each variant if these are more than markers can tell apart."""
+def _group_facets(lines: Sequence[Curve]) -> list[list[Curve]]:
+    """Group curves by strategy or graph; by variant where there are more variants than ways to fill a marker."""
     variants = Counter(curve.subject for curve in lines if curve.source == lines[0].source)
-    by_name: dict[tuple[object, int], list[Curve]] = {}
+    groups: dict[tuple[object, int], list[Curve]] = {}
     for curve in lines:
         many = variants[curve.subject] > len(FILLS)
-        by_name.setdefault((curve.subject, curve.variant if many else 0), []).append(curve)
-    return list(by_name.values())
+        groups.setdefault((curve.subject, curve.variant if many else 0), []).append(curve)
+    return list(groups.values())
 
 
-def _ground(
+def _make_scale(
     lines: Sequence[Curve],
-    shown: Sequence[Sequence[Curve]],
-    measure: DrawnColumn,
+    facets: Sequence[Sequence[Curve]],
+    quantity: PlottedQuantity,
     height: float,
     width: float,
-) -> Ground:
-    values = [float(y) * measure.factor for curve in lines for y in _values(curve, measure)]
-    tried = sorted({x for curve in lines for x in measure.places(curve)})
-    slots = max(sum(bool(len(curve.failures)) for curve in some) for some in shown)
-    return Ground(
+) -> SharedScale:
+    """Return the scale on which all facets of a panel are drawn."""
+    values = [float(y) * quantity.factor for curve in lines for y in _values_in_seconds(curve, quantity)]
+    tried = sorted({x for curve in lines for x in quantity.x_positions(curve)})
+    failure_rows = max(sum(bool(len(curve.failures)) for curve in facet) for facet in facets)
+    return SharedScale(
         tried,
-        values + _ideal_ends(lines, measure, values),
-        slots if measure.over == "ranks" else 0,
+        values + _ideal_ends(lines, quantity, values),
+        failure_rows if quantity.x_column == "ranks" else 0,
         height,
         width,
-        _crowded_from(lines, tried) if measure.over == "ranks" else 0.0,
+        _find_oversubscription(lines, tried) if quantity.x_column == "ranks" else 0.0,
     )
 
 
-def _crowded_from(lines: Iterable[Curve], tried: Sequence[int]) -> float:
-    """Halfway before the fewest ranks that shared cores in a measured run; 0 without such a run."""
-    fewest = min((curve.crowded for curve in lines if curve.crowded), default=0)
+def _find_oversubscription(lines: Iterable[Curve], tried: Sequence[int]) -> float:
+    """Return an x just below the fewest oversubscribed ranks, halfway to the next smaller number; 0 if none are."""
+    fewest = min((curve.oversubscribed_from for curve in lines if curve.oversubscribed_from), default=0)
     return math.sqrt(fewest * max((ranks for ranks in tried if ranks < fewest), default=fewest / 2))
 
 
-def _scales(curve: Curve, measure: DrawnColumn) -> bool:
-    """Whether an ideal line is drawn: from a measured first point to others, with a core for each rank."""
-    return curve.source == "measured" and len(measure.line(curve)) > 1 and not curve.crowded
+def _has_ideal_line(curve: Curve, quantity: PlottedQuantity) -> bool:
+    """Return whether a curve has an ideal line: it is measured, has several points, and is not oversubscribed."""
+    return (
+        curve.source == "measured" and len(quantity.median_line(curve)) > 1 and not curve.oversubscribed_from
+    )
 
 
-def _values(curve: Curve, measure: DrawnColumn) -> list[float]:
-    if measure.over == "ranks" and curve.source == "measured":
-        return [float(value) for value in curve.points[measure.column].dropna()]
-    return [y / measure.factor for _, y in measure.marks(curve)]
+def _values_in_seconds(curve: Curve, quantity: PlottedQuantity) -> list[float]:
+    if quantity.x_column == "ranks" and curve.source == "measured":
+        return [float(value) for value in curve.points[quantity.column].dropna()]
+    return [y / quantity.factor for _, y in quantity.scaled_points(curve)]
 
 
-def _ideal_ends(lines: Sequence[Curve], measure: DrawnColumn, values: Sequence[float]) -> list[float]:
-    """The ends of ideal lines, within reason: the axis shows them even if no curve comes near."""
-    if not measure.ideal or not values:
+def _ideal_ends(lines: Sequence[Curve], quantity: PlottedQuantity, values: Sequence[float]) -> list[float]:
+    """Return the y at which ideal lines end, limited to a factor around the values, so that the axis includes them."""
+    if not quantity.ideal_exponent or not values:
         return []
     ends = []
     for curve in lines:
-        line = measure.line(curve)
-        if _scales(curve, measure):
-            ratio = float(line[measure.over].iloc[-1] / line[measure.over].iloc[0]) ** measure.ideal
-            ends.append(float(line.middle.iloc[0]) * measure.factor * ratio)
-    low, high = min(values) / IDEAL_BELOW, max(values) * IDEAL_BELOW
+        line = quantity.median_line(curve)
+        if _has_ideal_line(curve, quantity):
+            ratio = (
+                float(line[quantity.x_column].iloc[-1] / line[quantity.x_column].iloc[0])
+                ** quantity.ideal_exponent
+            )
+            ends.append(float(line.middle.iloc[0]) * quantity.factor * ratio)
+    low, high = min(values) / IDEAL_RANGE, max(values) * IDEAL_RANGE
     return [min(max(end, low), high) for end in ends]
 
 
-def _multiples(facets: Sequence[Sequence[Curve]], lines: Sequence[Curve], measure: DrawnColumn) -> list[Cell]:
-    """Small axes, one for each strategy, with the curves of all others in grey behind."""
-    ground = _ground(lines, facets, measure, SMALL, SMALL_WIDTH)
-    variants = len({curve.subject for curve in lines}) < len(facets)
-    columns = across(len(facets))
-    return [
-        Cell(
-            own[0].label if variants or len(own) == 1 else own[0].name,
-            partial(
-                draw,
-                own=own,
-                others=[curve for curve in lines if curve not in own],
-                measure=measure,
-                ground=ground,
-                first=number % columns == 0,
-                last=number + columns >= len(facets),
-            ),
-            ground.whole,
+def _make_small_multiples(
+    title: str, facets: Sequence[Sequence[Curve]], lines: Sequence[Curve], quantity: PlottedQuantity
+) -> Section:
+    """Make small axes for each facet, with all other curves in grey behind it."""
+    scale = _make_scale(lines, facets, quantity, SMALL_HEIGHT, SMALL_WIDTH)
+    by_variant = len({curve.subject for curve in lines}) < len(facets)
+    labels = [own[0].label if by_variant or len(own) == 1 else own[0].name for own in facets]
+    draws = [
+        partial(
+            draw_curves,
+            own=own,
+            others=[curve for curve in lines if curve not in own],
+            quantity=quantity,
+            scale=scale,
         )
-        for number, own in enumerate(facets)
+        for own in facets
     ]
+    return arrange_small_multiples(title, list(zip(labels, draws, strict=True)), scale.total_height)
 
 
-def draw(
+def draw_curves(
     axes: Axes,
     own: Sequence[Curve],
-    measure: DrawnColumn,
-    ground: Ground,
+    quantity: PlottedQuantity,
+    scale: SharedScale,
     others: Sequence[Curve] = (),
-    first: bool = True,
-    last: bool = True,
+    label_y: bool = True,
+    label_x: bool = True,
 ) -> None:
-    """Draws curves on common axes; `others` stand in grey behind. `first`, `last`: whether the axes have labels."""
-    strip = SLOT * ground.slots / ground.whole
-    tried_axis(axes, ground.tried, measure.across if last else "", ground.width)
-    upright = measure.upright if first and ground.values else ""
-    octaves_axis(axes, ground.values, upright, strip, ground.whole)
-    if not first:
+    """Draw curves on shared axes, with `others` in grey behind. `label_x` and `label_y` show the labels of an axis."""
+    strip = FAILURE_HEIGHT * scale.failure_rows / scale.total_height
+    set_tried_ticks(axes, scale.tried, quantity.x_label if label_x else "", scale.width)
+    y_label = quantity.y_label if label_y and scale.values else ""
+    set_octave_ticks(axes, scale.values, y_label, strip, scale.total_height)
+    if not label_y:
         axes.tick_params(axis="y", labelleft=False)
-    if not last:
+    if not label_x:
         axes.tick_params(axis="x", labelbottom=False)
-    if ground.crowded:
-        axes.axvspan(ground.crowded, axes.get_xlim()[1], **CROWDED, zorder=0.3)
-    _draw_others(axes, others, measure)
-    shifts = _shifts(axes, own, measure, ground)
+    if scale.oversubscribed_from:
+        axes.axvspan(scale.oversubscribed_from, axes.get_xlim()[1], **OVERSUBSCRIBED, zorder=0.3)
+    _draw_others(axes, others, quantity)
+    shifts = _compute_shifts(axes, own, quantity, scale)
     for curve, shift in zip(own, shifts, strict=True):
-        _draw_curve(axes, curve, measure, shift)
+        _draw_curve(axes, curve, quantity, shift)
     if strip:
         box = Rectangle((0, 1 - strip), 1, strip, transform=axes.transAxes, facecolor=FAINT, zorder=0.6)
         axes.add_patch(box)
         failing = [curve for curve in own if len(curve.failures)]
         for number, curve in enumerate(failing):
-            _draw_failures(axes, curve, 1 - SLOT * (number + 0.5) / ground.whole)
+            _draw_failures(axes, curve, 1 - FAILURE_HEIGHT * (number + 0.5) / scale.total_height)
 
 
-def _draw_others(axes: Axes, others: Sequence[Curve], measure: DrawnColumn) -> None:
-    """Draws curves in grey: all lines are one path, because small axes repeat them; points alone are dots."""
+def _draw_others(axes: Axes, others: Sequence[Curve], quantity: PlottedQuantity) -> None:
+    """Draw curves in grey, single points as dots. All lines are one path, since each of the small axes repeats them."""
     joined: list[tuple[float, float]] = []
-    alone: list[tuple[float, float]] = []
+    single: list[tuple[float, float]] = []
     for curve in others:
-        points = measure.marks(curve)
+        points = quantity.scaled_points(curve)
         if len(points) == 1 or curve.source == "published":
-            alone += points
+            single += points
         else:
             joined += [*points, (math.nan, math.nan)]
     if joined:
         axes.plot(*zip(*joined, strict=True), color=GRID, linewidth=0.8, zorder=1.2)
-    if alone:
+    if single:
         axes.plot(
-            *zip(*alone, strict=True), color=GRID, linestyle="none", marker="o", markersize=2, zorder=1.2
+            *zip(*single, strict=True), color=GRID, linestyle="none", marker="o", markersize=2, zorder=1.2
         )
 
 
-def _shifts(axes: Axes, own: Sequence[Curve], measure: DrawnColumn, ground: Ground) -> list[Transform]:
-    """How each curve is moved sideways: not at all, unless one of its markers would lie on that of another curve."""
+def _compute_shifts(
+    axes: Axes, own: Sequence[Curve], quantity: PlottedQuantity, scale: SharedScale
+) -> list[Transform]:
+    """Return a transform for each curve, which shifts it sideways if a marker would hide one of another curve."""
     low, high = (math.log2(limit) for limit in axes.get_ylim())
     marks = sorted(
-        (x, math.log2(y) / (high - low) * ground.whole, n)
+        (x, math.log2(y) / (high - low) * scale.total_height, n)
         for n, curve in enumerate(own)
-        for x, y in measure.marks(curve)
+        for x, y in quantity.scaled_points(curve)
     )
-    near = [(a, b) for (x, lower, a), (z, upper, b) in pairwise(marks) if x == z and upper - lower < APART]
+    near = [
+        (a, b) for (x, lower, a), (z, upper, b) in pairwise(marks) if x == z and upper - lower < MARKER_GAP
+    ]
     moved = sorted({n for pair in near for n in pair})
     left, right = (math.log2(limit) for limit in axes.get_xlim())
-    pitch = min((math.log2(b / a) for a, b in pairwise(ground.tried)), default=right - left)
-    step = min(APART, NEAR * pitch / (right - left) * ground.width / max(len(moved), 1))
+    pitch = min((math.log2(b / a) for a, b in pairwise(scale.tried)), default=right - left)
+    step = min(MARKER_GAP, MAX_SHIFT * pitch / (right - left) * scale.width / max(len(moved), 1))
     shifts = dict.fromkeys(range(len(own)), 0.0)
-    shifts |= {n: step * (place - (len(moved) - 1) / 2) for place, n in enumerate(moved)}
-    scale: Any = axes.figure.dpi_scale_trans
-    return [axes.transData + ScaledTranslation(shift, 0, scale) for shift in shifts.values()]
+    shifts |= {n: step * (number - (len(moved) - 1) / 2) for number, n in enumerate(moved)}
+    inches: Any = axes.figure.dpi_scale_trans
+    return [axes.transData + ScaledTranslation(shift, 0, inches) for shift in shifts.values()]
 
 
-def _draw_curve(axes: Axes, curve: Curve, measure: DrawnColumn, place: Transform) -> None:
-    line = measure.line(curve)
+def _draw_curve(axes: Axes, curve: Curve, quantity: PlottedQuantity, transform: Transform) -> None:
+    """Draw the line of a curve, the range and dots of its launches, and its ideal line."""
+    line = quantity.median_line(curve)
     if line.empty:
         return
-    x = line[measure.over].astype(int)
-    middle, low, high = (line[name] * measure.factor for name in ("middle", "low", "high"))
-    drawn = sample(curve, x.tolist(), middle.tolist())
-    drawn.set_transform(place)
+    x = line[quantity.x_column].astype(int)
+    middle, low, high = (line[name] * quantity.factor for name in ("middle", "low", "high"))
+    drawn = make_line(curve, x.tolist(), middle.tolist())
+    drawn.set_transform(transform)
     axes.add_line(drawn)
     if curve.source != "measured":
         return
     colour = curve.look.colour
-    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0, zorder=1.5, transform=place)
-    if measure.over == "ranks" and len(curve.points) > len(line):
-        beside = place + ScaledTranslation(4.2 / 72, 0, axes.figure.dpi_scale_trans)
-        points = curve.points.dropna(subset=[measure.column])
-        values = points[measure.column] * measure.factor
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0, zorder=1.5, transform=transform)
+    if quantity.x_column == "ranks" and len(curve.points) > len(line):
+        next_to_marker = transform + ScaledTranslation(4.2 / 72, 0, axes.figure.dpi_scale_trans)
+        points = curve.points.dropna(subset=[quantity.column])
+        values = points[quantity.column] * quantity.factor
         axes.scatter(
-            points.ranks.astype(int), values, s=1.8, color=colour, linewidth=0, transform=beside, zorder=3
+            points.ranks.astype(int),
+            values,
+            s=1.8,
+            color=colour,
+            linewidth=0,
+            transform=next_to_marker,
+            zorder=3,
         )
-    if measure.ideal and _scales(curve, measure):
+    if quantity.ideal_exponent and _has_ideal_line(curve, quantity):
         start, value, end = float(x.iloc[0]), float(middle.iloc[0]), float(x.iloc[-1])
-        edge = axes.get_ylim()[0 if measure.ideal < 0 else 1]
-        end = min(end, start * (edge / value) ** measure.ideal)
-        ideal = [value, value * (end / start) ** measure.ideal]
+        edge = axes.get_ylim()[0 if quantity.ideal_exponent < 0 else 1]
+        end = min(end, start * (edge / value) ** quantity.ideal_exponent)
+        ideal = [value, value * (end / start) ** quantity.ideal_exponent]
         axes.plot([start, end], ideal, color=colour, linestyle=DOTTED, linewidth=0.7, alpha=0.6, zorder=1.4)
 
 
-def sample(curve: Curve, x: Sequence[float], y: Sequence[float]) -> Line2D:
-    """The line of a curve, for the axes or for the legend."""
+def make_line(curve: Curve, x: Sequence[float], y: Sequence[float]) -> Line2D:
+    """Make the line of a curve, for axes or for a legend."""
     look, hollow = curve.look, curve.source in ("published", "external")
     styles: dict[str, Any] = {"predicted": DASHED, "emulated": DOT_DASH, "published": "none"}
     return Line2D(
@@ -348,30 +374,41 @@ def sample(curve: Curve, x: Sequence[float], y: Sequence[float]) -> Line2D:
         markeredgewidth=0.9 if hollow else 0.5,
         markersize=5.5 if look.marker in THIN else 4.5,
         label=curve.label,
-        zorder=2.5 if len(x) != 1 else 2.6,  # a lone point would vanish under a line
+        zorder=2.5 if len(x) != 1 else 2.6,  # a single point would vanish under a line
     )
 
 
 def _draw_failures(axes: Axes, curve: Curve, y: float) -> None:
-    """Draws a curve's marker, crossed out by the sign of the status, at each number of ranks that did not finish."""
-    place, look = axes.get_xaxis_transform(), curve.look
+    """Draw the marker of a curve, crossed out by the mark of the status, at each number of ranks that failed."""
+    transform, look = axes.get_xaxis_transform(), curve.look
     for ranks, status in zip(curve.failures.ranks, curve.failures.status, strict=True):
-        at: dict[str, Any] = {"xdata": [int(ranks)], "ydata": [y], "transform": place, "linestyle": "none"}
+        at: dict[str, Any] = {
+            "xdata": [int(ranks)],
+            "ydata": [y],
+            "transform": transform,
+            "linestyle": "none",
+        }
         axes.add_line(
             Line2D(
                 **at, marker=look.marker, markersize=4.5, markerfacecolor=PAPER, markeredgecolor=look.colour
             )
         )
         axes.add_line(
-            Line2D(**at, marker=sign_of(str(status)), markersize=5, markeredgecolor=INK, markeredgewidth=0.9)
+            Line2D(
+                **at,
+                marker=failure_marker(str(status)),
+                markersize=5,
+                markeredgecolor=INK,
+                markeredgewidth=0.9,
+            )
         )
 
 
-# Curves as a list: a row for each, on its largest number of ranks.
+# Curves as a list: a row for each, at its largest number of ranks.
 
 
-class Row(NamedTuple):
-    """One row of a list: the launches, or the status of a run that did not finish."""
+class ListRow(NamedTuple):
+    """One row of a list: the values of the launches, or the status of a run that did not finish."""
 
     label: str
     values: list[float]
@@ -379,136 +416,158 @@ class Row(NamedTuple):
     status: str = "ok"
 
 
-def _listed(curve: Curve, measure: DrawnColumn) -> Group[Row]:
-    """The row of the best grid at the largest x, and one for every failure at a larger x."""
+def _list_curve(curve: Curve, quantity: PlottedQuantity) -> BarGroup[ListRow]:
+    """Make a row for the best grid at the largest x, and one for each failure at a larger x."""
     rows = []
-    points = curve.points.dropna(subset=[measure.column])
-    line = measure.line(curve)
+    points = curve.points.dropna(subset=[quantity.column])
+    line = quantity.median_line(curve)
     if len(line):
         best = line.iloc[-1]
-        launches = points[(points[measure.over] == best[measure.over]) & (points.grid == best.grid)]
-        values = [float(value) * measure.factor for value in launches[measure.column]]
-        rows.append(Row(_size(launches.iloc[0], measure), values, curve))
-    if measure.over == "ranks":
+        launches = points[(points[quantity.x_column] == best[quantity.x_column]) & (points.grid == best.grid)]
+        values = [float(value) * quantity.factor for value in launches[quantity.column]]
+        rows.append(ListRow(_format_x(launches.iloc[0], quantity), values, curve))
+    if quantity.x_column == "ranks":
         for _, run in curve.failures.iterrows():
             if points.empty or run.ranks > points.ranks.max():
-                rows.append(Row(ranks_and_grid(run), [], curve, str(run.status)))
-    return Group(curve.label, rows)
+                rows.append(ListRow(format_ranks_or_grid(run), [], curve, str(run.status)))
+    return BarGroup(curve.label, rows)
 
 
-def _size(run: "pd.Series[Any]", measure: DrawnColumn) -> str:
-    return ranks_and_grid(run) if measure.over == "ranks" else f"{int(run[measure.over]):,}"
+def _format_x(run: "pd.Series[Any]", quantity: PlottedQuantity) -> str:
+    return format_ranks_or_grid(run) if quantity.x_column == "ranks" else f"{int(run[quantity.x_column]):,}"
 
 
 def draw_list(
-    axes: Axes, groups: Sequence[Group[Row]], measure: DrawnColumn, values: Sequence[float]
+    axes: Axes, groups: Sequence[BarGroup[ListRow]], quantity: PlottedQuantity, values: Sequence[float]
 ) -> None:
-    """Draws rows from the top down: the median as the curve's marker, the launches as dots, the value on the right.
+    """Draw rows from top to bottom: the median as the marker of the curve, launches as dots, the value on the right.
 
-    `values` are those of all rows of the panel, which may stand in several columns of one scale.
+    `values` has the values of all rows of the panel, which may be split over columns that share their x axis.
     """
     ticks = []
-    octaves_axis(axes, values, measure.upright, inches=1.4, upright=False)
-    beside: Any = axes.get_yaxis_transform()
-    for _, _, bars in places(groups):
+    set_octave_ticks(axes, values, quantity.y_label, inches=1.4, vertical=False)
+    transform: Any = axes.get_yaxis_transform()
+    for _, _, bars in position_bars(groups):
         for y, row in bars:
             ticks.append((y, row.label))
             if row.status != "ok":
-                axes.text(1.03, y, f"× {row.status}", transform=beside, va="center_baseline")
+                axes.text(1.03, y, f"× {row.status}", transform=transform, va="center_baseline")
                 continue
             middle = float(pd.Series(row.values).median())
             colour = row.curve.look.colour
             axes.plot([min(row.values), max(row.values)], [y, y], color=colour, linewidth=1)
             axes.scatter(row.values, [y] * len(row.values), s=3, color=colour, linewidth=0, zorder=3)
-            drawn = sample(row.curve, [middle], [y])
+            drawn = make_line(row.curve, [middle], [y])
             drawn.set_markersize(drawn.get_markersize() + 1)
             axes.add_line(drawn)
-            axes.text(1.03, y, three_digits(middle), transform=beside, va="center_baseline")
-    frame(axes, groups, ticks, head=measure.across)
+            axes.text(1.03, y, format_three_digits(middle), transform=transform, va="center_baseline")
+    label_bar_groups(axes, groups, ticks, heading=quantity.x_label)
     if not values:
         axes.set_xticks([])
 
 
-def handles(parts: Sequence[Section], measure: DrawnColumn) -> list[Artist]:
-    """The legend of some panels: every curve that shares axes with others once, then all other signs."""
-    shown: list[Curve] = []
-    alone: list[Curve] = []
+def make_handles(parts: Sequence[Section], quantity: PlottedQuantity) -> list[Artist]:
+    """Make the handles of a legend: each curve on shared axes once, then all other signs."""
+    shared: list[Curve] = []
+    in_small_axes: list[Curve] = []
     for cell in (cell for section in parts for cell in section.cells):
-        if getattr(cell.draw, "func", None) is draw:
-            words = cell.draw.keywords  # type: ignore[attr-defined]
-            (alone if words.get("others") and len(words["own"]) == 1 else shown).extend(words["own"])
+        if getattr(cell.draw, "func", None) is draw_curves:
+            arguments = cell.draw.keywords  # type: ignore[attr-defined]
+            own = arguments["own"]
+            (in_small_axes if arguments.get("others") and len(own) == 1 else shared).extend(own)
     entries: list[Artist] = []
-    alike: dict[tuple[StrategyLook, str], list[Curve]] = {}  # of one look in several panels: one entry
-    for curve in in_order(shown):
-        alike.setdefault((curve.look, curve.source), []).append(curve)
-    for some in alike.values():
-        entries.append(sample(some[0], [], []))
-        entries[-1].set_label("; ".join(dict.fromkeys(curve.label for curve in some)))
-    drawn = [*shown, *alone]
+    by_look: dict[
+        tuple[CurveLook, str], list[Curve]
+    ] = {}  # curves of one look in several panels have one entry
+    for curve in sort_curves(shared):
+        by_look.setdefault((curve.look, curve.source), []).append(curve)
+    for curves in by_look.values():
+        entries.append(make_line(curves[0], [], []))
+        entries[-1].set_label("; ".join(dict.fromkeys(curve.label for curve in curves)))
+    drawn = [*shared, *in_small_axes]
     measured = [curve for curve in drawn if curve.source == "measured"]
     sign: dict[str, Any] = {"xdata": [], "ydata": [], "color": MUTED, "linestyle": "none"}
-    if measure.over == "ranks" and any(len(curve.points) > len(measure.line(curve)) for curve in measured):
+    if quantity.x_column == "ranks" and any(
+        len(curve.points) > len(quantity.median_line(curve)) for curve in measured
+    ):
         entries.append(Line2D(**sign, marker=".", markersize=3, label="one launch"))
-    if measure.ideal and any(_scales(curve, measure) for curve in measured):
-        name = "ideal" if measure.ideal < 0 else "linear"
+    if quantity.ideal_exponent and any(_has_ideal_line(curve, quantity) for curve in measured):
+        name = "ideal" if quantity.ideal_exponent < 0 else "linear"
         entries.append(Line2D(**sign | {"linestyle": DOTTED}, linewidth=0.9, label=name))
-    if alone:
+    if in_small_axes:
         entries.append(
             Line2D(**sign | {"color": GRID, "linestyle": "-"}, marker="o", markersize=2, label="all others")
         )
-    return entries + (_warnings(drawn) if measure.over == "ranks" else [])
+    return entries + (_make_warning_handles(drawn) if quantity.x_column == "ranks" else [])
 
 
-def _ended(status: str) -> str:
-    """The words of a status in the legend; a strategy or a prediction refuses a run before it begins."""
-    return "refused: no time" if status == "refused" else f"did not finish: {status}"
+def _describe_status(status: str) -> str:
+    """Describe a status for the legend. Refused runs never started."""
+    return "refused" if status == "refused" else f"did not finish: {status}"
 
 
-def _warnings(drawn: Sequence[Curve]) -> list[Artist]:
-    """The legend of what is no time of a scaling run: ranks that shared cores, and runs that did not finish."""
-    crowded = [Patch(**CROWDED, label="ranks share cores: no scaling")]
+def _make_warning_handles(drawn: Sequence[Curve]) -> list[Artist]:
+    """Make the legend entries for oversubscribed and failed runs."""
+    background = [Patch(**OVERSUBSCRIBED, label="oversubscribed (ranks share cores)")]
     statuses = sorted({str(status) for curve in drawn for status in curve.failures.status})
     look: dict[str, Any] = {"color": INK, "linestyle": "none", "markersize": 4.5}
     return [
-        *(crowded if any(curve.crowded for curve in drawn) else []),
-        *(Line2D([], [], marker=sign_of(status), label=_ended(status), **look) for status in statuses),
+        *(background if any(curve.oversubscribed_from for curve in drawn) else []),
+        *(
+            Line2D([], [], marker=failure_marker(status), label=_describe_status(status), **look)
+            for status in statuses
+        ),
     ]
 
 
-def page(some: Sequence[Panel], shown: Sequence[list[Curve]], column: str = EPOCH) -> Figure:
-    """The figure: axes for each panel."""
-    each, note = titles(some)
-    measures = [times(lines, column) for lines in shown]
+def compose_curves(
+    panels: Sequence[Panel], contents: Sequence[Sequence[Curve]], quantities: Sequence[PlottedQuantity]
+) -> Figure:
+    """Compose a figure of the curves of all panels. `quantities` has what each panel plots."""
+    titles, note = title_panels(panels)
     parts = [
         part
-        for title, lines, measure in zip(each, shown, measures, strict=True)
-        for part in sections(title, lines, measure)
+        for title, lines, quantity in zip(titles, contents, quantities, strict=True)
+        for part in make_sections(title, lines, quantity)
     ]
-    return compose(parts, handles(parts, measures[0]), note)
+    with_ideal_lines = next((quantity for quantity in quantities if quantity.ideal_exponent), quantities[0])
+    return compose_figure(parts, make_handles(parts, with_ideal_lines), note)
+
+
+def draw_figure(panels: Sequence[Panel], contents: Sequence[list[Curve]], column: str = EPOCH) -> Figure:
+    """Draw the times of all panels."""
+    return compose_curves(panels, contents, [plot_times(lines, column) for lines in contents])
 
 
 CAPTION = """\
-Seconds an epoch over ranks, both axes logarithmic. A marker is the median over launches, the dots beside it are the
-launches, and the band is their range; markers that would coincide stand side by side. If several grids ran on one
-number of ranks, the line follows the fastest. Dotted line: ideal scaling from a curve's first point. Dotted ground:
-measured ranks shared cores, so the times say nothing of scaling. Solid lines: measured. Dashed lines: predicted;
-dashed and dotted: emulated. Hollow markers: other programs (with a line), published values (without). Crossed-out
-markers at the top: runs that did not finish. A strategy that is alone in its tables has a curve for each graph.
-Strategies of a single number of ranks are listed, with the ranks, or the sizes of the axes of their grid, on the
-left and the median in the unit of the axis on the right."""
+Epoch time over the number of ranks, both axes logarithmic. A marker is the median over launches, the dots next to it
+are the launches, and the band is their range; markers that would coincide are shifted sideways. If several grids ran
+on the same number of ranks, the line follows the fastest. Dotted line: ideal scaling from the first point of the
+curve. Dotted background: oversubscribed runs, whose ranks shared cores; do not read scaling from them. Solid lines:
+measured. Dashed: predicted. Dash-dotted: emulated. Hollow markers: other programs (with a line) and published values
+(without). Crossed-out markers at the top: runs that did not finish. If the tables have a single strategy, each graph
+has a curve. Strategies with a single number of ranks are listed: on the left the number of ranks or the sizes of the
+axes of their grid, on the right the median in the unit of the axis."""
 KIND = FigureKind(
-    "strong-scaling", "Strong scaling", shown, page, data, graph_panels, caption=CAPTION, place=10
+    "strong-scaling",
+    "Strong scaling",
+    select_epoch_curves,
+    draw_figure,
+    tabulate_launches,
+    split_with_graph_curves,
+    caption=CAPTION,
+    place=10,
 )
 TARGET_CAPTION = """\
-Training time to the target accuracy on test vertices over ranks, both axes logarithmic. Evaluations are not counted.
-A marker is the median over launches that reached the target; hollow markers are the times that papers print. Curves
-of a single number of ranks are listed, with the time on the right."""
+Training time to the target accuracy on test vertices over the number of ranks, both axes logarithmic. The time of
+evaluations is excluded. A marker is the median over launches that reached the target; hollow markers are times that
+papers print. Curves with a single number of ranks are listed, with the time on the right."""
 TARGET_KIND = FigureKind(
     "time-to-target",
     "Time to the target accuracy",
-    reaching,
-    partial(page, column=TARGET),
-    partial(data, column=TARGET),
+    select_target_curves,
+    partial(draw_figure, column=TARGET),
+    partial(tabulate_launches, column=TARGET),
     caption=TARGET_CAPTION,
     place=90,
 )

@@ -1,11 +1,10 @@
-"""How training goes: the accuracy on the test vertices over training time, and the loss over epochs.
+"""Convergence: the test accuracy over training time, and the training loss over epochs.
 
-By accuracy over time, epochs of different samplers can be compared. The time of evaluations is excluded, and a dotted
-line is the accuracy at which runs were to stop. By loss over epochs, strategies that compute the same numbers lie on
-one line.
+Accuracy over time makes samplers comparable whose epochs differ. The time of evaluations is excluded, and a dotted line
+marks the accuracy at which runs stop. The loss over epochs shows strategies that compute the same numbers as one line.
 
-Every run of a curve at its largest number of ranks is a line. Where many lines would hide each other, each strategy has
-small axes of its own, with the lines of all others in grey.
+Each run of a curve at its largest number of ranks is a line. If there are many strategies, each has small axes, with
+the lines of all others in grey.
 """
 
 import math
@@ -19,46 +18,48 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from harness.figures.kind import FigureKind, Tables
-from harness.figures.page_layout import Cell, Section, across, compose
-from harness.figures.palette import GRID, MUTED, PAPER, StrategyLook
-from harness.figures.panels import Panel, counted, largest, titles
-from harness.figures.scaling import DOTTED, PLOT, SMALL
+from harness.figures.kind import FigureKind, Tables, compose_panels
+from harness.figures.page_layout import Cell, Section, arrange_small_multiples
+from harness.figures.palette import GRID, MUTED, PAPER, CurveLook
+from harness.figures.panels import Panel, select_largest_ranks
+from harness.figures.scaling import DOTTED, PLOT_HEIGHT, SMALL_HEIGHT
 from harness.figures.units import unit_for
+from harness.formatting import format_count
 from harness.results.epoch_parts import Frames
 
-MOST_TOGETHER = 4
-"""Strategies on common axes: these lines cross more than lines of time."""
-CROWDED = 12
-"""Points of a line beyond which it has fewer markers."""
-FEWEST_LOSSES = 3
-"""Epochs below which a loss shows no course."""
+MAX_SHARED = 4
+"""The most strategies that share axes. These lines cross more often than those of the scaling figure."""
+MAX_MARKERS = 12
+"""The approximate number of markers on a line with many points."""
+MIN_LOSSES = 3
+"""The fewest epochs for which a loss curve is drawn."""
 
 
 class TrainingLine(NamedTuple):
-    """One run: a quantity by time or by epoch."""
+    """The line of one run: a quantity over time or epochs."""
 
     label: str
-    look: StrategyLook
+    look: CurveLook
     x: list[float]
     y: list[float]
     strategy: str = ""
 
 
 class TrainingAxes(NamedTuple):
-    """What lines show: the columns of their numbers, and the axes for the lines of a panel."""
+    """What the lines of a panel show: the names of x and y in the CSV file, and how to label and scale the axes."""
 
     columns: tuple[str, str]
-    over: Callable[[float], tuple[str, float]]
-    """The label of the horizontal axis and the length of its unit, by the largest number on it."""
-    label: str
-    short: str
-    dress: Callable[[Axes, float, float, bool], None]
-    """Sets the limits and ticks of the vertical axis, by the ends of what it shows; axes may be small."""
+    choose_x_unit: Callable[[float], tuple[str, float]]
+    """Returns the label of the x axis and the size of its unit, given the largest x."""
+    y_label: str
+    short_y_label: str
+    """The label of the y axis of small axes."""
+    set_y_range: Callable[[Axes, float, float, bool], None]
+    """Sets the limits and ticks of the y axis, given the smallest and largest y and whether the axes are small."""
 
 
 class TrainingPanel(NamedTuple):
-    """The lines of one panel, and the values at which its runs were to stop."""
+    """The lines of one panel, and the accuracies at which its runs stop."""
 
     quantity: TrainingAxes
     lines: list[TrainingLine]
@@ -66,126 +67,134 @@ class TrainingPanel(NamedTuple):
 
     @property
     def strategies(self) -> list[str]:
-        """The names of the curves, in order."""
+        """The labels of the curves, in order."""
         return list(dict.fromkeys(line.strategy for line in self.lines))
 
 
-def accuracies(panel: Panel, tables: Tables) -> TrainingPanel | None:
-    """A line for every run of a measured curve that was evaluated on test vertices; None without any."""
+def select_accuracies(panel: Panel, tables: Tables) -> TrainingPanel | None:
+    """Make a line for each run of a measured curve that was evaluated on test vertices; None if there is none."""
     targets = panel.runs["training.target"].dropna()
-    reached = [rows for rows in _lines(panel, tables.accuracy, _tested) if rows.x]
-    return TrainingPanel(ACCURACY, reached, sorted(set(targets[targets > 0]))) if reached else None
+    lines = [line for line in _make_lines(panel, tables.accuracy, _select_test_accuracies) if line.x]
+    return TrainingPanel(ACCURACY, lines, sorted(set(targets[targets > 0]))) if lines else None
 
 
-def losses(panel: Panel, tables: Tables) -> TrainingPanel | None:
-    """A line for every run of a measured curve that has the losses of some epochs; None without any."""
-    known = [rows for rows in _lines(panel, tables.epochs, _known_losses) if len(rows.x) >= FEWEST_LOSSES]
-    return TrainingPanel(LOSS, known, []) if known else None
+def select_losses(panel: Panel, tables: Tables) -> TrainingPanel | None:
+    """Make a line for each run of a measured curve that has the losses of several epochs; None if there is none."""
+    lines = [line for line in _make_lines(panel, tables.epochs, _select_losses) if len(line.x) >= MIN_LOSSES]
+    return TrainingPanel(LOSS, lines, []) if lines else None
 
 
-def _lines(
-    panel: Panel, frames: Frames, numbers: Callable[[pd.DataFrame], pd.DataFrame]
+def _make_lines(
+    panel: Panel, frames: Frames, select_points: Callable[[pd.DataFrame], pd.DataFrame]
 ) -> Iterator[TrainingLine]:
-    for curve, points in largest(panel):
+    """Yield the line of each run of a measured curve at its largest number of ranks."""
+    for curve, points in select_largest_ranks(panel):
         for run in points.run_id:
             if (frame := frames.get(run)) is not None:
-                rows = numbers(frame)
-                label = f"{curve.label}, {counted(int(points.ranks.iloc[0]), 'rank')}"
+                rows = select_points(frame)
+                label = f"{curve.label}, {format_count(int(points.ranks.iloc[0]), 'rank')}"
                 yield TrainingLine(label, curve.look, rows.x.tolist(), rows.y.tolist(), curve.label)
 
 
-def _tested(accuracy: pd.DataFrame) -> pd.DataFrame:
-    """The evaluations on test vertices."""
+def _select_test_accuracies(accuracy: pd.DataFrame) -> pd.DataFrame:
+    """Return training time and accuracy of each evaluation on test vertices, as x and y."""
     rows = accuracy[accuracy.split == "test"].dropna(subset=["accuracy"]).sort_values("epoch")
     return rows.rename(columns={"train_seconds": "x", "accuracy": "y"})
 
 
-def _known_losses(epochs: pd.DataFrame) -> pd.DataFrame:
-    """The losses of epochs, warm-up included; all ranks have the same."""
+def _select_losses(epochs: pd.DataFrame) -> pd.DataFrame:
+    """Return number and loss of each epoch as x and y, warm-up included. All ranks have the same loss."""
     rows = epochs.dropna(subset=["loss"]).drop_duplicates("epoch").sort_values("epoch")
     return pd.DataFrame({"x": range(1, len(rows) + 1), "y": rows.loss})
 
 
-def _dress_accuracy(axes: Axes, low: float, high: float, small: bool) -> None:
-    _fit(axes, max(low, 0.0), min(high, 1.0), 100.0, small)
+def _set_accuracy_range(axes: Axes, low: float, high: float, small: bool) -> None:
+    _set_range(axes, max(low, 0.0), min(high, 1.0), 100.0, small)
 
 
-def _dress_loss(axes: Axes, low: float, high: float, small: bool) -> None:
-    _fit(axes, low, high, 1.0, small)
+def _set_loss_range(axes: Axes, low: float, high: float, small: bool) -> None:
+    _set_range(axes, low, high, 1.0, small)
 
 
-def _fit(axes: Axes, low: float, high: float, factor: float, small: bool) -> None:
-    """Limits around the values, so that lines which are close to each other stay apart; labels are times `factor`."""
+def _set_range(axes: Axes, low: float, high: float, factor: float, small: bool) -> None:
+    """Set the limits of the y axis close to the values, so that close lines can be distinguished.
+
+    Tick labels are multiplied by `factor`.
+    """
     room = (high - low) or abs(high) or 1.0
     axes.set_ylim(low - 0.06 * room, high + 0.06 * room)
     axes.yaxis.set_major_locator(MaxNLocator(2 if small else 5, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{factor * value:,.6g}"))
 
 
-def _over_time(longest: float) -> tuple[str, float]:
+def _choose_time_unit(longest: float) -> tuple[str, float]:
+    """Return the label of a time axis and the size of its unit."""
     unit = unit_for(longest)
     return f"training time ({unit.name})", 1 / unit.per_second
 
 
 ACCURACY = TrainingAxes(
     ("train_seconds", "accuracy_test"),
-    _over_time,
-    "accuracy on test vertices (%)",
+    _choose_time_unit,
+    "test accuracy (%)",
     "test (%)",
-    _dress_accuracy,
+    _set_accuracy_range,
 )
-LOSS = TrainingAxes(("epoch", "loss"), lambda _: ("epoch", 1.0), "training loss", "loss", _dress_loss)
+LOSS = TrainingAxes(("epoch", "loss"), lambda _: ("epoch", 1.0), "training loss", "loss", _set_loss_range)
 
 
-def draw(axes: Axes, shown: TrainingPanel, own: str = "", first: bool = True, last: bool = True) -> None:
-    """Draws one panel; with `own`, the lines of that curve over those of all others in grey."""
+def draw_lines(
+    axes: Axes, shown: TrainingPanel, own: str = "", label_y: bool = True, label_x: bool = True
+) -> None:
+    """Draw one panel. With `own`, draw small axes: the lines of that curve, and all others in grey behind."""
     quantity, longest = shown.quantity, max(max(line.x) for line in shown.lines)
-    label, unit = quantity.over(longest)
+    label, unit = quantity.choose_x_unit(longest)
     lines = shown.lines
     if own:
-        lines = _distinct(line for line in shown.lines if line.strategy == own)
-        others = _distinct(line for line in shown.lines if line.strategy != own)
-        axes.plot(*_in_one(others, unit), color=GRID, linewidth=0.8, zorder=1.2)
+        lines = _drop_repetitions(line for line in shown.lines if line.strategy == own)
+        others = _drop_repetitions(line for line in shown.lines if line.strategy != own)
+        axes.plot(*_join_lines(others, unit), color=GRID, linewidth=0.8, zorder=1.2)
     for number, line in enumerate(lines):
         x = [each / unit for each in line.x]
-        axes.add_line(_sample(line, x, line.y, 0 if own else number, 1 if own else len(lines)))
+        axes.add_line(_make_line(line, x, line.y, 0 if own else number, 1 if own else len(lines)))
     for target in shown.targets:
         axes.axhline(target, color=MUTED, linestyle=DOTTED, linewidth=0.9)
     end = longest / unit
     axes.set_xlim(-0.04 * end, 1.05 * end)
     values = [*(y for line in shown.lines for y in line.y), *shown.targets]
-    quantity.dress(axes, min(values), max(values), bool(own))
+    quantity.set_y_range(axes, min(values), max(values), bool(own))
     axes.xaxis.set_major_locator(MaxNLocator(3 if own else 5, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.set_xlabel(label if last else "")
-    axes.set_ylabel((quantity.short if own else quantity.label) if first else "")
-    axes.tick_params(axis="y", labelleft=first)
-    axes.tick_params(axis="x", labelbottom=last)
+    axes.set_xlabel(label if label_x else "")
+    axes.set_ylabel((quantity.short_y_label if own else quantity.y_label) if label_y else "")
+    axes.tick_params(axis="y", labelleft=label_y)
+    axes.tick_params(axis="x", labelbottom=label_x)
     axes.grid(axis="y")
 
 
-def _distinct(lines: Iterable[TrainingLine]) -> list[TrainingLine]:
-    """The lines without repetitions: launches of one configuration often have the same losses."""
+def _drop_repetitions(lines: Iterable[TrainingLine]) -> list[TrainingLine]:
+    """Drop lines that repeat another one. Launches of one configuration often have the same losses."""
     return list({(*line.x, *line.y): line for line in lines}.values())
 
 
-def _in_one(lines: Sequence[TrainingLine], unit: float) -> tuple[list[float], list[float]]:
-    """The points of all lines, with a gap behind each line: one artist draws them in a fraction of the time."""
+def _join_lines(lines: Sequence[TrainingLine], unit: float) -> tuple[list[float], list[float]]:
+    """Join all lines into one with a gap after each, which one artist draws in a fraction of the time."""
     x = [value for line in lines for value in (*(each / unit for each in line.x), math.nan)]
     y = [value for line in lines for value in (*line.y, math.nan)]
     return x, y
 
 
-def _sample(
-    line: TrainingLine, x: Sequence[float], y: Sequence[float], number: int = 0, together: int = 1
+def _make_line(
+    line: TrainingLine, x: Sequence[float], y: Sequence[float], number: int = 0, total: int = 1
 ) -> Line2D:
-    """The line of a run, for the axes or for the legend: `number` of so many lines on common axes.
+    """Make the line of a run, for axes or for a legend. It is line `number` of `total` lines on the same axes.
 
-    Exact strategies lie on one line. Each line has its markers at places of its own, and the first is the widest.
+    The lines of exact strategies coincide. Their markers are at different points and their widths decrease, so that all
+    can be seen.
     """
     look = line.look
-    every = max(1, len(x) // CROWDED)
-    spread = min(together, len(x) // FEWEST_LOSSES or 1)
+    every = max(1, len(x) // MAX_MARKERS)
+    spread = min(total, len(x) // MIN_LOSSES or 1)
     every = max(every, spread)
     return Line2D(
         x,
@@ -196,83 +205,78 @@ def _sample(
         markerfacecoloralt=PAPER,
         markersize=4.5,
         markevery=(number % spread * every // spread, every),
-        linewidth=0.9 + 0.9 * (together - 1 - number) / together,
+        linewidth=0.9 + 0.9 * (total - 1 - number) / total,
         markeredgecolor=PAPER if look.fill == "full" else look.colour,
         markeredgewidth=0.4,
         label=line.label,
     )
 
 
-def _section(title: str, shown: TrainingPanel) -> Section:
-    names = shown.strategies
-    if len(names) <= MOST_TOGETHER:
-        return Section([Cell("", partial(draw, shown=shown), PLOT)], 1, title)
-    columns = across(len(names))
-    labels = {line.strategy: line.label for line in shown.lines}
-    cells = [
-        Cell(
-            labels[name],
-            partial(
-                draw,
-                shown=shown,
-                own=name,
-                first=number % columns == 0,
-                last=number + columns >= len(names),
-            ),
-            SMALL,
-        )
-        for number, name in enumerate(names)
-    ]
-    return Section(cells, columns, title)
+def make_section(title: str, content: TrainingPanel) -> Section:
+    """Make shared axes for a few strategies, or small axes for each of many."""
+    if len(content.strategies) <= MAX_SHARED:
+        return Section([Cell("", partial(draw_lines, shown=content), PLOT_HEIGHT)], 1, title)
+    labels = {line.strategy: line.label for line in content.lines}
+    facets = [(labels[name], partial(draw_lines, shown=content, own=name)) for name in content.strategies]
+    return arrange_small_multiples(title, facets, SMALL_HEIGHT)
 
 
-def handles(some: Sequence[TrainingPanel]) -> list[Line2D]:
-    """The legend of some panels: every curve on common axes once, then the target and the grey lines."""
-    together = [shown for shown in some if len(shown.strategies) <= MOST_TOGETHER]
-    entries: dict[StrategyLook, dict[str, list[TrainingLine]]] = {}
-    for line in (line for shown in together for line in shown.lines):
-        entries.setdefault(line.look, {}).setdefault(line.strategy, []).append(line)
-    drawn = [_sample(_named(curves), [], []) for curves in entries.values()]
-    if any(shown.targets for shown in some):
-        drawn.append(Line2D([], [], color=MUTED, linestyle=DOTTED, linewidth=0.9, label="target"))
-    if len(together) < len(some):
-        drawn.append(Line2D([], [], color=GRID, linewidth=0.8, label="all others"))
-    return drawn
+def make_handles(contents: Sequence[TrainingPanel]) -> list[Line2D]:
+    """Make the handles of a legend: each curve on shared axes once, then the target and the grey lines."""
+    shared = [content for content in contents if len(content.strategies) <= MAX_SHARED]
+    by_look: dict[CurveLook, dict[str, list[TrainingLine]]] = {}
+    for line in (line for content in shared for line in content.lines):
+        by_look.setdefault(line.look, {}).setdefault(line.strategy, []).append(line)
+    handles = [_make_line(_merge_labels(curves), [], []) for curves in by_look.values()]
+    if any(content.targets for content in contents):
+        handles.append(Line2D([], [], color=MUTED, linestyle=DOTTED, linewidth=0.9, label="target"))
+    if len(shared) < len(contents):
+        handles.append(Line2D([], [], color=GRID, linewidth=0.8, label="all others"))
+    return handles
 
 
-def _named(curves: Mapping[str, list[TrainingLine]]) -> TrainingLine:
-    """One entry for all curves of a look, which stand in different panels; ranks are said where they agree."""
+def _merge_labels(curves: Mapping[str, list[TrainingLine]]) -> TrainingLine:
+    """Merge the curves of one look, which are in different panels, for one legend entry.
+
+    The label has the number of ranks where all lines agree on it.
+    """
     names = [
         lines[0].label if len({line.label for line in lines}) == 1 else name for name, lines in curves.items()
     ]
     return next(iter(curves.values()))[0]._replace(label="; ".join(names))
 
 
-def page(some: Sequence[Panel], shown: Sequence[TrainingPanel]) -> Figure:
-    """The figure: axes for each panel."""
-    each, note = titles(some)
-    parts = [_section(title, content) for title, content in zip(each, shown, strict=True)]
-    return compose(parts, handles(shown), note)
+def draw_figure(panels: Sequence[Panel], contents: Sequence[TrainingPanel]) -> Figure:
+    """Draw the lines of all panels."""
+    return compose_panels(panels, contents, make_section, make_handles(contents))
 
 
-def data(shown: TrainingPanel) -> Iterator[dict[str, Any]]:
-    """A row for each point."""
-    x, y = shown.quantity.columns
-    for line in shown.lines:
-        for along, value in zip(line.x, line.y, strict=True):
-            yield {"curve": line.label, x: along, y: value}
+def tabulate(content: TrainingPanel) -> Iterator[dict[str, Any]]:
+    """Yield a row for each point."""
+    x_name, y_name = content.quantity.columns
+    for line in content.lines:
+        for x, y in zip(line.x, line.y, strict=True):
+            yield {"curve": line.label, x_name: x, y_name: y}
 
 
 CAPTION = """\
-Accuracy on the test vertices over training time. Each run of a curve at its largest number of ranks is a line, and
-each marker is an evaluation of the full graph. The time of evaluations is excluded, and so is setup (`setup_seconds`
-of a run: opening the graph, compiling kernels). Dotted line: target accuracy. Of many strategies each has small axes
-of its own, with the lines of all others in grey."""
+Test accuracy over training time. Each line is a run of a curve at its largest number of ranks, and each marker is an
+evaluation on the full graph. The time excludes evaluations and setup (`setup_seconds` of a run: opening the graph
+and compiling kernels). Dotted line: target accuracy. If there are many strategies, each has small axes, with the
+lines of all others in grey."""
 KIND = FigureKind(
-    "accuracy", "Accuracy over training time", accuracies, page, data, caption=CAPTION, place=100
+    "accuracy",
+    "Test accuracy over training time",
+    select_accuracies,
+    draw_figure,
+    tabulate,
+    caption=CAPTION,
+    place=100,
 )
 LOSS_CAPTION = """\
-Training loss by epoch, warm-up included. Each run of a curve at its largest number of ranks is a line. Strategies
-that promise exact training lie on the line of serial training; the numbers beside the figure have all digits. Of
-many strategies each has small axes of its own, with the lines of all others in grey."""
-LOSS_KIND = FigureKind("loss", "Training loss by epoch", losses, page, data, caption=LOSS_CAPTION, place=110)
+Training loss by epoch, including warm-up epochs. Each line is a run of a curve at its largest number of ranks.
+Strategies that promise exact training coincide with serial training; the CSV file of the figure has all digits. If
+there are many strategies, each has small axes, with the lines of all others in grey."""
+LOSS_KIND = FigureKind(
+    "loss", "Training loss by epoch", select_losses, draw_figure, tabulate, caption=LOSS_CAPTION, place=110
+)

@@ -1,4 +1,4 @@
-"""Numbers for people: three significant digits, and the unit that suits the largest of some numbers."""
+"""Units for axes and tables: one that suits a time or the largest of several numbers."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Unit(NamedTuple):
-    """A unit of time, and how many of the unit a second has."""
+    """A unit of time and the number of them in a second."""
 
     name: str
     per_second: float
@@ -16,21 +16,21 @@ UNITS = (Unit("s", 1.0), Unit("ms", 1e3), Unit("µs", 1e6))
 
 
 def unit_for(seconds: float) -> Unit:
-    """The largest unit in which this time is at least one."""
+    """Return the largest unit in which a time is at least one."""
     return next((unit for unit in UNITS if seconds * unit.per_second >= 1), UNITS[-1])
 
 
-def unit_of(times: Sequence[float]) -> Unit:
-    """The unit of the slowest epoch, or a smaller one if the fastest is under an eighth of it."""
+def unit_for_range(times: Sequence[float]) -> Unit:
+    """Return the unit of the longest time, or a smaller unit if the shortest time is less than an eighth of it."""
     if not times:
         return UNITS[0]
     units = UNITS[UNITS.index(unit_for(max(times))) :]
-    fine = next((unit for unit in units if min(times) * unit.per_second >= 1 / 8), units[-1])
-    return fine if max(times) * fine.per_second < 1e5 else unit_for(math.sqrt(min(times) * max(times)))
+    finer = next((unit for unit in units if min(times) * unit.per_second >= 1 / 8), units[-1])
+    return finer if max(times) * finer.per_second < 1e5 else unit_for(math.sqrt(min(times) * max(times)))
 
 
 class Scale(NamedTuple):
-    """A word or a prefix for a number, and how many of what it counts make one."""
+    """A word or unit that scales a number, and the factor that it stands for."""
 
     name: str
     size: float
@@ -41,16 +41,7 @@ BYTES = (Scale("bytes", 1.0), Scale("kB", 1e3), Scale("MB", 1e6), Scale("GB", 1e
 
 
 def scale_for(largest: float, scales: Sequence[Scale], plain: float = 1e4) -> Scale:
-    """No prefix up to the number `plain`, then the prefix that leaves up to three digits: 866 words, 12.3 thousand."""
+    """Return the first scale for numbers below `plain`, else one that leaves up to three digits before the point."""
     if largest < plain:
         return scales[0]
     return next((scale for scale in scales[1:] if largest / scale.size < 1e3), scales[-1])
-
-
-def three_digits(value: float) -> str:
-    """12345 as 12,345; 123.4 as 123; 1.2345 as 1.23."""
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else "–"
-    rounded = float(f"{value:.2e}")
-    decimals = max(0, 2 - math.floor(math.log10(abs(rounded))))
-    return f"{value:,.{decimals}f}"

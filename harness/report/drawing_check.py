@@ -1,6 +1,6 @@
-"""Figures that become parts of the page are drawings and nothing else: no scripts, no links, nothing from outside.
+"""Checks that the SVG of a figure is only a drawing, without scripts, links or resources from outside.
 
-A folder of figures may come from others. A file that holds more than `harness figures` draws is refused, not repaired.
+Figures may come from other people. A file that holds more than `harness figures` draws is refused, not repaired.
 """
 
 import re
@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 from harness.errors import UserError
 from harness.validation import format_value
 
-ELEMENTS = {
+ALLOWED_ELEMENTS = {
     "svg",
     "g",
     "defs",
@@ -25,27 +25,27 @@ ELEMENTS = {
     "title",
     "pattern",
 }
-"""The elements of matplotlib's drawings."""
-REFERENCE = re.compile(r"#[\w.-]*|data:image/png;base64,[\w+/=\s]*")
-"""The places to which a drawing may refer: its own parts, and a picture that it brings along."""
-OUTSIDE = re.compile(
+"""The elements that matplotlib draws with."""
+ALLOWED_REFERENCE = re.compile(r"#[\w.-]*|data:image/png;base64,[\w+/=\s]*")
+"""What a drawing may refer to: its own parts and embedded pictures."""
+FORBIDDEN_STYLE = re.compile(
     r"url\((?!#)|@|\\|expression|javascript|image-set|src\s*\(|cross-fade|-binding", re.IGNORECASE
 )
-"""The words of a style that reach beyond the drawing, or hide others that do."""
+"""Parts of a style that refer to the outside, or that could hide such a reference."""
 
 
 def check_drawing(text: str, path: Path) -> None:
-    """Refuses an SVG, as it will be in the page, that holds more than a drawing."""
-    if extra := _beyond_a_drawing(text):
+    """Raise UserError if an SVG, as it will be in the page, holds more than a drawing."""
+    if found := _find_forbidden(text):
         raise UserError(
-            f"The figure {path} holds {extra}, which no figure of the harness has. `harness figures` draws it anew."
+            f"The figure {path} holds {found}, which no figure of the harness has. `harness figures` draws it again."
         )
 
 
-def _beyond_a_drawing(text: str) -> str | None:
-    """What an SVG holds beyond a drawing, or None.
+def _find_forbidden(text: str) -> str | None:
+    """Describe what an SVG holds beyond a drawing; None if it is only a drawing.
 
-    The page is read as HTML, which ends comments, sections and instructions elsewhere than XML: none is accepted.
+    Comments, sections and instructions are refused, because HTML ends them elsewhere than XML.
     """
     if found := re.search(r"<[!?]", text):
         return f"{format_value(text[found.start() : found.start() + 20])} within its drawing"
@@ -54,22 +54,22 @@ def _beyond_a_drawing(text: str) -> str | None:
     except ElementTree.ParseError as error:
         return f"text that is not XML ({error})"
     for element in drawing.iter():
-        if element.tag not in ELEMENTS:
+        if element.tag not in ALLOWED_ELEMENTS:
             return f"the element {format_value(element.tag)}"
-        # HTML would read elements of a title by other rules than the rest.
-        outside = element.tag == "style" and OUTSIDE.search("".join(element.itertext()))
+        # HTML parses elements within a title by other rules.
+        outside = element.tag == "style" and FORBIDDEN_STYLE.search("".join(element.itertext()))
         if outside or (element.tag == "title" and len(element)):
             return f"a {element.tag} that reaches beyond the drawing"
         for name, value in element.attrib.items():
-            if not _is_of_a_drawing(name.lower(), value):
+            if not _is_allowed_attribute(name.lower(), value):
                 return f"the attribute {format_value(name)} = {format_value(value)}"
     return None
 
 
-def _is_of_a_drawing(name: str, value: str) -> bool:
-    """True if an attribute refers to nothing outside, and runs nothing."""
+def _is_allowed_attribute(name: str, value: str) -> bool:
+    """Return whether an attribute refers only to the drawing and runs no code."""
     if name in ("href", "src"):
-        return REFERENCE.fullmatch(value) is not None
+        return ALLOWED_REFERENCE.fullmatch(value) is not None
     return name == "aria-label" or not (
-        name.startswith("on") or re.search(r"[^\w-]", name) or OUTSIDE.search(value)
+        name.startswith("on") or re.search(r"[^\w-]", name) or FORBIDDEN_STYLE.search(value)
     )

@@ -1,4 +1,4 @@
-// Sorts, filters and unfolds the tables of results, and draws the panel of a run. Without it the page can be read.
+// Sorts, filters and unfolds the tables of results, and draws the panel of a run. The page can be read without it.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -21,13 +21,13 @@
     return `${digits(value)} ${names[number]}`;
   };
 
-  // Sorting: numbers by their value, texts by the alphabet, cells without a value last.
+  // Sorting: numbers by value, texts alphabetically, cells without a value last.
   const key = (cell) => {
-    const said = cell.textContent.trim().replaceAll(",", "");
+    const cellText = cell.textContent.trim().replaceAll(",", "");
     const sizes = { bytes: 1, kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12 };
-    if (!cell.classList.contains("number")) return said;
-    const value = parseFloat(said);
-    return Number.isNaN(value) ? null : value * (sizes[said.split(" ")[1]] || 1);
+    if (!cell.classList.contains("number")) return cellText;
+    const value = parseFloat(cellText);
+    return Number.isNaN(value) ? null : value * (sizes[cellText.split(" ")[1]] || 1);
   };
   const sort = (heading) => {
     const table = heading.closest("table");
@@ -49,7 +49,7 @@
     button.addEventListener("click", () => sort(heading));
   }
 
-  // Filtering: a row stays if it or the title of its table has every word.
+  // Filtering: a row stays if it or the title of its table contains every word.
   const search = document.getElementById("search");
   const count = document.getElementById("count");
   const filter = () => {
@@ -58,8 +58,8 @@
     for (const table of document.querySelectorAll(".results")) {
       let mine = 0;
       for (const row of table.tBodies[0].rows) {
-        const said = `${table.caption.textContent} ${row.textContent}`.toLowerCase();
-        row.hidden = !words.every((word) => said.includes(word));
+        const rowText = `${table.caption.textContent} ${row.textContent}`.toLowerCase();
+        row.hidden = !words.every((word) => rowText.includes(word));
         mine += !row.hidden;
         all += 1;
       }
@@ -134,8 +134,8 @@
     if (run.memory) tables.append(table(run.memory.map(([name, size]) => [text(name), bytes(size)])));
     if (run.from) tables.append(table(run.from.map(([name, value]) => [text(name), text(value)])));
     panel.append(tables);
-    if (run.command !== undefined) panel.append(make("p", {}, "It was started by"), make("pre", {}, text(run.command)));
-    const spec = make("details", {}, make("summary", {}, "its spec, for harness run --spec FILE"), make("pre", {}, specOf(run)));
+    if (run.command !== undefined) panel.append(make("p", {}, "Started by"), make("pre", {}, text(run.command)));
+    const spec = make("details", {}, make("summary", {}, "spec, for harness run --spec FILE"), make("pre", {}, specOf(run)));
     panel.append(spec);
   };
   for (const [id, run] of Object.entries(data.runs)) {

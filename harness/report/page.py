@@ -1,6 +1,6 @@
-"""The page: one HTML file with a small script of its own, and nothing from outside.
+"""The page: one self-contained HTML file with a small script, which loads nothing from outside.
 
-The page is a function of the tables and the figures: the same input gives the same bytes.
+The page depends only on the tables and figures: the same input gives the same bytes.
 """
 
 import re
@@ -16,108 +16,129 @@ from markupsafe import Markup
 
 from harness.documents import read_json
 from harness.errors import UserError
-from harness.figures.drawing import KINDS, divided, names_of, tables_digest
+from harness.figures.drawing import KINDS, file_stems, make_panels, tables_digest
 from harness.figures.kind import read_tables
-from harness.figures.page_layout import COLUMN
-from harness.figures.palette import BLUE, FAINT, GRID, GROUPS, INK, MUTED, PAPER, coloured, on_dark
-from harness.figures.panels import Panel, panels
+from harness.figures.page_layout import COLUMN_WIDTH
+from harness.figures.palette import (
+    BLUE,
+    FAINT,
+    GRID,
+    GROUPS,
+    INK,
+    MUTED,
+    PAPER,
+    lighten_for_dark,
+    named_colours,
+)
+from harness.figures.panels import Panel, split_panels
 from harness.files import is_plain_file, write_text
 from harness.progress import OnStep, ignore_step
 from harness.report import run_panels, summary
 from harness.report.drawing_check import check_drawing
-from harness.report.result_tables import Heading, answer, claims, graphs, results, scoreboard
+from harness.report.result_tables import (
+    Heading,
+    summarize_panel,
+    tabulate_claims,
+    tabulate_graphs,
+    tabulate_panel,
+    tabulate_verdicts,
+)
 from harness.results.parquet import read_claims_table, read_collected
 from harness.results.schema import SCHEMA
 from harness.spec.plan import read_plan
 
-HERE = Path(__file__).parent
+TEMPLATES = Path(__file__).parent
 SVG = "http://www.w3.org/2000/svg"
-NUMBERS = 60_000
-"""The characters of a figure's numbers that the page holds; longer ones stay in their file."""
+MAX_CSV_BYTES = 60_000
+"""The size up to which the page includes the CSV file of a figure. It only names larger files."""
 
 
-def write(
+def write_report(
     tables: Path, figures: Path, out: Path, plans: Path | None = None, on_step: OnStep = ignore_step
 ) -> Path:
-    """Writes the page `out` from collected tables and drawn figures; returns its path.
+    """Write the page `out` from collected tables and drawn figures, and return its path.
 
-    `plans` is the folder of the workflow's plans: the one that has exactly these runs names their experiment.
+    `plans` is the folder with the plans of the workflow. The plan that has exactly these runs names their experiment.
     """
     runs = read_collected(tables, "runs")
     if runs.empty:
         raise UserError(
             f"{tables / 'runs.parquet'} holds no run, so there is nothing to report. "
-            "`harness run` or the workflow makes runs; then `harness collect`."
+            "Make runs with `harness run` or the workflow, then call `harness collect`."
         )
     digest = tables_digest(tables)
-    judged, of_runs = read_claims_table(tables), read_tables(tables)
-    shared = divided(runs, judged)
-    pictures = {kind.name: _pictures(figures, kind.name, shared[kind.panels], digest) for kind in KINDS}
+    claims, by_run = read_claims_table(tables), read_tables(tables)
+    panels = make_panels(runs, claims)
+    pictures = {
+        kind.name: _load_pictures(figures, kind.name, panels[kind.split_panels], digest) for kind in KINDS
+    }
     if not any(pictures.values()):
         raise UserError(f"{figures} holds no figure of these tables. `harness figures` draws them.")
-    held = run_panels.held(of_runs.memory.items())
+    persistent_bytes = run_panels.persistent_bytes_by_run(by_run.memory.items())
     commands = [
         f"harness collect --runs RUNS --out {shlex.quote(str(tables))}",
         f"harness figures --tables {shlex.quote(str(tables))} --out {shlex.quote(str(figures))}",
         f"harness report --tables {shlex.quote(str(tables))} --figures {shlex.quote(str(figures))} "
         f"--out {shlex.quote(str(out))}",
     ]
-    page = _template().render(
-        headline=summary.headline(runs),
-        facts=summary.facts(runs),
-        notes=summary.notes(runs),
+    page = _load_template().render(
+        headline=summary.format_headline(runs),
+        facts=summary.summarize_runs(runs),
+        notes=summary.list_warnings(runs),
         answers=[
-            (panel.title, sentences) for panel in shared[panels] if (sentences := answer(panel, of_runs))
+            (panel.title, sentences)
+            for panel in panels[split_panels]
+            if (sentences := summarize_panel(panel, by_run))
         ],
-        coverage=summary.coverage(runs),
-        machines=summary.machines(runs),
-        settings=summary.settings(runs),
-        results=[results(panel, held) for panel in shared[panels]],
+        coverage=summary.tabulate_coverage(runs),
+        machines=summary.tabulate_machines(runs),
+        settings=summary.list_software(runs),
+        results=[tabulate_panel(panel, persistent_bytes) for panel in panels[split_panels]],
         numbers={run_id: number for number, run_id in enumerate(runs.run_id, start=1)},
-        graphs=graphs(runs),
-        claims=claims(judged),
-        scoreboard=scoreboard(judged),
+        graphs=tabulate_graphs(runs),
+        claims=tabulate_claims(claims),
+        scoreboard=tabulate_verdicts(claims),
         kinds=[kind for kind in KINDS if pictures[kind.name]],
         pictures=pictures,
-        unsuccessful=summary.unsuccessful(runs),
-        failures=summary.failures(runs),
-        commits=summary.commits(runs),
+        unsuccessful=summary.describe_unsuccessful(runs),
+        failures=summary.list_failures(runs),
+        commits=summary.list_commits(runs),
         commands=commands,
-        experiment=experiment_of(runs, plans),
+        experiment=find_experiment(runs, plans),
         digest=digest,
         schema=SCHEMA,
-        colours=Markup(_colours()),
-        document=Markup(run_panels.document(runs, of_runs, on_step)),
-        class_of=_class_of,
+        colours=Markup(_format_colours()),
+        document=Markup(run_panels.build_document(runs, by_run, on_step)),
+        class_of=format_class_attribute,
         svg_names=SVG,
     )
     write_text(out, page)
     return out
 
 
-def experiment_of(runs: pd.DataFrame, plans: Path | None) -> str:
-    """The file of the experiment whose plan has exactly these runs, printed values of papers aside; or nothing."""
+def find_experiment(runs: pd.DataFrame, plans: Path | None) -> str:
+    """Return the experiment file whose plan has exactly these runs, except published values; empty if there is none."""
     own = set(runs.run_id[runs.source != "published"])
     for path in sorted(plans.glob("*.json")) if plans else []:
-        with suppress(UserError):  # a plan that cannot be read is not the one of a finished experiment
+        with suppress(UserError):  # an unreadable plan does not belong to a finished experiment
             if set(read_plan(path).runs_by_id) == own:
                 name = read_json(path, f"The plan {path}").get("experiment")
                 return f"workflows/experiments/{name}.yaml" if name else ""
     return ""
 
 
-def _class_of(heading: Heading, repeats: bool = False) -> Markup:
-    """The class attribute of a cell: numbers stand on the right, columns may be folded, repeated names are faint."""
-    kinds = {"number": heading.number, "same": repeats and not heading.number, "fold": heading.more}
+def format_class_attribute(heading: Heading, repeats: bool = False) -> Markup:
+    """Format the class attribute of a cell: numbers on the right, folded columns, faint repeated names."""
+    kinds = {"number": heading.number, "same": repeats and not heading.number, "fold": heading.folded}
     classes = " ".join(name for name, holds in kinds.items() if holds)
     return Markup(f' class="{classes}"') if classes else Markup()
 
 
-def _colours() -> str:
-    """The colours of strategies and groups as variables: on a light page, on a dark one, and on paper."""
-    light = "".join(f"--{name}:{colour};" for name, colour in coloured().items())
-    dark = "".join(f"--{name}:{on_dark(colour)};" for name, colour in coloured().items())
-    names = {colour: name for name, colour in coloured().items()}
+def _format_colours() -> str:
+    """Format the colours of strategies and groups as CSS variables for a light page, a dark page, and paper."""
+    light = "".join(f"--{name}:{colour};" for name, colour in named_colours().items())
+    dark = "".join(f"--{name}:{lighten_for_dark(colour)};" for name, colour in named_colours().items())
+    names = {colour: name for name, colour in named_colours().items()}
     groups = "".join(
         f".group-{number} {{ fill: var(--{names[fill.colour]}); background: var(--{names[fill.colour]}); }}\n"
         for number, fill in enumerate(GROUPS.values())
@@ -128,9 +149,9 @@ def _colours() -> str:
     )
 
 
-def _template() -> Template:
+def _load_template() -> Template:
     environment = Environment(
-        loader=FileSystemLoader(HERE),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -140,7 +161,7 @@ def _template() -> Template:
     return environment.get_template("page.html")
 
 
-# Figures as parts of the page: with names of their own, in the page's ink and on its paper, without outside links.
+# Figures within the page: with unique ids, in the colours of the page, and without links to the outside.
 
 THEME = {
     INK: "var(--ink)",
@@ -149,12 +170,12 @@ THEME = {
     FAINT: "var(--faint)",
     GRID: "var(--rule)",
     BLUE: "var(--blue)",
-    **{colour: f"var(--{name})" for name, colour in coloured().items()},
+    **{colour: f"var(--{name})" for name, colour in named_colours().items()},
 }
-"""Colours of a figure follow the page, light or dark."""
+"""Replaces the colours of figures by CSS variables, so that they follow a light or dark page."""
 
 
-class Picture(NamedTuple):
+class InlineFigure(NamedTuple):
     """An inline figure of one dataset."""
 
     dataset: str
@@ -164,17 +185,17 @@ class Picture(NamedTuple):
     numbers: str
 
 
-def _pictures(figures: Path, kind: str, some: Sequence[Panel], digest: str) -> list[Picture]:
-    """The figures of one kind that were drawn: one for each dataset, or that of all if no dataset has its own."""
-    paths = {dataset: figures / f"{name}.svg" for dataset, name in names_of(kind, some).items()}
+def _load_pictures(figures: Path, kind: str, panels: Sequence[Panel], digest: str) -> list[InlineFigure]:
+    """Load the drawn figures of a kind: one for each dataset, or else the figure of all datasets."""
+    paths = {dataset: figures / f"{name}.svg" for dataset, name in file_stems(kind, panels).items()}
     drawn = {dataset: path for dataset, path in paths.items() if is_plain_file(path)}
     if len(drawn) > 1:
         del drawn[""]
-    return [inlined(path, dataset, digest) for dataset, path in drawn.items()]
+    return [inline_figure(path, dataset, digest) for dataset, path in drawn.items()]
 
 
-def inlined(path: Path, dataset: str, digest: str) -> Picture:
-    """The SVG of a file; refused if it was drawn from tables with another digest, or holds more than a drawing."""
+def inline_figure(path: Path, dataset: str, digest: str) -> InlineFigure:
+    """Read an SVG file for the page. Refuse it if it was drawn from other tables or holds more than a drawing."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -182,24 +203,26 @@ def inlined(path: Path, dataset: str, digest: str) -> Picture:
             f"The figure {path} cannot be read: {error.strerror}. `harness figures` draws it."
         ) from None
     if f"tables {digest}" not in text:
-        raise UserError(f"{path} was drawn from other tables than these. `harness figures` draws it anew.")
+        raise UserError(f"{path} was drawn from other tables than these. `harness figures` draws it again.")
     text = re.sub(r"^.*?(?=<svg\b)|<!--.*?-->|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
-    text = _rounded(_with_prefix(text, path.stem))
+    text = _round_coordinates(_prefix_ids(text, path.stem))
     for colour, variable in THEME.items():
         text = text.replace(colour, variable)
     check_drawing(text, path)
     width = re.search(r'width="([\d.]+)pt"', text)
     csv = path.with_suffix(".csv")
-    numbers = csv.read_text(encoding="utf-8") if is_plain_file(csv) and csv.stat().st_size <= NUMBERS else ""
-    wide = width is not None and float(width[1]) > 72 * COLUMN + 1
-    return Picture(dataset, path.stem, Markup(text.strip()), wide, numbers)
+    numbers = (
+        csv.read_text(encoding="utf-8") if is_plain_file(csv) and csv.stat().st_size <= MAX_CSV_BYTES else ""
+    )
+    wide = width is not None and float(width[1]) > 72 * COLUMN_WIDTH + 1
+    return InlineFigure(dataset, path.stem, Markup(text.strip()), wide, numbers)
 
 
-def _with_prefix(text: str, name: str) -> str:
-    """Prefixes every id and every reference to an id, because two figures on a page may use the same.
+def _prefix_ids(text: str, name: str) -> str:
+    """Prefix every id and every reference to an id, because two figures on a page may use the same ids.
 
-    An id that nothing in the figure refers to is left out: matplotlib gives one to every mark.
+    Ids without a reference are removed: matplotlib gives one to every mark.
     """
     used = set(re.findall(r'(?:href="#|url\(#)([^")]*)', text))
     text = re.sub(r'\sid="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
@@ -208,7 +231,7 @@ def _with_prefix(text: str, name: str) -> str:
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", text)
 
 
-def _rounded(text: str) -> str:
-    """The drawing with the coordinates of lines and marks in hundredths of a point, which no eye tells from more."""
+def _round_coordinates(text: str) -> str:
+    """Truncate the coordinates of lines and marks to hundredths of a point, a difference that nobody can see."""
     short = re.compile(r"(\d\.\d\d)\d+")
     return re.sub(r'\b(?:d|x|y)="[^"]*"', lambda found: short.sub(r"\1", found[0]), text)

@@ -1,7 +1,7 @@
-"""What the page shows of one run when a reader asks for it: timelines of its ranks, words, memory, where it comes from.
+"""The data behind the panel of a run on the page: timelines of its ranks, words, memory, and where it comes from.
 
-All runs together are one JSON document in the page, which its script draws from. Texts that many runs share stand in it
-once. The time of an epoch has no order in a ledger: its rows are laid out by their place in the algorithm.
+The data of all runs is one JSON document in the page, from which its script draws. Texts that several runs share are
+stored once. A ledger has no order within an epoch, so timelines lay out its rows by their place in the algorithm.
 """
 
 import json
@@ -13,158 +13,155 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from harness.figures.breakdown import group_of
-from harness.figures.costs import held_bytes
+from harness.figures.breakdown import group_of_operation
+from harness.figures.costs import max_persistent_bytes
 from harness.figures.kind import Tables
 from harness.figures.palette import GROUPS
 from harness.ledger import Direction, Op, Phase
 from harness.progress import OnStep, ignore_step, report_steps
+from harness.report.summary import format_value
 from harness.results.collect import describe_cause
 from harness.results.epoch_parts import TimedEpoch, find_middle_epochs, take_columns
 from harness.results.schema import MISSING, OK
 from harness.spec.spec import canonical_json
 
-RANKS = 8
-"""Ranks of a timeline; of more, the slowest and others at even distances are shown."""
-LEAST = 0.004
-"""The share of an epoch below which a part joins the part before it."""
-MEMORY = 6
-"""Tensors of a run, the largest first."""
-ORDER = [Op.BROADCAST, Op.ALL_GATHER, Op.ALL_TO_ALL, Op.RECV, Op.COPY, Op.SPMM, Op.GEMM, Op.ELEMENTWISE]
-"""The order of operations within a phase: what brings operands first; all others come last."""
+MAX_RANKS = 8
+"""The most ranks with a timeline. Of more ranks, the slowest and evenly spaced others are shown."""
+MIN_SHARE = 0.004
+"""The share of an epoch below which a part is merged with the part before it."""
+MAX_TENSORS = 6
+"""The most tensors of a run that are listed, the largest first."""
+OP_ORDER = [Op.BROADCAST, Op.ALL_GATHER, Op.ALL_TO_ALL, Op.RECV, Op.COPY, Op.SPMM, Op.GEMM, Op.ELEMENTWISE]
+"""The order of operations within a phase: first those that bring operands. Operations that are not listed come last."""
 PHASES = list(Phase)
 
 
-class Shared:
-    """Texts by number; a text that was seen before has its number."""
+class TextTable:
+    """Distinct texts with their numbers, in the order in which they were added."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
-    def number(self, text: str) -> int:
+    def intern(self, text: str) -> int:
+        """Return the number of a text, which is added if it is new."""
         return self.numbers.setdefault(text, len(self.numbers))
 
 
 class EpochPart(NamedTuple):
-    """A part of a rank's epoch: the group, the name, and the seconds."""
+    """A part of the epoch of a rank: its group, its name, and its seconds."""
 
     group: int
     name: str
     seconds: float
 
 
-def document(runs: pd.DataFrame, tables: Tables, on_step: OnStep = ignore_step) -> str:
-    """The JSON of all runs, safe within a script element of HTML."""
-    texts = Shared()
-    rows = report_steps([run for _, run in runs.iterrows()], lambda run: f"the panel of {run.label}", on_step)
-    entries = [_entry(number, run, tables, texts) for number, run in enumerate(rows, start=1)]
-    whole = {
+def build_document(runs: pd.DataFrame, tables: Tables, on_step: OnStep = ignore_step) -> str:
+    """Return the data of all runs as JSON that is safe within an HTML script element."""
+    texts = TextTable()
+    rows = report_steps([run for _, run in runs.iterrows()], lambda run: f"panel of {run.label}", on_step)
+    entries = [_describe_run(number, run, tables, texts) for number, run in enumerate(rows, start=1)]
+    document = {
         "groups": list(GROUPS),
         "runs": dict(zip(runs.run_id, entries, strict=True)),
         "texts": list(texts.numbers),
     }
-    text = json.dumps(whole, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _entry(number: int, run: "pd.Series[Any]", tables: Tables, texts: Shared) -> dict[str, Any]:
-    """One run; keys without a value are left out."""
+def _describe_run(number: int, run: "pd.Series[Any]", tables: Tables, texts: TextTable) -> dict[str, Any]:
+    """Return the data of one run. Keys without a value are omitted."""
     entry = {
         "n": number,
-        "name": texts.number(_name(run)),
-        "launch": _launch(run),
+        "name": texts.intern(_format_name(run)),
+        "launch": _format_launch(run),
         "status": str(run.status),
         "cause": describe_cause(run) if run.status != OK else "",
-        "facts": [[texts.number(key), value] for key, value in facts(run)],
-        "from": [[texts.number(key), texts.number(value)] for key, value in origin(run)],
-        "command": texts.number(str(run["provenance.command"])) if run["provenance.command"] else None,
-        "spec": _shared_spec(str(run.spec), texts),
+        "facts": [[texts.intern(key), value] for key, value in list_facts(run)],
+        "from": [[texts.intern(key), texts.intern(value)] for key, value in list_origin(run)],
+        "command": texts.intern(str(run["provenance.command"])) if run["provenance.command"] else None,
+        "spec": _intern_spec(str(run.spec), texts),
         "memory": [
-            [texts.number(name), size]
-            for name, size in largest(tables.memory.get(run.run_id, pd.DataFrame()))
+            [texts.intern(name), size]
+            for name, size in list_largest_tensors(tables.memory.get(run.run_id, pd.DataFrame()))
         ],
-        "ranks": _timelines(run, tables, texts),
+        "ranks": _build_timelines(run, tables, texts),
     }
     return {key: value for key, value in entry.items() if value not in ("", None, [])}
 
 
-def _shared_spec(spec: str, texts: Shared) -> list[int] | str:
-    """The spec as the numbers of its parts, a key with its value each, which many runs share.
+def _intern_spec(spec: str, texts: TextTable) -> list[int] | str:
+    """Return a spec as the numbers of its parts, each a key with its value, which many runs share.
 
-    The parts joined by commas within braces are the spec. A spec that is spelled otherwise is kept as it is.
+    Joining the parts by commas within braces gives the spec. A spec that is not canonical JSON is returned unchanged.
     """
     try:
         parts = [canonical_json({key: value})[1:-1] for key, value in json.loads(spec).items()]
     except (ValueError, RecursionError, AttributeError):
         return spec
-    return list(map(texts.number, parts)) if f"{{{','.join(parts)}}}" == spec else spec
+    return list(map(texts.intern, parts)) if f"{{{','.join(parts)}}}" == spec else spec
 
 
-def _name(run: "pd.Series[Any]") -> str:
+def _format_name(run: "pd.Series[Any]") -> str:
     ranks = f"{run.ranks} rank" if run.ranks == 1 else f"{run.ranks} ranks"
     source = "" if run.source in ("measured", "") else f", {run.source}"
     return f"{run['strategy.name']} on {run['dataset.name']}, {ranks} ({run.grid}){source}"
 
 
-def _launch(run: "pd.Series[Any]") -> str:
-    """The number of the launch and when it began, which tell launches apart."""
-    begun = run["provenance.started"]
-    when = "" if pd.isna(begun) else f", {datetime.fromtimestamp(begun, UTC):%Y-%m-%d %H:%M:%S} UTC"
+def _format_launch(run: "pd.Series[Any]") -> str:
+    """Format the number of the launch and when it began, which distinguish launches of a spec."""
+    started = run["provenance.started"]
+    when = "" if pd.isna(started) else f", {datetime.fromtimestamp(started, UTC):%Y-%m-%d %H:%M:%S} UTC"
     return f"launch {run.launch}{when}" if run.status != MISSING else f"launch {run.launch}, never recorded"
 
 
-def facts(run: "pd.Series[Any]") -> list[tuple[str, str]]:
-    """Numbers of the run: time, words beside their formula, messages, loss, accuracy."""
+def list_facts(run: "pd.Series[Any]") -> list[tuple[str, str]]:
+    """List the results of a run: time, words and their formula, messages, loss, accuracy."""
     payload, formula = run.words_payload, run.words_formula
     values = {
-        "epoch, median": _seconds(run.epoch_seconds_median),
-        "epoch, paper’s mean": _seconds(run.epoch_seconds_paper),
-        "setup": _seconds(run.setup_seconds),
-        "words sent by the rank that sends most": _number(payload),
-        "words by the strategy’s formula": _number(formula)
-        or ("" if pd.isna(payload) else "not asked for (harness words)"),
-        "measured over formula": "" if pd.isna(formula) or not formula else f"{payload / formula:.6g}",
-        "words received": _number(run.words_received),
-        "messages": _number(run.messages),
+        "epoch, median": _format_seconds(run.epoch_seconds_median),
+        "epoch, paper’s mean": _format_seconds(run.epoch_seconds_paper),
+        "setup": _format_seconds(run.setup_seconds),
+        "words sent (maximum over ranks)": _format_number(payload),
+        "words by the strategy’s formula": _format_number(formula)
+        or ("" if pd.isna(payload) else "not computed (see harness words)"),
+        "measured / formula": "" if pd.isna(formula) or not formula else f"{payload / formula:.6g}",
+        "words received": _format_number(run.words_received),
+        "messages": _format_number(run.messages),
         "final loss": "" if pd.isna(run.final_loss) else f"{run.final_loss:.6g}",
         "accuracy on test vertices": "" if pd.isna(run.accuracy_test) else f"{100 * run.accuracy_test:.2f} %",
-        "choices made": _flat(str(run.chosen or "")),
+        "choices made": format_value(run.chosen),
     }
     return [(key, value) for key, value in values.items() if value]
 
 
-def origin(run: "pd.Series[Any]") -> list[tuple[str, str]]:
-    """Where the run comes from."""
+def list_origin(run: "pd.Series[Any]") -> list[tuple[str, str]]:
+    """List where a run comes from: its machine, its code and its environment."""
     changed = " with uncommitted changes" if run["provenance.dirty"] is True else ""
     values = {
         "host": run["provenance.host"],
         "processor": run["provenance.cpu"],
-        "cores, threads a rank": _pair(run["provenance.cores"], run["provenance.threads"]),
+        "cores, threads per rank": _format_pair(run["provenance.cores"], run["provenance.threads"]),
         "accelerator": run["provenance.gpu"],
         "engine": run["provenance.engine"],
         "commit": f"{run['provenance.commit']}{changed}" if run["provenance.commit"] else "",
         "stored graph": run["provenance.store_manifest"],
-        "versions": _flat(run["provenance.versions"]),
-        "environment": _flat(run["provenance.env"]),
+        "versions": format_value(run["provenance.versions"]),
+        "environment": format_value(run["provenance.env"]),
         "modules": run["provenance.modules"],
     }
     return [(key, str(value)) for key, value in values.items() if value]
 
 
-def _pair(one: Any, other: Any) -> str:
+def _format_pair(one: Any, other: Any) -> str:
     return "" if pd.isna(one) or pd.isna(other) else f"{one}, {other}"
 
 
-def _flat(text: str) -> str:
-    """An object of JSON as `key value, key value`."""
-    return ", ".join(f"{key} {value}" for key, value in json.loads(text or "{}").items())
-
-
-def _number(value: Any) -> str:
+def _format_number(value: Any) -> str:
     return "" if pd.isna(value) else f"{value:,.0f}"
 
 
-def _seconds(value: Any) -> str:
+def _format_seconds(value: Any) -> str:
     if pd.isna(value):
         return ""
     return f"{value:.4g} s" if value >= 1 else f"{1e3 * value:.4g} ms"
@@ -173,8 +170,8 @@ def _seconds(value: Any) -> str:
 MEMORY_COLUMNS = ("tensor", "host_peak_bytes", "device_peak_bytes", "persistent_bytes")
 
 
-def largest(memory: pd.DataFrame) -> list[tuple[str, int]]:
-    """The peak of a process, then the largest tensors: name and bytes of the rank that has most."""
+def list_largest_tensors(memory: pd.DataFrame) -> list[tuple[str, int]]:
+    """List peak memory, then the largest tensors, each with the bytes of the rank that has the most."""
     if memory.empty:
         return []
     host = device = 0
@@ -185,9 +182,9 @@ def largest(memory: pd.DataFrame) -> list[tuple[str, int]]:
             held[tensor] = max(held.get(tensor, 0), size)
         else:
             host, device = max(host, host_peak), max(device, device_peak)
-    tensors = sorted(sorted(held), key=held.__getitem__, reverse=True)[:MEMORY]
+    tensors = sorted(sorted(held), key=held.__getitem__, reverse=True)[:MAX_TENSORS]
     rows = [
-        ("peak of a process", host),
+        ("peak of the process", host),
         ("peak on the device", device),
         *((f"tensor {name}", held[name]) for name in tensors),
     ]
@@ -197,8 +194,8 @@ def largest(memory: pd.DataFrame) -> list[tuple[str, int]]:
 # Timelines.
 
 
-def _timelines(run: "pd.Series[Any]", tables: Tables, texts: Shared) -> list[list[Any]]:
-    """For some ranks, the number of the rank, and the group, name and microseconds of each part of the median epoch."""
+def _build_timelines(run: "pd.Series[Any]", tables: Tables, texts: TextTable) -> list[list[Any]]:
+    """Return, for a choice of ranks, the rank and the group, name and microseconds of each part of its median epoch."""
     epochs, ledger = tables.epochs.get(run.run_id), tables.ledgers.get(run.run_id)
     if run.status != OK or epochs is None or ledger is None:
         return []
@@ -213,57 +210,57 @@ def _timelines(run: "pd.Series[Any]", tables: Tables, texts: Shared) -> list[lis
     }
     chosen = np.flatnonzero(ledger.epoch.to_numpy() == epoch)
     keyed: dict[int, list[dict[str, Any]]] = {}
-    for values in zip(*take_columns(ledger, ("rank", *PLACED), chosen), strict=True):
-        keyed.setdefault(values[0], []).append(dict(zip(PLACED, values[1:], strict=True)))
+    for values in zip(*take_columns(ledger, ("rank", *TIMELINE_COLUMNS), chosen), strict=True):
+        keyed.setdefault(values[0], []).append(dict(zip(TIMELINE_COLUMNS, values[1:], strict=True)))
     return [
         [
             rank,
             *(
-                [part.group, texts.number(part.name), round(1e6 * part.seconds)]
+                [part.group, texts.intern(part.name), round(1e6 * part.seconds)]
                 for part in parts
                 if part.seconds > 0
             ),
         ]
-        for rank in _chosen(lengths)
-        if (parts := timeline(keyed.get(rank, []), lengths[rank]))
+        for rank in _choose_ranks(lengths)
+        if (parts := lay_out_timeline(keyed.get(rank, []), lengths[rank]))
     ]
 
 
-def _chosen(lengths: Mapping[int, float]) -> list[int]:
-    """All ranks, or the slowest and others at even distances."""
+def _choose_ranks(lengths: Mapping[int, float]) -> list[int]:
+    """Return all ranks if they are few, else the slowest rank and evenly spaced others."""
     ranks = sorted(lengths)
-    if len(ranks) <= RANKS:
+    if len(ranks) <= MAX_RANKS:
         return ranks
-    spread = {ranks[number * (len(ranks) - 1) // (RANKS - 2)] for number in range(RANKS - 1)}
+    spread = {ranks[number * (len(ranks) - 1) // (MAX_RANKS - 2)] for number in range(MAX_RANKS - 1)}
     return sorted(spread | {max(lengths, key=lengths.__getitem__)})
 
 
-PLACED = ("layer", "direction", "phase", "op", "axis", "tensor", "seconds")
+TIMELINE_COLUMNS = ("layer", "direction", "phase", "op", "axis", "tensor", "seconds")
 """The columns of the ledger that a timeline needs."""
 
 
-def timeline(rows: Iterable[Mapping[str, Any]], seconds: float) -> list[EpochPart]:
-    """The parts of one rank's epoch, laid out by their place in the algorithm; they add up to the epoch."""
+def lay_out_timeline(rows: Iterable[Mapping[str, Any]], seconds: float) -> list[EpochPart]:
+    """Order the parts of a rank's epoch by their place in the algorithm. Their seconds add up to the epoch."""
     names = list(GROUPS)
     parts: list[EpochPart] = []
-    for row in sorted(rows, key=_place):
-        group = names.index(group_of(Phase(row["phase"]), Op(row["op"]), row["tensor"]))
-        part = EpochPart(group, _part_name(row), float(row["seconds"]))
-        small = part.seconds < LEAST * seconds
+    for row in sorted(rows, key=_sort_key):
+        group = names.index(group_of_operation(Phase(row["phase"]), Op(row["op"]), row["tensor"]))
+        part = EpochPart(group, _format_part(row), float(row["seconds"]))
+        small = part.seconds < MIN_SHARE * seconds
         if parts and (small or (parts[-1].group == group and parts[-1].name == part.name)):
             parts[-1] = parts[-1]._replace(seconds=parts[-1].seconds + part.seconds)
         else:
             parts.append(part)
     rest = seconds - math.fsum(part.seconds for part in parts)
-    if rest > LEAST * seconds:
+    if rest > MIN_SHARE * seconds:
         parts.append(EpochPart(names.index("glue, other"), "between rows of the ledger", rest))
     return parts
 
 
-def _place(row: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    """Sampling and fetching, the layers forward, the loss, the layers backward, the optimizer, the rest."""
+def _sort_key(row: Mapping[str, Any]) -> tuple[int, int, int, int]:
+    """Sort by sampling and fetching, layers forward, loss, layers backward, optimizer and the rest."""
     phase, backward = Phase(row["phase"]), row["direction"] == Direction.BACKWARD
-    op = ORDER.index(Op(row["op"])) if row["op"] in ORDER else len(ORDER)
+    op = OP_ORDER.index(Op(row["op"])) if row["op"] in OP_ORDER else len(OP_ORDER)
     if phase in (Phase.LOAD, Phase.DISTRIBUTE, Phase.SAMPLE, Phase.EXTRACT, Phase.FETCH):
         return 0, PHASES.index(phase), 0, op
     if phase in (Phase.LABELS, Phase.LOSS) and not backward:
@@ -274,13 +271,13 @@ def _place(row: Mapping[str, Any]) -> tuple[int, int, int, int]:
     return (3, -layer if layer >= 0 else -1000, 0, op) if backward else (1, layer, 0, op)
 
 
-def _part_name(row: Mapping[str, Any]) -> str:
+def _format_part(row: Mapping[str, Any]) -> str:
     layer = f"layer {row['layer']}, " if row["layer"] >= 0 else ""
     what = " ".join(part for part in (row["op"].replace("_", "-"), row["tensor"]) if part)
     over = f" over {row['axis']}" if row["axis"] else ""
     return f"{layer}{row['direction']}, {row['phase']}: {what}{over}"
 
 
-def held(memory: Iterable[tuple[str, pd.DataFrame]]) -> dict[str, float]:
-    """The persistent bytes of the rank that has most, by run."""
-    return {run: held_bytes(rows) for run, rows in memory}
+def persistent_bytes_by_run(memory: Iterable[tuple[str, pd.DataFrame]]) -> dict[str, float]:
+    """Return, for each run, the persistent bytes of the rank that has the most."""
+    return {run: max_persistent_bytes(rows) for run, rows in memory}

@@ -72,9 +72,9 @@ def test_printed_values_stand_in_tables_and_figures(
     assert "8 runs (8 ok)" in capsys.readouterr().out
     runs, tables = read_collected(tmp_path, "runs"), read_tables(tmp_path)
     assert set(runs.source) == {"published"}
-    kinds = {kind.name: kind for kind in KINDS if kind.of == "runs"}
+    kinds = {kind.name: kind for kind in KINDS if kind.table == "runs"}
     shown = {
-        name: [panel.title for panel in kind.panels(runs) if kind.shown(panel, tables)]
+        name: [panel.title for panel in kind.split_panels(runs) if kind.select_content(panel, tables)]
         for name, kind in kinds.items()
     }
     assert [title.partition(",")[0] for title in shown["strong-scaling"]] == ["ogbn-papers100m"]

@@ -12,7 +12,7 @@ from harness.cli import main
 from harness.cli.options import ProgressLine
 from harness.figures.drawing import KINDS
 from harness.progress import OnStep
-from harness.report import write
+from harness.report import write_report
 from harness.results.collect import collect
 from harness.results.schema import RUN_TABLES
 
@@ -50,7 +50,7 @@ def _draw(study: Path, _: Path, on_step: OnStep) -> int:
 
 
 def _report(study: Path, folder: Path, on_step: OnStep) -> int:
-    write(study / "tables", study / "figures", folder / "report.html", on_step=on_step)
+    write_report(study / "tables", study / "figures", folder / "report.html", on_step=on_step)
     return (folder / "report.html").read_text().count('"status":')
 
 

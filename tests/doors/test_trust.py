@@ -14,11 +14,11 @@ import pytest
 
 from harness.errors import UserError
 from harness.experiment.requests import make_spec
-from harness.figures.drawing import name_of
+from harness.figures.drawing import file_stem
 from harness.registry import load_installed_strategy
-from harness.report.artifact import _drawings, _member
+from harness.report.artifact import _check_member_name, _list_drawings
 from harness.report.drawing_check import check_drawing
-from harness.report.page import inlined
+from harness.report.page import inline_figure
 from harness.results.record import read_record, write_record
 from harness.run.provenance import collect_provenance, is_dirty
 from harness.run.recorded_environment import NAMES, UNLISTED
@@ -290,7 +290,7 @@ def test_a_figure_that_holds_more_than_a_drawing_does_not_enter_the_report(
     path = tmp_path / "loss.svg"
     path.write_text(f"<?xml version='1.0'?><svg width='1pt'><!-- tables 0123 -->{inner}</svg>")
     with pytest.raises(UserError, match="which no figure of the harness has") as refusal:
-        inlined(path, "a", "0123")
+        inline_figure(path, "a", "0123")
     assert str(refusal.value).isprintable()
 
 
@@ -302,7 +302,7 @@ def test_a_drawing_of_the_harness_is_accepted_and_links_beside_it_are_not_read(t
     secret.write_text(SECRET)
     (tmp_path / "loss.svg").write_text(f"<svg width='1pt'><!-- tables 0123 -->{inner}</svg>")
     (tmp_path / "loss.csv").symlink_to(secret)
-    assert inlined(tmp_path / "loss.svg", "a", "0123").numbers == ""
+    assert inline_figure(tmp_path / "loss.svg", "a", "0123").numbers == ""
 
 
 def test_an_archive_has_no_file_behind_a_link_and_no_path_of_a_record(tmp_path: Path) -> None:
@@ -312,12 +312,12 @@ def test_an_archive_has_no_file_behind_a_link_and_no_path_of_a_record(tmp_path: 
     (figures / "link.csv").symlink_to("/etc/hostname")
     (figures / "folder.csv").mkdir()
     os.mkfifo(figures / "pipe.csv")
-    assert [path.name for path in _drawings(figures)] == ["loss.csv"]
+    assert [path.name for path in _list_drawings(figures)] == ["loss.csv"]
     for run_id in ("../../x", "/etc/x", "..", "a/b", "a\0", "", "-x", "a\n", ESCAPES, "x" * 200):
         with pytest.raises(UserError) as refusal:
-            _member(run_id)
+            _check_member_name(run_id)
         assert str(refusal.value).isprintable()
-    assert _member("0123456789abcdef") == "0123456789abcdef"
+    assert _check_member_name("0123456789abcdef") == "0123456789abcdef"
 
 
 def test_figures_of_different_graphs_have_different_files() -> None:
@@ -336,5 +336,5 @@ def test_figures_of_different_graphs_have_different_files() -> None:
         "x" * 3001,
         "",
     ]
-    assert len({name_of("loss", name) for name in names}) == len(names)
-    assert all("/" not in name_of("loss", name) and len(name_of("loss", name)) < 120 for name in names)
+    assert len({file_stem("loss", name) for name in names}) == len(names)
+    assert all("/" not in file_stem("loss", name) and len(file_stem("loss", name)) < 120 for name in names)

@@ -17,9 +17,9 @@ import pytest
 
 from harness.cli import main
 from harness.experiment.requests import make_spec
-from harness.figures.panels import SETTINGS, panels
-from harness.report.result_tables import results
-from harness.report.summary import notes
+from harness.figures.panels import SETTINGS, split_panels
+from harness.report.result_tables import tabulate_panel
+from harness.report.summary import list_warnings
 from harness.results.collect import collect
 from harness.results.record import Record, read_record, write_record
 from harness.spec.root import find_root
@@ -252,7 +252,7 @@ def test_what_no_spec_can_say_is_named(
     assert absent == ({lost} if lost else set())
     assert (found.record["summary"]["vertices_per_second"] is None) is ("inductive" in changes)
     collect(tmp_path / "runs", tmp_path)
-    assert any(words in note for note in notes(pd.read_parquet(tmp_path / "runs.parquet")))
+    assert any(words in note for note in list_warnings(pd.read_parquet(tmp_path / "runs.parquet")))
 
 
 def test_a_model_without_normalisation_is_known_to_have_none(read: Any, tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_unknown_settings_are_never_drawn_with_known_ones(read: Any, tmp_path: P
         write_record(tmp_path / "runs", spec, record | {"summary": {"epoch_seconds_median": 1.0}}, {})
     collect(tmp_path / "runs", tmp_path)
     runs = pd.read_parquet(tmp_path / "runs.parquet")
-    found = panels(runs)
+    found = split_panels(runs)
     drawn = [run for panel in found for curve in panel.curves for run in curve.runs.run_id]
     assert sorted(drawn) == sorted(runs.run_id)
     for panel in found:
@@ -300,7 +300,7 @@ def test_unknown_settings_are_never_drawn_with_known_ones(read: Any, tmp_path: P
     assert all(f"{name} unknown" in titles for name in ("hidden", "kind", "machine", "layers", "norm"))
     (mine,) = [panel for panel in found if len(panel.runs) == 2]
     assert {curve.label for curve in mine.curves} == {"bns-gcn (p 1.0)", "bns-gcn (p unknown)"}
-    cells = [cell for panel in found for row in results(panel).rows for cell in row]
+    cells = [cell for panel in found for row in tabulate_panel(panel).rows for cell in row]
     assert any("p unknown" in cell for cell in cells) and not any("nan" in cell for cell in cells)
 
 

@@ -10,18 +10,18 @@ from types import SimpleNamespace
 import pytest
 
 from harness.figures import beside_papers
-from harness.figures.drawing import styled
+from harness.figures.drawing import style_context
 from harness.figures.kind import read_tables
 from harness.results.parquet import read_claims_table
 
 
 @pytest.fixture(scope="module")
-def shown(tables: Path) -> list[beside_papers.Dot]:
-    (panel,) = beside_papers.paper_panels(read_claims_table(tables))
-    return beside_papers.dots(panel, read_tables(tables))
+def shown(tables: Path) -> list[beside_papers.ClaimDot]:
+    (panel,) = beside_papers.split_by_paper_figure(read_claims_table(tables))
+    return beside_papers.select_claims(panel, read_tables(tables))
 
 
-def test_results_are_drawn_tested_or_not_and_settings_are_not(shown: list[beside_papers.Dot]) -> None:
+def test_results_are_drawn_tested_or_not_and_settings_are_not(shown: list[beside_papers.ClaimDot]) -> None:
     *tested, untested = shown
     assert [(dot.verdict, dot.ratio) for dot in tested] == [
         ("holds", 1.1),
@@ -33,22 +33,22 @@ def test_results_are_drawn_tested_or_not_and_settings_are_not(shown: list[beside
 
 
 def test_settings_are_drawn_if_a_figure_has_no_result(tables: Path) -> None:
-    (panel,) = beside_papers.paper_panels(read_claims_table(tables))
+    (panel,) = beside_papers.split_by_paper_figure(read_claims_table(tables))
     settings = replace(panel, runs=panel.runs[panel.runs.basis == "experiment"])
-    assert [dot.verdict for dot in beside_papers.dots(settings, read_tables(tables))] == ["holds"]
+    assert [dot.verdict for dot in beside_papers.select_claims(settings, read_tables(tables))] == ["holds"]
 
 
 def test_claims_that_share_their_words_are_told_apart_by_their_settings(tables: Path) -> None:
-    (panel,) = beside_papers.paper_panels(read_claims_table(tables))
+    (panel,) = beside_papers.split_by_paper_figure(read_claims_table(tables))
     runs = panel.runs.assign(what="share of an epoch", config=[f"step {n}" for n in range(len(panel.runs))])
-    found = beside_papers.dots(replace(panel, runs=runs), read_tables(tables))
+    found = beside_papers.select_claims(replace(panel, runs=runs), read_tables(tables))
     assert len({dot.label for dot in found}) == len(found) > 1
 
 
-def test_dots_and_intervals_stand_where_they_are(tables: Path, shown: list[beside_papers.Dot]) -> None:
-    panels = beside_papers.paper_panels(read_claims_table(tables))
-    with styled():
-        figure = beside_papers.page(panels, [shown])
+def test_dots_and_intervals_stand_where_they_are(tables: Path, shown: list[beside_papers.ClaimDot]) -> None:
+    panels = beside_papers.split_by_paper_figure(read_claims_table(tables))
+    with style_context():
+        figure = beside_papers.draw_figure(panels, [shown])
         figure.draw_without_rendering()
     (axes,) = figure.axes
     _, *lines = axes.lines  # the first is at one

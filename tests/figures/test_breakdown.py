@@ -9,25 +9,25 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.figures.breakdown import BREAKDOWN, Rows, longest_of
-from harness.figures.drawing import styled
+from harness.figures.breakdown import BREAKDOWN, EpochBars, longest_bar
+from harness.figures.drawing import style_context
 from harness.figures.kind import read_tables
 from harness.figures.palette import GROUPS
-from harness.figures.panels import Panel, panels
+from harness.figures.panels import Panel, split_panels
 from harness.results.parquet import read_collected
 
 
 @pytest.fixture(scope="module")
 def products(runs: pd.DataFrame) -> Panel:
-    return next(panel for panel in panels(runs) if panel.dataset == "products-14m")
+    return next(panel for panel in split_panels(runs) if panel.dataset == "products-14m")
 
 
 @pytest.fixture(scope="module")
-def rows(products: Panel, tables) -> Rows:
-    return BREAKDOWN.rows(products, read_tables(tables))
+def rows(products: Panel, tables) -> EpochBars:
+    return BREAKDOWN.select_bars(products, read_tables(tables))
 
 
-def test_a_bar_is_as_long_as_the_epoch_of_the_scaling_figure(products: Panel, rows: Rows) -> None:
+def test_a_bar_is_as_long_as_the_epoch_of_the_scaling_figure(products: Panel, rows: EpochBars) -> None:
     measured = {curve.label: curve.points for curve in products.curves if curve.source == "measured"}
     assert [label for label, _ in rows] == list(measured)
     for label, bars in rows:
@@ -36,13 +36,13 @@ def test_a_bar_is_as_long_as_the_epoch_of_the_scaling_figure(products: Panel, ro
         assert [bar.total for bar in done] == pytest.approx(list(launches.median()), rel=1e-9)
 
 
-def test_groups_have_the_order_of_the_palette(rows: Rows) -> None:
+def test_groups_have_the_order_of_the_palette(rows: EpochBars) -> None:
     for _, bars in rows:
         for bar in bars:
             assert list(bar.seconds) in (list(GROUPS), [])
 
 
-def test_local_work_is_not_communication(rows: Rows) -> None:
+def test_local_work_is_not_communication(rows: EpochBars) -> None:
     bars = dict(rows)
     serial, one_d = bars["serial"][0].seconds, bars["cagnet-1d"][1].seconds
     communication = ("broadcast, gather", "reduce", "exchange")
@@ -67,8 +67,8 @@ def test_predicted_epochs_have_bars_of_their_parts(
         synthetic.write_quoted(folder, synthetic.make_spec("plexus", "tiny", {"z": 4}), 1.0, "predicted")
 
     folder = collected(write)
-    (panel,) = panels(read_collected(folder, "runs"))
-    found = dict(BREAKDOWN.rows(panel, read_tables(folder)))
+    (panel,) = split_panels(read_collected(folder, "runs"))
+    found = dict(BREAKDOWN.select_bars(panel, read_tables(folder)))
     assert {label: [bar.label for bar in bars] for label, bars in found.items()} == {
         "plexus": ["2×1×1"],
         "plexus emulated": ["16×1×1"],
@@ -78,14 +78,14 @@ def test_predicted_epochs_have_bars_of_their_parts(
     assert found["plexus predicted"][0].total == pytest.approx(epochs["predicted"])
 
 
-def test_failures_have_a_row(rows: Rows) -> None:
+def test_failures_have_a_row(rows: EpochBars) -> None:
     assert [(bar.label, bar.status) for bar in dict(rows)["cagnet-1d"]][-1] == ("8", "oom")
 
 
-def test_bars_are_drawn_end_to_end_with_their_total(rows: Rows) -> None:
-    with styled():
+def test_bars_are_drawn_end_to_end_with_their_total(rows: EpochBars) -> None:
+    with style_context():
         axes = Figure().add_subplot()
-        BREAKDOWN.draw(axes, rows, longest_of(rows))
+        BREAKDOWN.draw_bars(axes, rows, longest_bar(rows))
     ends: dict[float, list[tuple[float, float]]] = {}
     for patch in axes.patches:
         ends.setdefault(patch.get_y(), []).append((patch.get_x(), patch.get_x() + patch.get_width()))

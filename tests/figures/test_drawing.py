@@ -17,10 +17,26 @@ from matplotlib.figure import Figure
 
 from harness.errors import UserError
 from harness.figures import beside_papers, costs, draw_all, drawing, scaling
-from harness.figures.drawing import BESIDE, FORMATS, KINDS, name_of, pictures, styled, tables_digest
+from harness.figures.drawing import (
+    FORMATS,
+    KINDS,
+    TEXT_FORMATS,
+    file_stem,
+    render_all_formats,
+    style_context,
+    tables_digest,
+)
 from harness.figures.kind import read_tables
-from harness.figures.page_layout import LONGEST_WORD, MOST_WORDS, Cell, Section, compose, elided, wrapped
-from harness.figures.panels import panels
+from harness.figures.page_layout import (
+    LONGEST_WORD,
+    MOST_WORDS,
+    Cell,
+    Section,
+    compose_figure,
+    elide_word,
+    wrap_text,
+)
+from harness.figures.panels import split_panels
 from harness.results.schema import RUN_TABLES, RUNS
 
 Collected = Callable[[Callable[[Path], object]], Path]
@@ -39,9 +55,9 @@ def test_there_is_a_figure_of_all_datasets_and_one_of_each_with_something_to_sho
     of = {"runs": ("", "-isolate-3-8m", f"-{NOT_SAMPLED}"), "claims": ("",)}
     # No run was evaluated on test vertices, none was predicted, none is of DistDGL. On one graph alone runs sample.
     absent = {"accuracy", "prediction", "evaluation", "time-to-target", "sampling", "gain"}
-    names = [f"{kind.name}{each}" for kind in KINDS for each in of[kind.of] if kind.name not in absent]
+    names = [f"{kind.name}{each}" for kind in KINDS for each in of[kind.table] if kind.name not in absent]
     assert sorted(path.name for path in drawn) == sorted(
-        f"{name}.{ending}" for name in [*names, "sampling"] for ending in (*FORMATS, *BESIDE)
+        f"{name}.{ending}" for name in [*names, "sampling"] for ending in (*FORMATS, *TEXT_FORMATS)
     ), "what has one graph or one figure is drawn once"
     assert all(path.stat().st_size > 1000 for path in drawn if path.suffix[1:] in FORMATS)
 
@@ -86,7 +102,7 @@ def test_the_numbers_behind_a_figure_stand_beside_it(drawn: list[Path], runs: pd
 
 def test_a_caption_stands_alone(drawn: list[Path]) -> None:
     text = next(path for path in drawn if path.name == "breakdown-products-14m.txt").read_text()
-    assert text.startswith("Where an epoch goes. Seconds of an epoch by operation.")
+    assert text.startswith("Breakdown of epoch time. Seconds that each operation takes in an epoch.")
     assert "Shown: products-14m, gcn, 3 layers, hidden 128, float32, on local." in text
 
 
@@ -144,14 +160,14 @@ def test_the_same_tables_give_the_same_bytes(
     """Twice, and whatever settings the user has."""
     stamp = re.search(r"tables \w{16}", next(path for path in drawn if path.suffix == ".svg").read_text())
     assert stamp
-    some = [panel for panel in panels(runs) if panel.dataset == "isolate-3-8m"]
+    some = [panel for panel in split_panels(runs) if panel.dataset == "isolate-3-8m"]
     kind, before = KINDS[0], {path.name: path for path in drawn}
-    name = name_of(kind.name, "isolate-3-8m")
+    name = file_stem(kind.name, "isolate-3-8m")
     label = re.search(r'aria-label="([^"]*)"', before[f"{name}.svg"].read_text())
     assert label
-    with mpl.rc_context(theirs), styled():
-        figure = kind.page(some, [kind.shown(panel, read_tables(tables)) for panel in some])
-        again = pictures(figure, tmp_path, name, stamp[0], label[1])
+    with mpl.rc_context(theirs), style_context():
+        figure = kind.draw_figure(some, [kind.select_content(panel, read_tables(tables)) for panel in some])
+        again = render_all_formats(figure, tmp_path, name, stamp[0], label[1])
     for path, data in again.items():
         assert data == before[path.name].read_bytes(), path.name
     assert plt.get_fignums() == [], "drawing leaves no figure open"
@@ -168,9 +184,9 @@ def test_a_composed_figure_is_drawn_once_for_each_format(
         draw(figure, renderer)
 
     monkeypatch.setattr(Figure, "draw", counted)
-    with styled():
-        figure = compose([Section([Cell("", lambda _: None, 1.0)], 1)])
-        pictures(figure, tmp_path, "empty", "tables 0")
+    with style_context():
+        figure = compose_figure([Section([Cell("", lambda _: None, 1.0)], 1)])
+        render_all_formats(figure, tmp_path, "empty", "tables 0")
     assert len(drawn) == len(FORMATS)
 
 
@@ -180,7 +196,7 @@ def test_names_of_users_are_drawn_as_they_are(synthetic: SimpleNamespace, collec
     folder = collected(lambda to: synthetic.write_ok(to, spec, 1.0))
     paths = draw_all(folder, folder / "figures")
     assert {path.parent for path in paths} == {folder / "figures"}
-    assert {path.suffix[1:] for path in paths} == {*FORMATS, *BESIDE}
+    assert {path.suffix[1:] for path in paths} == {*FORMATS, *TEXT_FORMATS}
 
 
 def test_a_long_name_is_drawn_in_short_and_whole_in_the_numbers(
@@ -209,11 +225,11 @@ def test_a_long_name_is_drawn_in_short_and_whole_in_the_numbers(
 
 def test_long_words_are_short_and_distinct() -> None:
     long = [f"{'x' * 1500}{middle}{'x' * 1500}" for middle in "ab"]
-    assert elided("a-name_of/usual.length@1-64") == "a-name_of/usual.length@1-64"
-    assert len({elided(word) for word in long}) == 2
-    assert {len(elided(word)) for word in long} == {LONGEST_WORD}
-    assert len("".join(wrapped(" ".join(long), 1.0))) == 2 * LONGEST_WORD
-    assert len(" ".join(wrapped("word " * 10_000, 7.0)).split()) <= MOST_WORDS + 1
+    assert elide_word("a-name_of/usual.length@1-64") == "a-name_of/usual.length@1-64"
+    assert len({elide_word(word) for word in long}) == 2
+    assert {len(elide_word(word)) for word in long} == {LONGEST_WORD}
+    assert len("".join(wrap_text(" ".join(long), 1.0))) == 2 * LONGEST_WORD
+    assert len(" ".join(wrap_text("word " * 10_000, 7.0)).split()) <= MOST_WORDS + 1
 
 
 def test_figures_are_drawn_one_after_the_other_where_there_are_no_semaphores(
@@ -229,11 +245,11 @@ def test_figures_are_drawn_one_after_the_other_where_there_are_no_semaphores(
     folder = collected(
         lambda to: synthetic.write_ok(to, synthetic.make_spec("serial", "tiny", {"p": 1}), 1.0)
     )
-    assert {path.suffix[1:] for path in draw_all(folder, folder / "figures")} == {*FORMATS, *BESIDE}
+    assert {path.suffix[1:] for path in draw_all(folder, folder / "figures")} == {*FORMATS, *TEXT_FORMATS}
 
 
 def test_no_tables_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no table.*runs\.parquet.*harness collect"):
+    with pytest.raises(UserError, match=r"runs\.parquet does not exist.*harness collect"):
         draw_all(tmp_path / "absent", tmp_path / "figures")
     assert not (tmp_path / "figures").exists()
 
@@ -245,5 +261,5 @@ def test_tables_without_a_run_are_refused(tables: Path, tmp_path: Path) -> None:
         shutil.copy(tables / f"{name}.parquet", tmp_path)
     empty = parquet.serialize_table([parquet.to_arrow(pd.DataFrame(), RUNS)], RUNS)
     (tmp_path / "runs.parquet").write_bytes(empty)
-    with pytest.raises(UserError, match=r"no run that took place"):
+    with pytest.raises(UserError, match=r"no recorded run"):
         draw_all(tmp_path, tmp_path / "figures")

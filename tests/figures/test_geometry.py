@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from harness.figures.drawing import KINDS, styled
+from harness.figures.drawing import KINDS, style_context
 from harness.figures.kind import FigureKind, Tables
-from harness.figures.page_layout import COLUMN, PAGE
-from harness.figures.palette import KNOWN
-from harness.figures.panels import panels
+from harness.figures.page_layout import COLUMN_WIDTH, PAGE_WIDTH
+from harness.figures.palette import BUILT_IN
+from harness.figures.panels import split_panels
 from harness.figures.throughput import BASELINE
 from harness.results.parquet import conform_frame
 from harness.results.run_row import flatten_record
@@ -44,7 +44,7 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
     @lru_cache
     def make(count: int) -> Study:
         few = ["plexus", BASELINE]
-        names = [*list(KNOWN)[1 : count - 2], BASELINE, *FOREIGN] if count > 2 else few
+        names = [*list(BUILT_IN)[1 : count - 2], BASELINE, *FOREIGN] if count > 2 else few
         rows, tables = [], {name: {} for name in ("epochs", "ledger", "memory", "accuracy", "utilisation")}
 
         def add(spec: Any, compute: float, talk: float, **changes: Any) -> None:
@@ -109,10 +109,10 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
 
 
 def drawn(kind: FigureKind[Any], study: Study) -> Figure:
-    some = kind.panels(study.runs if kind.of == "runs" else study.claims)
-    contents = [(panel, content) for panel in some if (content := kind.shown(panel, study.tables))]
-    with styled():
-        figure = kind.page(*zip(*contents, strict=True))
+    some = kind.split_panels(study.runs if kind.table == "runs" else study.claims)
+    contents = [(panel, content) for panel in some if (content := kind.select_content(panel, study.tables))]
+    with style_context():
+        figure = kind.draw_figure(*zip(*contents, strict=True))
         figure.canvas.draw()
     return figure
 
@@ -193,7 +193,7 @@ def test_text_has_seven_to_nine_points_at_the_printed_width(
     kind: FigureKind[Any], count: int, figure_of: Callable[..., Figure]
 ) -> None:
     figure = figure_of(kind, count)
-    assert figure.get_size_inches()[0] in (COLUMN, PAGE)
+    assert figure.get_size_inches()[0] in (COLUMN_WIDTH, PAGE_WIDTH)
     assert {text.get_fontsize() for text in texts(figure) if text.get_text()} <= {7.0, 8.0, 9.0}
 
 
@@ -228,11 +228,11 @@ def test_no_axes_are_empty_and_none_share_a_place(
 
 @pytest.mark.parametrize("count", SIZES)
 def test_no_two_strategies_look_alike(count: int, study_of: Callable[[int], Study]) -> None:
-    for panel in panels(study_of(count).runs):
+    for panel in split_panels(study_of(count).runs):
         looks: dict[tuple[Any, Any], str] = {}
         for curve in panel.curves:
             assert looks.setdefault(curve.look[:2], curve.strategy) == curve.strategy
-    names = {curve.strategy for panel in panels(study_of(count).runs) for curve in panel.curves}
+    names = {curve.strategy for panel in split_panels(study_of(count).runs) for curve in panel.curves}
     assert len(names) == count
 
 
@@ -305,8 +305,8 @@ def test_ideal_lines_end_within_the_axes(count: int, figure_of: Callable[..., Fi
 @all_figures
 def test_every_panel_has_rows_of_numbers(kind: FigureKind[Any], study_of: Callable[[int], Study]) -> None:
     study = study_of(22)
-    for panel in kind.panels(study.runs if kind.of == "runs" else study.claims):
-        if content := kind.shown(panel, study.tables):
-            rows = list(kind.data(content))
+    for panel in kind.split_panels(study.runs if kind.table == "runs" else study.claims):
+        if content := kind.select_content(panel, study.tables):
+            rows = list(kind.tabulate(content))
             assert rows
             assert len({tuple(row) for row in rows}) == 1, "one header for all rows"

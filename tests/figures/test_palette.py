@@ -9,19 +9,19 @@ from itertools import combinations, pairwise, product
 import numpy as np
 import pytest
 
-from harness.figures.breakdown import group_of
+from harness.figures.breakdown import group_of_operation
 from harness.figures.palette import (
+    BUILT_IN,
     FAMILIES,
     FREE_COLOURS,
     FREE_MARKERS,
     GROUPS,
-    KNOWN,
     PAPER,
     STEPS,
     Fill,
-    coloured,
+    lighten_for_dark,
     look_of,
-    on_dark,
+    named_colours,
 )
 from harness.ledger import Op, Phase
 from harness.registry import registered_strategies
@@ -100,12 +100,12 @@ def test_every_built_in_strategy_has_its_look_by_hand() -> None:
     built_in = {
         point.name for point in registered_strategies() if point.value.startswith("harness.strategies.")
     }
-    assert built_in == set(KNOWN)
-    assert len({look.colour for look in KNOWN.values()}) == len(KNOWN)
+    assert built_in == set(BUILT_IN)
+    assert len({look.colour for look in BUILT_IN.values()}) == len(BUILT_IN)
 
 
 def test_no_two_strategies_with_one_marker_are_confused_by_any_eye_or_in_grey() -> None:
-    for one, other in combinations(KNOWN.values(), 2):
+    for one, other in combinations(BUILT_IN.values(), 2):
         if one.marker == other.marker:
             assert apart(one.colour, other.colour) > 15, (one, other)
             assert abs(lab(one.colour)[0] - lab(other.colour)[0]) > 7, (one, other)
@@ -123,10 +123,10 @@ def test_families_share_a_hue_and_their_members_differ_in_grey_and_in_marker() -
 
 
 def test_colours_can_be_seen_on_light_and_on_dark_paper() -> None:
-    for colour in coloured().values():
+    for colour in named_colours().values():
         assert contrast(colour, PAPER) > 1.4
-        assert contrast(on_dark(colour), DARK) > 2.4, colour
-    assert len({on_dark(look.colour) for look in KNOWN.values()}) == len(KNOWN)
+        assert contrast(lighten_for_dark(colour), DARK) > 2.4, colour
+    assert len({lighten_for_dark(look.colour) for look in BUILT_IN.values()}) == len(BUILT_IN)
 
 
 def test_a_strategy_from_elsewhere_has_a_look_of_its_own() -> None:
@@ -137,13 +137,13 @@ def test_a_strategy_from_elsewhere_has_a_look_of_its_own() -> None:
     assert len(looks) == len(names)
     for colour, marker in looks:
         assert colour in FREE_COLOURS and marker in FREE_MARKERS
-        assert colour not in {look.colour for look in KNOWN.values()}
-        assert marker not in {look.marker for look in KNOWN.values()}
+        assert colour not in {look.colour for look in BUILT_IN.values()}
+        assert marker not in {look.marker for look in BUILT_IN.values()}
     assert {look_of(f"mine-{number}").marker for number in range(200)} == set(FREE_MARKERS)
 
 
 def test_a_known_strategy_keeps_its_look_beside_any_other() -> None:
-    assert all(look_of(name, ["mine", "yours"]) == look for name, look in KNOWN.items())
+    assert all(look_of(name, ["mine", "yours"]) == look for name, look in BUILT_IN.items())
 
 
 def test_the_hash_of_a_name_never_changes() -> None:
@@ -153,8 +153,8 @@ def test_the_hash_of_a_name_never_changes() -> None:
 
 @pytest.mark.parametrize(("phase", "op"), list(product(Phase, Op)))
 def test_every_row_of_a_ledger_counts_in_one_group(phase: Phase, op: Op) -> None:
-    assert group_of(phase, op, "H") in GROUPS
-    assert group_of(phase, op, "A") in GROUPS
+    assert group_of_operation(phase, op, "H") in GROUPS
+    assert group_of_operation(phase, op, "A") in GROUPS
 
 
 @pytest.mark.parametrize("groups", [GROUPS, STEPS])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.figures.panels import graph_panels, name_of_strategy, panels, titles
+from harness.figures.panels import short_strategy_name, split_panels, split_with_graph_curves, title_panels
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.spec.plan import make_plan
@@ -17,7 +17,7 @@ Collected = Callable[[Callable[[Path], object]], Path]
 
 
 def test_every_run_is_in_one_curve_of_one_panel(runs: pd.DataFrame) -> None:
-    drawn = [run for panel in panels(runs) for curve in panel.curves for run in curve.runs.run_id]
+    drawn = [run for panel in split_panels(runs) for curve in panel.curves for run in curve.runs.run_id]
     assert sorted(drawn) == sorted(runs.run_id)
 
 
@@ -32,7 +32,7 @@ def test_protocols_and_widths_are_never_in_one_panel(
                     folder, synthetic.make_spec("serial", "tiny", {"p": 1}, **changes), 1.0, "measured"
                 )
 
-    found = panels(read_collected(collected(write), "runs"))
+    found = split_panels(read_collected(collected(write), "runs"))
     assert [panel.title for panel in found] == [
         "tiny, hidden 16, corrected protocol",
         "tiny, hidden 16, faithful protocol",
@@ -42,22 +42,22 @@ def test_protocols_and_widths_are_never_in_one_panel(
 
 
 def test_the_line_follows_the_fastest_grid_and_the_points_are_all_there(runs: pd.DataFrame) -> None:
-    (panel,) = [panel for panel in panels(runs) if panel.dataset == "products-14m"]
+    (panel,) = [panel for panel in split_panels(runs) if panel.dataset == "products-14m"]
     plexus = next(curve for curve in panel.curves if curve.label == "plexus")
-    assert list(plexus.line.grid) == ["x2y1z1", "x2y2z1"]
+    assert list(plexus.epoch_line.grid) == ["x2y1z1", "x2y2z1"]
     mine = runs[(runs["strategy.name"] == "plexus") & (runs.source == "measured")]
     assert sorted(plexus.points.run_id) == sorted(mine.run_id)
     fastest = mine[mine.grid == "x2y2z1"].epoch_seconds_median
-    (row,) = plexus.line[plexus.line.ranks == 4].to_dict("records")
+    (row,) = plexus.epoch_line[plexus.epoch_line.ranks == 4].to_dict("records")
     assert (row["low"], row["middle"], row["high"]) == (fastest.min(), fastest.median(), fastest.max())
 
 
 def test_a_strategy_by_a_path_is_named_by_its_class_unless_another_has_that_name() -> None:
     mine, theirs = "/home/me/mine.py:Ours", "/home/you/other.py:Ours"
-    assert name_of_strategy(mine, ["serial", mine]) == "Ours"
-    assert name_of_strategy(mine, [theirs, mine]) == mine
-    assert name_of_strategy(mine, ["Ours", mine]) == mine
-    assert name_of_strategy("cagnet-1.5d", ["cagnet-1.5d", mine]) == "cagnet-1.5d"
+    assert short_strategy_name(mine, ["serial", mine]) == "Ours"
+    assert short_strategy_name(mine, [theirs, mine]) == mine
+    assert short_strategy_name(mine, ["Ours", mine]) == mine
+    assert short_strategy_name("cagnet-1.5d", ["cagnet-1.5d", mine]) == "cagnet-1.5d"
 
 
 def test_parameters_make_curves_with_names_that_differ(
@@ -68,7 +68,7 @@ def test_parameters_make_curves_with_names_that_differ(
             strategy = {"name": "bulk", "params": {"samples": samples, "fanout": 3}}
             synthetic.write_quoted(folder, synthetic.make_spec(strategy, "tiny", {"p": 2}), 1.0, "measured")
 
-    (panel,) = panels(read_collected(collected(write), "runs"))
+    (panel,) = split_panels(read_collected(collected(write), "runs"))
     labels = [curve.label for curve in panel.curves]
     assert labels == ["bulk (samples 10)", "bulk (samples 5)"]
     assert [curve.variant for curve in panel.curves] == [0, 1]
@@ -91,7 +91,7 @@ def test_variants_stand_as_the_plan_of_measured_runs_lists_them(
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(make_plan("study", "", specs[: len(chosen)], {}, "")))
     collect(tmp_path / "runs", tmp_path, plan, unplanned=[tmp_path / "beside"])
-    (panel,) = panels(read_collected(tmp_path, "runs"))
+    (panel,) = split_panels(read_collected(tmp_path, "runs"))
     said = ["fused unknown, wire full", "fused unknown, wire bf16", "fused true, wire bf16"]
     assert [curve.label for curve in panel.curves] == [
         *(f"mine ({words})" for words in said),
@@ -109,7 +109,7 @@ def test_a_variant_by_a_partitioner_does_not_say_that_it_has_no_order(
             spec = synthetic.make_spec("mine", {"name": "tiny", **dataset}, {"p": 2})
             synthetic.write_quoted(folder, spec, 1.0, "measured")
 
-    (panel,) = panels(read_collected(collected(write), "runs"))
+    (panel,) = split_panels(read_collected(collected(write), "runs"))
     assert sorted(curve.label for curve in panel.curves) == ["mine (hypergraph)", "mine (single)"]
 
 
@@ -129,7 +129,7 @@ def test_strategies_that_train_features_stand_beside_those_that_do_not(
 ) -> None:
     """Figure 8 of Plexus, whose rivals keep their features fixed: its curves say which do what."""
     folder = collected(features(synthetic, ("plexus", True), ("bns-gcn", False)))
-    (panel,) = panels(read_collected(folder, "runs"))
+    (panel,) = split_panels(read_collected(folder, "runs"))
     labels = ["plexus (features trained) predicted", "bns-gcn (fixed features) predicted"]
     assert [curve.label for curve in panel.curves] == labels
     assert panel.title == "tiny"
@@ -139,7 +139,7 @@ def test_a_strategy_with_trained_and_with_fixed_features_divides_its_panel(
     synthetic: SimpleNamespace, collected: Collected
 ) -> None:
     folder = collected(features(synthetic, ("plexus", True), ("plexus", False), ("bns-gcn", False)))
-    found = panels(read_collected(folder, "runs"))
+    found = split_panels(read_collected(folder, "runs"))
     assert sorted(panel.title for panel in found) == ["tiny, features trained", "tiny, fixed features"]
 
 
@@ -160,7 +160,7 @@ def test_a_strategy_that_is_alone_has_a_curve_for_each_graph(
 ) -> None:
     """Figure 10 of Plexus: axes for each machine, a line for each graph, and a graph has one look in all."""
     runs = read_collected(collected(quoted(synthetic, ("plexus",), ("frontier", "perlmutter"))), "runs")
-    found = graph_panels(runs)
+    found = split_with_graph_curves(runs)
     assert [panel.title for panel in found] == ["on frontier", "on perlmutter"]
     for panel in found:
         assert [curve.label for curve in panel.curves] == ["reddit predicted", "roads predicted"]
@@ -172,7 +172,7 @@ def test_a_strategy_that_is_alone_has_a_curve_for_each_graph(
 
 def test_two_strategies_have_axes_for_each_graph(synthetic: SimpleNamespace, collected: Collected) -> None:
     runs = read_collected(collected(quoted(synthetic, ("plexus", "rdm"), ("frontier",))), "runs")
-    assert [panel.title for panel in graph_panels(runs)] == ["reddit", "roads"]
+    assert [panel.title for panel in split_with_graph_curves(runs)] == ["reddit", "roads"]
 
 
 def bulks(synthetic: SimpleNamespace, places: tuple[tuple[int, int], ...]) -> Callable[[Path], None]:
@@ -190,21 +190,21 @@ def test_a_parameter_that_follows_the_ranks_makes_one_curve(
     synthetic: SimpleNamespace, collected: Collected
 ) -> None:
     """Figure 4 of matrix-based sampling: the bulk is the largest that fits at each number of devices."""
-    (panel,) = panels(read_collected(collected(bulks(synthetic, ((4, 49), (8, 25), (16, 13)))), "runs"))
+    (panel,) = split_panels(read_collected(collected(bulks(synthetic, ((4, 49), (8, 25), (16, 13)))), "runs"))
     (curve,) = panel.curves
     assert curve.label == "bulk-sage (bulk by ranks) predicted"
-    assert list(curve.line.ranks) == [4, 8, 16]
+    assert list(curve.epoch_line.ranks) == [4, 8, 16]
 
 
 def test_parameters_that_share_a_number_of_ranks_stay_apart(
     synthetic: SimpleNamespace, collected: Collected
 ) -> None:
-    (panel,) = panels(read_collected(collected(bulks(synthetic, ((4, 49), (4, 25), (16, 13)))), "runs"))
+    (panel,) = split_panels(read_collected(collected(bulks(synthetic, ((4, 49), (4, 25), (16, 13)))), "runs"))
     assert len(panel.curves) == 3
 
 
 def test_runs_that_never_took_place_are_not_drawn(runs: pd.DataFrame) -> None:
-    assert panels(runs.assign(status="missing")) == []
+    assert split_panels(runs.assign(status="missing")) == []
 
 
 def test_a_title_says_what_differs_and_the_note_says_the_rest_once(
@@ -218,16 +218,16 @@ def test_a_title_says_what_differs_and_the_note_says_the_rest_once(
             spec = synthetic.make_spec("serial", "tiny", {"p": 1}, model=model)
             synthetic.write_quoted(folder, spec, 1.0, "measured")
 
-    found = panels(read_collected(collected(write), "runs"))
-    one = titles(found)
-    assert sorted(one.each) == ["1 layer, bare", "3 layers, full", "3 layers, norm"]
+    found = split_panels(read_collected(collected(write), "runs"))
+    one = title_panels(found)
+    assert sorted(one.titles) == ["1 layer, bare", "3 layers, full", "3 layers, norm"]
     assert one.note.startswith("tiny, gcn, hidden 16, float32, on local; bare: ")
-    assert titles(found[:1]).each == [""], "a panel alone differs from nothing"
-    assert "1 layer" in titles(found[:1]).note
+    assert title_panels(found[:1]).titles == [""], "a panel alone differs from nothing"
+    assert "1 layer" in title_panels(found[:1]).note
 
 
 def test_graphs_are_named_in_titles_only_where_there_are_several(runs: pd.DataFrame) -> None:
-    found = panels(runs)
-    assert titles(found).each == ["isolate-3-8m", "products-14m"]
-    assert "products-14m" not in titles(found).note
-    assert titles(found[1:]).note.startswith("products-14m, gcn, 3 layers, hidden 128")
+    found = split_panels(runs)
+    assert title_panels(found).titles == ["isolate-3-8m", "products-14m"]
+    assert "products-14m" not in title_panels(found).note
+    assert title_panels(found[1:]).note.startswith("products-14m, gcn, 3 layers, hidden 128")

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from harness.figures import scaling
-from harness.figures.drawing import styled
-from harness.figures.page_layout import Cell, compose
-from harness.figures.palette import DASHED, DOT_DASH, look_of, sign_of
-from harness.figures.panels import TARGET, Panel, panels, reaching, shown
+from harness.figures.drawing import style_context
+from harness.figures.page_layout import Cell, compose_figure
+from harness.figures.palette import DASHED, DOT_DASH, failure_marker, look_of
+from harness.figures.panels import TARGET, Panel, select_epoch_curves, select_target_curves, split_panels
 from harness.results.parquet import read_collected
 from harness.results.schema import STATUSES
 
@@ -25,26 +25,28 @@ Collected = Callable[[Callable[[Path], object]], Path]
 
 @pytest.fixture
 def axes() -> Iterator[Axes]:
-    with styled():
+    with style_context():
         yield Figure().add_subplot()
 
 
 @pytest.fixture(scope="module")
 def products(runs: pd.DataFrame) -> Panel:
-    return next(panel for panel in panels(runs) if panel.dataset == "products-14m")
+    return next(panel for panel in split_panels(runs) if panel.dataset == "products-14m")
 
 
 def draw(axes: Axes, panel: Panel) -> None:
     """Draws the curves of a panel on common axes, however many there are."""
-    lines = shown(panel, None)
-    measure = scaling.times(lines)
-    ground = scaling._ground(lines, [lines], measure, scaling.PLOT, scaling.PLOT_WIDTH)
-    scaling.draw(axes, lines, measure, ground)
+    lines = select_epoch_curves(panel, None)
+    quantity = scaling.plot_times(lines)
+    scale = scaling._make_scale(lines, [lines], quantity, scaling.PLOT_HEIGHT, scaling.PLOT_WIDTH)
+    scaling.draw_curves(axes, lines, quantity, scale)
 
 
 def cells(panel: Panel) -> list[Cell]:
-    lines = shown(panel, None)
-    return [cell for part in scaling.sections("", lines, scaling.times(lines)) for cell in part.cells]
+    lines = select_epoch_curves(panel, None)
+    return [
+        cell for part in scaling.make_sections("", lines, scaling.plot_times(lines)) for cell in part.cells
+    ]
 
 
 def line_of(axes: Axes, label: str) -> Line2D:
@@ -104,17 +106,17 @@ def test_ranks_that_share_cores_stand_on_dotted_ground_without_ideal_lines(
                 alone = synthetic.make_spec("rdm", "tiny", {"p": ranks})
                 synthetic.write_ok(folder, alone, 1.0, source="emulated")
 
-    (panel,) = panels(read_collected(collected(write), "runs"))
+    (panel,) = split_panels(read_collected(collected(write), "runs"))
     draw(axes, panel)
     (ground,) = axes.patches
     assert 2 < ground.get_x() < 4
     assert 8 < ground.get_x() + ground.get_width() == axes.get_xlim()[1]
     assert [line for line in axes.lines if line.get_alpha() is not None] == [], "no ideal line"
-    lines = shown(panel, None)
-    measure = scaling.times(lines)
-    parts = scaling.sections("", lines, measure)
-    labels = [handle.get_label() for handle in scaling.handles(parts, measure)]
-    assert "ranks share cores: no scaling" in labels and "ideal" not in labels
+    lines = select_epoch_curves(panel, None)
+    quantity = scaling.plot_times(lines)
+    parts = scaling.make_sections("", lines, quantity)
+    labels = [handle.get_label() for handle in scaling.make_handles(parts, quantity)]
+    assert "oversubscribed (ranks share cores)" in labels and "ideal" not in labels
 
 
 def test_times_to_a_target_stand_over_ranks_beside_printed_ones(
@@ -134,13 +136,13 @@ def test_times_to_a_target_stand_over_ranks_beside_printed_ones(
         record |= {"summary": {"seconds_to_target": 1.5}, "provenance": {}, "error": None}
         synthetic.write_record(folder, spec.model_dump(mode="json"), record, {})
 
-    (panel,) = panels(read_collected(collected(write), "runs"))
-    lines = reaching(panel, None)
-    measure = scaling.times(lines, TARGET)
-    found = {curve.label: measure.marks(curve) for curve in lines}
+    (panel,) = split_panels(read_collected(collected(write), "runs"))
+    lines = select_target_curves(panel, None)
+    quantity = scaling.plot_times(lines, TARGET)
+    found = {curve.label: quantity.scaled_points(curve) for curve in lines}
     assert found == {"scalegnn": [(1, 9.0), (2, 5.0)], "scalegnn published": [(8, 1.5)]}
-    assert measure.upright == "to the target (s)"
-    assert [curve.label for curve in shown(panel, None)] == ["scalegnn"], "no epoch is printed"
+    assert quantity.y_label == "time to target (s)"
+    assert [curve.label for curve in select_epoch_curves(panel, None)] == ["scalegnn"], "no epoch is printed"
 
 
 def test_sources_are_told_apart(axes: Axes, products: Panel) -> None:
@@ -159,8 +161,8 @@ def test_sources_are_told_apart(axes: Axes, products: Panel) -> None:
 
 def test_a_sample_in_the_legend_shows_the_dashes_of_its_source(products: Panel) -> None:
     """A marker in its middle leaves one and a half periods of either pattern: with less, each looks like the other."""
-    with styled():
-        (legend,) = scaling.page([products], [shown(products, None)]).legends
+    with style_context():
+        (legend,) = scaling.draw_figure([products], [select_epoch_curves(products, None)]).legends
     (sample,) = [line for line in legend.get_lines() if line.get_label() == "plexus predicted"]
     free = max(sample.get_xdata()) - min(sample.get_xdata()) - sample.get_markersize()
     periods = [sum(pattern) * sample.get_linewidth() for _, pattern in (DASHED, DOT_DASH)]
@@ -176,7 +178,7 @@ def test_runs_of_other_programs_are_lines_with_hollow_markers(
             spec = synthetic.make_spec("bns-gcn", "tiny", {"p": ranks}, seed=1)
             synthetic.write_quoted(folder, spec, 2 / ranks, "external")
 
-    (panel,) = panels(read_collected(collected(write), "runs"))
+    (panel,) = split_panels(read_collected(collected(write), "runs"))
     draw(axes, panel)
     ours, theirs = line_of(axes, "bns-gcn"), line_of(axes, "bns-gcn external")
     assert ours.get_linestyle() == theirs.get_linestyle() == "-"
@@ -185,11 +187,11 @@ def test_runs_of_other_programs_are_lines_with_hollow_markers(
 
 
 def test_failures_stand_above_all_data_with_the_sign_of_their_status(axes: Axes, runs: pd.DataFrame) -> None:
-    for panel in panels(runs):
+    for panel in split_panels(runs):
         axes.clear()
         draw(axes, panel)
         failed = panel.runs[panel.runs.status != "ok"].iloc[0]
-        sign = sign_of(failed.status)
+        sign = failure_marker(failed.status)
         (cross,) = [line for line in axes.lines if line.get_marker() == sign]
         assert list(cross.get_xdata()) == [failed.ranks]
         slowest = panel.runs.epoch_seconds_median.max() * (1 if axes.get_ylabel().endswith("(s)") else 1000)
@@ -201,7 +203,7 @@ def test_failures_stand_above_all_data_with_the_sign_of_their_status(axes: Axes,
 
 def test_statuses_have_signs_that_differ() -> None:
     failed = [status for status in STATUSES if status != "ok"]
-    assert len({str(sign_of(status)) for status in failed}) == len(failed)
+    assert len({str(failure_marker(status)) for status in failed}) == len(failed)
 
 
 def test_as_many_failures_as_there_are_have_room(
@@ -213,7 +215,7 @@ def test_as_many_failures_as_there_are_have_room(
             spec = synthetic.make_spec(f"s{number}", "tiny", {"p": 2})
             synthetic.write_failed(folder, spec, "oom", "MemoryError", "")
 
-    (panel,) = panels(read_collected(collected(write), "runs"))
+    (panel,) = split_panels(read_collected(collected(write), "runs"))
     draw(axes, panel)
     heights = [line.get_ydata()[0] for line in axes.lines if line.get_marker() == "x"]
     assert len(set(heights)) == 9
@@ -235,11 +237,13 @@ def test_curves_of_one_point_are_listed_with_their_values(
         failed = synthetic.make_spec("s1", "tiny", {"p": 8})
         synthetic.write_failed(folder, failed, "oom", "MemoryError", "")
 
-    (panel,) = panels(read_collected(collected(write), "runs"))
+    (panel,) = split_panels(read_collected(collected(write), "runs"))
     over, listed = cells(panel)
     assert "over ranks" in over.title and "largest" in listed.title
-    with styled():
-        figure = compose(scaling.sections("", lines := shown(panel, None), scaling.times(lines)))
+    with style_context():
+        figure = compose_figure(
+            scaling.make_sections("", lines := select_epoch_curves(panel, None), scaling.plot_times(lines))
+        )
     written = [text.get_text() for text in figure.axes[1].texts]
     assert {"plexus", "s0", "s1", "s4", "× oom", "0.500", "4.50"} <= set(written)
 
@@ -253,13 +257,13 @@ def test_many_strategies_have_small_axes_of_their_own(
                 spec = synthetic.make_spec(f"s{number}", "tiny", {"p": ranks})
                 synthetic.write_quoted(folder, spec, (1 + number) / ranks, "measured")
 
-    (panel,) = panels(read_collected(collected(write), "runs"))
+    (panel,) = split_panels(read_collected(collected(write), "runs"))
     assert [cell.title for cell in cells(panel)] == [f"s{number}" for number in range(8)]
 
 
 def test_one_rank_alone_is_drawn(axes: Axes, synthetic: SimpleNamespace, collected: Collected) -> None:
     spec = synthetic.make_spec("serial", "tiny", {"p": 1})
-    (panel,) = panels(read_collected(collected(lambda to: synthetic.write_ok(to, spec, 0.002)), "runs"))
+    (panel,) = split_panels(read_collected(collected(lambda to: synthetic.write_ok(to, spec, 0.002)), "runs"))
     draw(axes, panel)
     assert list(axes.get_xticks()) == [1]
     assert axes.get_ylabel() == "epoch time (ms)"
@@ -269,9 +273,9 @@ def test_one_rank_alone_is_drawn(axes: Axes, synthetic: SimpleNamespace, collect
 def test_failures_alone_are_drawn(axes: Axes, synthetic: SimpleNamespace, collected: Collected) -> None:
     spec = synthetic.make_spec("plexus", "tiny", {"x": 2, "y": 2, "z": 2})
     write = lambda to: synthetic.write_failed(to, spec, "refused", "UserError", "no")  # noqa: E731
-    (panel,) = panels(read_collected(collected(write), "runs"))
+    (panel,) = split_panels(read_collected(collected(write), "runs"))
     draw(axes, panel)
-    assert sign_of("refused") in [line.get_marker() for line in axes.lines]
+    assert failure_marker("refused") in [line.get_marker() for line in axes.lines]
     assert len(axes.get_yticks()) == 0
     (cell,) = cells(panel)
     axes.clear()
@@ -289,23 +293,23 @@ def test_a_panel_of_failures_alone_is_as_high_as_its_failures(
             spec = synthetic.make_spec("g3", "tiny", {"p": ranks})
             synthetic.write_failed(folder, spec, "refused", "UserError", "no partition")
 
-    (panel,) = panels(read_collected(collected(write), "runs"))
+    (panel,) = split_panels(read_collected(collected(write), "runs"))
     (cell,) = cells(panel)
-    assert cell.height < scaling.PLOT / 4
-    with styled():
-        lines = shown(panel, None)
-        figure = compose(scaling.sections("", lines, scaling.times(lines)))
+    assert cell.height < scaling.PLOT_HEIGHT / 4
+    with style_context():
+        lines = select_epoch_curves(panel, None)
+        figure = compose_figure(scaling.make_sections("", lines, scaling.plot_times(lines)))
     (axes,) = figure.axes
-    crossed = [line for line in axes.lines if line.get_marker() == sign_of("refused")]
+    crossed = [line for line in axes.lines if line.get_marker() == failure_marker("refused")]
     assert sorted(int(line.get_xdata()[0]) for line in crossed) == [2, 4, 8]
     assert axes.get_ylabel() == ""
 
 
 def test_the_legend_names_every_curve_on_common_axes_once(products: Panel) -> None:
-    with styled():
-        lines = shown(products, None)
-        parts = scaling.sections("", lines, measure := scaling.times(lines))
-        labels = [handle.get_label() for handle in scaling.handles(parts, measure)]
+    with style_context():
+        lines = select_epoch_curves(products, None)
+        parts = scaling.make_sections("", lines, quantity := scaling.plot_times(lines))
+        labels = [handle.get_label() for handle in scaling.make_handles(parts, quantity)]
     assert labels == [
         "serial",
         "cagnet-1d",

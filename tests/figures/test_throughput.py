@@ -20,10 +20,13 @@ def shown(folder: Path) -> dict[str, tuple[str, dict[str, pd.DataFrame]]]:
     """Of every panel what x is, and the line of each curve by its label."""
     tables = read_tables(folder)
     lines = {}
-    for panel in throughput.together(read_collected(folder, "runs")):
-        if drawn := throughput.lines(panel, tables):
-            measure = throughput.rates(panel, drawn)
-            lines[panel.title] = measure.over, {curve.label: measure.line(curve) for curve in drawn}
+    for panel in throughput.split_across_sizes(read_collected(folder, "runs")):
+        if drawn := throughput.select_curves(panel, tables):
+            quantity = throughput.plot_throughput(panel, drawn)
+            lines[panel.title] = (
+                quantity.x_column,
+                {curve.label: quantity.median_line(curve) for curve in drawn},
+            )
     return lines
 
 
@@ -87,10 +90,10 @@ def test_a_gain_is_over_the_baseline_of_the_same_source_and_depth(
                     synthetic.write_ok(folder, spec, time, source=source)
 
     folder = collected(write)
-    (panel,) = throughput.together(read_collected(folder, "runs"))
-    shown = throughput.gains(panel, read_tables(folder))
-    assert shown and shown.across == "layers"
-    found = {group.label: {gain.at: round(gain.ratio, 6) for gain in group.bars} for group in shown.groups}
+    (panel,) = throughput.split_across_sizes(read_collected(folder, "runs"))
+    shown = throughput.select_gains(panel, read_tables(folder))
+    assert shown and shown.x_label == "layers"
+    found = {group.label: {gain.x: round(gain.ratio, 6) for gain in group.bars} for group in shown.groups}
     runs = read_collected(folder, "runs")
     rates = runs.set_index(["source", "strategy.name", "model.layers"]).vertices_per_second
     assert found == {
@@ -102,7 +105,7 @@ def test_a_gain_is_over_the_baseline_of_the_same_source_and_depth(
     }
     assert found["g3"][4] > found["g3"][3] > found["g3"][2] > 1
     alone = panel.runs[panel.runs["strategy.name"] == "g3"]
-    assert throughput.gains(replace(panel, runs=alone), read_tables(folder)) is None
+    assert throughput.select_gains(replace(panel, runs=alone), read_tables(folder)) is None
 
 
 @pytest.mark.parametrize("swept", ["layers", "features"])
@@ -134,10 +137,10 @@ def test_sampling_is_shown_of_who_samples(tables: Path) -> None:
     """Its parts add up to what the ledger has in these phases."""
     collected = read_tables(tables)
     panels = {
-        panel.dataset: panel for panel in breakdown.SAMPLING_KIND.panels(read_collected(tables, "runs"))
+        panel.dataset: panel for panel in breakdown.SAMPLING_KIND.split_panels(read_collected(tables, "runs"))
     }
-    assert breakdown.rows(panels["products-14m"], collected) == []
-    (group,) = breakdown.rows(panels["isolate-3-8m"], collected)
+    assert breakdown.select_sampling_bars(panels["products-14m"], collected) == []
+    (group,) = breakdown.select_sampling_bars(panels["isolate-3-8m"], collected)
     ledgers = [rows for rows in collected.ledgers.values() if rows.phase.isin(SAMPLING).any()]
     every = pd.concat(ledgers)
     seconds = every[every.phase.isin(SAMPLING) & (every.epoch >= 0)].seconds

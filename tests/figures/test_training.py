@@ -10,9 +10,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from harness.figures import prediction_scatter, training
-from harness.figures.drawing import styled
+from harness.figures.drawing import style_context
 from harness.figures.kind import read_tables
-from harness.figures.panels import panels
+from harness.figures.panels import split_panels
 from harness.results.collect import collect
 from harness.results.parquet import conform_frame, read_collected
 from harness.results.record import write_record
@@ -39,8 +39,8 @@ def shown(synthetic: SimpleNamespace, tmp_path: Path) -> training.TrainingPanel:
             tmp_path / "runs", spec.model_dump(mode="json"), synthetic.make_record(spec, tables), tables
         )
     collect(tmp_path / "runs", tmp_path)
-    (panel,) = panels(read_collected(tmp_path, "runs"))
-    return training.accuracies(panel, read_tables(tmp_path))
+    (panel,) = split_panels(read_collected(tmp_path, "runs"))
+    return training.select_accuracies(panel, read_tables(tmp_path))
 
 
 def test_a_line_is_a_run_at_most_ranks(shown: training.TrainingPanel) -> None:
@@ -51,13 +51,16 @@ def test_a_line_is_a_run_at_most_ranks(shown: training.TrainingPanel) -> None:
 
 
 def test_points_and_target_are_drawn_where_they_are(shown: training.TrainingPanel) -> None:
-    with styled():
+    with style_context():
         axes = Figure().subplots()
-        training.draw(axes, shown)
+        training.draw_lines(axes, shown)
     run, target = axes.lines
     assert run.get_xydata().tolist() == [[1.0, 0.2], [2.0, 0.5], [3.0, 0.75]]
     assert set(target.get_ydata()) == {0.7}
-    assert [handle.get_label() for handle in training.handles([shown])] == [shown.lines[0].label, "target"]
+    assert [handle.get_label() for handle in training.make_handles([shown])] == [
+        shown.lines[0].label,
+        "target",
+    ]
 
 
 @pytest.mark.parametrize("quantity", [training.ACCURACY, training.LOSS])
@@ -68,9 +71,9 @@ def test_the_axis_fits_what_it_shows(quantity: training.TrainingAxes, shown: tra
         line._replace(y=[0.950, 0.953, 0.954], strategy="a"),
         line._replace(y=[0.951, 0.952, 0.96], strategy="b"),
     ]
-    with styled():
+    with style_context():
         axes = Figure().subplots()
-        training.draw(axes, shown._replace(quantity=quantity, lines=close, targets=[]))
+        training.draw_lines(axes, shown._replace(quantity=quantity, lines=close, targets=[]))
     low, high = axes.get_ylim()
     assert low < 0.950 and high > 0.960
     assert 0.010 / (high - low) > 0.8, "the values fill the axis"
@@ -84,9 +87,9 @@ def test_lines_that_coincide_are_all_seen(shown: training.TrainingPanel) -> None
     same = [
         line._replace(x=epochs, y=[1 / (1 + x) for x in epochs], strategy=name, label=name) for name in "abc"
     ]
-    with styled():
+    with style_context():
         axes = Figure().subplots()
-        training.draw(axes, shown._replace(lines=same, targets=[]))
+        training.draw_lines(axes, shown._replace(lines=same, targets=[]))
     steps = [drawn.get_markevery() for drawn in axes.lines]
     marked = [set(range(first, len(epochs), step)) for first, step in steps]
     assert all(marked)
@@ -100,9 +103,9 @@ def test_lines_of_others_are_one_artist_and_launches_that_agree_one_line(
 ) -> None:
     (line,) = shown.lines
     other = [line._replace(y=[0.1, 0.2, value], strategy="b") for value in (0.3, 0.3, 0.4)]
-    with styled():
+    with style_context():
         axes = Figure().subplots()
-        training.draw(axes, shown._replace(lines=[line, line, *other], targets=[]), own=line.strategy)
+        training.draw_lines(axes, shown._replace(lines=[line, line, *other], targets=[]), own=line.strategy)
     grey, own = axes.lines
     assert list(own.get_ydata()) == line.y
     gap = math.nan
@@ -112,7 +115,7 @@ def test_lines_of_others_are_one_artist_and_launches_that_agree_one_line(
 def test_variants_of_a_strategy_are_told_apart(shown: training.TrainingPanel) -> None:
     (line,) = shown.lines
     other = line._replace(label="other", look=line.look._replace(fill="left"))
-    drawn = training.handles([shown._replace(lines=[line, other])])
+    drawn = training.make_handles([shown._replace(lines=[line, other])])
     assert [handle.get_fillstyle() for handle in drawn[:2]] == ["full", "left"]
 
 
@@ -121,12 +124,12 @@ def test_a_loss_is_drawn_epoch_by_epoch_with_warm_up(synthetic: SimpleNamespace,
     tables = synthetic.make_tables(spec, 1.0, 0.1)
     write_record(tmp_path / "runs", spec.model_dump(mode="json"), synthetic.make_record(spec, tables), tables)
     collect(tmp_path / "runs", tmp_path)
-    (panel,) = panels(read_collected(tmp_path, "runs"))
-    shown = training.losses(panel, read_tables(tmp_path))
+    (panel,) = split_panels(read_collected(tmp_path, "runs"))
+    shown = training.select_losses(panel, read_tables(tmp_path))
     (line,) = shown.lines
     losses = tables["epochs"].groupby("epoch").loss.first()
     assert (line.x, line.y) == (list(range(1, len(losses) + 1)), losses.tolist())
-    assert [row["loss"] for row in training.data(shown)] == losses.tolist()
+    assert [row["loss"] for row in training.tabulate(shown)] == losses.tolist()
 
 
 def test_a_prediction_stands_over_the_run_of_its_strategy_grid_and_ranks(synthetic: SimpleNamespace) -> None:
@@ -137,11 +140,11 @@ def test_a_prediction_stands_over_the_run_of_its_strategy_grid_and_ranks(synthet
             record = {"run_id": f"{source}{grid}", "label": spec.label, "status": "ok", "source": source}
             record |= {"summary": {"epoch_seconds_median": seconds}, "provenance": {}, "error": None}
             rows.append(flatten_record(spec.model_dump(mode="json"), record))
-    (panel,) = panels(conform_frame(pd.DataFrame(rows), RUNS))
-    pairs = prediction_scatter.shown(panel, None)
-    found = [(row["seconds"], row["predicted_seconds"]) for row in prediction_scatter.data(pairs)]
+    (panel,) = split_panels(conform_frame(pd.DataFrame(rows), RUNS))
+    pairs = prediction_scatter.select_points(panel, None)
+    found = [(row["seconds"], row["predicted_seconds"]) for row in prediction_scatter.tabulate(pairs)]
     assert found == [(1.0, 2.0), (2.0, 2.5), (4.0, 5.0)]
-    assert prediction_scatter.verdict(pairs) == (1.0, 0.25)
+    assert prediction_scatter.assess_predictions(pairs) == (1.0, 0.25)
     by_dimension = {pair.label: (pair.look.colour, len(pair.rows)) for pair in pairs}
     assert {label: count for label, (_, count) in by_dimension.items()} == {
         "plexus, 1D grids": 1,
@@ -149,6 +152,8 @@ def test_a_prediction_stands_over_the_run_of_its_strategy_grid_and_ranks(synthet
     }
     assert len({colour for colour, _ in by_dimension.values()}) == 2
     assert (
-        prediction_scatter.shown(replace(panel, runs=panel.runs[panel.runs.source != "predicted"]), None)
+        prediction_scatter.select_points(
+            replace(panel, runs=panel.runs[panel.runs.source != "predicted"]), None
+        )
         == []
     )

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.figures.units import three_digits, unit_for
+from harness.figures.units import unit_for
+from harness.formatting import format_three_digits
 
 
 @pytest.mark.parametrize(
@@ -23,12 +24,12 @@ from harness.figures.units import three_digits, unit_for
     ],
 )
 def test_three_digits(value: float, text: str) -> None:
-    assert three_digits(value) == text
+    assert format_three_digits(value) == text
 
 
 @given(st.floats(1e-6, 1e6))
 def test_three_digits_are_within_half_a_percent(value: float) -> None:
-    assert float(three_digits(value).replace(",", "")) == pytest.approx(value, rel=0.00501)
+    assert float(format_three_digits(value).replace(",", "")) == pytest.approx(value, rel=0.00501)
 
 
 @pytest.mark.parametrize(

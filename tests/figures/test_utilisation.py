@@ -7,7 +7,7 @@ import pytest
 
 from harness.figures import utilisation
 from harness.figures.kind import read_tables
-from harness.figures.panels import panels
+from harness.figures.panels import split_panels
 
 NAN = float("nan")
 
@@ -27,21 +27,21 @@ def windows(device: float = NAN) -> pd.DataFrame:
 
 def test_windows_stand_one_after_the_other() -> None:
     """The mean over ranks; warm-up is not shown."""
-    series = utilisation.series(windows())
+    series = utilisation.average_ranks(windows())
     assert list(series.begin) == pytest.approx([0, 0.01, 0.014, 0.024])
     assert list(series.percent) == pytest.approx([50, 25, 75, 0])
 
 
 def test_what_a_driver_tells_is_taken() -> None:
-    assert list(utilisation.series(windows(device=42)).percent) == [42] * 4
+    assert list(utilisation.average_ranks(windows(device=42)).percent) == [42] * 4
 
 
 def test_curves_without_windows_are_left_out(tables: Path, runs: pd.DataFrame) -> None:
     collected = read_tables(tables)
-    (panel,) = [panel for panel in panels(runs) if panel.dataset == "products-14m"]
-    assert [strip.label for strip in utilisation.strips(panel, collected)] == [
+    (panel,) = [panel for panel in split_panels(runs) if panel.dataset == "products-14m"]
+    assert [strip.label for strip in utilisation.select_strips(panel, collected)] == [
         "serial",
         "cagnet-1d",
         "plexus",
     ]
-    assert utilisation.strips(panel, collected._replace(utilisation={})) == []
+    assert utilisation.select_strips(panel, collected._replace(utilisation={})) == []

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.figures.drawing import KINDS, name_of, tables_digest
-from harness.report import write
+from harness.figures.drawing import KINDS, file_stem, tables_digest
+from harness.report import write_report
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
 
@@ -15,7 +15,7 @@ from harness.results.parquet import read_collected
 def page(study: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of the study."""
     folder = tmp_path_factory.mktemp("page")
-    return write(study / "tables", study / "figures", folder / "report.html").read_text()
+    return write_report(study / "tables", study / "figures", folder / "report.html").read_text()
 
 
 def sketch(tables: Path, figures: Path) -> None:
@@ -24,7 +24,7 @@ def sketch(tables: Path, figures: Path) -> None:
     for dataset in ("", *read_collected(tables, "runs")["dataset.name"].unique()):
         for kind in KINDS:
             said = f"<!-- tables {tables_digest(tables)} -->"
-            (figures / f"{name_of(kind.name, dataset)}.svg").write_text(f"<svg>{said}</svg>")
+            (figures / f"{file_stem(kind.name, dataset)}.svg").write_text(f"<svg>{said}</svg>")
 
 
 @pytest.fixture
@@ -35,6 +35,6 @@ def page_of(tmp_path: Path) -> Callable[..., str]:
         fill(tmp_path / "runs")
         collect(tmp_path / "runs", tmp_path / "tables", plan)
         sketch(tmp_path / "tables", tmp_path / "figures")
-        return write(tmp_path / "tables", tmp_path / "figures", tmp_path / "report.html").read_text()
+        return write_report(tmp_path / "tables", tmp_path / "figures", tmp_path / "report.html").read_text()
 
     return make

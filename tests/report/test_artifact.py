@@ -13,8 +13,8 @@ import pytest
 
 from harness.cli import main
 from harness.errors import UserError
-from harness.report import write
-from harness.report.artifact import FOLDER, pack
+from harness.report import write_report
+from harness.report.artifact import FOLDER, pack_artifact
 from harness.results.parquet import read_collected
 
 ROOT = Path(__file__).parents[2]
@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def archive(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("artifact")
-    report = write(study / "tables", study / "figures", folder / "report.html")
-    return pack(ROOT, study / "tables", study / "figures", report, folder / "artifact.tar.gz")
+    report = write_report(study / "tables", study / "figures", folder / "report.html")
+    return pack_artifact(ROOT, study / "tables", study / "figures", report, folder / "artifact.tar.gz")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def files(archive: Path) -> dict[str, bytes]:
 
 
 def test_the_same_input_gives_the_same_bytes(archive: Path, study: Path, tmp_path: Path) -> None:
-    again = pack(
+    again = pack_artifact(
         ROOT, study / "tables", study / "figures", archive.with_name("report.html"), tmp_path / "again.tar.gz"
     )
     assert again.read_bytes() == archive.read_bytes()
@@ -75,4 +75,6 @@ def test_a_report_of_other_tables_is_refused(study: Path, tmp_path: Path) -> Non
     words = ["artifact", "--tables", str(study / "tables"), "--figures", str(study / "figures")]
     assert main([*words, "--report", str(tmp_path / "report.html")]) == 2
     with pytest.raises(UserError, match="is not the report of these tables"):
-        pack(ROOT, study / "tables", study / "figures", tmp_path / "none.html", tmp_path / "a.tar.gz")
+        pack_artifact(
+            ROOT, study / "tables", study / "figures", tmp_path / "none.html", tmp_path / "a.tar.gz"
+        )

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from harness.report import write
+from harness.report import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
@@ -39,7 +39,7 @@ class Seen(dict[str, Any]):
 @pytest.fixture(scope="module")
 def report(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("browser")
-    return write(study / "tables", study / "figures", folder / "report.html")
+    return write_report(study / "tables", study / "figures", folder / "report.html")
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_folded_columns_unfold(probe: Callable[..., Seen]) -> None:
         return {few, all, again: shown()};
         """
     )
-    assert {"strategy", "ranks", "grid", "words sent", "held", "runs"} <= set(seen["few"])
+    assert {"strategy", "ranks", "grid", "words sent", "memory", "runs"} <= set(seen["few"])
     assert any(name.startswith("median") for name in seen["few"])
     assert set(seen["all"]) - set(seen["few"]) >= {"computing (%)", "loss"}
     assert seen["again"] == seen["few"]

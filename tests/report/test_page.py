@@ -17,9 +17,9 @@ from harness.errors import UserError
 from harness.figures import draw_all
 from harness.figures.drawing import KINDS
 from harness.figures.kind import read_tables
-from harness.figures.panels import panels
-from harness.report import run_panels, write
-from harness.report.page import SVG, _rounded, _with_prefix
+from harness.figures.panels import split_panels
+from harness.report import run_panels, write_report
+from harness.report.page import SVG, _prefix_ids, _round_coordinates
 from harness.results import statistics
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
@@ -168,7 +168,7 @@ def test_data_of_one_more_launch_is_less_than_its_spec(synthetic: SimpleNamespac
             again = spec.model_copy(update={"launch": launch})
             synthetic.write_ok(tmp_path / "runs", again, 1.0)
         collect(tmp_path / "runs", tmp_path)
-        return run_panels.document(read_collected(tmp_path, "runs"), read_tables(tmp_path))
+        return run_panels.build_document(read_collected(tmp_path, "runs"), read_tables(tmp_path))
 
     few, many = documents(2), documents(6)
     assert (len(many) - len(few)) / 4 < len(canonical_json(spec.model_dump(mode="json")))
@@ -176,19 +176,19 @@ def test_data_of_one_more_launch_is_less_than_its_spec(synthetic: SimpleNamespac
 
 @pytest.mark.parametrize("spec", ['{"a": 1}', '{"a":1,"a":1}', "[1]", "no spec", '{"a":NaN}'])
 def test_spec_in_another_spelling_is_kept_as_it_is(spec: str) -> None:
-    assert run_panels._shared_spec(spec, run_panels.Shared()) == spec
+    assert run_panels._intern_spec(spec, run_panels.TextTable()) == spec
 
 
 def test_coordinates_of_a_drawing_are_rounded_and_its_words_are_not() -> None:
     drawing = '<path d="M 1.23456 -7.5 L 0.125 3"/><use x="10.98765" y="2"/><text x="1.5">0.12345</text>'
     rounded = '<path d="M 1.23 -7.5 L 0.12 3"/><use x="10.98" y="2"/><text x="1.5">0.12345</text>'
-    assert _rounded(drawing) == rounded
+    assert _round_coordinates(drawing) == rounded
 
 
 def test_ids_of_a_drawing_are_kept_where_something_refers_to_them() -> None:
     drawing = '<g id="mark_1"><path id="p" clip-path="url(#box)"/><use href="#p"/></g><rect id="box"/>'
     kept = '<g><path id="fig-p" clip-path="url(#fig-box)"/><use href="#fig-p"/></g><rect id="fig-box"/>'
-    assert _with_prefix(drawing, "fig") == kept
+    assert _prefix_ids(drawing, "fig") == kept
 
 
 def test_each_panel_is_summed_up_once(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,9 +198,9 @@ def test_each_panel_is_summed_up_once(study: Path, tmp_path: Path, monkeypatch: 
         calls.append(len(runs))
         return statistics.summarize_configurations(runs)
 
-    monkeypatch.setattr("harness.figures.panels.configurations", counted)
-    write(study / "tables", study / "figures", tmp_path / "report.html")
-    assert len(calls) == len(panels(read_collected(study / "tables", "runs")))
+    monkeypatch.setattr("harness.figures.panels.summarize_configurations", counted)
+    write_report(study / "tables", study / "figures", tmp_path / "report.html")
+    assert len(calls) == len(split_panels(read_collected(study / "tables", "runs")))
 
 
 def test_an_experiment_is_repeated_by_its_line(study: Path, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_an_experiment_is_repeated_by_its_line(study: Path, tmp_path: Path) -> N
         ]
         plan = {"schema": 2, "experiment": name, "hash": "", "cost": "", "runs": listed}
         (tmp_path / f"{name}.json").write_text(json.dumps(plan))
-    page = write(study / "tables", study / "figures", tmp_path / "report.html", tmp_path).read_text()
+    page = write_report(study / "tables", study / "figures", tmp_path / "report.html", tmp_path).read_text()
     assert "--config experiment=workflows/experiments/mine.yaml</pre>" in page
 
 
@@ -231,7 +231,7 @@ def test_the_answer_comes_first(elements: Elements, study: Path) -> None:
     assert f"The next strategy: {other}" in text
     assert re.search(r"times as long \(90 % interval over epochs: [\d.]+ to [\d.]+\)\.", text)
     assert re.search(r"They differ most in [a-z_]+ [a-z-]+: ", text)
-    assert text.index("Fastest:") < text.index("A row is one configuration")
+    assert text.index("Fastest:") < text.index("Each row is one configuration")
     assert "Every parallel run here is slower" not in text
 
 
@@ -244,9 +244,9 @@ def test_the_answer_comes_first(elements: Elements, study: Path) -> None:
         ),
         (
             [[1.0, 2.0], [1.9, 2.1]],
-            "The ranges of their launches overlap (2 and 2), so the order is not sure.",
+            "The ranges of their launches overlap (2 and 2), so the order is not certain.",
         ),
-        ([[1.0], [2.0, 2.1]], "One of the two was launched once"),
+        ([[1.0], [2.0, 2.1]], "One of the two was launched only once"),
     ],
 )
 def test_how_sure_an_order_is(
@@ -270,7 +270,7 @@ def test_the_next_strategy_is_told_and_not_the_same_on_other_ranks(
             synthetic.write_quoted(folder, spec, seconds, "measured")
 
     text = " ".join(Elements(page_of(fill)).text.split())
-    assert "Fastest: g3 on 4 ranks, 100 ms an epoch. The next strategy: serial on 1 rank, 3.00 times" in text
+    assert "Fastest: g3 on 4 ranks, 100 ms per epoch. The next strategy: serial on 1 rank, 3.00 times" in text
 
 
 @pytest.mark.parametrize("source", ["emulated", "predicted"])
@@ -293,9 +293,9 @@ def test_what_was_not_measured_is_answered_with_its_intervals(
 
     text = " ".join(Elements(page_of(fill)).text.split())
     assert (
-        f"Fastest: g3 ({source}) on 4 ranks, 25.0 ms an epoch. The next strategy: plexus ({source}) on 4 ranks, "
-        "2.00 times as long. Within the constants of the machine's card, the first takes 0.0500 to 2.00 s, and the "
-        "next 0.100 to 4.00 s." in text
+        f"Fastest: g3 ({source}) on 4 ranks, 25.0 ms per epoch. The next strategy: plexus ({source}) on 4 ranks, "
+        "2.00 times as long. Within the intervals of the machine's constants, the first takes 0.0500 to 2.00 s, and "
+        "the next 0.100 to 4.00 s." in text
     )
     assert text.count("Fastest:") == 1
 
@@ -308,7 +308,7 @@ def test_numbers_without_intervals_are_answered_too(synthetic: SimpleNamespace, 
 
     text = " ".join(Elements(page_of(fill)).text.split())
     assert "The next strategy: plexus (predicted) on 2 ranks, 2.00 times as long." in text
-    assert "Within the constants" not in text
+    assert "Within the intervals" not in text
 
 
 def test_the_page_says_when_no_parallel_run_pays(synthetic: SimpleNamespace, page_of: PageOf) -> None:
@@ -356,7 +356,8 @@ def test_clean_runs_of_one_commit_need_no_warning(page: str) -> None:
 
 def test_the_same_tables_give_the_same_page(study: Path, tmp_path: Path) -> None:
     pages = [
-        write(study / "tables", study / "figures", tmp_path / "report.html").read_text() for _ in range(2)
+        write_report(study / "tables", study / "figures", tmp_path / "report.html").read_text()
+        for _ in range(2)
     ]
     assert pages[0] == pages[1]
 
@@ -364,9 +365,9 @@ def test_the_same_tables_give_the_same_page(study: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"dirty": True}, "2 runs come from a checkout with changes that no commit holds"),
+        ({"dirty": True}, "2 runs come from a checkout with uncommitted changes"),
         ({"commit": "", "dirty": None}, "The commit of some runs is unknown"),
-        ({"load_average": 99.0}, "2 runs ended on a machine with more work than cores"),
+        ({"load_average": 99.0}, "2 runs ended on a machine whose load exceeded its cores"),
     ],
 )
 def test_what_spoils_a_comparison_is_said(
@@ -423,7 +424,7 @@ def test_a_refused_prediction_is_neither_a_number_nor_a_run(
 
     text = Elements(page_of(fill)).text
     assert "2 of 3 runs succeeded" in text
-    assert "1 number predicted" in text
+    assert "1 predicted value" in text
     assert "1 run did not succeed (1 failed); 2 predictions did not succeed (2 refused)" in text
 
 
@@ -439,7 +440,7 @@ def test_text_of_users_is_text(synthetic: SimpleNamespace, tmp_path: Path) -> No
     synthetic.write_failed(tmp_path / "runs", other, "failed", evil, f"{evil} & more")
     collect(tmp_path / "runs", tmp_path)
     draw_all(tmp_path, tmp_path / "figures")
-    elements = Elements(write(tmp_path, tmp_path / "figures", tmp_path / "report.html").read_text())
+    elements = Elements(write_report(tmp_path, tmp_path / "figures", tmp_path / "report.html").read_text())
     assert [tag for tag, _ in elements.seen].count("script") == 2, "the data and the script of the page"
     assert evil in elements.text
     assert evil not in elements.script and evil in str(document(elements))
@@ -485,15 +486,15 @@ def test_figures_of_other_tables_are_refused(study: Path, synthetic: SimpleNames
     )
     collect(tmp_path / "runs", tmp_path)
     with pytest.raises(UserError, match=r"other tables.*harness figures"):
-        write(tmp_path, study / "figures", tmp_path / "report.html")
+        write_report(tmp_path, study / "figures", tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
 
 def test_missing_figures_are_refused(study: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds no figure of these tables.*harness figures"):
-        write(study / "tables", tmp_path, tmp_path / "report.html")
+        write_report(study / "tables", tmp_path, tmp_path / "report.html")
 
 
 def test_missing_tables_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no table.*harness collect"):
-        write(tmp_path, tmp_path, tmp_path / "report.html")
+    with pytest.raises(UserError, match=r"does not exist.*harness collect"):
+        write_report(tmp_path, tmp_path, tmp_path / "report.html")

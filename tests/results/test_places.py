@@ -38,11 +38,11 @@ def test_every_row_names_its_place(places: list[Path], tmp_path: Path) -> None:
 
 def test_a_figure_has_a_panel_for_each_machine(places: list[Path], tmp_path: Path) -> None:
     collect(places, tmp_path / "tables")
-    panels = scaling.KIND.panels(read_collected(tmp_path / "tables", "runs"))
+    panels = scaling.KIND.split_panels(read_collected(tmp_path / "tables", "runs"))
     assert sorted(panel.setting for panel in panels) == sorted(f"on {name}" for name in MACHINES)
     for panel in panels:
         (curve,) = panel.curves
-        assert list(curve.line.ranks) == [32, 64, 128]
+        assert list(curve.epoch_line.ranks) == [32, 64, 128]
 
 
 def test_a_run_of_two_places_is_taken_from_the_first(
