@@ -98,7 +98,7 @@ def _add_report(verbs: Verbs) -> None:
     )
 
 
-def _write_report_page(options: argparse.Namespace) -> int:
+def _write_report(options: argparse.Namespace) -> int:
     from harness.report import write_report
 
     root = find_root(options.root)
