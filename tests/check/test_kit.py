@@ -130,7 +130,7 @@ ELEMENT = r"element \[\d+, \d+\]: expected \S+, got \S+ \(furthest off; .* allow
         (
             "OwnTranspose",
             "gradients equal differences",
-            r"epoch 0, the loss's slope along random signs of the weight of layer 0: expected \S+ by differences, "
+            r"epoch 0, the slope of the loss along random signs of the weight of layer 0: expected \S+ by differences, "
             r"got \S+ by the gradient",
         ),
         ("Unscaled", "gradients equal serial", r"rank 0, epoch 0, the gradient of .*" + ELEMENT),
