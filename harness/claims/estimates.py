@@ -124,9 +124,9 @@ def divide_epochs(one: EpochTime, other: EpochTime) -> Estimate:
         variance += log(RESIDUAL) ** 2
         card = one.machine or other.machine
         assert card
-        pairs = zip(
-            *(each.compute_log_deviations(list_constants(card)) for each in (one, other)), strict=True
-        )
+        constants = list(list_constants(card))
+        deviations = (each.compute_log_deviations(constants) for each in (one, other))
+        pairs = zip(*deviations, strict=True)
         same = one.machine == other.machine
         variance += sum((a - b) ** 2 if same else a**2 + b**2 for a, b in pairs)
     spread = exp(sqrt(variance))

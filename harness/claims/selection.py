@@ -76,10 +76,8 @@ class Selection:
         return replace(self, twins=twins)
 
     def __repr__(self) -> str:
-        words = [
-            self.experiment,
-            *(f"{key}={_format_setting(value)}" for key, value in self.settings.items()),
-        ]
+        settings = [f"{key}={_format_setting(value)}" for key, value in self.settings.items()]
+        words = [self.experiment, *settings]
         words += [f"twins={self.twins}"] if self.twins else []
         words += [f"card={self.card}"] if self.card else []
         return f"<{' '.join(words)}>"

@@ -29,7 +29,7 @@ from harness.ledger import NO_INDEX, Amounts, AxisName, Direction, Key, Op, Phas
 from harness.results.record import write_record
 from harness.run.fault import status_of_error
 from harness.run.provenance import collect_provenance
-from harness.run.rank_tables import ledger_to_row
+from harness.run.rank_tables import entry_to_row
 from harness.spec.spec import Spec, digest, format_grid
 from harness.store.catalog import load_card
 from harness.untrusted import redact_command
@@ -185,7 +185,7 @@ def _make_ledger(report: EpochReport) -> list[dict[str, Any]]:
     parts = {EXCHANGE: report.communicating, REDUCTION: report.reducing}
     parts[REST] = report.seconds - sum(parts.values())
     at = {"epoch": report.epoch, "rank": report.rank}
-    return [{**at, **ledger_to_row(key, Amounts(seconds=seconds))} for key, seconds in parts.items()]
+    return [{**at, **entry_to_row(key, Amounts(seconds=seconds))} for key, seconds in parts.items()]
 
 
 def _sum_training_seconds(log: ProgramLog, epoch: int) -> float | None:

@@ -12,7 +12,7 @@ from harness.ledger import Amounts
 from harness.predict.prediction import PredictedSeconds, Prediction
 from harness.results.record import read_record, write_record
 from harness.run.provenance import collect_provenance
-from harness.run.rank_tables import key_from_row, ledger_to_row
+from harness.run.rank_tables import entry_to_row, key_from_row
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec, digest
 from harness.strategy import Facts
@@ -128,7 +128,7 @@ def _build_tables(predicted: Prediction) -> dict[str, pd.DataFrame]:
     rows: dict[str, list[dict[str, Any]]] = {
         "epochs": [{**at, "seconds": predicted.seconds.value, "loss": None}],
         "ledger": [
-            {**at, **ledger_to_row(key, Amounts(seconds=seconds))}
+            {**at, **entry_to_row(key, Amounts(seconds=seconds))}
             for key, seconds in predicted.entries.items()
         ],
         "memory": [

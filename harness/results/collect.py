@@ -206,10 +206,9 @@ def load_side(name: str, runs: Path) -> Side:
     """Load the runs of a name: a folder of collected tables, a run folder, or the beginning of a run id."""
     folder = Path(name)
     if (folder / "runs.parquet").is_file():
-        runs_table, epochs, ledger = (
-            parquet.read_collected(folder, table) for table in ("runs", "epochs", "ledger")
-        )
-        return Side(runs_table, parquet.group_by_run(epochs), parquet.group_by_run(ledger))
+        frame = parquet.read_collected(folder, "runs")
+        epochs, ledger = (parquet.read_collected(folder, table) for table in ("epochs", "ledger"))
+        return Side(frame, parquet.group_by_run(epochs), parquet.group_by_run(ledger))
     try:
         return load_side_of_run(find_run(runs, name))
     except UserError as error:

@@ -54,9 +54,8 @@ def _cut_middle(text: str) -> str:
     left_out = len(text) - MAX_CHARACTERS
     if left_out <= 0:
         return text
-    return (
-        f"{text[: MAX_CHARACTERS // 2]}\n[{left_out:,} characters left out]\n{text[-MAX_CHARACTERS // 2 :]}"
-    )
+    half = MAX_CHARACTERS // 2
+    return f"{text[:half]}\n[{left_out:,} characters left out]\n{text[-half:]}"
 
 
 def write_fault(scratch: Path, rank: int, error: BaseException) -> None:

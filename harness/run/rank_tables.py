@@ -147,7 +147,7 @@ def _make_window_rows(epoch: Epoch, readings: Sequence[Reading]) -> Iterator[Row
         }
 
 
-def ledger_to_row(key: Key, amounts: Amounts) -> Row:
+def entry_to_row(key: Key, amounts: Amounts) -> Row:
     return {**key_to_row(key), **asdict(amounts)}
 
 

@@ -150,9 +150,8 @@ def least_words_by_memory(strategy: Strategy, memory: float) -> float:
     if strategy.effective_promise is not Promise.EXACT or ranks == 1:
         return 0.0
     for layer, (f_in, f_out) in enumerate(strategy.shapes):
-        needs_dH = strategy.needs_dH(
-            layer
-        )  # without it, the product with A is computed once, before training
+        # Without dH, the product with A is computed once, before training.
+        needs_dH = strategy.needs_dH(layer)
         total += (2 + needs_dH) * facts.vertices * f_in * f_out
         total += 2 * needs_dH * facts.nonzeros * min(f_in, f_out)
     return max(0.0, float(total / ranks / (8 * sqrt(memory)) - memory)) / 2

@@ -122,9 +122,8 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
             silent, self._silent_since = time.monotonic() - self._silent_since, None
             self.logger.warning(f"A Slurm controller answers again after {silent:.0f} s.")
         for active in active_jobs:
-            if states is None or not self._report_if_ended(
-                active, *states.get(active.external_jobid, ("GONE", ""))
-            ):
+            state, reason = (states or {}).get(active.external_jobid, ("GONE", ""))
+            if states is None or not self._report_if_ended(active, state, reason):
                 yield active
 
     def _query_states(self) -> dict[str, tuple[str, str]] | None:

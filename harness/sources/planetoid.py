@@ -180,9 +180,8 @@ def read_pickle(path: Path) -> Any:
     with convert_read_errors(path, EXPECTED), path.open("rb") as file:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", np.exceptions.VisibleDeprecationWarning
-                )  # dtypes of old numpy
+                # dtypes of old numpy
+                warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
                 content = _RestrictedUnpickler(file, encoding="latin1").load()
         except UserError as error:
             raise UserError(f"{path} was refused: {error}. Expected {EXPECTED}.") from None
