@@ -69,9 +69,8 @@ def find_mount(path: Path, mounts: Path | None = None) -> Mount | None:
         for line in (mounts or MOUNTS).read_text(encoding="utf-8", errors="replace").splitlines():
             before, _, after = line.partition(" - ")
             mount = Mount(point=before.split(" ")[4], kind=after.split(" ")[0])
-            is_inner = found is None or len(mount.point) >= len(
-                found.point
-            )  # a later mount hides an earlier one
+            # A later mount hides an earlier one at the same point.
+            is_inner = found is None or len(mount.point) >= len(found.point)
             if path.absolute().is_relative_to(mount.point) and is_inner:
                 found = mount
     return found
