@@ -22,7 +22,7 @@ from harness.validation import validate
         ({"partition": "file:.hidden", "parts": 4}, ["file:.hidden", "accepted are"]),
         (
             {"partition": "metis", "parts": 4, "permutation": "double"},
-            ["partition = 'metis'", "an order of the vertices of its own", "permutation = 'double'"],
+            ["partition = 'metis'", "itself an order of the vertices", "permutation = 'double'"],
         ),
     ],
 )
