@@ -128,9 +128,8 @@ def _attend_rows_backward_head(
 
 def _attend_columns_backward_head(A_KN: Csr, a_E: Tensor, dl_E: Tensor, G_NF: Tensor) -> Pair:
     """Compute dT = a^T G and ds, the column sums of dl."""
-    a_reordered_E, ds_K = (reorder_entries_numba if _use_numba(a_E) else reorder_entries_torch)(
-        A_KN, a_E, dl_E
-    )
+    reorder_entries = reorder_entries_numba if _use_numba(a_E) else reorder_entries_torch
+    a_reordered_E, ds_K = reorder_entries(A_KN, a_E, dl_E)
     return multiply(A_KN._replace(val=a_reordered_E), G_NF, None), ds_K
 
 

@@ -192,9 +192,8 @@ def _convert_column_indices(A: Csr) -> Tensor:
 def _make_sparse_tensor(A: Csr, pointers: Tensor) -> Tensor:
     """Make a sparse tensor that shares the memory of A, without checking its invariants again."""
     _silence_beta_warning()
-    return torch.sparse_csr_tensor(
-        pointers, _convert_column_indices(A), A.val, A.shape, check_invariants=False
-    )
+    col = _convert_column_indices(A)
+    return torch.sparse_csr_tensor(pointers, col, A.val, A.shape, check_invariants=False)
 
 
 @dataclass

@@ -159,8 +159,8 @@ class RankBlocks:
 
     def targets(self) -> Tensor:
         """Return all vertices that the loss counts, in ascending order; with shapes only, as many as expected."""
-        count_trained_vertices = self._facts.count_trained_vertices(self._spec.protocol)
-        return find_targets(self._blocks, self._spec.protocol)[:count_trained_vertices]
+        expected = self._facts.count_trained_vertices(self._spec.protocol)
+        return find_targets(self._blocks, self._spec.protocol)[:expected]
 
     @property
     def _is_replay(self) -> bool:

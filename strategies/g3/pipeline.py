@@ -67,10 +67,9 @@ class Pipeline:
             with self.ledger.phase(Phase.CONVOLVE, number):
                 if number:
                     H_KF = H_NF.new_empty((self.plan.halo, widths[number]))
-                layer = self.make_layer(
-                    number, H_NF, H_KF, weights[number * weights_per_layer :][:weights_per_layer]
-                )
-                H_NF = self._compute_output(layer, messages.get(number), messages.get(number + 1))
+                layer_weights = weights[number * weights_per_layer :][:weights_per_layer]
+                layer = self.make_layer(number, H_NF, H_KF, layer_weights)
+                H_NF = self._run_forward(layer, messages.get(number), messages.get(number + 1))
                 layers.append(layer)
         self.channels.wait_for_sends()
         return layers, H_NF
@@ -91,9 +90,7 @@ class Pipeline:
 
     # Forward.
 
-    def _compute_output(
-        self, layer: BinLayer, incoming: Messages | None, outgoing: Messages | None
-    ) -> Tensor:
+    def _run_forward(self, layer: BinLayer, incoming: Messages | None, outgoing: Messages | None) -> Tensor:
         """Compute H_NH of a layer bin by bin, and send the rows that other ranks need in the next layer."""
         bins, order = self.plan.bins, self.plan.bin_list.order(layer.number)
         H_NH = layer.H_NF.new_empty((len(layer.H_NF), self.channels.widths[layer.number + 1]))
@@ -159,10 +156,8 @@ class Pipeline:
         for turn, (number, inputs) in enumerate(gathered):
             layer.backward(number, inputs)
             if outgoing:
-                messages = {
-                    address: self.plan.messages[address] for address in self.plan.bins[number].completes
-                }
-                rows = {address: layer.compute_message_gradient(each) for address, each in messages.items()}
+                complete = self.plan.bins[number].completes
+                rows = {each: layer.compute_message_gradient(self.plan.messages[each]) for each in complete}
                 outgoing.send(turn, rows)
         if outgoing:
             outgoing.finish()
