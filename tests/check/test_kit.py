@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from textwrap import dedent
@@ -15,8 +16,12 @@ import pytest
 from harness.check import Extent, check
 from harness.check.case import Case
 from harness.check.kit import Runner
+from harness.check.laws import LOOK
 from harness.launch.worker_pool import Pool
+from harness.models.operators import Operators
+from harness.parallel.row_strategy import RowStrategy
 from harness.registry import registered_strategies
+from harness.strategy import Strategy
 from tests.python_path import with_python_path
 
 ORDINARY = "directed, prime, partial mask"
@@ -173,3 +178,13 @@ def test_the_kit_serves_a_plugin_of_another_package(tmp_path: Path) -> None:
     page = json.loads(done.stdout)
     assert page["strategy"] == "mine"
     assert page["conforms"]
+
+
+@pytest.mark.parametrize("law", LOOK)
+def test_hint_of_a_law_names_existing_methods(law: str) -> None:
+    for name in re.findall(r"`([\w.]+)`", LOOK[law]):
+        module, _, constant = name.rpartition(".")
+        if module:
+            assert hasattr(import_module(module), constant)
+        else:
+            assert any(hasattr(contract, name) for contract in (Strategy, RowStrategy, Operators)), name
