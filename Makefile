@@ -84,7 +84,7 @@ test-all: $(INSTALLED)
 	$(if $(HARNESS_SLURM_TEST),$(BIN)/pytest -q tests/slurm)
 
 bench: $(INSTALLED)
-	$(BIN)/python benchmarks/record.py bench
+	$(BIN)/python -m benchmarks --record bench
 
 lint: $(INSTALLED) docs
 	$(BIN)/ruff check

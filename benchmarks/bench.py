@@ -1,14 +1,4 @@
-"""Our speed beside that of named competitors, and beside our own speed at the last landing. `make bench` runs it.
-
-    python benchmarks/bench.py          prints a table; fails if a ratio fell by a fifth since the last landing
-    python benchmarks/bench.py --land   keeps the ratios as those of a landing, in results/bench.csv
-
-A ratio is the competitor's time over ours: the median over turns in which both run side by side in one process, so that
-the load of the machine reaches both. A ratio that fell is measured up to three times, and the best one counts. Ratios
-of another processor are not compared. The intervals of both ratios over their turns say whether a call is slower than
-when it landed, in the way of `harness compare`. `bound` is the time that copying as many bytes takes as the call must
-move, over our time: a call whose data stay in cache exceeds 1.
-"""
+"""Our speed compared with named competitors, and with our own speed at the last landing."""
 
 import csv
 import sys
@@ -21,10 +11,11 @@ from typing import NamedTuple
 
 import pandas as pd
 import torch
-from epoch import PYG, Case, rank_epochs, reference_models
-from measuring import SPEED_LOST, Table, alternate, argument_parser, one_thread
-from spmm import graphs, memory_speed, ways
 
+from benchmarks.epoch import PYG, EpochCase, rank_epochs, reference_models
+from benchmarks.measuring import alternate
+from benchmarks.registry import SPEED_LOST, Results, Table, benchmark
+from benchmarks.spmm import make_competitors, make_graphs, measure_copy
 from harness.kernels.recorded import matmul
 from harness.launch.worker_pool import Pool
 from harness.results.statistics import Interval, compute_median_interval, judge_ratio
@@ -50,7 +41,7 @@ class Ratio(NamedTuple):
         return cls(float(ratios.median()), compute_median_interval(ratios))
 
     def against(self, landed: "Ratio | None") -> str:
-        """Whether our call is slower or faster than when it landed, as `harness compare` judges two runs."""
+        """Say whether our call is slower or faster than when it landed, as `harness compare` judges two runs."""
         if landed is None or landed.interval is None or self.interval is None:
             return ""
         now = landed.interval.divide(self.interval)
@@ -66,7 +57,7 @@ class Measured(NamedTuple):
     """The bytes that the call must move; 0 if unknown."""
 
     def ratios(self) -> dict[str, Ratio]:
-        """Each competitor's time over ours."""
+        """Return each competitor's time over ours."""
         ours = pd.Series(self.seconds[OURS])
         return {
             name: Ratio.of(pd.Series(taken) / ours) for name, taken in self.seconds.items() if name != OURS
@@ -77,50 +68,51 @@ Measure = Callable[[], Measured]
 Ways = Mapping[str, Callable[[], object]]
 
 
-def in_turns(what: str, every: Ways, moved: float = 0, warm: int = 1) -> Measured:
-    """Measures ours and the competitors, each first in every other turn."""
+def time_in_turns(what: str, every: Ways, moved: float = 0, warm: int = 1) -> Measured:
+    """Measure ours and the competitors, each first in every other turn."""
     return Measured(what, alternate(every, TURNS, warm=warm, swap=True), moved)
 
 
 def products() -> Iterator[Measure]:
-    """Sparse times dense."""
-    for name, A in graphs(quick=False):
+    """Yield products of a sparse and a dense matrix."""
+    for name, A in make_graphs(quick=False):
         for width in WIDTHS if name in GRAPHS else ():
             H = torch.rand(A.cols, width)
             moved = A.nnz * (H.itemsize * width + 8) + A.rows * (H.itemsize * width + 8)
-            yield partial(in_turns, f"A H, {name}, {width} columns", ways(A, H), moved)
+            yield partial(time_in_turns, f"A H, {name}, {width} columns", make_competitors(A, H), moved)
 
 
 def weight_gradients() -> Iterator[Measure]:
-    """Dense products of tall matrices, T^T G."""
+    """Yield dense products of tall matrices, T^T G."""
     for rows, width, columns in ((1 << 17, 64, 16), (1 << 16, 32, 8), (1 << 16, 8, 16)):
         T, G = torch.rand(rows, width), torch.rand(rows, columns)
         every = {OURS: partial(matmul, T.T, G), "torch": partial(torch.mm, T.T, G)}
-        yield partial(in_turns, f"T^T G, {rows:,} rows of {width} and {columns}", every)
+        yield partial(time_in_turns, f"T^T G, {rows:,} rows of {width} and {columns}", every)
 
 
 def serial_epochs() -> Iterator[Measure]:
-    """Training on one rank."""
+    """Yield epochs on one rank."""
     for dataset in ("sbm-4096", "rmat-17"):
-        case = Case("serial", dataset, 1, order="combine_first")
+        case = EpochCase("serial", dataset, 1, order="combine_first")
         models = reference_models(case.spec())
         every = {OURS: case.trainer().epoch, **{name: models[name].epoch for name in PYG}}
-        yield partial(in_turns, f"a serial epoch, {dataset}", every, warm=3)
+        yield partial(time_in_turns, f"a serial epoch, {dataset}", every, warm=3)
 
 
 def parallel_epochs() -> Iterator[Measure]:
-    """Training on four ranks, between two rounds of plain torch on one."""
+    """Yield epochs on four ranks, between two rounds of plain torch on one."""
     for case in (
-        Case("cagnet-1d", "sbm-4096", 4),
-        Case("cagnet-2d:weight_gradient=T", "sbm-4096", 4, "2x2"),
-        Case("plexus", "sbm-4096", 4, "2x2x1"),
-        Case("plexus", "rmat-17", 4, "2x2x1"),
+        EpochCase("cagnet-1d", "sbm-4096", 4),
+        EpochCase("cagnet-2d:weight_gradient=T", "sbm-4096", 4, "2x2"),
+        EpochCase("plexus", "sbm-4096", 4, "2x2x1"),
+        EpochCase("plexus", "rmat-17", 4, "2x2x1"),
     ):
-        yield partial(four_ranks, case)
+        yield partial(time_four_ranks, case)
 
 
-def four_ranks(case: Case) -> Measured:
-    plain = reference_models(Case("serial", case.dataset, 1).spec())["plain torch"].epoch
+def time_four_ranks(case: EpochCase) -> Measured:
+    """Measure epochs of four ranks, between two rounds of plain torch."""
+    plain = reference_models(EpochCase("serial", case.dataset, 1).spec())["plain torch"].epoch
     with Pool() as pool:
         pool.run(case.ranks, rank_epochs, case, 1)
         before = alternate({"plain torch": plain}, TURNS, warm=3)["plain torch"]
@@ -136,46 +128,48 @@ Landed = dict[tuple[str, str, str], Ratio]
 """The ratios of the last landing by processor, call and competitor."""
 
 
-def main() -> None:
-    parser = argument_parser(__doc__)
-    parser.add_argument("--land", action="store_true", help="keep the ratios as those of a landing")
-    options = parser.parse_args()
-    one_thread()
-    root = find_root()
-    file, cpu, speed = root / "benchmarks" / "results" / "bench.csv", cpu_name(), memory_speed()
-    landed = read(file)
+@benchmark
+def bench(land: bool = False) -> Results:
+    """Compare our speed with competitors; fail if a ratio fell by a fifth since the last landing.
+
+    A ratio is the competitor's time over ours: the median over turns in which both run side by side in one process, so
+    that the load of the machine reaches both. A ratio that fell is measured up to three times, and the best one
+    counts. Ratios of another processor are not compared. The intervals of both ratios over their turns say whether a
+    call is slower than when it landed, in the way of `harness compare`. `bound` is the time that copying as many bytes
+    takes as the call must move, over our time: a call whose data stay in cache exceeds 1.
+
+    Args:
+        land: keep the ratios as those of a landing, in benchmarks/results/bench.csv
+    """
+    file, cpu, speed = find_root() / "benchmarks" / "results" / "bench.csv", cpu_name(), measure_copy()
+    landed = read_landed(file)
     known = {key[1:]: ratio for key, ratio in landed.items() if key[0] == cpu}
-    table, lost = (
-        Table("call", "ms", "bound", "competitor", "ratio", "landed", "time against the landed"),
-        list[str](),
+    lost = []
+    yield Table(
+        *("call", "ms:.2f", "bound:.2f", "competitor", "ratio:.2f", "landed:.2f", "time against the landed")
     )
     for measure in chain(products(), weight_gradients(), serial_epochs(), parallel_epochs()):
-        measured, ratios = best(measure, known)
+        measured, ratios = measure_best(measure, known)
         own = median(measured.seconds[OURS])
-        bound = f"{measured.bytes / speed / own:.2f}" if measured.bytes else ""
+        bound = measured.bytes / speed / own if measured.bytes else None
         for name, ratio in ratios.items():
             before = known.get((measured.what, name))
-            table.row(
-                measured.what,
-                f"{1e3 * own:.2f}",
-                bound,
-                name,
-                f"{ratio.value:.2f}",
-                f"{before.value:.2f}" if before else "",
-                ratio.against(before),
-            )
+            landed_value = before.value if before else None
+            yield measured.what, 1e3 * own, bound, name, ratio.value, landed_value, ratio.against(before)
             landed[cpu, measured.what, name] = ratio
             if before and ratio.value < LOST * before.value:
-                lost.append(f"{measured.what} beside {name}: {ratio.value:.2f}, landed {before.value:.2f}")
-    if options.land:
-        write(file, landed)
+                lost.append(f"{measured.what}, {name}: {ratio.value:.2f}, landed {before.value:.2f}")
+    if land:
+        write_landed(file, landed)
     elif lost:
-        print("\nSpeed was lost:", *lost, sep="\n- ")
+        yield "\n- ".join(["Speed was lost:", *lost])
         sys.exit(SPEED_LOST)
 
 
-def best(measure: Measure, known: Mapping[tuple[str, str], Ratio]) -> tuple[Measured, dict[str, Ratio]]:
-    """A measurement, and the best ratios of as many as it takes for none to be lost, within ATTEMPTS."""
+def measure_best(
+    measure: Measure, known: Mapping[tuple[str, str], Ratio]
+) -> tuple[Measured, dict[str, Ratio]]:
+    """Measure until no ratio is lost, at most ATTEMPTS times; return the last measurement and the best ratios."""
     measured = measure()
     ratios = measured.ratios()
     for _ in range(ATTEMPTS - 1):
@@ -188,7 +182,8 @@ def best(measure: Measure, known: Mapping[tuple[str, str], Ratio]) -> tuple[Meas
     return measured, ratios
 
 
-def read(file: Path) -> Landed:
+def read_landed(file: Path) -> Landed:
+    """Read the ratios of the last landing."""
     if not file.exists():
         return {}
     with file.open() as lines:
@@ -199,14 +194,11 @@ def read(file: Path) -> Landed:
     }
 
 
-def write(file: Path, landed: Landed) -> None:
+def write_landed(file: Path, landed: Landed) -> None:
+    """Write ratios as those of a landing."""
     rows = [
         [*key, *(f"{number:.4g}" for number in (ratio.value, *(ratio.interval or ())))]
         for key, ratio in sorted(landed.items())
     ]
     with file.open("w") as lines:
         csv.writer(lines).writerows(rows)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,20 +1,18 @@
-"""Ways to do collectives that gloo lacks or does slowly: uneven gathers, reduce-scatters, small all-reduces.
+"""Ways to do collectives, in one machine's memory and on slow links."""
 
-    python benchmarks/collectives.py [--ranks 2 4] [--rounds 15]
-
-Milliseconds are the slowest rank's: the median of rounds in which the ways take turns, and the best in brackets. A star
-marks the way that an axis uses. Times are those of this machine's memory, not of a network.
-"""
-
+import os
 from collections.abc import Callable
+from resource import RUSAGE_SELF, getrusage
 from statistics import median
 
 import torch
 import torch.distributed as dist
-from measuring import alternate, argument_parser, slowest_rank
 from torch import Tensor
 
-from harness.comm import collectives, engine
+from benchmarks.measuring import alternate, gather, slowest_rank
+from benchmarks.registry import FOUR_HOSTS, Hosts, Results, Table, benchmark
+from harness.comm import collectives as calls
+from harness.comm import engine
 from harness.comm.axis import Axis
 from harness.comm.collectives import Reduction
 from harness.comm.grid import Grid
@@ -24,22 +22,44 @@ from harness.ranges import split_range
 
 COLUMNS = 16
 Ways = dict[str, Callable[[], Tensor]]
+KINDS = ("all_reduce", "all_gather", "all_gather, even", "reduce_scatter", "reduce_scatter, even")
 
 
-def uneven(rows: int, ranks: int) -> list[int]:
-    """Sizes of which the first is half of the rows."""
+@benchmark
+def collectives(ranks: tuple[int, ...] = (2, 4), rounds: int = 15) -> Results:
+    """Compare ways to do collectives that gloo lacks or does slowly, such as uneven gathers and small all-reduces.
+
+    Milliseconds are the slowest rank's: the median of rounds in which the ways take turns, and the best. A star marks
+    the way that an axis uses. Times are those of this machine's memory, not of a network.
+
+    Args:
+        ranks: sizes of worlds
+    """
+    yield Table("call", "ranks", "KiB:,", "way", "median ms:.2f", "best ms:.2f")
+    with Pool() as pool:
+        for kind in KINDS:
+            for world in ranks:
+                for rows in (16, 128, 1024, 16_384, 262_144):
+                    by_rank = pool.run(world, time_ways, kind, rows, rounds)
+                    for way, seconds in slowest_rank(by_rank).items():
+                        times = 1e3 * median(seconds), 1e3 * min(seconds)
+                        yield kind, world, rows * COLUMNS * 4 // 1024, way, *times
+
+
+def uneven_sizes(rows: int, ranks: int) -> list[int]:
+    """Return sizes of which the first is half of the rows."""
     return [rows // 2, *map(len, split_range(rows - rows // 2, ranks - 1))]
 
 
-def gathers(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
-    """Ways to get the members' rows, one after the other."""
+def make_gathers(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
+    """Return ways to get the members' rows, one after the other."""
     group, longest, total = axis.group, max(sizes), sum(sizes)
 
     def padded() -> Tensor:
         own = x.new_zeros(longest, COLUMNS)
         own[: len(x)] = x
         everyone = x.new_empty(longest * axis.size, COLUMNS)
-        collectives._all_gather_single(everyone, own, group=group)
+        calls._all_gather_single(everyone, own, group=group)
         return torch.cat([part[:size] for part, size in zip(everyone.split(longest), sizes, strict=True)])
 
     def broadcasts() -> Tensor:
@@ -66,7 +86,7 @@ def gathers(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
 
     def by_library() -> Tensor:
         everyone = x.new_empty(total, COLUMNS)
-        collectives._all_gather_single(everyone, x, group=group)
+        calls._all_gather_single(everyone, x, group=group)
         return everyone
 
     even = len(set(sizes)) == 1
@@ -81,8 +101,8 @@ def gathers(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
     }
 
 
-def scatters(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
-    """Ways to get this member's rows of the sum. The library has one for equal sizes."""
+def make_scatters(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
+    """Return ways to get this member's rows of the sum. The library has one for equal sizes."""
     group, own = axis.group, (sizes[axis.index], COLUMNS)
     assert group is not None, "this measures worlds of two ranks and more"
 
@@ -97,14 +117,12 @@ def scatters(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
         "all-reduce": reduced,
     }
     if len(set(sizes)) == 1:
-        ways["library"] = lambda: collectives.reduce_scatter_by_library(
-            group, x, own, None, later=False
-        ).result()
+        ways["library"] = lambda: calls.reduce_scatter_by_library(group, x, own, None, later=False).result()
     return ways
 
 
-def reductions(axis: Axis, x: Tensor) -> Ways:
-    """Ways to get the sum of every member's x."""
+def make_reductions(axis: Axis, x: Tensor) -> Ways:
+    """Return ways to get the sum of every member's x."""
     group = axis.group
     assert group is not None, "this measures worlds of two ranks and more"
 
@@ -115,53 +133,112 @@ def reductions(axis: Axis, x: Tensor) -> Ways:
 
     def by_exchange() -> Tensor:
         total = x.clone()
-        started = collectives.all_reduce_by_exchange(group, total, total, Reduction.SUM, later=False)
+        started = calls.all_reduce_by_exchange(group, total, total, Reduction.SUM, later=False)
         return started.result()
 
-    small = collectives.is_small_reduction(group, x)
+    small = calls.is_small_reduction(group, x)
     return {
         f"exchange{' *' if small else ''}": by_exchange,
         f"library{'' if small else ' *'}": by_library,
     }
 
 
-def measured(what: str, rows: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds of this rank in each round of each way, once all ways agree on the result."""
+def time_ways(what: str, rows: int, rounds: int) -> dict[str, list[float]]:
+    """Return this rank's seconds of each way round by round, once all ways agree on the result."""
     axis = Grid.build({AxisName.P: engine.world_size()}, Ledger(recording=False))[AxisName.P]
     even = what.endswith("even")
-    sizes = [rows // axis.size] * axis.size if even else uneven(rows, axis.size)
+    sizes = [rows // axis.size] * axis.size if even else uneven_sizes(rows, axis.size)
     whole = torch.arange(sum(sizes) * COLUMNS, dtype=torch.float32).remainder(8).view(-1, COLUMNS)
     own = whole.split(sizes)[axis.index]
     if what == "all_reduce":
-        ways, expected = reductions(axis, whole), whole * axis.size
+        ways, expected = make_reductions(axis, whole), whole * axis.size
     elif what.startswith("all_gather"):
-        ways, expected = gathers(axis, own.clone(), sizes), whole
+        ways, expected = make_gathers(axis, own.clone(), sizes), whole
     else:
-        ways, expected = scatters(axis, whole, sizes), own * axis.size
+        ways, expected = make_scatters(axis, whole, sizes), own * axis.size
     assert all(torch.equal(way(), expected) for way in ways.values())
     return alternate(ways, rounds, warm=0, before=axis.barrier)
 
 
-def main() -> None:
-    parser = argument_parser(__doc__)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args()
-    with Pool() as pool:
-        for what in (
-            "all_reduce",
-            "all_gather",
-            "all_gather, even",
-            "reduce_scatter",
-            "reduce_scatter, even",
-        ):
-            for ranks in options.ranks:
-                for rows in (16, 128, 1024, 16_384, 262_144):
-                    seconds = slowest_rank(pool.run(ranks, measured, what, rows, options.rounds))
-                    times = (f"{n} {1e3 * median(s):.2f} ({1e3 * min(s):.2f})" for n, s in seconds.items())
-                    size = f"{rows * COLUMNS * 4 // 1024} KiB"
-                    print(f"{what}, {ranks} ranks, {size}:", ", ".join(times), flush=True)
+# On links.
+
+SIZES = (1 << 16, 1 << 20, 1 << 22)  # bytes of the full buffer
+ROUNDS, WARM = 7, 2
+H = TensorName.H
 
 
-if __name__ == "__main__":
-    main()
+@benchmark
+def links(hosts: Hosts = FOUR_HOSTS) -> Results:
+    """Compare gloo's own collectives on slow links with those composed out of rounds.
+
+    Milliseconds are the slowest rank's, the median of rounds in which the two ways take turns. Mbit/s are the words
+    that a ring brings to a rank, over that time. A link carries 95 % of its nominal rate.
+
+    All hosts share the cores of this machine, so the time that the cores spend on bytes, the kernel's included, is a
+    limit too: the second table has it for each byte that a rank receives, and the rate at which all cores would be
+    busy.
+    """
+    shape = {AxisName.P: hosts.count}
+    library = Grid.build(shape, Ledger(recording=False))
+    composed = Grid.build(shape, Ledger(recording=False), composed_from=0)
+    axes = {"gloo": library[AxisName.P], "rounds": composed[AxisName.P]}
+    yield Table("call", "bytes:,", "gloo ms:.1f", "Mbit/s:.0f", "rounds ms:.1f", "Mbit/s:.0f")
+    for size in SIZES:
+        for name in make_calls(axes["gloo"], size):
+            ways = {way: make_calls(axis, size)[name] for way, axis in axes.items()}
+            own = alternate(ways, ROUNDS, warm=WARM, before=library.world.barrier)
+            if by_rank := gather(library.world, own):
+                mbits = count_received_bits(axes["gloo"], name, size) / 1e6
+                gloo, rounds = map(median, slowest_rank(by_rank).values())
+                yield name, size, 1e3 * gloo, mbits / gloo, 1e3 * rounds, mbits / rounds
+    cores, largest = len(os.sched_getaffinity(0)), SIZES[-1]
+    yield Table("call in rounds", "ns a byte:.1f", "Mbit/s of a link, cores busy:.0f")
+    for name, call in make_calls(axes["rounds"], largest).items():
+        library.world.barrier()
+        if spent := gather(library.world, measure_processor(call)):
+            received = count_received_bits(axes["rounds"], name, largest) / 8
+            each = sum(spent) / (ROUNDS * hosts.count * received)
+            yield name, 1e9 * each, 8 * cores / (each * hosts.count) / 1e6
+
+
+def make_calls(axis: Axis, size: int) -> dict[str, Callable[[], object]]:
+    """Return every call on a buffer of SIZE bytes, from this member's side."""
+    rows = size // (4 * COLUMNS)
+    whole = torch.ones(rows, COLUMNS)
+    sizes = [len(part) for part in split_range(rows, axis.size)]
+    uneven = [rows // 2, *(len(part) for part in split_range(rows - rows // 2, axis.size - 1))]
+    across, nothing = axis.size - 1 - axis.index, [0] * axis.size
+    to_one = [*nothing[:across], rows, *nothing[across + 1 :]]
+    own, own_uneven = whole[: sizes[axis.index]], whole[: uneven[axis.index]]
+
+    def broadcasts() -> None:
+        for root in range(axis.size):
+            axis.broadcast(own, root=root, shape=(sizes[root], COLUMNS), tensor=H)
+
+    return {
+        "broadcast": lambda: axis.broadcast(whole, root=0, shape=whole.shape, tensor=H),
+        "a broadcast from each in turn": broadcasts,
+        "all_gather": lambda: axis.all_gather(own, tensor=H, sizes=sizes),
+        "all_gather, uneven": lambda: axis.all_gather(own_uneven, tensor=H, sizes=uneven),
+        "reduce_scatter": lambda: axis.reduce_scatter(whole, tensor=H, sizes=sizes),
+        "all_to_all": lambda: axis.all_to_all(
+            whole, send=sizes, receive=[sizes[axis.index]] * axis.size, tensor=H
+        ),
+        "all_to_all, to one": lambda: axis.all_to_all(whole, send=to_one, receive=to_one, tensor=H),
+        "all_reduce": lambda: axis.all_reduce(whole, tensor=H),
+    }
+
+
+def count_received_bits(axis: Axis, name: str, size: int) -> float:
+    """Return the bits that a member other than the root receives, on average over the members."""
+    share = 1.0 if name in ("broadcast", "all_to_all, to one") else (axis.size - 1) / axis.size
+    return 8 * size * share * (2 if name == "all_reduce" else 1)
+
+
+def measure_processor(call: Callable[[], object]) -> float:
+    """Return the seconds of this process's threads in some calls, those of the kernel included."""
+    before = getrusage(RUSAGE_SELF)
+    for _ in range(ROUNDS):
+        call()
+    after = getrusage(RUSAGE_SELF)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime

@@ -1,24 +1,5 @@
-"""All strategies on one graph, model, precision and machine: the time to an accuracy, the words and the memory.
+"""All strategies on one graph, model, precision and machine: the time to an accuracy, the words and the memory."""
 
-    python benchmarks/comparison.py measured --hosts 4 8    on links, which needs root; let the machine do nothing else
-    python benchmarks/comparison.py predicted               on a machine of many GPUs
-    python benchmarks/comparison.py table                   draws and prints what the two have measured and predicted
-
-The strategies and their options are those of workflows/experiments/all-strategies.yaml, each on the grid that is
-predicted to be the fastest. `measured` trains each of them twice:
-
-1. until the target accuracy, on this machine alone: that says how many epochs training takes. Links change no number,
-   and all exact strategies have the same.
-2. for a few epochs on emulated hosts with slow links (benchmarks/testbed): that says how long an epoch takes.
-
-The time to the target is the product. Seconds are the slowest rank's, the median of epochs, without evaluations. Words
-and bytes are those of the rank that has most. Ranks share the cores of this machine.
-
-`predicted` asks `harness advise` for two layers of hidden 64 on a published graph, of which it takes the card alone:
-where vertices are split into parts, neighbours are anywhere. Rows are kept in results/comparison.csv.
-"""
-
-import argparse
 import json
 import subprocess
 import sys
@@ -29,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from measuring import Table, argument_parser, named, on_hosts, plain_ticks, train_in_turns, trainer_of
 
+from benchmarks.measuring import gather, named, set_plain_ticks, train_in_turns, trainer_of
+from benchmarks.registry import FOUR_HOSTS, Drawing, Hosts, Results, Table, benchmark
+from benchmarks.runner import measure_on_hosts
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
-from harness.figures.drawing import render_figure, style_context
+from harness.figures.drawing import style_context
 from harness.figures.palette import look_of
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
 from harness.run.open_run import open_run
-from harness.run.rank_tables import gather_tables
 from harness.spec.root import find_root
 from harness.spec.spec import Spec, format_grid
 from harness.store.datasets import build_store
@@ -53,7 +34,7 @@ ROWS = RESULTS / "comparison.csv"
 KEY = ["graph", "machine", "ranks", "strategy", "options", "grid"]
 MACHINE, PUBLISHED, WORLDS = "perlmutter", "ogbn-products", (64, 256, 1024)
 EPOCHS = 2
-MILLION, MEGABYTE = 1e6, 1e6
+MILLION = 1e6
 USUAL_BYTES = 200e6
 """What a rank holds whose marker has the usual size."""
 
@@ -61,23 +42,26 @@ USUAL_BYTES = 200e6
 # Measured: every choice of the experiment, on this machine and on emulated hosts.
 
 
-def choices(dataset: str, ranks: int) -> list[Spec]:
-    """The runs of the experiment on so many ranks, on another graph."""
+def list_choices(dataset: str, ranks: int) -> list[Spec]:
+    """Return the runs of the experiment on some number of ranks, on another graph."""
     experiment = load_experiment(find_root() / EXPERIMENT)
-    runs = [{**entry, "dataset": on(entry["dataset"], dataset), "ranks": ranks} for entry in experiment.runs]
+    runs = [
+        {**entry, "dataset": name_dataset(entry["dataset"], dataset), "ranks": ranks}
+        for entry in experiment.runs
+    ]
     return expand(find_root(), experiment.model_copy(update={"runs": runs}))
 
 
-def on(choice: Any, name: str) -> dict[str, Any]:
+def name_dataset(choice: Any, name: str) -> dict[str, Any]:
+    """Return the choice of another dataset, in the same order."""
     return {**(choice if isinstance(choice, dict) else {}), "name": name}
 
 
-def epochs_to_target(specs: Sequence[Spec]) -> list[tuple[int | None, float]]:
-    """For each spec the epochs until its target accuracy, None if it is not reached; and the last accuracy.
+def count_epochs(specs: Sequence[Spec]) -> list[tuple[int | None, float]]:
+    """Return for each spec the epochs until its target accuracy, None if it is not reached; and the last accuracy.
 
     Exact strategies compute the same numbers: the first of them is trained for all.
     """
-    torch.set_num_threads(1)
     reached, exact = list[tuple[int | None, float]](), None
     for spec in specs:
         promise = open_run(find_root(), spec)[0].effective_promise
@@ -96,64 +80,126 @@ def epochs_to_target(specs: Sequence[Spec]) -> list[tuple[int | None, float]]:
     return reached
 
 
-def measure_on_hosts(file: Path, out: Path) -> None:
-    """The part of one rank, on a host of the emulated cluster: a row for each spec of a file."""
-    with on_hosts() as place:
-        for document in json.loads(file.read_text()):
-            trainer = trainer_of(Spec.model_validate(document))
-            held = sum(trainer.ctx.memory.persistent_bytes().values())
-            every = gather_tables(trainer.ctx.grid.world, held)
-            for turns in train_in_turns([trainer], EPOCHS):
-                row = {"seconds": turns.median(), "words": turns.most("received"), "bytes": max(every)}
-                with out.open("a") as rows:
-                    rows.write(json.dumps(row) + "\n")
-            trainer.ctx.grid.drain()
-            if place.rank == 0:
-                print(document["strategy"]["name"], flush=True)
+@benchmark
+def on_hosts(specs: Path, hosts: Hosts = FOUR_HOSTS) -> Results:
+    """Train the specs of a file on emulated hosts: seconds and words of an epoch, and bytes held.
+
+    Args:
+        specs: a JSON file with a list of specs
+    """
+    yield Table("strategy", "seconds", "words", "bytes", title=f"links of {hosts.rate}")
+    for document in json.loads(specs.read_text()):
+        trainer = trainer_of(Spec.model_validate(document))
+        held = sum(trainer.ctx.memory.persistent_bytes().values())
+        every = gather(trainer.ctx.grid.world, held)
+        for turns in train_in_turns([trainer], EPOCHS):
+            yield document["strategy"]["name"], turns.median(), turns.most("received"), max(every)
+        trainer.ctx.grid.drain()
 
 
-def measured(dataset: str, hosts: int, rate: int) -> Iterator[dict[str, Any]]:
-    """A row for each choice on so many hosts, with links of this rate in Mbit/s."""
-    specs = choices(dataset, hosts)
+@benchmark
+def measured(dataset: str = "sbm-100k", hosts: tuple[int, ...] = (4, 8), rate: int = 200) -> Results:
+    """Measure the time to an accuracy, the words and the memory of all strategies on slow links. Needs root.
+
+    The strategies and their options are those of workflows/experiments/all-strategies.yaml, each on the grid that is
+    predicted to be the fastest. Each is trained twice: until the target accuracy, on this machine alone, which says how
+    many epochs training takes (links change no number, and all exact strategies have the same); and for a few epochs
+    on emulated hosts, which says how long an epoch takes. The time to the target is the product.
+
+    Seconds are the slowest rank's, the median of epochs, without evaluations. Words and bytes are those of the rank
+    that has most. Rows are kept in benchmarks/results/comparison.csv.
+
+    Args:
+        hosts: numbers of emulated hosts
+        rate: of the links, in Mbit/s
+    """
+    yield Table(*KEY, "epochs to the target", "seconds an epoch:.3g")
+    for count in hosts:
+        rows = list(measure_choices(dataset, count, rate))
+        keep_rows(rows)
+        for row in rows:
+            yield *(row[key] for key in KEY), row["epochs_to_target"], row["seconds"]
+
+
+@benchmark
+def predicted() -> Results:
+    """Predict the fastest grid of every strategy on a published graph, on a machine of many GPUs.
+
+    Asks `harness advise` for two layers of hidden 64, from the graph's card alone: where vertices are split into parts,
+    neighbours are anywhere. Rows are kept in benchmarks/results/comparison.csv.
+    """
+    yield Table(*KEY, "seconds an epoch:.3g", "refused because")
+    for world in WORLDS:
+        rows, refused = predict_choices(world)
+        keep_rows(rows)
+        for row in rows:
+            yield *(row[key] for key in KEY), row["seconds"], None
+        for refusal in refused:
+            yield PUBLISHED, MACHINE, world, refusal["strategy"], None, None, None, refusal["reason"]
+
+
+@benchmark
+def table() -> Results:
+    """Show what comparison.measured and comparison.predicted have found, the fastest first; draw both."""
+    rows = pd.read_csv(ROWS).fillna({"options": ""})
+    on_links = rows[rows.machine != MACHINE].sort_values(["ranks", "seconds_to_target", "seconds"])
+    for (graph, machine, ranks), group in on_links.groupby(["graph", "machine", "ranks"], sort=False):
+        yield Table(
+            *("strategy", "grid", "s to the target:.3g", "epochs:.0f", "s an epoch:.3g"),
+            *("M words an epoch:.3g", "MB held:.3g"),
+            title=f"{graph}, {ranks} ranks, links of {machine}, target {group.target.iloc[0]:g}",
+        )
+        for row in group.to_dict("records"):
+            reached = not isnan(row["epochs_to_target"])
+            to_target = row["seconds_to_target"] if reached else f"{row['accuracy']:.3f} only"
+            name, amounts = f"{row['strategy']} {row['options']}".strip(), (row["words"], row["bytes"])
+            times = to_target, row["epochs_to_target"], row["seconds"]
+            yield name, row["grid"], *times, *(amount / MILLION for amount in amounts)
+    ours = rows[rows.machine == MACHINE]
+    if len(ours):
+        title = f"{PUBLISHED} on {MACHINE}, predicted: ms an epoch (interval) by number of ranks"
+        yield Table("strategy", *map(str, WORLDS), title=title)
+        for strategy, group in ours.groupby("strategy", sort=False):
+            yield strategy, *(show_interval(group[group.ranks == world]) for world in WORLDS)
+    yield Drawing("comparison", draw_comparison(on_links, ours))
+    yield Drawing("comparison-epochs", draw_epochs(on_links))
+
+
+def measure_choices(dataset: str, hosts: int, rate: int) -> Iterator[dict[str, Any]]:
+    """Measure each choice on some hosts, with links of a rate in Mbit/s."""
+    specs = list_choices(dataset, hosts)
     for spec in specs:
         build_store(find_root(), spec.dataset)
     with Pool() as pool:
-        reached = pool.run(hosts, epochs_to_target, specs, patience=3600)[0]
-    testbed = [sys.executable, str(Path(__file__).parent / "testbed")]
-    with tempfile.TemporaryDirectory() as folder:
-        file, out = Path(folder) / "specs", Path(folder) / "rows"
-        file.write_text(json.dumps([spec.model_dump(mode="json") for spec in specs]))
-        subprocess.run([*testbed, "up", "--hosts", str(hosts), "--rate", f"{rate}mbit"], check=True)
-        try:
-            here = [sys.executable, __file__, "hosts", "--specs", str(file), "--out", str(out)]
-            subprocess.run([*testbed, "run", "--", *here], check=True)
-        finally:
-            subprocess.run([*testbed, "down"], check=True)
-        rows = [json.loads(line) for line in out.read_text().splitlines()]
-    for spec, (epochs, share), row in zip(specs, reached, rows, strict=True):
+        reached = pool.run(hosts, count_epochs, specs, patience=3600)[0]
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump([spec.model_dump(mode="json") for spec in specs], file)
+        file.flush()
+        rows = measure_on_hosts("comparison.on-hosts", Hosts(hosts, f"{rate}mbit"), file.name)
+    for spec, (epochs, share), row in zip(specs, reached, rows.to_dict("records"), strict=True):
         yield {
             "graph": dataset,
             "machine": f"{rate} Mbit/s",
             "ranks": hosts,
             "strategy": spec.strategy.name,
-            "options": options_of(spec),
+            "options": describe_options(spec),
             "grid": format_grid(spec.grid),
             "epochs_to_target": epochs,
             "accuracy": share,
             "target": spec.training.target,
-            **row,
+            **{key: row[key] for key in ("seconds", "words", "bytes")},
             "seconds_to_target": epochs * row["seconds"] if epochs else nan,
         }
 
 
-def options_of(spec: Spec) -> str:
-    """The options in which a choice differs from the others of its strategy, and the partition."""
+def describe_options(spec: Spec) -> str:
+    """Return the options in which a choice differs from others of its strategy, and the partition."""
     parts = [spec.dataset.partition] if spec.dataset.partitioned else []
-    return " ".join([*parts, named("", asked_params(spec)).strip()]).strip()
+    return " ".join([*parts, named("", changed_params(spec)).strip()]).strip()
 
 
-def asked_params(spec: Spec) -> dict[str, Any]:
-    """The parameters of a strategy that are not its defaults."""
+def changed_params(spec: Spec) -> dict[str, Any]:
+    """Return the parameters of a strategy that are not its defaults."""
     from harness.registry import load_strategy
 
     usual = load_strategy(spec.strategy.name).Params().model_dump(mode="json")
@@ -163,19 +209,20 @@ def asked_params(spec: Spec) -> dict[str, Any]:
 # Predicted: the fastest grid of every strategy, on a published graph.
 
 
-def predicted(world: int) -> Iterator[dict[str, Any]]:
-    """A row for each strategy on so many GPUs; strategies that refuse are left out, with their reason printed."""
+def predict_choices(world: int) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+    """Return a row for each strategy on a number of GPUs, and the refusals of the others."""
     command = [sys.executable, "-m", "harness", "advise", "--json", "--dataset", PUBLISHED]
     command += ["--machine", MACHINE, "--ranks", str(world), "--from-card"]
     command += ["--set", "model.layers=2", "--set", "model.hidden=64"]
     advice = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    rows = []
     for kind in ("full_graph", "mini_batch"):
         best = dict[str, dict[str, Any]]()
         for option in advice[kind]:
             best.setdefault(option["strategy"], option)
         for name, option in best.items():
             seconds = option["seconds"]
-            yield {
+            row = {
                 "graph": PUBLISHED,
                 "machine": MACHINE,
                 "ranks": world,
@@ -188,92 +235,63 @@ def predicted(world: int) -> Iterator[dict[str, Any]]:
                 "words": option["words_received"],
                 "bytes": option["peak_bytes"],
             }
-    for refusal in advice["refused"]:
-        print(f"{world} ranks: {refusal['strategy']}: {refusal['reason']}", flush=True)
+            rows.append(row)
+    return rows, advice["refused"]
 
 
-def keep(rows: Iterator[dict[str, Any]]) -> None:
-    """Puts rows in the place of those with the same key."""
-    fresh = pd.DataFrame(list(rows))
+def keep_rows(rows: list[dict[str, Any]]) -> None:
+    """Write rows to the file, in the place of those with the same key."""
+    fresh = pd.DataFrame(rows)
     known = pd.read_csv(ROWS, keep_default_na=False, na_values=[""]) if ROWS.is_file() else fresh[:0]
     known = pd.concat([known, fresh]).fillna({"options": ""})
     known.drop_duplicates(KEY, keep="last").to_csv(ROWS, index=False)
 
 
-# The table and the figure.
+# The table and the figures.
 
 
-def table() -> None:
-    """Prints the measured rows, the fastest first, and the predicted ones; draws both, and epochs beside targets."""
-    rows = pd.read_csv(ROWS).fillna({"options": ""})
-    on_links = rows[rows.machine != MACHINE].sort_values(["ranks", "seconds_to_target", "seconds"])
-    for (graph, machine, ranks), group in on_links.groupby(["graph", "machine", "ranks"], sort=False):
-        print(f"\n{graph}, {ranks} ranks, links of {machine}, target {group.target.iloc[0]:g}\n")
-        shown = Table(
-            "strategy", "grid", "s to the target", "epochs", "s an epoch", "M words an epoch", "MB held"
-        )
-        for row in group.to_dict("records"):
-            reached = not isnan(row["epochs_to_target"])
-            shown.row(
-                f"{row['strategy']} {row['options']}".strip(),
-                row["grid"],
-                f"{row['seconds_to_target']:.3g}" if reached else f"{row['accuracy']:.3f} only",
-                f"{row['epochs_to_target']:.0f}" if reached else "",
-                f"{row['seconds']:.3g}",
-                f"{row['words'] / MILLION:.3g}",
-                f"{row['bytes'] / MEGABYTE:.3g}",
-            )
-    ours = rows[rows.machine == MACHINE]
-    if len(ours):
-        print(f"\n{PUBLISHED} on {MACHINE}, predicted: ms an epoch (interval) by number of ranks\n")
-        shown = Table("strategy", *map(str, WORLDS))
-        for name, group in ours.groupby("strategy", sort=False):
-            shown.row(name, *(milliseconds(group[group.ranks == world]) for world in WORLDS))
-    (RESULTS / "comparison.svg").write_bytes(drawn(on_links, ours))
-    (RESULTS / "comparison-epochs.svg").write_bytes(drawn_epochs(on_links))
-
-
-def milliseconds(rows: pd.DataFrame) -> str:
+def show_interval(rows: pd.DataFrame) -> str:
+    """Return milliseconds of an epoch, with the interval."""
     if rows.empty:
         return ""
     row = rows.iloc[0]
     return f"{1e3 * row['seconds']:.3g} ({1e3 * row.seconds_low:.3g} to {1e3 * row.seconds_high:.3g})"
 
 
-def drawn(on_links: pd.DataFrame, ours: pd.DataFrame) -> bytes:
-    """Time to the target over words, for each number of hosts; and predicted epochs over ranks, if there are any."""
-    with style_context():
-        figure = Figure(figsize=(7.0, 3.6), layout="constrained")
-        parts = [(draw_measured, on_links), (draw_predicted, ours)]
-        shown = [(draw, rows) for draw, rows in parts if len(rows)]
-        labelled = dict[str, Any]()
-        for axes, (draw, rows) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-            draw(axes, rows)
-            known = {label.split()[0] for label in labelled}  # a strategy has the same look in both
-            handles, labels = axes.get_legend_handles_labels()
-            fresh = zip(labels, handles, strict=True)
-            labelled |= {label: handle for label, handle in fresh if label.split()[0] not in known}
-        figure.legend(labelled.values(), labelled.keys(), fontsize=6, loc="outside right center")
-        return render_figure(figure, "svg", "comparison", "benchmarks/comparison.py")
+@style_context()
+def draw_comparison(on_links: pd.DataFrame, ours: pd.DataFrame) -> Figure:
+    """Draw the time to the target over words, for each number of hosts; and predicted epochs, if there are any."""
+    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+    parts = [(draw_measured, on_links), (draw_predicted, ours)]
+    shown = [(draw, rows) for draw, rows in parts if len(rows)]
+    labelled = dict[str, Any]()
+    for axes, (draw, rows) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        draw(axes, rows)
+        known = {label.split()[0] for label in labelled}  # a strategy has the same look in both
+        handles, labels = axes.get_legend_handles_labels()
+        fresh = zip(labels, handles, strict=True)
+        labelled |= {label: handle for label, handle in fresh if label.split()[0] not in known}
+    figure.legend(labelled.values(), labelled.keys(), fontsize=6, loc="outside right center")
+    return figure
 
 
-def drawn_epochs(on_links: pd.DataFrame) -> bytes:
-    """Time to the target over the time of an epoch. On a dotted line all train for as many epochs."""
+@style_context()
+def draw_epochs(on_links: pd.DataFrame) -> Figure:
+    """Draw the time to the target over the time of an epoch. On a dotted line all train for as many epochs."""
     reached = on_links.dropna(subset=["seconds_to_target"])
-    with style_context():
-        figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-        axes = figure.subplots()
-        draw_targets(axes, reached, "seconds", "an epoch, s")
-        ends = [reached.seconds.min(), reached.seconds.max()]
-        for epochs in (2, 4, 8, 16, 32):
-            line = [epochs * end for end in ends]
-            axes.plot(ends, line, linestyle=":", linewidth=0.7, color="0.6", zorder=0.5)
-            axes.annotate(
-                f"{epochs} epochs", (ends[1], line[1]), xytext=(3, 0), textcoords="offset points",
-                va="center", fontsize=6, color="0.4",
-            )  # fmt: skip
-        figure.legend(fontsize=6, loc="outside right center")
-        return render_figure(figure, "svg", "comparison-epochs", "benchmarks/comparison.py")
+    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    draw_targets(axes, reached, "seconds", "an epoch, s")
+    ends = [reached.seconds.min(), reached.seconds.max()]
+    for epochs in (2, 4, 8, 16, 32):
+        line = [epochs * end for end in ends]
+        axes.plot(ends, line, linestyle=":", linewidth=0.7, color="0.6", zorder=0.5)
+        axes.annotate(
+            f"{epochs} epochs", (ends[1], line[1]), xytext=(3, 0), textcoords="offset points",
+            va="center", fontsize=6, color="0.4",
+        )  # fmt: skip
+    figure.legend(fontsize=6, loc="outside right center")
+    return figure
 
 
 def draw_measured(axes: Axes, rows: pd.DataFrame) -> None:
@@ -283,7 +301,7 @@ def draw_measured(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def draw_targets(axes: Axes, reached: pd.DataFrame, along: str, xlabel: str) -> None:
-    """The time to the target over a column. Points of the fewest hosts are filled."""
+    """Draw the time to the target over a column. Points of the fewest hosts are filled."""
     for number, (_, group) in enumerate(reached.groupby("ranks")):
         draw_points(axes, group, along, hollow=number > 0)
     filled, *hollow = map(str, sorted(reached.ranks.unique()))
@@ -295,7 +313,7 @@ def draw_targets(axes: Axes, reached: pd.DataFrame, along: str, xlabel: str) -> 
         ylabel="time to the target, s",
         title=f"{fills}; area: bytes held",
     )
-    plain_ticks(axes.xaxis, axes.yaxis)
+    set_plain_ticks(axes.xaxis, axes.yaxis)
 
 
 def draw_predicted(axes: Axes, rows: pd.DataFrame) -> None:
@@ -309,7 +327,7 @@ def draw_predicted(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set(
         xscale="log", yscale="log", xlabel=f"GPUs of {MACHINE}", ylabel="predicted epoch, ms", title=PUBLISHED
     )
-    plain_ticks(axes.yaxis)
+    set_plain_ticks(axes.yaxis)
     axes.set_xticks(WORLDS, map(str, WORLDS))
 
 
@@ -325,29 +343,3 @@ def draw_points(axes: Axes, group: pd.DataFrame, along: str, *, hollow: bool) ->
             "color": look.colour,
         }
         axes.plot([row[along]], [row["seconds_to_target"]], markerfacecolor=face, label=name, **style)
-
-
-def main() -> None:
-    parser = argument_parser(__doc__)
-    parser.add_argument("what", choices=("measured", "predicted", "table", "hosts"))
-    parser.add_argument("--dataset", default="sbm-100k")
-    parser.add_argument("--hosts", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--rate", type=int, default=200, help="of the links, in Mbit/s")
-    parser.add_argument("--specs", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    match options.what:
-        case "hosts":
-            measure_on_hosts(options.specs, options.out)
-        case "measured":
-            for hosts in options.hosts:
-                keep(measured(options.dataset, hosts, options.rate))
-        case "predicted":
-            for world in WORLDS:
-                keep(predicted(world))
-        case "table":
-            table()
-
-
-if __name__ == "__main__":
-    main()

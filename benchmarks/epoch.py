@@ -1,19 +1,9 @@
-"""Time of a training epoch: `serial` against PyTorch Geometric, a parallel strategy against plain torch, parallel
-strategies against each other, and one strategy with recording against the same strategy without. `kernels` says where
-the CPU time of strategies goes, the kernels of all ranks beside those of serial training.
+"""Time of a training epoch: of `serial`, of parallel strategies, and of recording.
 
-    python benchmarks/epoch.py serial --dataset rmat-17
-    python benchmarks/epoch.py parallel --dataset sbm-4096 --ranks 2
-    python benchmarks/epoch.py parallel --dataset rmat-17 --ranks 4 --strategy cagnet-2d --grid 2x2
-    python benchmarks/epoch.py against --dataset rmat-17 --ranks 8 --hidden 128 plexus@2x2x2 cagnet-3d@2x2x2
-    python benchmarks/epoch.py kernels --dataset rmat-17 --ranks 4 cagnet-1d cagnet-2d@2x2 plexus@2x2x1
-    python benchmarks/epoch.py recording --dataset rmat-17 --ranks 2
-
-Competitors take turns epoch by epoch in one process, so that a drift of the machine's speed reaches all of them.
-Ratios are of medians over the same turns. One thread a rank.
+Competitors take turns epoch by epoch in one process, so that a drift of the machine's speed reaches all of them. Ratios
+are of medians over the same turns. One thread a rank.
 """
 
-import argparse
 import os
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
@@ -24,9 +14,10 @@ from typing import NamedTuple
 
 import torch
 import yaml
-from measuring import Gcn, Table, alternate, argument_parser, one_thread, spec_of, trainer_of
 from torch import Tensor
 
+from benchmarks.measuring import Gcn, alternate, median_ratio, spec_of, trainer_of
+from benchmarks.registry import Results, Table, benchmark
 from harness.kernels.csr import row_indices, to_device
 from harness.launch.worker_pool import Pool
 from harness.ledger import COMPUTING, MOVING, HostClock, Op, Phase
@@ -40,7 +31,7 @@ PYG = ("pyg csr", "pyg edge_index")
 CPU = torch.device("cpu")
 
 
-class Case(NamedTuple):
+class EpochCase(NamedTuple):
     """A strategy on a graph. The name may carry parameters, as in cagnet-2d:weight_gradient=S,overlap=true."""
 
     strategy: str
@@ -51,6 +42,7 @@ class Case(NamedTuple):
     order: str = "aggregate_first"
 
     def spec(self) -> Spec:
+        """Return the spec; the dataset is built."""
         name, _, settings = self.strategy.partition(":")
         pairs = [part.split("=") for part in settings.split(",") if settings]
         params = {key: yaml.safe_load(value) for key, value in pairs}
@@ -66,11 +58,12 @@ class Case(NamedTuple):
         )
 
     def trainer(self) -> Trainer:
+        """Return this rank's trainer."""
         return trainer_of(self.spec())
 
 
 def reference_models(spec: Spec, device: torch.device = CPU) -> dict[str, Gcn]:
-    """PyTorch Geometric's GCNConv on a normalised graph, by a CSR tensor or an edge_index, and plain torch."""
+    """Return PyTorch Geometric's GCNConv on a normalised graph, by a CSR tensor or an edge_index, and plain torch."""
     from torch_geometric.nn import GCNConv
 
     blocks = open_dataset(find_root(), spec.dataset)
@@ -101,19 +94,35 @@ def reference_models(spec: Spec, device: torch.device = CPU) -> dict[str, Gcn]:
     return {PYG[0]: pyg(csr), PYG[1]: pyg(edges, val), "plain torch": plain()}
 
 
-def compare_serial(options: argparse.Namespace) -> None:
-    case = Case("serial", options.dataset, 1, order="combine_first")
+@benchmark
+def serial(dataset: str = "sbm-4096", turns: int = 20) -> Results:
+    """Compare an epoch of `serial` with PyTorch Geometric's GCNConv."""
+    case = EpochCase("serial", dataset, 1, order="combine_first")
     models = reference_models(case.spec())
     competitors = {"serial": case.trainer().epoch, **{name: models[name].epoch for name in PYG}}
-    show(alternate(competitors, options.turns, warm=WARM), base="serial")
+    yield from show_times(alternate(competitors, turns, warm=WARM), base="serial")
 
 
-def compare_parallel(options: argparse.Namespace) -> None:
-    """The parallel epochs run between two rounds of the serial ones, and on the same cores."""
-    alone = Case("serial", options.dataset, 1)
-    serial, turns = alone.trainer(), options.turns
-    epochs = {"plain torch": reference_models(alone.spec())["plain torch"].epoch, "serial": serial.epoch}
-    case = Case(options.strategy, options.dataset, options.ranks, options.grid)
+@benchmark
+def parallel(
+    dataset: str = "sbm-4096",
+    strategy: str = "cagnet-1d",
+    ranks: int = 2,
+    grid: str | None = None,
+    turns: int = 20,
+) -> Results:
+    """Compare an epoch of a parallel strategy with plain torch and with `serial`.
+
+    The parallel epochs run between two rounds of the serial ones, and on the same cores.
+
+    Args:
+        strategy: a name, which may have parameters, as in cagnet-2d:weight_gradient=S,overlap=true
+        grid: sizes of the axes, as in 2x2 (default: the strategy's first guess)
+    """
+    alone = EpochCase("serial", dataset, 1)
+    one_rank = alone.trainer()
+    epochs = {"plain torch": reference_models(alone.spec())["plain torch"].epoch, "serial": one_rank.epoch}
+    case = EpochCase(strategy, dataset, ranks, grid)
     with Pool() as pool:
         pool.run(case.ranks, rank_epochs, case, WARM)
         before = alternate(epochs, turns, warm=WARM)
@@ -123,38 +132,107 @@ def compare_parallel(options: argparse.Namespace) -> None:
     name = f"{case.strategy} {case.grid or case.ranks}"
     seconds = {key: before[key] + after[key] for key in before}
     seconds[name] = [max(epoch) for epoch in zip(*walls, strict=True)]
-    show(seconds, base="plain torch")
+    yield from show_times(seconds, base="plain torch")
     cpu = sum(cpus) / turns
-    print(f"CPU seconds of {name} an epoch, summed over ranks: {cpu:.4f}")
-    base = median(alternate({"serial": serial.epoch}, turns, warm=WARM, clock=process_time)["serial"])
-    print(f"CPU seconds of a serial epoch: {base:.4f}; ratio {cpu / base:.2f}")
+    base = median(alternate({"serial": one_rank.epoch}, turns, warm=WARM, clock=process_time)["serial"])
+    yield Table("strategy", "CPU s an epoch, all ranks:.4f", "to serial:.2f")
+    yield name, cpu, cpu / base
+    yield "serial", base, 1.0
 
 
-def compare_strategies(options: argparse.Namespace) -> None:
-    """Each strategy trains some epochs in turn on the same cores, in several rounds."""
-    competitors: list[str] = options.competitors
+@benchmark
+def against(
+    *competitors: str, dataset: str = "sbm-4096", ranks: int = 2, hidden: int = HIDDEN, turns: int = 20
+) -> Results:
+    """Compare epochs of parallel strategies, as in plexus@2x2x2 cagnet-3d@2x2x2.
+
+    Each strategy trains some epochs in turn on the same cores, in several rounds.
+
+    Args:
+        competitors: strategies, as NAME@GRID; a name may have parameters
+    """
     seconds: dict[str, list[float]] = {name: [] for name in competitors}
     cpus: dict[str, list[float]] = {name: [] for name in competitors}
     words: dict[str, float] = {}
     with Pool() as pool:
         for name in competitors * ROUNDS:
             strategy, _, grid = name.partition("@")
-            case = Case(strategy, options.dataset, options.ranks, grid or None, options.hidden)
-            walls, used, moved = zip(*pool.run(case.ranks, rank_epochs, case, options.turns), strict=True)
+            case = EpochCase(strategy, dataset, ranks, grid or None, hidden)
+            walls, used, moved = zip(*pool.run(case.ranks, rank_epochs, case, turns), strict=True)
             seconds[name] += [max(epoch) for epoch in zip(*walls, strict=True)]
-            cpus[name].append(sum(used) / options.turns)
+            cpus[name].append(sum(used) / turns)
             words[name] = max(moved)
-    show(seconds, base=competitors[0])
-    print(f"{'':20}{'CPU s an epoch':>16}{'to first':>10}{'words of a rank':>20}{'to first':>10}")
     first = competitors[0]
+    yield from show_times(seconds, base=first)
+    yield Table("", "CPU s an epoch:.4f", "to first:.2f", "words of a rank:,.0f", "to first:.2f")
     for name in competitors:
         cpu, base = median(cpus[name]), median(cpus[first])
-        sent = f"{words[name]:20,.0f}{words[name] / words[first]:10.2f}"
-        print(f"{name:20}{cpu:16.4f}{cpu / base:10.2f}{sent}")
+        yield name, cpu, cpu / base, words[name], words[name] / words[first]
 
 
-def rank_epochs(case: Case, turns: int) -> tuple[list[float], float, float]:
-    """Seconds of each epoch on one rank, the CPU seconds of all epochs, and the words of one epoch."""
+@benchmark
+def kernels(
+    *competitors: str, dataset: str = "sbm-4096", ranks: int = 2, hidden: int = HIDDEN, turns: int = 20
+) -> Results:
+    """Measure where the CPU time of strategies goes: the kernels of all ranks, next to those of serial training.
+
+    Serial training is measured before and after each strategy, alone and on all cores at once. Kernels on all cores
+    share caches and the way to memory, in any strategy.
+
+    Args:
+        competitors: strategies, as NAME@GRID; a name may have parameters
+    """
+    yield Table(
+        *("strategy", "kernels, ms:.1f", "to serial:.2f", "to serial on all cores:.2f"),
+        *("collectives:.1f", "their threads:.1f", "rest:.1f", "ms, all ranks:.1f"),
+    )
+    with Pool() as pool:
+        for name in competitors:
+            strategy, _, grid = name.partition("@")
+            case = EpochCase(strategy, dataset, ranks, grid or None, hidden)
+            alone = case._replace(strategy="serial", ranks=1, grid=None)
+            before = serial_kernels(alone, turns)
+            by_rank = pool.run(case.ranks, rank_cpu, case, turns)
+            after = serial_kernels(alone, turns)
+            total = CpuSeconds(*map(sum, zip(*by_rank, strict=True)))
+            ratios = (2 * total.kernels / (a + b) for a, b in zip(before, after, strict=True))
+            yield name, 1e3 * total.kernels, *ratios, *(1e3 * each for each in (*total[1:], sum(total)))
+
+
+@benchmark
+def recording(
+    dataset: str = "sbm-4096", strategy: str = "cagnet-1d", ranks: int = 2, turns: int = 20
+) -> Results:
+    """Compare epochs with the ledger on and off, in turns; and say which share of time the ledger cannot place.
+
+    Args:
+        strategy: a name, which may have parameters
+    """
+    case = EpochCase(strategy, dataset, ranks)
+    with Pool() as pool:
+        by_rank = pool.run(case.ranks, rank_recording, case, turns)
+    on, off = (
+        [max(turn) for turn in zip(*walls, strict=True)]
+        for walls in zip(*(rank[:2] for rank in by_rank), strict=True)
+    )
+    yield from show_times({"off": off, "on": on}, base="off")
+    cost = 100 * (median_ratio({"off": off, "on": on}) - 1)
+    unclaimed = 100 * max(rank.unclaimed for rank in by_rank)
+    yield (
+        f"{case.strategy} P={case.ranks}: recording costs {cost:+.2f} % of an epoch (median of {turns} pairs)\n"
+        f"entries of an epoch: {by_rank[0].entries}; phase other and op glue: {unclaimed:.2f} % of it"
+    )
+
+
+def show_times(seconds: dict[str, list[float]], base: str) -> Results:
+    """Show the median of each competitor, next to that of the base."""
+    yield Table("", "median ms:.2f", "min ms:.2f", f"to {base}:.2f")
+    for name, taken in seconds.items():
+        yield name, 1e3 * median(taken), 1e3 * min(taken), median(taken) / median(seconds[base])
+
+
+def rank_epochs(case: EpochCase, turns: int) -> tuple[list[float], float, float]:
+    """Return the seconds of each epoch on one rank, the CPU seconds of all epochs, and the words of one epoch."""
     trainer = case.trainer()
     for _ in range(WARM):
         trainer.epoch()
@@ -183,8 +261,8 @@ class CpuSeconds(NamedTuple):
     """The thread that trains, elsewhere: autograd and Python."""
 
 
-def rank_cpu(case: Case, turns: int) -> CpuSeconds:
-    """The mean over epochs of one rank."""
+def rank_cpu(case: EpochCase, turns: int) -> CpuSeconds:
+    """Return the mean over epochs of one rank."""
     trainer = trainer_of(case.spec(), clock=CpuClock())
     for _ in range(WARM):
         trainer.epoch()
@@ -199,37 +277,8 @@ def rank_cpu(case: Case, turns: int) -> CpuSeconds:
     return CpuSeconds(*(seconds / turns for seconds in parts))
 
 
-def compare_kernels(options: argparse.Namespace) -> None:
-    """The CPU seconds of all ranks. Serial training is measured before and after each strategy, alone and on all cores.
-
-    Kernels on all cores at once share caches and the way to memory, in any strategy.
-    """
-    table = Table(
-        "strategy",
-        "kernels, ms",
-        "to serial",
-        "to serial on all cores",
-        "collectives",
-        "their threads",
-        "rest",
-        "ms, all ranks",
-    )
-    with Pool() as pool:
-        for name in options.competitors:
-            strategy, _, grid = name.partition("@")
-            case = Case(strategy, options.dataset, options.ranks, grid or None, options.hidden)
-            alone = case._replace(strategy="serial", ranks=1, grid=None)
-            before = serial_kernels(alone, options.turns)
-            ranks = pool.run(case.ranks, rank_cpu, case, options.turns)
-            after = serial_kernels(alone, options.turns)
-            total = CpuSeconds(*map(sum, zip(*ranks, strict=True)))
-            serial = [f"{2 * total.kernels / (a + b):.2f}" for a, b in zip(before, after, strict=True)]
-            cells = [f"{1e3 * seconds:.1f}" for seconds in (*total[1:], sum(total))]
-            table.row(name, f"{1e3 * total.kernels:.1f}", *serial, *cells)
-
-
-def serial_kernels(case: Case, turns: int) -> tuple[float, float]:
-    """The kernels of serial training: alone, and of the mean training if there is one on each core."""
+def serial_kernels(case: EpochCase, turns: int) -> tuple[float, float]:
+    """Return the seconds of kernels in serial training: alone, and the mean with one training on each core."""
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as everywhere:
         list(everywhere.map(rank_cpu, [case] * cores, [1] * cores))
@@ -248,24 +297,8 @@ class Recorded(NamedTuple):
     """The share of an epoch in phase other or op glue."""
 
 
-def compare_recording(options: argparse.Namespace) -> None:
-    """The same trainer with its ledger on and off in turns, and the share of time that the ledger cannot place."""
-    case = Case(options.strategy, options.dataset, options.ranks)
-    with Pool() as pool:
-        ranks = pool.run(case.ranks, rank_recording, case, options.turns)
-    on, off = (
-        [max(turn) for turn in zip(*walls, strict=True)]
-        for walls in zip(*(r[:2] for r in ranks), strict=True)
-    )
-    show({"off": off, "on": on}, base="off")
-    cost = 100 * (median(a / b for a, b in zip(on, off, strict=True)) - 1)
-    run = f"{case.strategy} P={case.ranks}"
-    print(f"{run}: recording costs {cost:+.2f} % of an epoch (median of {options.turns} pairs)")
-    unclaimed = 100 * max(rank.unclaimed for rank in ranks)
-    print(f"entries of an epoch: {ranks[0].entries}; phase other and op glue: {unclaimed:.2f} % of it")
-
-
-def rank_recording(case: Case, turns: int) -> Recorded:
+def rank_recording(case: EpochCase, turns: int) -> Recorded:
+    """Train epochs with the ledger on and off."""
     trainer = case.trainer()
     ledger = trainer.ctx.ledger
     for _ in range(WARM):
@@ -281,43 +314,3 @@ def rank_recording(case: Case, turns: int) -> Recorded:
             unclaimed.append(sum(amounts.seconds for amounts in lost) / epoch.seconds)
             entries = len(epoch.entries)
     return Recorded(seconds[True], seconds[False], entries, median(unclaimed))
-
-
-def show(seconds: dict[str, list[float]], base: str) -> None:
-    reference = median(seconds[base])
-    print(f"{'':20}{'median ms':>12}{'min ms':>10}{'to ' + base:>20}")
-    for name, taken in seconds.items():
-        middle = median(taken)
-        print(f"{name:20}{middle * 1e3:12.2f}{min(taken) * 1e3:10.2f}{middle / reference:20.2f}")
-
-
-QUESTIONS = {
-    "serial": compare_serial,
-    "parallel": compare_parallel,
-    "against": compare_strategies,
-    "kernels": compare_kernels,
-    "recording": compare_recording,
-}
-
-
-def main() -> None:
-    parser = argument_parser(__doc__)
-    parser.add_argument("what", choices=QUESTIONS)
-    names = "for against and kernels; a name may have parameters"
-    parser.add_argument("competitors", nargs="*", metavar="NAME@GRID", help=names)
-    parser.add_argument(
-        "--hidden", type=int, default=HIDDEN, help="for against and kernels (default: %(default)s)"
-    )
-    parser.add_argument("--dataset", default="sbm-4096")
-    parser.add_argument("--strategy", default="cagnet-1d")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--grid", help="as 2x2 (default: the strategy's first guess)")
-    parser.add_argument("--turns", type=int, default=20)
-    options = parser.parse_intermixed_args()
-    one_thread()
-    print(f"{options.what} {options.dataset}, {torch.get_num_threads()} thread a rank")
-    QUESTIONS[options.what](options)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,37 +1,30 @@
 """What the papers' figures do not show, computed: no rank is started. The page docs/findings.md reads the results.
 
-    python benchmarks/findings.py dimensions    words and predicted epochs of CAGNET in 1, 1.5, 2 and 3 dimensions
-    python benchmarks/findings.py model         two models of Plexus' products beside the times its authors published
-    python benchmarks/findings.py settings      epochs of ScaleGNN under the settings that its paper leaves open
-    python benchmarks/findings.py balance       the fullest block over the mean, by order of the vertices
-    python benchmarks/findings.py gain          G3's epochs beside halo exchanges, as results/pipelines.md has them
-    python benchmarks/findings.py swaps         the largest set of remote vertices after G3's swaps, printed and guarded
-    python benchmarks/findings.py edges         the edges of each graph as the papers count them
-
-Each part prints markdown and draws results/findings-PART.svg. Words and sizes follow from the cards of the datasets,
-seconds from the cards of the machines; those of `gain` were measured.
+Words and sizes follow from the cards of the datasets, seconds from the cards of the machines; those of `gain` were
+measured.
 """
 
 import csv
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from measuring import Table, argument_parser, plain_ticks
 from numpy.typing import NDArray
-from plexus_formulas import Coefficients, predict_milliseconds, terms_in_code
-from prediction import POINTS, terms_of_epoch
 from scipy.stats import spearmanr
 
+from benchmarks.measuring import set_plain_ticks
+from benchmarks.plexus_formulas import Coefficients, predict_milliseconds, terms_in_code
+from benchmarks.prediction import POINTS, terms_of_epoch
+from benchmarks.registry import Drawing, Results, Table, benchmark
 from harness.claims import Evidence, read_claims, select
 from harness.doctor.term_fit import fit_terms
 from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
-from harness.figures.drawing import render_figure, style_context
+from harness.figures.drawing import style_context
 from harness.figures.palette import COLOURS, look_of
 from harness.graph.blocks import Blocks
 from harness.graph.metis_partition import partition_with_balanced_metis
@@ -65,44 +58,48 @@ RANKS = (4, 8, 16, 32, 64, 128, 256)
 SUMMIT = "summit"
 
 
-def dimensions() -> None:
-    """For each graph and number of ranks: the words and the epoch of each scheme, on the fastest of its grids."""
+@benchmark
+def dimensions() -> Results:
+    """Predict words and epochs of CAGNET in 1, 1.5, 2 and 3 dimensions, each on the fastest of its grids."""
     found = {
-        (graph, scheme, ranks): fastest(graph, scheme, ranks)
+        (graph, scheme, ranks): find_fastest(graph, scheme, ranks)
         for graph in GRAPHS
         for scheme in SCHEMES
         for ranks in RANKS
     }
     for graph in GRAPHS:
-        print(
-            f"\n{graph} on {SUMMIT}: million words received, and milliseconds an epoch, by number of ranks\n"
-        )
-        table = Table("scheme", *map(str, RANKS))
+        title = f"{graph} on {SUMMIT}: million words received, and milliseconds an epoch, by number of ranks"
+        yield Table("scheme", *map(str, RANKS), title=title)
         for scheme in SCHEMES:
             cells = []
             for ranks in RANKS:
                 grid, predicted = found[graph, scheme, ranks]
                 millions, ms = predicted.words_received / MILLION, predicted.seconds.value * MILLISECONDS
                 cells.append(f"{millions:,.3g}, {ms:,.3g} ({grid})")
-            table.row(scheme, *cells)
-    with style_context():
-        figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-        rows = figure.subplots(2, len(GRAPHS), sharex=True, sharey="row")
-        for column, graph in enumerate(GRAPHS):
-            rows[0][column].set_title(graph)
-            rows[1][column].set_xlabel("GPUs")
-            for scheme in SCHEMES:
-                line = [found[graph, scheme, ranks][1] for ranks in RANKS]
-                plot(rows[0][column], scheme, [each.words_received / MILLION for each in line])
-                plot(rows[1][column], scheme, [each.seconds.value * MILLISECONDS for each in line])
-        rows[0][0].set_ylabel("words received, millions")
-        rows[1][0].set_ylabel("predicted epoch, ms")
-        figure.legend(*rows[0][0].get_legend_handles_labels(), loc="outside right center", fontsize=7)
-        save(figure, "dimensions")
+            yield scheme, *cells
+    yield Drawing("findings-dimensions", draw_dimensions(found))
 
 
-def fastest(graph: str, scheme: str, ranks: int) -> tuple[str, Prediction]:
-    """The grid and the prediction of the fastest grid: two layers, hidden 16, as in the paper."""
+@style_context()
+def draw_dimensions(found: dict[tuple[str, str, int], tuple[str, Prediction]]) -> Figure:
+    """Draw words and epochs over the number of GPUs."""
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    rows = figure.subplots(2, len(GRAPHS), sharex=True, sharey="row")
+    for column, graph in enumerate(GRAPHS):
+        rows[0][column].set_title(graph)
+        rows[1][column].set_xlabel("GPUs")
+        for scheme in SCHEMES:
+            line = [found[graph, scheme, ranks][1] for ranks in RANKS]
+            plot_scheme(rows[0][column], scheme, [each.words_received / MILLION for each in line])
+            plot_scheme(rows[1][column], scheme, [each.seconds.value * MILLISECONDS for each in line])
+    rows[0][0].set_ylabel("words received, millions")
+    rows[1][0].set_ylabel("predicted epoch, ms")
+    figure.legend(*rows[0][0].get_legend_handles_labels(), loc="outside right center", fontsize=7)
+    return figure
+
+
+def find_fastest(graph: str, scheme: str, ranks: int) -> tuple[str, Prediction]:
+    """Return the fastest grid and its prediction: two layers, hidden 16, as in the paper."""
     card, facts = load_machine_card(find_root(), SUMMIT), facts_of_card(load_card(find_root(), graph))
     kind = load_strategy(scheme)
     options = []
@@ -124,11 +121,11 @@ def fastest(graph: str, scheme: str, ranks: int) -> tuple[str, Prediction]:
     return min(options, key=lambda option: option[1].seconds.value)
 
 
-def plot(axes: Axes, scheme: str, values: Sequence[float]) -> None:
+def plot_scheme(axes: Axes, scheme: str, values: Sequence[float]) -> None:
     look = look_of(scheme)
     axes.plot(RANKS, values, color=look.colour, marker=look.marker, markersize=4, linewidth=1, label=scheme)
     axes.set(xscale="log", yscale="log")
-    plain_ticks(axes.yaxis)
+    set_plain_ticks(axes.yaxis)
     axes.set_xticks(RANKS, [str(ranks) if ranks in (4, 16, 64, 256) else "" for ranks in RANKS])
     axes.minorticks_off()
 
@@ -136,19 +133,21 @@ def plot(axes: Axes, scheme: str, values: Sequence[float]) -> None:
 # Two models of Plexus' products.
 
 
-def model() -> None:
-    """Equation 4.4 with the paper's coefficients, and five terms fitted to the scaling points, on 28 other grids."""
+@benchmark
+def model() -> Results:
+    """Compare two models of Plexus' products with published times: equation 4.4 as printed, and five terms of our own.
+
+    The five terms are fitted to the scaling points; both are judged on 28 other grids.
+    """
     points = list(csv.DictReader(POINTS.open()))
     fitted = np.array([point["set"] == "scaling" for point in points])
     published = np.array([float(point["spmm_ms_per_epoch"]) for point in points])
     terms = np.array([terms_of_epoch(point) for point in points])
     ours = terms @ fit_terms(terms[fitted], published[fitted] * MILLISECONDS * MICRO) * MILLISECONDS
-    theirs = np.array([by_equation(point) for point in points])
-    table = Table(
-        "model, on 28 grids of 64 GPUs",
-        "rank correlation",
-        "R2 of the times",
-        "median of model over published",
+    theirs = np.array([predict_by_equation(point) for point in points])
+    yield Table(
+        *("model, on 28 grids of 64 GPUs", "rank correlation:.3f", "R2 of the times:.2f"),
+        "median of model over published:.2f",
     )
     for name, times in (
         ("equation 4.4, coefficients as printed", theirs),
@@ -157,24 +156,29 @@ def model() -> None:
         some, true = times[~fitted], published[~fitted]
         residual = 1 - ((true - some) ** 2).sum() / ((true - true.mean()) ** 2).sum()
         ranks = spearmanr(some, true).statistic
-        table.row(name, f"{ranks:.3f}", f"{residual:.2f}", f"{np.median(some / true):.2f}")
-    with style_context():
-        figure = Figure(figsize=(3.4, 3.0), layout="constrained")
-        axes = figure.subplots()
-        for name, times, marker in (("equation 4.4", theirs, "o"), ("five terms", ours, "s")):
-            axes.plot(published[~fitted], times[~fitted], marker, markersize=3.5, label=name)
-        ends = [published[~fitted].min(), published[~fitted].max()]
-        axes.plot(ends, ends, color="0.6", linewidth=0.8)
-        axes.set(
-            xscale="log", yscale="log", xlabel="published products of an epoch, ms", ylabel="by the model, ms"
-        )
-        plain_ticks(axes.xaxis, axes.yaxis)
-        axes.legend()
-        save(figure, "model")
+        yield name, float(ranks), float(residual), float(np.median(some / true))
+    yield Drawing("findings-model", draw_model(published[~fitted], ours[~fitted], theirs[~fitted]))
 
 
-def by_equation(point: dict[str, str]) -> float:
-    """The milliseconds of equation 4.4 with the coefficients that the paper prints."""
+@style_context()
+def draw_model(published: Numbers, ours: Numbers, theirs: Numbers) -> Figure:
+    """Draw both models over the published times."""
+    figure = Figure(figsize=(3.4, 3.0), layout="constrained")
+    axes = figure.subplots()
+    for name, times, marker in (("equation 4.4", theirs, "o"), ("five terms", ours, "s")):
+        axes.plot(published, times, marker, markersize=3.5, label=name)
+    ends = [published.min(), published.max()]
+    axes.plot(ends, ends, color="0.6", linewidth=0.8)
+    axes.set(
+        xscale="log", yscale="log", xlabel="published products of an epoch, ms", ylabel="by the model, ms"
+    )
+    set_plain_ticks(axes.xaxis, axes.yaxis)
+    axes.legend()
+    return figure
+
+
+def predict_by_equation(point: dict[str, str]) -> float:
+    """Return the milliseconds of equation 4.4 with the coefficients that the paper prints."""
     card = load_machine_card(find_root(), "perlmutter").plexus_model
     assert card
     grid = {axis: int(point[axis.value]) for axis in (AxisName.X, AxisName.Y, AxisName.Z)}
@@ -186,11 +190,12 @@ def by_equation(point: dict[str, str]) -> float:
 # The settings that ScaleGNN's paper leaves open.
 
 
-def settings() -> None:
-    """For every line of figure 7: how far the predicted epoch moves between the settings that are left open."""
+@benchmark
+def settings() -> Results:
+    """Predict epochs of ScaleGNN's figure 7 under the settings that the paper leaves open."""
     evidence = Evidence(find_root(), log=ignore_step)
     line = select("scalegnn-figure-7")
-    table = Table("graph, machine, GPUs", "shortest ms", "longest ms", "longest over shortest")
+    yield Table("graph, machine, GPUs", "shortest ms:,.3g", "longest ms:,.3g", "longest over shortest:.2f")
     rows = []
     for name in evidence.list_values(line, "dataset"):
         specs = evidence.list_runs(line.narrow(dataset=name))
@@ -199,23 +204,28 @@ def settings() -> None:
             epochs = evidence.time_epoch(line.narrow(dataset=name, machine=machine, ranks=ranks))
             times = sorted(each.seconds * MILLISECONDS for each in epochs.values())
             rows.append((f"{name}, {machine}, {ranks}", times[0], times[-1]))
-            table.row(rows[-1][0], f"{times[0]:,.3g}", f"{times[-1]:,.3g}", f"{times[-1] / times[0]:.2f}")
-    with style_context():
-        figure = Figure(figsize=(5.0, 0.6 + 0.2 * len(rows)), layout="constrained")
-        axes = figure.subplots()
-        for place, (_, low, high) in enumerate(rows):
-            axes.plot(
-                [low, high],
-                [place, place],
-                linewidth=4,
-                solid_capstyle="butt",
-                color=look_of("scalegnn").colour,
-            )
-        axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
-        axes.invert_yaxis()
-        axes.set(xscale="log", xlabel="predicted epoch, ms: from the fastest to the slowest open setting")
-        plain_ticks(axes.xaxis)
-        save(figure, "settings")
+            yield *rows[-1], times[-1] / times[0]
+    yield Drawing("findings-settings", draw_settings(rows))
+
+
+@style_context()
+def draw_settings(rows: list[tuple[str, float, float]]) -> Figure:
+    """Draw the interval of each line of figure 7."""
+    figure = Figure(figsize=(5.0, 0.6 + 0.2 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    for place, (_, low, high) in enumerate(rows):
+        axes.plot(
+            [low, high],
+            [place, place],
+            linewidth=4,
+            solid_capstyle="butt",
+            color=look_of("scalegnn").colour,
+        )
+    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    axes.invert_yaxis()
+    axes.set(xscale="log", xlabel="predicted epoch, ms: from the fastest to the slowest open setting")
+    set_plain_ticks(axes.xaxis)
+    return figure
 
 
 # The balance of blocks.
@@ -224,30 +234,34 @@ ORDERED = ("ogbn-products@1/64", "reddit@1/64", "europe-osm@1/64", "rmat-17")
 CUTS = 8
 
 
-def balance_of_orders() -> None:
-    """The largest number of nonzeros in one of 8 x 8 blocks over the mean, by order of the vertices."""
+@benchmark
+def balance() -> Results:
+    """Count the nonzeros of the fullest of 8 x 8 blocks over the mean, by order of the vertices."""
     orders = ("none", "single", "double")
-    table = Table("graph", *orders, "the densest row over a block's mean")
+    yield Table("graph", *(f"{order}:.3f" for order in orders), "the densest row over a block's mean:.3f")
     rows = {}
     for name in ORDERED:
-        blocks, A = opened(name)
+        blocks, A = open_graph(name)
         ratios = dict(measure_shard_balance(blocks, CUTS, 0))
         longest = int(A.rowptr.diff().max())
         rows[name] = [ratios[order] for order in orders]
-        table.row(
-            name, *(f"{ratio:.3f}" for ratio in rows[name]), f"{longest / CUTS / (blocks.nnz / CUTS**2):.3f}"
-        )
-    with style_context():
-        figure = Figure(figsize=(4.6, 2.4), layout="constrained")
-        axes = figure.subplots()
-        for number, order in enumerate(orders):
-            places = np.arange(len(rows)) + 0.26 * (number - 1)
-            heights = [ratios[number] for ratios in rows.values()]
-            axes.bar(places, heights, 0.24, color=COLOURS[number], label=f"permutation {order}")
-        axes.set_xticks(range(len(rows)), rows)
-        axes.set_ylabel("fullest block over the mean")
-        axes.legend()
-        save(figure, "balance")
+        yield name, *rows[name], longest / CUTS / (blocks.nnz / CUTS**2)
+    yield Drawing("findings-balance", draw_balance(rows, orders))
+
+
+@style_context()
+def draw_balance(rows: dict[str, list[float]], orders: Sequence[str]) -> Figure:
+    """Draw a bar for each graph and order."""
+    figure = Figure(figsize=(4.6, 2.4), layout="constrained")
+    axes = figure.subplots()
+    for number, order in enumerate(orders):
+        places = np.arange(len(rows)) + 0.26 * (number - 1)
+        heights = [ratios[number] for ratios in rows.values()]
+        axes.bar(places, heights, 0.24, color=COLOURS[number], label=f"permutation {order}")
+    axes.set_xticks(range(len(rows)), rows)
+    axes.set_ylabel("fullest block over the mean")
+    axes.legend()
+    return figure
 
 
 # What G3 gains over a halo exchange.
@@ -258,47 +272,54 @@ PIPELINES = {
     "g3 pipeline=full": "G3, all of its pipeline",
     "bns-gcn": "the first layer's halo once",
 }
-"""Variants of `benchmarks/pipelines.py`, from the one that sends most."""
+"""Variants of network.pipelines, from the one that sends most."""
 
 
-def gain() -> None:
-    """An epoch of each variant over that of the halo exchange in every epoch, for each setting that was recorded."""
+@benchmark
+def gain() -> Results:
+    """Compare G3's epochs with those of halo exchanges, as results/pipelines.md has them (network.pipelines)."""
     every = "bns-gcn precompute=False"
     recorded = {
         setting: {name: epoch / epochs[every] for name, epoch in epochs.items()}
-        for setting, epochs in recorded_pipelines().items()
+        for setting, epochs in read_pipelines().items()
     }
-    table = Table("epoch over that of halos in every epoch", *(name.replace("\n", " ") for name in recorded))
+    titles = (name.replace("\n", " ") for name in recorded)
+    yield Table("epoch over that of halos in every epoch", *(f"{title}:.2f" for title in titles))
     for name, said in PIPELINES.items():
-        table.row(said, *(f"{epochs[name]:.2f}" for epochs in recorded.values()))
-    with style_context():
-        figure = Figure(figsize=(5.4, 2.4), layout="constrained")
-        axes = figure.subplots()
-        for number, (name, said) in enumerate(PIPELINES.items()):
-            places = np.arange(len(recorded)) + 0.2 * (number - 1.5)
-            axes.bar(
-                places,
-                [epochs[name] for epochs in recorded.values()],
-                0.18,
-                color=COLOURS[number],
-                label=said,
-            )
-        axes.set_xticks(range(len(recorded)), recorded)
-        axes.set_ylabel("epoch over that of\nhalos in every epoch")
-        figure.legend(loc="outside right center")
-        save(figure, "gain")
+        yield said, *(epochs[name] for epochs in recorded.values())
+    yield Drawing("findings-gain", draw_gain(recorded))
 
 
-def recorded_pipelines() -> dict[str, dict[str, float]]:
-    """The milliseconds of an epoch by variant, for each setting of `benchmarks/pipelines.py` that the record has."""
+@style_context()
+def draw_gain(recorded: dict[str, dict[str, float]]) -> Figure:
+    """Draw the variants next to each other."""
+    figure = Figure(figsize=(5.4, 2.4), layout="constrained")
+    axes = figure.subplots()
+    for number, (name, said) in enumerate(PIPELINES.items()):
+        places = np.arange(len(recorded)) + 0.2 * (number - 1.5)
+        axes.bar(
+            places,
+            [epochs[name] for epochs in recorded.values()],
+            0.18,
+            color=COLOURS[number],
+            label=said,
+        )
+    axes.set_xticks(range(len(recorded)), recorded)
+    axes.set_ylabel("epoch over that of\nhalos in every epoch")
+    figure.legend(loc="outside right center")
+    return figure
+
+
+def read_pipelines() -> dict[str, dict[str, float]]:
+    """Return the milliseconds of an epoch by variant, for each setting of network.pipelines that was recorded."""
     found: dict[str, dict[str, float]] = {}
     epochs: dict[str, float] = {}
-    hosts = ""
     for line in (RESULTS / "pipelines.md").read_text().splitlines():
-        if up := re.search(r"--hosts (\d+) --rate (\d+)mbit", line):
-            hosts = f"{up[1]} hosts,\n{up[2]} Mbit/s"
-        elif command := re.search(r"pipelines\.py --rate \d+(?: --bin-nodes (\d+))?$", line):
-            epochs = found[f"{hosts},\nbins of {command[1] or 1000}"] = {}
+        if command := re.search(
+            r"network\.pipelines --hosts (\d+) --rate (\d+)mbit(?: --bin-nodes (\d+))?$", line
+        ):
+            hosts, rate, bins = command.groups(default="1000")
+            epochs = found[f"{hosts} hosts,\n{rate} Mbit/s,\nbins of {bins}"] = {}
         elif row := re.match(r"\| ([^|]+) \| (\d+) \|", line):
             epochs[row[1]] = float(row[2])
     return found
@@ -311,48 +332,62 @@ PARTS_OF_G3 = (4, 8, 16)
 FORMS = {"as printed": False, "guarded": True}
 
 
-def swaps() -> None:
-    """How the swaps change the largest set of remote vertices and the sum of all, from one partition by METIS."""
-    table = Table(
-        "graph", "parts", "form", "swaps kept", "it ends: why", "fewest over most", "largest set", "all sets"
+@benchmark
+def swaps() -> Results:
+    """Run the swaps of G3's partitioner, printed and guarded: the largest set of remote vertices and the sum of all.
+
+    Both forms start from one partition by METIS.
+    """
+    yield Table(
+        *("graph", "parts", "form", "swaps kept", "it ends: why", "fewest over most:.3f"),
+        *("largest set:.3f", "all sets:.3f"),
     )
     points: dict[tuple[str, bool], list[tuple[float, float]]] = {}
     for name in SWAPPED:
-        _, A = opened(name)
+        _, A = open_graph(name)
         for parts in PARTS_OF_G3:
             by_metis = partition_with_balanced_metis(A, parts, 0)
             for form, guarded in FORMS.items():
                 found = balance_by_swaps(A, by_metis, parts, guarded=guarded)
                 largest, every = max(found.after) / max(found.before), sum(found.after) / sum(found.before)
                 points.setdefault((form, found.stopped == "cycle"), []).append((every, largest))
-                ratios = (f"{number:.3f}" for number in (compute_balance(found.after), largest, every))
-                table.row(name, str(parts), form, str(found.swaps), found.stopped, *ratios)
-    with style_context():
-        figure = Figure(figsize=(5.0, 2.8), layout="constrained")
-        axes = figure.subplots()
-        axes.axhline(1, color="0.6", linewidth=0.8)
-        axes.axvline(1, color="0.6", linewidth=0.8)
-        for (form, cycle), some in sorted(points.items()):
-            number = list(FORMS).index(form)
-            axes.plot(
-                *zip(*some, strict=True),
-                "os"[number],
-                color=COLOURS[number],
-                fillstyle="none" if cycle else "full",
-                markersize=4.5,
-                label=f"{form}, ends in a circle" if cycle else form,
-            )
-        axes.set(xlabel="all remote vertices over those of METIS", ylabel="largest set over that of METIS")
-        figure.legend(loc="outside right center")
-        save(figure, "swaps")
+                ratios = compute_balance(found.after), largest, every
+                yield name, parts, form, found.swaps, found.stopped, *ratios
+    yield Drawing("findings-swaps", draw_swaps(points))
+
+
+@style_context()
+def draw_swaps(points: dict[tuple[str, bool], list[tuple[float, float]]]) -> Figure:
+    """Draw the largest set over the sum of all."""
+    figure = Figure(figsize=(5.0, 2.8), layout="constrained")
+    axes = figure.subplots()
+    axes.axhline(1, color="0.6", linewidth=0.8)
+    axes.axvline(1, color="0.6", linewidth=0.8)
+    for (form, cycle), some in sorted(points.items()):
+        number = list(FORMS).index(form)
+        axes.plot(
+            *zip(*some, strict=True),
+            "os"[number],
+            color=COLOURS[number],
+            fillstyle="none" if cycle else "full",
+            markersize=4.5,
+            label=f"{form}, ends in a circle" if cycle else form,
+        )
+    axes.set(xlabel="all remote vertices over those of METIS", ylabel="largest set over that of METIS")
+    figure.legend(loc="outside right center")
+    return figure
 
 
 # What a paper counts as an edge.
 
 
-def edges() -> None:
-    """Every number of edges or nonzeros that a paper prints of a graph, over its edges counted once."""
-    table = Table("graph", "edges, each once", "paper", "claim", "called", "printed", "over each edge once")
+@benchmark
+def edges() -> Results:
+    """Compare every number of edges or nonzeros that a paper prints of a graph with its edges counted once."""
+    yield Table(
+        *("graph", "edges, each once:,", "paper", "claim", "called", "printed:,.0f"),
+        "over each edge once:.3f",
+    )
     points: dict[str, dict[str, list[float]]] = {}
     papers = read_claims(find_root())
     for paper, claims in papers.items():
@@ -362,64 +397,35 @@ def edges() -> None:
             once, printed = load_card(find_root(), claim.dataset).edges, claim.number
             assert once and printed, claim.id
             called = "nonzeros" if claim.metric == "nnz" else "edges"
-            table.row(
-                claim.dataset,
-                f"{once:,}",
-                paper,
-                claim.id,
-                called,
-                f"{printed:,.0f}",
-                f"{printed / once:.3f}",
-            )
+            yield claim.dataset, once, paper, claim.id, called, printed, printed / once
             points.setdefault(claim.dataset, {}).setdefault(paper, []).append(printed / once)
-    with style_context():
-        figure = Figure(figsize=(5.4, 3.4), layout="constrained")
-        axes = figure.subplots()
-        for number, paper in enumerate(papers):
-            places = [
-                (counted, place + 0.16 * (number - 2))
-                for place, graph in enumerate(points)
-                for counted in points[graph].get(paper, [])
-            ]
-            axes.plot(*zip(*places, strict=True), "o", markersize=4, color=COLOURS[number], label=paper)
-        axes.set_yticks(range(len(points)), points)
-        axes.invert_yaxis()
-        axes.set_xlim(0, None)
-        axes.grid(visible=True, axis="x")
-        axes.set_xlabel("printed number over the edges, each counted once")
-        figure.legend(loc="outside right center")
-        save(figure, "edges")
+    yield Drawing("findings-edges", draw_edges(points, list(papers)))
 
 
-def opened(name: str) -> tuple[Blocks, Csr]:
-    """A graph in the order of its dataset, built if it is not there; and its whole matrix."""
+@style_context()
+def draw_edges(points: dict[str, dict[str, list[float]]], papers: Sequence[str]) -> Figure:
+    """Draw the printed numbers of each paper, graph by graph."""
+    figure = Figure(figsize=(5.4, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for number, paper in enumerate(papers):
+        places = [
+            (counted, place + 0.16 * (number - 2))
+            for place, graph in enumerate(points)
+            for counted in points[graph].get(paper, [])
+        ]
+        axes.plot(*zip(*places, strict=True), "o", markersize=4, color=COLOURS[number], label=paper)
+    axes.set_yticks(range(len(points)), points)
+    axes.invert_yaxis()
+    axes.set_xlim(0, None)
+    axes.grid(visible=True, axis="x")
+    axes.set_xlabel("printed number over the edges, each counted once")
+    figure.legend(loc="outside right center")
+    return figure
+
+
+def open_graph(name: str) -> tuple[Blocks, Csr]:
+    """Open a graph in the order of its dataset, and its whole matrix; build it if it is not there."""
     choice = DatasetChoice(name=name)
     build_store(find_root(), choice)
     blocks = open_dataset(find_root(), choice)
     return blocks, blocks.adjacency(range(blocks.n), range(blocks.n))
-
-
-def save(figure: Figure, part: str) -> None:
-    name = f"findings-{part}"
-    (RESULTS / f"{name}.svg").write_bytes(render_figure(figure, "svg", name, "benchmarks/findings.py"))
-
-
-PARTS: dict[str, Callable[[], None]] = {
-    "dimensions": dimensions,
-    "model": model,
-    "settings": settings,
-    "balance": balance_of_orders,
-    "gain": gain,
-    "swaps": swaps,
-    "edges": edges,
-}
-
-
-def main() -> None:
-    parser = argument_parser(__doc__)
-    parser.add_argument("part", choices=PARTS)
-    PARTS[parser.parse_args().part]()
-
-
-if __name__ == "__main__":
-    main()

@@ -32,11 +32,12 @@ from pathlib import Path
 from threading import Lock
 
 import torch
-from gpu_common import FULL, QUICK, BrokenLawError, Part, Size
-from gpu_parts import PARTS
-from measuring import argument_parser
-from record import origin, version_of_code
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, which need not be installed
+
+from benchmarks.environment import describe, version_of_code
+from benchmarks.gpu_common import FULL, QUICK, BrokenLawError, Part, Size
+from benchmarks.gpu_parts import PARTS
 from harness.children import die_with_parent
 from harness.comm.engine import Engine, select_device
 from harness.device import gpu_name
@@ -328,7 +329,8 @@ def summary(answers: Answers, size: Size) -> str:
 
 def parsed() -> argparse.Namespace:
     shares = "\n".join(f"    {name:11} {part.question}" for name, part in PARTS.items())
-    parser = argument_parser((__doc__ or "").replace("PARTS", shares, 1))
+    about = (__doc__ or "").replace("PARTS", shares, 1)
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "parts", nargs="*", metavar="PART", help="ask these again (default: all that is left)"
     )
@@ -370,7 +372,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     facts = collect_provenance(root)
     version = version_of_code(root, facts["commit"])
-    about = origin(facts, version, {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")})
+    about = describe(facts, version, {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")})
     machine = f"{gpu_name()}, torch {torch.__version__}{', quick' if options.quick else ''}"
     answers = Answers(folder / "gpu.answers.part", machine, version, options.keep)
     wanted = {}

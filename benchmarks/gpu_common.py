@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from measuring import spec_of, trainer_of
 
+from benchmarks.measuring import spec_of, trainer_of
 from harness.comm.engine import Engine, select_device
 from harness.registry import load_strategy, registered_strategies
 from harness.run.trainer import Trainer

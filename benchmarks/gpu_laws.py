@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpu_common import QUICK, BrokenLawError, Row, Size, device, strategies, trainer_alone
-from one_gpu import on_one_gpu
 from torch import Tensor
 
+from benchmarks.gpu_common import QUICK, BrokenLawError, Row, Size, device, strategies, trainer_alone
+from benchmarks.one_gpu import on_one_gpu
 from harness.check import check
 from harness.check.case import Case
 from harness.check.graphs import compare_graph

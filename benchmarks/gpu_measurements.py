@@ -10,12 +10,11 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from epoch import PYG, reference_models
-from epoch import Case as SerialCase
-from gpu_common import BrokenLawError, Row, Size, asked_of, device, trainer_alone
-from measuring import alternate, spec_of, trainer_of
 from torch import Tensor
 
+from benchmarks.epoch import PYG, EpochCase, reference_models
+from benchmarks.gpu_common import BrokenLawError, Row, Size, asked_of, device, trainer_alone
+from benchmarks.measuring import alternate, spec_of, trainer_of
 from harness.check.kit import ON_GPUS
 from harness.doctor.calibrate import calibrate_machine, format_new_card
 from harness.documents import read_yaml
@@ -170,7 +169,7 @@ def epoch_items(size: Size) -> list[str]:
 def ask_epochs(item: str, _size: Size) -> Iterator[Row]:
     dataset, hidden = item.split()
     torch.cuda.reset_peak_memory_stats()
-    spec = SerialCase("serial", dataset, 1, hidden=int(hidden), order="combine_first").spec()
+    spec = EpochCase("serial", dataset, 1, hidden=int(hidden), order="combine_first").spec()
     models = reference_models(spec, device())
     on_gpus = {
         "machine": ON_GPUS,

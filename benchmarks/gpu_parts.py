@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from time import monotonic
 
-from epoch import PYG
-from gpu_common import Part, Row, Size, asked_of, full_graph_strategies, strategies
-from gpu_laws import (
+from benchmarks.epoch import PYG
+from benchmarks.gpu_common import Part, Row, Size, asked_of, full_graph_strategies, strategies
+from benchmarks.gpu_laws import (
     BASICS,
     NCCL_CALLS,
     ask_basics,
@@ -18,7 +18,7 @@ from gpu_laws import (
     ask_worlds,
     rule_names,
 )
-from gpu_measurements import (
+from benchmarks.gpu_measurements import (
     GRAPHS,
     TYPES,
     WIDTHS,
@@ -30,8 +30,7 @@ from gpu_measurements import (
     ask_strategies,
     epoch_items,
 )
-from measuring import spec_of
-
+from benchmarks.measuring import spec_of
 from harness.errors import UserError
 from harness.kernels.spmm import PRODUCT_KERNELS
 from harness.run.open_run import open_run

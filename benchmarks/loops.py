@@ -1,19 +1,4 @@
-"""Compiled loops beside the same work by scipy or torch, one thread. Prints markdown.
-
-    MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \\
-        OMP_NUM_THREADS=1 python benchmarks/loops.py
-
-Graphs have 2^14, 2^17 and 2^20 vertices of degree 16, uniform or R-MAT. A sample has an eighth of the vertices; a block
-lacks a quarter of the columns. A cell is the competitor's time over ours, the median over turns in which the two
-alternate: above 1, ours is faster. Each pair of results is compared before it is measured.
-
-The table of rows has 64 float32 in a row: the gather that the harness uses (torch's index_select), and the sum of rows
-by the product with a scatter matrix made before. A percentage is of the speed at which a copy of the gathered rows
-moves bytes: a gather reads and writes each row once; the sum reads each row and reads and writes each target.
-
-The table of attention is of one head: the scores of all entries and their softmax row by row, and with their gradients;
-the competitor is `torch_geometric.utils.softmax` with pointers, and autograd.
-"""
+"""Compiled loops compared with scipy and torch."""
 
 from collections.abc import Callable
 from statistics import median
@@ -22,12 +7,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-from measuring import Table, alternate, argument_parser, one_thread
-from spmm import matrix, rmat
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 from torch_geometric.utils import softmax
 
+from benchmarks.measuring import alternate, median_ratio
+from benchmarks.registry import Results, Table, benchmark
+from benchmarks.spmm import draw_rmat, make_matrix
 from harness.kernels.attention import (
     SLOPE,
     reorder_entries_numba,
@@ -47,28 +33,54 @@ TURNS = {14: 21, 17: 11, 20: 5}
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
 
 
-def main() -> None:
-    argument_parser(__doc__).parse_args()
-    one_thread()
+@benchmark
+def loops(scales: tuple[int, ...] = SCALES) -> Results:
+    """Compare compiled loops with the same work by scipy or torch, one thread.
+
+    Graphs have 2^14, 2^17 and 2^20 vertices of degree 16, uniform or R-MAT. A sample has an eighth of the vertices; a
+    block lacks a quarter of the columns. A cell is the competitor's time over ours, the median over turns in which the
+    two alternate: above 1, ours is faster. Each pair of results is compared before it is measured.
+
+    The table of rows has 64 float32 in a row: the gather that the harness uses (torch's index_select), and the sum of
+    rows by the product with a scatter matrix made before. A percentage is of the speed at which a copy of the gathered
+    rows moves bytes: a gather reads and writes each row once; the sum reads each row and reads and writes each target.
+
+    The table of attention is of one head: the scores of all entries and their softmax row by row, and with their
+    gradients; the competitor is `torch_geometric.utils.softmax` with pointers, and autograd.
+
+    Args:
+        scales: graphs have 2^SCALE vertices
+    """
     rng = np.random.default_rng(0)
-    table, worst = None, (float("inf"), "")
-    for scale in SCALES:
+    worst, shown = (float("inf"), ""), False
+    for scale in scales:
         for kind in ("uniform", "R-MAT"):
             ends = rng.integers(0, 1 << scale, (2, DEGREE << scale)) if kind == "uniform" else None
-            A = matrix(1 << scale, *(rmat(rng, scale, DEGREE) if ends is None else ends))
-            ways = pairs(A)
-            table = table or Table("graph", *ways)
-            ratios = {name: competed(*pair, TURNS[scale]) for name, pair in ways.items()}
-            table.row(f"{kind} 2^{scale}", *(f"{each:.2f}" for each in ratios.values()))
+            A = make_matrix(1 << scale, *(draw_rmat(rng, scale, DEGREE) if ends is None else ends))
+            pairs = make_pairs(A)
+            if not shown:
+                yield Table("graph", *(f"{name}:.2f" for name in pairs))
+                shown = True
+            ratios = {name: compare_exactly(*pair, count_turns(scale)) for name, pair in pairs.items()}
+            yield f"{kind} 2^{scale}", *ratios.values()
             worst = min(worst, *((each, f"{name}, {kind} 2^{scale}") for name, each in ratios.items()))
-    print(f"\nWorst cell: {worst[0]:.2f} ({worst[1]}).\n")
-    print_rows()
-    print()
-    print_attention(rng)
+    yield f"Worst cell: {worst[0]:.2f} ({worst[1]})."
+    yield Table("rows", "copy GB/s:.1f", "gather:.0%", "sum of rows:.0%", "index_add_ over ours:.2f")
+    for scale in scales:
+        yield f"2^{scale}", *measure_rows(scale)
+    yield Table("attention", "softmax, PyG:.2f", "and gradients, PyG:.2f")
+    for scale in scales:
+        attention = make_attention_pairs(make_matrix(1 << scale, *draw_rmat(rng, scale, DEGREE)))
+        yield f"R-MAT 2^{scale}", *(compare_closely(*pair, count_turns(scale)) for pair in attention)
 
 
-def pairs(A: Csr) -> dict[str, Pair]:
-    """Ours and the competitor's way, by what the two compute and the competitor's name."""
+def count_turns(scale: int) -> int:
+    """Return the turns of a cell."""
+    return TURNS.get(scale, min(TURNS.values()))
+
+
+def make_pairs(A: Csr) -> dict[str, Pair]:
+    """Return ours and the competitor's way, by what the two compute and the competitor's name."""
     n, M = A.rows, to_scipy(A)
     S = sample_distinct((0, 0), n, n >> 3)
     s, cut = S.numpy(), range(n // 4, n)
@@ -88,8 +100,8 @@ def pairs(A: Csr) -> dict[str, Pair]:
     }
 
 
-def competed(ours: Callable[[], Any], theirs: Callable[[], Any], turns: int) -> float:
-    """The competitor's time over ours, once the results are the same."""
+def compare_exactly(ours: Callable[[], Any], theirs: Callable[[], Any], turns: int) -> float:
+    """Return the competitor's time over ours, once the results are the same."""
     found, expected = ours(), theirs()
     each = [(found, expected)] if isinstance(found, Csr) else zip(found, expected, strict=True)
     for mine, other in each:
@@ -97,24 +109,11 @@ def competed(ours: Callable[[], Any], theirs: Callable[[], Any], turns: int) -> 
         assert np.array_equal(mine.rowptr, other.indptr)
         assert np.array_equal(mine.col, other.indices)
         assert np.array_equal(mine.val, other.data)
-    return ratio(ours, theirs, turns)
+    return median_ratio(alternate({"ours": ours, "theirs": theirs}, turns, swap=True))
 
 
-def ratio(ours: Callable[[], Any], theirs: Callable[[], Any], turns: int) -> float:
-    """The competitor's time over ours: the median over turns."""
-    seconds = alternate({"ours": ours, "theirs": theirs}, turns, swap=True)
-    middle: float = median(b / a for a, b in zip(*seconds.values(), strict=True))
-    return middle
-
-
-def print_rows() -> None:
-    table = Table("rows", "copy GB/s", "gather", "sum of rows", "index_add_ over ours")
-    for scale in SCALES:
-        table.row(f"2^{scale}", *speeds(scale))
-
-
-def speeds(scale: int) -> list[str]:
-    """The cells of the last table for 2^scale rows, gathered by as many random indices."""
+def measure_rows(scale: int) -> tuple[float, ...]:
+    """Return the cells of 2^scale rows, gathered by as many random indices."""
     n = 1 << scale
     index = torch.randint(n, (n,), generator=torch.Generator().manual_seed(scale))
     X, Z = torch.ones(n, WIDTH), torch.zeros(n, WIDTH)
@@ -126,23 +125,16 @@ def speeds(scale: int) -> list[str]:
         "sum": lambda: spmm(scatter, X, add_to=Z),
         "index_add_": lambda: Z.index_add_(0, index, X),
     }
-    seconds = {name: median(taken) for name, taken in alternate(ways, TURNS[scale], swap=True).items()}
+    seconds = {name: median(taken) for name, taken in alternate(ways, count_turns(scale), swap=True).items()}
     gather = seconds["copy"] / seconds["gather"]
     total = 3 / 2 * seconds["copy"] / seconds["sum"]
     ratio = seconds["index_add_"] / seconds["sum"]
     speed = 2 * X.nbytes / seconds["copy"] / 1e9
-    return [f"{speed:.1f}", f"{100 * gather:.0f} %", f"{100 * total:.0f} %", f"{ratio:.2f}"]
+    return speed, gather, total, ratio
 
 
-def print_attention(rng: np.random.Generator) -> None:
-    table = Table("attention", "softmax, PyG", "and gradients, PyG")
-    for scale in SCALES:
-        pairs = attention_pairs(matrix(1 << scale, *rmat(rng, scale, DEGREE)))
-        table.row(f"R-MAT 2^{scale}", *(f"{competed_closely(*pair, TURNS[scale]):.2f}" for pair in pairs))
-
-
-def attention_pairs(A: Csr) -> list[Pair]:
-    """Ours and PyG's: the softmax of the scores, and that with the gradients of both ends."""
+def make_attention_pairs(A: Csr) -> list[Pair]:
+    """Return ours and PyG's: the softmax of the scores, and that with the gradients of both ends."""
     A_T, row, col = transpose_with_positions(A), row_indices(A), A.col.long()
     d, s = (torch.randn(A.rows, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     da = torch.linspace(-1, 1, A.nnz)
@@ -163,13 +155,9 @@ def attention_pairs(A: Csr) -> list[Pair]:
     ]
 
 
-def competed_closely(
+def compare_closely(
     ours: Callable[[], list[Tensor]], theirs: Callable[[], list[Tensor]], turns: int
 ) -> float:
-    """The competitor's time over ours, once the results are about the same."""
+    """Return the competitor's time over ours, once the results are about the same."""
     torch.testing.assert_close(ours(), [*theirs()], rtol=1e-3, atol=1e-3)
-    return ratio(ours, theirs, turns)
-
-
-if __name__ == "__main__":
-    main()
+    return median_ratio(alternate({"ours": ours, "theirs": theirs}, turns, swap=True))

@@ -1,11 +1,8 @@
-"""The shared parts of benchmarks: options, ranks, alternating turns, reference models, tables and figures."""
+"""What benchmarks share: timing in turns, trainers, graphs and figures."""
 
-import argparse
-import os
 import resource
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -13,18 +10,18 @@ from time import perf_counter
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
-from matplotlib.axis import Axis
+import torch.distributed as dist
+from matplotlib.axis import Axis as PlotAxis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from harness.comm import engine
-from harness.comm.engine import Engine
+from benchmarks.registry import Hosts
+from harness.comm.axis import Axis
 from harness.comm.grid import Grid
-from harness.comm.launchers import RankPlace, read_place
 from harness.experiment.requests import make_spec
-from harness.figures.drawing import save_figure, style_context
+from harness.figures.drawing import style_context
 from harness.figures.palette import COLOURS
 from harness.formatting import GB
 from harness.graph.model import RawGraph
@@ -32,7 +29,6 @@ from harness.graph.normalise import normalise_adjacency
 from harness.kernels import Csr, cast
 from harness.ledger import MOVING, SAMPLING, Clock, Ledger, Op, clock_for
 from harness.run.open_run import open_run
-from harness.run.rank_tables import gather_tables
 from harness.run.trainer import Trainer
 from harness.sources.rmat import Rmat
 from harness.spec.machine_card import MachineCard, load_machine_card
@@ -42,23 +38,9 @@ from harness.store.datasets import build_store
 
 WARM = 1
 """Turns before those that count."""
-FIGURES = Path("figures")
-SPEED_LOST = 3
-"""The exit code of a benchmark that ran to its end and found that speed was lost."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-
-
-def argument_parser(about: str | None) -> argparse.ArgumentParser:
-    """A parser of options that prints the docstring of a benchmark as help."""
-    return argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-
-
-def one_thread() -> None:
-    """Limits this process and its children to OMP_NUM_THREADS threads, or to one thread if the variable is not set."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 TCP = 0.94
@@ -66,33 +48,36 @@ TCP = 0.94
 
 
 def card_of_hosts(rate: float) -> MachineCard:
-    """The card of the hosts of benchmarks/testbed, with links of this rate in Mbit/s."""
+    """Return the card of emulated hosts with links of this rate in Mbit/s."""
     card = load_machine_card(find_root(), "ethernet")
     assert card.links
     gbs = card.links.node_gbs.model_copy(update={"value": TCP * rate * 1e6 / 8 / GB})
     return card.model_copy(update={"links": card.links.model_copy(update={"node_gbs": gbs})})
 
 
-@contextmanager
-def on_hosts() -> Iterator[RankPlace]:
-    """Joins the ranks that benchmarks/testbed started, one thread each."""
-    torch.set_num_threads(1)
-    at = read_place(os.environ)
-    engine.join_world(Engine.GLOO, at)
-    yield at
-    engine.leave_world()
-
-
 def in_a_process(
     function: Callable[Arguments, Result], *args: Arguments.args, **options: Arguments.kwargs
 ) -> Result:
-    """Calls a function in a new process, so that the peak of memory is the function's own."""
+    """Call a function in a new process, so that the peak of memory is the function's own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
         return alone.submit(function, *args, **options).result()
 
 
+def seconds_of(function: Callable[[], object]) -> float:
+    """Return the seconds of one call."""
+    begun = perf_counter()
+    function()
+    return perf_counter() - begun
+
+
+def read_status(name: str) -> int:
+    """Return the bytes of a line of this process's status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
+
+
 def peak_bytes() -> int:
-    """The largest resident size that this process had."""
+    """Return the largest resident size that this process had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -100,7 +85,7 @@ def peak_bytes() -> int:
 
 
 def spec_of(asked: dict[str, Any]) -> Spec:
-    """The spec of a request; its dataset is built by the rank that comes first."""
+    """Return the spec of a request. The first rank that gets here builds the dataset."""
     spec = make_spec(find_root(), asked, "benchmark")
     build_store(find_root(), spec.dataset)
     return spec
@@ -109,7 +94,7 @@ def spec_of(asked: dict[str, Any]) -> Spec:
 def trainer_of(
     spec: Spec, *, recording: bool = True, clock: Clock | None = None, device: torch.device | None = None
 ) -> Trainer:
-    """This rank's trainer; without a device, on the CPU."""
+    """Return this rank's trainer; without a device, on the CPU."""
     strategy, blocks = open_run(find_root(), spec)
     clock = clock or (clock_for(device) if device else None)
     ledger, composed_from = Ledger(clock, recording=recording), spec.machine.composed_from
@@ -117,13 +102,13 @@ def trainer_of(
     return Trainer(strategy, grid, blocks)
 
 
-def trainer_on_hosts(asked: dict[str, Any]) -> Trainer:
-    """A trainer over all ranks, on the machine with slow links, where large collectives are composed."""
-    return trainer_of(spec_of({**asked, "ranks": engine.world_size(), "machine": "ethernet"}))
+def trainer_on_hosts(hosts: Hosts, asked: dict[str, Any]) -> Trainer:
+    """Return a trainer over all emulated hosts, where large collectives are composed."""
+    return trainer_of(spec_of({**asked, "ranks": hosts.count, "machine": "ethernet"}))
 
 
 class Turn(NamedTuple):
-    """One epoch of one rank: the seconds of the epoch, of phases and of calls, and the words that calls moved."""
+    """One epoch of one rank: its seconds, those of phases and calls, and the words that calls moved."""
 
     seconds: float
     sampling: float
@@ -149,7 +134,7 @@ class Turn(NamedTuple):
 
 
 def turn(trainer: Trainer) -> Turn:
-    """Trains one epoch after a barrier."""
+    """Train one epoch after a barrier."""
     trainer.ctx.grid.world.barrier()
     epoch = trainer.epoch()
     sampling = {key: amounts for key, amounts in epoch.entries.items() if key.phase in SAMPLING}
@@ -176,26 +161,38 @@ class Turns(NamedTuple):
     rounds: list[list[Turn]]
 
     def slowest(self, seconds: str = "seconds") -> list[float]:
-        """The slowest rank's seconds, round by round."""
+        """Return the slowest rank's seconds, round by round."""
         return [max(getattr(turn, seconds) for turn in ranks) for ranks in self.rounds]
 
     def median(self, seconds: str = "seconds") -> float:
-        """The median over rounds of the slowest rank's seconds."""
+        """Return the median over rounds of the slowest rank's seconds."""
         return median(self.slowest(seconds))
 
     def most(self, amount: str) -> Any:
-        """The largest amount of any rank in any round."""
+        """Return the largest amount of any rank in any round."""
         return max(getattr(turn, amount) for ranks in self.rounds for turn in ranks)
 
     def ratio(self, other: "Turns") -> float:
-        """The other's seconds over these: the median of the rounds' ratios, of turns side by side."""
+        """Return the other's seconds over these: the median of the rounds' ratios."""
         return median(b / a for a, b in zip(self.slowest(), other.slowest(), strict=True))
 
 
+def gather(world: Axis, value: Result) -> list[Result]:
+    """Return the values of all ranks on rank 0, and nothing on others.
+
+    Unlike the tables of a run, values may be of any class: the ranks of a benchmark trust each other.
+    """
+    if world.group is None:
+        return [value]
+    values: list[Any] | None = [None] * world.size if world.index == 0 else None
+    dist.gather_object(value, values, group=world.group)
+    return values or []
+
+
 def train_in_turns(trainers: Sequence[Trainer], rounds: int) -> list[Turns]:
-    """The turns of each trainer on rank 0, nothing on other ranks. In every round each trainer has one turn."""
+    """Train one epoch of each trainer in every round; return the turns of each on rank 0, nothing on others."""
     own = [[turn(trainer) for trainer in trainers] for _ in range(WARM + rounds)][WARM:]
-    everyone = gather_tables(trainers[0].ctx.grid.world, own)
+    everyone = gather(trainers[0].ctx.grid.world, own)
     by_round = list(zip(*everyone, strict=True))
     return [
         Turns([[rank[number] for rank in ranks] for ranks in by_round])
@@ -204,7 +201,7 @@ def train_in_turns(trainers: Sequence[Trainer], rounds: int) -> list[Turns]:
 
 
 def alternate(
-    ways: Mapping[str, Callable[[], object]],
+    competitors: Mapping[str, Callable[[], object]],
     turns: int,
     *,
     warm: int = WARM,
@@ -212,31 +209,37 @@ def alternate(
     clock: Callable[[], float] = perf_counter,
     before: Callable[[], object] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Seconds of every way, turn by turn: A B C A B C ..., so that a drift of the machine's speed reaches every way.
+    """Time competitors in turns, A B C A B C ..., so that a drift of the machine's speed reaches all of them.
 
-    `swap` reverses the order in every other turn; `before` is called before each way, untimed.
+    `swap` reverses the order in every other turn; `before` is called before each competitor, untimed.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in competitors}
     for number in range(-warm, turns):
-        for name in list(ways)[:: -1 if swap and number % 2 else 1]:
+        for name in list(competitors)[:: -1 if swap and number % 2 else 1]:
             before()
             begun = clock()
-            ways[name]()
+            competitors[name]()
             taken = clock() - begun
             if number >= 0:
                 seconds[name].append(taken)
     return seconds
 
 
+def median_ratio(seconds: Mapping[str, list[float]]) -> float:
+    """Return the seconds of the last competitor over those of the first: the median of ratios turn by turn."""
+    first, *_, last = seconds.values()
+    return median(b / a for a, b in zip(first, last, strict=True))
+
+
 def slowest_rank(ranks: Sequence[Mapping[str, list[float]]]) -> dict[str, list[float]]:
-    """The slowest rank's seconds of every way, turn by turn."""
+    """Return the slowest rank's seconds of each competitor, turn by turn."""
     return {
         name: [max(turn) for turn in zip(*(rank[name] for rank in ranks), strict=True)] for name in ranks[0]
     }
 
 
 def rmat_graph(scale: int, degree: int, *, directed: bool) -> Csr:
-    """A normalised R-MAT graph in a random order: no duplicates, one loop a vertex."""
+    """Return a normalised R-MAT graph in a random order, without duplicates, with a self-loop at each vertex."""
     generator = Rmat(scale, degree, seed=0)
     source, target = generator.edges(range(generator.draws))
     raw = RawGraph(generator.n, source.numpy(), target.numpy())
@@ -244,7 +247,7 @@ def rmat_graph(scale: int, degree: int, *, directed: bool) -> Csr:
 
 
 class Gcn:
-    """A GCN outside the harness, by the layers of another library: its epoch is one step of Adam on the full graph."""
+    """A GCN outside the harness, made of another library's layers; an epoch is one step of Adam on the full graph."""
 
     def __init__(
         self,
@@ -254,13 +257,13 @@ class Gcn:
         data: tuple[Tensor, Tensor, Tensor],
         lr: float,
     ) -> None:
-        """`convolve` is one layer, by its number; `data` are features, labels, and which vertices are trained on."""
+        """`convolve` is one layer, by its number; `data` are features, labels, and the mask of training vertices."""
         self.convolve, self.layers = convolve, layers
         self.X, self.y, self.counted = data
         self.optimizer = torch.optim.Adam(trained, lr=lr)
 
     def epoch(self) -> Tensor:
-        """Trains one epoch; returns the loss before its step."""
+        """Train one epoch; return the loss before its step."""
         H = self.X
         for number in range(self.layers):
             H = self.convolve(number, H)
@@ -272,46 +275,23 @@ class Gcn:
         return loss.detach()
 
 
-# Output.
-
-
-class Table:
-    """A table of markdown that is printed row by row, as its numbers come; silent unless `shown`."""
-
-    def __init__(self, *titles: str, shown: bool = True) -> None:
-        self._shown = shown
-        self.row(*titles)
-        self.row(*["---"] * len(titles))
-
-    def row(self, *cells: object) -> None:
-        """Prints one row."""
-        if self._shown:
-            print(f"| {' | '.join(map(str, cells))} |", flush=True)
-
-
 def named(name: str, params: Mapping[str, Any]) -> str:
-    """A strategy and its parameters, as in g3 pipeline=full."""
+    """Return a strategy and its parameters, as in g3 pipeline=full."""
     return " ".join([name, *(f"{key}={value}" for key, value in params.items())])
 
 
-def plain_ticks(*axes: Axis) -> None:
-    """Numbers as text on logarithmic axes, where matplotlib would set formulas, which the style leaves as they are."""
+def set_plain_ticks(*axes: PlotAxis) -> None:
+    """Write numbers on logarithmic axes as text; matplotlib would write formulas."""
     for axis in axes:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axis.set_minor_formatter(NullFormatter())
 
 
-def keep(draw: Callable[[], Figure], name: str, dataset: str) -> None:
-    """Draws a figure in the style of the project, writes the files and prints the paths."""
-    with style_context():
-        for path in save_figure(draw(), FIGURES, name, dataset):
-            print(path)
-
-
+@style_context()
 def stacked_bars(
     labels: Sequence[str], parts: Mapping[str, Sequence[float]], title: str, height: float
 ) -> Figure:
-    """A bar for each label, from the top down: its parts end to end."""
+    """Draw a bar for each label, from the top down, with its parts end to end."""
     figure = Figure(figsize=(3.4, height), layout="constrained")
     axes = figure.subplots()
     left = [0.0] * len(labels)

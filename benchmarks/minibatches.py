@@ -1,21 +1,4 @@
-"""The cost of mini-batches: ScaleGNN's drawing and building against scipy, sampling with a prefetch, the fused kernel;
-and the epochs of systems that sample, in pairs.
-
-    OMP_NUM_THREADS=1 python benchmarks/minibatches.py
-
-- `block`: draws a sample of an R-MAT graph and builds the sampled block and its transpose, of the whole matrix and of
-  one of 2 x 2 blocks. Beside it stands scipy's A[S][:, S] of the same block, without a transpose and for a given
-  sample.
-- `prefetch`: training steps of one rank without and with a prefetch, which needs a second core, and the share of a step
-  that the rank spends sampling.
-- `way`: RMSNorm, ReLU and dropout, forward and backward, by PyTorch's own modules one after the other, by our parts,
-  and by our compiled kernel, masks included.
-- `system`: epochs of two ranks of one machine, the slowest rank's, each system with another variant beside it: a
-  prefetch, and G3's full-graph training of the same GAT. An epoch of G3 is one step on all vertices; an epoch of the
-  others goes through the training vertices once.
-
-Ways take turns; numbers are medians, and ratios are medians of the ratios of turns side by side.
-"""
+"""The cost of mini-batches."""
 
 from collections.abc import Callable
 from itertools import count
@@ -23,21 +6,19 @@ from statistics import median
 from typing import Any
 
 import torch
-from measuring import (
-    Table,
+from torch import Tensor
+from torch.nn.functional import dropout, rms_norm
+
+from benchmarks.measuring import (
     Turns,
     alternate,
-    argument_parser,
     named,
-    one_thread,
     rmat_graph,
     spec_of,
     train_in_turns,
     trainer_of,
 )
-from torch import Tensor
-from torch.nn.functional import dropout, rms_norm
-
+from benchmarks.registry import Results, Table, benchmark
 from harness.comm.grid import Grid
 from harness.graph.model import TRAIN, Graph, StageCounts
 from harness.kernels import Csr, to_scipy
@@ -70,32 +51,45 @@ MODEL = {
 }
 
 
-def main() -> None:
-    parser = argument_parser(__doc__)
-    parser.add_argument("--scale", type=int, default=18, help="2^SCALE vertices (default: 18)")
-    parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--dataset", default="rmat-17", help="of the systems (default: rmat-17)")
-    options = parser.parse_args()
-    one_thread()
-    A = rmat_graph(options.scale, DEGREE, directed=False)
+@benchmark
+def minibatches(scale: int = 18, turns: int = 15, dataset: str = "rmat-17") -> Results:
+    """Time ScaleGNN's drawing and building, a prefetch, the fused kernel, and the epochs of systems that sample.
+
+    - `block`: draws a sample of an R-MAT graph and builds the sampled block and its transpose, of the whole matrix and
+      of one of 2 x 2 blocks; next to scipy's A[S][:, S] of the same block, without a transpose and for a given sample.
+    - `prefetch`: training steps of one rank without and with a prefetch, which needs a second core, and the share of a
+      step that the rank spends sampling.
+    - `way`: RMSNorm, ReLU and dropout, forward and backward, by PyTorch's own modules one after the other, by our
+      parts, and by our compiled kernel, masks included.
+    - `system`: epochs of two ranks of one machine, the slowest rank's, each system next to a variant: a prefetch, and
+      G3's full-graph training of the same GAT. An epoch of G3 is one step on all vertices; an epoch of the others goes
+      through the training vertices once.
+
+    Competitors take turns; numbers are medians, and ratios are medians of the ratios of turns side by side.
+
+    Args:
+        scale: the R-MAT graph has 2^SCALE vertices
+        dataset: graph of the systems
+    """
+    A = rmat_graph(scale, DEGREE, directed=False)
     size = A.rows >> 3
-    print(f"R-MAT, 2^{options.scale} vertices, {A.nnz:,} nonzeros, B = {size:,}\n")
-    blocks_against_scipy(A, size, options.turns)
-    prefetched(A, size, max(options.turns // 3, 2))
-    fused(size, options.turns)
-    systems(options.dataset, max(options.turns // 3, 2))
+    yield f"R-MAT, 2^{scale} vertices, {A.nnz:,} nonzeros, B = {size:,}"
+    yield from compare_blocks(A, size, turns)
+    yield from compare_prefetch(A, size, max(turns // 3, 2))
+    yield from compare_epilogues(size, turns)
+    yield from compare_systems(dataset, max(turns // 3, 2))
 
 
-def blocks_against_scipy(A: Csr, size: int, turns: int) -> None:
-    table = Table("block", "draw ms", "build, with transpose ms", "scipy ms", "ours over scipy")
+def compare_blocks(A: Csr, size: int, turns: int) -> Results:
+    """Sample blocks, by ours and by scipy."""
+    yield Table("block", "draw ms:.2f", "build, with transpose ms:.2f", "scipy ms:.2f", "ours over scipy:.2f")
     n = A.rows
-    table.row("whole", *compared(A, range(n), range(n), size, turns))
-    table.row("1 of 2 x 2", *compared(A, range(n // 2), range(n // 2, n), size, turns))
-    print()
+    yield "whole", *time_sampling(A, range(n), range(n), size, turns)
+    yield "1 of 2 x 2", *time_sampling(A, range(n // 2), range(n // 2, n), size, turns)
 
 
-def compared(A: Csr, rows: range, cols: range, size: int, turns: int) -> list[str]:
-    """Milliseconds of each way on one block, in turns that have one sample each; and ours over scipy's."""
+def time_sampling(A: Csr, rows: range, cols: range, size: int, turns: int) -> list[float]:
+    """Return milliseconds on one block, in turns that have one sample each; and ours over scipy's."""
     n, samples = A.rows, list[Tensor]()
     part = extract_block(A, rows, cols)
     matrix, sampler = to_scipy(part), BlockSampler(part, rows, cols)
@@ -115,12 +109,12 @@ def compared(A: Csr, rows: range, cols: range, size: int, turns: int) -> list[st
 
     seconds = alternate({"draw": draw, "build": build, "scipy": scipy}, turns, warm=WARM)
     drawing, building, scipys = map(median, seconds.values())
-    milliseconds = [f"{1e3 * each:.2f}" for each in (drawing, building, scipys)]
-    return [*milliseconds, f"{(drawing + building) / scipys:.2f}"]
+    return [*(1e3 * each for each in (drawing, building, scipys)), (drawing + building) / scipys]
 
 
-def prefetched(A: Csr, size: int, epochs: int) -> None:
-    table = Table("prefetch", "step ms", "sampling")
+def compare_prefetch(A: Csr, size: int, epochs: int) -> Results:
+    """Train steps without and with a prefetch."""
+    yield Table("prefetch", "step ms:.1f", "sampling:.1%")
     trainers = {str(prefetch).lower(): trainer_on(A, size, prefetch) for prefetch in (False, True)}
     steps: dict[str, list[float]] = {name: [] for name in trainers}
     shares: dict[str, list[float]] = {name: [] for name in trainers}
@@ -132,12 +126,11 @@ def prefetched(A: Csr, size: int, epochs: int) -> None:
                 steps[name].append(epoch.seconds / trainer.steps)
                 shares[name].append(sampling / epoch.seconds)
     for name in trainers:
-        table.row(name, f"{1e3 * median(steps[name]):.1f}", f"{100 * median(shares[name]):.1f} %")
-    print()
+        yield name, 1e3 * median(steps[name]), median(shares[name])
 
 
 def trainer_on(A: Csr, size: int, prefetch: bool) -> Trainer:
-    """One rank on the whole graph, with random features and labels."""
+    """Return a trainer of one rank on the whole graph, with random features and labels."""
     drawn = torch.Generator().manual_seed(0)
     X = torch.randn(A.rows, 64, generator=drawn)
     y = torch.randint(16, (A.rows,), generator=drawn)
@@ -156,9 +149,9 @@ def trainer_on(A: Csr, size: int, prefetch: bool) -> Trainer:
     return Trainer(strategy, Grid.build(strategy.grid, Ledger()), store)
 
 
-def fused(rows: int, turns: int) -> None:
-    print(f"RMSNorm, ReLU, dropout of {rows:,} x {HIDDEN}, forward and backward\n")
-    table = Table("way", "ms")
+def compare_epilogues(rows: int, turns: int) -> Results:
+    """Run RMSNorm, ReLU and dropout, forward and backward."""
+    yield Table("way", "ms:.1f", title=f"RMSNorm, ReLU, dropout of {rows:,} x {HIDDEN}, forward and backward")
     Z = torch.randn(rows, HIDDEN, requires_grad=True)
     gamma = torch.ones(1, HIDDEN, requires_grad=True)
     dH, vertices = torch.randn(rows, HIDDEN), torch.arange(rows)
@@ -180,7 +173,7 @@ def fused(rows: int, turns: int) -> None:
 
     ways = {"PyTorch's modules": modules, "parts": ours(False), "fused": ours(True)}
     for name, seconds in alternate(ways, turns, warm=WARM).items():
-        table.row(name, f"{1e3 * median(seconds):.1f}")
+        yield name, 1e3 * median(seconds)
 
 
 RANKS = 2
@@ -192,30 +185,27 @@ PAIRS: list[tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]] = [
     (SAGE, [("distdgl", {**FANOUTS, "prefetch": prefetch}) for prefetch in (False, True)]),
     (GAT, [("distdgl", FANOUTS), ("g3", {"bin_nodes": 1000})]),
 ]
-"""A model, and the two systems whose epochs stand side by side."""
+"""A model, and the two systems whose epochs are compared."""
 
 
-def systems(dataset: str, rounds: int) -> None:
-    print(f"\n{dataset} in METIS's parts on {RANKS} ranks, 1000 targets in a mini-batch\n")
-    table = Table("system", "model", "epoch ms", "sampling", "times as fast as the first of the pair")
+def compare_systems(dataset: str, rounds: int) -> Results:
+    """Train systems in pairs."""
+    yield Table(
+        *("system", "model", "epoch ms:.0f", "sampling:.0%", "times as fast as the first of the pair:.2f"),
+        title=f"{dataset} in METIS's parts on {RANKS} ranks, 1000 targets in a mini-batch",
+    )
     with Pool() as pool:
         for model, pair in PAIRS:
             turns = pool.run(RANKS, epochs_in_turns, dataset, model, pair, rounds, patience=1800)[0]
             for (name, params), each in zip(pair, turns, strict=True):
                 share = each.median("sampling") / each.median()
-                table.row(
-                    named(name, params),
-                    model["kind"],
-                    f"{1e3 * each.median():.0f}",
-                    f"{100 * share:.0f} %",
-                    f"{each.ratio(turns[0]):.2f}",
-                )
+                yield named(name, params), model["kind"], 1e3 * each.median(), share, each.ratio(turns[0])
 
 
 def epochs_in_turns(
     dataset: str, model: dict[str, Any], pair: list[tuple[str, dict[str, Any]]], rounds: int
 ) -> list[Turns]:
-    """One rank's part of the epochs of both systems, in turns."""
+    """Train both systems in turns, on one rank."""
     requests = [
         {
             "strategy": {"name": name, "params": params},
@@ -227,7 +217,3 @@ def epochs_in_turns(
         for name, params in pair
     ]
     return train_in_turns([trainer_of(spec_of(request)) for request in requests], rounds)
-
-
-if __name__ == "__main__":
-    main()

@@ -8,11 +8,11 @@ ledger (calls, words, bytes, but no time), accuracies, and persistent bytes. The
 if only one folder has a run, or if both are empty.
 """
 
+import argparse
 import sys
 from pathlib import Path
 
 import pandas as pd
-from measuring import argument_parser
 
 from harness.results.parquet import read_collected
 
@@ -29,7 +29,9 @@ SHOWN = 5
 
 
 def main() -> int:
-    parser = argument_parser(__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     options = parser.parse_args()
@@ -41,13 +43,13 @@ def main() -> int:
 
 
 def ok_runs(tables: Path) -> set[str]:
-    """The ids of the runs that succeeded."""
+    """Return the ids of the runs that succeeded."""
     runs = read_collected(tables, "runs")
     return set(runs.run_id[runs.status == "ok"])
 
 
 def compare(name: str, before: Path, after: Path, runs: set[str]) -> int:
-    """The number of rows that differ, with rows that only one folder has."""
+    """Return the number of rows that differ, with rows that only one folder has."""
     key, exact = EXACT[name]
     first, second = (rows_of(read_collected(folder, name), key, exact, runs) for folder in (before, after))
     both = first.merge(second, on=key, how="outer", suffixes=(" before", " after"), indicator="side")
@@ -62,7 +64,7 @@ def compare(name: str, before: Path, after: Path, runs: set[str]) -> int:
 
 
 def rows_of(table: pd.DataFrame, key: list[str], exact: list[str], runs: set[str]) -> pd.DataFrame:
-    """The columns that must be equal, without ledger rows that count only time: those come and go with the clock."""
+    """Return the columns that must be equal, without ledger rows that count only time."""
     rows = table.loc[table.run_id.isin(runs), key + exact]
     return rows[(rows[exact] != 0).any(axis=1)] if exact == COUNTED else rows
 

@@ -1,7 +1,7 @@
 """An emulated cluster on one machine, for measurements in which the network is the bottleneck. Needs root.
 
 python benchmarks/testbed up --hosts 4 --rate 200mbit
-python benchmarks/testbed run --ranks-per-host 1 -- python benchmarks/links.py
+python benchmarks/testbed run --ranks-per-host 1 -- python -m benchmarks collectives.links
 python benchmarks/testbed experiment workflows/experiments/cagnet-figure-2.yaml
 python benchmarks/testbed show
 python benchmarks/testbed down

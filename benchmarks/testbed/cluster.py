@@ -25,7 +25,8 @@ UNSENT = "4096 65536 262144"
 """Bytes of a connection's send buffer: least, first and most."""
 FRAME = 32000
 """Bytes of a frame. Network cards cut messages into frames by themselves; here the cores pay some 20 microseconds for
-each: with frames of 1500 bytes, two cores carry no more than 140 Mbit/s on each of eight links (benchmarks/links.py).
+each: with frames of 1500 bytes, two cores carry no more than 140 Mbit/s on each of eight links
+(benchmarks/collectives.py).
 """
 BURST = {"kbit": "32kb", "mbit": "32kb", "gbit": "4mb"}
 """Bytes that a link lets through at once after a pause. With 256 KB, messages of that size cost next to nothing."""

@@ -1,7 +1,7 @@
 """Collectives built from point-to-point messages, for networks on which gloo's collectives are slow.
 
 Gloo broadcasts along a tree, so the root's link carries the message several times, and members wait for each other in
-gloo's all-to-all. These collectives keep every link busy in both directions. `benchmarks/links.py` compares them.
+gloo's all-to-all. These collectives keep every link busy in both directions. `benchmarks/collectives.py` compares them.
 """
 
 from collections.abc import Callable, Iterator, Sequence

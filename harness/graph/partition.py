@@ -129,7 +129,7 @@ METHODS: dict[Method, Callable[[Csr, int, int], Tensor | SwapResult]] = {
 
 
 def estimate_partition_memory(method: Method, n: int, nonzeros: int, parts: int, *, directed: bool) -> int:
-    """Return a rough upper bound on the bytes that a method takes (benchmarks/partition_memory.py)."""
+    """Return a rough upper bound on the bytes that a method takes (benchmarks/graphs.py)."""
     if method == "hypergraph":
         return HYPERGRAPH_BYTES_PER_ENTRY * nonzeros
     if method == "libra":

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import gpu
 import torch
-from gpu_common import BrokenLawError, Part, Row, Size
-from gpu_parts import PARTS
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks import gpu
+from benchmarks.gpu_common import BrokenLawError, Part, Row, Size
+from benchmarks.gpu_parts import PARTS
 from harness.errors import UserError
 
 ITEMS = ("first", "raises", "refuses", "breaks a law", "hangs", "dies", "faults", "last")

@@ -47,7 +47,7 @@ NOT_RUN = {
     r"snakemake .*slurm|snakemake .*CHECKOUT": "needs a Slurm; tests/slurm",
     r"snakemake (plexus_fig8|paper_plexus|papers) .*(?<!--dry-run)$": "CI makes all figures at tiny scale",
     r"snakemake .*(mine|plexus-figure-8)\.yaml": "make smoke and test_workflow.py run such workflows",
-    r"python benchmarks/": "measures for minutes to an hour; benchmarks/record.py keeps the page",
+    r"python (-m )?benchmarks\b": "measures for minutes to an hour; `python -m benchmarks --record` keeps the page",
 }
 """The commands that are not typed by this test, each with the reason."""
 

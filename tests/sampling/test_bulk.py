@@ -240,8 +240,7 @@ def test_benchmark_of_bulks_counts_all_sampling_messages(
     name: str, grid: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compared with a replicated graph, on which sampling sends no messages and all others are the same."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    turn = import_module("measuring").turn
+    turn = import_module("benchmarks.measuring").turn
 
     def counted(**params: Any) -> Any:
         case = make_bulk_case(name, grid, **params)

@@ -232,7 +232,7 @@ def count_model_points(evidence: Evidence) -> int:
 
 
 def find_model_error(evidence: Evidence, column: str) -> float:
-    """Return the error of equation 4.4 as `benchmarks/plexus_model.py` fits it."""
+    """Return the error of equation 4.4 as `benchmarks/plexus.py` fits it."""
     return float(evidence.read_rows("benchmarks/results/plexus-model.csv")[1][column])
 
 

@@ -1,0 +1,168 @@
+"""The pages of benchmarks/results: the commands of each, and how they are recorded.
+
+A page has the commit, machine and settings, and grows by the output of each command. If recording stops, the next one
+on the same commit continues with the commands that are missing.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.environment import describe_environment, version_of_code
+from benchmarks.registry import SPEED_LOST
+from harness.run.provenance import collect_provenance
+from harness.spec.root import find_root
+
+SCHEMES = [
+    ("cagnet-1d", 4, "4"),
+    ("cagnet-1d", 8, "8"),
+    ("cagnet-1.5d", 4, "2x2"),
+    ("cagnet-1.5d", 8, "4x2"),
+    ("cagnet-2d", 4, "2x2"),
+    ("cagnet-2d", 8, "4x2"),
+    ("cagnet-2d:weight_gradient=T", 4, "2x2"),
+    ("cagnet-2d:weight_gradient=T,moves=all_gather", 4, "2x2"),
+    ("cagnet-2d:weight_gradient=T,moves=all_gather", 8, "4x2"),
+    ("cagnet-3d", 4, "2x1x2"),
+    ("cagnet-3d:weight_gradient=T,moves=all_gather", 4, "2x1x2"),
+    ("cagnet-3d", 8, "2x2x2"),
+    ("cagnet-sa-1d", 4, "4"),
+    ("cagnet-sa-1.5d", 4, "2x2"),
+]
+COMPOSE_GRAPHS = ("reddit-shape", "rmat-17", "amazon-shape", "coauthor-cs --hidden 32")
+LINKS = [f"--hosts {hosts} --rate {rate}mbit" for rate in (200, 1000) for hosts in (4, 8)]
+PAGES = {
+    "prediction": [
+        "prediction.products",
+        "prediction.loopback --ranks 4",
+        "prediction.loopback --ranks 8",
+        "prediction.links --hosts 4 --rate 100mbit --epochs 2",
+        "prediction.links --hosts 4 --rate 200mbit",
+        "prediction.links --hosts 8 --rate 200mbit --epochs 2",
+        "prediction.links --hosts 8 --rate 400mbit --epochs 2",
+        "prediction.links --hosts 4 --rate 400mbit --dataset amazon-shape --epochs 1",
+        "prediction.memory --dataset ogbn-products@1/64",
+    ],
+    "claims": ["harness claims --twins"],
+    "findings": [
+        f"findings.{part}"
+        for part in ("balance", "model", "dimensions", "settings", "gain", "swaps", "edges")
+    ],
+    "comparison": ["comparison.measured", "comparison.predicted", "comparison.table"],
+    "bench": ["bench"],
+    "epoch": [
+        "epoch.serial --dataset sbm-4096",
+        "epoch.serial --dataset rmat-17 --turns 7",
+        "epoch.parallel --dataset sbm-4096 --ranks 2",
+        "epoch.parallel --dataset rmat-17 --ranks 4 --turns 7",
+        "epoch.recording --dataset rmat-17 --ranks 2",
+        "epoch.kernels --dataset rmat-17 --ranks 4 --turns 7 cagnet-1d cagnet-1.5d@2x2 cagnet-2d@2x2 "
+        "cagnet-2d:weight_gradient=T@2x2 cagnet-3d@2x1x2 cagnet-sa-1d cagnet-sa-1.5d@2x2 plexus@2x2x1",
+    ],
+    "spmm": ["spmm"],
+    "loops": ["loops"],
+    "sampling": ["sampling --scale 20 --bulk 1 2 4 8 16 32 64", "sampling.messages --hosts 4 --rate 200mbit"],
+    "collectives": ["collectives"],
+    "links": ["collectives.links --hosts 4 --rate 200mbit"],
+    "network": ["network --hosts 4 --rate 200mbit"],
+    "compose": [f"compose.pairs {links} --dataset {graph}" for links in LINKS for graph in COMPOSE_GRAPHS],
+    "rivals": [f"compose.inexact {links} --dataset rmat-17" for links in LINKS],
+    "wires": ["network.wires --hosts 4 --rate 10gbit", "network.wires --hosts 4 --rate 200mbit"],
+    "slope": ["network.slope"],
+    "batch": ["launching.batch --on-slurm --runs 100"],
+    "schemes": [
+        f"epoch.parallel --dataset {dataset} --ranks {ranks} --strategy {name} --grid {grid}{turns}"
+        for dataset, turns in (("rmat-17", " --turns 5"), ("sbm-4096", ""))
+        for name, ranks, grid in SCHEMES
+    ],
+    "partitions": ["graphs.partitions"],
+    "caches": ["sampling.caches"],
+    "pipelines": [
+        "network.pipelines --hosts 4 --rate 200mbit",
+        "network.pipelines --hosts 4 --rate 200mbit --bin-nodes 5000",
+        # Two ranks have a core each, and their words travel about as long as they compute.
+        "network.pipelines --hosts 2 --rate 400mbit --bin-nodes 5000",
+    ],
+    "building": [
+        "graphs.build-rmat --scale 22",
+        "graphs.build-text --lines 20000000",
+        "graphs.build-twins ogbn-papers100m 1/64 1/16 1/4 1",
+    ],
+    "plexus": [
+        "epoch.against --dataset rmat-17 --ranks 8 --hidden 128 --turns 3 "
+        "plexus@2x2x2 cagnet-2d@2x4 cagnet-3d@2x2x2",
+        "graphs.loading --dataset rmat-21 --grid 2x2x2",
+        "plexus.measured-model",
+        "plexus.published-model",
+        "network --hosts 4 --rate 200mbit --hidden 128 --epochs 2 --only plexus cagnet-2d cagnet-3d",
+        "plexus.grids --hosts 8 --rate 200mbit",
+        "plexus.grids --hosts 16 --rate 200mbit",
+    ],
+    "minibatches": ["minibatches"],
+    "staleness": ["accuracy.staleness"],
+    "scalegnn": [
+        "network.ablation --hosts 2 --rate 200mbit --grid 1x1x2x1",
+        "network.ablation --hosts 4 --rate 200mbit --grid 1x2x2x1",
+        "network.ablation --hosts 4 --rate 200mbit --grid 2x1x2x1",
+        # Sampling is a quarter of the epoch.
+        "network.ablation --hosts 2 --rate 10gbit --grid 1x1x2x1 --hidden 8 --batch 65536 --epochs 7",
+    ],
+    "ledger": ["overhead.ledger"],
+    "pool": ["launching.pool"],
+    "replay": ["overhead.replay"],
+    "startup": ["launching.startup"],
+    "meeting": ["launching.rendezvous", "launching.file-calls"],
+    "studies": ["overhead.studies"],
+}
+"""The commands of each page, without `python -m benchmarks`; one of the harness begins with its name."""
+
+
+def record_pages(names: list[str]) -> int:
+    """Record pages, all if none is named; return the exit code."""
+    if unknown := sorted(set(names) - set(PAGES)):
+        print(f"no page {', '.join(unknown)}; there are {', '.join(PAGES)}", file=sys.stderr)
+        return 2
+    code = 0
+    for name in names or PAGES:
+        page = find_root() / "benchmarks" / "results" / f"{name}.md"
+        code = record_page(page, PAGES[name])
+        print(page, flush=True)
+        if code:
+            break
+    return code
+
+
+def record_page(page: Path, commands: list[str]) -> int:
+    """Run the commands that an unfinished page of this code lacks, then put the page in its place."""
+    root = find_root()
+    unfinished = page.with_suffix(".md.part")
+    page.parent.mkdir(exist_ok=True)
+    text = unfinished.read_text() if unfinished.exists() else ""
+    if version_of_code(root, collect_provenance(root)["commit"]) not in text:
+        text = f"# {page.stem}\n\n{describe_environment()}\n"
+    code = 0
+    for command in commands[text.count("\n    python ") :]:
+        words = f"-m {command}" if command.startswith("harness ") else f"-m benchmarks {command}"
+        printed, code = run_command(words, page.parent)
+        if code not in (0, SPEED_LOST):
+            print(
+                f"python {words} failed with exit code {code}. Record {page.stem} again to continue from here."
+            )
+            return code
+        text += f"\n    python {words}\n" + (f"\n{printed}\n" if printed else "")
+        unfinished.write_text(text)
+    unfinished.replace(page)
+    return code
+
+
+def run_command(words: str, results: Path) -> tuple[str, int]:
+    """Return what a command prints, and its exit code; keep its figures as SVG."""
+    with TemporaryDirectory() as folder:
+        out = [] if words.startswith("-m harness ") else ["--out", folder]
+        command = [sys.executable, *words.split(), *out]
+        done = subprocess.run(command, cwd=find_root(), stdout=subprocess.PIPE, text=True)
+        for figure in Path(folder).glob("*.svg"):
+            shutil.copy(figure, results)
+    return done.stdout.strip(), done.returncode

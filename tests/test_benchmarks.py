@@ -1,0 +1,206 @@
+"""Benchmarks: their help, their commands in pages and docs, and each that is quick in a tiny setting."""
+
+import csv
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.minibatches import epochs_in_turns
+from benchmarks.pages import PAGES
+from benchmarks.registry import COMMON_HELP, Benchmark, Column, Hosts, find_benchmark, list_benchmarks
+from benchmarks.runner import main, parse_options
+from harness.launch.worker_pool import Pool
+from tests.python_path import with_python_path
+
+ROOT = Path(__file__).parents[1]
+COMMAND = re.compile(r"^    python -m benchmarks (.+)$|`python -m benchmarks\s([^`]+)`", re.MULTILINE)
+NAME = re.compile(r"python -m benchmarks\s+([\w.-]+)")
+TINY = {
+    "launching.pool": "--ranks 1 2 --jobs 1",
+    "launching.startup": "--ranks 1 --rounds 1",
+    "launching.batch": "--runs 1 --ranks 1",
+    "overhead.ledger": "",
+    "overhead.replay": "--ranks 4 --rounds 1",
+    "overhead.studies": "--drawn 20 --collected 20 --planned 20",
+    "graphs.build-rmat": "--scale 8",
+    "graphs.build-text": "--lines 4096",
+    "graphs.build-twins": "ogbn-products 1/4096 1/2048 --width 2",
+    "graphs.partition-memory": "metis 2 tiny-sbm",
+    "graphs.partitions": "--graphs tiny-sbm --parts 2 --large",
+    "graphs.loading": "--dataset tiny-sbm --grid 1x1x2",
+    "epoch.serial": "--dataset tiny-sbm --turns 1",
+    "epoch.parallel": "--dataset tiny-sbm --turns 1",
+    "epoch.against": "cagnet-1d plexus@2x1x1 --dataset tiny-sbm --turns 1",
+    "epoch.kernels": "cagnet-1d --dataset tiny-sbm --turns 1",
+    "epoch.recording": "--dataset tiny-sbm --turns 1",
+    "loops": "--scales 8",
+    "sampling": "--scale 8 --bulk 1 2 --batch 16 --turns 1",
+    "sampling.caches": "--graphs tiny-sbm --ranks 2 --batch 8",
+    "minibatches": "--scale 8 --turns 3 --dataset sbm-4096",
+    "collectives": "--ranks 2 --rounds 1",
+    "accuracy.staleness": "--dataset tiny-sbm --ranks 2 --seeds 1 --epochs 1 2",
+    "plexus.predicted-grids": "--ranks 4",
+    "prediction.products": "",
+    "prediction.loopback": "--dataset tiny-sbm --ranks 2 --epochs 1 --only cagnet-1d g3",
+    "prediction.memory": "--dataset tiny-sbm --ranks 2 --only cagnet-1d",
+    "comparison.table": "",
+    "findings.model": "",
+    "findings.edges": "",
+    "findings.gain": "",
+}
+"""The smallest setting of each benchmark that takes seconds."""
+QUICK = ("findings.gain", "prediction.products")
+LONG = {
+    "bench": "its sizes are part of what a landing compares",
+    "spmm": "bench has its graphs, and its turns are counted in seconds",
+    "plexus.measured-model": "needs a graph that takes minutes to build",
+    "plexus.published-model": "writes a file that claims read; tests/claims compare it",
+    "compose.search": "keeps its choices among the recorded results",
+    "accuracy.loss-curves": "needs files that are downloaded",
+    "launching.rendezvous": "waits three seconds for its clients, and for a name server on some machines",
+    "launching.file-calls": "traces interpreters for a minute",
+    "findings.dimensions": "predicts for minutes",
+    "findings.settings": "predicts for minutes",
+    "findings.balance": "builds large graphs",
+    "findings.swaps": "partitions large graphs",
+    "comparison.predicted": "predicts for minutes",
+    "comparison.measured": "starts emulated hosts",
+    "network.slope": "starts emulated hosts",
+}
+TINY_ON_HOSTS = {
+    "collectives.links": "",
+    "network": "--dataset tiny-sbm --epochs 1 --only plexus",
+    "network.pipelines": "--dataset tiny-sbm --rounds 1 --partition metis",
+    "prediction.links": "--dataset tiny-sbm --epochs 1 --only cagnet-1d",
+}
+
+
+def texts() -> dict[str, str]:
+    """The files that name commands of the runner: pages, docs, the Makefile, CI and the workflow's tables."""
+    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "Makefile", *ROOT.glob(".ci/*")]
+    files += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks" / "results").glob("*.md")]
+    files += [*(ROOT / "workflows").rglob("*.csv"), *(ROOT / "workflows").rglob("*.yaml")]
+    return {str(path.relative_to(ROOT)): path.read_text() for path in files if path.is_file()}
+
+
+def parse(words: str) -> Benchmark:
+    """Parse a command; return its benchmark."""
+    name, *options = shlex.split(words)
+    found = find_benchmark(name)
+    assert found, f"no benchmark {name}"
+    parse_options(found, options)
+    return found
+
+
+def test_every_benchmark_and_option_has_help() -> None:
+    for each in list_benchmarks():
+        assert each.summary.endswith((".", "?")), each.name
+        described = set(each.help) - set(COMMON_HELP)
+        assert described <= set(each.parameters), f"{each.name} describes an option that does not exist"
+        assert "Args:" not in each.parser().format_help(), each.name
+
+
+def test_every_command_in_pages_and_docs_parses() -> None:
+    count = 0
+    for path, text in texts().items():
+        for words in (line or quoted for line, quoted in COMMAND.findall(text)):
+            count += 1
+            if words.startswith("--record "):
+                assert set(words.split()[1:]) <= set(PAGES), f"{path}: {words}"
+            elif " " in words:
+                parse(words)
+        names = {name for name in NAME.findall(text) if not name.startswith("-") and name != "NAME"}
+        assert not {name for name in names if not find_benchmark(name.rstrip("."))}, path
+    assert count > 60
+
+
+def test_every_command_of_a_page_parses_and_every_page_has_commands() -> None:
+    for commands in PAGES.values():
+        for command in commands:
+            assert command.startswith("harness ") or parse(command)
+    recorded = {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.md")}
+    assert recorded <= set(PAGES) | {"gpu"}
+
+
+def test_every_benchmark_has_a_tiny_setting_or_a_reason() -> None:
+    names = {each.name for each in list_benchmarks() if not each.runs_on_hosts}
+    assert names == set(TINY) | set(LONG)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in TINY]
+)
+def test_a_benchmark_in_a_tiny_setting_writes_what_it_prints(name: str, tmp_path: Path) -> None:
+    printed = run(f"{name} {TINY[name]}", tmp_path)
+    page = (tmp_path / f"{name}.md").read_text()
+    assert page.startswith(f"# {name}\n") and "OMP_NUM_THREADS=1" in page
+    assert printed and page.endswith(printed)
+    heads = [line for line in printed.splitlines() if set(line) <= set("| -") and line]
+    tables = list(tmp_path.glob("*.csv"))
+    assert len(tables) == len(heads)
+    for table in tables:
+        lengths = {len(row) for row in csv.reader(table.read_text().splitlines())}
+        assert len(lengths) == 1
+
+
+def run(words: str, out: Path) -> str:
+    """Run a command; return what it prints."""
+    command = [sys.executable, "-m", "benchmarks", *shlex.split(words), "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, env=with_python_path(ROOT), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_unknown_names_are_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["launching.poool"])
+    assert refused.value.code == 2
+    assert "launching.pool" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "shown"),
+    [
+        ("median ms:.1f", 1.25, "1.2"),
+        ("saved:.0%", 0.715, "72%"),
+        ("vertices:,", 1024, "1,024"),
+        ("it ends: why", "cycle", "cycle"),
+        ("f", 16, "16"),
+        ("ratio:.2f", float("nan"), ""),
+        ("ratio:.2f", "7 only", "7 only"),
+        ("bound:.2f", None, ""),
+    ],
+)
+def test_cells_have_the_format_of_their_column(text: str, value: object, shown: str) -> None:
+    column = Column.parse(text)
+    assert column.title and column.show(value) == shown
+
+
+def test_options_become_parameters_of_their_types() -> None:
+    found = find_benchmark("graphs.build-twins")
+    assert found
+    options = parse_options(found, ["rmat-17", "1/4", "1/2", "--memory", "2"])
+    assert (options.name, options.scales, options.memory) == ("rmat-17", ["1/4", "1/2"], 2.0)
+    with pytest.raises(SystemExit):
+        parse_options(found, ["rmat-17", "--permutation", "triple"])
+
+
+@pytest.mark.parametrize(("rate", "mbits"), [("200mbit", 200), ("10gbit", 10_000), ("500kbit", 0.5)])
+def test_rates_are_read_in_mbits(rate: str, mbits: float) -> None:
+    assert Hosts(4, rate).mbits == mbits
+
+
+def test_ranks_that_take_turns_send_their_times_to_rank_0() -> None:
+    """Times travel as objects of the benchmarks, which the tables of a run would refuse."""
+    pair = [("distdgl", {"fanouts": [2, 2], "prefetch": prefetch}) for prefetch in (False, True)]
+    with Pool() as pool:
+        first, other = pool.run(
+            2, epochs_in_turns, "sbm-4096", {"kind": "sage", "layers": 2, "hidden": 4}, pair, 2
+        )
+    assert other == []
+    assert [len(turns.rounds) for turns in first] == [2, 2]
+    assert all(len(ranks) == 2 and turns.median() > 0 for turns in first for ranks in turns.rounds)
