@@ -1,8 +1,10 @@
 """Benchmarks: their help, their commands in pages and docs, and each that is quick in a tiny setting."""
 
 import csv
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +147,14 @@ def test_a_benchmark_in_a_tiny_setting_writes_what_it_prints(name: str, tmp_path
     for table in tables:
         lengths = {len(row) for row in csv.reader(table.read_text().splitlines())}
         assert len(lengths) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("tc"), reason="needs root and iproute2")
+@pytest.mark.parametrize("name", TINY_ON_HOSTS)
+def test_a_benchmark_on_emulated_hosts_writes_its_page(name: str, tmp_path: Path) -> None:
+    printed = run(f"{name} {TINY_ON_HOSTS[name]}", tmp_path)
+    assert printed and (tmp_path / f"{name}.md").read_text().endswith(printed)
 
 
 def run(words: str, out: Path) -> str:
