@@ -69,7 +69,7 @@ def test_a_bulk_holds_what_the_formula_says(
     assert isinstance(strategy, SampledStrategy)
     seen, sampler = strategy.global_replay(BlockCounts(store)), strategy.composed.sampler
     assert isinstance(sampler, Bulk)
-    layers = sampler.prepare_for(seen.graph).draw(range(sampler.at_once), [0], seen.targets)
+    layers = sampler.prepare_for(seen.graph).draw(range(sampler.steps_per_bulk), [0], seen.targets)
     stacks = [layers[0].inputs, *(layer.outputs for layer in layers)]
     tensors = [*(stack.vertices for stack in stacks), *(part for layer in layers for part in layer.A[:3])]
     bytes_held = sum(tensor.nbytes for tensor in tensors)

@@ -53,7 +53,7 @@ def test_a_new_package_passes_mypy(kind: list[str], tmp_path: Path) -> None:
         ("torch", "package torch, which exists"),
         ("class", "exists already"),
         ("../x", "lower-case"),
-        ("x" * 41, "40 at most"),
+        ("x" * 41, "at most 40"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused(name: str, reason: str, tmp_path: Path, capsys: Any) -> None:

@@ -109,7 +109,7 @@ def test_expected_sizes_equal_the_mean_of_sampled_sizes() -> None:
     for tag in range(1, 400):
         S = sample_distinct((1, tag), N, size)
         S_r, S_c = (S[(each.start <= S) & (each.stop > S)] - each.start for each in (rows, cols))
-        run = partial(induced_pair, rows=S_r, cols=S_c, diagonal=-30, chance=0.4)
+        run = partial(induced_pair, rows=S_r, cols=S_c, diagonal=-30, probability=0.4)
         drawn.append(run(mine)[0].nnz)
         expected.append(run(shape)[0].nnz)
         assert [each.shape for each in run(shape)] == [each.shape for each in run(mine)]

@@ -118,7 +118,7 @@ def test_sides_without_a_common_spec_are_refused(
         synthetic.write_ok(tmp_path / "c", synthetic.make_spec("g3", "other", {"p": 1}, launch=launch), 1.0)
     collect(tmp_path / "c", tmp_path / "c-tables")
     assert main(["compare", str(side("a", 0.2)), str(tmp_path / "c-tables")]) == 2
-    assert "no measured run of the same spec" in " ".join(capsys.readouterr().err.split())
+    assert "no measured runs of the same spec" in " ".join(capsys.readouterr().err.split())
 
 
 def test_load_gives_every_table_with_plain_names(side: Side) -> None:

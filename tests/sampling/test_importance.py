@@ -17,9 +17,9 @@ def test_probabilities_equal_frequencies_and_sums_are_unbiased() -> None:
     dense = to_scipy(A).toarray()
     graph = WholeGraph(A)
     sampler = NodesByImportance(3, 12, layers=1, groups=1, vertices=N).prepare_for(graph)
-    assert sampler.shares is not None
+    assert sampler.probabilities is not None
     np.testing.assert_allclose(
-        sampler.shares.q.numpy(), (dense**2).sum(axis=0) / (dense**2).sum(), rtol=1e-12
+        sampler.probabilities.q.numpy(), (dense**2).sum(axis=0) / (dense**2).sum(), rtol=1e-12
     )
     x = np.linspace(-1, 2, N)
     seen, pairs = np.zeros(N), np.zeros((N, N))
@@ -35,7 +35,7 @@ def test_probabilities_equal_frequencies_and_sums_are_unbiased() -> None:
         assert batch.importance is not None
         loss.append((batch.importance.numpy() * x[S]).sum())
     p, both = (
-        sampler.shares.p.numpy(),
+        sampler.probabilities.p.numpy(),
         sampler.pair_probability(torch.arange(N)[:, None], torch.arange(N)[None]).numpy(),
     )
     assert (np.abs(seen / DRAWS - p) < 5 * np.sqrt(p * (1 - p) / DRAWS)).all()
