@@ -125,6 +125,10 @@ def _plan_runs(options: argparse.Namespace) -> int:
             "--out writes the runs of an experiment: name one by --experiment FILE. The grids of a strategy are not a "
             "plan; --json prints them."
         )
+    if options.machine and not options.experiment:
+        raise UserError(
+            f"--machine is for the runs of an experiment: for grids, write --set machine={options.machine}."
+        )
     if (options.experiment is None) == (options.strategy is None):
         raise UserError("plan takes either --experiment FILE or --strategy NAME --ranks P.")
     return _plan_experiments(options) if options.experiment else _list_grids(options)

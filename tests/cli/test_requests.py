@@ -135,6 +135,11 @@ def test_plan_of_grids_refuses_an_output_file(tmp_path: Path, capsys: pytest.Cap
     assert list(tmp_path.iterdir()) == []
 
 
+def test_plan_of_grids_refuses_the_machine_of_an_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--strategy", "cagnet-1d", "--ranks", "3", "--machine", "perlmutter"]) == 2
+    assert "write --set machine=perlmutter" in capsys.readouterr().err
+
+
 def test_every_verb_answers_in_json(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for request in (["doctor"], ["list", "machines"], ["plan", "--strategy", "cagnet-1d", "--ranks", "3"]):
         assert main([*request, "--json"]) == 0, request
