@@ -167,9 +167,8 @@ def ask_basics(item: str, _size: Size) -> Iterator[Row]:
 def ask_nccl(item: str, _size: Size) -> Iterator[Row]:
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings(
-            "ignore", "barrier..: using the device"
-        )  # of a fake GPU, to which no group is bound
+        # A fake GPU has no group bound to it.
+        warnings.filterwarnings("ignore", "barrier..: using the device")
         store = dist.FileStore(f"{folder}/store", 1)  # type: ignore[attr-defined]
         dist.init_process_group("nccl", rank=0, world_size=1, store=store, device_id=device())
         try:

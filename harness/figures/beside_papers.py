@@ -31,10 +31,8 @@ VERDICT_LOOKS = {
 RESULT_BASES = ("formula", "prediction", "run")
 """Where our value of a result is taken from. Settings are compared with cards and experiments instead."""
 LINE_HEIGHT = 0.13  # inches
-LABEL_WIDTH, VALUES_WIDTH = (
-    3.0,
-    1.3,
-)  # inches, at which the labels on the left and the values on the right are wrapped
+LABEL_WIDTH, VALUES_WIDTH = 3.0, 1.3
+"""Inches, at which the labels on the left and the values on the right are wrapped."""
 
 
 class ClaimDot(NamedTuple):

@@ -188,9 +188,8 @@ def _draw_kind(
     datasets = sorted({name for panel, _ in pairs for name in panel.graphs or (panel.dataset,)})
     for dataset, name in stems.items():
         drawn, contents = zip(*(pair for pair in pairs if dataset in ("", pair[0].dataset)), strict=True)
-        several = not dataset and (
-            len(datasets) > 1 or kind.table == "claims"
-        )  # the note names a single dataset
+        # The note of the page names a single dataset.
+        several = not dataset and (len(datasets) > 1 or kind.table == "claims")
         subject = title_panels(drawn).note if kind.table == "runs" else dataset
         subject = "; ".join(part for part in (", ".join(datasets) if several else "", subject) if part)
         figure = kind.draw_figure(drawn, contents)

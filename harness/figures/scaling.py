@@ -74,11 +74,8 @@ MAX_SHARED = 6
 """The most strategies that share axes."""
 MAX_SINGLE_POINTS = 3
 """The most curves of a single point that share axes with others. If there are more, all curves are listed."""
-PLOT_HEIGHT, SMALL_HEIGHT, EMPTY_HEIGHT = (
-    1.75,
-    0.95,
-    0.2,
-)  # inches: shared axes, small axes, axes without any time
+PLOT_HEIGHT, SMALL_HEIGHT, EMPTY_HEIGHT = 1.75, 0.95, 0.2
+"""Inches of shared axes, of small axes, and of axes without any time."""
 PLOT_WIDTH, SMALL_WIDTH = 2.6, 1.3  # inches, approximately
 FAILURE_HEIGHT = 0.13  # inches above the data for the failures of one curve
 MARKER_GAP = 0.07  # inches between markers that would coincide

@@ -105,9 +105,8 @@ def test_ranks_together_receive_each_redistributed_matrix_once(col: int) -> None
     """So the words per rank decrease with the number of ranks, also if it does not divide the width."""
     strategy = rdm_of(col=col, layers=2)
     assert strategy.describe_plan() == "columns (A H) W rows A (H W) rows"
-    moved = (
-        FEATURES + 0 + 2 * CLASSES + 2 * CLASSES
-    )  # T forward; T and Z of the second layer, and their gradients
+    # T forward; T and Z of the second layer, and their gradients.
+    moved = FEATURES + 0 + 2 * CLASSES + 2 * CLASSES
     assert words_over(strategy, "col") == N * moved
 
 
