@@ -46,7 +46,7 @@ TABLES = [
 # appends to it. Without hard links only the log of the last attempt is kept.
 APPENDING = "touch {log:q}.attempts; ln -f {log:q}.attempts {log:q} 2> /dev/null || true; "
 
-# The keys of a job's resources: those of every job, and those of the place that are set for one of the machines.
+# The keys of a job's resources: the keys that every job has, and the keys that a machine card or the site sets.
 CARDS = [load_slurm(Path.cwd(), name, SITE) for name in ([MACHINE] if MACHINE else list_machines(Path.cwd()))]
 RESOURCES = sorted(
     {*JOB_KEYS}.union(*({**request_place(SITE, card), **request_build(SITE, card, None)} for card in CARDS))
