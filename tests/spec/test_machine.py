@@ -74,11 +74,12 @@ def test_every_card_loads(name: str) -> None:
 
 def test_cards_of_clusters_turn_the_flight_recorder_of_nccl_on() -> None:
     cards = [load_machine_card(ROOT, name) for name in list_machines(ROOT)]
-    of_gpus = [card.slurm for card in cards if card.engine == "nccl" and card.slurm]
-    assert len(of_gpus) >= 7
-    for slurm in of_gpus:
-        assert int(slurm.environment["TORCH_FR_BUFFER_SIZE"]) > 0
-        assert slurm.environment["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+    with_gpus = [card for card in cards if card.engine == "nccl" and card.slurm]
+    assert len(with_gpus) >= 7
+    for card in with_gpus:
+        environment = card.slurm.environment
+        assert int(environment.get("TORCH_FR_BUFFER_SIZE", 0)) > 0, card.name
+        assert environment.get("TORCH_NCCL_DUMP_ON_TIMEOUT") == "1", card.name
 
 
 def test_a_term_for_what_the_cache_misses_needs_the_size_of_the_cache() -> None:
