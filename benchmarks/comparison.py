@@ -13,7 +13,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.measuring import gather, named, set_plain_ticks, train_in_turns, trainer_of
+from benchmarks.measuring import gather, named, train_in_turns, trainer_of
+from benchmarks.plotting import set_plain_ticks
 from benchmarks.registry import FOUR_HOSTS, Drawing, Hosts, Results, Table, benchmark
 from benchmarks.runner import measure_on_hosts
 from harness.experiment.expand import expand

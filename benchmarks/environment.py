@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from harness.formatting import GIB
 from harness.run.provenance import collect_provenance
 from harness.spec.root import find_root
 
@@ -33,7 +34,7 @@ def version_of_code(root: Path, commit: str | None) -> str:
 
 def describe(facts: dict[str, Any], version: str, settings: dict[str, str]) -> str:
     """Return a paragraph about the facts that `provenance` found, a version of the code, and settings."""
-    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
     gpu = f", {facts['gpu']}" if facts["gpu"] else ""
     state = ", with changes" if facts["dirty"] else ""
     versions = ", ".join(f"{package} {number}" for package, number in facts["versions"].items())

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from benchmarks.measuring import set_plain_ticks
 from benchmarks.plexus_formulas import Coefficients, predict_milliseconds, terms_in_code
+from benchmarks.plotting import set_plain_ticks
 from benchmarks.prediction import POINTS, terms_of_epoch
 from benchmarks.registry import Drawing, Results, Table, benchmark
 from harness.claims import Evidence, read_claims, select

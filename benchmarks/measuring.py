@@ -1,4 +1,4 @@
-"""What benchmarks share: timing in turns, trainers, graphs and figures."""
+"""What benchmarks share: timing in turns, trainers and graphs."""
 
 import resource
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +11,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
-from matplotlib.axis import Axis as PlotAxis
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -21,8 +18,6 @@ from benchmarks.registry import Hosts
 from harness.comm.axis import Axis
 from harness.comm.grid import Grid
 from harness.experiment.requests import make_spec
-from harness.figures.drawing import style_context
-from harness.figures.palette import COLOURS
 from harness.formatting import GB
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
@@ -278,28 +273,3 @@ class Gcn:
 def named(name: str, params: Mapping[str, Any]) -> str:
     """Return a strategy and its parameters, as in g3 pipeline=full."""
     return " ".join([name, *(f"{key}={value}" for key, value in params.items())])
-
-
-def set_plain_ticks(*axes: PlotAxis) -> None:
-    """Write numbers on logarithmic axes as text; matplotlib would write formulas."""
-    for axis in axes:
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        axis.set_minor_formatter(NullFormatter())
-
-
-@style_context()
-def stacked_bars(
-    labels: Sequence[str], parts: Mapping[str, Sequence[float]], title: str, height: float
-) -> Figure:
-    """Draw a bar for each label, from the top down, with its parts end to end."""
-    figure = Figure(figsize=(3.4, height), layout="constrained")
-    axes = figure.subplots()
-    left = [0.0] * len(labels)
-    for colour, (name, widths) in zip(COLOURS, parts.items(), strict=False):
-        axes.barh(range(len(labels)), widths, left=left, color=colour, label=name)
-        left = [begin + width for begin, width in zip(left, widths, strict=True)]
-    axes.set_yticks(range(len(labels)), labels)
-    axes.invert_yaxis()
-    axes.set_xlabel(title)
-    axes.legend()
-    return figure

@@ -8,14 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from benchmarks.measuring import (
-    named,
-    spec_of,
-    stacked_bars,
-    train_in_turns,
-    trainer_of,
-    trainer_on_hosts,
-)
+from benchmarks.measuring import named, spec_of, train_in_turns, trainer_of, trainer_on_hosts
+from benchmarks.plotting import stacked_bars
 from benchmarks.registry import FOUR_HOSTS, Drawing, Hosts, Results, Table, benchmark
 from benchmarks.runner import measure_on_hosts
 from harness.figures.drawing import style_context

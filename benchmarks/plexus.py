@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.stats import spearmanr
 
-from benchmarks.measuring import alternate, spec_of, stacked_bars, train_in_turns, trainer_of
+from benchmarks.measuring import alternate, spec_of, train_in_turns, trainer_of
 from benchmarks.plexus_formulas import (
     Coefficients,
     Terms,
@@ -24,6 +24,7 @@ from benchmarks.plexus_formulas import (
     terms_in_paper,
     terms_of_strategy,
 )
+from benchmarks.plotting import stacked_bars
 from benchmarks.registry import Drawing, Hosts, Results, Table, benchmark
 from harness.comm.layout import list_grids
 from harness.experiment.requests import make_spec

@@ -25,9 +25,20 @@ from math import isnan
 from pathlib import Path
 from pkgutil import iter_modules
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SPEED_LOST = 3
 """The exit code of a benchmark that ran to its end and found that speed was lost."""
@@ -78,7 +89,7 @@ class Drawing(NamedTuple):
     """A figure and the name of its files; `dataset` is kept in their metadata."""
 
     name: str
-    figure: Figure
+    figure: "Figure"
     dataset: str = ""
 
 
@@ -151,6 +162,7 @@ class Benchmark:
             description=about,
             formatter_class=RawDescriptionHelpFormatter,
         )
+        texts = self.help
         for name, (parameter, kind) in self.parameters.items():
             if kind is Hosts:
                 parser.add_argument(
@@ -159,7 +171,7 @@ class Benchmark:
                 rate = "of each link, as 200mbit (default: %(default)s)"
                 parser.add_argument("--rate", default=parameter.default.rate, help=rate)
             else:
-                _add_option(parser, parameter, kind, self.help[name])
+                _add_option(parser, parameter, kind, texts[name])
         return parser
 
     def start(self, options: Namespace) -> Results:

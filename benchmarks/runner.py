@@ -36,7 +36,6 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.launchers import read_place
 from harness.errors import UserError
-from harness.figures.drawing import save_figure, style_context
 from harness.spec.root import find_root
 
 FIGURES = Path("figures")
@@ -144,6 +143,8 @@ class Page:
     def add(self, result: Table | Row | Drawing | str) -> None:
         """Show a result."""
         if isinstance(result, Drawing):
+            from harness.figures.drawing import save_figure, style_context
+
             with style_context():
                 paths = save_figure(
                     result.figure, self._out or FIGURES, result.name, result.dataset or self._name

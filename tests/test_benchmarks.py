@@ -157,6 +157,13 @@ def test_a_benchmark_on_emulated_hosts_writes_its_page(name: str, tmp_path: Path
     assert printed and (tmp_path / f"{name}.md").read_text().endswith(printed)
 
 
+def test_checks_of_gpus_and_the_runner_load_no_matplotlib() -> None:
+    """A GPU machine need not have it."""
+    program = "import sys, benchmarks.gpu_parts, benchmarks.runner; sys.exit('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=with_python_path(ROOT))
+    assert done.returncode == 0
+
+
 def run(words: str, out: Path) -> str:
     """Run a command; return what it prints."""
     command = [sys.executable, "-m", "benchmarks", *shlex.split(words), "--out", str(out)]
