@@ -61,10 +61,14 @@ def call_where(kind: str, project: Path, words: list[list[str]]) -> dict[str, An
     return answers
 
 
-@pytest.mark.parametrize(
+on_each_mount = pytest.mark.parametrize(
     ("kind", "code", "reason"),
     [("read-only", 2, "Read-only file system"), ("full", 1, "No space left on device")],
 )
+"""For each kind of mount: the exit code and the reason that the system gives."""
+
+
+@on_each_mount
 def test_what_cannot_be_written_is_named_with_the_way_out(
     kind: str, code: int, reason: str, project: Path
 ) -> None:
@@ -74,10 +78,7 @@ def test_what_cannot_be_written_is_named_with_the_way_out(
     assert found["left"] == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "code", "reason"),
-    [("read-only", 2, "Read-only file system"), ("full", 1, "No space left on device")],
-)
+@on_each_mount
 def test_project_that_cannot_be_written_leaves_no_files_and_folders(
     kind: str, code: int, reason: str, project: Path
 ) -> None:

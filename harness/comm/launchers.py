@@ -45,12 +45,14 @@ LAUNCHERS = (
     Launcher(
         "jsrun",
         *("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK"),
-        *("OMPI_COMM_WORLD_LOCAL_SIZE", ("LSB_JOBID",)),
+        local_world="OMPI_COMM_WORLD_LOCAL_SIZE",
+        job=("LSB_JOBID",),
     ),
     Launcher(
         "Open MPI",
         *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-        *("OMPI_COMM_WORLD_LOCAL_SIZE", ("PMIX_NAMESPACE",)),
+        local_world="OMPI_COMM_WORLD_LOCAL_SIZE",
+        job=("PMIX_NAMESPACE",),
     ),
     Launcher("PALS", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", ("PBS_JOBID",)),
     Launcher("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", also="MPI_LOCALRANKID"),
