@@ -102,12 +102,12 @@ def on_hosts(specs: Path, hosts: Hosts = FOUR_HOSTS) -> Results:
 def measured(dataset: str = "sbm-100k", hosts: tuple[int, ...] = (4, 8), rate: int = 200) -> Results:
     """Measure the time to an accuracy, the words and the memory of all strategies on slow links. Needs root.
 
-    The strategies and their options are those of workflows/experiments/all-strategies.yaml, each on the grid that is
+    The strategies and their options are from workflows/experiments/all-strategies.yaml, each on the grid that is
     predicted to be the fastest. Each is trained twice: until the target accuracy, on this machine alone, which says how
     many epochs training takes (links change no number, and all exact strategies have the same); and for a few epochs
     on emulated hosts, which says how long an epoch takes. The time to the target is the product.
 
-    Seconds are the slowest rank's, the median of epochs, without evaluations. Words and bytes are those of the rank
+    Seconds are the slowest rank's, the median of epochs, without evaluations. Words and bytes are from the rank
     that has most. Rows are kept in benchmarks/results/comparison.csv.
 
     Args:

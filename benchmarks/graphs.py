@@ -53,7 +53,7 @@ from harness.store.writer import StorePlan, write_store
 from harness.strategy import Context
 
 # Building stores. A build makes 16 x 16 blocks with as many workers as there are cores, without an allocator's
-# settings, like `harness data build`. Each has a process of its own. Entries are those in the store.
+# settings, like `harness data build`. Each runs in a separate process. Entries are counted in the store.
 
 GRID = 16
 PLAIN = {
@@ -94,7 +94,7 @@ def build_rmat(
         scale: the graph has 2^SCALE vertices
         memory: GiB that the build may take
         permutation: order of the vertices
-        folder: a disk with room (default: that of temporary files)
+        folder: a disk with room (default: the folder of temporary files)
     """
     with TemporaryDirectory(dir=folder) as place:
         yield Table(*COLUMNS)
@@ -114,7 +114,7 @@ def build_text(
         lines: edges in the file
         memory: GiB that the build may take
         permutation: order of the vertices
-        folder: a disk with room (default: that of temporary files)
+        folder: a disk with room (default: the folder of temporary files)
     """
     with TemporaryDirectory(dir=folder) as place:
         path, n = Path(place) / "edges.txt", lines // 16
@@ -150,7 +150,7 @@ def build_twins(
         width: of the features, narrower than the graph's own
         memory: GiB that a build may take
         permutation: order of the vertices
-        folder: a disk with room (default: that of temporary files)
+        folder: a disk with room (default: the folder of temporary files)
     """
     yield f"Features of width {width}, {memory:g} GiB, permutation {permutation}."
     yield Table(*COLUMNS)
@@ -230,7 +230,7 @@ def draw_builds(builds: list[Build]) -> Figure:
 def partition_memory(method: Method, parts: int, *graphs: str) -> Results:
     """Measure the memory that a partitioner takes, next to the estimate by which `harness data build` admits it.
 
-    Each graph has a process of its own. The peak is that of the process, with the graph and the libraries.
+    Each graph has a separate process. The peak is the whole process's, with the graph and the libraries.
 
     Args:
         method: partitioner
@@ -420,7 +420,7 @@ def load_blocks(asked: dict[str, Any], whole: bool) -> tuple[int, float, int]:
 
 
 def watch_memory(function: Callable[[], object]) -> tuple[int, float]:
-    """Return how far a call's memory grew above that of its start, and its seconds."""
+    """Return how far a call's memory grew while it ran, and its seconds."""
     before, most, done = read_status("RssAnon"), 0, threading.Event()
 
     def watch() -> None:

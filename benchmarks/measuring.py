@@ -103,7 +103,7 @@ def trainer_on_hosts(hosts: Hosts, asked: dict[str, Any]) -> Trainer:
 
 
 class Turn(NamedTuple):
-    """One epoch of one rank: its seconds, those of phases and calls, and the words that calls moved."""
+    """One epoch of one rank: the seconds of the epoch, of phases and of calls, and the words that calls moved."""
 
     seconds: float
     sampling: float

@@ -187,7 +187,7 @@ def slope(
 
     The slope of seconds over words is the rate. On four hosts for each rate, every strategy trains at each width of
     features and hidden layers (network.points). The table has the bandwidth of each rate by least squares, next to the
-    95 % of the rate that TCP leaves to useful bytes. Every strategy has an intercept of its own, for time that does
+    95 % of the rate that TCP leaves to useful bytes. Every strategy has its own intercept, for time that does
     not depend on words. Words are those on the path (see network). The slopes of strategies that send little more than
     gradients say nothing: their words take next to no time. Needs root; keeps benchmarks/results/slope.csv.
 

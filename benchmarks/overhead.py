@@ -148,7 +148,7 @@ def studies(
 ) -> Results:
     """Time planning, collecting, drawing and reporting for a large study, whose records are synthetic.
 
-    Each line is a command of `harness` in a process of its own. CPU seconds are of the command and its children: they
+    Each line is a command of `harness` in a separate process. CPU seconds are of the command and its children: they
     say what a busy machine's wall time hides. The peak of memory is that of the command's largest process. `rows` are
     those of the ledger, `MB` is the file that the command wrote.
 

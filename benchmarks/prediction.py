@@ -235,7 +235,7 @@ def memory(dataset: str = "ogbn-products@1/8", ranks: int = 4, only: tuple[str, 
 
     Held between two epochs, and at the peak of three, each of the rank that grew most. The same strategy has trained on
     a small graph before, so that imports, compiled loops and gloo's buffers do not count as growth. What the set-up
-    takes for a while is a column of its own, because a prediction is about epochs. Pages of mapped files do not count.
+    takes for a while has its own column, because a prediction is about epochs. Pages of mapped files do not count.
     Each strategy is on its first grid. The allocator gives freed memory back at once, or a peak would keep what was
     freed.
     """

@@ -100,7 +100,7 @@ Results = Iterator[Table | Row | Drawing | str]
 
 @dataclass(frozen=True)
 class Hosts:
-    """Emulated hosts, each with one rank and a link of its own to a switch (benchmarks/testbed)."""
+    """Emulated hosts, each with one rank and its own link to a switch (benchmarks/testbed)."""
 
     count: int = 4
     rate: str = "200mbit"

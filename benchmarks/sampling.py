@@ -174,7 +174,7 @@ def messages(
 
     k = 1 samples batch by batch, k = `all` samples every batch of the epoch at once. In every round each k trains one
     epoch. A ratio is the median of the rounds' ratios, of epochs side by side. Milliseconds are the slowest rank's,
-    the median of epochs: of the epoch, and of the three phases of sampling. Calls and words are those of the rank that
+    the median of epochs: of the epoch, and of the three phases of sampling. Calls and words are from the rank that
     has most.
 
     Args:

@@ -66,7 +66,7 @@ def add_verbs(verbs: Verbs) -> None:
         "--memory",
         type=float,
         metavar="GB",
-        help="the memory of a rank (default: that of the machine's card)",
+        help="the memory of a rank (default: the memory on the machine's card)",
     )
     advise.add_argument(
         "--accuracy",

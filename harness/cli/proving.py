@@ -341,7 +341,7 @@ def _add_doctor(verbs: Verbs) -> None:
     doctor.add_argument(
         "--machine",
         metavar="NAME",
-        help="with --links or --calibrate: the machine card (default: that of config/site.yaml, or local)",
+        help="with --links or --calibrate: the machine card (default: the card named in config/site.yaml, or local)",
     )
     doctor.add_argument(
         "--write",

@@ -111,7 +111,7 @@ def _add_emulate(verbs: Verbs) -> None:
     emulate.add_argument("run", nargs="?", metavar="RUN", help="the folder of a run, or the start of its id")
     emulate.add_argument("--plan", type=Path, metavar="FILE", help="emulate every successful run of a plan")
     emulate.add_argument(
-        "--machine", metavar="NAME", help="the machine card with the links (default: that of the run)"
+        "--machine", metavar="NAME", help="the machine card with the links (default: the card of the run)"
     )
     emulate.add_argument(
         "--strategy",

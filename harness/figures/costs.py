@@ -3,7 +3,7 @@ launches of a grid.
 
 Costs are the time to the target accuracy if runs had a target, the epoch time, messages, words and persistent memory.
 Messages are the calls in an epoch that send data, words are the elements that they send, and persistent memory holds
-the graph, features, weights and labels. Each number is that of the rank with the most. A line across a bar of words is
+the graph, features, weights and labels. Each number is from the rank with the most. A line across a bar of words is
 the lower bound for strategies of its kind, if one is known.
 
 Results are the best test accuracy, the time to the target, and the time of one evaluation. Hollow bars are numbers that
@@ -221,7 +221,7 @@ EVALUATION = Quantities(("best_accuracy", "seconds_to_target", "evaluation_secon
 CAPTION = """\
 For each curve at its largest number of ranks: the training time to the target accuracy if runs have a target, the
 epoch time, messages per epoch (calls that send data), words per epoch (elements sent), and the memory held between
-epochs (graph, features, weights and labels). Each number is that of the rank with the most. A line across a bar of
+epochs (graph, features, weights and labels). Each number is from the rank with the most. A line across a bar of
 words is the lower bound for strategies of its kind; bars without a line have no known bound."""
 KIND = FigureKind(
     "costs",

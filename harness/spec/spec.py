@@ -140,7 +140,7 @@ class Spec(Frozen):
     precision: Literal["float32", "float64"] = "float32"
     """The data type of features, weights and activations."""
     machine: Machine
-    """A name of `harness list machines` (default: that of config/site.yaml, or local)."""
+    """A name of `harness list machines` (default: the card named in config/site.yaml, or local)."""
     seed: Seed = 0
     """The seed of weights, samples and dropout."""
     launch: Seed = 0
