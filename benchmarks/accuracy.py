@@ -203,9 +203,9 @@ def loss_curves(
             first, *others = pool.run(world, train_strategy, training, strategy, grid)
             assert all(other == first for other in others), "the ranks do not agree on the loss"
             curve = torch.tensor(first, dtype=torch.float64)
-            curves[strategy, format_grid(grid, " ")] = first
+            curves[strategy, format_grid(grid)] = first
             distance = float(((curve - reference) / reference).abs().max())
-            yield strategy, format_grid(grid, " "), first[0], first[-1], distance
+            yield strategy, format_grid(grid), first[0], first[-1], distance
     yield Drawing(f"loss-curves-{name}", draw_curves(curves), name)
 
 

@@ -117,7 +117,7 @@ def find_fastest(graph: str, scheme: str, ranks: int) -> tuple[str, Prediction]:
             ready = Ready(admit(kind, spec, facts))
         except UserError:  # columns are fewer than the ranks of an axis
             continue
-        options.append((format_grid(grid, " "), predict(ready, card)))
+        options.append((format_grid(grid), predict(ready, card)))
     return min(options, key=lambda option: option[1].seconds.value)
 
 

@@ -70,7 +70,7 @@ def grids(hosts: Hosts = EIGHT_HOSTS, dataset: str = "amazon-shape", epochs: int
         predicted = predict_epoch(trainer.strategy).seconds.value
         for turns in train_in_turns([trainer], epochs):
             pairs[tuple(grid.values())] = predicted, turns.median()
-            yield format_grid(grid, " "), predicted, turns.median(), turns.median() / predicted
+            yield format_grid(grid), predicted, turns.median(), turns.median() / predicted
     if pairs:
         predictions, observations = zip(*pairs.values(), strict=True)
         rank = spearmanr(predictions, observations).statistic
@@ -91,7 +91,7 @@ def predicted_grids(machine: str = "perlmutter", ranks: int = 64) -> Results:
     for grid in plexus.grids(ranks):
         spec = make_spec(find_root(), make_request("ogbn-products", grid, ranks, machine), "benchmark")
         strategy = admit(plexus, spec, PRODUCTS)
-        predictions[format_grid(grid, " ")] = predict_as_in_paper(strategy), predict_epoch(strategy)
+        predictions[format_grid(grid)] = predict_as_in_paper(strategy), predict_epoch(strategy)
     best_first = sorted(predictions.items(), key=lambda each: sum(each[1][0]))
     yield Table(
         "grid", "products ms:.1f", "communication ms:.1f", "epoch ms:.1f", "predicted from the replay, ms:.1f"

@@ -187,7 +187,7 @@ def compare(specs: list[Spec], card: MachineCard, times: list[Observed]) -> Iter
     tapes = [time.tapes for time in times]
     told = in_a_process(predict_epochs, specs, card, tapes)  # a rank of a world cannot replay another
     for spec, (between, emulated), time in zip(specs, told, times, strict=True):
-        name, grid = spec.strategy.name, format_grid(spec.grid, " ")
+        name, grid = spec.strategy.name, format_grid(spec.grid)
         yield Timed(name, grid, between.value, between.low, between.high, emulated, time.seconds)
 
 
@@ -257,7 +257,7 @@ def memory(dataset: str = "ogbn-products@1/8", ranks: int = 4, only: tuple[str, 
         predicted_held, predicted_peak = in_a_process(predict_memory, spec)
         ratios.append(predicted_peak / peak)
         sizes = [size / MIB for size in (predicted_held, held, predicted_peak, peak)]
-        yield name, format_grid(spec.grid, " "), *sizes, ratios[-1], set_up / MIB
+        yield name, format_grid(spec.grid), *sizes, ratios[-1], set_up / MIB
     yield (
         f"{dataset}, {ranks} ranks: median ratio {np.median(ratios):.2f}, "
         f"from {min(ratios):.2f} to {max(ratios):.2f}"

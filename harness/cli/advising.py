@@ -269,7 +269,7 @@ def _format_options(choices: "Sequence[Option]", card: "MachineCard") -> "Iterat
         epoch, between, *others = format_prediction(choice.prediction, card)
         vertex = [format_number(1e9 * choice.cost)] if batches else []
         name = f"{choice.strategy.name}{' ~' * (choice.strategy.effective_promise == 'approximate')}"
-        grid = format_grid(choice.strategy.spec.grid, " ")
+        grid = format_grid(choice.strategy.spec.grid)
         yield "=" if tie else "", name, grid, epoch, between, *vertex, *others
 
 

@@ -136,9 +136,7 @@ def _predict_strategy(options: argparse.Namespace) -> int:
         for count in report_steps(options.ranks, lambda count: f"predicting {count} ranks", on_step):
             ready = _make_ready(root, options, look_up, count)
             strategy, predicted = ready.strategy, predict_epoch(ready, card)
-            rows.append(
-                (str(count), format_grid(strategy.spec.grid, " "), *format_prediction(predicted, card))
-            )
+            rows.append((str(count), format_grid(strategy.spec.grid), *format_prediction(predicted, card)))
             page.append(format_paragraph(f"{count}: {_format_parts(predicted)}"))
             answers.append({"ranks": count, "grid": strategy.grid, **make_document(predicted)})
             if options.out:
@@ -234,7 +232,7 @@ def collect_predictions(
                 if out and specs:
                     record_refusal(root, out, specs[label], str(refusal))
                 continue
-            cells = (str(spec.ranks), format_grid(spec.grid, " "), *format_prediction(predicted, card))
+            cells = (str(spec.ranks), format_grid(spec.grid), *format_prediction(predicted, card))
             table.rows.append((spec.label, card.name, *cells))
             known = {"run": spec.label, "machine": card.name, "ranks": spec.ranks, "grid": spec.grid}
             table.documents.append({**known, **make_document(predicted)})

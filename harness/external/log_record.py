@@ -30,7 +30,7 @@ from harness.results.record import write_record
 from harness.run.fault import status_of_error
 from harness.run.provenance import collect_provenance
 from harness.run.rank_tables import entry_to_row
-from harness.spec.spec import Spec, digest, format_grid
+from harness.spec.spec import Spec, digest, label_grid
 from harness.store.catalog import load_card
 from harness.untrusted import redact_command
 
@@ -300,7 +300,7 @@ def record_log(
     known_spec, unknown = _select_known(spec.model_dump(mode="json"), known)
     run_id = digest({"spec": known_spec, "log_sha256": text})
     seed = f"-s{spec.seed}" if "seed" in known else ""
-    name = f"{spec.dataset.name}-{spec.strategy.name}-{format_grid(spec.grid, '')}{seed}"
+    name = f"{spec.dataset.name}-{spec.strategy.name}-{label_grid(spec.grid)}{seed}"
     record = {
         "run_id": run_id,
         "label": f"{name}-external-{run_id[:6]}",

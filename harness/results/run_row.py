@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from harness.ledger import AxisName
 from harness.results.schema import INTEGER, NULLABLE, REAL, RUNS, SOURCES, STATUSES, TEXT, TRUTH
-from harness.spec.spec import canonical_json, format_grid
+from harness.spec.spec import canonical_json, label_grid
 from harness.validation import RANKS, format_value
 
 TEXTS = {column.name for column in RUNS.columns if column.dtype == TEXT}
@@ -25,7 +25,7 @@ def flatten_record(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[s
         **dict(_iterate_leaves(of_spec)),
         **dict(_iterate_leaves(of_record)),
         **dict(_iterate_leaves(record["summary"])),
-        "grid": format_grid(grid, ""),
+        "grid": label_grid(grid),
         **{f"grid.{axis.value}": size for axis, size in grid.items()},
         "spec": canonical_json(spec),
     }

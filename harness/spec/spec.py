@@ -6,6 +6,7 @@ by the strategy (`harness.strategy.admit`).
 
 import hashlib
 import json
+from collections.abc import Mapping
 from math import prod
 from typing import Any, Literal
 
@@ -164,7 +165,7 @@ class Spec(Frozen):
     @property
     def label(self) -> str:
         """A readable name: dataset, strategy, grid, seed and the start of the id."""
-        grid = format_grid(self.grid, "")
+        grid = label_grid(self.grid)
         return f"{self.dataset.name}-{self.strategy.name}-{grid}-s{self.seed}-{self.run_id[:6]}"
 
 
@@ -185,9 +186,14 @@ def list_spec_settings() -> list[Setting]:
     return settings
 
 
-def format_grid(grid: dict[AxisName, int], joint: str = " x ") -> str:
-    """Return a grid as text: the axis x of size 2 is x2."""
-    return joint.join(f"{axis.value}{size}" for axis, size in grid.items()) or "no axes"
+def format_grid(grid: Mapping[AxisName, int]) -> str:
+    """Return a grid in the notation that --grid accepts, such as x=2,y=2; none without axes."""
+    return ",".join(f"{axis.value}={size}" for axis, size in grid.items()) or "none"
+
+
+def label_grid(grid: Mapping[AxisName, int]) -> str:
+    """Return the short form of a grid in labels and tables, such as x2y2. --grid accepts it, too."""
+    return "".join(f"{axis.value}{size}" for axis, size in grid.items()) or "no axes"
 
 
 def canonical_json(data: Any) -> str:

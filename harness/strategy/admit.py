@@ -1,5 +1,6 @@
 """Checks that a spec's strategy can run on its graph, with a reason if it cannot."""
 
+import re
 from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
@@ -139,8 +140,14 @@ def _refuse_partition(strategy: Strategy) -> str | None:
     return None
 
 
+AXIS_SIZE = re.compile(r"([a-z]+)(\d+)")
+SHORT_GRID = re.compile(rf"({AXIS_SIZE.pattern})+")
+NO_AXES = ("none", "no axes")
+"""How a grid without axes is printed."""
+
+
 def parse_grid(strategy: type[Strategy], text: str | None, ranks: int) -> dict[AxisName, int]:
-    """Parse a grid such as 2x2x2, along the strategy's axes, or x=2,y=2,z=2; None gives its best guess."""
+    """Parse a grid such as x=2,y=2,z=2 or x2y2z2, or 2x2x2 along the strategy's axes; None gives its first choice."""
     if text is None:
         grids = strategy.grids(ranks)
         if not grids:
@@ -148,9 +155,13 @@ def parse_grid(strategy: type[Strategy], text: str | None, ranks: int) -> dict[A
         return grids[0]
     axes = ", ".join(axis.value for axis in strategy.axes)
     try:
-        if "=" in text:
+        if text in NO_AXES:
+            grid = {}
+        elif "=" in text:
             pairs = (part.split("=") for part in text.split(","))
             grid = {AxisName(name.strip()): int(size) for name, size in pairs}
+        elif SHORT_GRID.fullmatch(text):
+            grid = {AxisName(name): int(size) for name, size in AXIS_SIZE.findall(text)}
         else:
             grid = dict(zip(strategy.axes, map(int, text.split("x")), strict=True))
     except ValueError:

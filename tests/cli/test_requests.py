@@ -57,7 +57,7 @@ def run(*options: str) -> list[str]:
             ["--set strategy.params.overlap=7 is not accepted"],
         ),
         (run("--ranks", "2", "--grid", "w=2"), ["w=2", "p"]),
-        (run("--ranks", "2", "--grid", "x=2"), ["x2", "cagnet-1d", "p"]),
+        (run("--ranks", "2", "--grid", "x=2"), ["x=2", "cagnet-1d", "p"]),
         (run("--ranks", "2", "--grid", "3"), ["3 ranks", "2"]),
         (run("--ranks", "2", "--grid", "1x2"), ["1x2", "p"]),
         (run("--ranks", "100000"), ["100000 ranks", "vertices"]),
@@ -193,8 +193,8 @@ def test_a_grid_that_is_refused_stands_among_those_with_times(capsys: pytest.Cap
     assert main([*asked, "--set", "machine=perlmutter"]) == 0
     _, *rows = capsys.readouterr().out.splitlines()
     told = {row.split("  ")[0]: row for row in rows}
-    assert told["row2 x col3"].endswith("  runs")
-    assert "refused: cagnet-2d cannot run on tiny-sbm" in told["row1 x col6"]
+    assert told["row=2,col=3"].endswith("  runs")
+    assert "refused: cagnet-2d cannot run on tiny-sbm" in told["row=1,col=6"]
 
 
 @pytest.mark.parametrize(

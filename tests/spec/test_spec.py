@@ -70,7 +70,7 @@ def test_every_part_of_a_spec_is_in_its_id(change: dict[str, Any]) -> None:
         ({"precision": "float16"}, ["precision", "float16", "float32", "float64"]),
         ({"model": {"hiden": 3}}, ["model.hiden", "layers", "hidden", "order"]),
         ({"grid": {"q": 4}}, ["grid.q", "'p'", "'fibre'"]),
-        ({"grid": {"p": 3}}, ["p3", "4 ranks"]),
+        ({"grid": {"p": 3}}, ["p=3", "4 ranks"]),
         (
             {"machine": {"name": "any", "engine": "nccl", "composed_from": 1}},
             ["machine.composed_from", "1", "gloo"],
