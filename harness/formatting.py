@@ -31,3 +31,36 @@ def format_bytes(count: float) -> str:
     )
     value = f"{count:.0f}" if power == 0 else format_three_digits(count / 1000**power)
     return f"{value} {BYTE_UNITS[power]}"
+
+
+SI_UNITS = ("", " k", " M", " G", " T", " P")
+
+
+def format_si(value: float) -> str:
+    """Format a count with three digits and an SI prefix: 950, 13.5 k, 22.0 M."""
+    power = 0
+    while power + 1 < len(SI_UNITS) and abs(float(f"{value:.2e}")) >= 1000 ** (power + 1):
+        power += 1
+    if power == 0:
+        return f"{value:,.0f}" if float(value).is_integer() else format_three_digits(value)
+    return f"{format_three_digits(value / 1000**power)}{SI_UNITS[power]}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a time with two or three digits: 35 us, 5.0 ms, 1.25 s, 12 min."""
+    for unit, size, below in (("us", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 600.0)):
+        if seconds < below * 0.9995:
+            return f"{format_three_digits(seconds / size)} {unit}"
+    return f"{seconds / 60:,.0f} min"
+
+
+def format_interval(low: float, high: float) -> str:
+    """Format an interval of times in the unit of its upper end: 3.57 - 7.10 ms."""
+    number, _, unit = format_seconds(high).partition(" ")
+    scale = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}[unit]
+    return f"{format_three_digits(low / scale)} - {number} {unit}"
+
+
+def format_share(share: float) -> str:
+    """Format a share as a whole percentage."""
+    return f"{100 * share:.0f} %"

@@ -43,6 +43,7 @@ FLOORS = (
     "figures",
     "report",
     "scaffold api",
+    "commands",
     "cli",
 )
 HEIGHT = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}

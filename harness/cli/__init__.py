@@ -17,7 +17,11 @@ from pathlib import Path
 
 from harness import __version__
 from harness.cli import advising, data, listing, planning, predicting, proving, reporting, running
+from harness.cli.app import Parsed, make_app, parse
 from harness.cli.options import CommandParser, add_verb, print_answer, print_message
+from harness.cli.terminal import TerminalReporter
+from harness.cli.terminal import print_answer as show_answer
+from harness.commands import VERBS
 from harness.errors import RunError, UserError, environment_error, missing_package_error
 from harness.spec.root import find_results_folder, find_root
 from harness.untrusted import redact_command, redact_secrets
@@ -46,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     _escape_unencodable_output()
     try:
+        if words and words[0] in VERBS:
+            return _run_verb(words)
         options = make_parser().parse_args(words)
         code = int(options.handler(options))
         sys.stdout.flush()
@@ -60,6 +66,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps({"error": message, "exit_code": code}, indent=2))
     print_message(f"harness: {message}")
     return code
+
+
+def _run_verb(words: list[str]) -> int:
+    """Run a verb, print its answer, and return its exit code."""
+    parsed = parse(make_app(), words)
+    if not isinstance(parsed, Parsed):
+        parsed()
+        return 0
+    with TerminalReporter(parsed.view, as_json=parsed.json) as reporter:
+        answer = parsed.declaration.run(parsed.request, reporter)
+    show_answer(answer, parsed.view, as_json=parsed.json)
+    return answer.exit_code
 
 
 def _escape_unencodable_output() -> None:

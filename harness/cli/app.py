@@ -1,0 +1,269 @@
+"""The parser of the command line, made from the requests of the verbs."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+from cyclopts import App, Group, Parameter
+from cyclopts.exceptions import (
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    RepeatArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
+
+from harness import __version__
+from harness.commands import GROUPS, VERBS
+from harness.commands.layout import View
+from harness.commands.request import OptionField, Request, list_options, make_request
+from harness.commands.verb import Declaration, load_verb
+from harness.errors import UserError
+from harness.validation import clip_line, suggest_names
+
+ABOUT = "Runs, checks and compares parallel GNN training strategies."
+GETTING_STARTED = """\
+Start with:
+
+    harness list datasets
+    harness run --strategy cagnet-1d --dataset tiny-sbm --ranks 2
+    harness collect && harness figures && harness report
+
+Exit codes: 0 done, 1 the work ran and did not succeed, 2 the request was wrong, 70 a defect of the harness,
+130 interrupted.
+"""
+VIEW = {
+    "json": "Print the answer as JSON.",
+    "all": "Print all rows of long tables.",
+    "verbose": "Print details.",
+    "why": "Print reasons, as for what is missing.",
+}
+"""The options that every verb has, which change what is printed and not the answer."""
+OUTPUT = Group("Output", sort_key=2)
+OPTIONS = Group("Options", sort_key=1)
+
+
+class Parsed(NamedTuple):
+    """A command line that was understood."""
+
+    declaration: Declaration
+    request: Request
+    view: View
+    json: bool
+
+
+def make_app() -> App:
+    """Return the parser. The module of a verb is imported when its options are needed."""
+    app = App(name="harness", help=ABOUT, help_epilogue=GETTING_STARTED, version=__version__)
+    groups = {name: App(name=name, help=summary, help_epilogue="") for name, summary in GROUPS.items()}
+    for name, verb in VERBS.items():
+        *parents, last = name.split(" ")
+        place = groups[parents[0]] if parents else app
+        place.command(f"harness.cli.app:{name.replace(' ', '_')}", name=last, help=verb.summary)
+    for name, group in groups.items():
+        if any(verb.startswith(f"{name} ") for verb in VERBS):
+            app.command(group, name=name)
+    return app
+
+
+def __getattr__(name: str) -> Callable[..., Parsed]:
+    """Return the command of a verb, which `make_app` names by its path."""
+    verb = next((verb for verb in VERBS if verb.replace(" ", "_") == name), None)
+    if verb is None:
+        raise AttributeError(name)
+    return make_command(verb)
+
+
+def make_command(verb: str) -> Callable[..., Parsed]:
+    """Return a function whose parameters are the options of a verb, and which returns the request they make."""
+    declaration = load_verb(verb)
+    options = list_options(declaration.request)
+    names = {option.field: option.option for option in options}
+
+    def command(*arguments: Any, **values: Any) -> Parsed:
+        json = values.pop("json", False)
+        view = View(*(values.pop(f"view_{name}", False) for name in View._fields))
+        positional = [option for option in options if option.style.is_positional]
+        given = {option.field: value for option, value in zip(positional, arguments, strict=False)} | values
+        given = {name: value for name, value in given.items() if value is not None}
+        return Parsed(
+            declaration,
+            make_request(declaration.request, lambda field: names.get(field, field), **given),
+            view,
+            json,
+        )
+
+    parameters = [_make_parameter(option) for option in options] + list(_make_view_parameters())
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__doc__ = inspect.cleandoc(declaration.run.__doc__ or "")
+    return command
+
+
+def _make_parameter(option: OptionField) -> inspect.Parameter:
+    """Return an option as a parameter of text, a choice or a flag: the request itself converts and checks values."""
+    style = option.style
+    shown = _format_default(option)
+    annotation: Any = _find_choice(option.annotation) or (bool if option.annotation is bool else str)
+    if style.takes != "one":
+        annotation = list[annotation]
+    names = tuple(name for name in (option.option, style.short) if name)
+    parameter = Parameter(
+        name=names,
+        help=option.help,
+        metavar=style.metavar or None,
+        negative="",
+        show_default=(lambda _: shown) if shown else False,
+        consume_multiple=style.takes == "several",
+        allow_leading_hyphen=style.takes == "several" and style.is_positional,
+        group=OPTIONS if not style.is_positional else None,
+        completer=_make_completer(style.completes) if style.completes else None,
+    )
+    is_required = option.default is MISSING
+    return inspect.Parameter(
+        option.field,
+        inspect.Parameter.POSITIONAL_ONLY if style.is_positional else inspect.Parameter.KEYWORD_ONLY,
+        annotation=Annotated[annotation if is_required else annotation | None, parameter],
+        default=inspect.Parameter.empty if is_required else False if annotation is bool else None,
+    )
+
+
+def _find_choice(annotation: Any) -> Any:
+    """Return the Literal of a type, also beside None; None for other types."""
+    if get_origin(annotation) is Literal:
+        return annotation
+    return next((part for part in get_args(annotation) if get_origin(part) is Literal), None)
+
+
+def _format_default(option: OptionField) -> str:
+    """Return a default as the command line writes it; empty if the help of the option says what happens."""
+    value = option.default
+    if value is MISSING or value in (None, False, "", (), {}):
+        return ""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _make_view_parameters() -> Iterator[inspect.Parameter]:
+    for name, about in VIEW.items():
+        names = (f"--{name}", "-v") if name == "verbose" else (f"--{name}",)
+        parameter = Parameter(name=names, help=about, negative="", show_default=False, group=OUTPUT)
+        yield inspect.Parameter(
+            name if name == "json" else f"view_{name}",
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=Annotated[bool, parameter],
+            default=False,
+        )
+
+
+def _make_completer(names: str) -> Callable[[Any], list[str]]:
+    def complete(_: Any) -> list[str]:
+        from harness.cli.completion import list_names
+
+        return list_names(names)
+
+    return complete
+
+
+# Errors of the parser as errors of the harness.
+
+
+def parse(app: App, words: list[str]) -> Parsed | Callable[[], Any]:
+    """Parse a command line. Returns a function instead if the command prints help, the version or completions."""
+    if path := _find_path(words):
+        _show_whole_help(app, path)
+    try:
+        command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        raise UserError(_describe_error(error, words)) from None
+    if hasattr(command, "__annotations__") and "view_all" in getattr(command, "__annotations__", {}):
+        parsed: Parsed = command(*bound.args, **bound.kwargs)
+        return parsed
+    return lambda: command(*bound.args, **bound.kwargs)
+
+
+def _show_whole_help(app: App, path: str) -> None:
+    """Let the help of a verb show the whole docstring of its function. The help of the program shows summaries."""
+    command = app
+    for name in path.split():
+        command = command[name]
+    command.help_epilogue = ""
+    if path in VERBS:
+        command.help = inspect.cleandoc(load_verb(path).run.__doc__ or "")
+
+
+def _describe_error(error: CycloptsError, words: list[str]) -> str:
+    """Return what is wrong with a command line, similar names, and the command that lists what is accepted."""
+    path = " ".join(error.command_chain or ()) or _find_path(words)
+    where = f"harness {path}".strip()
+    known = _list_option_names(path)
+    way_out = f"`{where} --help` lists what is accepted."
+    match error:
+        case UnknownCommandError():
+            chain = [word for word in path.split() if word in GROUPS][:1]
+            near = [
+                verb.split(" ")[-1] if chain else verb.split(" ")[0]
+                for verb in VERBS
+                if verb.startswith(" ".join(chain))
+            ]
+            wrong = next((word for word in words[len(chain) :] if not word.startswith("-")), "")
+            what = "action" if chain else "verb"
+            text = (
+                f"{clip_line(wrong, 40)!r} is not a {what}.{suggest_names(wrong, list(dict.fromkeys(near)))}"
+            )
+            way_out = f"`{' '.join(['harness', *chain])} --help` lists what is accepted."
+        case UnknownOptionError():
+            wrong = error.token.keyword or error.token.value if error.token else ""
+            text = f"{clip_line(wrong or '', 40)} is not an option of {where}.{_suggest_option(wrong or '', known)}"
+        case MissingArgumentError():
+            name = error.argument.name if error.argument else "an argument"
+            unknown = next(
+                (word for word in words if word.startswith("--") and word.partition("=")[0] not in known), ""
+            )
+            hint = f" {unknown} is not an option.{_suggest_option(unknown, known)}" if unknown else ""
+            text = f"{where} needs {name}.{hint}"
+        case UnusedCliTokensError():
+            text = f"{where} does not take {' '.join(map(repr, error.unused_tokens or []))}."
+        case RepeatArgumentError():
+            text = f"{error.argument.name if error.argument else 'An option'} is given twice."
+        case CoercionError():
+            name, token = (error.argument.name if error.argument else ""), error.token
+            value = clip_line(token.value if token else "", 40)
+            choices = list(map(str, get_args(_find_choice(error.target_type) or error.target_type)))
+            if choices:
+                text = f"{name} {value} is not accepted: one of {', '.join(choices)}.{suggest_names(value, choices)}"
+            else:
+                text = f"{name} does not take a value such as {value}."
+        case _:
+            text = clip_line(str(error), 600)
+    return f"{text} {way_out}"
+
+
+def _find_path(words: list[str]) -> str:
+    """Return the verb, or the verb and its action, that begin a command line."""
+    return next(
+        (path for path in (" ".join(words[:2]), " ".join(words[:1])) if path in VERBS or path in GROUPS), ""
+    )
+
+
+def _list_option_names(path: str) -> list[str]:
+    if path not in VERBS:
+        return []
+    options = [option.option for option in list_options(load_verb(path).request)]
+    return [name for name in [*options, *(f"--{name}" for name in VIEW)] if name.startswith("-")]
+
+
+def _suggest_option(wrong: str, known: list[str]) -> str:
+    """Return a question with similar options, or with the key of --set whose last part is the wrong name."""
+    name, _, value = wrong.partition("=")
+    if "--set" in known:
+        from harness.spec.spec import list_spec_keys
+
+        keys = [
+            key for key in list_spec_keys() if key.rpartition(".")[2] == name.lstrip("-").replace("-", "_")
+        ]
+        if keys:
+            return f" Did you mean --set {keys[0]}={value or '...'}?"
+    return suggest_names(name, known)

@@ -1,0 +1,28 @@
+"""The verbs: for each one a request, a function and an answer, used by the command line and by `import harness`.
+
+`VERBS` is the table of all verbs. A verb's module is imported when the verb is used.
+"""
+
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """A verb of the command line, or a verb with an action, such as `data build`."""
+
+    summary: str
+    """The first line of its help, and of the docstring of its function."""
+    function: str
+    """The function, as module:name."""
+
+
+VERBS = {
+    "predict": Verb("Predict the time of an epoch on a machine.", "harness.commands.predicting:predict"),
+}
+GROUPS = {
+    "data": "Fetch, import, build, describe or verify a graph.",
+    "runs": "List the recorded runs, show one, or remove some.",
+    "external": "Record a run of another program: run it here, or read its log.",
+}
+"""The verbs that have actions."""
+FUNCTIONS = ("advise", "check", "compare", "load", "predict", "run")
+"""The functions of `import harness`."""
