@@ -14,6 +14,7 @@ from benchmarks.environment import describe_environment, version_of_code
 from benchmarks.registry import SPEED_LOST
 from harness.run.provenance import collect_provenance
 from harness.spec.root import find_root
+from harness.validation import unknown_name_error
 
 SCHEMES = [
     ("cagnet-1d", 4, "4"),
@@ -122,7 +123,7 @@ PAGES = {
 def record_pages(names: list[str]) -> int:
     """Record pages, all if none is named; return the exit code."""
     if unknown := sorted(set(names) - set(PAGES)):
-        print(f"no page {', '.join(unknown)}; there are {', '.join(PAGES)}", file=sys.stderr)
+        print(unknown_name_error("page", unknown[0], list(PAGES)), file=sys.stderr)
         return 2
     code = 0
     for name in names or PAGES:

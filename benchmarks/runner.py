@@ -37,6 +37,7 @@ from harness.comm.engine import Engine
 from harness.comm.launchers import read_place
 from harness.errors import UserError
 from harness.spec.root import find_root
+from harness.validation import unknown_name_error
 
 FIGURES = Path("figures")
 TESTBED = Path(__file__).parent / "testbed"
@@ -64,9 +65,7 @@ def main(words: list[str]) -> int:
         parser.error("name a benchmark; --list prints them")
     found = find_benchmark(asked.name)
     if found is None:
-        parser.error(
-            f"no benchmark {asked.name}; there are {', '.join(each.name for each in list_benchmarks())}"
-        )
+        parser.error(str(unknown_name_error("benchmark", asked.name, [each.name for each in list_benchmarks()])))
     try:
         return run(found, asked.options)
     except UserError as refusal:
