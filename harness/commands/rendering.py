@@ -103,7 +103,8 @@ def _render_table(table: Table, view: View, console: Console) -> None:
         console.print(Text(escape_line(table.title), style="bold"))
     _print_lines(rich, console)
     if dropped:
-        console.print(Text(f"(a wider terminal also shows: {', '.join(dropped)})", style="dim"))
+        note = f"(a wider terminal also shows: {', '.join(dropped)})"
+        console.print(Text(note, style="dim"), soft_wrap=True)
     if (left := len(table.rows) - most) > 0:
         console.print(Text(f"... {left} more (--all)", style="dim"))
 

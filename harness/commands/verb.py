@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import MISSING
 from importlib import import_module
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -65,14 +66,28 @@ def verb(request: Callable[P, R]) -> Callable[[Callable[[R, Reporter], A]], Call
 
         call.__name__ = call.__qualname__ = function.__name__
         call.__module__ = function.__module__
-        call.__signature__ = inspect.signature(request).replace(  # type: ignore[attr-defined]
-            return_annotation=inspect.signature(function).return_annotation
-        )
+        call.__signature__ = _make_signature(request, function)  # type: ignore[attr-defined]
         call.__doc__ = _write_docstring(function.__doc__ or "", request)
         call.declaration = Declaration(request, function)  # type: ignore[attr-defined, arg-type]
         return call
 
     return decorate
+
+
+def _make_signature(request: Any, function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a request: its own fields first, their real defaults, and what the function returns."""
+    parameters = inspect.signature(request).parameters
+    ordered = [
+        parameters[option.field].replace(
+            annotation=option.annotation,
+            default=inspect.Parameter.empty if option.default is MISSING else option.default,
+        )
+        for option in list_options(request)
+    ]
+    return inspect.Signature(
+        sorted(ordered, key=lambda parameter: parameter.kind),
+        return_annotation=inspect.signature(function).return_annotation,
+    )
 
 
 def _write_docstring(text: str, request: Any) -> str:
