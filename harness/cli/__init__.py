@@ -18,7 +18,7 @@ from pathlib import Path
 from harness import __version__
 from harness.cli import advising, data, listing, planning, predicting, proving, reporting, running
 from harness.cli.app import Parsed, make_app, parse
-from harness.cli.options import CommandParser, add_verb, print_answer, print_message
+from harness.cli.options import CommandParser, print_message
 from harness.cli.terminal import TerminalReporter
 from harness.cli.terminal import print_answer as show_answer
 from harness.commands import VERBS
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     _escape_unencodable_output()
     try:
-        if words and words[0] in VERBS:
+        if words and words[0] in {*VERBS, "__complete"}:
             return _run_verb(words)
         options = make_parser().parse_args(words)
         code = int(options.handler(options))
@@ -142,68 +142,4 @@ def make_parser() -> CommandParser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for module in (listing, data, planning, predicting, advising, running, proving, reporting):
         module.add_verbs(verbs)
-    add_verb(
-        verbs,
-        "completion",
-        lambda options: _print_completion(options, parser),
-        "Print the completion script of this command for a shell.",
-        'In ~/.bashrc: eval "$(harness completion)" (zsh needs first: autoload -U bashcompinit && bashcompinit).',
-    )
     return parser
-
-
-SCRIPT = """\
-_harness() {{
-  local verb="" words="" word
-  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-    case "$verb $word" in
-      {verbs}) verb="$verb $word" ;;
-    esac
-  done
-  case "$verb" in
-    {words}
-  esac
-  case "${{COMP_WORDS[COMP_CWORD-1]}}" in
-    {values}
-  esac
-  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
-}}
-complete -o default -F _harness harness
-"""
-
-
-def _print_completion(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Print the completion of verbs, actions and options, and of the names that some options take."""
-    from harness.registry import registered_strategies
-    from harness.spec.machine_card import list_machines
-    from harness.spec.spec import list_spec_keys
-    from harness.store.catalog import list_cards
-
-    known = _list_words(parser, "")
-    root = find_root(options.root)
-    values = {
-        "--strategy": [point.name for point in registered_strategies()],
-        "--machine": list_machines(root),
-        "--dataset": list_cards(root),
-        "--set": [f"{key}=" for key in list_spec_keys()],
-    }
-    script = SCRIPT.format(
-        verbs=" | ".join(f'"{name}"' for name in known if name),
-        words="\n    ".join(f'"{name}") words="{" ".join(words)}" ;;' for name, words in known.items()),
-        values="\n    ".join(f'{name}) words="{" ".join(words)}" ;;' for name, words in values.items()),
-    )
-    print_answer(options, {"verbs": known, "values": values}, script)
-    return 0
-
-
-def _list_words(parser: argparse.ArgumentParser, path: str) -> dict[str, list[str]]:
-    """Return the words that may follow each path of verb and action, such as " data build"."""
-    own = [word for action in parser._actions for word in action.option_strings]
-    below: dict[str, list[str]] = {}
-    for action in parser._actions:
-        if not action.option_strings:
-            own += map(str, action.choices or ())
-        if isinstance(action, argparse._SubParsersAction):
-            for name, child in action.choices.items():
-                below |= _list_words(child, f"{path} {name}")
-    return {path: own, **below}

@@ -42,6 +42,7 @@ VIEW = {
     "why": "Print reasons, as for what is missing.",
 }
 """The options that every verb has, which change what is printed and not the answer."""
+ARGUMENTS = Group("Arguments", sort_key=0)
 OUTPUT = Group("Output", sort_key=2)
 OPTIONS = Group("Options", sort_key=1)
 
@@ -107,28 +108,28 @@ def _make_parameter(option: OptionField) -> inspect.Parameter:
     """Return an option as a parameter of text, a choice or a flag: the request itself converts and checks values."""
     style = option.style
     shown = _format_default(option)
-    annotation: Any = _find_choice(option.annotation) or (bool if option.annotation is bool else str)
+    is_required = option.default is MISSING
+    default: Any = inspect.Parameter.empty if is_required else None
+    annotation: Any = _find_choice(option.annotation) or str
     if style.takes != "one":
         annotation = list[annotation]
-    names = tuple(name for name in (option.option, style.short) if name)
+    if not is_required:
+        annotation = annotation | None
+    if option.annotation is bool:
+        annotation, default = bool, False
     parameter = Parameter(
-        name=names,
+        name=tuple(name for name in (option.option, style.short) if name),
         help=option.help,
         metavar=style.metavar or None,
         negative="",
         show_default=(lambda _: shown) if shown else False,
         consume_multiple=style.takes == "several",
         allow_leading_hyphen=style.takes == "several" and style.is_positional,
-        group=OPTIONS if not style.is_positional else None,
+        group=ARGUMENTS if style.is_positional else OPTIONS,
         completer=_make_completer(style.completes) if style.completes else None,
     )
-    is_required = option.default is MISSING
-    return inspect.Parameter(
-        option.field,
-        inspect.Parameter.POSITIONAL_ONLY if style.is_positional else inspect.Parameter.KEYWORD_ONLY,
-        annotation=Annotated[annotation if is_required else annotation | None, parameter],
-        default=inspect.Parameter.empty if is_required else False if annotation is bool else None,
-    )
+    kind = inspect.Parameter.POSITIONAL_ONLY if style.is_positional else inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(option.field, kind, annotation=Annotated[annotation, parameter], default=default)
 
 
 def _find_choice(annotation: Any) -> Any:

@@ -17,6 +17,9 @@ class Verb(NamedTuple):
 
 VERBS = {
     "predict": Verb("Predict the time of an epoch on a machine.", "harness.commands.predicting:predict"),
+    "completion": Verb(
+        "Print the completion script of this command for a shell.", "harness.cli.completion:completion"
+    ),
 }
 GROUPS = {
     "data": "Fetch, import, build, describe or verify a graph.",
