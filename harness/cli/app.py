@@ -107,10 +107,10 @@ def make_command(verb: str) -> Callable[..., Parsed]:
 def _make_parameter(option: OptionField) -> inspect.Parameter:
     """Return an option as a parameter of text, a choice or a flag: the request itself converts and checks values."""
     style = option.style
-    shown = _format_default(option)
+    shown = format_default(option)
     is_required = option.default is MISSING
     default: Any = inspect.Parameter.empty if is_required else None
-    annotation: Any = _find_choice(option.annotation) or str
+    annotation: Any = find_choice(option.annotation) or str
     if style.takes != "one":
         annotation = list[annotation]
     if not is_required:
@@ -132,14 +132,14 @@ def _make_parameter(option: OptionField) -> inspect.Parameter:
     return inspect.Parameter(option.field, kind, annotation=Annotated[annotation, parameter], default=default)
 
 
-def _find_choice(annotation: Any) -> Any:
+def find_choice(annotation: Any) -> Any:
     """Return the Literal of a type, also beside None; None for other types."""
     if get_origin(annotation) is Literal:
         return annotation
     return next((part for part in get_args(annotation) if get_origin(part) is Literal), None)
 
 
-def _format_default(option: OptionField) -> str:
+def format_default(option: OptionField) -> str:
     """Return a default as the command line writes it; empty if the help of the option says what happens."""
     value = option.default
     if value is MISSING or value in (None, False, "", (), {}):
@@ -232,7 +232,7 @@ def _describe_error(error: CycloptsError, words: list[str]) -> str:
         case CoercionError():
             name, token = (error.argument.name if error.argument else ""), error.token
             value = clip_line(token.value if token else "", 40)
-            choices = list(map(str, get_args(_find_choice(error.target_type) or error.target_type)))
+            choices = list(map(str, get_args(find_choice(error.target_type) or error.target_type)))
             if choices:
                 text = f"{name} {value} is not accepted: one of {', '.join(choices)}.{suggest_names(value, choices)}"
             else:
