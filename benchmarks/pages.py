@@ -51,6 +51,7 @@ PAGES = {
         f"findings.{part}"
         for part in ("balance", "model", "dimensions", "settings", "gain", "swaps", "edges")
     ],
+    "received": ["received.by-strategy"],
     "comparison": ["comparison.measured", "comparison.predicted", "comparison.table"],
     "bench": ["bench"],
     "epoch": [

@@ -65,7 +65,9 @@ def main(words: list[str]) -> int:
         parser.error("name a benchmark; --list prints them")
     found = find_benchmark(asked.name)
     if found is None:
-        parser.error(str(unknown_name_error("benchmark", asked.name, [each.name for each in list_benchmarks()])))
+        parser.error(
+            str(unknown_name_error("benchmark", asked.name, [each.name for each in list_benchmarks()]))
+        )
     try:
         return run(found, asked.options)
     except UserError as refusal:

@@ -50,6 +50,7 @@ TINY = {
     "prediction.loopback": "--dataset tiny-sbm --ranks 2 --epochs 1 --only cagnet-1d g3",
     "prediction.memory": "--dataset tiny-sbm --ranks 2 --only cagnet-1d",
     "comparison.table": "",
+    "received.by-strategy": "--dataset tiny-sbm --ranks 4",
     "findings.model": "",
     "findings.edges": "",
     "findings.gain": "",
