@@ -35,7 +35,7 @@ class PredictionRequest(Request):
     twins: Names = ()
     """The scales of three twins of the graph, such as 1/256,1/64,1/16, which are built if needed, to extrapolate the
     sizes of strategies that split the vertices into parts."""
-    settings: Settings = Field(default_factory=dict)
+    settings: Settings = Field(default_factory=dict, kw_only=True)
     """A key of `harness list settings`, for example training.epochs=5; may be repeated."""
 
     def nest_settings(self, named: Mapping[str, Any]) -> dict[str, Any]:

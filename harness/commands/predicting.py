@@ -21,6 +21,7 @@ from harness.commands.request import (
     MachineName,
     RankCounts,
     StrategyName,
+    list_counts,
 )
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
@@ -122,9 +123,28 @@ def make_document(predicted: "Prediction") -> dict[str, Any]:
     }
 
 
+CONSTANT_NAMES = {
+    "rates.tflops": "arithmetic",
+    "rates.memory_gbs": "memory bandwidth",
+    "rates.efficiency": "efficiency of kernels",
+    "rates.launch_us": "launches of kernels",
+    "rates.sample_ns": "sampling",
+    "rates.spmm": "SpMM",
+    "links.intra_gbs": "bandwidth in a node",
+    "links.node_gbs": "bandwidth between nodes",
+    "links.all_to_all_share": "bandwidth of all-to-all",
+    "links.intra_latency_us": "latency in a node",
+    "links.latency_us": "latency between nodes",
+    "links.cpu_gbs": "bandwidth of a core",
+    "links.host_gbs": "copies to the host",
+    "links.host_latency_us": "latency of copies to the host",
+}
+"""The constants of a machine card that can limit an epoch, as tables print them."""
+
+
 def name_constant(constant: str) -> str:
-    """Return the name of a constant of a card for people: rates.spmm_gnnz as spmm gnnz."""
-    return constant.partition(".")[2].replace("_", " ")
+    """Return what a constant of a machine card limits."""
+    return CONSTANT_NAMES.get(constant, constant)
 
 
 COST_COLUMNS = (
@@ -251,7 +271,9 @@ def _list_specs(request: PredictRequest, reporter: Reporter) -> dict[str, "Spec"
     root, specs = request.home, dict[str, "Spec"]()
     check_card(load_machine_card(root, request.machine))
     assert request.strategy
-    for count in report_steps(request.ranks, lambda count: f"preparing {count} ranks", reporter.step):
+    for count in report_steps(
+        list_counts(request.ranks), lambda count: f"preparing {count} ranks", reporter.step
+    ):
         grids: Sequence[Any] = [request.grid]
         if request.grid == "all":
             grids = load_strategy(request.strategy).grids(count)

@@ -15,7 +15,7 @@ get the same errors.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
-from inspect import get_annotations
+from inspect import get_annotations, signature
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -55,6 +55,11 @@ def split_commas(value: Any) -> Any:
     return tuple(dict.fromkeys(value)) if isinstance(value, list | tuple) else value
 
 
+def list_counts(counts: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Return a number or several numbers as a tuple."""
+    return (counts,) if isinstance(counts, int) else counts
+
+
 def parse_settings(value: Any) -> Any:
     """Parse texts KEY=VALUE into a mapping of keys to values. A mapping is returned unchanged."""
     if not isinstance(value, list | tuple):
@@ -76,7 +81,7 @@ DatasetName = Annotated[str, Option(metavar="NAME", completes="datasets")]
 MachineName = Annotated[str, Option(metavar="NAME", completes="machines")]
 Ranks = Annotated[int, Field(ge=1, le=RANKS), Option(metavar="P")]
 RankCounts = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=RANKS)], ...],
+    int | tuple[Annotated[int, Field(ge=1, le=RANKS)], ...],
     BeforeValidator(split_commas),
     Option(metavar="P[,P...]"),
 ]
@@ -172,7 +177,7 @@ def make_request(kind: Callable[..., R], name_field: Callable[[str], str], *args
 def _describe_fault(kind: Any, fault: ErrorDetails, name_field: Callable[[str], str]) -> str:
     known = _list_fields(kind)
     place = fault["loc"][0] if fault["loc"] else ""
-    field = known[place] if isinstance(place, int) and place < len(known) else str(place)
+    field = list(signature(kind).parameters)[place] if isinstance(place, int) else str(place)
     if fault["type"] in ("missing", "missing_argument"):
         return f"{name_field(field)} is missing"
     if fault["type"].startswith("unexpected"):
@@ -181,6 +186,17 @@ def _describe_fault(kind: Any, fault: ErrorDetails, name_field: Callable[[str], 
     accepted = describe_values(info.annotation, info.metadata) or fault["msg"].removeprefix("Value error, ")
     value = fault["input"] if isinstance(fault["input"], str) else format_value(fault["input"])
     return f"{name_field(field)} {clip_line(value, 40)} is not accepted: {accepted[0].lower()}{accepted[1:]}"
+
+
+def remove_metadata(annotation: Any) -> Any:
+    """Return a type without `Annotated`, as signatures show it."""
+    if get_origin(annotation) is Annotated:
+        return remove_metadata(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return Union[tuple(map(remove_metadata, get_args(annotation)))]  # noqa: UP007
+    if get_origin(annotation) is tuple:
+        return tuple[tuple(map(remove_metadata, get_args(annotation)))]  # type: ignore[misc]
+    return annotation
 
 
 def describe_values(annotation: Any, metadata: Sequence[Any] = ()) -> str:

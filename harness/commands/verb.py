@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from harness.commands import VERBS
 from harness.commands.answer import Answer
-from harness.commands.request import Request, list_options, make_request
+from harness.commands.request import Request, list_options, make_request, remove_metadata
 
 
 class Reporter(Protocol):
@@ -79,7 +79,7 @@ def _make_signature(request: Any, function: Callable[..., Any]) -> inspect.Signa
     parameters = inspect.signature(request).parameters
     ordered = [
         parameters[option.field].replace(
-            annotation=option.annotation,
+            annotation=remove_metadata(option.annotation),
             default=inspect.Parameter.empty if option.default is MISSING else option.default,
         )
         for option in list_options(request)

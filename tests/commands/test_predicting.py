@@ -1,0 +1,29 @@
+"""harness predict: what limits an epoch has a name, and a prediction is a frame in Python."""
+
+import harness.commands.predicting as predicting
+from harness.predict.pricing import list_constants
+from harness.spec.machine_card import list_machines, load_machine_card
+from harness.spec.root import find_root
+
+
+def test_every_constant_of_a_card_has_a_name_for_people() -> None:
+    root = find_root()
+    cards = [load_machine_card(root, name) for name in list_machines(root)]
+    constants = {name for card in cards if card.rates and card.links for name in list_constants(card)}
+    assert constants <= predicting.CONSTANT_NAMES.keys()
+
+
+def test_prediction_is_a_frame_with_a_row_for_each_number_of_ranks() -> None:
+    frame = predicting.predict("cagnet-1d", "tiny-sbm", (2, 4)).to_frame()
+    assert frame["ranks"].tolist() == [2, 4]
+    assert frame["grid"].tolist() == ["p=2", "p=4"]
+    assert (frame["low_seconds"] < frame["epoch_seconds"]).all()
+    assert (frame["epoch_seconds"] < frame["high_seconds"]).all()
+
+
+def test_all_grids_are_predicted_the_fastest_first() -> None:
+    answer = predicting.predict("cagnet-2d", "tiny-sbm", 4, grid="all")
+    seconds = [epoch.predicted.seconds.value for epoch in answer.epochs]
+    assert len(seconds) + len(answer.refused) == 3
+    assert seconds == sorted(seconds)
+    assert "--why" in str(answer) or not answer.refused
