@@ -81,7 +81,7 @@ DatasetName = Annotated[str, Option(metavar="NAME", completes="datasets")]
 MachineName = Annotated[str, Option(metavar="NAME", completes="machines")]
 Ranks = Annotated[int, Field(ge=1, le=RANKS), Option(metavar="P")]
 RankCounts = Annotated[
-    int | tuple[Annotated[int, Field(ge=1, le=RANKS)], ...],
+    Annotated[int, Field(ge=1, le=RANKS)] | tuple[Annotated[int, Field(ge=1, le=RANKS)], ...],
     BeforeValidator(split_commas),
     Option(metavar="P[,P...]"),
 ]
@@ -169,9 +169,10 @@ def make_request(kind: Callable[..., R], name_field: Callable[[str], str], *args
         for fault in faults:
             if isinstance(cause := fault.get("ctx", {}).get("error"), UserError):
                 raise cause from None
-        raise UserError(
-            "; ".join(_describe_fault(kind, fault, name_field) for fault in faults) + "."
-        ) from None
+        # For a union there is a fault for each member. The deepest is about the member that the value resembles.
+        deepest = {fault["loc"][:1]: fault for fault in sorted(faults, key=lambda fault: len(fault["loc"]))}
+        described = (_describe_fault(kind, fault, name_field) for fault in deepest.values())
+        raise UserError("; ".join(described) + ".") from None
 
 
 def _describe_fault(kind: Any, fault: ErrorDetails, name_field: Callable[[str], str]) -> str:

@@ -1,6 +1,6 @@
 """harness predict: what limits an epoch has a name, and a prediction is a frame in Python."""
 
-import harness.commands.predicting as predicting
+from harness.commands import predicting
 from harness.predict.pricing import list_constants
 from harness.spec.machine_card import list_machines, load_machine_card
 from harness.spec.root import find_root
