@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from cyclopts import App, Group, Parameter
 from cyclopts.exceptions import (
@@ -17,12 +17,15 @@ from cyclopts.exceptions import (
 )
 
 from harness import __version__
-from harness.commands import GROUPS, VERBS
+from harness.commands import GROUPS, SECTIONS, VERBS
 from harness.commands.layout import View
-from harness.commands.request import OptionField, Request, list_options, make_request
-from harness.commands.verb import Declaration, load_verb
 from harness.errors import UserError
-from harness.validation import clip_line, suggest_names
+
+if TYPE_CHECKING:
+    from harness.commands.request import OptionField, Request
+    from harness.commands.verb import Declaration
+
+# The requests of the verbs need pydantic, which the help of the program does without: it is imported where it is used.
 
 ABOUT = "Runs, checks and compares parallel GNN training strategies."
 GETTING_STARTED = """\
@@ -32,8 +35,8 @@ Start with:
     harness run --strategy cagnet-1d --dataset tiny-sbm --ranks 2
     harness collect && harness figures && harness report
 
-Exit codes: 0 done, 1 the work ran and did not succeed, 2 the request was wrong, 70 a defect of the harness,
-130 interrupted.
+Exit codes: 0 done, 1 the work ran and did not succeed, 2 the request was wrong,
+70 a defect of the harness, 130 interrupted.
 """
 VIEW = {
     "json": "Print the answer as JSON.",
@@ -50,23 +53,44 @@ OPTIONS = Group("Options", sort_key=1)
 class Parsed(NamedTuple):
     """A command line that was understood."""
 
-    declaration: Declaration
-    request: Request
+    declaration: "Declaration"
+    request: "Request"
     view: View
     json: bool
 
 
 def make_app() -> App:
     """Return the parser. The module of a verb is imported when its options are needed."""
-    app = App(name="harness", help=ABOUT, help_epilogue=GETTING_STARTED, version=__version__)
-    groups = {name: App(name=name, help=summary, help_epilogue="") for name, summary in GROUPS.items()}
-    for name, verb in VERBS.items():
-        *parents, last = name.split(" ")
-        place = groups[parents[0]] if parents else app
-        place.command(f"harness.cli.app:{name.replace(' ', '_')}", name=last, help=verb.summary)
-    for name, group in groups.items():
-        if any(verb.startswith(f"{name} ") for verb in VERBS):
-            app.command(group, name=name)
+    app = App(
+        name="harness",
+        help=ABOUT,
+        help_epilogue=GETTING_STARTED,
+        help_format="plaintext",  # others import a parser of markup
+        version=f"harness {__version__}",
+    )
+    sections = {
+        verb: Group(title, sort_key=number)
+        for number, (title, verbs) in enumerate(SECTIONS.items())
+        for verb in verbs
+    }
+    groups = dict[str, App]()
+    for number, (name, verb) in enumerate(VERBS.items()):
+        first, _, action = name.partition(" ")
+        place = app
+        if action and first not in groups:
+            groups[first] = App(name=first, help=GROUPS[first], help_epilogue="", sort_key=number)
+            app.command(groups[first], group=sections[first])
+        if action:
+            place = groups[first]
+        place.command(
+            f"harness.cli.app:{name.replace(' ', '_')}",
+            name=action or first,
+            help=verb.summary,
+            sort_key=number,
+            group=None if action else sections[first],
+        )
+    for flag in ("--help", "--version"):
+        app[flag].group = Group("Options", sort_key=len(SECTIONS))
     return app
 
 
@@ -80,6 +104,9 @@ def __getattr__(name: str) -> Callable[..., Parsed]:
 
 def make_command(verb: str) -> Callable[..., Parsed]:
     """Return a function whose parameters are the options of a verb, and which returns the request they make."""
+    from harness.commands.request import list_options, make_request
+    from harness.commands.verb import load_verb
+
     declaration = load_verb(verb)
     options = list_options(declaration.request)
     names = {option.field: option.option for option in options}
@@ -100,11 +127,19 @@ def make_command(verb: str) -> Callable[..., Parsed]:
     parameters = [_make_parameter(option) for option in options] + list(_make_view_parameters())
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    command.__doc__ = inspect.cleandoc(declaration.run.__doc__ or "")
+    command.__doc__ = join_lines(declaration.run.__doc__ or "")
     return command
 
 
-def _make_parameter(option: OptionField) -> inspect.Parameter:
+def join_lines(docstring: str) -> str:
+    """Return a docstring whose paragraphs are one line each, for the width of the terminal. Indented lines stay."""
+    paragraphs = inspect.cleandoc(docstring).split("\n\n")
+    return "\n\n".join(
+        paragraph if paragraph.startswith(" ") else " ".join(paragraph.split()) for paragraph in paragraphs
+    )
+
+
+def _make_parameter(option: "OptionField") -> inspect.Parameter:
     """Return an option as a parameter of text, a choice or a flag: the request itself converts and checks values."""
     style = option.style
     shown = format_default(option)
@@ -139,7 +174,7 @@ def find_choice(annotation: Any) -> Any:
     return next((part for part in get_args(annotation) if get_origin(part) is Literal), None)
 
 
-def format_default(option: OptionField) -> str:
+def format_default(option: "OptionField") -> str:
     """Return a default as the command line writes it; empty if the help of the option says what happens."""
     value = option.default
     if value is MISSING or value in (None, False, "", (), {}):
@@ -192,11 +227,15 @@ def _show_whole_help(app: App, path: str) -> None:
         command = command[name]
     command.help_epilogue = ""
     if path in VERBS:
-        command.help = inspect.cleandoc(load_verb(path).run.__doc__ or "")
+        from harness.commands.verb import load_verb
+
+        command.help = join_lines(load_verb(path).run.__doc__ or "")
 
 
 def _describe_error(error: CycloptsError, words: list[str]) -> str:
     """Return what is wrong with a command line, similar names, and the command that lists what is accepted."""
+    from harness.validation import clip_line, suggest_names
+
     path = " ".join(error.command_chain or ()) or _find_path(words)
     where = f"harness {path}".strip()
     known = _list_option_names(path)
@@ -250,6 +289,9 @@ def _find_path(words: list[str]) -> str:
 
 
 def _list_option_names(path: str) -> list[str]:
+    from harness.commands.request import list_options
+    from harness.commands.verb import load_verb
+
     if path not in VERBS:
         return []
     options = [option.option for option in list_options(load_verb(path).request)]
@@ -258,6 +300,8 @@ def _list_option_names(path: str) -> list[str]:
 
 def _suggest_option(wrong: str, known: list[str]) -> str:
     """Return a question with similar options, or with the key of --set whose last part is the wrong name."""
+    from harness.validation import suggest_names
+
     name, _, value = wrong.partition("=")
     if "--set" in known:
         from harness.spec.spec import list_spec_keys

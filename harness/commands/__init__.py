@@ -27,5 +27,13 @@ GROUPS = {
     "external": "Record a run of another program: run it here, or read its log.",
 }
 """The verbs that have actions."""
+SECTIONS = {
+    "Graphs and names": ("list", "data"),
+    "Train and check": ("run", "runs", "check", "words", "external"),
+    "Predict": ("predict", "advise", "replay", "emulate"),
+    "Experiments and results": ("plan", "collect", "compare", "figures", "report", "artifact", "claims"),
+    "Set up": ("doctor", "init", "new", "completion"),
+}
+"""The parts of the program's help."""
 FUNCTIONS = ("advise", "check", "compare", "load", "predict", "run")
 """The functions of `import harness`."""

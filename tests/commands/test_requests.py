@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from harness.cli.app import make_app, make_command, parse
+from harness.cli.app import join_lines, make_app, make_command, parse
 from harness.commands import VERBS
 from harness.commands.answer import Answer
 from harness.commands.request import (
@@ -102,4 +102,4 @@ def test_help_of_a_verb_is_complete(name: str) -> None:
     for option in list_options(declaration.request):
         assert option.help.endswith("."), f"{name} {option.option} has no help"
         assert option.help[0].isupper() or option.help[0] in "`1", option.help
-    assert make_command(name).__doc__ == docstring
+    assert make_command(name).__doc__ == join_lines(docstring)
