@@ -46,8 +46,8 @@ VIEW = {
 }
 """The options that every verb has, which change what is printed and not the answer."""
 ARGUMENTS = Group("Arguments", sort_key=0)
-OUTPUT = Group("Output", sort_key=2)
-OPTIONS = Group("Options", sort_key=1)
+OUTPUT = Group("Output", sort_key=len(SECTIONS) + 1)
+OPTIONS = Group("Options", sort_key=len(SECTIONS))
 
 
 class Parsed(NamedTuple):
@@ -90,7 +90,7 @@ def make_app() -> App:
             group=None if action else sections[first],
         )
     for flag in ("--help", "--version"):
-        app[flag].group = Group("Options", sort_key=len(SECTIONS))
+        app[flag].group = OPTIONS
     return app
 
 
