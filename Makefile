@@ -13,8 +13,8 @@
 #   make bench      measures speed relative to other libraries; fails if a recorded ratio has dropped by a fifth
 #   make lint       style, layout, types, spelling, and the site
 #   make docs       builds the site of docs/ in build/docs; warnings and broken links are errors
-#   make test-map   writes the tests and seconds of each folder in the latest `make test` into docs/maintainers.md
-#   make format     formats the code and redraws docs/architecture.svg
+#   make test-map   writes the tests and seconds of each folder in the latest `make test` into docs/develop/maintainers.md
+#   make format     formats the code and redraws docs/develop/architecture.svg
 #   make setup      only installs
 #   make clean      removes $(VENV) and caches; keeps results, figures and stores
 
@@ -94,7 +94,7 @@ lint: $(INSTALLED) docs
 	$(BIN)/codespell
 
 docs: $(INSTALLED)
-	$(BIN)/sphinx-build -q -W --keep-going -c docs . build/docs
+	$(BIN)/sphinx-build -q -W --keep-going docs build/docs
 
 test-map: $(INSTALLED)
 	$(BIN)/python docs/map_tests.py build/tests.xml

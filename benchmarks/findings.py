@@ -1,4 +1,4 @@
-"""What the papers' figures do not show, computed: no rank is started. The page docs/findings.md reads the results.
+"""What the papers' figures do not show, computed without starting a rank, for the page docs/evidence/findings.md.
 
 Words and sizes follow from the cards of the datasets, seconds from the cards of the machines; those of `gain` were
 measured.

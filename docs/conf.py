@@ -1,19 +1,28 @@
-"""The site: `make docs` builds it from the pages of the repository, and treats broken links as errors.
+"""The site: `make docs` builds it from the pages in docs/, and treats broken links as errors.
 
-The source folder is the repository itself, so pages are not copied, and a link to README.md or to a page of
-benchmarks/results is a link between two pages of the site.
+Pages of the repository outside docs/ are part of the site too, without being copied: docs/evidence/measurements is a
+link to benchmarks/results, and three pages include README.md, CHANGELOG.md and CONTRIBUTING.md. Links between pages are
+those that a code host follows; `point_to_pages` replaces targets outside docs/ by the pages of the site.
 """
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from docutils.nodes import document
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
 
 from harness import __version__
 
 project = "Parallel GNN Harness"
 author = "The Parallel GNN Harness authors"
 version = release = __version__
-root_doc = "docs/index"
-include_patterns = ["*.md", "docs/**.md", "config/README.md", "benchmarks/results/*.md"]
-exclude_patterns = [".*", "build", "datasets", "results", "figures"]
+root_doc = "index"
+include_patterns = ["**.md"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
 suppress_warnings = ["myst.header"]  # measurements are headed by their scripts
@@ -23,13 +32,46 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
+smartquotes = False  # in prose `--set` keeps its hyphens
 highlight_language = "text"  # a block of commands has comments in it and no prompts
 
 html_theme = "furo"
 html_title = project
-html_extra_path = ["site"]
 html_static_path = ["static"]
 html_css_files = ["wide.css"]
 html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
+
+REPOSITORY = Path(__file__).parent.parent
+MEASUREMENTS = "evidence/measurements"
+PAGES = {"README": "index", "CHANGELOG": "develop/changelog", "CONTRIBUTING": "develop/contributing"}
+"""The pages of the site that include a file of the repository."""
+
+
+def rebase_links(app: Sphinx, path: Path, _: str, content: list[str]) -> None:
+    """Make the relative links of an included file independent of the page that includes it."""
+    folder = os.path.relpath(Path(app.srcdir, path).resolve().parent, app.srcdir)
+    content[0] = re.sub(r"\]\((?![a-z]+:|#|/)", f"](/{folder}/", content[0])
+
+
+def point_to_pages(_: Sphinx, doctree: document) -> None:
+    """Point links to files outside docs/ at the pages of the site that show them."""
+    for link in doctree.findall(pending_xref):
+        path = Path(link["reftarget"])
+        if link["refdomain"] == "doc" and path.is_relative_to(REPOSITORY):
+            name = str(path.relative_to(REPOSITORY))
+            link["reftarget"] = PAGES.get(name, name.replace("benchmarks/results", MEASUREMENTS))
+
+
+def leave_out_of_sidebar(app: Sphinx, _: document) -> None:
+    """Leave the measurements out of the sidebar: docs/evidence/measurements.md lists them."""
+    if app.env.docname.startswith(MEASUREMENTS + "/"):
+        app.env.metadata[app.env.docname]["orphan"] = True
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("include-read", rebase_links)
+    app.connect("doctree-read", point_to_pages)
+    app.connect("doctree-read", leave_out_of_sidebar)
+    return {"parallel_read_safe": True}

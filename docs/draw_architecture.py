@@ -1,4 +1,4 @@
-"""Draws docs/architecture.svg and lists the rooms in docs/architecture.md, from the imports and docstrings of the code.
+"""Draw docs/develop/architecture.svg, and list the rooms in architecture.md, from imports and docstrings.
 
     python docs/draw_architecture.py
 
@@ -19,7 +19,7 @@ from harness.files import replace_files
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-PICTURE, PAGE = HERE / "architecture.svg", HERE / "architecture.md"
+PICTURE, PAGE = HERE / "develop" / "architecture.svg", HERE / "develop" / "architecture.md"
 BEGIN, END = "<!-- rooms: made by docs/draw_architecture.py -->\n", "<!-- end of rooms -->"
 ROUNDS = 8
 """Rounds in which the rooms of each floor are sorted by the rooms below them."""

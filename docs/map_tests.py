@@ -1,4 +1,4 @@
-"""Write the table of the tests into docs/maintainers.md: tests, seconds and a description for each folder.
+"""Write the table of the tests into docs/develop/maintainers.md: tests, seconds and a description for each folder.
 
 make test test-map
 """
@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from harness.files import write_text
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "maintainers.md"
+PAGE = ROOT / "docs" / "develop" / "maintainers.md"
 BEGIN, END = "<!-- tests: made by docs/map_tests.py -->\n", "<!-- end of tests -->"
 
 

@@ -27,7 +27,10 @@ DISTRIBUTION = "parallel-gnn-harness"
 GROUP = "harness.strategies"
 PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 """The pyproject.toml of the checkout that contains this module. An installed wheel has none."""
-GUIDE = "`harness new strategy NAME` makes a complete one; docs/add-a-strategy.md lists its attributes and methods."
+GUIDE = (
+    "`harness new strategy NAME` makes a complete one; docs/tutorials/add-a-strategy.md lists its attributes and "
+    "methods."
+)
 
 
 @cache

@@ -14,11 +14,13 @@ from types import FrameType
 import pytest
 
 from harness.check.case import Case
+from harness.check.laws import LOOK
 from harness.comm.grid import Grid
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger
 from harness.registry import load_strategy, registered_strategies
 from harness.run.trainer import Trainer
+from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
 from harness.strategy import BlockCounts
@@ -58,7 +60,7 @@ def test_strategies_that_share_a_picture_need_the_same_rows() -> None:
     assert all(each == needs[0] for each in needs)
 
 
-MAP = (ROOT / "docs" / "architecture.md").read_text()
+MAP = (ROOT / "docs" / "develop" / "architecture.md").read_text()
 READ_FIRST = ["harness/strategy/contract.py", "harness/strategy/context.py", "harness/models/gcn.py"]
 COMPILED = {"strategies/sampling/compiled.py"}
 """Loops that Python's profiler does not see."""
@@ -157,8 +159,64 @@ def test_the_run_that_is_followed_goes_through_the_modules_that_are_named(tmp_pa
         assert str(path) in executed.stdout or name.startswith("launch."), name
 
 
+TEMPLATE = [
+    *("Layout", "Communication", "Exactness", "Parameters and limits", "Run it"),
+    *("Differences from the paper", "Evidence"),
+]
+PAGES_OF_STRATEGIES = sorted((ROOT / "docs" / "strategies").glob("[!R]*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES_OF_STRATEGIES, ids=lambda path: path.stem)
+def test_page_of_a_strategy_has_the_sections_of_the_template(page: Path) -> None:
+    if page.stem == "baselines":
+        pytest.skip("six systems on one page")
+    assert re.findall(r"^## (.*)$", page.read_text(), flags=re.MULTILINE) == TEMPLATE
+
+
+def test_every_strategy_is_in_the_title_of_one_page() -> None:
+    titles = [path.read_text().splitlines()[0] for path in PAGES_OF_STRATEGIES if path.stem != "baselines"]
+    titled = [name for title in titles for name in re.findall(r"`([^`]+)`", title)]
+    baselines = (ROOT / "docs" / "strategies" / "baselines.md").read_text()
+    assert len(titled) == len(set(titled))
+    assert {name for name in ROWS if f"| `{name}` |" not in baselines} - {"serial", "graphsaint-node"} == set(
+        titled
+    )
+
+
+def test_index_of_measurements_lists_every_page_once() -> None:
+    index = (ROOT / "docs" / "evidence" / "measurements.md").read_text()
+    listed = re.findall(
+        r"^\| \[([\w-]+)\]\(\.\./\.\./benchmarks/results/\1\.md\) \|", index, flags=re.MULTILINE
+    )
+    assert sorted(listed) == sorted(path.stem for path in (ROOT / "benchmarks" / "results").glob("*.md"))
+
+
+def test_settings_page_is_made_from_the_models_of_a_spec() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "write_settings.py"))["format_page"]()
+    page = ROOT / "docs" / "reference" / "settings.md"
+    assert page.read_text() == made, f"run python docs/write_settings.py > {page.relative_to(ROOT)}"
+
+
+def test_machine_cards_page_has_every_key_of_a_card() -> None:
+    page = (ROOT / "docs" / "reference" / "machine-cards.md").read_text()
+    assert [key for key in MachineCard.model_fields if f"`{key}`" not in page] == ["name"]
+
+
+def test_every_law_of_the_kit_is_explained() -> None:
+    page = (ROOT / "docs" / "concepts" / "exactness.md").read_text()
+    laws = {law for row in re.findall(r"^\| ([^|]+) \|", page, flags=re.MULTILINE) for law in row.split(", ")}
+    assert LOOK.keys() - laws - {"same seed", "same bits"} == {"same seed, same bits"}
+    assert "| same seed, same bits |" in page
+
+
+def test_first_page_of_the_site_is_a_part_of_readme() -> None:
+    index, readme = (ROOT / "docs" / "index.md").read_text(), (ROOT / "README.md").read_text()
+    for mark in re.findall(r"^:(?:start-after|end-before): (.*)$", index, flags=re.MULTILINE):
+        assert readme.count(mark) == 1, f"README.md needs the line {mark}"
+
+
 QUOTED = re.findall(
-    r"^> (.*(?:\n> .*)*)", (ROOT / "docs" / "troubleshooting.md").read_text(), flags=re.MULTILINE
+    r"^> (.*(?:\n> .*)*)", (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text(), flags=re.MULTILINE
 )
 
 
@@ -203,7 +261,7 @@ def test_the_map_of_the_tests_has_a_row_for_each_folder(tmp_path: Path) -> None:
         '<testsuite><testcase classname="" name="tests.report.test_browser" time="0"/></testsuite>'
     )
     assert [skipped.place for skipped in made["read"](report)] == ["report"]
-    page, timed = (ROOT / "docs" / "maintainers.md").read_text(), made["Timed"]
+    page, timed = (ROOT / "docs" / "develop" / "maintainers.md").read_text(), made["Timed"]
     written = made["with_table"](page, [mine, timed("cli", 7.0), timed("cli", 8.0)])
     assert "| `cli/` | 2 | 15 | harness data: a partitioned store is built" in written
     assert "| `test_floors.py` | 1 | 0 | The import law: a floor imports only" in written

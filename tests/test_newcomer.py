@@ -1,4 +1,4 @@
-"""The changes that docs/architecture.md shows step by step work as the page says, in a copy of the project."""
+"""The changes that docs/develop/architecture.md shows step by step work as the page says, in a copy of the project."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import pytest
 
 from tests.python_path import CHECKOUT, with_python_path
 
-PAGE = (CHECKOUT / "docs" / "architecture.md").read_text()
+PAGE = (CHECKOUT / "docs" / "develop" / "architecture.md").read_text()
 SECTION = PAGE[PAGE.index("## Five changes, step by step") :]
 PARAMETER, COLUMN, FIGURE, MACHINE, MISTAKE = SECTION.split("\n### ")[1:]
 
@@ -43,7 +43,9 @@ def apply_change(tree: Path, change: Change, *options: str) -> None:
     for diff in change.diffs:
         command = ["git", "apply", "--recount", *options]
         done = subprocess.run(command, cwd=tree, input=diff, capture_output=True, text=True)
-        assert done.returncode == 0, f"docs/architecture.md shows a diff that does not apply: {done.stderr}"
+        assert done.returncode == 0, (
+            f"docs/develop/architecture.md shows a diff that does not apply: {done.stderr}"
+        )
 
 
 def run_python(tree: Path, *words: str) -> str:

@@ -106,8 +106,10 @@ LOOK = {
     "words reach the bound": "`words_lower_bound`, which is too high, or `is_owner_computes`",
     "messages are rounded": "tensors in `harness.comm.axis.ROUNDED` that are sent packed, or in another dtype",
     "memory equals the formula": "`memory`, and the tensors that the operators hold in the context's memory",
-    "equal to its replay": "code that depends on values or on the device (docs/add-a-strategy.md, end of steps)",
-    "memory equals the replay": "sizes that depend on values or on the device (docs/add-a-strategy.md, end of steps)",
+    "equal to its replay": "code that depends on values or on the device (docs/tutorials/add-a-strategy.md, end of "
+    "steps)",
+    "memory equals the replay": "sizes that depend on values or on the device (docs/tutorials/add-a-strategy.md, end "
+    "of steps)",
     "entries add up to the epoch": "calls and kernels outside the ledger's phases and scopes",
     "same seed, same bits": "random numbers that depend on more than seed, group and step; sums in order of arrival",
     "trains": "the class of `operators`: if replicas differ, a missing sum over ranks, in `reduce_gradients` or in the "
@@ -116,7 +118,7 @@ LOOK = {
     "messages are unbiased": "`transmit_rows`: the rounding of the rows that are sent",
     "refused with a reason": "`refuse` and `grids`",
 }
-"""Which parts of a strategy to look at if a law is broken (docs/add-a-strategy.md)."""
+"""Which parts of a strategy to look at if a law is broken (docs/tutorials/add-a-strategy.md)."""
 
 
 def report_finding(law: str, case: Case, wrong: Sequence[Mismatch], margin: str) -> Finding:

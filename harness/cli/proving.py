@@ -148,7 +148,7 @@ def _make_package(options: argparse.Namespace) -> int:
         *(f"{len(files)} files in {folder}/. The strategy is {folder / names.package / 'strategy.py'}.", ""),
         *("Follow the messages of this command until the strategy conforms:", ""),
         *(f"    harness check {strategy} --quick --first", ""),
-        "docs/add-a-strategy.md shows a complete strategy.",
+        "docs/tutorials/add-a-strategy.md shows a complete strategy.",
     ]
     print_answer(options, {"folder": str(folder), "strategy": strategy, "files": files}, "\n".join(text))
     return 0

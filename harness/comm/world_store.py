@@ -29,7 +29,7 @@ def open_world_store(
       Rank 0 listens at a free port, and publishes it there and in `file`.
     - Ranks that the harness started on one machine share a folder: the store is `file`, which must not exist yet.
 
-    docs/adr/0017-three-ways-to-meet.md says why one way cannot serve all.
+    docs/develop/adr/0017-three-ways-to-meet.md says why one way cannot serve all.
     """
     if file is None:
         return _open_at_job_port(at, timeout)

@@ -25,7 +25,7 @@ from harness.spec.spec import Spec
 from harness.validation import format_value
 
 REFUSED_ORDER = "The order of rank 0, from a store to which every process of the network can write,"
-TAMPERED = "If this repeats, another user may be writing to the store: docs/security.md."
+TAMPERED = "If this repeats, another user may be writing to the store: docs/how-to/security.md."
 
 
 @cache

@@ -150,7 +150,7 @@ def make_rank_starter(machine: Machine, ranks: int, root: Path, program: list[st
         raise UserError(
             f"ranks = {ranks}: the card {machine.name} has nodes of {slurm.ranks_per_node} ranks, and this process "
             f"is in no allocation of {slurm.scheduler}, so all ranks would start on one machine. Ask for an "
-            "allocation first (docs/slurm.md), start the ranks by a launcher, or choose the card of one machine."
+            "allocation first (docs/how-to/slurm.md), start the ranks by a launcher, or choose the card of one machine."
         )
     environments = [make_rank_environment(machine, ranks, root, rank) for rank in range(ranks)]
     return RankStarter([*program], environments, start_limits=load_start_limits(root, machine.name))

@@ -209,7 +209,7 @@ class _TablesReader(pickle.Unpickler):
         if (module, name) not in READABLE:
             raise RunError(
                 f"A rank sent tables that ask for {module}.{name}, which no rank of the harness sends. Another program "
-                "may be writing to the ports of this run: docs/security.md."
+                "may be writing to the ports of this run: docs/how-to/security.md."
             )
         return super().find_class(module, name)
 

@@ -1,4 +1,4 @@
-"""The strategies that docs/add-a-strategy.md shows in full are short, and hold every law of the kit."""
+"""The strategies that pages show in full are short, and hold every law of the kit."""
 
 import re
 from pathlib import Path
@@ -12,14 +12,16 @@ from harness.check.kit import make_case as kit_case
 from harness.ledger import AxisName
 from harness.spec.spec import StrategyChoice
 
-PAGE = (Path(__file__).parents[2] / "docs/add-a-strategy.md").read_text()
-CODE = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [(DOCS / name).read_text() for name in ("tutorials/add-a-strategy.md", "concepts/layouts.md")]
+CODE = re.findall(r"^```python\n(.*?)^```", "".join(PAGES), flags=re.MULTILINE | re.DOTALL)
 EXAMPLES = {
     "GatheredRows": (120, AxisName.P, {}),
     "UniformBatches": (120, AxisName.D, {}),
     "PopularRows": (22, AxisName.P, {"fanouts": [3, 2]}),
+    "SplitColumns": (82, AxisName.P, {}),
 }
-"""The most lines of each, in the order of the page; the axis of its grid; parameters."""
+"""The most lines of each, in the order of the pages; the axis of its grid; parameters."""
 
 
 def written(name: str, folder: Path) -> str:

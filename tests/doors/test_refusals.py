@@ -274,7 +274,7 @@ def test_a_plugin_is_told_what_it_does_not_say_of_itself(project, named, said):
         told = say(*words, f"{path}:{named}")
         assert told.code == 2
         assert said in told.err
-        assert "docs/add-a-strategy.md" in told.err
+        assert "docs/tutorials/add-a-strategy.md" in told.err
 
 
 @pytest.mark.parametrize(

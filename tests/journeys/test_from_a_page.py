@@ -59,7 +59,7 @@ def weighted_matrix(path: Path) -> sp.csr_array:
 def test_a_weighted_matrix_is_imported_advised_and_trained_on(project: Path) -> None:
     """Judge: D^-1/2 (W + I) D^-1/2 by scipy; serial training on the same graph."""
     W = weighted_matrix(project / "my-matrix.mtx")
-    importing, advising, running = commands_of(section("docs/your-graph.md", "With weights of its edges"))
+    importing, advising, running = commands_of(section("docs/your-graph.md", "With edge weights"))
     assert "normalised by weighted degrees" in typed(importing.line, project).splitlines()[-1]
     looped = W + sp.eye_array(VERTICES)
     scale = sp.diags_array(1 / np.sqrt(looped.sum(axis=1)))
@@ -83,14 +83,14 @@ def test_a_weighted_matrix_is_imported_advised_and_trained_on(project: Path) -> 
 
 def test_a_new_strategy_goes_from_the_scaffold_to_conforms_and_into_a_figure(project: Path) -> None:
     """The page's finished code takes the place of the skeleton, as an author's would, once the kit has asked for it."""
-    page = section("docs/add-a-strategy.md", "Add a strategy")
+    page = section("docs/tutorials/add-a-strategy.md", "Add a strategy")
     new, check, *_ = commands_of(page)
     typed(new.line, project)
     assert "does not conform" in typed(check.line, project, ends=1).splitlines()[-1]
     file = project / "my-strategy/my_strategy/strategy.py"
     file.write_text(CODE[0].replace("GatheredRows", "MyStrategy").replace("gathered-rows", "my-strategy"))
     assert typed(check.line, project).splitlines()[-1].split(": ", 1)[1].startswith("conforms")
-    steps = commands_of(section("docs/add-a-strategy.md", "What a strategy answers"))
+    steps = commands_of(section("docs/tutorials/add-a-strategy.md", "What a strategy answers"))
     runs = [each.line for each in steps if each.line.startswith("harness run ")]
     drawing = next(each.line for each in steps if each.line.startswith("harness collect "))
     for line in (*runs, drawing):
@@ -102,7 +102,7 @@ def test_a_new_strategy_goes_from_the_scaffold_to_conforms_and_into_a_figure(pro
 
 def test_a_figure_of_a_paper_is_drawn_at_tiny_scale(project: Path) -> None:
     """The folder of the experiment has what the page's table says, and every run of it succeeded."""
-    page = section("docs/reproduce-a-figure.md", "Reproduce a figure")
+    page = section("docs/tutorials/reproduce-a-figure.md", "Reproduce a figure")
     listing, drawing, *_ = commands_of(page)
     assert "plexus-fig8" in typed(listing.line, project)
     typed(drawing.line, project)

@@ -23,7 +23,7 @@ from harness.cli import main, make_parser
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("harness", "make", "snakemake", "python", "cp", ".", ".venv/bin/pre-commit", ".ci/run")
-FIRST = ("docs/first-run.md", "README.md")
+FIRST = ("docs/start/first-run.md", "README.md")
 """The pages that a reader begins with: the first prints what no earlier run is there to shorten."""
 NOT_RUN = {
     r"make |\.ci/run|\.venv/bin/pre-commit": "CI makes these targets, and they call the tests",

@@ -1,4 +1,4 @@
-"""What jobs ask for, held against the words that the executor makes of it. D1 to D5 are its defects (docs/slurm.md)."""
+"""What jobs request, and the executor's command lines for it. docs/how-to/slurm.md lists its faults D1 to D5."""
 
 import re
 from math import ceil
