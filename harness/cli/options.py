@@ -7,11 +7,12 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
+from harness.commands.run_options import name_options
 from harness.documents import parse_yaml_value
 from harness.errors import UserError
 from harness.untrusted import escape_control, escape_line
@@ -291,32 +292,7 @@ def make_requested_spec(root: Path, options: argparse.Namespace) -> "Spec":
     try:
         return make_spec(root, nest_settings({**requested, **settings}), "the options")
     except UserError as error:
-        raise UserError(_name_options(str(error), settings, options.strategy)) from None
-
-
-PARAMS = "strategy.params."
-"""The prefix of the keys of a strategy's parameters."""
-
-
-def _name_options(message: str, settings: Mapping[str, Any], strategy: str) -> str:
-    """Return an error message with options instead of keys: --ranks, --grid, or --set KEY for the settings."""
-    message = re.sub(r"^(the options: )?(ranks|grid)( =)? ", r"--\2 ", message)
-    for key in settings:
-        is_unknown = message.startswith(f"the options: {key} is not a key here")
-        if is_unknown and (keys := _list_keys_ending_in(key, strategy)):
-            return f"--set {key} is not a key. Did you mean {' or '.join(keys)}?"
-        field = key.replace(PARAMS, f"parameters of {strategy}: ", 1)
-        message = message.replace(f"the options: {field} = ", f"--set {key}=", 1)
-    return message
-
-
-def _list_keys_ending_in(key: str, strategy: str) -> list[str]:
-    """Return the keys of a spec, including the strategy's parameters, whose last part is `key`."""
-    from harness.registry import load_strategy
-    from harness.spec.spec import list_spec_keys
-
-    known = [*list_spec_keys(), *(PARAMS + name for name in load_strategy(strategy).Params.model_fields)]
-    return [name for name in known if name.endswith(f".{key}")]
+        raise UserError(name_options(str(error), settings, options.strategy)) from None
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:

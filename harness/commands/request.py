@@ -18,7 +18,7 @@ from dataclasses import MISSING, fields
 from inspect import get_annotations, signature
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
@@ -102,6 +102,9 @@ Folders = Annotated[tuple[Path, ...], Option(metavar="DIR", takes="several")]
 class Request:
     """What all verbs take."""
 
+    options_come_first: ClassVar[bool] = False
+    """Whether the help lists the options of this class before those of a class derived from it."""
+
     root: Folder = None
     """The project root (default: HARNESS_ROOT, or the nearest parent folder that contains datasets/catalog)."""
 
@@ -127,7 +130,12 @@ class OptionField(NamedTuple):
 
 def list_options(request: type[Request]) -> list[OptionField]:
     """Return the fields of a request as options: arguments first, then its own options, then the inherited ones."""
-    own = get_annotations(request)
+    own = {
+        name
+        for base in request.__mro__
+        if base is request or base.__dict__.get("options_come_first")
+        for name in get_annotations(base)
+    }
     options = [_describe_field(request, name) for name in _list_fields(request)]
     return sorted(options, key=lambda option: (not option.style.is_positional, option.field not in own))
 
