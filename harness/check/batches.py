@@ -1,5 +1,6 @@
 """The law that samples are unbiased: over many steps, the mean of the sampled matrices is the whole graph's matrix."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -75,7 +76,7 @@ def check_unbiased_layers(case: Case, multiplier: Multiplier | None) -> Finding:
         f"{float(exact[row]):.6g}",
         f"{float(drawn.mean(dim=0)[layer, row]):.6g} ({deviation}, allowed are {DEVIATIONS:g})",
     )
-    return report_finding("unbiased", case, [wrong] if largest > DEVIATIONS else [], deviation)
+    return _report_deviation("unbiased", case, [wrong] if largest > DEVIATIONS else [], deviation, largest)
 
 
 HALVES = 8
@@ -117,7 +118,8 @@ def check_unbiased_messages(case: Case) -> Finding:
         place = divmod(int(excess.argmax()), rows.shape[1])
         most, seen = f"{float(bounds[place]):.6g} or less", float(numbers.var(dim=0, correction=0)[place])
         wrong.append(Mismatch(None, f"the variance over {STEPS} steps", f"element {place}", most, seen))
-    return report_finding("messages are unbiased", case, wrong, f"{deviation}, variances within their bound")
+    margin = f"{deviation}, variances within their bound"
+    return _report_deviation("messages are unbiased", case, wrong, margin, worst)
 
 
 def check_unbiased_batches(case: Case) -> Finding:
@@ -152,6 +154,12 @@ def check_unbiased_batches(case: Case) -> Finding:
         "0",
         f"{float(mean[worst]):.3g} ({deviation}, allowed are {DEVIATIONS:g})",
     )
-    return report_finding(
-        "unbiased", case, [wrong] if float(deviations[worst]) > DEVIATIONS else [], deviation
-    )
+    largest = float(deviations[worst])
+    return _report_deviation("unbiased", case, [wrong] if largest > DEVIATIONS else [], deviation, largest)
+
+
+def _report_deviation(
+    law: str, case: Case, wrong: Sequence[Mismatch], margin: str, deviations: float
+) -> Finding:
+    """Return the finding of a law that compares a mean with its expectation, in standard deviations of the mean."""
+    return report_finding(law, case, wrong, margin, deviations, DEVIATIONS, "deviations")

@@ -54,6 +54,16 @@ WORLDS: dict[Extent, tuple[int, ...]] = {
     "usual": (1, 2, 3, 4, 6),
     "full": (*range(1, 13), 16),
 }
+LARGER: dict[Extent, dict[Extent, str]] = {
+    "quick": {
+        "usual": "other numbers of ranks, more grids, each parameter and each peculiarity of a model or graph in a "
+        "case of its own, and a replay of every rank",
+        "full": "every grid of up to 16 ranks",
+    },
+    "usual": {"full": "every grid of up to 16 ranks"},
+    "full": {},
+}
+"""What larger checks try in addition to a check."""
 SMALL = 4
 """Up to this number of ranks every grid is tried; for more ranks, only the first two grids."""
 AMPLE = 8

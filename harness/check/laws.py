@@ -88,6 +88,12 @@ class Finding:
     """The complete case of a broken law, with everything needed to repeat it."""
     wrong: Sequence[Mismatch] = ()
     """The differences of a broken law, one by one."""
+    worst: float | None = None
+    """The largest difference that was measured, of a law that allows a small one."""
+    allowed: float | None = None
+    """The largest difference that the law allows."""
+    unit: str = ""
+    """The unit of both differences; empty if they are relative."""
 
 
 LOOK = {
@@ -121,9 +127,18 @@ LOOK = {
 """Which parts of a strategy to look at if a law is broken (docs/tutorials/add-a-strategy.md)."""
 
 
-def report_finding(law: str, case: Case, wrong: Sequence[Mismatch], margin: str) -> Finding:
+def report_finding(
+    law: str,
+    case: Case,
+    wrong: Sequence[Mismatch],
+    margin: str,
+    worst: float | None = None,
+    allowed: float | None = None,
+    unit: str = "",
+) -> Finding:
     """Return the finding of a law, which holds without mismatches. `margin` describes by how much it holds."""
-    return report_broken(law, case, wrong) if wrong else Finding(law, case.name, True, margin)
+    found = report_broken(law, case, wrong) if wrong else Finding(law, case.name, True, margin)
+    return replace(found, worst=worst, allowed=allowed, unit=unit)
 
 
 def report_broken(law: str, case: Case, wrong: Sequence[Mismatch]) -> Finding:
@@ -163,7 +178,7 @@ def check_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) -> li
     answers = ", ".join(f"{name} {hits.correct}/{hits.total}" for name, hits in serial.hits.items())
     return [
         *(
-            report_finding(law, case, mismatches.get(law, []), f"{error:.0e}")
+            report_finding(law, case, mismatches.get(law, []), f"{error:.0e}", error, TOLERANCE)
             for law, error in errors.items()
         ),
         report_finding("answers equal serial", case, _find_wrong_answers(ranks, serial), answers),
@@ -214,8 +229,10 @@ def _find_wrong_answers(ranks: Sequence[RankResult], serial: Trained) -> list[Mi
 
 def _check_near_serial(case: Case, ranks: Sequence[RankResult], serial: Trained, rounding: float) -> Finding:
     """Check that losses are nearly the same with rounded messages. The drift of weights depends on the training."""
-    wrong, worst = _find_wrong_losses(ranks, serial, ROUNDINGS * rounding)
-    return report_finding("losses near serial", case, wrong, f"{worst:.0e}, rounded by {rounding:.0e}")
+    allowed = ROUNDINGS * rounding
+    wrong, worst = _find_wrong_losses(ranks, serial, allowed)
+    margin = f"{worst:.0e}, rounded by {rounding:.0e}"
+    return report_finding("losses near serial", case, wrong, margin, worst, allowed)
 
 
 def check_gradient_slopes(case: Case, ranks: Sequence[RankResult], nearby: Sequence[float]) -> Finding:
@@ -238,7 +255,7 @@ def check_gradient_slopes(case: Case, ranks: Sequence[RankResult], nearby: Seque
             what = f"the slope of the loss along random signs of {weight}"
             allowed = f"{got:.6g} by the gradient (allowed are {DIFFERENCE:.0e} of its norm)"
             wrong.append(Mismatch(None, "epoch 0", what, f"{slope:.6g} by differences", allowed))
-    return report_finding("gradients equal differences", case, wrong, f"{worst:.0e}")
+    return report_finding("gradients equal differences", case, wrong, f"{worst:.0e}", worst, DIFFERENCE)
 
 
 def _find_wrong_losses(

@@ -2,8 +2,6 @@
 
 import argparse
 import tempfile
-import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +25,7 @@ from harness.spec.root import find_results_folder, find_root
 from harness.validation import unknown_name_error
 
 if TYPE_CHECKING:
-    from harness.check import Finding
     from harness.check.account import Account, Seen
-    from harness.launch.time_limits import StartLimits
     from harness.spec.spec import Spec
 
 
@@ -38,7 +34,6 @@ def add_verbs(verbs: Verbs) -> None:
     _add_init(verbs)
     _add_new(verbs)
     _add_words(verbs)
-    _add_check(verbs)
 
 
 def _add_init(verbs: Verbs) -> None:
@@ -89,37 +84,6 @@ def _add_words(verbs: Verbs) -> None:
     words.add_argument(
         "--replay", action="store_true", help="replay the rank on tensor shapes instead of starting ranks"
     )
-
-
-def _add_check(verbs: Verbs) -> None:
-    check = add_verb(
-        verbs,
-        "check",
-        _check_strategy,
-        "Check a strategy: results equal to serial training, words equal to its formula, invalid grids refused.",
-        "Trains on small graphs and several grids. Prints a line for each case; a broken law says where to look. The "
-        "exit code is 1 if a law is broken.",
-    )
-    check.add_argument("strategy", help="a name of `harness list strategies`, or path/to/file.py:Class")
-    extent = check.add_mutually_exclusive_group()
-    extent.add_argument(
-        "--quick",
-        action="store_const",
-        const="quick",
-        dest="extent",
-        help="check one grid of each size, and fewer cases",
-    )
-    extent.add_argument(
-        "--full", action="store_const", const="full", dest="extent", help="check every grid of up to 16 ranks"
-    )
-    check.add_argument("--first", action="store_true", help="stop after the first case that breaks a law")
-    check.add_argument(
-        "--machine",
-        metavar="NAME",
-        help="the machine card; with local-gpu each rank has its own GPU, and no case has more ranks than there are "
-        "GPUs (default: ranks on the cores of this machine)",
-    )
-    check.set_defaults(extent="usual")
 
 
 def _make_project(options: argparse.Namespace) -> int:
@@ -220,92 +184,6 @@ def _format_published_cells(line: dict[str, Any]) -> tuple[str, ...]:
     ratio = f"{ours / value:.3f}" if value else ""
     claims = ", ".join(line["claims"])
     return line["quantity"], line["formula"], claims, f"{value:,.4g}", f"{ours:,.4g}", ratio
-
-
-def _check_strategy(options: argparse.Namespace) -> int:
-    from harness.comm.engine import Engine, max_ranks
-    from harness.launch.worker_pool import Pool
-    from harness.spec.machine_card import Machine, load_machine
-
-    started, findings = time.monotonic(), list["Finding"]()
-    machine = (
-        load_machine(find_root(options.root), options.machine) if options.machine else Machine(name="kit")
-    )
-    limits, engine = _load_start_limits(options.root), Engine(machine.engine)
-    with ProgressLine() as on_case, Pool(start_limits=limits, engine=engine) as pool:
-        from harness.check import check  # while the fork server of the ranks imports
-
-        most = max_ranks(engine)
-        for finding in check(options.strategy, pool.run, options.extent, machine, most, on_case):
-            if options.first and findings and findings[-1].case != finding.case and not _all_hold(findings):
-                break
-            findings.append(finding)
-    cases = len({finding.case for finding in findings})
-    took = f"{len(findings)} laws on {cases} cases in {time.monotonic() - started:.0f} s"
-    verdict = f"{options.strategy}: {_format_verdict(findings)} ({took})"
-    document = {
-        "strategy": options.strategy,
-        "conforms": _all_hold(findings),
-        "findings": [_make_document(finding) for finding in findings],
-    }
-    print_answer(options, document, f"{_format_findings(findings)}\n\n{verdict}")
-    return 0 if _all_hold(findings) else 1
-
-
-def _all_hold(findings: Sequence["Finding"]) -> bool:
-    return all(finding.holds for finding in findings)
-
-
-def _format_verdict(findings: Sequence["Finding"]) -> str:
-    broken = [finding for finding in findings if not finding.holds]
-    if not broken:
-        return "conforms"
-    laws = list(dict.fromkeys(finding.law for finding in broken))
-    return f"does not conform: {len(laws)} laws are broken. Begin with {laws[0]!r}"
-
-
-def _make_document(finding: "Finding") -> dict[str, Any]:
-    """Return a finding as JSON data."""
-    wrong = [each._asdict() for each in finding.wrong]
-    return {key: wrong if key == "wrong" else getattr(finding, key) for key in finding.__dataclass_fields__}
-
-
-def _load_start_limits(root: str | None) -> "StartLimits":
-    """Return the time limits of a start from the card `local`, or the defaults outside a project."""
-    from harness.launch.rank_starter import load_start_limits
-    from harness.launch.time_limits import START_LIMITS
-
-    try:
-        limits = load_start_limits(find_root(root), "local")
-    except UserError:
-        limits = START_LIMITS
-    return limits._replace(progress=print_progress)
-
-
-def _format_findings(findings: Sequence["Finding"]) -> str:
-    """Return a line for each case, and below it the broken laws, with details for the first case of each law."""
-    cases: dict[str, list[Finding]] = {}
-    for finding in findings:
-        cases.setdefault(finding.case, []).append(finding)
-    lines, seen, width = [], set[str](), max(map(len, cases), default=0)
-    for case, laws in cases.items():
-        kept = ", ".join(f"{law.law} ({law.detail})" for law in laws if law.holds)
-        lines.append(f"{'holds ' if _all_hold(laws) else 'BROKEN'}  {case:{width}}  {kept}".rstrip())
-        for law in (law for law in laws if not law.holds):
-            lines += [f"  {law.law}: broken as above"] if law.law in seen else _describe_broken_law(law)
-            seen.add(law.law)
-    return "\n".join(lines)
-
-
-def _describe_broken_law(finding: "Finding") -> list[str]:
-    """Return lines about a broken law: the law, the case, the place, both values, and where to look."""
-    lines = ["", f"  law       {finding.law}", f"  case      {finding.setting}"]
-    for wrong in finding.wrong[:2]:
-        expected, got = wrong.values
-        lines += [f"  at        {wrong.place}", f"  expected  {expected}", f"  got       {got}"]
-    if len(finding.wrong) > 2:
-        lines.append(f"  and       {len(finding.wrong) - 2} more places; --json lists them")
-    return [*lines, f"  look at   {finding.look}", ""]
 
 
 # The machine.

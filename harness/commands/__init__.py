@@ -16,6 +16,10 @@ class Verb(NamedTuple):
 
 
 VERBS = {
+    "check": Verb(
+        "Check a strategy: results equal to serial training, elements equal to its formula, invalid grids refused.",
+        "harness.commands.checking:check",
+    ),
     "predict": Verb("Predict the time of an epoch on a machine.", "harness.commands.predicting:predict"),
     "completion": Verb(
         "Print the completion script of this command for a shell.", "harness.cli.completion:completion"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import commands
 from harness.cli import main, make_parser
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,7 @@ def verbs(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple[str
         yield path, parser
 
 
-VERBS = dict(verbs(make_parser()))
+VERBS = {**dict(verbs(make_parser())), **commands.VERBS}
 SBM, RUN = "--strategy serial --dataset tiny-sbm", "RUN"
 ANSWERED = {
     "list": ["strategies", "datasets", "machines", "settings", "figures"],

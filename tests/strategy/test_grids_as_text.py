@@ -6,9 +6,7 @@ from harness.registry import load_strategy, registered_strategies
 from harness.spec.spec import format_grid, label_grid
 from harness.strategy.admit import parse_grid
 
-BUILT_IN = [
-    point.name for point in registered_strategies() if point.value.startswith("harness.strategies.")
-]
+BUILT_IN = [point.name for point in registered_strategies() if point.value.startswith("harness.strategies.")]
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -1,0 +1,257 @@
+"""harness check: checks a strategy against serial training and against its own formulas."""
+
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, fields
+from dataclasses import dataclass as plain_dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic.dataclasses import dataclass
+
+from harness.commands.answer import Answer
+from harness.commands.layout import Block, Column, Command, Facts, Heading, Raw, Table, View
+from harness.commands.request import CONFIG, MachineName, Option, Request
+from harness.commands.verb import Reporter, verb
+from harness.errors import UserError
+from harness.formatting import format_count
+
+if TYPE_CHECKING:
+    from harness.check import Finding
+    from harness.launch.time_limits import StartLimits
+
+Extent = Literal["quick", "usual", "full"]
+
+
+@dataclass(frozen=True, config=CONFIG)
+class CheckRequest(Request):
+    """The strategy to check, and how many cases to try."""
+
+    strategy: Annotated[str, Option(metavar="STRATEGY", is_positional=True, completes="strategies")]
+    """A name of `harness list strategies`, or path/to/file.py:Class."""
+    extent: Extent = "usual"
+    """How many cases are tried. A quick check tries one grid of each size, and combines cases; a full check tries every
+    grid of up to 16 ranks."""
+    _: KW_ONLY
+    quick: bool = False
+    """The same as --extent quick."""
+    full: bool = False
+    """The same as --extent full."""
+    first: bool = False
+    """Stop after the first case that breaks a law."""
+    machine: MachineName | None = None
+    """The machine card. With local-gpu each rank has its own GPU, and no case has more ranks than there are GPUs
+    (default: ranks on the cores of this machine)."""
+
+    def choose_extent(self) -> Extent:
+        """Return the extent that the options choose. Raises UserError if they choose several."""
+        shorthands: dict[Extent, bool] = {"quick": self.quick, "full": self.full, self.extent: True}
+        chosen = [extent for extent, is_chosen in shorthands.items() if is_chosen and extent != "usual"]
+        if len(chosen) > 1:
+            raise UserError("check takes one of --quick, --full and --extent.")
+        return next(iter(chosen), "usual")
+
+
+@plain_dataclass(frozen=True)
+class CheckAnswer(Answer):
+    """The findings: one for each law on each case."""
+
+    strategy: str
+    extent: Extent
+    findings: Sequence["Finding"]
+    seconds: float
+    request: CheckRequest
+
+    @property
+    def conforms(self) -> bool:
+        """Whether every law holds on every case."""
+        return all(finding.holds for finding in self.findings)
+
+    @property
+    def broken(self) -> list["Finding"]:
+        """The findings of laws that do not hold, in the order in which they were found."""
+        return [finding for finding in self.findings if not finding.holds]
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.conforms else 1
+
+    def to_document(self) -> Any:
+        return {
+            "strategy": self.strategy,
+            "conforms": self.conforms,
+            "extent": self.extent,
+            "seconds": self.seconds,
+            "findings": [_make_document(finding) for finding in self.findings],
+        }
+
+    def to_frame(self) -> Any:
+        import pandas as pd
+
+        kept = ("law", "case", "holds", "detail", "worst", "allowed", "unit", "look")
+        return pd.DataFrame([{key: getattr(each, key) for key in kept} for each in self.findings])
+
+    def lay_out(self, view: View) -> Iterator[Block]:
+        yield Heading(self._format_verdict())
+        yield from self._lay_out_broken_laws()
+        yield Table(LAW_COLUMNS, summarize_laws(self.findings))
+        if view.verbose:
+            yield Table(CASE_COLUMNS, list(_list_cases(self.findings)), title="Cases")
+        if self.conforms:
+            yield from self._lay_out_larger_checks()
+
+    def _format_verdict(self) -> str:
+        checks, took = format_count(len(self.findings), "check"), f"in {self.seconds:.0f} s"
+        if self.conforms:
+            return f"PASS {self.strategy}: {checks} {took}"
+        return f"FAIL {self.strategy}: {len(self.broken)} of {checks} failed {took}; begin with {self.broken[0].law!r}"
+
+    def _lay_out_broken_laws(self) -> Iterator[Block]:
+        """Yield the first case that breaks each law: the case, the place, both values, and where to look."""
+        seen = set[str]()
+        for finding in self.broken:
+            if finding.law not in seen:
+                seen.add(finding.law)
+                yield from _lay_out_broken_law(finding)
+                others = [each for each in self.broken if each.law == finding.law][1:]
+                if others:
+                    yield f"{format_count(len(others), 'other case breaks', 'other cases break')} this law (-v)."
+
+    def _lay_out_larger_checks(self) -> Iterator[Block]:
+        from harness.check import LARGER
+
+        machine = ["--machine", self.request.machine] if self.request.machine else []
+        words = {
+            extent: shlex.join(
+                ["harness", "check", self.strategy, *(["--full"] if extent == "full" else []), *machine]
+            )
+            for extent in LARGER[self.extent]
+        }
+        if words:
+            yield f"Not tried here: {'; '.join(LARGER[self.extent].values())} (--full)."
+            yield from map(Command, words.values())
+
+
+LAW_COLUMNS = (
+    Column("law", "law"),
+    Column("result", "result"),
+    Column("cases", "cases", is_number=True),
+    Column("worst", "worst", is_number=True),
+    Column("allowed", "allowed", is_number=True),
+)
+CASE_COLUMNS = (
+    Column("case", "case", may_wrap=True),
+    Column("law", "law"),
+    Column("result", "result"),
+    Column("found", "found", may_wrap=True),
+)
+
+
+def summarize_laws(findings: Sequence["Finding"]) -> list[dict[str, Any]]:
+    """Return a row for each law, broken laws first: its cases, and its largest difference if it allows one."""
+    laws: dict[str, list[Finding]] = {}
+    for finding in findings:
+        laws.setdefault(finding.law, []).append(finding)
+    rows = [_summarize_law(law, found) for law, found in laws.items()]
+    if all(row["result"] == "PASS" for row in rows):
+        rows = [{**row, "result": None} for row in rows]
+    return sorted(rows, key=lambda row: row["result"] != "FAIL")
+
+
+def _summarize_law(law: str, findings: Sequence["Finding"]) -> dict[str, Any]:
+    passed = sum(finding.holds for finding in findings)
+    measured = [finding for finding in findings if finding.worst is not None]
+    # A difference that is not finite is larger than every other one.
+    worst = max(measured, key=_get_difference, default=None)
+    return {
+        "law": law,
+        "result": "PASS" if passed == len(findings) else "FAIL",
+        "cases": f"{passed}" if passed == len(findings) else f"{passed} of {len(findings)}",
+        "worst": worst and _format_difference(worst.worst, worst.unit),
+        "allowed": worst and _format_difference(worst.allowed, worst.unit),
+    }
+
+
+def _get_difference(finding: "Finding") -> float:
+    assert finding.worst is not None
+    return finding.worst if isfinite(finding.worst) else float("inf")
+
+
+def _format_difference(difference: float | None, unit: str) -> str | None:
+    """Format a relative difference as 3e-16, and a difference in units as 2.9 deviations."""
+    if difference is None:
+        return None
+    return f"{difference:.1f} {unit}" if unit else f"{difference:.0e}"
+
+
+def _list_cases(findings: Sequence["Finding"]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each finding. The first row of each case names it."""
+    case = None
+    for finding in findings:
+        yield {
+            "case": finding.case if finding.case != case else None,
+            "law": finding.law,
+            "result": "PASS" if finding.holds else "FAIL",
+            "found": finding.detail,
+        }
+        case = finding.case
+
+
+def _lay_out_broken_law(finding: "Finding") -> Iterator[Block]:
+    pairs, traceback = [("case", finding.setting)], ""
+    for wrong in finding.wrong[:2]:
+        expected, got = wrong.values
+        head, _, rest = got.partition("\n")
+        pairs += [("at", wrong.place), ("expected", expected), ("got", head)]
+        traceback = traceback or rest
+    if len(finding.wrong) > 2:
+        pairs.append(("and", f"{len(finding.wrong) - 2} more places; --json lists them"))
+    yield Facts([*pairs, ("look at", finding.look)], f"Broken: {finding.law}")
+    if traceback:
+        yield Raw(traceback)
+
+
+def _make_document(finding: "Finding") -> dict[str, Any]:
+    """Return a finding as JSON data."""
+    document = {field.name: getattr(finding, field.name) for field in fields(finding)}
+    worst = finding.worst if finding.worst is None or isfinite(finding.worst) else None
+    return {**document, "wrong": [wrong._asdict() for wrong in finding.wrong], "worst": worst}
+
+
+@verb(CheckRequest)
+def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer:
+    """Check a strategy: results equal to serial training, elements equal to its formula, invalid grids refused.
+
+    Trains on small graphs and several grids. A broken law says what was expected, what came out, and where to look. The
+    exit code is 1 if a law is broken.
+    """
+    from harness.comm.engine import Engine, max_ranks
+    from harness.launch.worker_pool import Pool
+    from harness.spec.machine_card import Machine, load_machine
+
+    started, findings, extent = time.monotonic(), list["Finding"](), request.choose_extent()
+    machine = load_machine(request.home, request.machine) if request.machine else Machine(name="kit")
+    engine = Engine(machine.engine)
+    with Pool(start_limits=_load_start_limits(request, reporter), engine=engine) as pool:
+        from harness.check import check as check_laws  # while the fork server of the ranks imports
+
+        most = max_ranks(engine)
+        for finding in check_laws(request.strategy, pool.run, extent, machine, most, reporter.step):
+            is_next_case = findings and findings[-1].case != finding.case
+            if request.first and is_next_case and not all(each.holds for each in findings):
+                break
+            findings.append(finding)
+    return CheckAnswer(request.strategy, extent, findings, time.monotonic() - started, request)
+
+
+def _load_start_limits(request: CheckRequest, reporter: Reporter) -> "StartLimits":
+    """Return the time limits of a start from the card `local`, or the defaults outside a project."""
+    from harness.launch.rank_starter import load_start_limits
+    from harness.launch.time_limits import START_LIMITS
+
+    try:
+        limits = load_start_limits(request.home, "local")
+    except UserError:
+        limits = START_LIMITS
+    return limits._replace(progress=reporter.log)

@@ -1,0 +1,124 @@
+"""harness check: a verdict that can be quoted, a table of laws, and what is broken."""
+
+import re
+from collections.abc import Iterator, Sequence
+from math import nan
+from typing import Any
+
+import pytest
+
+from harness import check as kit
+from harness.check import Finding
+from harness.check.mismatch import Mismatch
+from harness.cli import main
+from harness.commands.checking import CheckAnswer, CheckRequest, check
+from harness.commands.layout import View
+from harness.commands.rendering import render_text
+from harness.errors import UserError
+
+LOSSES, WORDS = "losses equal serial", "words equal the formula"
+WRONG = [Mismatch(rank, "epoch 0", "the loss", 15, 25) for rank in range(3)]
+BROKEN = Finding(
+    LOSSES, "p=2: usual", False, "all of it", "oned.py:9: the loss", "cagnet-1d on p=2", WRONG, 0.7, 1e-12
+)
+HELD = (
+    Finding(LOSSES, "p=1: usual", True, "2e-16", worst=2e-16, allowed=1e-12),
+    Finding(WORDS, "p=1: usual", True, "120"),
+    Finding(LOSSES, "p=3: usual", True, "3e-15", worst=3e-15, allowed=1e-12),
+    Finding(WORDS, "p=3: usual", True, "7,000"),
+)
+
+
+def answer(findings: Sequence[Finding], **options: Any) -> CheckAnswer:
+    request = CheckRequest("cagnet-1d", **options)
+    return CheckAnswer("cagnet-1d", request.choose_extent(), findings, 46.2, request)
+
+
+def page(findings: Sequence[Finding], view: View = View(), **options: Any) -> list[str]:  # noqa: B008
+    return render_text(answer(findings, **options).lay_out(view), view).splitlines()
+
+
+def test_a_pass_is_a_line_and_a_table_of_laws_with_the_worst_difference() -> None:
+    lines = page(HELD)
+    assert lines[0] == "PASS cagnet-1d: 4 checks in 46 s"
+    assert [line.split() for line in lines[2:5]] == [
+        ["law", "cases", "worst", "allowed"],
+        [*LOSSES.split(), "2", "3e-15", "1e-12"],
+        [*WORDS.split(), "2"],
+    ]
+    assert "p=1" not in "\n".join(lines)
+    assert answer(HELD).exit_code == 0
+
+
+def test_a_broken_law_comes_first_with_both_values_and_where_to_look() -> None:
+    lines = page([*HELD, BROKEN])
+    assert lines[0] == f"FAIL cagnet-1d: 1 of 5 checks failed in 46 s; begin with {LOSSES!r}"
+    text = "\n".join(lines)
+    for part in (
+        r"expected\s+15\b",
+        r"got\s+25\b",
+        r"at\s+rank 0, epoch 0, the loss",
+        r"look at\s+oned.py:9: the loss",
+    ):
+        assert re.search(part, text), part
+    assert "1 more places" in text
+    assert next(line.split()[3:] for line in lines if line.startswith(LOSSES)) == [
+        "FAIL",
+        "2",
+        "of",
+        "3",
+        "7e-01",
+        "1e-12",
+    ]
+    assert answer([*HELD, BROKEN]).exit_code == 1
+
+
+def test_verbose_shows_every_case_and_law() -> None:
+    lines = page(HELD, View(verbose=True))
+    assert sum("p=3: usual" in line for line in lines) == 1
+    assert sum(line.endswith("7,000") for line in lines) == 1
+
+
+def test_a_difference_that_is_not_a_number_is_the_worst_and_null_in_json() -> None:
+    broken = Finding(LOSSES, "p=4: usual", False, "nan", worst=nan, allowed=1e-12)
+    assert any("nan" in line for line in page([*HELD, broken]) if line.startswith(LOSSES))
+    assert answer([broken]).to_document()["findings"][0]["worst"] is None
+
+
+def test_a_quick_check_names_what_larger_checks_try() -> None:
+    quick = page(HELD, quick=True)
+    assert quick[-2:] == ["  harness check cagnet-1d", "  harness check cagnet-1d --full"]
+    assert page(HELD)[-1] == "  harness check cagnet-1d --full"
+    assert not any("harness check" in line for line in page(HELD, full=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "extent"),
+    [
+        ({}, "usual"),
+        ({"quick": True}, "quick"),
+        ({"extent": "full"}, "full"),
+        ({"full": True, "extent": "full"}, "full"),
+    ],
+)
+def test_shorthands_and_extent_mean_the_same(options: dict[str, Any], extent: str) -> None:
+    assert CheckRequest("serial", **options).choose_extent() == extent
+
+
+def test_contradicting_extents_are_refused() -> None:
+    with pytest.raises(UserError, match="one of --quick, --full and --extent"):
+        check("serial", quick=True, full=True)
+    assert main(["check", "serial", "--quick", "--extent", "full"]) == 2
+
+
+def test_first_stops_after_the_case_that_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = Finding(WORDS, "p=6: usual", True, "1")
+
+    def check_laws(*_: Any) -> Iterator[Finding]:
+        yield from (HELD[0], BROKEN, Finding(WORDS, BROKEN.case, True, "1"), later)
+
+    monkeypatch.setattr(kit, "check", check_laws)
+    assert [finding.case for finding in check("cagnet-1d", first=True).findings] == ["p=1: usual"] + [
+        BROKEN.case
+    ] * 2
+    assert check("cagnet-1d").findings[-1] is later
