@@ -48,6 +48,14 @@ VIEW = {
 ARGUMENTS = Group("Arguments", sort_key=0)
 OUTPUT = Group("Output", sort_key=len(SECTIONS) + 1)
 OPTIONS = Group("Options", sort_key=len(SECTIONS))
+PREDICT_ALL = "harness predict --strategy S --dataset D --ranks P --grid all"
+REMOVED = {
+    ("words", "--replay"): "`harness replay` shows the formulas next to the counts of a replayed rank.",
+    ("plan", "--strategy"): f"`{PREDICT_ALL}` predicts the time of an epoch on every grid, and "
+    "`harness list grids --strategy S --ranks P` lists the grids without a graph.",
+    ("data info", "--ranks"): "`harness advise --dataset D --ranks P --all` compares the strategies on it.",
+}
+"""Options that verbs had, and what does their work now."""
 
 
 class Parsed(NamedTuple):
@@ -158,8 +166,8 @@ def _make_parameter(option: "OptionField") -> inspect.Parameter:
         metavar=style.metavar or None,
         negative="",
         show_default=(lambda _: shown) if shown else False,
-        consume_multiple=style.takes == "several",
-        allow_leading_hyphen=style.takes == "several" and style.is_positional,
+        consume_multiple=style.takes in ("several", "rest"),
+        allow_leading_hyphen=style.takes == "rest",
         group=ARGUMENTS if style.is_positional else OPTIONS,
         completer=_make_completer(style.completes) if style.completes else None,
     )
@@ -238,6 +246,9 @@ def _describe_error(error: CycloptsError, words: list[str]) -> str:
 
     path = " ".join(error.command_chain or ()) or _find_path(words)
     where = f"harness {path}".strip()
+    for word in words:
+        if replacement := REMOVED.get((path, word.partition("=")[0])):
+            return f"{where} does not have {word.partition('=')[0]} any more: {replacement}"
     known = _list_option_names(path)
     way_out = f"`{where} --help` lists what is accepted."
     match error:

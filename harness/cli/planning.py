@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,11 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.cli.options import (
     ProgressLine,
     Verbs,
-    add_rank_option,
-    add_request_options,
     add_verb,
-    check_rank,
-    describe_size_source,
     format_columns,
     make_requested_spec,
     print_answer,
@@ -29,16 +24,11 @@ from harness.spec.spec import format_grid
 from harness.validation import validate
 
 if TYPE_CHECKING:
-    from harness.graph.blocks import Blocks
-    from harness.ledger import Amounts, AxisName, Key
-    from harness.replay import ReplayedRank
-    from harness.spec.spec import Spec
-    from harness.strategy import Facts, Strategy
+    from harness.ledger import AxisName
 
 
 def add_verbs(verbs: Verbs) -> None:
     _add_plan(verbs)
-    _add_replay(verbs)
 
 
 def _add_plan(verbs: Verbs) -> None:
@@ -93,20 +83,6 @@ def _add_plan(verbs: Verbs) -> None:
         metavar="FILE",
         help="with --experiment: write the plan, which lists the specs of all runs; one file for each experiment",
     )
-
-
-def _add_replay(verbs: Verbs) -> None:
-    replay = add_verb(
-        verbs,
-        "replay",
-        _replay_rank,
-        "Show what one rank of a run would do in an epoch, without running it.",
-        "Executes the strategy's own code on tensor shapes without data. Prints every kernel and every collective "
-        "with its words, flops and bytes, and the memory of the rank. A run of any size fits on this machine.",
-    )
-    add_request_options(replay)
-    add_rank_option(replay)
-    _add_from_card_option(replay)
 
 
 def _add_from_card_option(parser: argparse.ArgumentParser) -> None:
@@ -240,80 +216,3 @@ def _judge_grids(
         else:
             times = (predicted.seconds.value, predicted.waiting) if predicted else ()
             yield JudgedGrid(grid, None, *times)
-
-
-def _replay_rank(options: argparse.Namespace) -> int:
-    from harness.replay import replay
-
-    root = find_root(options.root)
-    spec = make_requested_spec(root, options)
-    check_rank(options, spec)
-    strategy, blocks = _admit_spec(root, spec, from_card=options.from_card)
-    replayed = replay(strategy, options.rank, blocks)
-    print_answer(
-        options,
-        _make_document(spec, strategy.facts, replayed),
-        _format_replay(spec, strategy.facts, replayed),
-    )
-    return 0
-
-
-def _admit_spec(root: Path, spec: "Spec", *, from_card: bool) -> "tuple[Strategy, Blocks | None]":
-    """Return the strategy of a spec, and the blocks of its graph if they are not taken from its card."""
-    from harness.experiment.known_graph import facts_of_card
-    from harness.registry import load_strategy
-    from harness.run.open_run import open_run
-    from harness.store.catalog import load_card
-    from harness.strategy import admit
-
-    if not from_card:
-        return open_run(root, spec)
-    facts = facts_of_card(load_card(root, spec.dataset.name))
-    return admit(load_strategy(spec.strategy.name), spec, facts), None
-
-
-def _make_document(spec: "Spec", facts: "Facts", replayed: "ReplayedRank") -> dict[str, Any]:
-    return {
-        "label": spec.label,
-        "rank": replayed.rank,
-        "facts": asdict(facts),
-        "entries": [_make_row(key, amounts) for key, amounts in replayed.entries.items()],
-        "events": [
-            {
-                **_make_row(event.key, event.amounts),
-                "products": [product._asdict() for product in event.products],
-                "leaves": event.leaves,
-                "waits_for": event.waits_for,
-            }
-            for event in replayed.events
-        ],
-        "persistent_bytes": {name.value: size for name, size in replayed.persistent_bytes.items()},
-        "peak_bytes": replayed.peak_bytes,
-    }
-
-
-COUNTS = ("calls", "words_payload", "words_received", "bytes", "flops", "bytes_touched")
-
-
-def _make_row(key: "Key", amounts: "Amounts") -> dict[str, Any]:
-    return {**key._asdict(), **{name: getattr(amounts, name) for name in COUNTS}}
-
-
-def _format_replay(spec: "Spec", facts: "Facts", replayed: "ReplayedRank") -> str:
-    """Return the table of all entries with nonzero counts, in the order of the epoch."""
-    titles = ("direction", "layer", "phase", "op", "axis", "tensor", "calls", "words", "Gflop", "MB touched")
-    rows: list[tuple[str, ...]] = [titles]
-    for key, amounts in replayed.entries.items():
-        counts = (amounts.calls, amounts.words_payload, amounts.flops / 1e9, amounts.bytes_touched / 1e6)
-        if any(counts):
-            layer = "" if key.layer < 0 else key.layer
-            parts = (key.direction, layer, key.phase, key.op, key.axis, key.tensor)
-            numbers = (f"{counts[0]:,}", f"{counts[1]:,.0f}", f"{counts[2]:.3g}", f"{counts[3]:.3g}")
-            rows.append((*("" if part is None else str(part) for part in parts), *numbers))
-    held = ", ".join(f"{name} {size / 1e6:.3g}" for name, size in replayed.persistent_bytes.items())
-    return (
-        f"{spec.label}, rank {replayed.rank} of {spec.ranks}; sizes {describe_size_source(facts)}\n\n"
-        f"{format_columns(rows)}\n\n"
-        f"{len(replayed.events):,} events. Allocated during the whole epoch, MB: {held}. With activations, gradients "
-        f"and message buffers at most {replayed.peak_bytes / 1e6:.3g}."
-    )

@@ -1,39 +1,32 @@
 """harness doctor, init, new, words and check: surveys a machine, makes projects and strategies, checks strategies."""
 
 import argparse
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.cli.options import (
     ProgressLine,
     Verbs,
-    add_rank_option,
-    add_request_options,
     add_verb,
-    check_rank,
     format_columns,
-    make_requested_spec,
     print_answer,
     print_progress,
     rank_count,
 )
 from harness.doctor.survey import survey_machine
-from harness.errors import RunError, UserError
+from harness.errors import UserError
 from harness.spec.root import find_results_folder, find_root
 from harness.validation import unknown_name_error
 
 if TYPE_CHECKING:
-    from harness.check.account import Account, Seen
-    from harness.spec.spec import Spec
+    pass
 
 
 def add_verbs(verbs: Verbs) -> None:
     _add_doctor(verbs)
     _add_init(verbs)
     _add_new(verbs)
-    _add_words(verbs)
 
 
 def _add_init(verbs: Verbs) -> None:
@@ -70,22 +63,6 @@ def _add_new(verbs: Verbs) -> None:
     )
 
 
-def _add_words(verbs: Verbs) -> None:
-    words = add_verb(
-        verbs,
-        "words",
-        _compare_words,
-        "Compare the words that a rank sends with the formulas of the strategy and of its paper.",
-        "Trains one epoch. Prints a line for each collective, with the words of the formula and the words sent; then "
-        "the formula of the paper, with the reasons for any difference. The exit code is 1 if formula and run differ.",
-    )
-    add_request_options(words)
-    add_rank_option(words)
-    words.add_argument(
-        "--replay", action="store_true", help="replay the rank on tensor shapes instead of starting ranks"
-    )
-
-
 def _make_project(options: argparse.Namespace) -> int:
     from harness.scaffold.scaffold import write_project
 
@@ -116,74 +93,6 @@ def _make_package(options: argparse.Namespace) -> int:
     ]
     print_answer(options, {"folder": str(folder), "strategy": strategy, "files": files}, "\n".join(text))
     return 0
-
-
-def _compare_words(options: argparse.Namespace) -> int:
-    from harness.check.account import account, count_replayed_words
-    from harness.run.open_run import open_run
-    from harness.strategy import BlockCounts
-
-    root = find_root(options.root)
-    spec = make_requested_spec(root, options)
-    check_rank(options, spec)
-    strategy, blocks = open_run(root, spec)
-    rank, how = options.rank, "replayed" if options.replay else "sent"
-    seen = (
-        count_replayed_words(strategy, rank, blocks)
-        if options.replay
-        else _count_trained_words(spec, root, rank)
-    )
-    result = account(strategy, rank, BlockCounts(blocks), seen)
-    document = {"label": spec.label, "rank": rank, "seen": how, **asdict(result)}
-    print_answer(options, document, _format_account(spec, result, how))
-    return 0 if result.balances else 1
-
-
-def _count_trained_words(spec: "Spec", root: Path, rank: int) -> "Seen":
-    """Return the words of a rank, counted by training one epoch in a temporary folder."""
-    from harness.check.account import count_recorded_words
-    from harness.launch.launch import launch
-    from harness.results.record import read_record
-
-    training = spec.training.model_copy(update={"epochs": 1, "warmup": 0})
-    spec = spec.model_copy(update={"training": training})
-    with tempfile.TemporaryDirectory() as runs:
-        done = read_record(launch(spec, root, Path(runs), lambda _: None))
-        if done.record["status"] != "ok":
-            raise RunError(
-                f"The words cannot be counted, because the run failed: {done.record['error']['message']}"
-            )
-        return count_recorded_words(done.table("ledger"), rank)
-
-
-def _format_account(spec: "Spec", result: "Account", how: str) -> str:
-    rows: list[tuple[str, ...]] = [
-        ("direction", "layer", "op", "axis", "tensor", "formula", how, "calls", "")
-    ]
-    for row in result.rows:
-        layer = "" if row["layer"] < 0 else str(row["layer"])
-        place = (row["direction"], layer, row["op"], row["axis"], row["tensor"])
-        numbers = (f"{row['formula']:,.0f}", f"{row['seen']:,.0f}", f"{row['calls']:.0f}")
-        rows.append((*place, *numbers, "" if row["formula"] == row["seen"] else "DIFFERS"))
-    totals = (f"{sum(row[key] for row in result.rows):,.0f}" for key in ("formula", "seen", "calls"))
-    rows.append(("all", "", "", "", "", *totals, ""))
-    paper = "The strategy has no published formula for this grid."
-    if result.published:
-        titles: tuple[str, ...] = ("", "formula", "claims", "paper", "here", "ratio")
-        paper = format_columns([titles, *map(_format_published_cells, result.published)])
-    reasons = [
-        f"{line['quantity']} differ: {line['because']}."
-        for line in result.published
-        if line["because"] and line["ours"] != line["value"]
-    ]
-    return "\n".join([spec.label, "", format_columns(rows), "", paper, *reasons])
-
-
-def _format_published_cells(line: dict[str, Any]) -> tuple[str, ...]:
-    value, ours = line["value"], line["ours"]
-    ratio = f"{ours / value:.3f}" if value else ""
-    claims = ", ".join(line["claims"])
-    return line["quantity"], line["formula"], claims, f"{value:,.4g}", f"{ours:,.4g}", ratio
 
 
 # The machine.

@@ -20,7 +20,15 @@ VERBS = {
         "Check a strategy: results equal to serial training, elements equal to its formula, invalid grids refused.",
         "harness.commands.checking:check",
     ),
+    "words": Verb(
+        "Compare the elements that a rank sends with the formulas of the strategy and of its paper.",
+        "harness.commands.counting:words",
+    ),
     "predict": Verb("Predict the time of an epoch on a machine.", "harness.commands.predicting:predict"),
+    "replay": Verb(
+        "Show what one rank of a run does in an epoch, without running it.",
+        "harness.commands.replaying:replay",
+    ),
     "completion": Verb(
         "Print the completion script of this command for a shell.", "harness.cli.completion:completion"
     ),

@@ -78,13 +78,15 @@ class PredictionRequest(Request):
 
     def describe_sizes(self, facts: "Facts") -> str:
         """Return a description of where the sizes come from."""
-        source = (
-            "counted in its store"
-            if facts.exact
-            else "expected from its card, in a random order of the vertices"
-        )
         twins = f"; those that depend on a partition from its twins of {', '.join(self.twins)}"
-        return source + (twins if self.twins else "")
+        return describe_size_source(facts) + (twins if self.twins else "")
+
+
+def describe_size_source(facts: "Facts") -> str:
+    """Return a description of where the sizes of a graph come from."""
+    return (
+        "counted in its store" if facts.exact else "expected from its card, in a random order of the vertices"
+    )
 
 
 def admit_spec(spec: "Spec", look_up: "GraphLookup") -> "Ready":

@@ -39,8 +39,9 @@ class Option(NamedTuple):
     """By default, -- and the name of the field."""
     metavar: str = ""
     """What stands for the value in the help."""
-    takes: Literal["one", "repeated", "several"] = "one"
-    """One value; one value each time, with the option repeated; or several values after the option."""
+    takes: Literal["one", "repeated", "several", "rest"] = "one"
+    """One value; one value each time, with the option repeated; several values after the option; or all words that
+    follow, those that begin with a hyphen included."""
     is_positional: bool = False
     short: str = ""
     """Another name of one letter."""

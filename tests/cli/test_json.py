@@ -50,7 +50,7 @@ ANSWERED = {
     "doctor": [""],
     "init": ["folder"],
     "new": ["strategy my-strategy"],
-    "words": [f"--replay {SBM}"],
+    "words": [SBM],
     "check": ["serial --quick"],
     "collect": ["--out tables"],
     "figures": ["--tables tables"],

@@ -37,7 +37,7 @@ def run(*options: str) -> list[str]:
         ),
         (["run", "--strategy", "serial", "--dataset", "tiny-sbn"], ["tiny-sbn", "tiny-sbm"]),
         (["run", "--strategy", "serial"], ["--dataset"]),
-        (["replay", "--dataset", "tiny-sbm"], ["replay takes", "--strategy"]),
+        (["replay", "--dataset", "tiny-sbm"], ["replay needs", "--strategy"]),
         (["replay", "--strategy", "serial", "--dataset", "tiny-sbm", "--rank", "1"], ["--rank 1", "0 to 0"]),
         (
             ["replay", "--strategy", "serial", "--dataset", "tiny-lattice", "--from-card"],

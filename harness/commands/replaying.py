@@ -1,0 +1,237 @@
+"""harness replay: shows what one rank of a run of any size does in an epoch, without running it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, asdict
+from dataclasses import dataclass as plain_dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic.dataclasses import dataclass
+
+from harness.commands.answer import Answer
+from harness.commands.graph_options import describe_size_source
+from harness.commands.layout import Block, Column, Facts, Heading, Table, View
+from harness.commands.request import CONFIG
+from harness.commands.run_options import RequestedRank
+from harness.commands.verb import Reporter, verb
+from harness.formatting import format_bytes, format_count, format_si
+from harness.spec.spec import format_grid
+
+if TYPE_CHECKING:
+    from harness.graph.blocks import Blocks
+    from harness.ledger import Amounts, Key
+    from harness.replay import ReplayedRank
+    from harness.spec.spec import Spec
+    from harness.strategy import Facts as GraphFacts
+    from harness.strategy import Strategy, WordsKey
+
+
+@dataclass(frozen=True, config=CONFIG)
+class ReplayRequest(RequestedRank):
+    """The run and the rank to replay."""
+
+    _: KW_ONLY
+    from_card: bool = False
+    """Take the sizes of the graph from its card; the graph need not be built."""
+
+
+@plain_dataclass(frozen=True)
+class ReplayAnswer(Answer):
+    """What a rank does in an epoch: its kernels and calls with their amounts, and its memory."""
+
+    spec: "Spec"
+    facts: "GraphFacts"
+    replayed: "ReplayedRank"
+    formula: Mapping["WordsKey", float]
+    """The elements in buffers by the strategy's own formula."""
+    lower_bound: float
+    """The elements that a rank receives at least, with any strategy of this kind; 0 if no bound is known."""
+
+    def sum(self, amount: str) -> Any:
+        """Return an amount of the ledger, such as flops, over the epoch."""
+        return sum(getattr(amounts, amount) for amounts in self.replayed.entries.values())
+
+    def to_document(self) -> Any:
+        replayed = self.replayed
+        return {
+            "label": self.spec.label,
+            "rank": replayed.rank,
+            "facts": asdict(self.facts),
+            "elements_received": self.sum("words_received"),
+            "elements_bound": self.lower_bound,
+            "entries": self.list_entries(),
+            "events": [
+                {
+                    **_make_row(event.key, event.amounts),
+                    "products": [product._asdict() for product in event.products],
+                    "leaves": event.leaves,
+                    "waits_for": event.waits_for,
+                }
+                for event in replayed.events
+            ],
+            "persistent_bytes": {name.value: size for name, size in replayed.persistent_bytes.items()},
+            "peak_bytes": replayed.peak_bytes,
+        }
+
+    def list_entries(self) -> list[dict[str, Any]]:
+        """Return a row for each entry of the ledger, in the order of the epoch.
+
+        The formula covers all phases of a call together; the first entry of the call has its elements.
+        """
+        missing, rows = dict(self.formula), list[dict[str, Any]]()
+        for key, amounts in self.replayed.entries.items():
+            place = _find_words_key(key)
+            formula = missing.pop(place) if place in missing else None
+            rows.append({**_make_row(key, amounts), "elements_formula": formula})
+        unsent = [
+            {**dict.fromkeys(rows[0]), **key._asdict(), "elements_formula": elements}
+            for key, elements in missing.items()
+            if elements and rows
+        ]
+        return rows + unsent
+
+    def to_frame(self) -> Any:
+        import pandas as pd
+
+        return pd.DataFrame(self.list_entries())
+
+    def lay_out(self, view: View) -> Iterator[Block]:
+        spec, replayed = self.spec, self.replayed
+        yield Heading(
+            f"{spec.strategy.name} on {spec.dataset.name}, {format_grid(spec.grid)}, rank {replayed.rank} of "
+            f"{spec.ranks}: receives {format_si(self.sum('words_received'))} elements, computes "
+            f"{format_si(self.sum('flops'))}flop, peak {format_bytes(replayed.peak_bytes)}"
+        )
+        yield Table(list_entry_columns(view), list(self._list_shown_entries()), most_rows=50)
+        yield self._describe_formula()
+        yield Facts(list(self._list_memory()), "Memory")
+        if view.verbose:
+            yield Facts(list(self._list_details()), "Epoch")
+        yield f"Sizes {describe_size_source(self.facts)}."
+
+    def _list_shown_entries(self) -> Iterator[dict[str, Any]]:
+        """Yield the entries with nonzero amounts, without zeros."""
+        for row in self.list_entries():
+            if any(row[amount] for amount in ("calls", "elements_payload", "flops", "bytes_touched")):
+                layer = None if row["layer"] < 0 else row["layer"]
+                yield {name: (value or None) if name in AMOUNTS else value for name, value in row.items()} | {
+                    "layer": layer
+                }
+
+    def _describe_formula(self) -> str:
+        from harness.check.account import count_epoch_words
+
+        seen = {key: sent.words for key, sent in count_epoch_words(self.replayed.entries).items()}
+        total = f"{sum(seen.values()):,.0f}"
+        wrong = sum(seen.get(key, 0) != self.formula.get(key, 0) for key in seen.keys() | self.formula.keys())
+        if not wrong:
+            return f"The strategy's formula agrees: {total} elements in buffers."
+        formula = f"{sum(self.formula.values()):,.0f}"
+        rows = format_count(wrong, "collective")
+        if self.facts.exact:
+            return f"The strategy's formula differs in {rows}: {formula} elements in buffers, and {total} replayed."
+        return (
+            f"The strategy's formula gives {formula} elements in buffers, and the replay {total}: both estimate "
+            f"the edges of a block, and differ in {rows}."
+        )
+
+    def _list_memory(self) -> Iterator[tuple[str, str]]:
+        for name, size in self.replayed.persistent_bytes.items():
+            yield name.value, format_bytes(size)
+        held = sum(self.replayed.persistent_bytes.values())
+        yield "activations, gradients and buffers", f"up to {format_bytes(self.replayed.peak_bytes - held)}"
+        yield "peak", format_bytes(self.replayed.peak_bytes)
+
+    def _list_details(self) -> Iterator[tuple[str, str]]:
+        yield "events", f"{len(self.replayed.events):,}"
+        yield "collective calls", f"{self.sum('calls'):,}"
+        yield "elements in buffers", f"{self.sum('words_payload'):,.0f}"
+        yield "elements received", f"{self.sum('words_received'):,.0f}"
+        if self.lower_bound:
+            yield "lower bound", f"{self.lower_bound:,.0f} elements received"
+        yield "bytes in buffers", format_bytes(self.sum("bytes"))
+        yield "read and written by kernels", format_bytes(self.sum("bytes_touched"))
+
+
+AMOUNTS = {
+    "calls": "calls",
+    "elements_payload": "words_payload",
+    "elements_received": "words_received",
+    "bytes": "bytes",
+    "flops": "flops",
+    "bytes_touched": "bytes_touched",
+}
+"""The amounts of an entry, and their names in the ledger."""
+
+
+def format_elements(elements: float) -> str:
+    """Format a number of elements in full."""
+    return f"{elements:,.0f}"
+
+
+def list_entry_columns(view: View) -> list[Column]:
+    """Return the columns of the entries. With -v elements are printed in full."""
+    number = format_elements if view.verbose else format_si
+    return [
+        Column("direction", "pass"),
+        Column("layer", "layer", is_number=True),
+        Column("op", "op"),
+        Column("axis", "axis"),
+        Column("tensor", "tensor"),
+        Column("calls", "calls", is_number=True),
+        Column("elements_payload", "elements", number, is_number=True),
+        Column("elements_formula", "formula", number, is_number=True, may_drop=True),
+        Column("flops", "flop", format_si, is_number=True),
+        Column("bytes_touched", "touched", format_bytes, is_number=True),
+        Column("phase", "phase", may_drop=True),
+    ]
+
+
+def _find_words_key(key: "Key") -> "WordsKey | None":
+    """Return the key of the formula for an entry of the ledger; None for an entry that moves nothing."""
+    from harness.ledger import MOVING
+    from harness.strategy import WordsKey
+
+    if key.op not in MOVING or key.axis is None or key.tensor is None:
+        return None
+    return WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor)
+
+
+def _make_row(key: "Key", amounts: "Amounts") -> dict[str, Any]:
+    return {**key._asdict(), **{name: getattr(amounts, amount) for name, amount in AMOUNTS.items()}}
+
+
+@verb(ReplayRequest)
+def replay(request: ReplayRequest, reporter: Reporter) -> ReplayAnswer:
+    """Show what one rank of a run does in an epoch, without running it.
+
+    Executes the strategy's own code on tensor shapes without data. Prints every kernel and every collective with its
+    elements, flops and bytes, next to the strategy's formula, and the memory of the rank. A run of any size fits on
+    this machine.
+    """
+    from harness.replay import replay as replay_rank
+    from harness.strategy import BlockCounts
+    from harness.strategy.facts import ShapeBlocks
+
+    spec = request.make_spec("replay")
+    strategy, blocks = _admit_spec(request, spec)
+    reporter.log(f"replaying rank {request.rank} of {spec.ranks}")
+    replayed = replay_rank(strategy, request.rank, blocks)
+    counts = BlockCounts(blocks or ShapeBlocks(strategy.facts, spec.dataset.permutation))
+    at = strategy.coordinates(request.rank)
+    return ReplayAnswer(
+        spec, strategy.facts, replayed, strategy.words(at, counts), strategy.words_lower_bound(at, counts)
+    )
+
+
+def _admit_spec(request: ReplayRequest, spec: "Spec") -> "tuple[Strategy, Blocks | None]":
+    """Return the strategy of a spec, and the blocks of its graph if they are not taken from its card."""
+    from harness.experiment.known_graph import facts_of_card
+    from harness.registry import load_strategy
+    from harness.run.open_run import open_run
+    from harness.store.catalog import load_card
+    from harness.strategy import admit
+
+    if not request.from_card:
+        return open_run(request.home, spec)
+    facts = facts_of_card(load_card(request.home, spec.dataset.name))
+    return admit(load_strategy(spec.strategy.name), spec, facts), None
