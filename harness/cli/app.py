@@ -45,7 +45,6 @@ VIEW = {
     "why": "Print reasons, as for what is missing.",
 }
 """The options that every verb has, which change what is printed and not the answer."""
-ARGUMENTS = Group("Arguments", sort_key=0)
 OUTPUT = Group("Output", sort_key=len(SECTIONS) + 1)
 OPTIONS = Group("Options", sort_key=len(SECTIONS))
 PREDICT_ALL = "harness predict --strategy S --dataset D --ranks P --grid all"
@@ -76,11 +75,9 @@ def make_app() -> App:
         help_format="plaintext",  # others import a parser of markup
         version=f"harness {__version__}",
     )
-    sections = {
-        verb: Group(title, sort_key=number)
-        for number, (title, verbs) in enumerate(SECTIONS.items())
-        for verb in verbs
-    }
+    sections = dict[str, Group]()
+    for number, (title, verbs) in enumerate(SECTIONS.items()):
+        sections |= dict.fromkeys(verbs, Group(title, sort_key=number))
     groups = dict[str, App]()
     for number, (name, verb) in enumerate(VERBS.items()):
         first, _, action = name.partition(" ")
@@ -168,7 +165,7 @@ def _make_parameter(option: "OptionField") -> inspect.Parameter:
         show_default=(lambda _: shown) if shown else False,
         consume_multiple=style.takes in ("several", "rest"),
         allow_leading_hyphen=style.takes == "rest",
-        group=ARGUMENTS if style.is_positional else OPTIONS,
+        group=None if style.is_positional else OPTIONS,
         completer=_make_completer(style.completes) if style.completes else None,
     )
     kind = inspect.Parameter.POSITIONAL_ONLY if style.is_positional else inspect.Parameter.KEYWORD_ONLY

@@ -1,5 +1,6 @@
 """Renders layouts as text with rich: in the width and the colours of a terminal, or as wide as needed without one."""
 
+import textwrap
 from collections.abc import Iterator
 from io import StringIO
 from typing import IO
@@ -58,18 +59,20 @@ def _render_block(block: Block, view: View, console: Console) -> None:
         case Facts():
             _render_facts(block, console)
         case Heading():
-            console.print(Text(escape_control(block.text), style="bold"), width=_paragraph_width(console))
+            console.print(Text(_fill(block.text, console), style="bold"))
         case Command():
             # A terminal breaks a long line where it ends, and joins it again when it is copied.
             console.print(Text(f"  {escape_control(block.text)}", style="cyan"), soft_wrap=True)
         case Raw():
             console.print(Text(escape_control(block.text)), soft_wrap=True)
         case str():
-            console.print(Text(escape_control(block)), width=_paragraph_width(console))
+            console.print(Text(_fill(block, console)))
 
 
-def _paragraph_width(console: Console) -> int:
-    return min(console.width, PARAGRAPH)
+def _fill(text: str, console: Console) -> str:
+    """Break a paragraph into lines, but not between a number and its percent sign, and not within a word."""
+    kept, width = escape_control(text).replace(" %", "\0%"), min(console.width, PARAGRAPH)
+    return textwrap.fill(kept, width, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
 
 def _render_facts(facts: Facts, console: Console) -> None:
