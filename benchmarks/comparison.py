@@ -233,7 +233,7 @@ def predict_choices(world: int) -> tuple[list[dict[str, Any]], list[dict[str, st
                 "seconds": seconds["value"],
                 "seconds_low": seconds["low"],
                 "seconds_high": seconds["high"],
-                "words": option["words_received"],
+                "words": option["elements_received"],
                 "bytes": option["peak_bytes"],
             }
             rows.append(row)

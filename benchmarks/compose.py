@@ -90,7 +90,7 @@ def search(
         )
         for option in options:
             spec, prediction = option.strategy.spec, option.prediction
-            seconds, words = prediction.seconds.value, prediction.words_received / MILLION
+            seconds, words = prediction.seconds.value, prediction.elements_received / MILLION
             over = seconds / ours.prediction.seconds.value
             choices = spec.strategy.name, describe_choices(spec), option.grid
             yield *choices, words, prediction.peak_bytes / MILLION, seconds, over

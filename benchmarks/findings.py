@@ -74,7 +74,7 @@ def dimensions() -> Results:
             cells = []
             for ranks in RANKS:
                 grid, predicted = found[graph, scheme, ranks]
-                millions, ms = predicted.words_received / MILLION, predicted.seconds.value * MILLISECONDS
+                millions, ms = predicted.elements_received / MILLION, predicted.seconds.value * MILLISECONDS
                 cells.append(f"{millions:,.3g}, {ms:,.3g} ({grid})")
             yield scheme, *cells
     yield Drawing("findings-dimensions", draw_dimensions(found))
@@ -90,7 +90,7 @@ def draw_dimensions(found: dict[tuple[str, str, int], tuple[str, Prediction]]) -
         rows[1][column].set_xlabel("GPUs")
         for scheme in SCHEMES:
             line = [found[graph, scheme, ranks][1] for ranks in RANKS]
-            plot_scheme(rows[0][column], scheme, [each.words_received / MILLION for each in line])
+            plot_scheme(rows[0][column], scheme, [each.elements_received / MILLION for each in line])
             plot_scheme(rows[1][column], scheme, [each.seconds.value * MILLISECONDS for each in line])
     rows[0][0].set_ylabel("words received, millions")
     rows[1][0].set_ylabel("predicted epoch, ms")

@@ -16,13 +16,13 @@ import pandas as pd
 
 from harness.results.parquet import read_collected
 
-KEY = ["run_id", "epoch", "rank", "layer", "direction", "phase", "op", "axis", "peer", "tensor"]
-COUNTED = ["calls", "words_payload", "words_received", "bytes"]
+KEY = ["run_id", "epoch", "rank_id", "layer", "direction", "phase", "op", "axis", "peer", "tensor"]
+COUNTED = ["calls", "elements_payload", "elements_received", "bytes"]
 EXACT = {
-    "epochs": (["run_id", "epoch", "rank"], ["loss"]),
+    "epochs": (["run_id", "epoch", "rank_id"], ["loss"]),
     "ledger": (KEY, COUNTED),
     "accuracy": (["run_id", "epoch", "split"], ["accuracy"]),
-    "memory": (["run_id", "rank", "tensor"], ["persistent_bytes"]),
+    "memory": (["run_id", "rank_id", "tensor"], ["persistent_bytes"]),
 }
 """By table: the columns that identify a row, and the columns that must be equal."""
 SHOWN = 5

@@ -1,6 +1,16 @@
 """Print the page docs/tables.md from the schema: `python docs/write_tables.py > docs/tables.md`."""
 
-from harness.results.schema import CLAIMS, RUN_TABLES, RUNS, SCHEMA, TableSchema
+from harness.results.schema import (
+    CLAIMS,
+    FAILURES,
+    RECORD_SCHEMA,
+    RUNS,
+    SCHEMA,
+    TABLES,
+    TABLES_OF_RUN,
+    TIME,
+    TableSchema,
+)
 
 WORDS = {
     "int64": "integer",
@@ -8,12 +18,12 @@ WORDS = {
     "float64": "real",
     "str": "text",
     "boolean": "boolean",
+    TIME: "time",
 }
 PARTS = {
     "record": "The record",
     "spec": "The spec, under the names that `--set` and experiments use",
     "summary": "The summary; null unless the run is ok",
-    "error": "The error; empty unless the run failed",
     "provenance": "Where the numbers come from",
 }
 
@@ -21,13 +31,13 @@ HEADER = f"""# The tables
 
 <!-- Made from harness/results/schema.py by `python docs/write_tables.py > docs/tables.md`. -->
 
-This is schema {SCHEMA}. A run folder `results/runs/<run-id>/` holds `spec.json`, `record.json`, and each table below
-that has rows, such as `epochs.parquet` and `ledger.parquet`. `harness collect` joins the tables of all runs in
-`results/`, with `run_id` as the first column, and adds `runs.parquet`. Tables and records of another schema are
-refused.
+This is schema {SCHEMA}. `harness collect` joins the tables of all runs in `results/`, with `run_id` as the first
+column, and adds `runs.parquet` and `failures.parquet`. [Read the tables](read-the-tables.md) uses `harness.load()`,
+whose column names are short: `strategy` for `strategy.name`, `hidden` for `model.hidden`.
 
 Text is never null: an empty text means that there is no value. A number that does not apply is null, except in the key
-of a ledger, where -1 means no layer or no peer. Column names end with the unit.
+of a ledger, where -1 means no layer or no peer. Times are in UTC. Column names end with the unit. An element is one
+number of a tensor, whatever its type.
 
 ```python
 import pandas as pd
@@ -38,11 +48,39 @@ timed.groupby(["strategy.name", "ranks", "phase", "op"]).seconds.sum()
 ```
 """
 
+RUN_FOLDERS = f"""## Run folders, and tables of schema {RECORD_SCHEMA}
+
+A run folder `results/runs/<run-id>/` holds `spec.json`, `record.json`, and each table of its run that has rows, such as
+`epochs.parquet` and `ledger.parquet`. Run folders have schema {RECORD_SCHEMA}, so that a record never
+changes. They, and collected tables of schema {RECORD_SCHEMA}, have other names for these columns, and times in seconds
+since 1970:
+"""
+READING = f"""
+`Record.table()` and `harness collect` give the new names. `harness.load()`, `harness figures`, `harness report` and
+`harness compare` also read collected tables of schema {RECORD_SCHEMA}, and convert them. A former name is a `KeyError`
+that says the new name: `runs["words_received"]` raises `KeyError: words_received is now elements_received`.
+"""
+
 
 def format_page() -> str:
     """Return the text of the page."""
-    sections = [_format_table(table) for table in (RUNS, *RUN_TABLES.values(), CLAIMS)]
-    return "\n".join([HEADER, *sections])
+    sections = [_format_table(table) for table in (RUNS, FAILURES, *TABLES_OF_RUN.values(), CLAIMS)]
+    return "\n".join([HEADER, *sections, _format_renamed()])
+
+
+def _format_renamed() -> str:
+    """Format the section about the names of columns in run folders and in tables of the first schema."""
+    tables: dict[tuple[str, str], list[str]] = {}
+    for table in TABLES.values():
+        for column in table.columns:
+            if column.recorded:
+                tables.setdefault((column.name, column.recorded), []).append(table.name)
+    rows = [
+        f"| `{new}` | {', '.join(names)} | `{old}`{' of `runs`' if names == [FAILURES.name] else ''} |"
+        for (new, old), names in tables.items()
+    ]
+    head = ["| column | tables | recorded as |", "| --- | --- | --- |"]
+    return "\n".join([RUN_FOLDERS, *head, *rows, READING])
 
 
 def _format_table(table: TableSchema) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from harness.experiment.known_graph import GraphLookup
     from harness.predict.advice import Advice
     from harness.predict.prediction import Prediction
+    from harness.results.loaded_tables import LoadedTables
     from harness.results.record import Record
     from harness.results.statistics import Difference
     from harness.spec.spec import Spec
@@ -31,12 +32,12 @@ BATCH = 1024
 """The size of mini-batches in advice, unless the settings have training.batch."""
 
 
-def load(tables: str | Path = "results") -> Any:
+def load(tables: str | Path = "results") -> "LoadedTables":
     """Return the collected tables of a folder as pandas data frames: `load().runs`, `load().ledger`.
 
     Column names are short. Each row of each table has the strategy, dataset, ranks, grid and launch of its run.
     """
-    from harness.results.parquet import load as load_tables
+    from harness.results.loaded_tables import load as load_tables
 
     return load_tables(tables)
 

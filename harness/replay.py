@@ -365,12 +365,12 @@ class Requirements(NamedTuple):
     persistent_bytes: int | None = None
     peak_bytes: int | None = None
     """The peak memory in an epoch."""
-    words_received: int | None = None
+    elements_received: int | None = None
     """The elements received in an epoch."""
     grids: int | None = None
     """The number of grids on which the strategy can train."""
     worst_grid: str | None = None
-    worst_words_received: int | None = None
+    worst_elements_received: int | None = None
     refused: str | None = None
 
 
@@ -388,18 +388,18 @@ def _find_requirements(candidate: Candidate) -> Requirements:
             refused.append(str(refusal))
     if not replays:
         return Requirements(candidate.name, refused=refused[-1])
-    best, worst = min(replays, key=_count_received_words), max(replays, key=_count_received_words)
+    best, worst = min(replays, key=_count_received_elements), max(replays, key=_count_received_elements)
     return Requirements(
         candidate.name,
         best[0],
         sum(best[1].persistent_bytes.values()),
         best[1].peak_bytes,
-        _count_received_words(best),
+        _count_received_elements(best),
         len(replays),
         worst[0],
-        _count_received_words(worst),
+        _count_received_elements(worst),
     )
 
 
-def _count_received_words(replayed: tuple[str, ReplayedRank]) -> int:
+def _count_received_elements(replayed: tuple[str, ReplayedRank]) -> int:
     return round(sum(amounts.words_received for amounts in replayed[1].entries.values()))

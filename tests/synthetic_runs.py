@@ -13,7 +13,7 @@ import pandas as pd
 from harness.ledger import COMPUTING, MOVING
 from harness.results import statistics
 from harness.results.record import write_record
-from harness.results.schema import TAPE
+from harness.results.schema import LEDGER, RUN_TABLES
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec
 
@@ -99,7 +99,7 @@ def make_tables(spec: Spec, compute: float, talk: float, noise: float = 0.03) ->
     ]
     tape = [
         {
-            **{name: value for name, value in row.items() if name in TAPE.names},
+            **{name: value for name, value in row.items() if name in RUN_TABLES["tape"].names},
             **{
                 "event": 0,
                 "cpu_seconds": row["seconds"],
@@ -152,8 +152,9 @@ def _rows(
 
 def make_record(spec: Spec, tables: dict[str, pd.DataFrame], **changes: Any) -> dict[str, Any]:
     """The record of a run that went well; `changes` replace its keys."""
-    ledger = tables["ledger"]
-    words = ledger[ledger.epoch == 0].groupby("rank")[["words_payload", "words_received"]].sum().max()
+    recorded = tables["ledger"]
+    words = recorded[recorded.epoch == 0].groupby("rank")[["words_payload", "words_received"]].sum().max()
+    ledger = recorded.rename(columns=LEDGER.recorded_names)
     return {
         "run_id": spec.run_id,
         "label": spec.label,
@@ -174,7 +175,7 @@ def make_record(spec: Spec, tables: dict[str, pd.DataFrame], **changes: Any) -> 
             "steps": 1,
             "vertices_per_second": 12_000 / statistics.compute_median_epoch(tables["epochs"]),
             "messages": int(
-                ledger[(ledger.epoch == 0) & (ledger["rank"] == 0) & (ledger.axis != "")].calls.sum()
+                ledger[(ledger.epoch == 0) & (ledger.rank_id == 0) & (ledger.axis != "")].calls.sum()
             ),
             **words.to_dict(),
         },

@@ -81,7 +81,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (PARAMETER, {"strategies/cagnet/oned.py", "docs/strategies/cagnet.md"}),
         (COLUMN, {"harness/results/schema.py"}),
-        (FIGURE, {"harness/figures/received_words.py"}),
+        (FIGURE, {"harness/figures/received_elements.py"}),
         (MACHINE, {"config/machines/department.yaml"}),
         (MISTAKE, {"strategies/cagnet/oned.py"}),
     ],
@@ -117,15 +117,16 @@ found = {
 
 from harness.check.case import Case
 from harness.ledger import AxisName
-from harness.results.parquet import load
+from harness.results.loaded_tables import load
 from harness.slurm.executor import make_batch_line
 from harness.slurm.resources import Site, load_slurm, request_job, request_place
 from harness.slurm.srun import make_step_command
 from harness.spec.spec import Spec
 
-runs = load("results").runs
-found["rows"] = json.loads(runs.to_json(orient="records"))
-(failed,) = runs[runs.status == "failed"].run_id
+tables = load("results")
+found["rows"] = json.loads(tables.runs.to_json(orient="records"))
+found["began_in"] = dict(zip(tables.failures.status, tables.failures.began_in))
+(failed,) = tables.runs[tables.runs.status == "failed"].run_id
 found["show"] = say(f"runs show {failed}")
 strategy = {"name": "cagnet-1d", "params": {"first_block": "highest"}}
 asked = {"dataset": {"name": "check", "seed": 3}, "ranks": 4, "grid": {"p": 4}, "machine": {"name": "kit"}}
@@ -140,11 +141,11 @@ from harness.results.collect import collect
 from tests.synthetic_runs import write_study
 
 found["kinds"] = [kind.name for kind in drawing.KINDS]
-drawing.KINDS = tuple(kind for kind in drawing.KINDS if kind.name == "received-words")
+drawing.KINDS = tuple(kind for kind in drawing.KINDS if kind.name == "received-elements")
 write_study(Path("study"))
 collect(Path("study"), Path("tables"))
 found["drawn"] = sorted(path.name for path in drawing.draw_all(Path("tables"), Path("pictures")))
-found["caption"] = Path("pictures/received-words.txt").read_text()
+found["caption"] = Path("pictures/received-elements.txt").read_text()
 print(json.dumps(found))
 """
 
@@ -179,12 +180,12 @@ def test_a_new_column_is_in_the_collected_tables(found: dict[str, Any], tree: Pa
 
 
 def test_a_new_kind_of_figure_is_drawn_at_its_place(found: dict[str, Any]) -> None:
-    assert found["kinds"].index("received-words") == found["kinds"].index("costs") + 1
-    names = ["received-words", "received-words-isolate-3-8m", "received-words-products-14m"]
+    assert found["kinds"].index("received-elements") == found["kinds"].index("costs") + 1
+    names = ["received-elements", "received-elements-isolate-3-8m", "received-elements-products-14m"]
     assert found["drawn"] == sorted(
         f"{name}.{ending}" for name in names for ending in ("pdf", "png", "svg", "csv", "txt")
     )
-    assert found["caption"].startswith("Words received. Words that the rank with the most receives")
+    assert found["caption"].startswith("Elements received. Elements that the rank with the most receives")
 
 
 def test_a_new_card_is_listed_and_starts_jobs_and_ranks(found: dict[str, Any]) -> None:
@@ -206,8 +207,7 @@ def test_a_mistake_in_a_strategy_is_named_by_file_line_and_package(found: dict[s
     origin = shown.replace("line N", f"line {number}")
     assert found["mistaken"][0] == 1
     assert re.search(f"began in +{re.escape(origin)}\n", found["show"][1])
-    (failed,) = [row for row in found["rows"] if row["status"] == "failed"]
-    assert failed["error_origin"] == origin
+    assert found["began_in"]["failed"] == origin
 
 
 QUICK_LAWS = (

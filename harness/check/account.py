@@ -82,14 +82,14 @@ def count_epoch_words(entries: Mapping[Key, Amounts]) -> Seen:
 def count_recorded_words(ledger: pd.DataFrame, rank: int) -> Seen:
     """Count the words that a rank sent in the last epoch of a recorded run."""
     seen: dict[WordsKey, Sent] = {}
-    rows = ledger[(ledger["rank"] == rank) & (ledger.epoch == ledger.epoch.max()) & ledger.op.isin(MOVING)]
+    rows = ledger[(ledger.rank_id == rank) & (ledger.epoch == ledger.epoch.max()) & ledger.op.isin(MOVING)]
     for row in rows.itertuples():
         key = WordsKey(Direction(row.direction), row.layer, Op(row.op), row.axis, TensorName(row.tensor))
-        _add(seen, key, row)
+        _add(seen, key, Amounts(row.calls, row.elements_payload, row.elements_received, row.bytes))
     return seen
 
 
-def _add(seen: dict[WordsKey, Sent], key: WordsKey, amounts: Any) -> None:
+def _add(seen: dict[WordsKey, Sent], key: WordsKey, amounts: Amounts) -> None:
     before = seen.get(key, Sent())
     seen[key] = Sent(
         before.words + amounts.words_payload,

@@ -332,12 +332,13 @@ def _format_pruned_runs(rows: list[dict[str, Any]], runs: Path, *, done: bool) -
 
 def _show_run(options: argparse.Namespace) -> int:
     from harness.report.run_panels import list_facts, list_largest_tensors, list_origin
-    from harness.results.collect import describe_cause, load_side_of_run
+    from harness.results.collect import describe_cause, load_side_of_run, make_failure
 
     folder = find_run(_get_runs_folder(options), options.run)
     record = read_record(folder)
     run = load_side_of_run(folder).runs.iloc[0]
-    error, command = record.record["error"], record.record["provenance"].get("command")
+    failure = make_failure(record)
+    command = record.record["provenance"].get("command")
     ended = f"{_format_time(record.ended)} UTC, {format_bytes(record.bytes)}"
     parts = {
         "": [
@@ -351,7 +352,9 @@ def _show_run(options: argparse.Namespace) -> int:
             (name, format_bytes(size)) for name, size in list_largest_tensors(record.table("memory"))
         ],
         "origin": list_origin(run),
-        "failure": [("cause", describe_cause(run)), ("began in", run["error.origin"])] if error else [],
+        "failure": [("cause", describe_cause(failure)), ("began in", failure.began_in)]
+        if failure is not None
+        else [],
         "log": _read_trace(record),
         "again": [("typed", command or ""), ("repeat", _make_repeat_command(record))],
     }

@@ -253,7 +253,7 @@ def format_prediction(predicted: "Prediction", card: "MachineCard") -> tuple[str
         format_number(1e3 * seconds.value),
         f"{format_number(1e3 * seconds.low)} - {format_number(1e3 * seconds.high)}",
         f"{100 * predicted.waiting / seconds.value:.0f} %",
-        f"{predicted.words_received:.3g}",
+        f"{predicted.elements_received:.3g}",
         f"{peak:.3g}" if fits else f"{peak:.3g}: out of memory",
         f"{name.split('.')[1]} {100 * predicted.shares[name]:.0f} %",
     )
@@ -270,7 +270,7 @@ def make_document(predicted: "Prediction") -> dict[str, Any]:
         "seconds": vars(predicted.seconds),
         "entries": [{**key._asdict(), "seconds": seconds} for key, seconds in predicted.entries.items()],
         "waiting": predicted.waiting,
-        "words_received": predicted.words_received,
+        "elements_received": predicted.elements_received,
         "peak_bytes": predicted.peak_bytes,
         "shares": dict(predicted.shares),
     }

@@ -222,8 +222,9 @@ def _format_comparison(row: "Difference") -> str:
         f"{1e3 * row.seconds[0]:.4g} -> {1e3 * row.seconds[1]:.4g} ms an epoch",
     ]
     lines += [f"  {part}: {1e3 * a:.4g} -> {1e3 * b:.4g} ms" for part, a, b in row.parts[:CHANGES] if a != b]
-    if row.words[0] != row.words[1]:
-        lines.append(f"  words sent: {row.words[0]:,.0f} -> {row.words[1]:,.0f}")
+    before, after = row.elements_received
+    if before != after:
+        lines.append(f"  elements received: {before:,.0f} -> {after:,.0f}")
     lines += [f"  {name}: {a or 'none'} -> {b or 'none'}" for name, (a, b) in row.differs.items()]
     return "\n".join(lines)
 

@@ -1,10 +1,10 @@
 """Bars of several quantities side by side, for each curve at its largest number of ranks. A bar is the median over the
 launches of a grid.
 
-Costs are the time to the target accuracy if runs had a target, the epoch time, messages, words and persistent memory.
-Messages are the calls in an epoch that send data, words are the elements that they send, and persistent memory holds
-the graph, features, weights and labels. Each number is from the rank with the most. A line across a bar of words is
-the lower bound for strategies of its kind, if one is known.
+Costs are the time to the target accuracy if runs had a target, the epoch time, messages, elements received and
+persistent memory. Messages are the calls in an epoch that send data, and persistent memory holds the graph, features,
+weights and labels. Each number is from the rank with the most. A line across a bar of elements received is the lower
+bound for strategies of its kind, if one is known.
 
 Results are the best test accuracy, the time to the target, and the time of one evaluation. Hollow bars are numbers that
 papers print.
@@ -40,7 +40,7 @@ QUANTITIES = {
     "seconds_to_target": "time to target",
     "epoch_seconds_median": "epoch time",
     "messages": "messages",
-    "words_payload": "words",
+    "elements_received": "elements received",
     "held_bytes": "memory",
     "best_accuracy": "best test accuracy (%)",
     "evaluation_seconds": "evaluation time",
@@ -71,8 +71,8 @@ class CostBar(NamedTuple):
     values: dict[str, float]
     printed: bool = False
     """Whether the values are printed in a paper. Papers do not print all quantities."""
-    words_floor: float = nan
-    """The lower bound on words for strategies of this kind; NaN if none is known."""
+    elements_bound: float = nan
+    """The lower bound on received elements for strategies of this kind; NaN if none is known."""
 
 
 CostBars = list[BarGroup[CostBar]]
@@ -102,9 +102,9 @@ class Quantities(NamedTuple):
 
     def _make_bar(self, curve: Curve, launches: pd.DataFrame, tables: Tables) -> CostBar:
         values = {name: float(_quantity_values(name, launches, tables).median()) for name in self.names}
-        floor = float(launches.words_floor.astype(float).median()) or nan
+        bound = float(launches.elements_bound.astype(float).median()) or nan
         label = format_ranks_or_grid(launches.iloc[0])
-        return CostBar(label, curve.look, values, curve.source == "published", floor)
+        return CostBar(label, curve.look, values, curve.source == "published", bound)
 
     def known_quantities(self, groups: CostBars) -> list[str]:
         """Return the quantities for which some bar of a panel has a value."""
@@ -135,7 +135,7 @@ class Quantities(NamedTuple):
                     "ranks_or_grid": bar.label,
                     "printed_by_a_paper": bar.printed,
                     **bar.values,
-                    "words_floor": bar.words_floor,
+                    "elements_bound": bar.elements_bound,
                 }
 
 
@@ -195,8 +195,8 @@ def draw_bars(axes: Axes, groups: CostBars, name: str, label_y: bool) -> None:
             inside, edge = (PAPER, bar.look.colour) if bar.printed else (bar.look.colour, PAPER)
             if width:
                 axes.barh(y, width, 0.74, color=inside, edgecolor=edge, linewidth=0.8 if bar.printed else 0.3)
-            if name == "words_payload" and isfinite(bar.words_floor):
-                axes.plot([bar.words_floor / size] * 2, [y - 0.45, y + 0.45], color=INK, linewidth=1.2)
+            if name == "elements_received" and isfinite(bar.elements_bound):
+                axes.plot([bar.elements_bound / size] * 2, [y - 0.45, y + 0.45], color=INK, linewidth=1.2)
             text = f"{width:,.0f}" if size == 1 and "seconds" not in name else format_three_digits(width)
             if known or (missing and not bar.printed):
                 annotate_bar(axes, text if known else missing, width, y)
@@ -210,19 +210,21 @@ def max_persistent_bytes(memory: pd.DataFrame | None) -> float:
     """Return the persistent bytes of the rank that has the most; 0 without a table."""
     if memory is None:
         return 0.0
-    _, rank = np.unique(memory["rank"].to_numpy(), return_inverse=True)
+    _, rank = np.unique(memory.rank_id.to_numpy(), return_inverse=True)
     return float(np.bincount(rank, memory.persistent_bytes.to_numpy()).max())
 
 
-COSTS = Quantities(("seconds_to_target", "epoch_seconds_median", "messages", "words_payload", "held_bytes"))
+COSTS = Quantities(
+    ("seconds_to_target", "epoch_seconds_median", "messages", "elements_received", "held_bytes")
+)
 EVALUATION = Quantities(("best_accuracy", "seconds_to_target", "evaluation_seconds"), printed=True)
 
 
 CAPTION = """\
 For each curve at its largest number of ranks: the training time to the target accuracy if runs have a target, the
-epoch time, messages per epoch (calls that send data), words per epoch (elements sent), and the memory held between
+epoch time, messages per epoch (calls that send data), elements received per epoch, and the memory held between
 epochs (graph, features, weights and labels). Each number is from the rank with the most. A line across a bar of
-words is the lower bound for strategies of its kind; bars without a line have no known bound."""
+elements is the lower bound for strategies of its kind; bars without a line have no known bound."""
 KIND = FigureKind(
     "costs",
     "Time, communication and memory",

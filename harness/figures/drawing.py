@@ -54,7 +54,8 @@ def tables_digest(tables: Path) -> str:
     """Return a digest of the contents of the collected tables."""
     digest = hashlib.sha256()
     for name in TABLES:
-        digest.update((tables / f"{name}.parquet").read_bytes())
+        path = tables / f"{name}.parquet"
+        digest.update(path.read_bytes() if path.is_file() else b"")  # tables of schema 1 have no failures
     digest.update(read_claims_table(tables).to_json().encode())
     return digest.hexdigest()[:16]
 
@@ -140,13 +141,9 @@ def draw_all(tables: Path, out: Path, on_step: OnStep = ignore_step) -> list[Pat
     return paths
 
 
-ORIGIN_PREFIXES = ("provenance.", "error.")
-"""Prefixes of the columns of `runs` that describe where a run comes from or how it failed."""
-
-
 def _drop_unused_columns(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of runs that figures need. Splitting runs into panels and curves copies every column."""
-    unused = [name for name in runs if str(name).startswith(ORIGIN_PREFIXES) and name not in ON_SHARED_CORES]
+    unused = [name for name in runs if str(name).startswith("provenance.") and name not in ON_SHARED_CORES]
     return runs.drop(columns=[*unused, "spec", "extra"])
 
 

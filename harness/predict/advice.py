@@ -17,7 +17,7 @@ from math import inf, log, prod, sqrt
 from operator import itemgetter
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from harness.errors import UserError
 from harness.formatting import GB
@@ -28,9 +28,13 @@ from harness.predict.prediction import MAX_REPLAYED_RANKS, REPLAYED_STEPS, RESID
 from harness.predict.pricing import list_constants, price_rings
 from harness.progress import ignore_step
 from harness.results.record import read_record
+from harness.results.schema import NULLABLE, REAL, TEXT, TRUTH, Column, TableSchema
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import format_grid
 from harness.strategy import BlockCounts, Candidate, Promise, Ready, ShapeBlocks, Strategy, Words
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FINALISTS = 2
 """The number of grids of each strategy that are predicted from all representative ranks."""
@@ -76,6 +80,17 @@ class Option:
         """Seconds per visited training vertex. For full-graph training, this ranks options like their epoch times."""
         return self.prediction.seconds.value / self.visited_vertices
 
+    def as_row(self) -> dict[str, Any]:
+        """Return the option as a row of a table, by column."""
+        return {
+            "strategy": self.strategy.name,
+            "ranks": self.strategy.spec.ranks,
+            "grid": self.grid,
+            "mini_batches": self.mini_batches,
+            **self.prediction.as_row(),
+            "seconds_per_vertex": self.cost,
+        }
+
     def can_fit(self, card: MachineCard) -> bool:
         """Return True if the predicted peak memory fits the memory of a rank, or if the card does not give it."""
         return card.memory_gb is None or self.prediction.peak_bytes <= card.memory_gb * GB
@@ -87,6 +102,34 @@ class Refusal:
 
     strategy: str
     reason: str
+
+
+ADVICE = TableSchema(
+    "advice",
+    "one option, or one strategy without an option",
+    (
+        Column("strategy", TEXT, "the strategy"),
+        Column("ranks", NULLABLE, "number of ranks"),
+        Column("grid", TEXT, "the grid"),
+        Column("mini_batches", TRUTH, "whether the strategy samples mini-batches"),
+        Column(
+            "status", TEXT, "ok, oom if no grid fits the memory, refused, or unfinished in the given time"
+        ),
+        Column("epoch_seconds", REAL, "predicted epoch time"),
+        Column("epoch_seconds_low", REAL, "lower end of its interval"),
+        Column("epoch_seconds_high", REAL, "upper end of its interval"),
+        Column(
+            "seconds_per_vertex", REAL, "epoch time divided by the training vertices that an epoch visits"
+        ),
+        Column("waiting_seconds", REAL, "part of the epoch in which the rank waits"),
+        Column("elements_received", REAL, "elements that the rank receives in an epoch"),
+        Column("peak_bytes", NULLABLE, "peak memory of a rank"),
+        Column("limited_by", TEXT, "constant of the machine card with the largest share of the epoch"),
+        Column("rank_id", NULLABLE, "number of the rank that ends last"),
+        Column("message", TEXT, "why a strategy is refused"),
+    ),
+)
+"""An advice as a data frame."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +145,23 @@ class Advice:
     """The strategies that were not completely predicted in time, with their estimated seconds."""
     partly: dict[str, "PartialSearch"]
     """The strategies that were partly predicted in time. Their best grids so far are among the options."""
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a data frame with a row for each option, the fastest first, and for each strategy without an option.
+
+        Full-graph strategies come before mini-batch strategies. `ADVICE` describes the columns.
+        """
+        import pandas as pd
+
+        from harness.results.parquet import conform_frame
+
+        options = {"ok": [*self.full_graph, *self.mini_batch], "oom": self.too_large}
+        rows = [{**each.as_row(), "status": status} for status, some in options.items() for each in some]
+        rows += [
+            {"strategy": each.strategy, "status": "refused", "message": each.reason} for each in self.refused
+        ]
+        rows += [{"strategy": name, "status": "unfinished"} for name in self.too_slow]
+        return conform_frame(pd.DataFrame(rows, columns=ADVICE.names), ADVICE)
 
 
 class PartialSearch(NamedTuple):

@@ -24,7 +24,9 @@ from harness.predict.prediction import Prediction, PricedRank, RankEpoch, check_
 from harness.predict.timeline import Slice, Timeline, simulate_ranks
 from harness.registry import load_installed_strategy, load_strategy
 from harness.replay import ReplayedRank
+from harness.results.parquet import to_pandas
 from harness.results.record import WAY_OUT, Record, read_record
+from harness.results.schema import RUN_TABLES
 from harness.run.ledger_rows import key_to_row
 from harness.run.rank_tables import EVENT_AMOUNTS, event_from_row
 from harness.spec.machine_card import MachineCard
@@ -75,7 +77,7 @@ def _reject_mismatches(record: Record) -> Iterator[None]:
 
 def load_tape_epochs(record: Record, spec: Spec, facts: Facts, strategy: str = "") -> list[RankEpoch]:
     """Load the ranks of a recorded run, each with its events and their measured seconds."""
-    tape, memory = record.table("tape"), record.table("memory")
+    tape, memory = (to_pandas(record.rows(name), RUN_TABLES[name]) for name in ("tape", "memory"))
     if tape.empty:
         raise UserError(
             f"{record.folder} has no tape. Run it again with --set measure.tape=true, which records another epoch "

@@ -61,7 +61,7 @@ def record_prediction(
             "rank": predicted.rank,
             "seconds": asdict(seconds),
             "waiting": predicted.waiting,
-            "words_received": predicted.words_received,
+            "words_received": predicted.elements_received,
             "peak_bytes": predicted.peak_bytes,
             "limited_by": predicted.limited_by,
             "shares": dict(predicted.shares),

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import ceil, exp, log, sqrt
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from harness.replay import ReplayedRank, replay
 from harness.spec.machine_card import MACHINES, Links, Machine, MachineCard
 from harness.spec.spec import Spec
 from harness.strategy import BlockCounts, Ready, ShapeBlocks, Strategy
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LATENCIES = np.isin(list(TimePart), (TimePart.INTRA_LATENCY, TimePart.LATENCY))
 REPLAYED_STEPS = 3
@@ -67,7 +70,7 @@ class Prediction:
     """The seconds under each key of the ledger. They add up to the epoch."""
     waiting: float
     """The seconds of the epoch in which the rank waits for messages or for its background thread."""
-    words_received: float
+    elements_received: float
     """The elements that the rank receives in an epoch."""
     peak_bytes: int
     """The peak memory over all replayed ranks, including the mini-batches that are sampled at once."""
@@ -87,6 +90,25 @@ class Prediction:
     def limited_by(self) -> str:
         """The constant with the largest share of the epoch."""
         return max(self.shares, key=lambda name: self.shares[name])
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the prediction as a row of a table, by column."""
+        return {
+            "epoch_seconds": self.seconds.value,
+            "epoch_seconds_low": self.seconds.low,
+            "epoch_seconds_high": self.seconds.high,
+            "waiting_seconds": self.waiting,
+            "elements_received": self.elements_received,
+            "peak_bytes": self.peak_bytes,
+            "limited_by": self.limited_by,
+            "rank_id": self.rank,
+        }
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the prediction as a data frame with one row."""
+        import pandas as pd
+
+        return pd.DataFrame([self.as_row()])
 
 
 def check_card(card: MachineCard) -> None:
@@ -213,7 +235,7 @@ def price_epochs(epochs: "Sequence[RankEpoch]", card: MachineCard, cores: float 
         PredictedSeconds(seconds, seconds / spread, seconds * spread),
         dict(entries),
         waiting,
-        last.epoch.words_received,
+        last.epoch.elements_received,
         compute_peak_bytes(epochs),
         shares,
     )
@@ -273,10 +295,10 @@ class RankEpoch:
         self.calls = self._collect_calls()
 
     @property
-    def words_received(self) -> float:
+    def elements_received(self) -> float:
         """The elements that the rank receives in the whole epoch."""
-        words = [event.amounts.words_received for event in self.replayed.events]
-        return sum(words) + self.repetitions * sum(words[self.replayed.first_of_step[-1] :])
+        elements = [event.amounts.words_received for event in self.replayed.events]
+        return sum(elements) + self.repetitions * sum(elements[self.replayed.first_of_step[-1] :])
 
     def message_names(self, event: int) -> list[Message]:
         """Return the names of the messages of an event, given by its index."""

@@ -126,7 +126,7 @@ PER_RUN_PROVENANCE = {
 def _format_readme(runs: pd.DataFrame, claims: pd.DataFrame, size: int) -> str:
     """Format ARTIFACT.md: what the archive holds, how long the runs took, and how to check and repeat them."""
     measured = runs[(runs.source == "measured") & (runs.status == OK)]
-    hours = (measured["provenance.finished"] - measured["provenance.started"]).sum() / 3600
+    hours = (measured["provenance.finished"] - measured["provenance.started"]).dt.total_seconds().sum() / 3600
     most = int(measured.ranks.max()) if len(measured) else 0
     verdicts = "".join(f"- {count} {name}\n" for name, count in claims.verdict.value_counts().items())
     graphs = ", ".join(sorted(set(runs["dataset.name"])))

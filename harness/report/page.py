@@ -60,7 +60,7 @@ def write_report(
 
     `plans` is the folder with the plans of the workflow. The plan that has exactly these runs names their experiment.
     """
-    runs = read_collected(tables, "runs")
+    runs, failures = (read_collected(tables, name) for name in ("runs", "failures"))
     if runs.empty:
         raise UserError(
             f"{tables / 'runs.parquet'} holds no run, so there is nothing to report. "
@@ -101,14 +101,14 @@ def write_report(
         kinds=[kind for kind in KINDS if pictures[kind.name]],
         pictures=pictures,
         unsuccessful=summary.describe_unsuccessful(runs),
-        failures=summary.list_failures(runs),
+        failures=summary.list_failures(runs, failures),
         commits=summary.list_commits(runs),
         commands=commands,
         experiment=find_experiment(runs, plans),
         digest=digest,
         schema=SCHEMA,
         colours=Markup(_format_colours()),
-        document=Markup(run_panels.build_document(runs, by_run, on_step)),
+        document=Markup(run_panels.build_document(runs, failures, by_run, on_step)),
         class_of=format_class_attribute,
         svg_names=SVG,
     )

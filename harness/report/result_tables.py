@@ -119,7 +119,7 @@ def _define_columns(unit: Unit, base: Baseline | None) -> dict[Heading, Callable
             format_range("low", "high")(row) if row.ok > 1 else NO_VALUE
         ),
         Heading(f"speed-up over {base.name}" if base else "speed-up", number=True): format_speedup,
-        Heading("words sent", number=True): lambda row: _format_integer(row.words_payload),
+        Heading("elements received", number=True): lambda row: _format_integer(row.elements_received),
         Heading("memory", number=True): lambda row: (
             NO_VALUE if math.isnan(row.memory) else format_bytes(row.memory)
         ),
@@ -142,10 +142,7 @@ def _define_columns(unit: Unit, base: Baseline | None) -> dict[Heading, Callable
             "" if row.steps == 1 else _format_integer(row.steps)
         ),
         Heading("messages per rank", number=True, folded=True): lambda row: _format_integer(row.messages),
-        Heading("words received per rank", number=True, folded=True): lambda row: _format_integer(
-            row.words_received
-        ),
-        Heading("words measured / formula", number=True, folded=True): _format_words_ratio,
+        Heading("payload / formula", number=True, folded=True): _format_payload_ratio,
         Heading("loss", number=True, folded=True): lambda row: (
             NO_VALUE if math.isnan(row.final_loss) else f"{row.final_loss:.4f}"
         ),
@@ -226,10 +223,10 @@ def _format_integer(number: float) -> str:
     return NO_VALUE if math.isnan(number) else f"{number:,.0f}"
 
 
-def _format_words_ratio(row: Any) -> str:
-    if math.isnan(row.words_formula) or row.words_formula == 0:
+def _format_payload_ratio(row: Any) -> str:
+    if math.isnan(row.elements_payload_formula) or row.elements_payload_formula == 0:
         return NO_VALUE
-    return f"{row.words_payload / row.words_formula:.6g}"
+    return f"{row.elements_payload / row.elements_payload_formula:.6g}"
 
 
 # The summary of a panel: which configuration is fastest, by how much, and how certain that is.

@@ -1,4 +1,4 @@
-"""The data behind the panel of a run on the page: timelines of its ranks, words, memory, and where it comes from.
+"""The data behind the panel of a run on the page: timelines of its ranks, its results, memory, and origin.
 
 The data of all runs is one JSON document in the page, from which its script draws. Texts that several runs share are
 stored once. A ledger has no order within an epoch, so timelines lay out its rows by their place in the algorithm.
@@ -7,7 +7,6 @@ stored once. A ledger has no order within an epoch, so timelines lay out its row
 import json
 import math
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,11 +54,14 @@ class EpochPart(NamedTuple):
     seconds: float
 
 
-def build_document(runs: pd.DataFrame, tables: Tables, on_step: OnStep = ignore_step) -> str:
+def build_document(
+    runs: pd.DataFrame, failures: pd.DataFrame, tables: Tables, on_step: OnStep = ignore_step
+) -> str:
     """Return the data of all runs as JSON that is safe within an HTML script element."""
     texts = TextTable()
     rows = report_steps([run for _, run in runs.iterrows()], lambda run: f"panel of {run.label}", on_step)
-    entries = [_describe_run(number, run, tables, texts) for number, run in enumerate(rows, start=1)]
+    causes = {failure.run_id: describe_cause(failure) for _, failure in failures.iterrows()}
+    entries = [_describe_run(number, run, causes, tables, texts) for number, run in enumerate(rows, start=1)]
     document = {
         "groups": list(GROUPS),
         "runs": dict(zip(runs.run_id, entries, strict=True)),
@@ -69,14 +71,16 @@ def build_document(runs: pd.DataFrame, tables: Tables, on_step: OnStep = ignore_
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _describe_run(number: int, run: "pd.Series[Any]", tables: Tables, texts: TextTable) -> dict[str, Any]:
+def _describe_run(
+    number: int, run: "pd.Series[Any]", causes: Mapping[str, str], tables: Tables, texts: TextTable
+) -> dict[str, Any]:
     """Return the data of one run. Keys without a value are omitted."""
     entry = {
         "n": number,
         "name": texts.intern(_format_name(run)),
         "launch": _format_launch(run),
         "status": str(run.status),
-        "cause": describe_cause(run) if run.status != OK else "",
+        "cause": causes.get(run.run_id, ""),
         "facts": [[texts.intern(key), value] for key, value in list_facts(run)],
         "from": [[texts.intern(key), texts.intern(value)] for key, value in list_origin(run)],
         "command": texts.intern(str(run["provenance.command"])) if run["provenance.command"] else None,
@@ -111,22 +115,23 @@ def _format_name(run: "pd.Series[Any]") -> str:
 def _format_launch(run: "pd.Series[Any]") -> str:
     """Format the number of the launch and when it began, which distinguish launches of a spec."""
     started = run["provenance.started"]
-    when = "" if pd.isna(started) else f", {datetime.fromtimestamp(started, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    when = "" if pd.isna(started) else f", {started:%Y-%m-%d %H:%M:%S} UTC"
     return f"launch {run.launch}{when}" if run.status != MISSING else f"launch {run.launch}, never recorded"
 
 
 def list_facts(run: "pd.Series[Any]") -> list[tuple[str, str]]:
-    """List the results of a run: time, words and their formula, messages, loss, accuracy."""
-    payload, formula = run.words_payload, run.words_formula
+    """List the results of a run: time, elements received, payload and its formula, messages, loss, accuracy."""
+    payload, formula = run.elements_payload, run.elements_payload_formula
     values = {
         "epoch, median": _format_seconds(run.epoch_seconds_median),
         "epoch, paper’s mean": _format_seconds(run.epoch_seconds_paper),
         "setup": _format_seconds(run.setup_seconds),
-        "words sent (maximum over ranks)": _format_number(payload),
-        "words by the strategy’s formula": _format_number(formula)
+        "elements received (maximum over ranks)": _format_number(run.elements_received),
+        "lower bound on elements received": _format_number(run.elements_bound or math.nan),
+        "payload, elements (maximum over ranks)": _format_number(payload),
+        "payload by the strategy’s formula": _format_number(formula)
         or ("" if pd.isna(payload) else "not computed (see harness words)"),
-        "measured / formula": "" if pd.isna(formula) or not formula else f"{payload / formula:.6g}",
-        "words received": _format_number(run.words_received),
+        "payload / formula": "" if pd.isna(formula) or not formula else f"{payload / formula:.6g}",
         "messages": _format_number(run.messages),
         "final loss": "" if pd.isna(run.final_loss) else f"{run.final_loss:.6g}",
         "accuracy on test vertices": "" if pd.isna(run.accuracy_test) else f"{100 * run.accuracy_test:.2f} %",
@@ -210,7 +215,7 @@ def _build_timelines(run: "pd.Series[Any]", tables: Tables, texts: TextTable) ->
     }
     chosen = np.flatnonzero(ledger.epoch.to_numpy() == epoch)
     keyed: dict[int, list[dict[str, Any]]] = {}
-    for values in zip(*take_columns(ledger, ("rank", *TIMELINE_COLUMNS), chosen), strict=True):
+    for values in zip(*take_columns(ledger, ("rank_id", *TIMELINE_COLUMNS), chosen), strict=True):
         keyed.setdefault(values[0], []).append(dict(zip(TIMELINE_COLUMNS, values[1:], strict=True)))
     return [
         [

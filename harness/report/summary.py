@@ -1,7 +1,6 @@
 """Texts of the report: what was run, what failed, where results come from, and what limits a comparison."""
 
 import json
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import pandas as pd
@@ -62,7 +61,7 @@ def summarize_runs(runs: Runs) -> list[str]:
         )
     started = runs["provenance.started"][runs["provenance.host"] != ""].dropna()
     if len(started):
-        first, last = (_format_day(seconds) for seconds in (started.min(), started.max()))
+        first, last = map(_format_day, (started.min(), started.max()))
         lines.append(first if first == last else f"{first} to {last}")
     return lines
 
@@ -147,12 +146,12 @@ def describe_unsuccessful(runs: Runs) -> str:
     return "; ".join(lines)
 
 
-def list_failures(runs: Runs) -> list[Failure]:
+def list_failures(runs: Runs, failures: pd.DataFrame) -> list[Failure]:
     """List every run that did not succeed, with its cause."""
-    failed = runs[runs.status != OK]
+    labels = dict(zip(runs.run_id, runs.label, strict=True))
     return [
-        Failure(run.label, run.status, describe_cause(run), run["error.origin"], run["error.trace"])
-        for _, run in failed.iterrows()
+        Failure(labels[row.run_id], row.status, describe_cause(row), row.began_in, row.traceback)
+        for _, row in failures.iterrows()
     ]
 
 
@@ -177,8 +176,7 @@ def _format_failure(status: str, number: int) -> str:
     return f"{STATUS_SIGNS[status]} {status}" + (f" {number}" if number > 1 else "")
 
 
-def _format_day(seconds: float) -> str:
-    day = datetime.fromtimestamp(seconds, UTC)
+def _format_day(day: pd.Timestamp) -> str:
     return f"{day.day} {day:%B %Y}"
 
 

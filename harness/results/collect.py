@@ -1,13 +1,14 @@
-"""Collects run folders into tables: `runs` with one row for each run, and the concatenated tables of all runs.
+"""Collects run folders into tables: `runs` with one row for each run, `failures` with one row for each run that is not
+ok, and the concatenated tables of all runs.
 
-The tables are a function of the records: collecting twice changes no file. Failed runs have rows too, and a planned run
-without a record has a row with status missing. Runs that were collected before are copied from the existing tables, so
+The tables are a function of the records: collecting twice changes no file. A planned run without a record has a row in
+`runs` and in `failures`, with status missing. Runs that were collected before are copied from the existing tables, so
 only new or repeated runs are read completely.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from harness.files import list_complete_folders, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results import parquet
 from harness.results.record import Record, describe_refused, find_run, read_record, read_records
-from harness.results.run_row import fill_computed, flatten_record
-from harness.results.schema import MISSING, OK, RUN_TABLES, RUNS, TABLES
+from harness.results.run_row import RunRows, make_rows
+from harness.results.schema import FAILURES, MISSING, OK, RUNS, TABLES, TABLES_OF_RUN
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
 from harness.untrusted import escape_line
@@ -36,22 +37,19 @@ class Collection:
 
     out: Path
     runs: pd.DataFrame
+    failures: pd.DataFrame
+    """The table `failures`: the runs whose status is not ok, including missing ones."""
     refused: Sequence[UserError] = ()
     """The reasons why folders without a whole record were left out."""
 
     @property
-    def failures(self) -> pd.DataFrame:
-        """The runs whose status is not ok, including missing ones."""
-        return self.runs[self.runs.status != OK]
-
-    @property
     def below_bound(self) -> pd.DataFrame:
-        """The successful runs that received fewer words than their lower bound, so the ledger or the bound is wrong.
+        """The successful runs that received fewer elements than their lower bound: the ledger or the bound is wrong.
 
         Newer versions record such runs as failed.
         """
         ok = self.runs[self.runs.status == OK]
-        return ok[ok.words_received < ok.words_floor]
+        return ok[ok.elements_received < ok.elements_bound]
 
     @property
     def is_complete(self) -> bool:
@@ -60,12 +58,12 @@ class Collection:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts and failures as JSON data."""
-        columns = ["run_id", "label", "status", "error.rank", "error.type", "error.message"]
-        bounds = ["run_id", "label", "words_received", "words_floor"]
+        columns = ["run_id", "label", "status", "error", "message", "rank_id"]
+        bounds = ["run_id", "label", "elements_received", "elements_bound"]
         return {
             "tables": [str(self.out / f"{name}.parquet") for name in TABLES],
             "runs": self.runs.status.value_counts().to_dict(),
-            "failures": json.loads(self.failures[columns].to_json(orient="records")),
+            "failures": json.loads(self._label_failures()[columns].to_json(orient="records")),
             "below_bound": json.loads(self.below_bound[bounds].to_json(orient="records")),
             "left_out": [str(each) for each in self.refused],
         }
@@ -75,20 +73,25 @@ class Collection:
         counts = ", ".join(f"{count} {status}" for status, count in self.runs.status.value_counts().items())
         head = f"{len(self.runs)} runs ({counts}) in {self.out / 'runs.parquet'}"
         warning = [
-            f"  {escape_line(run.label)}: received {run.words_received:,.0f} words, fewer than the lower bound of "
-            f"{run.words_floor:,.0f}, so the ledger or the bound is wrong. Repeat it with `harness run --fresh`."
+            f"  {escape_line(run.label)}: received {run.elements_received:,.0f} elements, fewer than the lower bound "
+            f"of {run.elements_bound:,.0f}, so the ledger or the bound is wrong. Repeat it with `harness run --fresh`."
             for _, run in self.below_bound.iterrows()
         ]
         warning += [describe_refused(self.refused)] if self.refused else []
         if self.failures.empty:
             return "\n".join([head, *warning])
-        width = self.failures.label.str.len().max()
+        failures = self._label_failures()
+        width = failures.label.str.len().max()
         lines = [
-            f"  {escape_line(run.label):<{width}}  {run.status:<7}  {escape_line(describe_cause(run))}"
-            for _, run in self.failures.iterrows()
+            f"  {escape_line(failure.label):<{width}}  {failure.status:<7}  {escape_line(describe_cause(failure))}"
+            for _, failure in failures.iterrows()
         ]
         way_out = "To repeat a failed or missing run: `harness run --spec FILE`. To repeat any other run, add --fresh."
         return "\n".join([head, *lines, way_out, *warning])
+
+    def _label_failures(self) -> pd.DataFrame:
+        """Return the failures with the labels of their runs."""
+        return self.failures.merge(self.runs[["run_id", "label"]], on="run_id")
 
 
 def collect(
@@ -124,7 +127,7 @@ def collect(
     records, refused = read_records(report_steps(folders, lambda folder: f"reading {folder.name}", on_step))
     while True:
         try:
-            frame, files = _build_tables(records, planned, order, out, on_step, several=len(places) > 1)
+            collection, files = _build_tables(records, planned, order, out, on_step, several=len(places) > 1)
         except UserError:  # a table is damaged: find all other damaged tables too
             sound, damaged = _split_damaged(records)
             if len(sound) == len(records):
@@ -142,7 +145,7 @@ def collect(
             raise UserError(f"{some} holds no run{owner} that can be read. {describe_refused(refused)}")
         raise UserError(f"{some} holds no run{owner} yet. Make runs with `harness run` or the workflow.")
     replace_files({out / f"{name}.parquet": data for name, data in files.items()})
-    return Collection(out, frame, refused)
+    return replace(collection, refused=refused)
 
 
 def _build_tables(
@@ -153,23 +156,39 @@ def _build_tables(
     on_step: OnStep,
     *,
     several: bool,
-) -> tuple[pd.DataFrame, dict[str, bytes]]:
-    """Return the table `runs`, and the content of all files by table name. Both are empty without records."""
+) -> tuple[Collection, dict[str, bytes]]:
+    """Return the collection, and the content of all files by table name. Both are empty without records."""
     if not records:
-        return pd.DataFrame(), {}
+        return Collection(out, pd.DataFrame(), pd.DataFrame()), {}
     by_id = {record.record["run_id"]: record for record in records}
-    rows = [record.row | {"origin": str(record.folder.parent) if several else ""} for record in records]
-    rows += [_make_missing_row(run) for run_id, run in planned.items() if run_id not in by_id and run]
-    frame = _sort_runs(parquet.conform_frame(pd.DataFrame(rows), RUNS), order)
-    ordered = [by_id[run_id] for run_id in frame.run_id if run_id in by_id]
-    summary = [parquet.to_arrow(frame, RUNS)]
-    mark = sha256(parquet.serialize_table(summary, RUNS)).hexdigest()  # depends only on the records
-    known = _find_unchanged(out, frame)
+    rows = [
+        _set_origin(record.table_rows, str(record.folder.parent) if several else "") for record in records
+    ]
+    rows += [_make_missing_rows(run) for run_id, run in planned.items() if run_id not in by_id and run]
+    runs = _sort_runs(parquet.conform_frame(pd.DataFrame([row.run for row in rows]), RUNS), order)
+    failures = _select_failures(rows, runs)
+    ordered = [by_id[run_id] for run_id in runs.run_id if run_id in by_id]
+    known = _find_unchanged(out, runs, failures)
+    whole = {"runs": [parquet.to_arrow(runs, RUNS)], "failures": [parquet.to_arrow(failures, FAILURES)]}
+    # The mark depends only on the records.
+    mark = sha256(b"".join(parquet.serialize_table(whole[name], TABLES[name]) for name in whole)).hexdigest()
     files = {}
-    for name in report_steps(RUN_TABLES, lambda name: f"writing {name}", on_step):
+    for name in report_steps(TABLES_OF_RUN, lambda name: f"writing {name}", on_step):
         rows_by_run = _iterate_rows(ordered, name, _load_collected_rows(out, name, known))
         files[name] = parquet.serialize_table(rows_by_run, TABLES[name], mark)
-    return frame, {**files, "runs": parquet.serialize_table(summary, RUNS, mark)}
+    files |= {name: parquet.serialize_table(parts, TABLES[name], mark) for name, parts in whole.items()}
+    return Collection(out, runs, failures), files
+
+
+def _set_origin(rows: RunRows, origin: str) -> RunRows:
+    return rows._replace(run={**rows.run, "origin": origin})
+
+
+def _select_failures(rows: Sequence[RunRows], runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the table `failures`, in the order of `runs`."""
+    by_id = {row.run["run_id"]: row.failure for row in rows if row.failure}
+    ordered = [by_id[run_id] for run_id in runs.run_id if run_id in by_id]
+    return parquet.conform_frame(pd.DataFrame(ordered), FAILURES)
 
 
 def _split_damaged(records: Sequence[Record]) -> tuple[list[Record], list[UserError]]:
@@ -177,7 +196,7 @@ def _split_damaged(records: Sequence[Record]) -> tuple[list[Record], list[UserEr
     sound, damaged = [], []
     for record in records:
         try:
-            for name in RUN_TABLES:
+            for name in TABLES_OF_RUN:
                 record.rows(name)
             sound.append(record)
         except UserError as error:
@@ -197,9 +216,16 @@ def load_side_of_run(folder: Path) -> Side:
     """Load a run folder as one side of a comparison."""
     record = read_record(folder)
     run_id = str(record.record["run_id"])
-    frame = parquet.conform_frame(pd.DataFrame([record.row | {"origin": ""}]), RUNS)
-    tables = {name: record.rows(name).to_pandas() for name in ("epochs", "ledger")}
-    return Side(frame, *({run_id: rows} if len(rows) else {} for rows in tables.values()))
+    frame = parquet.conform_frame(pd.DataFrame([_set_origin(record.table_rows, "").run]), RUNS)
+    tables = [record.table(name) for name in ("epochs", "ledger")]
+    return Side(frame, *({run_id: rows} if len(rows) else {} for rows in tables))
+
+
+def make_failure(record: Record) -> "pd.Series[Any] | None":
+    """Return the row of a run in the table `failures`; None if it is ok."""
+    rows = [record.table_rows.failure] if record.table_rows.failure else []
+    frame = parquet.conform_frame(pd.DataFrame(rows), FAILURES)
+    return frame.iloc[0] if rows else None
 
 
 def load_side(name: str, runs: Path) -> Side:
@@ -218,26 +244,30 @@ def load_side(name: str, runs: Path) -> Side:
         raise
 
 
-def describe_cause(run: "pd.Series[Any]") -> str:
-    """Describe the cause of a failed or missing run in one line."""
-    if run.status == MISSING:
+def describe_cause(failure: "pd.Series[Any]") -> str:
+    """Describe the cause of a failure, a row of the table `failures`, in one line."""
+    if failure.status == MISSING:
         return "planned, but never recorded"
-    rank = run["error.rank"]
-    where = "" if pd.isna(rank) or rank < 0 else f"rank {rank}: "
-    message = " ".join(run["error.message"].split())
-    return f"{where}{run['error.type']}: {message}" if run["error.type"] else f"{where}{message}"
+    where = "" if pd.isna(failure.rank_id) or failure.rank_id < 0 else f"rank {failure.rank_id}: "
+    message = " ".join(failure.message.split())
+    return f"{where}{failure.error}: {message}" if failure.error else f"{where}{message}"
 
 
-def _find_unchanged(out: Path, frame: pd.DataFrame) -> set[str]:
-    """Return the ids of the runs whose row in the existing tables is the same as in `frame`.
+def _find_unchanged(out: Path, runs: pd.DataFrame, failures: pd.DataFrame) -> set[str]:
+    """Return the ids of the runs whose rows in the existing tables are the same as in `runs` and `failures`.
 
-    A row contains the whole record with its measured times, so a repeated run has another row.
+    These rows contain the whole record with its measured times, so a repeated run has other rows.
     """
     try:
-        before = parquet.read_collected(out, "runs").set_index("run_id")
+        before = [parquet.read_collected(out, name) for name in ("runs", "failures")]
     except UserError:
         return set()
-    now = frame.set_index("run_id")
+    return _find_equal_rows(runs, before[0]) - (set(failures.run_id) - _find_equal_rows(failures, before[1]))
+
+
+def _find_equal_rows(frame: pd.DataFrame, before: pd.DataFrame) -> set[str]:
+    """Return the ids of the runs that have equal rows in both."""
+    now, before = frame.set_index("run_id"), before.set_index("run_id")
     both = now.index.intersection(before.index)
     one, other = now.loc[both], before.loc[both]
     same = ((one == other) | (one.isna() & other.isna())).all(axis=1)
@@ -263,13 +293,12 @@ def _iterate_rows(records: list[Record], name: str, known: Mapping[str, pa.Table
         if run_id in known:
             yield known[run_id]
             continue
-        rows = record.rows(name)
+        rows = parquet.convert_recorded(record.rows(name), TABLES_OF_RUN[name])
         column = pa.array([run_id] * len(rows), pa.string())
         yield rows.add_column(0, parquet.arrow_schema(TABLES[name]).field(0), column)
 
 
-def _make_missing_row(run: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a run that was planned and not recorded."""
+def _make_missing_rows(run: dict[str, Any]) -> RunRows:
+    """Return the rows of a run that was planned and not recorded."""
     record = {"run_id": run["run_id"], "label": run["label"], "status": MISSING, "source": ""}
-    row = flatten_record(run["spec"], {**record, "summary": {}, "provenance": {}, "error": None})
-    return fill_computed(row)
+    return make_rows(run["spec"], {**record, "summary": {}, "provenance": {}, "error": None})

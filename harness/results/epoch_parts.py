@@ -26,7 +26,7 @@ class TimedEpoch(NamedTuple):
     """The time of one epoch on one rank."""
 
     epoch: int
-    rank: int
+    rank_id: int
     seconds: float
 
 
@@ -54,10 +54,10 @@ def split_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> Parts:
     Time outside the rows of the ledger counts as other.
     """
     middle = find_middle_epochs(epochs)
-    epoch, rank = ledger.epoch.to_numpy(), ledger["rank"].to_numpy()
+    epoch, rank = ledger.epoch.to_numpy(), ledger.rank_id.to_numpy()
     chosen = np.zeros(len(ledger), dtype=bool)
     for each in middle:
-        chosen |= (epoch == each.epoch) & (rank == each.rank)
+        chosen |= (epoch == each.epoch) & (rank == each.rank_id)
     parts: Parts = {}
     for *key, seconds in zip(*take_columns(ledger, [*KEY, "seconds"], np.flatnonzero(chosen)), strict=True):
         phase, op, tensor = key

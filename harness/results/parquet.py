@@ -1,33 +1,38 @@
 """Reads and writes tables as parquet files. Every file contains the number of its schema, which reading checks."""
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import UserError
 from harness.files import open_regular_file, replace_files
 from harness.results.schema import (
     CLAIMS,
+    FAILURES,
     INTEGER,
     NULLABLE,
+    OK,
     REAL,
-    SCHEMA,
+    RECORD_SCHEMA,
+    RUNS,
     TABLES,
     TEXT,
+    TIME,
     TRUTH,
     TableSchema,
 )
+from harness.results.table_frame import TableFrame
 from harness.validation import clip_line
 
 ROW_GROUP = 1 << 20
@@ -35,6 +40,7 @@ WORD = 8
 """The minimum size of a value in memory, in bytes."""
 ALWAYS_FITS = 1 << 20
 """Tables of at most this size are read without a check of the free memory, which would take as long as reading."""
+SCHEMA_KEY = "harness.schema"
 MARK_KEY = "harness.collected"
 RECOLLECT = "`harness collect` makes the tables again from the run folders."
 
@@ -44,14 +50,17 @@ ARROW = {
     REAL: pa.float64(),
     TEXT: pa.string(),
     TRUTH: pa.bool_(),
+    TIME: pa.timestamp("us", tz="UTC"),
 }
+MICROSECONDS = 1e6
+"""Microseconds in a second."""
 
 
 @lru_cache
 def arrow_schema(table: TableSchema) -> pa.Schema:
     """Return the arrow schema of a table, with the number of the schema as metadata."""
     fields = [(column.name, ARROW[column.dtype]) for column in table.columns]
-    return pa.schema(fields, metadata={"harness.schema": str(SCHEMA)})
+    return pa.schema(fields, metadata={SCHEMA_KEY: str(table.number)})
 
 
 def conform_frame(frame: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
@@ -68,8 +77,19 @@ def _cast(values: "pd.Series[Any]", dtype: Any) -> "pd.Series[Any]":
     if dtype == TEXT:
         values = values if isinstance(values.dtype, pd.StringDtype) else values.astype(object)
         values = values.fillna("")
+    if dtype == TIME and not isinstance(values.dtype, pd.DatetimeTZDtype):
+        values = _make_times(values)
     cast: pd.Series[Any] = values.astype(dtype)
     return cast
+
+
+def _make_times(seconds: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return times, given as seconds since 1970; NaT for null."""
+    microseconds = (seconds.astype("float64") * MICROSECONDS).round()
+    times = np.full(len(seconds), "NaT", "datetime64[us]")
+    known = microseconds.notna().to_numpy()
+    times[known] = microseconds.to_numpy()[known].astype("int64").astype("datetime64[us]")
+    return pd.Series(times, seconds.index).dt.tz_localize("UTC")
 
 
 def to_arrow(frame: pd.DataFrame, table: TableSchema) -> pa.Table:
@@ -98,6 +118,27 @@ def to_pandas(rows: pa.Table, table: TableSchema) -> pd.DataFrame:
     return conform_frame(rows.to_pandas(), table)
 
 
+def convert_recorded(rows: pa.Table, table: TableSchema) -> pa.Table:
+    """Convert rows of a run folder, or of a table of schema 1, to the columns of `table`.
+
+    Columns that schema 1 did not have are null.
+    """
+    fields, schema = set(rows.column_names), arrow_schema(table)
+    columns = [
+        _convert_column(rows[column.recorded_name], field.type)
+        if column.recorded_name in fields
+        else pa.nulls(len(rows), field.type)
+        for column, field in zip(table.columns, schema, strict=True)
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _convert_column(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_timestamp(kind):
+        return pc.round(pc.multiply(values, MICROSECONDS)).cast(pa.int64()).cast(kind)
+    return values
+
+
 def read_table(path: Path, table: TableSchema, way_out: str) -> pa.Table:
     """Read the rows of a file. Raises UserError, whose message ends with `way_out`, if that fails.
 
@@ -117,11 +158,11 @@ def read_table(path: Path, table: TableSchema, way_out: str) -> pa.Table:
 def _find_mismatch(file: pq.ParquetFile, table: TableSchema) -> str:
     """Return why the schema or the size of a file rules out reading it as this table; empty if neither does."""
     schema, facts = file.schema_arrow, file.metadata
-    number = (schema.metadata or {}).get(b"harness.schema", b"none").decode(errors="replace")
-    if number != str(SCHEMA):
-        return f"has schema {clip_line(number, 20)}, and this harness reads schema {SCHEMA}"
+    number = _get_metadata(schema, SCHEMA_KEY) or "none"
+    if number != str(table.number):
+        return f"has schema {clip_line(number, 20)}, and this harness reads schema {table.number}"
     if not schema.equals(arrow_schema(table)):
-        return f"does not have the columns of schema {SCHEMA}"
+        return f"does not have the columns of schema {table.number}"
     groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
     needs = max(sum(group.total_byte_size for group in groups), WORD * facts.num_rows * facts.num_columns)
     if needs > ALWAYS_FITS and needs > (free := find_available_bytes()):
@@ -145,7 +186,7 @@ def find_available_bytes() -> int:
 
 def read_collected(tables: Path, name: str) -> pd.DataFrame:
     """Read a collected table from a results folder."""
-    return to_pandas(read_consistent_table(tables, name), TABLES[name])
+    return TableFrame(to_pandas(read_consistent_table(tables, name), TABLES[name]))
 
 
 def group_by_run(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -160,18 +201,51 @@ def find_run_slices(ids: np.ndarray[Any, Any]) -> dict[str, slice]:
 
 
 def read_consistent_table(tables: Path, name: str) -> pa.Table:
-    """Read a collected table. Raises UserError unless it was made by the same call as the table `runs`."""
-    path = tables / f"{name}.parquet"
+    """Read a collected table. Raises UserError unless it was made by the same call as the table `runs`.
+
+    Tables of schema 1 are converted. They have no table `failures`, because `runs` had its columns.
+    """
+    path, runs, table = tables / f"{name}.parquet", tables / "runs.parquet", TABLES[name]
+    is_old = _is_old(runs)
+    if is_old and table is FAILURES:
+        path = runs
     if not path.is_file():
         raise UserError(
             f"The table {path} does not exist. `harness collect` makes the tables from the run folders."
         )
-    rows = read_table(path, TABLES[name], RECOLLECT)
-    if len({_read_mark(path), _read_mark(tables / "runs.parquet")} - {None}) > 1:
+    if is_old:
+        rows = convert_recorded(read_table(path, OLD_TABLES[name], RECOLLECT), table)
+        rows = rows.filter(pc.not_equal(rows["status"], OK)) if table is FAILURES else rows
+    else:
+        rows = read_table(path, table, RECOLLECT)
+    if len({_read_mark(path), _read_mark(runs)} - {None}) > 1:
         raise UserError(
             f"{path} and runs.parquet were not made by the same call: a call was killed between them. {RECOLLECT}"
         )
     return rows
+
+
+def _make_old_runs_table() -> TableSchema:
+    """Return the table `runs` of schema 1, which had the columns of failures before those of provenance."""
+    columns = {
+        column.name: column
+        for column in (*RUNS.recorded.columns, *FAILURES.recorded.columns)
+        if column.recorded or not column.compute  # others were added later
+    }
+    elements = ("words_payload", "words_received", "words_formula", "words_floor")
+    errors = tuple(f"error.{name}" for name in ("rank", "type", "message", "trace", "origin"))
+    rest = [name for name in columns if name not in (*elements, *errors)]
+    first, error = rest.index("cache_hit_rate"), rest.index("provenance.commit")
+    names = [*rest[:first], *elements, *rest[first:error], *errors, *rest[error:]]
+    return RUNS.recorded._replace(columns=tuple(columns[name] for name in names))
+
+
+OLD_RUNS = _make_old_runs_table()
+OLD_TABLES = {
+    **{name: table.recorded for name, table in TABLES.items()},
+    **{table.name: OLD_RUNS for table in (RUNS, FAILURES)},
+}
+"""The tables that collections of schema 1 consist of, by the names of the tables made of them."""
 
 
 def write_claims(path: Path, claims: list[dict[str, Any]], tables: Path) -> None:
@@ -185,19 +259,34 @@ def read_claims_table(tables: Path) -> pd.DataFrame:
     path = tables / "claims.parquet"
     if not path.is_file() or _read_mark(path) != _read_mark(tables / "runs.parquet"):
         return to_pandas(arrow_schema(CLAIMS).empty_table(), CLAIMS)
-    return to_pandas(read_table(path, CLAIMS, "`harness claims --out` makes it again."), CLAIMS)
+    table = CLAIMS.recorded if _is_old(path) else CLAIMS
+    return to_pandas(read_table(path, table, "`harness claims --out` makes it again."), CLAIMS)
 
 
 def _read_mark(path: Path) -> str | None:
     """Return the mark that the tables of one collection share; None if the table or its mark is missing."""
+    return _read_metadata(path, MARK_KEY)
+
+
+def _is_old(path: Path) -> bool:
+    """Return whether a collected table is of schema 1."""
+    return _read_metadata(path, SCHEMA_KEY) == str(RECORD_SCHEMA)
+
+
+def _read_metadata(path: Path, key: str) -> str | None:
+    """Return a value in the metadata of a file; None if it has none or cannot be read."""
     if not path.is_file():
         return None
     try:
         with open_regular_file(path) as file:
-            mark = (pq.read_schema(file).metadata or {}).get(MARK_KEY.encode())
+            return _get_metadata(pq.read_schema(file), key)
     except (pa.ArrowException, OSError):
         return None
-    return mark.decode(errors="replace") if mark else None
+
+
+def _get_metadata(schema: pa.Schema, key: str) -> str | None:
+    value = (schema.metadata or {}).get(key.encode())
+    return value.decode(errors="replace") if value else None
 
 
 def _merge_parts(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -212,46 +301,3 @@ def _merge_parts(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
             waiting, rows = [], 0
     if waiting:
         yield pa.concat_tables(waiting)
-
-
-# Tables for pandas: `harness.load()`.
-
-
-class Loaded(NamedTuple):
-    """All collected tables."""
-
-    runs: pd.DataFrame
-    epochs: pd.DataFrame
-    ledger: pd.DataFrame
-    accuracy: pd.DataFrame
-    memory: pd.DataFrame
-    utilisation: pd.DataFrame
-    tape: pd.DataFrame
-
-
-SUBJECT = ["run_id", "strategy", "dataset", "ranks", "grid", "launch"]
-"""The columns of `runs` that are added to every other table."""
-
-
-def load(tables: str | Path = "results") -> Loaded:
-    """Load the collected tables of a folder, with short column names."""
-    folder = Path(tables)
-    runs = read_collected(folder, "runs").rename(columns=shorten_names(TABLES["runs"].names))
-    others = {name: read_collected(folder, name) for name in Loaded._fields if name != "runs"}
-    subject = runs[SUBJECT]
-    return Loaded(runs, **{name: subject.merge(rows, on="run_id") for name, rows in others.items()})
-
-
-def shorten_names(names: Sequence[str]) -> dict[str, str]:
-    """Map column names to short ones: `strategy` for strategy.name, `hidden` for model.hidden.
-
-    Ambiguous names keep all their parts, joined by underscores.
-    """
-    short = {name: name.removesuffix(".name").rpartition(".")[2] for name in names}
-    plain = [name for name in names if "." not in name]
-    counts = Counter([*short.values(), *plain])
-
-    def shorten(name: str) -> str:
-        return short[name] if name in plain or counts[short[name]] == 1 else name.replace(".", "_")
-
-    return {name: shorten(name) for name in names}

@@ -29,8 +29,8 @@ from harness.files import (
     remove_folder,
     write_synced,
 )
-from harness.results.run_row import make_checked_row
-from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES
+from harness.results.run_row import RunRows, make_checked_rows
+from harness.results.schema import RECORD_SCHEMA, RUN_TABLES, RUNS, SOURCES, STATUSES, TABLES_OF_RUN
 from harness.spec.spec import Spec, digest
 from harness.untrusted import redact_all
 from harness.validation import validate
@@ -51,8 +51,8 @@ class Record:
     folder: Path
     spec: dict[str, Any]
     record: dict[str, Any]
-    row: dict[str, Any] = field(repr=False, compare=False)
-    """The row of the table `runs`."""
+    table_rows: RunRows = field(repr=False, compare=False)
+    """The rows of the run in the tables `runs` and `failures`."""
 
     @property
     def ended(self) -> float:
@@ -77,14 +77,25 @@ class Record:
         except UserError as error:
             raise UserError(f"{error} {WAY_OUT.format(folder=self.folder)}") from None
 
-    def table(self, name: str) -> "pd.DataFrame":
-        """Return a table of the run; empty if the run did not write it."""
-        from harness.results.parquet import to_pandas
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the run as a row of the table `runs`, with the column names of `harness.load()`."""
+        import pandas as pd
 
-        return to_pandas(self.rows(name), RUN_TABLES[name])
+        from harness.results.loaded_tables import shorten_names
+        from harness.results.parquet import conform_frame
+
+        frame = conform_frame(pd.DataFrame([{**self.table_rows.run, "origin": ""}]), RUNS)
+        return frame.rename(columns=shorten_names(RUNS.names))
+
+    def table(self, name: str) -> "pd.DataFrame":
+        """Return a table of the run, with the columns of docs/tables.md; empty if the run did not write it."""
+        from harness.results.parquet import convert_recorded, to_pandas
+
+        table = TABLES_OF_RUN[name]
+        return to_pandas(convert_recorded(self.rows(name), table), table)
 
     def rows(self, name: str) -> "pa.Table":
-        """Return the rows of a table as an arrow table."""
+        """Return the rows of a table as an arrow table, with the column names of run folders."""
         from harness.results.parquet import arrow_schema, read_table
 
         table, path = RUN_TABLES[name], self.folder / f"{name}.parquet"
@@ -103,7 +114,10 @@ def write_record(
     from harness.results.parquet import serialize_table, to_arrow
 
     assert record["status"] in STATUSES and record["source"] in SOURCES, record
-    files = {"spec.json": _to_json(spec), "record.json": _to_json(redact_all({"schema": SCHEMA, **record}))}
+    files = {
+        "spec.json": _to_json(spec),
+        "record.json": _to_json(redact_all({"schema": RECORD_SCHEMA, **record})),
+    }
     for name, frame in tables.items():
         if frame.empty:
             continue
@@ -120,17 +134,18 @@ def read_record(folder: Path) -> Record:
     """Read the record of a run folder. Raises UserError if it is damaged or has another schema."""
     record, spec = _read_json(folder / "record.json"), _read_json(folder / "spec.json")
     way_out = WAY_OUT.format(folder=folder)
-    if record.get("schema") != SCHEMA:
+    if record.get("schema") != RECORD_SCHEMA:
         raise UserError(
-            f"{folder} was written with schema {record.get('schema', 'none')}, and this harness reads schema {SCHEMA}. "
+            f"{folder} was written with schema {record.get('schema', 'none')}, and this harness reads schema "
+            f"{RECORD_SCHEMA}. "
             f"{way_out} To read it as it is, check out the commit that wrote it"
             f"{_describe_commit(record)}."
         )
     try:
-        row = make_checked_row(spec, record)
+        rows = make_checked_rows(spec, record)
     except ValueError as reason:
         raise UserError(f"{folder} holds no whole record: {reason}. {way_out}") from None
-    return Record(folder, spec, record, row)
+    return Record(folder, spec, record, rows)
 
 
 def read_records(folders: Iterable[Path]) -> tuple[list[Record], list[UserError]]:

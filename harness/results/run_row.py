@@ -1,20 +1,61 @@
-"""Converts a spec and a record to a row of the table `runs`, and checks the values of all columns."""
+"""Converts a spec and a record to rows of the tables `runs` and `failures`, and checks the values of all columns."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from harness.ledger import AxisName
-from harness.results.schema import INTEGER, NULLABLE, REAL, RUNS, SOURCES, STATUSES, TEXT, TRUTH
+from harness.results.schema import (
+    FAILURES,
+    INTEGER,
+    NULLABLE,
+    OK,
+    REAL,
+    RUNS,
+    SOURCES,
+    STATUSES,
+    TEXT,
+    TRUTH,
+    TableSchema,
+)
 from harness.spec.spec import canonical_json, label_grid
 from harness.validation import RANKS, format_value
 
-TEXTS = {column.name for column in RUNS.columns if column.dtype == TEXT}
-KNOWN = set(RUNS.names)
+Row = dict[str, Any]
+COLUMNS = {column.name: column for table in (RUNS, FAILURES) for column in table.recorded.columns}
+"""The columns of both tables under their recorded names, under which a record has their values."""
+TEXTS = {name for name, column in COLUMNS.items() if column.dtype == TEXT}
 
 
-def flatten_record(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of `runs`, without the columns that are computed from others.
+class RunRows(NamedTuple):
+    """The rows of a run: in the table `runs`, and in the table `failures` unless it is ok."""
+
+    run: Row
+    failure: Row | None
+
+
+def make_rows(spec: Mapping[str, Any], record: Mapping[str, Any]) -> RunRows:
+    """Return the rows of a spec and a record."""
+    return _select_rows(_flatten_record(spec, record))
+
+
+def _select_rows(values: Row) -> RunRows:
+    failure = None if values["status"] == OK else _select_row(values, FAILURES)
+    return RunRows(_select_row(values, RUNS), failure)
+
+
+def _select_row(values: Row, table: TableSchema) -> Row:
+    """Return the row of a table, with the values of the columns that are computed from others."""
+    row = {column.name: values[column.recorded_name] for column in table.columns}
+    for column in table.columns:
+        if column.compute:
+            inputs = [row[name] for name in column.inputs]
+            row[column.name] = None if None in inputs else column.compute(*inputs)
+    return row
+
+
+def _flatten_record(spec: Mapping[str, Any], record: Mapping[str, Any]) -> Row:
+    """Return the values of all columns by recorded name, without those that are computed from others.
 
     Values without a column go into the column `extra`, so that nothing is lost.
     """
@@ -29,26 +70,16 @@ def flatten_record(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[s
         **{f"grid.{axis.value}": size for axis, size in grid.items()},
         "spec": canonical_json(spec),
     }
-    extra = {name: value for name, value in values.items() if name not in KNOWN and value is not None}
-    row = {name: values.get(name) for name in RUNS.names}
+    extra = {name: value for name, value in values.items() if name not in COLUMNS and value is not None}
+    row = {name: values.get(name) for name in COLUMNS}
     return {**row, "extra": canonical_json(extra) if extra else ""}
-
-
-def fill_computed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of `runs` with the values of the columns that are computed from others."""
-    filled = dict(row)
-    for column in RUNS.columns:
-        if column.compute:
-            inputs = [filled[name] for name in column.inputs]
-            filled[column.name] = None if None in inputs else column.compute(*inputs)
-    return filled
 
 
 def _iterate_leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted names and values. Values of text columns that are not text are converted to JSON."""
     for key, value in data.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and name not in KNOWN:
+        if isinstance(value, Mapping) and name not in COLUMNS:
             yield from _iterate_leaves(value, f"{name}.")
         elif name in TEXTS and value is not None and not isinstance(value, str):
             yield name, canonical_json(value)
@@ -99,7 +130,7 @@ MAX_VALUE = 1e100
 POSITIVE = ("epoch_seconds_median", "epoch_seconds_paper", "graph.vertices")
 NOT_NEGATIVE = tuple(
     column.name
-    for column in RUNS.columns
+    for column in COLUMNS.values()
     if column.part == "summary"
     and column.dtype in (REAL, NULLABLE)
     and column.name not in (*POSITIVE, "final_loss")
@@ -114,14 +145,14 @@ BOUNDS = {
 """The bounds of columns, in addition to the bounds of their types."""
 
 
-def make_checked_row(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of `runs` for a spec and a record. Raises ValueError for invalid values."""
+def make_checked_rows(spec: Mapping[str, Any], record: Mapping[str, Any]) -> RunRows:
+    """Return the rows of a spec and a record that were read from files. Raises ValueError for invalid values."""
     if lacking := [key for key in REQUIRED_KEYS if key not in record]:
         raise ValueError(f"it lacks {', '.join(lacking)}")
     _check_shapes({"spec": spec, "record": record})
-    row = flatten_record(spec, record)
-    _check_columns(row, record)
-    return fill_computed(row)
+    values = _flatten_record(spec, record)
+    _check_columns(values, record)
+    return _select_rows(values)
 
 
 def _check_shapes(document: Mapping[str, Any]) -> None:
@@ -160,7 +191,7 @@ def _parse_json(value: Any) -> Any:
 
 
 def _check_columns(row: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-    for column in RUNS.columns:
+    for column in COLUMNS.values():
         value = row[column.name]
         if value is not None and (accepted := ACCEPTED.get(column.dtype)) and not accepted(value):
             raise _invalid_value(column.name, value, EXPECTED[column.dtype])

@@ -1,10 +1,13 @@
 """The schema: every table of the project, with the type and meaning of each column.
 
-A run folder holds all tables except `runs`. Collecting joins the tables of all runs, with `run_id` as the first column,
-and adds the table `runs` with one row per run. Text is never null: an empty text means that there is no value. A number
-that does not apply is null, except in the key of a ledger, where -1 means no layer or no peer. Columns of `runs` that
-come from the spec have the dotted names of `--set` and of experiments (`model.hidden`). docs/write_tables.py writes the
-page docs/tables.md from this module.
+A run folder holds all tables except `runs` and `failures`. Collecting joins the tables of all runs, with `run_id` as
+the first column, and adds `runs` with one row per run and `failures` with one row per run that is not ok. Text is never
+null: an empty text means that there is no value. A number that does not apply is null, except in the key of a ledger,
+where -1 means no layer or no peer. Columns of `runs` that come from the spec have the dotted names of `--set` and of
+experiments (`model.hidden`). docs/write_tables.py writes the page docs/tables.md from this module.
+
+Run folders keep the names of schema 1, so that a record never changes. `Column.recorded` is that name where the tables
+have another one.
 """
 
 from collections.abc import Callable
@@ -13,9 +16,11 @@ from typing import Any, NamedTuple
 from harness.ledger import AxisName
 from harness.results.error_origin import find_error_origin
 
-SCHEMA = 1
-"""The number of this schema. It increases when the name, type or meaning of a column changes. Tables and records with
-another number are refused."""
+RECORD_SCHEMA = 1
+"""The number of the schema of run folders. Records with another number are refused."""
+SCHEMA = 2
+"""The number of the schema of collected tables. It increases when the name, type or meaning of a column changes. Tables
+of schema 1, which have the recorded names, are converted when they are read; others are refused."""
 
 MISSING = "missing"
 SOURCES = ("measured", "external", "emulated", "predicted", "published")
@@ -27,6 +32,8 @@ failed runs may succeed later."""
 WARMUP_DROPPED, PAPER_EPOCHS = 2, 10
 
 INTEGER, NULLABLE, REAL, TEXT, TRUTH = "int64", "Int64", "float64", "str", "boolean"
+TIME = "datetime64[us, UTC]"
+"""A time of day. Run folders hold it as seconds since 1970."""
 
 
 class Column(NamedTuple):
@@ -40,6 +47,13 @@ class Column(NamedTuple):
     """The columns of the same row from which `compute` computes the value, which is null if one of them is null."""
     compute: Callable[..., Any] | None = None
     """Computes the value; None if it is stored in the records."""
+    recorded: str = ""
+    """The name in run folders and in tables of schema 1, if it differs from `name`."""
+
+    @property
+    def recorded_name(self) -> str:
+        """The name in run folders and in tables of schema 1."""
+        return self.recorded or self.name
 
 
 class TableSchema(NamedTuple):
@@ -48,11 +62,27 @@ class TableSchema(NamedTuple):
     name: str
     row: str
     columns: tuple[Column, ...]
+    number: int = SCHEMA
+    """The number of the schema, which files contain."""
 
     @property
     def names(self) -> list[str]:
         """The names of the columns."""
         return [column.name for column in self.columns]
+
+    @property
+    def recorded_names(self) -> dict[str, str]:
+        """The name of each column by its name in run folders and in tables of schema 1."""
+        return {column.recorded_name: column.name for column in self.columns}
+
+    @property
+    def recorded(self) -> "TableSchema":
+        """This table as run folders hold it, and as tables of schema 1 did."""
+        columns = [
+            column._replace(name=column.recorded_name, dtype=REAL if column.dtype == TIME else column.dtype)
+            for column in self.columns
+        ]
+        return self._replace(columns=tuple(columns), number=RECORD_SCHEMA)
 
 
 def _make_columns(part: str, *columns: tuple[str, str, str]) -> tuple[Column, ...]:
@@ -60,10 +90,18 @@ def _make_columns(part: str, *columns: tuple[str, str, str]) -> tuple[Column, ..
     return tuple(Column(*column, part) for column in columns)
 
 
-EPOCH_AND_RANK = _make_columns(
-    "",
-    ("epoch", INTEGER, "number of the epoch; timed epochs count from 0, warm-up epochs are negative"),
-    ("rank", INTEGER, "the rank that measured it"),
+EPOCH_AND_RANK = (
+    Column("epoch", INTEGER, "number of the epoch; timed epochs count from 0, warm-up epochs are negative"),
+    Column("rank_id", INTEGER, "number of the rank that measured it", recorded="rank"),
+)
+ELEMENTS = (
+    Column("elements_payload", REAL, "elements of the full logical buffers", recorded="words_payload"),
+    Column(
+        "elements_received",
+        REAL,
+        "elements that this rank receives if collectives are rings",
+        recorded="words_received",
+    ),
 )
 
 KEY = (
@@ -106,8 +144,10 @@ LEDGER = TableSchema(
         ("peer", INTEGER, "the other rank of a send or recv; -1 for other operations"),
         ("tensor", TEXT, "the tensor that was moved or computed; empty if there is none"),
         ("calls", INTEGER, "number of calls"),
-        ("words_payload", REAL, "elements of the full logical buffers"),
-        ("words_received", REAL, "elements that this rank receives if collectives are rings"),
+    )
+    + ELEMENTS
+    + _make_columns(
+        "",
         (
             "bytes",
             INTEGER,
@@ -148,9 +188,9 @@ ACCURACY = TableSchema(
 MEMORY = TableSchema(
     "memory",
     "one persistent tensor of one rank, or the peaks of the rank (with an empty tensor)",
-    _make_columns(
+    (Column("rank_id", INTEGER, "number of the rank", recorded="rank"),)
+    + _make_columns(
         "",
-        ("rank", INTEGER, "the rank"),
         ("host_peak_bytes", INTEGER, "peak resident size of the process; 0 in rows of tensors"),
         (
             "device_peak_bytes",
@@ -197,8 +237,10 @@ TAPE = TableSchema(
         ("event", INTEGER, "number of the event on this rank, from 0"),
         *((name, dtype, "as in the table ledger") for name, dtype in KEY),
         ("calls", INTEGER, "number of calls"),
-        ("words_payload", REAL, "elements of the full logical buffers"),
-        ("words_received", REAL, "elements that this rank receives if collectives are rings"),
+    )
+    + ELEMENTS
+    + _make_columns(
+        "",
         (
             "bytes",
             INTEGER,
@@ -210,12 +252,15 @@ TAPE = TableSchema(
         (
             "travels_with",
             INTEGER,
-            "the event whose call carries the words of this event; -1 for its own call",
+            "the event whose call carries the elements of this event; -1 for its own call",
         ),
     ),
 )
 
-RUN_TABLES = {table.name: table for table in (EPOCHS, LEDGER, ACCURACY, MEMORY, UTILISATION, TAPE)}
+TABLES_OF_RUN = {table.name: table for table in (EPOCHS, LEDGER, ACCURACY, MEMORY, UTILISATION, TAPE)}
+"""The tables that each run has, with the names that people see."""
+RUN_TABLES = {name: table.recorded for name, table in TABLES_OF_RUN.items()}
+"""The same tables as run folders hold them."""
 
 RUN_ID = Column(
     "run_id",
@@ -386,18 +431,37 @@ RUNS = TableSchema(
             ),
             ("evaluation_seconds", REAL, "median time of an evaluation of the full graph"),
             ("messages", NULLABLE, "collectives and messages per epoch, on the rank with the most"),
-            ("words_payload", REAL, "payload words per epoch, on the rank with the most"),
-            ("words_received", REAL, "received words per epoch, on the rank with the most"),
-            (
-                "words_formula",
-                REAL,
-                "payload words per epoch by the strategy's formula; null unless requested",
-            ),
-            (
-                "words_floor",
-                REAL,
-                "lower bound on words_received for all strategies of this kind (lower-bounds.md); 0 if none is known",
-            ),
+        ),
+        Column(
+            "elements_received",
+            REAL,
+            "elements received per epoch, on the rank with the most",
+            "summary",
+            recorded="words_received",
+        ),
+        Column(
+            "elements_bound",
+            REAL,
+            "lower bound on elements_received for all strategies of this kind (lower-bounds.md); 0 if none is known",
+            "summary",
+            recorded="words_floor",
+        ),
+        Column(
+            "elements_payload",
+            REAL,
+            "elements per epoch of the full logical buffers (ledger.md), on the rank with the most",
+            "summary",
+            recorded="words_payload",
+        ),
+        Column(
+            "elements_payload_formula",
+            REAL,
+            "elements_payload by the strategy's formula; null unless requested",
+            "summary",
+            recorded="words_formula",
+        ),
+        *_make_columns(
+            "summary",
             (
                 "cache_hit_rate",
                 REAL,
@@ -408,21 +472,6 @@ RUNS = TableSchema(
                 TEXT,
                 "choices that rank 0 made by measuring or where the spec left them open, as JSON",
             ),
-        ),
-        *_make_columns(
-            "error",
-            ("error.rank", NULLABLE, "the rank that failed first; -1 if unknown"),
-            ("error.type", TEXT, "class of the error; empty if there is none"),
-            ("error.message", TEXT, "message of the error"),
-            ("error.trace", TEXT, "traceback of the error"),
-        ),
-        Column(
-            "error.origin",
-            TEXT,
-            "file, line and package in which the error began; empty if the traceback does not show it",
-            "error",
-            inputs=("error.trace",),
-            compute=find_error_origin,
         ),
         *_make_columns(
             "provenance",
@@ -479,8 +528,8 @@ RUNS = TableSchema(
                 "seconds of each stage of the start, each on its slowest rank, as JSON",
             ),
             ("provenance.store_manifest", TEXT, "hash of the store's manifest"),
-            ("provenance.started", REAL, "start of the run, in seconds since 1970 (UTC)"),
-            ("provenance.finished", REAL, "end of the run, in seconds since 1970 (UTC)"),
+            ("provenance.started", TIME, "start of the run"),
+            ("provenance.finished", TIME, "end of the run"),
             (
                 "provenance.load_average",
                 REAL,
@@ -493,11 +542,41 @@ RUNS = TableSchema(
     ),
 )
 
+FAILURES = TableSchema(
+    "failures",
+    "one run that is not ok",
+    (
+        RUN_ID._replace(part=""),
+        Column("status", TEXT, "oom, timeout, diverged, failed, refused or missing, as in the table runs"),
+        Column("error", TEXT, "class of the error; empty if there is none", recorded="error.type"),
+        Column("message", TEXT, "message of the error", recorded="error.message"),
+        Column(
+            "rank_id",
+            NULLABLE,
+            "number of the rank that failed first; -1 if unknown, null if there is no error",
+            recorded="error.rank",
+        ),
+        Column(
+            "began_in",
+            TEXT,
+            "file, line and package in which the error began; empty if the traceback does not show it",
+            inputs=("traceback",),
+            compute=find_error_origin,
+            recorded="error.origin",
+        ),
+        Column("traceback", TEXT, "traceback of the error", recorded="error.trace"),
+    ),
+)
+
 TABLES = {
     table.name: table
     for table in (
         RUNS,
-        *(TableSchema(name, row, (RUN_ID, *columns)) for name, row, columns in RUN_TABLES.values()),
+        FAILURES,
+        *(
+            table._replace(columns=(RUN_ID._replace(part=""), *table.columns))
+            for table in TABLES_OF_RUN.values()
+        ),
     )
 }
 """The collected tables."""

@@ -59,7 +59,7 @@ def compute_phase_sum(ledger: pd.DataFrame) -> float | None:
     timed = ledger[ledger.epoch >= 0]
     if timed.empty:
         return None
-    ranks = timed.groupby("epoch")["rank"].nunique()
+    ranks = timed.groupby("epoch").rank_id.nunique()
     named = timed[timed.phase != Phase.OTHER].groupby("epoch").seconds.sum()
     return float((named.reindex(ranks.index, fill_value=0.0) / ranks).median())
 
@@ -114,9 +114,9 @@ SUMMARIZED = [
     "vertices_per_second",
     "steps",
     "messages",
-    "words_payload",
-    "words_received",
-    "words_formula",
+    "elements_received",
+    "elements_payload",
+    "elements_payload_formula",
     "final_loss",
     "accuracy_train",
     "accuracy_valid",
@@ -236,7 +236,8 @@ class Difference(NamedTuple):
     """Covers the ratio of the medians over all epochs with a probability of at least 90 %; None for too few epochs."""
     parts: list[tuple[str, float, float]]
     """Phase and op, with the seconds of A and of B; the largest change first."""
-    words: tuple[float, float]
+    elements_received: tuple[float, float]
+    """Elements received per epoch, on the rank with the most."""
     differs: dict[str, tuple[str, str]]
     """The settings and the provenance that differ, with the values of A and of B."""
 
@@ -283,7 +284,7 @@ def compute_difference(before: pd.DataFrame, after: pd.DataFrame, a: Side, b: Si
         seconds[1] / seconds[0],
         two.divide(one) if one and two else None,
         _rank_changes(first, last, a, b),
-        (float(first.words_payload), float(last.words_payload)),
+        (float(first.elements_received), float(last.elements_received)),
         _list_differences(first, last),
     )
 

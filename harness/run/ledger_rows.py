@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 
 from harness.ledger import AMOUNTS, Amounts, Key
-from harness.results.schema import INTEGER, KEY, LEDGER
+from harness.results.schema import INTEGER, KEY, LEDGER, RUN_TABLES
 
 KINDS: dict[str, type[int] | type[float]] = {
     column.name: int if column.dtype == INTEGER else float
-    for column in LEDGER.columns
+    for column in RUN_TABLES[LEDGER.name].columns
     if column.name in AMOUNTS
 }
 """The types of the amounts of a row."""

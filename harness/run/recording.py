@@ -90,7 +90,7 @@ def check_words_received(strategy: str, ranks: list[RankTables], by_memory: floa
 
 def _words_fault(strategy: str, epoch: int, rank: int, words: float, least: float) -> Fault:
     message = (
-        f"In epoch {epoch}, the rank received {words:,.0f} words by its ledger, fewer than the lower bound of "
+        f"In epoch {epoch}, the rank received {words:,.0f} elements by its ledger, fewer than the lower bound of "
         f"{least:,.0f}, so the ledger or the bound is wrong. `harness check {strategy}` compares both on small graphs."
     )
     return {"rank": rank, "type": "WordsBelowBound", "message": message, "status": FAILED, "trace": ""}
@@ -160,10 +160,10 @@ def least_words_by_memory(strategy: Strategy, memory: float) -> float:
 def summarize_tables(tables: dict[str, pd.DataFrame], target: float = 0.0) -> dict[str, Any]:
     """Summarize times (see `harness.results.statistics`), losses, accuracies, messages and words per epoch."""
     timed = tables["epochs"][tables["epochs"].epoch >= 0]
-    ledger = tables["ledger"][tables["ledger"].epoch >= 0]
+    ledger = tables["ledger"][tables["ledger"].epoch >= 0].rename(columns=LEDGER.recorded_names)
     last = timed[timed.epoch == timed.epoch.max()]
-    words = ledger.groupby(["epoch", "rank"])[["words_payload", "words_received"]].sum()
-    messages = ledger[ledger.op.isin(MOVING)].groupby(["epoch", "rank"]).calls.sum()
+    elements = ledger.groupby(["epoch", "rank_id"])[["elements_payload", "elements_received"]].sum()
+    messages = ledger[ledger.op.isin(MOVING)].groupby(["epoch", "rank_id"]).calls.sum()
     return {
         "epochs": int(timed.epoch.nunique()),
         "epoch_seconds_median": statistics.compute_median_epoch(timed),
@@ -180,8 +180,8 @@ def summarize_tables(tables: dict[str, pd.DataFrame], target: float = 0.0) -> di
         "seconds_to_target": _seconds_to_target(tables["accuracy"], target),
         "evaluation_seconds": _evaluation_seconds(tables["accuracy"]),
         "messages": int(messages.max()) if len(messages) else 0,
-        "words_payload": float(words.words_payload.max()) if len(words) else 0.0,
-        "words_received": float(words.words_received.max()) if len(words) else 0.0,
+        "words_payload": float(elements.elements_payload.max()) if len(elements) else 0.0,
+        "words_received": float(elements.elements_received.max()) if len(elements) else 0.0,
     }
 
 

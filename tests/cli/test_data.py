@@ -64,7 +64,7 @@ def test_info_says_what_every_strategy_needs_built_or_not(
         assert main(["data", "info", *words, "--ranks", "4", "--json"]) == 0
         needs = {needed["strategy"]: needed for needed in json.loads(capsys.readouterr().out)["needs"]}
         assert needs["cagnet-2d"]["grids"] == 3
-        assert needs["cagnet-2d"]["words_received"] <= needs["cagnet-2d"]["worst_words_received"]
+        assert needs["cagnet-2d"]["elements_received"] <= needs["cagnet-2d"]["worst_elements_received"]
         assert needs["plexus"]["persistent_bytes"] > 0
         assert "refused" in needs["serial"]
     assert main(["data", "info", "tiny-lattice", "--ranks", "4"]) == 2

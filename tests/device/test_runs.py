@@ -75,14 +75,14 @@ def test_runs_are_those_of_cpus(with_gpus: Environment, tmp_path: Path) -> None:
     for name in RUNS:
         losses, words = (
             [each.table(table)[column].tolist() for each in (on_cpus[name], on_gpus[name])]
-            for table, column in (("epochs", "loss"), ("ledger", "words_payload"))
+            for table, column in (("epochs", "loss"), ("ledger", "elements_payload"))
         )
         assert losses[1] == pytest.approx(losses[0], rel=1e-2 if "bf16" in name else 1e-5)
         assert sum(words[1]) == sum(words[0])
         record = on_gpus[name].record
         made_by = record["provenance"]["gpu"], record["provenance"]["engine"]
         assert (record["status"], *made_by) == ("ok", "fake", "nccl"), record["error"]
-        memory = on_gpus[name].table("memory").groupby("rank")
+        memory = on_gpus[name].table("memory").groupby("rank_id")
         assert (memory.device_peak_bytes.max() > memory.persistent_bytes.sum()).all()
         assert (memory.persistent_bytes.sum() > 0).all()
 
@@ -101,7 +101,7 @@ def test_a_run_with_a_cuda_graph_is_one_without(with_gpus: Environment, tmp_path
     assert [each.record["status"] for each in (plain, graph)] == ["ok", "ok"], graph.record["error"]
     for table, columns in (
         ("epochs", ["epoch", "loss"]),
-        ("ledger", ["epoch", "op", "calls", "words_payload", "bytes"]),
+        ("ledger", ["epoch", "op", "calls", "elements_payload", "bytes"]),
     ):
         one, other = (each.table(table)[columns] for each in (plain, graph))
         assert one.equals(other), table

@@ -79,12 +79,12 @@ def test_its_tables_are_the_lines_of_the_log(read: Any, tmp_path: Path) -> None:
     assert read(LOGS.whole(LOGS.BNS)) == 0
     found = only(tmp_path)
     epochs, ledger = found.table("epochs"), found.table("ledger")
-    assert list(zip(epochs["rank"], epochs.epoch, epochs.seconds, strict=True)) == [
+    assert list(zip(epochs.rank_id, epochs.epoch, epochs.seconds, strict=True)) == [
         (rank, number, round(0.3 + 0.01 * rank + number / 1000, 4))
         for rank in (0, 1)
         for number in (9, 19, 29)
     ]
-    assert list(epochs.loss[epochs["rank"] == 1]) == [1.1, 1.05, 1.0333]
+    assert list(epochs.loss[epochs.rank_id == 1]) == [1.1, 1.05, 1.0333]
     sums = ledger.groupby("op").seconds.sum()
     assert sums["all_to_all"] == pytest.approx(6 * 0.2)
     assert sums["all_reduce"] == pytest.approx(6 * 0.01)

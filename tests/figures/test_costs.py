@@ -37,7 +37,7 @@ def test_a_bar_is_the_median_of_the_launches_at_most_ranks(products: Panel, rows
         largest = curve.points[curve.points.ranks == curve.points.ranks.max()]
         for (_, launches), bar in zip(largest.groupby("grid"), found[curve.label], strict=True):
             held = [
-                max(sum(rows.persistent_bytes) for _, rows in rows_of.memory[run].groupby("rank"))
+                max(sum(rows.persistent_bytes) for _, rows in rows_of.memory[run].groupby("rank_id"))
                 if run in rows_of.memory
                 else 0
                 for run in launches.run_id
@@ -66,19 +66,21 @@ def test_the_axes_show_a_bar_for_every_grid(products: Panel, rows_of: Tables) ->
     assert [axes.get_xlabel() for axes in row] == [
         "epoch time (s)",
         "messages",
-        "million words",
+        "million elements received",
         "memory (MB)",
     ]
 
 
 def test_units_suit_the_values() -> None:
-    """866 words, not 0.000866 millions."""
-    assert [costs.choose_axis_unit("words_payload", value)[0] for value in (0, 866, 12_345, 4e7, 4e10)] == [
-        "words",
-        "words",
-        "thousand words",
-        "million words",
-        "billion words",
+    """866 elements, not 0.000866 millions."""
+    assert [
+        costs.choose_axis_unit("elements_received", value)[0] for value in (0, 866, 12_345, 4e7, 4e10)
+    ] == [
+        "elements received",
+        "elements received",
+        "thousand elements received",
+        "million elements received",
+        "billion elements received",
     ]
     assert costs.choose_axis_unit("held_bytes", 37_100) == ("memory (kB)", 1e3)
     assert costs.choose_axis_unit("seconds_to_target", 0.02) == ("time to target (ms)", 1e-3)
@@ -135,4 +137,4 @@ def test_a_printed_value_is_a_hollow_bar_and_only_known_quantities_have_axes(
     assert {"96.0", "96.3"} <= {text.get_text() for text in accuracy.texts}
     assert len(evaluation.patches) == 1, "the paper prints no time here, and nothing is said of it"
     costs_of = {group.label for group in COSTS.select_bars(panel, read_tables(folder))}
-    assert costs_of == {"scalegnn"}, "a paper prints no words and no memory"
+    assert costs_of == {"scalegnn"}, "a paper prints no elements and no memory"

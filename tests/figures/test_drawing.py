@@ -257,7 +257,7 @@ def test_no_tables_are_refused(tmp_path: Path) -> None:
 def test_tables_without_a_run_are_refused(tables: Path, tmp_path: Path) -> None:
     from harness.results import parquet
 
-    for name in RUN_TABLES:
+    for name in (*RUN_TABLES, "failures"):
         shutil.copy(tables / f"{name}.parquet", tmp_path)
     empty = parquet.serialize_table([parquet.to_arrow(pd.DataFrame(), RUNS)], RUNS)
     (tmp_path / "runs.parquet").write_bytes(empty)

@@ -21,8 +21,8 @@ from harness.figures.palette import BUILT_IN
 from harness.figures.panels import split_panels
 from harness.figures.throughput import BASELINE
 from harness.results.parquet import conform_frame
-from harness.results.run_row import flatten_record
-from harness.results.schema import RUNS
+from harness.results.run_row import make_rows
+from harness.results.schema import RUNS, TABLES
 
 SIZES = (2, pytest.param(7, marks=pytest.mark.slow), 22)
 LONG = "a-graph-with-a-long-name@1-4096w1024"
@@ -63,9 +63,10 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
             frames["ledger"].loc[frames["ledger"].phase == "loss", "phase"] = "sample"
             record = synthetic.make_record(spec, frames, **changes)
             record["summary"]["seconds_to_target"] = 5 * compute
-            rows.append(flatten_record(spec.model_dump(mode="json"), record))
+            rows.append(make_rows(spec.model_dump(mode="json"), record).run)
             for name, kept in tables.items():
-                kept[spec.run_id] = frames[name]
+                names = TABLES[name if name in TABLES else "ledger"].recorded_names
+                kept[spec.run_id] = frames[name].rename(columns=names)
 
         random = np.random.default_rng(count)
         for number, name in enumerate(names):
@@ -79,7 +80,7 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
                     known = {"status": "ok", "source": "predicted", "provenance": {}, "error": None}
                     epoch = {"epoch_seconds_median": float(random.uniform(0.5, 1.5)) * (base / ranks + 0.1)}
                     record = {"run_id": f"p{spec.run_id[1:]}", "label": spec.label, "summary": epoch, **known}
-                    rows.append(flatten_record(spec.model_dump(mode="json"), record))
+                    rows.append(make_rows(spec.model_dump(mode="json"), record).run)
             if number % 4 == 1:
                 spec = synthetic.make_spec(name, LONG, {"p": 8}, training={"target": 0.6})
                 failed = {"source": "measured", "summary": {}, "provenance": {}}
@@ -91,7 +92,7 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
                     **failed,
                     "error": error,
                 }
-                rows.append(flatten_record(spec.model_dump(mode="json"), record))
+                rows.append(make_rows(spec.model_dump(mode="json"), record).run)
         full = {"projection": True, "norm": True, "residual": True, "dropout": 0.2}
         for hidden, parts in ((16, {}), (1024, full)):
             model = {"hidden": hidden, **parts}

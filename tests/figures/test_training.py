@@ -16,7 +16,7 @@ from harness.figures.panels import split_panels
 from harness.results.collect import collect
 from harness.results.parquet import conform_frame, read_collected
 from harness.results.record import write_record
-from harness.results.run_row import flatten_record
+from harness.results.run_row import make_rows
 from harness.results.schema import RUNS
 
 FOUND = [0.2, 0.5, 0.75]
@@ -139,7 +139,7 @@ def test_a_prediction_stands_over_the_run_of_its_strategy_grid_and_ranks(synthet
         for source, seconds in (("measured", measured), ("predicted", predicted), ("published", 9.0)):
             record = {"run_id": f"{source}{grid}", "label": spec.label, "status": "ok", "source": source}
             record |= {"summary": {"epoch_seconds_median": seconds}, "provenance": {}, "error": None}
-            rows.append(flatten_record(spec.model_dump(mode="json"), record))
+            rows.append(make_rows(spec.model_dump(mode="json"), record).run)
     (panel,) = split_panels(conform_frame(pd.DataFrame(rows), RUNS))
     pairs = prediction_scatter.select_points(panel, None)
     found = [(row["seconds"], row["predicted_seconds"]) for row in prediction_scatter.tabulate(pairs)]

@@ -114,7 +114,7 @@ def test_failed_run_records_the_epochs_that_all_ranks_finished(
     assert (run.record["status"], run.record["error"]["rank"]) == ("failed", rank)
     finished = [-1, 0] if way != "write" else [-1, 0, 1, 2]
     assert sorted(set(run.table("epochs").epoch)) == finished
-    assert set(run.table("ledger")["rank"]) == {0, 1}
+    assert set(run.table("ledger").rank_id) == {0, 1}
     assert run.record["summary"]["epochs"] == len(finished) - 1
     assert run.record["summary"]["final_loss"] > 0
 
@@ -127,7 +127,7 @@ def test_hung_run_records_the_epochs_that_all_ranks_finished(
     assert launched(spec(way, 2, 1, 5), tmp_path, fork_server, short_limits)["type"] == "Hang"
     (folder,) = (tmp_path / "runs").iterdir()
     epochs = read_record(folder).table("epochs")
-    assert epochs.groupby("rank").epoch.apply(list).to_dict() == {0: [-1, 0], 1: [-1, 0]}
+    assert epochs.groupby("rank_id").epoch.apply(list).to_dict() == {0: [-1, 0], 1: [-1, 0]}
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])

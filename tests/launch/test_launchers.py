@@ -46,7 +46,7 @@ def test_a_launchers_processes_are_the_ranks(name: str, tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     record = read_record(tmp_path / "runs" / told["run_id"])
     assert (told["status"], record.record["status"]) == ("ok", "ok")
-    assert set(record.table("epochs")["rank"]) == {0, 1}
+    assert set(record.table("epochs").rank_id) == {0, 1}
     assert [path.name for path in tmp_path.iterdir()] == ["runs"], "nothing is left behind"
 
 

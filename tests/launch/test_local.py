@@ -48,7 +48,7 @@ def test_record_is_complete(records: dict[str, Record]) -> None:
     record = records["parallel"].record
     assert record["status"] == "ok", record["error"]
     assert set(records["parallel"].table("epochs").epoch) == {-1, 0, 1, 2, 3}
-    assert set(records["parallel"].table("ledger")["rank"]) == {0, 1}
+    assert set(records["parallel"].table("ledger").rank_id) == {0, 1}
     assert list(records["parallel"].table("accuracy").epoch.unique()) == [1, 3]
     memory = records["parallel"].table("memory")
     assert {"A", "X", "W", ""} <= set(memory.tensor)
@@ -73,15 +73,15 @@ def test_losses_and_accuracies_are_those_of_serial_training(records: dict[str, R
 
 def test_entries_of_an_epoch_add_up_to_it(records: dict[str, Record]) -> None:
     for record in records.values():
-        told = record.table("ledger").groupby(["epoch", "rank"]).seconds.sum()
-        taken = record.table("epochs").groupby(["epoch", "rank"]).seconds.sum()
+        told = record.table("ledger").groupby(["epoch", "rank_id"]).seconds.sum()
+        taken = record.table("epochs").groupby(["epoch", "rank_id"]).seconds.sum()
         assert ((told - taken).abs() <= 0.02 * taken + 5e-4).all()
 
 
 def test_utilisation_windows_add_up_to_the_ledger(records: dict[str, Record]) -> None:
     assert not (records["serial"].folder / "utilisation.parquet").exists()
     windows, ledger = (records["parallel"].table(name) for name in ("utilisation", "ledger"))
-    at = ["epoch", "rank"]
+    at = ["epoch", "rank_id"]
     summed = windows.groupby(at)[["seconds", "computing_seconds", "communicating_seconds"]].sum()
     for column, ops in {
         "seconds": set(Op),

@@ -87,7 +87,7 @@ def launched(root: Path, tmp_path: Path, asked: Spec) -> Record:
 def test_ranks_of_a_step_meet_without_configuration(job: Path, tmp_path: Path, ranks: int) -> None:
     record = launched(job, tmp_path, spec(job, ranks))
     assert record.record["status"] == "ok", record.record["error"]
-    assert set(record.table("epochs")["rank"]) == set(range(ranks))
+    assert set(record.table("epochs").rank_id) == set(range(ranks))
     stages = record.record["provenance"]["start"]
     assert list(stages) == ["spawn", "import", "open", "meet", "grid", "ready"]
     assert all(seconds >= 0 for seconds in stages.values())
@@ -218,8 +218,8 @@ def test_run_at_its_time_limit_records_the_epochs_that_all_ranks_finished(
     record = read_record(launch(asked, job, runs, ignore, TimeLimits(still=1000, run=3000)))
     assert (record.record["status"], record.record["error"]["type"]) == ("timeout", "TimeLimit")
     epochs, ledger = record.table("epochs"), record.table("ledger")
-    assert epochs.groupby("rank").epoch.apply(list).to_dict() == {rank: [-1, 0] for rank in range(3)}
-    assert set(ledger.epoch) == {-1, 0} and set(ledger["rank"]) == {0, 1, 2}
+    assert epochs.groupby("rank_id").epoch.apply(list).to_dict() == {rank: [-1, 0] for rank in range(3)}
+    assert set(ledger.epoch) == {-1, 0} and set(ledger.rank_id) == {0, 1, 2}
     assert record.record["summary"]["epochs"] == 1
 
 

@@ -57,17 +57,17 @@ def test_a_tape_has_the_words_and_the_processor_seconds_of_its_epoch(taped: Path
     tape, ledger, epochs = record.table("tape"), record.table("ledger"), record.table("epochs")
     last = ledger[ledger.epoch == epochs.epoch.max()]
     for rank in range(3):
-        mine, theirs = tape[tape["rank"] == rank], last[last["rank"] == rank]
-        assert mine.words_received.sum() == theirs.words_received.sum()
+        mine, theirs = tape[tape.rank_id == rank], last[last.rank_id == rank]
+        assert mine.elements_received.sum() == theirs.elements_received.sum()
         assert mine.calls.sum() == theirs.calls.sum()
-        seconds = epochs[(epochs["rank"] == rank) & (epochs.epoch == epochs.epoch.max())].seconds.item()
+        seconds = epochs[(epochs.rank_id == rank) & (epochs.epoch == epochs.epoch.max())].seconds.item()
         assert 0 < mine.cpu_seconds.sum() <= 1.2 * seconds + 0.01
 
 
 def test_an_emulation_is_the_kernels_and_the_links(taped: Path) -> None:
     """On links that take no time the longest rank's own work is left; ten times slower links take ten times as long."""
     tape = read_record(taped).table("tape")
-    work = tape.groupby("rank").cpu_seconds.sum().max()
+    work = tape.groupby("rank_id").cpu_seconds.sum().max()
     first, second = (emulate(taped, slower(ETHERNET, factor)).prediction for factor in (1e-9, 1e4))
     third = emulate(taped, slower(ETHERNET, 1e5)).prediction
     assert work <= first.seconds.value < second.seconds.value
@@ -145,7 +145,7 @@ def test_a_trace_is_valid_and_its_slices_fill_the_epoch(
     played = simulate_run(folder, card)
     document = json.loads(json.dumps(build_trace(played), allow_nan=False))
     tape = read_record(folder).table("tape")
-    ranks = sorted(set(tape["rank"]))
+    ranks = sorted(set(tape.rank_id))
     for each in document["traceEvents"]:
         assert each["ph"] in ("X", "M", "b", "e") and each["pid"] in ranks and each["tid"] == 0
         assert isinstance(each["name"], str) and each["name"]
@@ -173,12 +173,12 @@ def test_a_trace_has_every_event_of_the_tape_with_its_seconds_and_words(
     folder = request.getfixturevalue(run)
     tape = read_record(folder).table("tape")
     document = build_trace(simulate_run(folder, ETHERNET))
-    for rank, rows in tape.groupby("rank"):
+    for rank, rows in tape.groupby("rank_id"):
         slices = slices_of(document, rank)
         assert [each["args"]["event"] for each in slices] == sorted(each["args"]["event"] for each in slices)
         for row in rows.to_dict("records"):
             mine = [each for each in slices if each["args"]["event"] == row["event"]]
-            for name in ("words_payload", "words_received", "bytes", "calls"):
+            for name in ("elements_payload", "elements_received", "bytes", "calls"):
                 assert sum(each["args"].get(name, 0) for each in mine) == row[name]
             work = sum(each["dur"] for each in mine if each["cat"] != "waiting")
             assert work == pytest.approx(1e6 * row["cpu_seconds"], abs=0.01)
@@ -197,12 +197,12 @@ def test_calls_that_are_left_last_until_their_results_were_waited_for(overlappin
     for each in document["traceEvents"]:
         if each["ph"] in ("b", "e"):
             pairs.setdefault(each["id"], []).append(each)
-    assert set(pairs) == {f"{row.rank}.{row.event}" for row in left[["rank", "event"]].itertuples()}
+    assert set(pairs) == {f"{row.rank_id}.{row.event}" for row in left[["rank_id", "event"]].itertuples()}
     for name, (first, last) in pairs.items():
         rank, number = map(int, name.split("."))
         assert (first["ph"], last["ph"], first["name"]) == ("b", "e", last["name"])
         assert first["ts"] <= last["ts"]
-        (wait,) = tape[(tape["rank"] == rank) & (tape.waits_for == number)].event
+        (wait,) = tape[(tape.rank_id == rank) & (tape.waits_for == number)].event
         ended = max(
             each["ts"] + each["dur"] for each in slices_of(document, rank) if each["args"]["event"] == wait
         )
@@ -213,7 +213,7 @@ def test_a_summary_adds_up_to_the_time_of_all_ranks(taped: Path) -> None:
     tape = read_record(taped).table("tape")
     shown = summarize_trace(simulate_run(taped, ETHERNET))
     assert sum(shown["shares"].values()) == pytest.approx(1)
-    computing = tape[tape.op.isin(COMPUTING)].groupby("rank").cpu_seconds.sum()
+    computing = tape[tape.op.isin(COMPUTING)].groupby("rank_id").cpu_seconds.sum()
     assert shown["imbalance"] == pytest.approx(computing.max() / computing.mean())
     assert shown["longest"] == computing.idxmax()
     assert sum(shown["kernels"].values()) == pytest.approx(computing.mean())

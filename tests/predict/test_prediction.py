@@ -5,12 +5,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from harness.check.case import make_check_graph
 from harness.errors import UserError
 from harness.ledger import AxisName, Phase, TensorName
 from harness.predict.advice import (
+    ADVICE,
     Option,
     PartialSearch,
     SearchResult,
@@ -105,7 +107,7 @@ def test_predicted_words_are_those_of_the_whole_replay(name: str) -> None:
     strategy = ready(name, first_grid(name))
     predicted = predict(Ready(strategy, STORE), PERLMUTTER)
     whole = replay(strategy, predicted.rank, STORE, skip_transient=True)
-    assert predicted.words_received == sum(each.words_received for each in whole.entries.values())
+    assert predicted.elements_received == sum(each.words_received for each in whole.entries.values())
 
 
 @pytest.mark.parametrize(
@@ -288,6 +290,15 @@ def test_advice_ranks_what_fits_and_names_what_does_not() -> None:
     none = advise(candidates, small)
     assert not none.full_graph
     assert {choice.strategy.name for choice in none.too_large} == {"plexus", "cagnet-1d"}
+    frame, empty = advice.to_frame(), none.to_frame()
+    assert frame.status.tolist() == ["ok", "ok", "ok", "refused"]
+    assert frame.message.tolist() == ["", "", "", "it has no grid"]
+    best = advice.full_graph[0]
+    first = frame.iloc[0]
+    assert (first.strategy, first.grid, first.ranks) == (best.strategy.name, best.grid, 4)
+    assert (first.epoch_seconds, first.seconds_per_vertex) == (best.prediction.seconds.value, best.cost)
+    assert sorted(empty.status) == ["oom", "oom", "refused"]
+    assert empty.dtypes.astype(str).to_dict() == frame.dtypes.astype(str).to_dict()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not load_strategy(name).mini_batches])
@@ -305,6 +316,15 @@ def test_no_prediction_is_below_the_seconds_of_its_words(name: str) -> None:
         except UserError:
             continue
     assert len(bounded) == 2 or name in ("distgnn", "g3", "neutronstar", "serial")
+
+
+def test_a_prediction_becomes_a_frame_with_one_row_whose_columns_hide_nothing() -> None:
+    found = predict(Ready(ready("cagnet-1d", {"p": 4}, PRODUCTS)), PERLMUTTER)
+    (row,) = found.to_frame().to_dict("records")
+    assert row["epoch_seconds_low"] < row["epoch_seconds"] == found.seconds.value < row["epoch_seconds_high"]
+    assert (row["elements_received"], row["rank_id"]) == (found.elements_received, found.rank)
+    assert not [name for name in ADVICE.names if hasattr(pd.DataFrame, name)]
+    assert set(row) < set(ADVICE.names)
 
 
 def made_up(seconds: float, spmm: float, node: float) -> Option:
@@ -332,6 +352,7 @@ def test_advice_names_what_does_not_fit_into_its_time() -> None:
     assert hurried.too_slow.keys() == {"distdgl", "serial", "cagnet-1d", "salient"}
     assert all(seconds > 0 for seconds in hurried.too_slow.values())
     assert not (hurried.full_graph or hurried.mini_batch or hurried.refused)
+    assert set(hurried.to_frame().status) == {"unfinished"}
     patient = advise(CHOICES, PERLMUTTER)
     assert not patient.too_slow
     assert {option.strategy.name for option in patient.full_graph} == {"serial", "cagnet-1d"}

@@ -47,7 +47,7 @@ def test_a_graph_is_predicted_from_twins_of_a_quarter_of_it_and_less(name: str, 
     graph = on(GRAPH, name)
     counted = predict(graph, PERLMUTTER)
     predicted = predict_from_twins(graph.strategy, PERLMUTTER, [on(scale, name) for scale in TWINS])
-    assert 1 / within < predicted.words_received / counted.words_received < within
+    assert 1 / within < predicted.elements_received / counted.elements_received < within
     assert predicted.seconds.low < counted.seconds.value < predicted.seconds.high
     assert predicted.seconds.value == pytest.approx(counted.seconds.value, rel=0.1)
     assert sum(predicted.entries.values()) == pytest.approx(predicted.seconds.value)

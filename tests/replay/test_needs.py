@@ -29,11 +29,11 @@ def test_every_strategy_says_what_it_needs_or_why_not():
         held = sum(replayed.persistent_bytes.values())
         on_grids[format_grid(spec.grid)] = words, held, replayed.peak_bytes
     assert plexus.grids == len(on_grids) == 10, "ways to write 8 as a product of three"
-    assert (plexus.words_received, plexus.persistent_bytes, plexus.peak_bytes) == on_grids[plexus.grid]
+    assert (plexus.elements_received, plexus.persistent_bytes, plexus.peak_bytes) == on_grids[plexus.grid]
     assert plexus.peak_bytes > plexus.persistent_bytes
-    assert plexus.words_received == min(words for words, *_ in on_grids.values())
-    assert plexus.worst_words_received == on_grids[plexus.worst_grid][0]
-    assert plexus.worst_words_received == max(words for words, *_ in on_grids.values())
-    assert plexus.words_received < plexus.worst_words_received
+    assert plexus.elements_received == min(words for words, *_ in on_grids.values())
+    assert plexus.worst_elements_received == on_grids[plexus.worst_grid][0]
+    assert plexus.worst_elements_received == max(words for words, *_ in on_grids.values())
+    assert plexus.elements_received < plexus.worst_elements_received
     features = 4000 * 40 + 2 * 4000 * 16
-    assert found["cagnet-1d"].words_received > 7 / 8 * features, "each epoch all other ranks' rows come by"
+    assert found["cagnet-1d"].elements_received > 7 / 8 * features, "each epoch all other ranks' rows come by"

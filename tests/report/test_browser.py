@@ -160,7 +160,7 @@ def test_folded_columns_unfold(probe: Callable[..., Seen]) -> None:
         return {few, all, again: shown()};
         """
     )
-    assert {"strategy", "ranks", "grid", "words sent", "memory", "runs"} <= set(seen["few"])
+    assert {"strategy", "ranks", "grid", "elements received", "memory", "runs"} <= set(seen["few"])
     assert any(name.startswith("median") for name in seen["few"])
     assert set(seen["all"]) - set(seen["few"]) >= {"computing (%)", "loss"}
     assert seen["again"] == seen["few"]
@@ -190,7 +190,7 @@ def test_a_run_has_a_panel_with_a_timeline_for_each_rank(probe: Callable[..., Se
     )
     assert seen["hash"] and seen["inside"] and seen["coloured"] and seen["titled"]
     assert seen["ranks"] == 4 and seen["parts"] > 12
-    for words in ("Run ", "launch 0, 2026-", "words sent", "harness run --spec", "node17", "tensor A"):
+    for words in ("Run ", "launch 0, 2026-", "elements received", "harness run --spec", "node17", "tensor A"):
         assert words in seen["text"]
     assert seen["options"] == seen["runs"]
     assert seen.console == []

@@ -137,9 +137,10 @@ def test_every_configuration_and_every_failure_is_told(study: Path, elements: El
     runs = read_collected(study / "tables", "runs")
     failed = runs[runs.status != "ok"]
     assert len(failed) == 2
-    for label, message in zip(failed.label, failed["error.message"], strict=True):
-        assert label in elements.text
-        assert message in elements.text
+    failures = read_collected(study / "tables", "failures")
+    assert set(failures.run_id) == set(failed.run_id)
+    for text in (*failed.label, *failures.message):
+        assert text in elements.text
     for name in runs["strategy.name"].unique():
         assert name in elements.text
     assert f"{int((runs.status == 'ok').sum()) - 4} of {len(runs) - 4} runs succeeded" in elements.text
@@ -168,7 +169,8 @@ def test_data_of_one_more_launch_is_less_than_its_spec(synthetic: SimpleNamespac
             again = spec.model_copy(update={"launch": launch})
             synthetic.write_ok(tmp_path / "runs", again, 1.0)
         collect(tmp_path / "runs", tmp_path)
-        return run_panels.build_document(read_collected(tmp_path, "runs"), read_tables(tmp_path))
+        frames = (read_collected(tmp_path, name) for name in ("runs", "failures"))
+        return run_panels.build_document(*frames, read_tables(tmp_path))
 
     few, many = documents(2), documents(6)
     assert (len(many) - len(few)) / 4 < len(canonical_json(spec.model_dump(mode="json")))
@@ -344,7 +346,7 @@ def test_timelines_add_up_to_the_median_epoch_of_each_rank(study: Path, elements
         slowest = timed.groupby("epoch").seconds.max().sort_values()
         for rank, *parts in entry.get("ranks", []):
             drawn += 1
-            mine = timed[(timed["rank"] == rank) & (timed.epoch == slowest.index[(len(slowest) - 1) // 2])]
+            mine = timed[(timed.rank_id == rank) & (timed.epoch == slowest.index[(len(slowest) - 1) // 2])]
             micros = sum(part[2] for part in parts)
             assert micros == pytest.approx(1e6 * mine.seconds.item(), abs=len(parts) + 0.005 * 1e6)
     assert drawn > 20
@@ -462,7 +464,9 @@ def test_a_planned_run_without_a_record_is_said(
     assert "1 of 2 runs succeeded" in text
 
 
-def test_the_measured_and_the_stated_words_are_compared(synthetic: SimpleNamespace, page_of: PageOf) -> None:
+def test_the_measured_payload_is_compared_with_the_formula(
+    synthetic: SimpleNamespace, page_of: PageOf
+) -> None:
     def fill(folder: Path) -> None:
         spec = synthetic.make_spec("cagnet-1d", "tiny", {"p": 2})
         summary = {
@@ -474,7 +478,7 @@ def test_the_measured_and_the_stated_words_are_compared(synthetic: SimpleNamespa
         synthetic.write_ok(folder, spec, 0.1, summary=summary)
 
     text = Elements(page_of(fill)).text
-    assert "words measured / formula" in text
+    assert "payload / formula" in text
     assert " 1.5 " in text
     assert "12,345" in text
 

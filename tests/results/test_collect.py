@@ -63,8 +63,23 @@ def test_there_is_one_row_a_run(runs: Path, specs: list[Spec], tmp_path: Path) -
     assert row.extra == ""
     assert Spec.model_validate_json(row.spec) == specs[2]
     failed = table.loc[specs[3].run_id]
-    assert (failed.status, failed["error.rank"]) == ("oom", 3)
+    assert failed.status == "oom"
     assert pd.isna(failed.epoch_seconds_median)
+
+
+def test_failures_have_one_row_for_each_run_that_is_not_ok(
+    runs: Path, synthetic: SimpleNamespace, specs: list[Spec], tmp_path: Path
+) -> None:
+    missing = synthetic.make_spec("serial", "tiny", {"p": 1}, launch=7)
+    collect(runs, tmp_path, plan_of([*specs, missing], tmp_path / "plan.json"))
+    failures = read_collected(tmp_path, "failures").set_index("run_id")
+    table = read_collected(tmp_path, "runs").set_index("run_id")
+    assert set(failures.index) == {specs[3].run_id, missing.run_id} == set(table.index[table.status != "ok"])
+    failed = failures.loc[specs[3].run_id]
+    assert (failed.status, failed.rank_id, failed.error) == ("oom", 3, "MemoryError")
+    assert (failed.message, failed.traceback, failed.began_in) == ("out of\nmemory", "Traceback: ...", "")
+    never = failures.loc[missing.run_id]
+    assert (never.status, never.error, pd.isna(never.rank_id)) == ("missing", "", True)
 
 
 @pytest.mark.parametrize("name", list(RUN_TABLES))
@@ -75,6 +90,7 @@ def test_the_rows_of_all_runs_are_there(name: str, runs: Path, specs: list[Spec]
     for spec in specs[:3]:
         mine = together[together.run_id == spec.run_id].drop(columns="run_id").reset_index(drop=True)
         written = pd.read_parquet(runs / spec.run_id / f"{name}.parquet")
+        written = written.rename(columns=TABLES[name].recorded_names)
         pd.testing.assert_frame_equal(mine, written, check_dtype=False)
     assert specs[3].run_id not in set(together.run_id)
 
@@ -91,10 +107,10 @@ def test_ok_run_below_its_lower_bound_is_listed_and_not_verified(
     told = collect(runs, tmp_path)
     assert told.failures.empty and not told.is_complete
     assert [each["run_id"] for each in told.as_dict()["below_bound"]] == [specs[2].run_id]
-    assert f"{specs[2].label}: received 2,499 words, fewer than the lower bound of 2,500" in told.as_text()
+    assert f"{specs[2].label}: received 2,499 elements, fewer than the lower bound of 2,500" in told.as_text()
     command = ["collect", "--runs", str(runs), "--out", str(tmp_path)]
     assert (main(command), main([*command, "--verify"])) == (0, 1)
-    assert "received 2,499 words" in capsys.readouterr().out
+    assert "received 2,499 elements" in capsys.readouterr().out
     (runs / specs[2].run_id).rename(tmp_path / "below")
     assert collect(runs, tmp_path).is_complete
 

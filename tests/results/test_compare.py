@@ -15,8 +15,9 @@ import pytest
 import harness
 from harness.cli import main
 from harness.results.collect import collect
-from harness.results.parquet import read_collected, shorten_names
-from harness.results.schema import RUN_TABLES, RUNS
+from harness.results.loaded_tables import shorten_names
+from harness.results.parquet import read_collected
+from harness.results.schema import RUNS, TABLES
 
 Side = Callable[[str, float, float], Path]
 
@@ -92,7 +93,7 @@ def test_two_runs_of_different_specs_are_compared_with_their_settings(
     ids = [runs[runs["strategy.name"] == name].run_id.iloc[0] for name in ("serial", "cagnet-1d")]
     (row,) = compared(capsys, *(str(tmp_path / "a" / run) for run in ids))
     assert row["differs"]["strategy.name"] == ["serial", "cagnet-1d"]
-    assert row["words"][0] == 0 < row["words"][1]
+    assert row["elements_received"][0] == 0 < row["elements_received"][1]
     (again,) = compared(capsys, *(str(tmp_path / "a" / run) for run in reversed(ids)))
     assert again["ratio"] == pytest.approx(1 / row["ratio"])
 
@@ -126,10 +127,9 @@ def test_load_gives_every_table_with_plain_names(side: Side) -> None:
     tables = side("a", 0.2)
     loaded = harness.load(tables)
     runs = read_collected(tables, "runs")
-    assert list(loaded._fields) == ["runs", *RUN_TABLES]
     assert loaded.runs.strategy.tolist() == runs["strategy.name"].tolist()
     assert loaded.runs.hidden.tolist() == runs["model.hidden"].tolist()
-    for name in RUN_TABLES:
+    for name in TABLES:
         frame, raw = getattr(loaded, name), read_collected(tables, name)
         assert len(frame) == len(raw)
         assert {"strategy", "dataset", "ranks", "launch"} <= set(frame)
@@ -167,20 +167,24 @@ def test_the_expressions_of_the_page_answer_their_questions(
     tables = side("a", 0.2)
     (tmp_path / "results").symlink_to(tables)
     monkeypatch.chdir(tmp_path)
-    time, words, scaling, losses = answers_of_a_page(page)
+    time, received, failed, scaling, losses = answers_of_a_page(page)
 
     runs = {row["run_id"]: row for row in read_collected(tables, "runs").to_dict("records")}
-    sums, sent = defaultdict[object, float](float), defaultdict[object, float](float)
+    sums, arrived = defaultdict[object, float](float), defaultdict[object, float](float)
     for row in read_collected(tables, "ledger").to_dict("records"):
         run = runs[row["run_id"]]
         if row["epoch"] >= 0:
             who = run["strategy.name"], run["ranks"]
             sums[(*who, row["phase"], row["op"])] += row["seconds"]
-            sent[(*who, row["epoch"], row["rank"])] += row["words_payload"]
+            arrived[(*who, row["epoch"], row["rank_id"])] += row["elements_received"]
     assert time.to_dict() == pytest.approx(sums)
-    most = {who: max(n for (*each, _, _), n in sent.items() if tuple(each) == who) for who in words.to_dict()}
-    assert words.to_dict() == pytest.approx(most)
+    most = {
+        who: max(n for (*each, _, _), n in arrived.items() if tuple(each) == who)
+        for who in received.to_dict()
+    }
+    assert received.to_dict() == pytest.approx(most)
     assert len(most) == 2
+    assert failed.to_numpy().tolist() == [["g3", 2, "oom", "MemoryError", "", ""]]
 
     ok = [run for run in runs.values() if run["status"] == "ok"]
     for (ranks, strategy), seconds in scaling.stack().dropna().items():
@@ -194,5 +198,5 @@ def test_the_expressions_of_the_page_answer_their_questions(
     by_epoch = read_collected(tables, "epochs").groupby("epoch").loss
     assert (losses.max(axis=1) == by_epoch.max()).all()
     names = set(re.findall(r"`tables\.(\w+)`", page))
-    assert {"runs", "epochs", "ledger"} <= names <= {"runs", *RUN_TABLES}
+    assert {"runs", "failures", "epochs", "ledger"} <= names <= set(TABLES)
     assert len(pd.read_parquet("results/runs.parquet")) == len(runs)

@@ -13,8 +13,8 @@ from harness.kernels.csr import from_coo
 from harness.kernels.spmm import spmm
 from harness.results.collect import collect
 from harness.results.error_origin import find_error_origin
-from harness.results.run_row import fill_computed
-from harness.results.schema import RUNS
+from harness.results.run_row import make_rows
+from harness.results.schema import TABLES
 from harness.validation import check_name
 
 ROOT = Path(__file__).parents[2]
@@ -70,16 +70,20 @@ def test_collected_runs_have_the_origin_of_their_errors(synthetic: SimpleNamespa
         record = json.loads((folder / "record.json").read_text())
         record["error"] |= {"trace": trace, "origin": "what a record says has no say"}
         (folder / "record.json").write_text(json.dumps(record))
-    runs = collect(tmp_path / "runs", tmp_path / "tables").runs.set_index("run_id")
-    found = [runs["error.origin"][spec.run_id] for spec in specs]
-    assert found == ["", "harness/comm/axis.py, line 7 (comm)", ""]
+    failures = collect(tmp_path / "runs", tmp_path / "tables").failures.set_index("run_id")
+    found = [failures.began_in.get(spec.run_id) for spec in specs]
+    assert found == [None, "harness/comm/axis.py, line 7 (comm)", ""]
 
 
-def test_a_computed_value_is_null_if_an_input_is() -> None:
-    """The inputs of a computed column are columns before it."""
-    row = dict.fromkeys(RUNS.names)
-    assert fill_computed(row) == row
-    names: list[str] = []
-    for column in RUNS.columns:
-        assert set(column.inputs) <= set(names)
-        names.append(column.name)
+def test_a_computed_value_is_null_if_an_input_is(synthetic: SimpleNamespace) -> None:
+    spec = synthetic.make_spec("serial", "tiny", {"p": 1}).model_dump(mode="json")
+    record = {"run_id": "1", "label": "", "status": "failed", "summary": {}, "provenance": {}, "error": None}
+    failure = make_rows(spec, record).failure
+    assert failure is not None and failure["began_in"] is None
+
+
+def test_computed_columns_depend_on_stored_columns_of_their_table() -> None:
+    for table in TABLES.values():
+        computed = {column.name for column in table.columns if column.compute}
+        for column in table.columns:
+            assert set(column.inputs) <= set(table.names) - computed

@@ -16,7 +16,7 @@ from harness import files
 from harness.errors import RunError, UserError
 from harness.results import record
 from harness.results.record import read_record, write_record
-from harness.results.schema import RUN_TABLES
+from harness.results.schema import RUN_TABLES, TABLES_OF_RUN
 from tests.folder_contents import read_files
 
 FILES = sorted([*(f"{name}.parquet" for name in RUN_TABLES), "record.json", "spec.json"])
@@ -37,7 +37,14 @@ def test_what_was_written_is_read_back(synthetic: SimpleNamespace, spec: Any, tm
     assert back.spec == spec.model_dump(mode="json")
     assert back.record == {"schema": 1, **told}
     for name, frame in tables.items():
-        pd.testing.assert_frame_equal(back.table(name)[list(frame)], frame, check_dtype=False)
+        recorded = back.rows(name).to_pandas()[list(frame)]
+        pd.testing.assert_frame_equal(recorded, frame, check_dtype=False)
+        table = back.table(name)
+        assert list(table) == TABLES_OF_RUN[name].names
+        for column in TABLES_OF_RUN[name].columns:
+            assert table[column.name].equals(
+                back.rows(name).to_pandas()[column.recorded_name].astype(column.dtype)
+            )
 
 
 def test_a_run_that_failed_early_has_no_rows(synthetic: SimpleNamespace, spec: Any, tmp_path: Path) -> None:

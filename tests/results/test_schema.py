@@ -31,7 +31,7 @@ def test_every_key_of_a_spec_is_a_column_and_no_other() -> None:
 
 
 def test_the_columns_of_the_ledger_are_its_keys_and_amounts() -> None:
-    assert set(LEDGER.names) == {"epoch", "rank", *Key._fields, *AMOUNTS}
+    assert set(LEDGER.recorded.names) == {"epoch", "rank", *Key._fields, *AMOUNTS}
 
 
 def test_every_column_is_named_once_and_explained() -> None:
@@ -50,13 +50,13 @@ def test_the_data_dictionary_is_current() -> None:
 def test_an_empty_table_has_all_columns_and_types() -> None:
     frame = conform_frame(pd.DataFrame(), LEDGER)
     assert list(frame) == LEDGER.names
-    assert frame.dtypes["rank"] == "int64"
+    assert frame.dtypes["rank_id"] == "int64"
     assert frame.dtypes["seconds"] == "float64"
 
 
 @pytest.mark.parametrize("column", ["loss", "speed"])
 def test_a_missing_or_strange_column_is_a_mistake_of_ours(column: str) -> None:
-    frame = pd.DataFrame([{"epoch": 0, "rank": 0, "seconds": 1.0, "loss": 1.0}])
+    frame = pd.DataFrame([{"epoch": 0, "rank_id": 0, "seconds": 1.0, "loss": 1.0}])
     wrong = frame.drop(columns=column) if column in frame else frame.assign(**{column: 1})
     with pytest.raises(AssertionError, match=column):
         conform_frame(wrong, EPOCHS)

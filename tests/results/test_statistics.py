@@ -20,7 +20,7 @@ PIECES = [("convolve", "spmm"), ("convolve", "glue"), ("sync", "all_reduce"), ("
 def epochs_of(seconds: list[list[float]], first: int = 0) -> pd.DataFrame:
     """The table of epochs in which row e has the seconds of each rank."""
     rows = [
-        {"epoch": first + epoch, "rank": rank, "seconds": value, "loss": 1.0}
+        {"epoch": first + epoch, "rank_id": rank, "seconds": value, "loss": 1.0}
         for epoch, ranks in enumerate(seconds)
         for rank, value in enumerate(ranks)
     ]
@@ -30,11 +30,11 @@ def epochs_of(seconds: list[list[float]], first: int = 0) -> pd.DataFrame:
 def ledger_of(pieces: dict[tuple[int, int], dict[tuple[str, str], float]]) -> pd.DataFrame:
     """A ledger with the seconds of each (phase, op) on each (epoch, rank)."""
     rows = [
-        {"epoch": epoch, "rank": rank, "phase": phase, "op": op, "tensor": "", "seconds": seconds}
+        {"epoch": epoch, "rank_id": rank, "phase": phase, "op": op, "tensor": "", "seconds": seconds}
         for (epoch, rank), parts in pieces.items()
         for (phase, op), seconds in parts.items()
     ]
-    return pd.DataFrame(rows, columns=["epoch", "rank", "phase", "op", "tensor", "seconds"])
+    return pd.DataFrame(rows, columns=["epoch", "rank_id", "phase", "op", "tensor", "seconds"])
 
 
 def test_an_epoch_takes_as_long_as_its_slowest_rank() -> None:
@@ -89,7 +89,7 @@ def test_the_parts_of_the_median_epoch_add_up_to_it(seconds: list[list[float]], 
     width = min(map(len, seconds))
     epochs = epochs_of([row[:width] for row in seconds])
     pieces = {
-        (row.epoch, row.rank): {key: row.seconds * data.draw(st.floats(0, 0.25)) for key in PIECES}
+        (row.epoch, row.rank_id): {key: row.seconds * data.draw(st.floats(0, 0.25)) for key in PIECES}
         for row in epochs.itertuples()
     }
     parts = epoch_parts.split_launch(epochs, ledger_of(pieces))

@@ -63,7 +63,7 @@ def test_ranks_agree_on_the_end_of_a_run(tmp_path: Path, fork_server: ForkServer
     spec = asked(2, "pipegcn", epochs=6, **HUGE)
     run = read_record(launch(spec, ROOT, tmp_path / "runs", lambda _: None, fork_server=fork_server))
     assert run.record["status"] == "diverged", run.record["error"]
-    ends = run.table("epochs").groupby("rank").epoch.max()
+    ends = run.table("epochs").groupby("rank_id").epoch.max()
     assert ends.nunique() == 1 and ends.iloc[0] < 5
     assert run.record["summary"]["words_payload"] == run.record["summary"]["words_formula"]
 

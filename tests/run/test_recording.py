@@ -42,9 +42,9 @@ def tables_of(rank: int, words: dict[int, float], least: float) -> RankTables:
     ("words", "least", "by_memory", "rank", "numbers"),
     [
         ([{0: 40, 1: 40}, {0: 8, 1: 6}], [40, 6], 40, None, ()),
-        ([{0: 40, 1: 40}, {0: 8, 1: 5}], [40, 6], 0, 1, ("epoch 1", "received 5 words", "bound of 6,")),
+        ([{0: 40, 1: 40}, {0: 8, 1: 5}], [40, 6], 0, 1, ("epoch 1", "received 5 elements", "bound of 6,")),
         ([{-1: 0, 0: 40}, {-1: 0, 0: 6}], [40, 6], 0, None, ()),
-        ([{0: 40}, {0: 50}], [0, 0], 51, 1, ("epoch 0", "received 50 words", "bound of 51,")),
+        ([{0: 40}, {0: 50}], [0, 0], 51, 1, ("epoch 0", "received 50 elements", "bound of 51,")),
         ([{}, {}], [1, 1], 1, None, ()),
     ],
     ids=["reached", "one rank in one epoch", "in warm-up alone", "below the bound by memory", "no epoch"],

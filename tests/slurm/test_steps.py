@@ -115,7 +115,7 @@ def test_a_run_over_nodes_is_recorded_like_any_other(project: Project, ranks: in
     record = harness_run(project, {}, ranks)
     assert isinstance(record, Record), record
     assert record.record["status"] == "ok", record.record["error"]
-    assert set(record.table("epochs")["rank"]) == set(range(ranks))
+    assert set(record.table("epochs").rank_id) == set(range(ranks))
     assert record.record["provenance"]["env"]["HARNESS_STEP"].startswith("srun ")
     forked = "fork" in record.record["provenance"]["start"]
     assert forked == (ranks > 1), "the first task of a node imports for all of its ranks"
@@ -257,7 +257,7 @@ def test_ranks_run_under_podman_hpc(project: Project, podman_hpc: list[str], way
     record = harness_run(project, {"way": "hang", "rank": 1, "call": 6} if way == "hang" else {})
     assert isinstance(record, Record), record
     assert record.record["status"] == {"ok": "ok", "hang": "timeout"}[way], record.record["error"]
-    assert set(record.table("epochs")["rank"]) == {0, 1, 2, 3}
+    assert set(record.table("epochs").rank_id) == {0, 1, 2, 3}
     if way == "ok":
         assert " podman-hpc run --rm " in record.record["provenance"]["env"]["HARNESS_STEP"]
     assert project.cluster.call("podman-hpc", "ps", "--quiet") == "", "no container is left"
@@ -290,6 +290,6 @@ def test_a_run_whose_time_is_up_is_a_timeout_with_its_finished_epochs(project: P
     assert record.record["status"] == "timeout", record.record["error"]
     epochs = record.table("epochs")
     assert set(epochs.epoch) == {-1, 0, 1}
-    assert set(epochs["rank"]) == {0, 1, 2, 3}
+    assert set(epochs.rank_id) == {0, 1, 2, 3}
     assert set(record.table("ledger").epoch) == {-1, 0, 1}
     assert record.record["summary"]["epochs"] == 2

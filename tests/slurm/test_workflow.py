@@ -80,7 +80,7 @@ def test_the_smoke_experiment_on_two_nodes_of_two_ranks(project: Project) -> Non
     asked = sum(len(one["ranks"]) if isinstance(one["ranks"], list) else 1 for one in smoke["runs"])
     assert len(runs) > asked
     epochs = pd.read_parquet(project.folder / "results" / "epochs.parquet")
-    worlds = epochs.groupby("run_id")["rank"].nunique()
+    worlds = epochs.groupby("run_id").rank_id.nunique()
     asked_for = runs.set_index("run_id").ranks.reindex(worlds.index)
     assert (worlds == asked_for).all(), "as many ranks as were asked for, of every run"
     jobs = len(list(project.folder.glob(".snakemake/slurm_logs/rule_run/*/*.log")))
