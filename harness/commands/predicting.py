@@ -95,7 +95,7 @@ class EpochPrediction(NamedTuple):
             "high_seconds": seconds.high,
             "interval": (seconds.low, seconds.high),
             "waiting_share": predicted.waiting / seconds.value,
-            "elements_received": predicted.words_received,
+            "elements_received": predicted.elements_received,
             "peak_bytes": predicted.peak_bytes,
             "fits": self.card.memory_gb is None or predicted.peak_bytes <= self.card.memory_gb * GB,
             "limited_by": name_constant(predicted.limited_by),
@@ -117,7 +117,7 @@ def make_document(predicted: "Prediction") -> dict[str, Any]:
         "seconds": vars(predicted.seconds),
         "entries": [{**key._asdict(), "seconds": seconds} for key, seconds in predicted.entries.items()],
         "waiting": predicted.waiting,
-        "elements_received": predicted.words_received,
+        "elements_received": predicted.elements_received,
         "peak_bytes": predicted.peak_bytes,
         "shares": dict(predicted.shares),
     }
