@@ -17,8 +17,8 @@ def test_prediction_is_a_frame_with_a_row_for_each_number_of_ranks() -> None:
     frame = predicting.predict("cagnet-1d", "tiny-sbm", (2, 4)).to_frame()
     assert frame["ranks"].tolist() == [2, 4]
     assert frame["grid"].tolist() == ["p=2", "p=4"]
-    assert (frame["low_seconds"] < frame["epoch_seconds"]).all()
-    assert (frame["epoch_seconds"] < frame["high_seconds"]).all()
+    assert (frame["epoch_seconds_low"] < frame["epoch_seconds"]).all()
+    assert (frame["epoch_seconds"] < frame["epoch_seconds_high"]).all()
 
 
 def test_all_grids_are_predicted_the_fastest_first() -> None:
