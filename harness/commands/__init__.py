@@ -29,6 +29,9 @@ VERBS = {
         "Show what one rank of a run does in an epoch, without running it.",
         "harness.commands.replaying:replay",
     ),
+    "plan": Verb(
+        "List the runs of experiments, or their jobs, before anything runs.", "harness.commands.planning:plan"
+    ),
     "completion": Verb(
         "Print the completion script of this command for a shell.", "harness.cli.completion:completion"
     ),

@@ -280,6 +280,75 @@ class JobCost(NamedTuple):
     """The Slurm sections of the steps, by number of ranks."""
 
 
+class JobGroup(NamedTuple):
+    """Jobs that are submitted by the same command."""
+
+    line: str
+    """The command that submits each job; empty for jobs on this machine."""
+    jobs: Sequence[JobCost]
+    refusal: str
+    """The reason why Slurm would never start the jobs; empty if the partitions allow them."""
+
+    @property
+    def nodes(self) -> int:
+        """The nodes of each job."""
+        return int(self.jobs[0].asked["nodes"] or 1)
+
+    @property
+    def minutes(self) -> int:
+        """The minutes that each job requests."""
+        return int(self.jobs[0].asked["runtime"] or 0)
+
+    @property
+    def runs(self) -> int:
+        """The runs of all jobs together."""
+        return sum(cost.runs for cost in self.jobs)
+
+    @property
+    def expected(self) -> float | None:
+        """The mean of the expected minutes; None if the time of a job is unknown."""
+        known = [cost.expected for cost in self.jobs if cost.expected is not None]
+        return sum(known) / len(known) if len(known) == len(self.jobs) else None
+
+    @property
+    def node_hours(self) -> float:
+        """The node-hours that all jobs request together."""
+        return len(self.jobs) * self.nodes * self.minutes / 60
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands that start the ranks of each run."""
+        steps = [step for cost in self.jobs for step in cost.steps.items()]
+        return list(dict.fromkeys(shlex.join(make_step_command(ranks, card)) for ranks, card in steps))
+
+
+def group_jobs(
+    costs: Sequence[JobCost],
+    partitions: Mapping[str, SlurmPartition],
+    make_line: Callable[[Resources, str], str],
+) -> list[JobGroup]:
+    """Return the jobs in groups of equal commands, the smallest jobs first and jobs on this machine last."""
+    alike: dict[str, list[JobCost]] = {}
+    for cost in costs:
+        schedulers = [card.scheduler for card in cost.steps.values()]
+        alike.setdefault(make_line(cost.asked, schedulers[0]) if schedulers else "", []).append(cost)
+    groups = [
+        JobGroup(line, jobs, explain_refusal(jobs[0].asked, partitions) or "" if line else "")
+        for line, jobs in alike.items()
+    ]
+    return sorted(groups, key=lambda group: (not group.line, group.nodes, group.minutes, group.line))
+
+
+def sum_costs(groups: Sequence[JobGroup]) -> str:
+    """Return a description of the node-hours of all jobs together."""
+    jobs = [cost for group in groups for cost in group.jobs]
+    foreseen = [cost for cost in jobs if cost.steps and cost.expected is not None]
+    hours = sum(int(cost.asked["nodes"] or 1) * (cost.expected or 0) for cost in foreseen) / 60
+    asked = sum(group.node_hours for group in groups)
+    known_of = f"expected of {format_count(len(foreseen), 'job')}"
+    return f"in all {format_count(len(jobs), 'job')}: at most {asked:,.1f} node-hours asked, {hours:,.1f} {known_of}"
+
+
 def describe_costs(
     costs: Sequence[JobCost],
     partitions: Mapping[str, SlurmPartition],
@@ -289,42 +358,28 @@ def describe_costs(
 
     Jobs with equal commands are described together.
     """
-    alike: dict[str, list[JobCost]] = {}
-    for cost in costs:
-        schedulers = [card.scheduler for card in cost.steps.values()]
-        alike.setdefault(make_line(cost.asked, schedulers[0]) if schedulers else "", []).append(cost)
-    here, lines, asked = alike.pop("", []), [], 0.0
-    for line, jobs in sorted(alike.items(), key=lambda item: (_nodes_and_minutes(item[1][0]), item[0])):
-        first, runs = jobs[0], sum(cost.runs for cost in jobs)
-        nodes, minutes = _nodes_and_minutes(first)
-        asked += len(jobs) * nodes * minutes / 60
-        known = [cost.expected for cost in jobs if cost.expected is not None]
-        is_known = len(known) == len(jobs)
-        expected = f"{sum(known) / len(jobs):.3g} expected" if is_known else "expected time unknown"
-        size = f"{format_count(len(jobs), 'job')} of {format_count(nodes, 'node')} for {minutes} min"
-        lines += [f"{size} each ({expected}), {format_count(runs, 'run')}:", f"  {line}"]
-        steps = [step for cost in jobs for step in cost.steps.items()]
-        commands = dict.fromkeys(shlex.join(make_step_command(ranks, card)) for ranks, card in steps)
-        lines += [f"    {command}" for command in commands]
-        if reason := explain_refusal(first.asked, partitions):
-            lines.append(f"  Slurm would never start these: {reason}.")
-    if here:
-        lines.append(
-            f"{format_count(len(here), 'job')} on this machine, "
-            f"{format_count(sum(cost.runs for cost in here), 'run')}"
-        )
-    if asked:
-        foreseen = [cost for cost in costs if cost.steps and cost.expected is not None]
-        hours = sum(int(cost.asked["nodes"] or 1) * (cost.expected or 0) for cost in foreseen) / 60
-        known_of = f"expected of {format_count(len(foreseen), 'job')}"
-        whole = format_count(sum(map(len, alike.values())), "job")
-        lines.append(f"in all {whole}: at most {asked:,.1f} node-hours asked, {hours:,.1f} {known_of}")
+    lines = []
+    groups = group_jobs(costs, partitions, make_line)
+    there = [group for group in groups if group.line]
+    for group in there:
+        is_known = group.expected is not None
+        expected = f"{group.expected:.3g} expected" if is_known else "expected time unknown"
+        size = f"{format_count(len(group.jobs), 'job')} of {format_count(group.nodes, 'node')}"
+        lines += [
+            f"{size} for {group.minutes} min each ({expected}), {format_count(group.runs, 'run')}:",
+            f"  {group.line}",
+            *(f"    {command}" for command in group.commands),
+        ]
+        if group.refusal:
+            lines.append(f"  Slurm would never start these: {group.refusal}.")
+    lines += [
+        f"{format_count(len(group.jobs), 'job')} on this machine, {format_count(group.runs, 'run')}"
+        for group in groups
+        if not group.line
+    ]
+    if sum(group.node_hours for group in there):
+        lines.append(sum_costs(there))
     return "\n".join(lines)
-
-
-def _nodes_and_minutes(cost: JobCost) -> tuple[int, int]:
-    """Return the nodes and the minutes of a job."""
-    return int(cost.asked["nodes"] or 1), int(cost.asked["runtime"] or 0)
 
 
 def _predicted_seconds(run: Mapping[str, Any]) -> float | None:

@@ -107,20 +107,7 @@ def test_strategies_are_described_with_paper_promise_axes_and_parameters(
         (["run", "--strategy", "serial", "--dataset", "tiny-sbn"], "tiny-sbm"),
         (["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--set", "model.hiden=3"], "hidden"),
         (["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--set", "trainng.epochs=3"], "training"),
-        (
-            [
-                "plan",
-                "--strategy",
-                "plexus",
-                "--ranks",
-                "4",
-                "--dataset",
-                "tiny-sbm",
-                "--set",
-                "machine=locl",
-            ],
-            "local",
-        ),
+        (["replay", "--strategy", "plexus", "--dataset", "tiny-sbm", "--set", "machine=locl"], "local"),
     ],
 )
 def test_a_misspelt_word_is_answered_in_one_form(

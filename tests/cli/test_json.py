@@ -39,7 +39,7 @@ ANSWERED = {
     "data info": ["tiny-sbm", "tiny-lattice"],
     "data verify": ["tiny-sbm"],
     "data balance": ["tiny-sbm --shards 2"],
-    "plan": ["--strategy plexus --ranks 4", "--experiment workflows/experiments/smoke.yaml"],
+    "plan": ["workflows/experiments/smoke.yaml", "--experiment workflows/experiments/smoke.yaml --cost"],
     "replay": [SBM],
     "predict": [SBM],
     "advise": ["--dataset tiny-sbm --ranks 2 --accuracy exact"],
@@ -63,8 +63,8 @@ ANSWERED = {
 """Requests of each verb; RUN is the run that the project has, and `tables` has it collected."""
 CODES = {"doctor": {0, 1}}
 """The exit codes of an answer where 0 is not the only one: a machine may lack something."""
-WITHOUT_PROJECT = {"list", "doctor", "init", "new", "check", "plan"}
-"""Verbs that answer outside of a project: `list` about strategies, `plan` about their grids."""
+WITHOUT_PROJECT = {"list", "doctor", "init", "new", "check"}
+"""Verbs that answer outside of a project: `list` about strategies."""
 
 
 def typed(request: str, run: str) -> list[str]:

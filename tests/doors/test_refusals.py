@@ -270,7 +270,11 @@ class Named(Serial): name = None
 def test_a_plugin_is_told_what_it_does_not_say_of_itself(project, named, said):
     path = project / "plugin.py"
     path.write_text(PLUGIN)
-    for words in (["check"], ["plan", "--strategy"], ["run", "--dataset", "tiny-sbm", "--strategy"]):
+    for words in (
+        ["check"],
+        ["replay", "--dataset", "tiny-sbm", "--strategy"],
+        ["run", "--dataset", "tiny-sbm", "--strategy"],
+    ):
         told = say(*words, f"{path}:{named}")
         assert told.code == 2
         assert said in told.err

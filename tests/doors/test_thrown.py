@@ -148,7 +148,15 @@ def machines(root: Path, data: bytes) -> Said:
     (root / "config/machines/thrown.yaml").write_bytes(data)
     say("list", "machines")
     return say(
-        "plan", "--strategy", "cagnet-1d", "--ranks", "2", "--dataset", "tiny-sbm", "--set", "machine=thrown"
+        "replay",
+        "--strategy",
+        "cagnet-1d",
+        "--ranks",
+        "2",
+        "--dataset",
+        "tiny-sbm",
+        "--set",
+        "machine=thrown",
     )
 
 
@@ -203,7 +211,7 @@ def sound(project: Path) -> dict[Door, tuple[Any, Callable[[Any], str]]]:
 
 DOORS = (experiments, machines, datasets, sites, specs, plans)
 OPTIONS = {
-    "plan": ("--strategy", "--ranks", "--dataset", "--set", "--machine", "--experiment"),
+    "plan": ("--scale", "--machine", "--out", "--experiment"),
     "replay": ("--strategy", "--dataset", "--ranks", "--grid", "--rank", "--set"),
     "run": ("--strategy", "--ranks", "--grid", "--set", "--spec"),
     "data": (
@@ -212,7 +220,7 @@ OPTIONS = {
     ),
 }
 SOUND = {
-    "plan": ["--strategy", "serial"],
+    "plan": ["workflows/experiments/few.yaml"],
     "replay": ["--strategy", "serial", "--dataset", "tiny-sbm"],
     "run": ["--strategy", "serial", "--dataset", "none"],
     "data": ["balance", "tiny-sbm"],
