@@ -120,7 +120,7 @@ class Evidence:
 
     def load_facts(self, dataset: str) -> Facts:
         """Load the sizes that the card of a dataset expects."""
-        return facts_of_card(self.load_card(dataset))
+        return facts_of_card(self.load_card(dataset), self.root)
 
     def load_machine(self, machine: str) -> MachineCard:
         """Load the card of a machine."""

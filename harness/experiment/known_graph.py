@@ -14,7 +14,7 @@ from harness.progress import Log
 from harness.spec.dataset import DatasetChoice
 from harness.store.catalog import load_card
 from harness.store.dataset_card import DatasetCard, RandomSplit
-from harness.store.datasets import build_store, is_built, open_dataset
+from harness.store.datasets import build_store, is_built, open_dataset, suggest_build
 from harness.strategy import Facts, Ready, Strategy, admit, facts_of
 
 
@@ -38,12 +38,13 @@ def look_up_graph(
     if not from_card and is_built(root, choice):
         blocks = share_blocks(open_dataset(root, choice, dtype))
         return KnownGraph(facts_of(blocks), blocks)
+    card = load_card(root, choice.name)
     if choice.partitioned:
         raise UserError(
             f"dataset.partition = {choice.partition}: the card of {choice.name} does not describe partitions. Build it "
-            f"({choice.build_command}), or take the sizes from twins (--twins)."
+            f"({suggest_build(root, card, choice)}), or take the sizes from twins (--twins)."
         )
-    return KnownGraph(facts_of_card(load_card(root, choice.name)), None)
+    return KnownGraph(facts_of_card(card, root), None)
 
 
 def admit_on_twins(root: Path, strategy: Strategy, scales: Iterable[str], log: Log) -> list[Ready]:
@@ -63,9 +64,10 @@ def admit_on_twins(root: Path, strategy: Strategy, scales: Iterable[str], log: L
 _look_up_once = lru_cache(maxsize=16)(look_up_graph)
 
 
-def facts_of_card(card: DatasetCard) -> Facts:
+def facts_of_card(card: DatasetCard, root: Path | None = None) -> Facts:
     """Return the facts that the card of a graph expects. A key that the card lacks is an error.
 
+    The error names the commands that build the graph; with `root`, also the one that fetches it, if it is not fetched.
     Edges are assumed to be distinct. If labels or the split come from files, all vertices count as labelled and
     training, unless the card gives other numbers.
     """
@@ -76,9 +78,10 @@ def facts_of_card(card: DatasetCard) -> Facts:
         "expected.features": getattr(card.features, "width", None) or card.expected.features,
     }
     if missing := [key for key, value in known.items() if value is None]:
+        build = suggest_build(root, card) if root else DatasetChoice(name=card.name).build_command
         raise UserError(
             f"The card of {card.name} lacks {', '.join(missing)}, so sizes cannot be estimated from it. "
-            f"Build the dataset (harness data build {card.name}) to take the sizes from its store."
+            f"Build the dataset ({build}) to take the sizes from its store."
         )
     assert n is not None
     assert nonzeros is not None

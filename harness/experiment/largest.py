@@ -75,7 +75,7 @@ class _PeakMemory:
 
     def __init__(self, root: Path, request: Request, where: str) -> None:
         self._root, self._where = root, where
-        self._facts = facts_of_card(load_card(root, request["dataset"]["name"]))
+        self._facts = facts_of_card(load_card(root, request["dataset"]["name"]), root)
         self._counts, self._transient = BlockCounts(ShapeBlocks(self._facts)), dict[str, int]()
 
     def predict_bytes(self, request: Request) -> int:

@@ -51,7 +51,7 @@ def choose_best_grid(root: Path, request: Request, where: str) -> Request:
     card = load_machine_card(root, request.get("machine", "local"))
     check_card(card)
     name = request["strategy"]["name"]
-    expected = KnownGraph(facts_of_card(load_card(root, request["dataset"]["name"])), None)
+    expected = KnownGraph(facts_of_card(load_card(root, request["dataset"]["name"]), root), None)
     candidate = admit_on_all_grids(root, name, _without_memory(request), lambda _: expected, where)
     if not candidate.ready:
         raise UserError(f"{where}: grid = {BEST}: {candidate.reason}")

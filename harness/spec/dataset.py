@@ -92,8 +92,12 @@ class DatasetChoice(Frozen):
 
     @property
     def build_command(self) -> str:
-        """The command that builds or rebuilds the store."""
-        order = f"--permutation {self.permutation}"
+        """The command that builds or rebuilds the store, without options that have their defaults."""
+        words = ["harness data build", self.name]
+        if self.permutation != "none":
+            words.append(f"--permutation {self.permutation}")
         if self.partitioned:
-            order = f"--partition {self.partition} --parts {self.parts}"
-        return f"harness data build {self.name} {order} --seed {self.seed}"
+            words.append(f"--partition {self.partition} --parts {self.parts}")
+        if self.seed:
+            words.append(f"--seed {self.seed}")
+        return " ".join(words)

@@ -95,7 +95,7 @@ def _open(root: Path, choice: DatasetChoice, dtype: torch.dtype, check_memory: C
     if folder.exists():
         return _open_store(folder, card, dtype)
     if not _is_small(card):
-        raise _make_not_built_error(folder, choice)
+        raise _make_not_built_error(folder, root, card, choice)
     graph = load_graph(card, find_data_folder(root))
     partition = make_partition(choice, graph.n, find_data_folder(root), lambda: graph.A, check_memory)
     return MemoryStore(graph, choice.permutation, choice.seed, partition)
@@ -135,7 +135,7 @@ def build_store(
     if _is_sound(folder, side, sources):
         discard_idle_staging(folder)  # left by a builder that was killed after it had published the store
         return _open_store(folder, card).folder
-    _check_fetched(card, sources)
+    _check_fetched(root, card, choice)
     contents = open_contents(card, data)
     check_part_count(choice, contents.n)  # before any folder is made
     if is_new:
@@ -163,7 +163,7 @@ def build_stores(root: Path, choices: Sequence[DatasetChoice], resources: BuildR
     unbuilt = [choice for choice in choices if not locate_store(root, card, choice).exists()]
     partitions: dict[DatasetChoice, MakePartition] = {}
     if len({choice for choice in unbuilt if choice.is_computed_from_edges}) > 1:
-        _check_fetched(card, list_source_files(card, folder))
+        _check_fetched(root, card, choices[0])
         partitions = compute_missing_partitions(open_contents(card, folder), unbuilt, resources)
     return [
         build_store(root, choice, resources=resources, make_partition=partitions.get(choice))
@@ -187,21 +187,40 @@ def remove_store_on_error(
 
 def verify_store(root: Path, choice: DatasetChoice, on_step: OnStep = ignore_step) -> Path:
     """Compare every file of a store with its checksum; return the folder of the store."""
-    folder = locate_store(root, load_card(root, choice.name), choice)
+    card = load_card(root, choice.name)
+    folder = locate_store(root, card, choice)
     if not folder.exists():
-        raise _make_not_built_error(folder, choice)
+        raise _make_not_built_error(folder, root, card, choice)
     Store(folder).verify(on_step)
     return folder
 
 
-def _check_fetched(card: DatasetCard, sources: dict[str, Path]) -> None:
+def suggest_build(root: Path, card: DatasetCard, choice: DatasetChoice | None = None) -> str:
+    """Return the commands that make the store of a dataset, for messages.
+
+    A dataset with published files that are missing here has to be fetched first. Generated graphs need only a build.
+    `choice` is the order of the vertices; by default that of the graph.
+    """
+    build = (choice or DatasetChoice(name=card.name)).build_command
+    if _find_missing_file(root, card):
+        return f"harness data fetch {card.name} (on a machine with a network), then {build}"
+    return build
+
+
+def _check_fetched(root: Path, card: DatasetCard, choice: DatasetChoice) -> None:
     """Raise an error if published files of a dataset are missing."""
-    missing = [remote.file for remote in card.source.list_remote_files() if not sources[remote.file].exists()]
-    if missing:
+    if missing := _find_missing_file(root, card):
         raise UserError(
-            f"dataset {card.name} is not fetched: {sources[missing[0]]} does not exist. On a machine with a network, "
-            f"fetch it: harness data fetch {card.name}"
+            f"dataset {card.name} is not fetched: {missing} does not exist. Fetch it, then build it: "
+            f"{suggest_build(root, card, choice)}"
         )
+
+
+def _find_missing_file(root: Path, card: DatasetCard) -> Path | None:
+    """Return the first published file of a dataset that is not in the data folder; None if all are there."""
+    folder = find_data_folder(root)
+    paths = (remote.path(folder) for remote in card.source.list_remote_files())
+    return next((path for path in paths if not path.exists()), None)
 
 
 def _open_store(folder: Path, card: DatasetCard, dtype: torch.dtype = torch.float32) -> Store:
@@ -219,9 +238,9 @@ def _is_small(card: DatasetCard) -> bool:
     return generator.draws + generator.n * width <= MAX_DRAWS_IN_MEMORY
 
 
-def _make_not_built_error(folder: Path, choice: DatasetChoice) -> UserError:
+def _make_not_built_error(folder: Path, root: Path, card: DatasetCard, choice: DatasetChoice) -> UserError:
     return UserError(
-        f"dataset {choice.name} is not built: {folder} does not exist. Build it: {choice.build_command}"
+        f"dataset {choice.name} is not built: {folder} does not exist. Build it: {suggest_build(root, card, choice)}"
     )
 
 

@@ -15,10 +15,11 @@ from scipy.io import mmwrite
 
 from harness.cli import main
 from harness.errors import UserError
+from harness.experiment.known_graph import look_up_graph
 from harness.kernels.csr import to_scipy
 from harness.sources.graphsaint import PUBLISHED
 from harness.spec.dataset import DatasetChoice
-from harness.store.datasets import build_store
+from harness.store.datasets import build_store, open_dataset, verify_store
 from harness.store.reader import Store
 
 N, EDGES, WIDTH, CLASSES = 60, 240, 8, 5
@@ -242,9 +243,23 @@ def test_a_matrix_of_suitesparse(root, published):
 
 
 @pytest.mark.parametrize("name", ["arxiv", "roads"])
-def test_what_is_not_fetched_says_how(root, name):
-    with pytest.raises(UserError, match=rf"{name} is not fetched: .*harness data fetch {name}"):
+def test_error_of_unfetched_dataset_names_fetch_then_build(root, name):
+    steps = rf"harness data fetch {name} \(on a machine with a network\), then harness data build {name}"
+    with pytest.raises(UserError, match=rf"{name} is not fetched: .*{steps}$"):
         build_store(root, DatasetChoice(name=name))
+    for fails in (open_dataset, verify_store, look_up_graph):
+        with pytest.raises(UserError, match=rf"{steps}\b"):
+            fails(root, DatasetChoice(name=name))
+
+
+def test_error_of_fetched_or_generated_dataset_names_only_build(root, published):
+    card = {**ROADS, "source": {"kind": "rmat", "scale": 30}}
+    (root / "datasets" / "catalog" / "drawn.yaml").write_text(yaml.safe_dump(card))
+    assert main(["data", "fetch", "arxiv"]) == 0
+    for name in ("arxiv", "drawn"):
+        choice = DatasetChoice(name=name, permutation="double")
+        with pytest.raises(UserError, match=rf"Build it: harness data build {name} --permutation double$"):
+            open_dataset(root, choice)
 
 
 def test_a_drawn_graph_needs_nothing(root, capsys):
