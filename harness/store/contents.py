@@ -24,17 +24,11 @@ from harness.graph.vertex_data import (
 )
 from harness.kernels.random import Index
 from harness.sources import ReadOptions
+from harness.sources.label_files import check_labels, read_label_sets, read_labels, read_split
 from harness.sources.read_errors import CARD_HINTS
 from harness.sources.source import Generator
 from harness.sources.stream import EdgeStream, stream_graph
-from harness.sources.vertex_files import (
-    check_labels,
-    format_vertex,
-    read_column,
-    read_label_sets,
-    read_split,
-    read_table,
-)
+from harness.sources.vertex_files import format_vertex, read_table
 from harness.store.dataset_card import (
     AllTrain,
     DatasetCard,
@@ -151,6 +145,11 @@ class DatasetContents:
         self._check_rows(X, self.card.features, X.ndim == 2 and X.dtype.kind in "biuf")
         return X
 
+    @property
+    def _base(self) -> int:
+        """The id of the first vertex in text."""
+        return getattr(self.card.source, "base", 0)
+
     def _make_labels(self, degrees: Tensor) -> Tensor:
         card, is_multi_label = self.card, self.card.task == "multi-label"
         match card.labels:
@@ -165,8 +164,10 @@ class DatasetContents:
                 draw = draw_label_sets if is_multi_label else draw_uniform_labels
                 return draw(range(self.n), card.classes, card.seed)
             case FileLabels(path=path):
-                read = read_label_sets if is_multi_label else read_column
-                given = self.stream.y if path is None else read(self.folder / path, self.n, self.stream.names)
+                given = self.stream.y
+                if path is not None:
+                    read = read_label_sets if is_multi_label else read_labels
+                    given = read(self.folder / path, self.n, self.stream.names, self._base)
                 y = self._require_given("labels", given)
                 self._check_rows(y, card.labels)
                 labels = torch.from_numpy(y)
@@ -183,7 +184,7 @@ class DatasetContents:
             case FileSplit(path=path):
                 given = self.stream.split
                 if path is not None:
-                    given = read_split(self.folder / path, self.n, self.stream.names)  # type: ignore[assignment]
+                    given = read_split(self.folder / path, self.n, self.stream.names, self._base)  # type: ignore[assignment]
                 array = self._require_given("split", given)
                 self._check_rows(array, card.split)
                 split = torch.from_numpy(array)

@@ -183,6 +183,11 @@ class DatasetCard(Frozen):
         return labels
 
     @property
+    def has_vertex_names(self) -> bool:
+        """True if vertices have names in the edge file."""
+        return self.source.kind == "triples" or getattr(self.source, "names", False)
+
+    @property
     def edges(self) -> int | None:
         """The expected number of edges, by the most precise count of the card. Undirected edges count once."""
         expected, ends = self.expected, 1 if self.directed else 2

@@ -23,6 +23,7 @@ from harness.spec.root import find_data_folder
 from harness.store.build_job import BuildJob
 from harness.store.build_resources import BuildResources
 from harness.store.catalog import load_card
+from harness.store.class_names import update_class_names
 from harness.store.contents import (
     check_counts,
     get_generator,
@@ -154,6 +155,7 @@ def build_store(
         write_job_share(plan, job)
     else:
         write_store(plan, is_built=lambda: _is_sound(folder, side, sources))
+        update_class_names(root, card)
     return folder
 
 

@@ -14,16 +14,18 @@ from harness.errors import UserError
 from harness.files import DATASETS, explain_os_errors, replace_files
 from harness.graph.model import LabelTask, RawGraph, Weighting
 from harness.sources import ReadOptions
+from harness.sources.label_files import infer_classes
 from harness.sources.npz import Npz
 from harness.sources.ogb import Ogb, read_ogb_table
 from harness.sources.pyg_file import PygFile
 from harness.sources.read_errors import CARD_HINTS
 from harness.sources.source import Source
-from harness.sources.vertex_files import EXPECTED, format_vertex, infer_classes
+from harness.sources.vertex_files import EXPECTED, format_vertex
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_data_folder, find_imported_folder, list_dataset_cards
 from harness.store.build_resources import BuildResources
 from harness.store.catalog import load_card
+from harness.store.class_names import find_class_names, format_class_names, get_class_names_file
 from harness.store.contents import open_contents
 from harness.store.dataset_card import DatasetCard
 from harness.store.datasets import build_store, remove_store_on_error
@@ -108,9 +110,14 @@ def import_graph(
             if names_file := get_names_file(root, card):
                 names = open_contents(card, find_data_folder(root)).stream.names
                 files[names_file] = b"".join(name + b"\n" for name in names.to_pylist())
+            classes_file = get_class_names_file(root, card)
+            if class_names := find_class_names(root, card):
+                files[classes_file] = format_class_names(class_names).encode()
             with explain_os_errors(path, DATASETS):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 replace_files(files)
+                if not class_names:
+                    classes_file.unlink(missing_ok=True)  # of a removed card of this name
     except UserError as error:
         raise UserError(_translate_hints(str(error), request)) from error
     return folder
@@ -118,7 +125,7 @@ def import_graph(
 
 def get_names_file(root: Path, card: DatasetCard) -> Path | None:
     """Return the file that lists the vertex names of an imported graph; line 1 is vertex 0. None without names."""
-    return find_imported_folder(root) / f"{card.name}.names.txt" if _has_names(card) else None
+    return find_imported_folder(root) / f"{card.name}.names.txt" if card.has_vertex_names else None
 
 
 def describe_ogb_metric(source: Source) -> str | None:
@@ -131,10 +138,6 @@ def describe_ogb_metric(source: Source) -> str | None:
     )
 
 
-def _has_names(card: DatasetCard) -> bool:
-    return card.source.kind == "triples" or getattr(card.source, "names", False)
-
-
 @contextmanager
 def _name_vertices_in_errors(card: DatasetCard, root: Path) -> Iterator[None]:
     """Replace vertex numbers by names in the error for asymmetric weights, if vertices have names."""
@@ -142,7 +145,7 @@ def _name_vertices_in_errors(card: DatasetCard, root: Path) -> Iterator[None]:
         yield
     except UserError as error:
         ends = re.search(r"edge from vertex (\d[\d,]*) to vertex (\d[\d,]*) has", str(error))
-        if not ends or not _has_names(card):
+        if not ends or not card.has_vertex_names:
             raise
         names = open_contents(card, find_data_folder(root)).stream.names
         source, target = (format_vertex(int(end.replace(",", "")), names) for end in ends.groups())

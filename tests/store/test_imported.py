@@ -19,7 +19,8 @@ from harness.errors import UserError
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
 from harness.store.catalog import list_cards, load_card
-from harness.store.datasets import open_dataset
+from harness.store.class_names import list_class_names
+from harness.store.datasets import build_store, open_dataset
 
 N, M = 40, 150
 
@@ -182,10 +183,14 @@ def test_a_name_is_given_once(root, files, harness):
         (
             "mine",
             ["--edges", "edges.tsv", "--labels", "edges.tsv"],
-            "--labels edges.tsv has 151 rows, but there are 40 vertices",
+            "--labels edges.tsv: its two columns hold neither ids with labels nor only 0 and 1. Name the columns",
         ),
         ("mine", ["--edges", "edges.tsv", "--labels", "empty.csv"], "empty.csv cannot be read"),
-        ("mine", ["--edges", "edges.tsv", "--labels", "words.csv"], "words.csv has object values"),
+        (
+            "mine",
+            ["--edges", "edges.tsv", "--labels", "words.csv"],
+            "words.csv has 2 rows, but there are 40 vertices",
+        ),
         ("mine", ["--edges", "edges.tsv", "--vertices", "0"], "--vertices: 0 is not accepted"),
         ("mine", ["--edges", "words.parquet"], "first two integer columns"),
         ("mine", ["--edges", "torn.parquet"], "torn.parquet"),
@@ -338,8 +343,8 @@ def test_what_belongs_to_vertices_goes_by_their_names(root, named, harness):
         ("person 01,2\nperson 01,1\n", "labels", "has 2 lines for the vertex person 01"),
         ("person 01,0.5\n", "features", "has no line for the vertex"),
         ("person 01\n", "labels", "a name but no number"),
-        ("person 01,old\n", "labels", "Expected numbers"),
-        ("person 01,2\nperson 02,old\n", "labels", "cannot be read"),
+        ("person 01,old\n", "features", "Expected numbers"),
+        ("person 01,2\nperson 02,old\n", "labels", "has both words and numbers: '2' is a number"),
         ("person 02,1\nperson 01,0.5\n", "labels", "vertex person 01: 0.5 is not an integer"),
         ("person 02,1\nperson 01,-3\n", "labels", "vertex person 01: label -3 is out of range"),
         ("person 02,1\nperson 01,7\n", "split", "vertex person 01: 7 is out of range"),
@@ -407,3 +412,40 @@ def test_names_where_there_are_none_are_refused(root, files, named, harness, mon
     code, said = harness(*options)
     assert code == 2
     assert told in said
+
+
+def test_words_as_labels_name_the_classes(root, files, harness):
+    """The names are kept beside the card, and follow the label file when the graph is built again."""
+    words = ["dog", "ape", "cat"]
+    lines = [f"{v},{words[v % 3]}\n" for v in range(N - 1, 0, -1)]
+    (files / "y.csv").write_text("node,label\n" + "".join(lines))
+    (files / "split.csv").write_text("".join(["train\n", "test\n"] * (N // 2)))
+    given = ["--edges", files / "edges.tsv", "--labels", files / "y.csv", "--split", files / "split.csv"]
+    code, told = harness(*given)
+    assert code == 0, told
+    store, card = open_dataset(root, DatasetChoice(name="mine")), load_card(root, "mine")
+    assert (store.task, store.classes) == ("single-label", 3)
+    expected = np.array([-1, *(["ape", "cat", "dog"].index(words[v % 3]) for v in range(1, N))])
+    np.testing.assert_array_equal(store.labels(range(N)), expected)
+    np.testing.assert_array_equal(store.split(range(N)), np.where(expected < 0, 0, np.arange(N) % 2 * 2 + 1))
+    assert list_class_names(root, card) == ["ape", "cat", "dog"]
+    (files / "y.csv").write_text("node,label\n" + "".join(lines).replace("ape", "eel"))
+    build_store(root, DatasetChoice(name="mine"))
+    assert list_class_names(root, card) == ["cat", "dog", "eel"]
+
+
+def test_class_names_of_a_removed_card_are_removed(root, files, harness):
+    (files / "y.csv").write_text("".join(f"{'ab'[v % 2]}\n" for v in range(N)))
+    assert harness("--edges", files / "edges.tsv", "--labels", files / "y.csv")[0] == 0
+    (root / "datasets" / "imported" / "mine.yaml").unlink()
+    assert harness("--edges", files / "edges.tsv")[0] == 0
+    assert list_class_names(root, load_card(root, "mine")) is None
+
+
+def test_named_vertices_may_have_named_classes(root, named, harness):
+    (named / "y.csv").write_text("person,label\n" + "".join(f"{name},{name[0]} club\n" for name in NAMES))
+    code, told = harness("--edges", named / "people.csv", "--names", "--header", "--labels", named / "y.csv")
+    assert code == 0, told
+    store = open_dataset(root, DatasetChoice(name="mine"))
+    assert list_class_names(root, load_card(root, "mine")) == ["p club", "Ü club"]
+    np.testing.assert_array_equal(store.labels(range(N)), [int(name[0] == "Ü") for name in SORTED])
