@@ -198,23 +198,20 @@ def verify_store(root: Path, choice: DatasetChoice, on_step: OnStep = ignore_ste
 
 
 def suggest_build(root: Path, card: DatasetCard, choice: DatasetChoice | None = None) -> str:
-    """Return the commands that make the store of a dataset, for messages.
+    """Return the commands that make the store of a dataset, for messages: fetch if published files are missing, build.
 
-    A dataset with published files that are missing here has to be fetched first. Generated graphs need only a build.
     `choice` is the order of the vertices; by default that of the graph.
     """
     build = (choice or DatasetChoice(name=card.name)).build_command
-    if _find_missing_file(root, card):
-        return f"harness data fetch {card.name} (on a machine with a network), then {build}"
-    return build
+    return f"harness data fetch {card.name}, then {build}" if _find_missing_file(root, card) else build
 
 
 def _check_fetched(root: Path, card: DatasetCard, choice: DatasetChoice) -> None:
     """Raise an error if published files of a dataset are missing."""
     if missing := _find_missing_file(root, card):
         raise UserError(
-            f"dataset {card.name} is not fetched: {missing} does not exist. Fetch it, then build it: "
-            f"{suggest_build(root, card, choice)}"
+            f"dataset {card.name} is not fetched: {missing} does not exist. On a machine with a network, fetch it: "
+            f"harness data fetch {card.name}, then {choice.build_command}"
         )
 
 

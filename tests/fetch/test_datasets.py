@@ -244,7 +244,7 @@ def test_a_matrix_of_suitesparse(root, published):
 
 @pytest.mark.parametrize("name", ["arxiv", "roads"])
 def test_error_of_unfetched_dataset_names_fetch_then_build(root, name):
-    steps = rf"harness data fetch {name} \(on a machine with a network\), then harness data build {name}"
+    steps = rf"harness data fetch {name}, then harness data build {name}"
     with pytest.raises(UserError, match=rf"{name} is not fetched: .*{steps}$"):
         build_store(root, DatasetChoice(name=name))
     for fails in (open_dataset, verify_store, look_up_graph):
