@@ -62,11 +62,7 @@ class Store:
         order = self._resolve_order(order)
         if order not in self.manifest.orders:  # symmetric: A[q][:, p] is the transpose of A[p][:, q]
             return transpose(self.adjacency(cols, rows, 0))
-        parts = []
-        for i, r in self._find_overlaps(rows):
-            for j, c in self._find_overlaps(cols):
-                top, left = i * self._side + r.start - rows.start, j * self._side + c.start - cols.start
-                parts.append(Placement(self._map_block(order, i, j), r, c, top, left))
+        parts = self._place_blocks(rows, cols, order)
         if self.weights:
             A = assemble(parts, (len(rows), len(cols)))
             return A._replace(val=self._compute_weighted_values(A, rows, cols, order).to(self._dtype))
@@ -74,6 +70,21 @@ class Store:
             self._compute_scale(rows, order), self._compute_scale(cols, 1 - order), self._dtype
         )
         return assemble(parts, (len(rows), len(cols)), scales)
+
+    def edge_weights(self, rows: range) -> Tensor:
+        """Return the weights of the entries of some rows of A, before normalisation."""
+        assert self.weights
+        assert_within(self.n, rows)
+        return assemble(self._place_blocks(rows, range(self.n), 0), (len(rows), self.n)).val
+
+    def _place_blocks(self, rows: range, cols: range, order: int) -> list[Placement]:
+        """Return the blocks that overlap a rectangle, and their places in it."""
+        parts = []
+        for i, r in self._find_overlaps(rows):
+            for j, c in self._find_overlaps(cols):
+                top, left = i * self._side + r.start - rows.start, j * self._side + c.start - cols.start
+                parts.append(Placement(self._map_block(order, i, j), r, c, top, left))
+        return parts
 
     def _compute_weighted_values(self, A: Csr, rows: range, cols: range, order: int) -> Tensor:
         """Return the values of a rectangle of a weighted graph. `A` holds its weights."""

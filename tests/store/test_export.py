@@ -1,0 +1,181 @@
+"""Exported graphs, read back by the libraries of their formats, are the graphs that were imported."""
+
+import gzip
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from harness.errors import UserError
+from harness.spec.dataset import DatasetChoice
+from harness.store import graph_export
+from harness.store.build_resources import BuildResources
+from harness.store.datasets import build_store, open_dataset
+from harness.store.graph_export import export_graph
+from harness.store.graph_import import ImportRequest, import_graph
+
+N, WIDTH = 41, 5
+GRAPHS = {
+    "plain": {},
+    "directed": {"directed": True},
+    "normalised": {"weights": "normalised"},
+    "raw": {"weights": "raw", "directed": True},
+    "sets": {"sets": True},
+}
+CHOICES = [
+    DatasetChoice(name="mine"),
+    DatasetChoice(name="mine", permutation="double", seed=2),
+    DatasetChoice(name="mine", partition="random", parts=3),
+]
+
+
+@pytest.fixture(params=GRAPHS)
+def graph(request, root, tmp_path):
+    """An imported graph with loops and isolated vertices, and what must come out of an export of it."""
+    options = dict(GRAPHS[request.param])
+    generator = np.random.default_rng(4)
+    directed, sets = options.get("directed", False), options.pop("sets", False)
+    pairs = [pair for pair in itertools.combinations(range(N - 3), 2) if generator.random() < 0.15]
+    pairs = [pair if generator.random() < 0.5 else pair[::-1] for pair in pairs]
+    weights = generator.uniform(0.1, 3, len(pairs))
+    loops = {3: 2.5, 11: 0.75}
+    lines = [f"{a},{b},{w!r}\n" for (a, b), w in zip(pairs, weights.tolist(), strict=True)]
+    (tmp_path / "edges.csv").write_text("".join(lines + [f"{v},{v},{w}\n" for v, w in loops.items()]))
+    scale = 10.0 ** generator.integers(-30, 30, (N, 1))
+    X = (generator.normal(size=(N, WIDTH)) * scale).astype(np.float32)
+    X[:, 0] = np.arange(N)  # integers stay floats
+    y = generator.integers(0, 2, (N, 4)) if sets else generator.integers(0, 6, N)
+    y[5] = -1
+    split = np.arange(N) % 4
+    for name, array in (("x", X), ("y", y), ("split", split)):
+        np.save(tmp_path / f"{name}.npy", array)
+    files = {"features": "x.npy", "labels": "y.npy", "split": "split.npy", "edges": "edges.csv"}
+    request_ = ImportRequest(
+        name="mine", vertices=N, **options, **{key: tmp_path / file for key, file in files.items()}
+    )
+    import_graph(root, request_, CHOICES[0], BuildResources())
+    edges = dict(zip(pairs, weights.tolist(), strict=True))
+    if not directed:
+        edges |= {(b, a): weight for (a, b), weight in edges.items()}
+    if options.get("weights"):
+        edges |= {(v, v): weight for v, weight in loops.items()}
+    else:
+        edges = dict.fromkeys(edges, 1.0)
+    return {
+        "edges": edges,
+        "X": X,
+        "y": y,
+        "split": np.where(np.arange(N) == 5, 0, split),
+        "options": options,
+    }
+
+
+def collect_edges(ends, weights):
+    values = [1.0] * len(ends[0]) if weights is None else np.asarray(weights).reshape(-1).tolist()
+    edges = dict(zip(zip(*np.asarray(ends).tolist(), strict=True), values, strict=True))
+    assert len(edges) == len(values), "every edge is written once"
+    return edges
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=["plain", "permuted", "partitioned"])
+def test_pyg_reads_the_same_graph(root, tmp_path, graph, choice):
+    build_store(root, choice)
+    out = tmp_path / "mine.pt"
+    assert export_graph(root, choice, "pyg", out) == out
+    data = Data.from_dict(torch.load(out, weights_only=True))
+    assert data.validate()
+    assert data.num_nodes == N
+    assert collect_edges(data.edge_index, data.edge_attr) == graph["edges"]
+    np.testing.assert_array_equal(data.x, graph["X"])
+    np.testing.assert_array_equal(data.y, graph["y"])
+    for value, name in enumerate(("train_mask", "val_mask", "test_mask"), start=1):
+        np.testing.assert_array_equal(data[name], graph["split"] == value)
+
+
+def test_import_of_an_export_is_the_same_store(root, tmp_path, graph):
+    choice, out = CHOICES[0], tmp_path / "mine.pt"
+    export_graph(root, choice, "pyg", out)
+    again = ImportRequest(name="again", edges=out, **graph["options"])
+    import_graph(root, again, DatasetChoice(name="again"), BuildResources())
+    first, second = open_dataset(root, choice), open_dataset(root, DatasetChoice(name="again"))
+    everyone = range(N)
+    for one, other in zip(
+        first.adjacency(everyone, everyone), second.adjacency(everyone, everyone), strict=True
+    ):
+        assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+    for read in ("labels", "split"):
+        assert torch.equal(getattr(first, read)(everyone), getattr(second, read)(everyone))
+    columns = range(WIDTH)
+    assert torch.equal(first.feature_block(everyone, columns), second.feature_block(everyone, columns))
+
+
+@pytest.mark.parametrize("choice", CHOICES[:2], ids=["plain", "permuted"])
+def test_ogb_reads_the_same_graph(root, tmp_path, graph, choice, monkeypatch):
+    """By OGB's reader of raw files, and by pandas as OGB reads labels and splits."""
+    import pandas as pd
+    from ogb.io.read_graph_raw import read_csv_graph_raw
+
+    monkeypatch.setattr(graph_export, "ROWS", 7)
+    monkeypatch.setattr(graph_export, "FEATURES", 64)
+    build_store(root, choice)
+    out = export_graph(root, choice, "ogb-arrays", tmp_path / "ogb")
+    (found,) = read_csv_graph_raw(str(out / "raw"))
+    assert found["num_nodes"] == N
+    assert found["node_feat"].dtype == np.float32
+    np.testing.assert_array_equal(found["node_feat"], graph["X"])
+    weights, expected = found["edge_feat"], graph["edges"]
+    if weights is not None:
+        expected = {pair: float(np.float32(weight)) for pair, weight in expected.items()}
+    assert collect_edges(found["edge_index"], weights) == expected
+
+    def read(name):
+        return pd.read_csv(out / f"{name}.csv.gz", compression="gzip", header=None).values
+
+    labels = np.where(np.isnan(read("raw/node-label")), -1, read("raw/node-label"))
+    np.testing.assert_array_equal(labels, graph["y"].reshape(N, -1))
+    for value, name in enumerate(("train", "valid", "test"), start=1):
+        np.testing.assert_array_equal(
+            read(f"split/harness/{name}").T[0], np.flatnonzero(graph["split"] == value)
+        )
+    with gzip.open(out / "raw" / "num-edge-list.csv.gz") as file:
+        assert int(file.read()) == len(graph["edges"])
+
+
+def test_dgl_reads_the_same_graph(root, tmp_path, graph, monkeypatch):
+    monkeypatch.setenv("DGLBACKEND", "pytorch")
+    dgl = pytest.importorskip("dgl")
+    out = export_graph(root, CHOICES[0], "dgl", tmp_path / "mine.bin")
+    ((found,), _) = dgl.load_graphs(str(out))
+    assert found.num_nodes() == N
+    assert collect_edges(torch.stack(found.edges()), found.edata.get("weight")) == graph["edges"]
+    np.testing.assert_array_equal(found.ndata["feat"], graph["X"])
+    np.testing.assert_array_equal(found.ndata["label"], graph["y"])
+    for value, name in enumerate(("train_mask", "val_mask", "test_mask"), start=1):
+        np.testing.assert_array_equal(found.ndata[name], graph["split"] == value)
+
+
+def test_generated_graph_is_exported_without_a_store(root, tmp_path):
+    out = export_graph(root, DatasetChoice(name="toy"), "pyg", tmp_path / "toy.pt")
+    data, blocks = Data.from_dict(torch.load(out)), open_dataset(root, DatasetChoice(name="toy"))
+    assert data.num_edges == blocks.nnz - blocks.n
+    np.testing.assert_array_equal(data.y, blocks.labels(range(blocks.n)))
+
+
+def test_export_is_refused_before_anything_is_written(root, tmp_path, write_card, monkeypatch):
+    toy = DatasetChoice(name="toy")
+    (tmp_path / "there.pt").touch()
+    with pytest.raises(UserError, match=r"there.pt exists. Choose another path"):
+        export_graph(root, toy, "pyg", tmp_path / "there.pt")
+    with pytest.raises(UserError, match="There is no folder"):
+        export_graph(root, toy, "pyg", tmp_path / "nowhere" / "toy.pt")
+    write_card(root, "large", source={"kind": "rmat", "scale": 30}, labels={"kind": "degree"})
+    with pytest.raises(UserError, match="Build it: harness data build large"):
+        export_graph(root, DatasetChoice(name="large"), "ogb-arrays", tmp_path / "large")
+    monkeypatch.setattr(graph_export, "import_module", lambda _: 1 / 0)
+    with pytest.raises(UserError, match="needs the package dgl, which cannot be imported: ZeroDivisionError"):
+        export_graph(root, toy, "dgl", tmp_path / "toy.bin")
+    assert not [
+        path for path in tmp_path.iterdir() if path.name.startswith((".toy", "toy", ".large", "large"))
+    ]
