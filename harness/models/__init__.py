@@ -5,6 +5,7 @@ from harness.models.gcn import gcn as gcn
 from harness.models.operators import AttentionOperators as AttentionOperators
 from harness.models.operators import ConvolutionOperators as ConvolutionOperators
 from harness.models.operators import Operators as Operators
+from harness.models.operators import Predictions as Predictions
 from harness.models.operators import Skip as Skip
 from harness.models.operators import SplitAccuracy as SplitAccuracy
 from harness.models.weights import Part as Part

@@ -1,7 +1,7 @@
 """The operators that models are written in. Every strategy implements them for its distribution of the data."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,6 +24,17 @@ class SplitAccuracy(NamedTuple):
     def ratio(self) -> float:
         """The accuracy or F1 score; 0 for an empty split."""
         return self.correct / self.total if self.total else 0.0
+
+
+class Predictions(NamedTuple):
+    """The labels of some vertices, and what the model predicts for them.
+
+    For single-label tasks, both are classes, (vertices, 1) int64. For multi-label tasks, both are (vertices, classes):
+    labels of 0 and 1, and the logits.
+    """
+
+    labels: Tensor
+    predicted: Tensor
 
 
 class Skip(NamedTuple):
@@ -78,6 +89,14 @@ class Operators(Protocol):
 
     def evaluate(self, Z: Tensor) -> dict[str, SplitAccuracy]:
         """Return the accuracy of each split over the whole graph, the same on every rank."""
+
+
+@runtime_checkable
+class GatheringOperators(Protocol):
+    """Operators that can gather predictions, for metrics that need them all on one rank."""
+
+    def gather_predictions(self, Z: Tensor) -> dict[str, Predictions]:
+        """Return the labels and predictions of each split on rank 0. All ranks call this with the model's output."""
 
 
 class ConvolutionOperators(Operators, Protocol):

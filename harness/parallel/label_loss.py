@@ -19,9 +19,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from harness.comm.axis import Axis
 from harness.comm.collectives import Reduction
+from harness.graph.model import SPLITS
 from harness.kernels.recorded import Kernels
 from harness.ledger import Ledger, Op, Phase, TensorName, apply
-from harness.models import SplitAccuracy
+from harness.models import Predictions, SplitAccuracy
 from harness.strategy import IGNORED, Context, Piece
 
 
@@ -40,6 +41,10 @@ class LabelLoss(ABC):
     """The number of vertices of all ranks over which the loss is averaged."""
     importance: Tensor | None = None
     """The weight of each row's loss; None for 1."""
+    first_row: int = 0
+    """The number of this rank's first row in the whole graph."""
+    first_class: int = 0
+    """The first of this rank's classes."""
 
     def select(self, places: Tensor, labels: Tensor | None = None, importance: Tensor | None = None) -> Self:
         """Return the loss on the rows at `places`, with these labels or others."""
@@ -70,6 +75,33 @@ class LabelLoss(ABC):
         total = self.over.all_reduce(counts, tensor=TensorName.COUNT)
         return {name: SplitAccuracy(*pair) for name, pair in zip(own, total.tolist(), strict=True)}
 
+    def gather_predictions(self, Z_NC: Tensor) -> dict[str, Predictions]:
+        """Return the labels and predictions of each split on the first member of `over`; empty on other members."""
+        splits_N = self._number_splits()
+        rows = splits_N.nonzero()[:, 0]
+        gathered = [_gather_rows(self.over, part) for part in self._predict_rows(Z_NC, rows)]
+        chosen_N = _gather_rows(self.over, torch.stack([rows + self.first_row, splits_N[rows]], dim=1))
+        return self._combine_predictions(chosen_N, gathered) if chosen_N else {}
+
+    def _number_splits(self) -> Tensor:
+        """Return the number of the split of each row, and 0 for rows without a label or a split."""
+        numbers_N = torch.zeros(len(self.labels), dtype=torch.int64, device=self.labels.device)
+        for name, labels in self.splits.items():
+            first_label = labels if labels.dim() == 1 else labels[:, :1]
+            if first_label.numel():
+                numbers_N[first_label.reshape(len(labels)) != IGNORED] = SPLITS[name]
+        return numbers_N
+
+    @abstractmethod
+    def _predict_rows(self, Z_NC: Tensor, rows: Tensor) -> list[Tensor]:
+        """Return the labels and the predictions of some rows, as tensors that are gathered."""
+
+    @abstractmethod
+    def _combine_predictions(
+        self, chosen_N: list[Tensor], gathered: list[list[Tensor]]
+    ) -> dict[str, Predictions]:
+        """Return the predictions of each split from the members' parts. `chosen_N` are their rows and splits."""
+
     @abstractmethod
     def partial_loss(self, Z_NC: Tensor) -> Tensor:
         """Return this rank's part of the mean loss."""
@@ -99,6 +131,20 @@ class OneClass(LabelLoss):
     def predict(self, Z_NC: Tensor) -> Tensor:
         """Return the class with the largest logit of every row."""
         return Z_NC.argmax(dim=1)
+
+    def _predict_rows(self, Z_NC: Tensor, rows: Tensor) -> list[Tensor]:
+        labels_N = torch.full_like(self.labels, IGNORED)
+        for split_N in self.splits.values():
+            labels_N = torch.where(split_N == IGNORED, labels_N, split_N)
+        return [torch.stack([labels_N[rows], self.predict(Z_NC)[rows]], dim=1)]
+
+    def _combine_predictions(
+        self, chosen_N: list[Tensor], gathered: list[list[Tensor]]
+    ) -> dict[str, Predictions]:
+        splits_N, (both_N2,) = torch.cat(chosen_N)[:, 1], (torch.cat(parts) for parts in gathered)
+        return {
+            name: Predictions(*both_N2[splits_N == number].split(1, dim=1)) for name, number in SPLITS.items()
+        }
 
     def count_correct(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         predicted_N = self.predict(Z_NC)
@@ -144,6 +190,32 @@ class ManyClasses(LabelLoss):
         loss = binary_cross_entropy_with_logits(Z_NC, yes_NC, counted_NC, reduction="sum")
         return loss / (self.denominator * self.classes)
 
+    def _predict_rows(self, Z_NC: Tensor, rows: Tensor) -> list[Tensor]:
+        labels_NC = torch.full_like(self.labels, IGNORED)
+        for split_NC in self.splits.values():
+            labels_NC = torch.where(split_NC == IGNORED, labels_NC, split_NC)
+        first_N = torch.full_like(rows, self.first_class)
+        return [first_N[:, None], labels_NC[rows], Z_NC[rows]]
+
+    def _combine_predictions(
+        self, chosen_N: list[Tensor], gathered: list[list[Tensor]]
+    ) -> dict[str, Predictions]:
+        whole = torch.cat(chosen_N).unique(
+            dim=0
+        )  # sorted by rows: members may have other classes of the same row
+        labels_NC = gathered[1][0].new_full((len(whole), self.classes), IGNORED)
+        logits_NC = gathered[2][0].new_zeros(len(whole), self.classes)
+        for own_N2, first_N, own_labels_NC, own_logits_NC in zip(chosen_N, *gathered, strict=True):
+            if own_labels_NC.numel():
+                places = torch.searchsorted(whole[:, 0].contiguous(), own_N2[:, 0].contiguous())
+                first, width = int(first_N[0]), own_labels_NC.shape[1]
+                labels_NC[places, first : first + width] = own_labels_NC
+                logits_NC[places, first : first + width] = own_logits_NC
+        return {
+            name: Predictions(labels_NC[whole[:, 1] == number], logits_NC[whole[:, 1] == number])
+            for name, number in SPLITS.items()
+        }
+
     def count_correct(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         return {name: _count_agreement(Z_NC > 0, labels_NC) for name, labels_NC in self.splits.items()}
 
@@ -162,10 +234,19 @@ def make_label_loss(
     denominator = max(ctx.facts.count_trained_vertices(ctx.spec.protocol), 1)
     is_multi_label = ctx.facts.task == "multi-label"
     counts_over = over_both if is_multi_label else over
-    common = ctx.kernels, counts_over, ctx.facts.classes, labels, splits, denominator
+    first = None, output.rows.start, output.cols.start
+    common = ctx.kernels, counts_over, ctx.facts.classes, labels, splits, denominator, *first
     if is_multi_label:
         return ManyClasses(*common)
-    return OneClassSplit(*common, None, output.cols, across) if across else OneClass(*common)
+    return OneClassSplit(*common, output.cols, across) if across else OneClass(*common)
+
+
+def _gather_rows(axis: Axis, x: Tensor) -> list[Tensor]:
+    """Return the matrices of all members on the first one, and an empty list on the others."""
+    shapes = axis.all_gather(torch.tensor([x.shape], device=x.device), tensor=TensorName.COUNT).tolist()
+    receives = {member: tuple(shape) for member, shape in enumerate(shapes)} if axis.index == 0 else {}
+    received = axis.exchange({0: x.contiguous()}, receives, dtype=x.dtype, tensor=TensorName.COUNT)
+    return [received[member] for member in sorted(received)]
 
 
 class CrossEntropy(Function):

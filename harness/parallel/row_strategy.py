@@ -17,7 +17,7 @@ from torch.nn.functional import rms_norm
 from harness.comm.axis import Axis
 from harness.kernels.random import Index
 from harness.ledger import NO_INDEX, AxisName, Direction, Op, Phase, TensorName
-from harness.models import Part, Skip, SplitAccuracy, Weight
+from harness.models import Part, Predictions, Skip, SplitAccuracy, Weight
 from harness.models.operators import apply_dropout, dropout_key, dropout_mask
 from harness.parallel.halo import Boundary
 from harness.parallel.label_loss import make_label_loss
@@ -296,6 +296,9 @@ class RowOperators(LayerOperators):
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
         return self.label_loss.evaluate(Z_NC)
+
+    def gather_predictions(self, Z_NC: Tensor) -> dict[str, Predictions]:
+        return self.label_loss.gather_predictions(Z_NC)
 
 
 def reduce_all_gradients(weights: Sequence[Tensor], over: Axis, layers: Sequence[int] | None = None) -> None:

@@ -180,7 +180,8 @@ ACCURACY = TableSchema(
         (
             "accuracy",
             REAL,
-            "share of labelled vertices predicted correctly, or micro F1 if multi-label; null if none are labelled",
+            "share of labelled vertices predicted correctly, or micro F1 if multi-label, or the score that accuracy_by "
+            "of runs names; null if none are labelled",
         ),
     ),
 )
@@ -424,6 +425,11 @@ RUNS = TableSchema(
             ("accuracy_train", REAL, "last accuracy on labelled training vertices; null if there are none"),
             ("accuracy_valid", REAL, "last accuracy on labelled validation vertices"),
             ("accuracy_test", REAL, "last accuracy on labelled test vertices"),
+            (
+                "accuracy_by",
+                TEXT,
+                "metric of OGB's Evaluator that the accuracies are: ogb acc or ogb rocauc; empty for the harness's own",
+            ),
             (
                 "seconds_to_target",
                 REAL,

@@ -33,6 +33,7 @@ from harness.run.checksums import (
 )
 from harness.run.fault import dump_stacks_on_signal, is_consequence, read_fault, write_fault
 from harness.run.load import Reading, make_utilisation_reader, read_in_background
+from harness.run.ogb_judge import OgbJudge, open_judge
 from harness.run.open_run import Stages, open_run, take_longest_stages, warm_up
 from harness.run.provenance import collect_provenance, current_affinity
 from harness.run.rank_tables import Journal, RankTables, gather_tables
@@ -121,11 +122,13 @@ def run(
             ledger.is_taping = False
         warm_up(strategy, grid, blocks)
         trainer = Trainer(strategy, grid, blocks)
+        judge = open_judge(root, spec.dataset.name, trainer.operators, grid.world)
         tables = RankTables(at.rank, affinity=current_affinity(), stages=stages.seconds)
+        tables.accuracy_by = f"ogb {judge.metric}" if judge else ""
         first_epoch = stages.end("ready")
         read_percent = make_utilisation_reader(device) if spec.measure.utilisation_ms else None
         with read_in_background(read_percent) as readings:
-            train(strategy, trainer, scratch, tables, readings)
+            train(strategy, trainer, scratch, tables, readings, judge)
         if isinstance(ledger, Tape) and not tables.fault:
             tables.add_tape(record_tape(trainer, ledger))
         ranks = gather_tables(grid.world, tables)
@@ -170,11 +173,16 @@ def record_tape(trainer: Trainer, tape: Tape) -> list[Event]:
 
 
 def train(
-    strategy: Strategy, trainer: Trainer, scratch: Path, tables: RankTables, readings: Sequence[Reading]
+    strategy: Strategy,
+    trainer: Trainer,
+    scratch: Path,
+    tables: RankTables,
+    readings: Sequence[Reading],
+    judge: OgbJudge | None = None,
 ) -> None:
     """Train for all epochs of the spec and fill the tables of this rank.
 
-    Training stops at a loss that is not finite.
+    Training stops at a loss that is not finite. `judge` computes the accuracies of evaluations.
     """
     ctx, journal = trainer.ctx, Journal(scratch, tables)
     training, sums = ctx.spec.training, []
@@ -190,10 +198,11 @@ def train(
         if not isfinite(tables.epochs[-1]["loss"]):
             break
         if _is_followed_by_evaluation(training.evaluate_every, number, training.epochs):
-            hits, seconds = trainer.evaluate()
-            tables.add_accuracy(number, hits, seconds)
+            hits, seconds = trainer.evaluate(judge)
+            tables.add_accuracy(number, hits, seconds, trainer.scores)
             journal.write()
-            if training.target and hits["test"].ratio >= training.target:
+            test = trainer.scores["test"] if trainer.scores else hits["test"].ratio
+            if training.target and test >= training.target:
                 break
         if tables.rank == 0 and time.monotonic() - reported > PROGRESS_SECONDS:
             reported = time.monotonic()

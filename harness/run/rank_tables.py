@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
+from math import isnan
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -61,6 +62,8 @@ class RankTables:
     """A lower bound on the words that the rank receives in an epoch, for any strategy of the same kind."""
     chosen: dict[str, str] = field(default_factory=dict)
     """The choices that this rank made by measuring."""
+    accuracy_by: str = ""
+    """The metric of a dataset's publisher by which accuracies are computed; empty for the harness's own."""
     remote: RemoteRows = field(default_factory=RemoteRows)
     """The remote rows that its mini-batches needed in timed epochs."""
     affinity: Affinity | None = None
@@ -86,12 +89,20 @@ class RankTables:
         for number, event in enumerate(events):
             self.tape.append({**at, "event": number, **event_to_row(event)})
 
-    def add_accuracy(self, number: int, hits: dict[str, SplitAccuracy], eval_seconds: float) -> None:
-        """Add the accuracies of the whole graph; only rank 0 has them."""
+    def add_accuracy(
+        self,
+        number: int,
+        hits: dict[str, SplitAccuracy],
+        eval_seconds: float,
+        scores: Mapping[str, float] | None = None,
+    ) -> None:
+        """Add the accuracies of the whole graph, or the scores of a judge; only rank 0 has them."""
         if self.rank:
             return
         for split, (right, of) in hits.items():
             accuracy = right / of if of else None
+            if scores is not None:
+                accuracy = None if isnan(scores[split]) else scores[split]
             at = {"epoch": number, "train_seconds": self.trained_seconds, "eval_seconds": eval_seconds}
             self.accuracy.append({**at, "split": split, "accuracy": accuracy})
 

@@ -27,6 +27,8 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
         "cache_hit_rate": cache_hit_rate(ranks),
         "chosen": canonical_json(ranks[0].chosen),
     }
+    if ranks[0].accuracy_by:
+        summary["accuracy_by"] = ranks[0].accuracy_by
     if _has_timed_epochs(tables):
         summary |= compute_throughput(strategy, tables)
         summary["words_formula"] = max(rank.words_formula for rank in ranks)

@@ -3,7 +3,7 @@
 This module does not know about files, launchers or tables.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -22,6 +22,9 @@ from harness.run.load import Window, split_into_windows
 from harness.spec.spec import Training
 from harness.strategy import Context, Piece, Strategy
 from harness.strategy.admit import ORDINARY_EPOCHS
+
+Judge = Callable[[Operators, Tensor], dict[str, float]]
+"""Returns a score of the model's output for each split, the same on every rank."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class Trainer:
         self._captures = ctx.spec.training.cuda_graph and is_gpu(ctx.device)
         if self._captures:
             require_graph_events()
+        self.scores: dict[str, float] | None = None
+        """The scores of the last evaluation by a judge: a metric of the dataset's publisher for each split."""
         self.output_is_finite = torch.ones((), dtype=torch.bool, device=ctx.device)
         """True if all outputs of the last evaluation were finite, on this rank."""
 
@@ -142,8 +147,11 @@ class Trainer:
         with torch.no_grad():
             return self.forward(self.operators)
 
-    def evaluate(self) -> tuple[dict[str, SplitAccuracy], float]:
-        """Return the hits of each split and the seconds of the evaluation, which is not part of any epoch."""
+    def evaluate(self, judge: Judge | None = None) -> tuple[dict[str, SplitAccuracy], float]:
+        """Return the hits of each split and the seconds of the evaluation, which is not part of any epoch.
+
+        With a judge, also set `scores`; the seconds do not include this.
+        """
         ledger = self.ctx.ledger
         recording, ledger.recording = ledger.recording, False
         begun = perf_counter()
@@ -151,8 +159,10 @@ class Trainer:
             Z = self.forward(self.operators)
             hits = self.operators.evaluate(Z)
         seconds = perf_counter() - begun
-        ledger.recording = recording
         self.output_is_finite = Z.isfinite().all()
+        with torch.no_grad():
+            self.scores = judge(self.operators, Z) if judge else None
+        ledger.recording = recording
         return hits, seconds
 
 

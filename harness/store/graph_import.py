@@ -133,8 +133,8 @@ def describe_ogb_metric(source: Source) -> str | None:
     if not isinstance(source, Ogb) or source.properties["eval metric"] == "acc":
         return None
     return (
-        "OGB evaluates this dataset by ROC-AUC, which the harness does not compute: accuracies are micro-averaged F1 "
-        "and not comparable with OGB's leaderboard"
+        "OGB evaluates this dataset by ROC-AUC. Runs record the ROC-AUC of OGB's Evaluator as their accuracies; where "
+        "the package ogb is not installed, micro-averaged F1"
     )
 
 

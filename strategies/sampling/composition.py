@@ -26,7 +26,7 @@ from harness.kernels import Csr, cast, transpose
 from harness.kernels.attention import transpose_with_positions
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.models import SplitAccuracy
+from harness.models import Predictions, SplitAccuracy
 from harness.parallel.label_loss import LabelLoss, make_label_loss
 from harness.parallel.prefetch import Prefetcher
 from harness.parallel.row_attention import Edges, apply_per_head, attend_rows
@@ -341,3 +341,6 @@ class SampledOperators(LayerOperators):
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
         return self.data.loss.evaluate(Z_NC)
+
+    def gather_predictions(self, Z_NC: Tensor) -> dict[str, Predictions]:
+        return self.data.loss.gather_predictions(Z_NC)

@@ -14,7 +14,7 @@ from harness.device import record_upload
 from harness.kernels import Csr, to_device
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Op, Phase, TensorName
-from harness.models import SplitAccuracy
+from harness.models import Predictions, SplitAccuracy
 from harness.parallel.gradients import Gradients
 from harness.parallel.label_loss import LabelLoss, make_label_loss
 from harness.parallel.prefetch import Prefetcher
@@ -159,6 +159,9 @@ class FourD(RotatingLayers):
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, SplitAccuracy]:
         return self.sample.loss.evaluate(Z_NC)
+
+    def gather_predictions(self, Z_NC: Tensor) -> dict[str, Predictions]:
+        return self.sample.loss.gather_predictions(Z_NC)
 
     def reduce_gradients(self, weights: Sequence[Tensor]) -> None:
         self.gradients.reduce_gradients(weights)
