@@ -45,6 +45,27 @@ def test_a_new_package_passes_mypy(kind: list[str], tmp_path: Path) -> None:
     assert told == []
 
 
+@pytest.mark.slow
+def test_test_of_a_new_package_passes_for_a_finished_strategy_and_names_a_broken_law(tmp_path: Path) -> None:
+    """The package is found as an installed one is: by the entry points of a distribution on the path."""
+    main(["new", "strategy", "fresh", "--into", str(tmp_path)])
+    package = tmp_path / "fresh"
+    installed = package / "fresh-0.1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: fresh\nVersion: 0.1.0\n")
+    (installed / "entry_points.txt").write_text("[harness.strategies]\nfresh = fresh.strategy:Fresh\n")
+    finished = changed(CODE[0], ("GatheredRows", "Fresh"), ("gathered-rows", "fresh"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    for code, passes in ((finished, True), (changed(finished, ("Op.ALL_GATHER", "Op.BROADCAST")), False)):
+        (package / "fresh/strategy.py").write_text(code)
+        environment = {**os.environ, "PYTHONPATH": f"{package}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            command, cwd=package, env=environment, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode == 0) == passes, done.stdout + done.stderr
+    assert "words equal the formula" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
