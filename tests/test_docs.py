@@ -173,14 +173,18 @@ def test_page_of_a_strategy_has_the_sections_of_the_template(page: Path) -> None
     assert re.findall(r"^## (.*)$", page.read_text(), flags=re.MULTILINE) == TEMPLATE
 
 
-def test_every_strategy_is_in_the_title_of_one_page() -> None:
-    titles = [path.read_text().splitlines()[0] for path in PAGES_OF_STRATEGIES if path.stem != "baselines"]
-    titled = [name for title in titles for name in re.findall(r"`([^`]+)`", title)]
-    baselines = (ROOT / "docs" / "strategies" / "baselines.md").read_text()
-    assert len(titled) == len(set(titled))
-    assert {name for name in ROWS if f"| `{name}` |" not in baselines} - {"serial", "graphsaint-node"} == set(
-        titled
-    )
+def test_every_strategy_is_introduced_on_one_page() -> None:
+    """In the title, or at the start of a row of a table above the first section."""
+    leads = [path.read_text().partition("\n## ")[0] for path in PAGES_OF_STRATEGIES]
+    titles = [name for lead in leads for name in re.findall(r"`([^`]+)`", lead.splitlines()[0])]
+    rows = [name for lead in leads for name in re.findall(r"^\| `([^`]+)` \|", lead, flags=re.MULTILINE)]
+    assert len(titles + rows) == len({*titles, *rows})
+    own_places = {
+        "serial",
+        "graphsaint-node",
+        "pyg",
+    }  # the overview, ScaleGNN's page, not built in everywhere
+    assert {*titles, *rows} - own_places == ROWS.keys() - own_places
 
 
 def test_index_of_measurements_lists_every_page_once() -> None:
