@@ -11,7 +11,7 @@ HEADER = """# Settings
 <!-- Made by `python docs/write_settings.py > docs/reference/settings.md`. -->
 
     harness list settings
-    harness run --strategy cagnet-1d --dataset tiny-sbm --ranks 2 --set training.epochs=5 --set model.hidden=32
+    harness run --strategy cagnet-1d --dataset tiny-sbm --ranks 2 --set training.epochs=5
 
 `--set KEY=VALUE` sets a key of a run. Experiments and the columns of the table `runs` have the same keys. All keys
 together are the [spec](../start/glossary.md#spec-run-id) of a run; a key that is not set has its default.
