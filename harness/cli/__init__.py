@@ -16,7 +16,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from harness import __version__
-from harness.cli import advising, data, listing, predicting, proving, reporting, running
+from harness.cli import data, predicting, advising, running, proving, reporting
 from harness.cli.app import Parsed, make_app, parse
 from harness.cli.options import CommandParser, print_message
 from harness.cli.terminal import TerminalReporter
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     _escape_unencodable_output()
     try:
-        if words and words[0] in {*VERBS, "__complete"}:
+        if words and words[0] in {*(verb.split(" ")[0] for verb in VERBS), "__complete"}:
             return _run_verb(words)
         options = make_parser().parse_args(words)
         code = int(options.handler(options))
@@ -140,6 +140,6 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"harness {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for module in (listing, data, predicting, advising, running, proving, reporting):
+    for module in (data, predicting, advising, running, proving, reporting):
         module.add_verbs(verbs)
     return parser

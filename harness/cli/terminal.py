@@ -14,9 +14,10 @@ from harness.validation import clip_line
 
 
 def print_answer(answer: Answer, view: View, *, as_json: bool) -> None:
-    """Print an answer, as JSON or for people."""
+    """Print an answer, as JSON or for people. An answer without a document prints nothing."""
     if as_json:
-        print(json.dumps(answer.to_document(), indent=2, default=str), flush=True)
+        if (document := answer.to_document()) is not None:
+            print(json.dumps(document, indent=2, default=str), flush=True)
         return
     from harness.commands.rendering import make_console, render
 

@@ -16,6 +16,21 @@ class Verb(NamedTuple):
 
 
 VERBS = {
+    "list": Verb(
+        "List the strategies, graphs, machines, experiments, figures of papers, or keys of --set.",
+        "harness.commands.listing:list_names",
+    ),
+    "run": Verb(
+        "Train with one strategy and record everything about the run.", "harness.commands.running:run"
+    ),
+    "runs list": Verb("List the recorded runs, the latest last.", "harness.commands.recorded_runs:list_runs"),
+    "runs show": Verb(
+        "Show the record of a run: its settings, result, memory and failure, and how to repeat it.",
+        "harness.commands.recorded_runs:show_run",
+    ),
+    "runs prune": Verb(
+        "Remove the run folders that match all given options.", "harness.commands.recorded_runs:prune_runs"
+    ),
     "check": Verb(
         "Check a strategy: results equal to serial training, elements equal to its formula, invalid grids refused.",
         "harness.commands.checking:check",

@@ -18,7 +18,7 @@ class Answer:
         return 0
 
     def to_document(self) -> Any:
-        """Return the answer as JSON data."""
+        """Return the answer as JSON data; None if nothing is to be printed."""
         raise NotImplementedError
 
     def lay_out(self, view: View) -> Iterator[Block]:

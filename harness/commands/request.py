@@ -169,7 +169,7 @@ def _find_style(annotation: Any, metadata: Sequence[Any] = ()) -> Option | None:
 R = TypeVar("R", bound=Request)
 
 
-def make_request(kind: Callable[..., R], name_field: Callable[[str], str], *args: Any, **values: Any) -> R:
+def make_request(kind: Callable[..., R], name_field: Callable[[str], str], /, *args: Any, **values: Any) -> R:
     """Return the request of these values. An error names each invalid value as `name_field` names its field."""
     try:
         return kind(*args, **values)

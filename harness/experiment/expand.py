@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.experiment.defaults import BEST, count_ranks, read_choice
-from harness.experiment.experiment_file import Experiment
+from harness.experiment.experiment_file import Experiment, Runs
 from harness.experiment.paper_figures import check_figure_ids
 from harness.experiment.plan_cost import add_costs, predict_costs
 from harness.experiment.requests import make_spec
@@ -73,6 +73,13 @@ def plan(
     costs = predict_costs(root, specs)
     cost_rows = {run_id: cost._asdict() for run_id, cost in costs.items()}
     return make_plan(experiment.name, digest(content), specs, cost_rows, str(add_costs(root, specs, costs)))
+
+
+def count_runs(runs: Runs, where: str) -> int:
+    """Count the runs of a scale without making their specs, so equal runs count twice."""
+    return sum(
+        len(_expand_grids(combination, where)) for entry in runs.runs for combination in combine(entry, where)
+    )
 
 
 def combine(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:

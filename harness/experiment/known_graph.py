@@ -108,3 +108,10 @@ def _find_size(card: DatasetCard) -> tuple[int | None, int | None]:
     if card.expected.nnz_adj is not None or n is None or edges is None:
         return n, card.expected.nnz_adj
     return n, min((1 if card.directed else 2) * edges + n, n * n)
+
+
+def count_edges(card: DatasetCard) -> tuple[int | None, int | None]:
+    """Return the number of vertices and edges that the card expects, or that its generator draws."""
+    if card.expected.n is None and (generated := card.source.get_size(card.seed, card.classes)):
+        return generated
+    return card.expected.n, card.edges

@@ -60,26 +60,21 @@ class StrategyDescription(NamedTuple):
     parameters: list[Setting]
 
 
-def describe_strategies() -> list[StrategyDescription]:
-    """Describe every installed strategy."""
-    descriptions = []
-    for name in sorted(point.name for point in registered_strategies()):
-        kind = load_strategy(name)
-        over = kind.partitioned_over
-        descriptions.append(
-            StrategyDescription(
-                name,
-                about=(kind.__doc__ or "").strip().partition("\n")[0],
-                paper=kind.paper,
-                promise=kind.promise.value,
-                axes=tuple(axis.value for axis in kind.axes),
-                partitioned_over=over.value if over else None,
-                trains_on=_describe_steps(kind),
-                models=kind.models,
-                parameters=list_settings(kind.Params, "strategy.params."),
-            )
-        )
-    return descriptions
+def describe_strategy(name: str) -> StrategyDescription:
+    """Describe an installed strategy."""
+    kind = load_strategy(name)
+    over = kind.partitioned_over
+    return StrategyDescription(
+        name,
+        about=(kind.__doc__ or "").strip().partition("\n")[0],
+        paper=kind.paper,
+        promise=kind.promise.value,
+        axes=tuple(axis.value for axis in kind.axes),
+        partitioned_over=over.value if over else None,
+        trains_on=_describe_steps(kind),
+        models=kind.models,
+        parameters=list_settings(kind.Params, "strategy.params."),
+    )
 
 
 def list_trained_models(root: Path) -> list[TrainedModels]:

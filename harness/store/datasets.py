@@ -7,10 +7,12 @@ user's partition file) and the versions of the code, so a changed card never ope
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -106,6 +108,14 @@ def is_built(root: Path, choice: DatasetChoice) -> bool:
     """Return True if `open_dataset` can open the dataset, from its store or in memory."""
     card = load_card(root, choice.name)
     return locate_store(root, card, choice).exists() or _is_small(card)
+
+
+def describe_built(root: Path, card: DatasetCard) -> Literal["yes", "in memory", "no"]:
+    """Return whether a store of the graph exists, in any order of its vertices, or whether it is made in memory."""
+    stores = (find_data_folder(root) / "store").glob(f"{card.name}-*")
+    if any(re.fullmatch(r"-[0-9a-f]{10}", folder.name.removeprefix(card.name)) for folder in stores):
+        return "yes"
+    return "in memory" if _is_small(card) else "no"
 
 
 def build_store(

@@ -193,7 +193,7 @@ def test_an_unforeseen_error_is_one_line_and_a_log(project, monkeypatch):
     def broken(*_: object) -> int:
         raise TypeError("a defect\nof two lines")
 
-    monkeypatch.setattr("harness.cli.listing._list_names", broken)
+    monkeypatch.setattr("harness.commands.listing._list_cards", broken)
     err = io.StringIO()
     with redirect_stderr(err):
         assert main(["list", "machines"]) == 70

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -67,12 +68,20 @@ def test_the_list_has_every_readable_record_and_the_latest_last(
             record[key] for key in ("run_id", "label", "status")
         )
         assert row["epoch_seconds_median"] == record["summary"].get("epoch_seconds_median")
+        assert row["elements_received"] == record["summary"].get("words_received")
         assert row["bytes"] == sum(len(path.read_bytes()) for path in folder.iterdir())
     assert main(["runs", "list", "--runs", str(runs)]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert len(lines) == 1 + 6 + 2
-    assert "6 runs" in lines[-1]
+    assert lines[0].startswith("6 runs, ") and lines[1] == ""
+    assert (
+        lines[2].split()
+        == "run strategy graph ranks status source epoch received ended (UTC) size --grid".split()
+    )
+    last = rows[-1]
+    assert lines[-1].startswith(last["run_id"][:8])
+    assert f"{datetime.fromtimestamp(last['ended'], UTC):%Y-%m-%d %H:%M}" in lines[-1]
     assert "2 folders were left out. The first: " in err and "0123456789abcdef" in err
 
 
@@ -127,12 +136,12 @@ def test_a_run_is_shown_with_what_is_not_the_default(
     capsys.readouterr()
     assert main(["runs", "show", run_id[:6], "--runs", str(runs)]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "model.hidden 128" in lines and "ranks 2" in lines and "grid p 2" in lines
+    assert "model.hidden 128" in lines and "ranks 2" in lines and "grid p=2" in lines
     assert not [line for line in lines if line.startswith(("model.layers", "training.", "seed", "launch "))]
     summary = json.loads((runs / run_id / "record.json").read_text())["summary"]
     assert f"elements received (maximum over ranks) {summary['words_received']:,.0f}" in lines
     assert "tensor A 16.8 MB" in lines
-    (repeat,) = (line.removeprefix("repeat ") for line in lines if line.startswith("repeat "))
+    (repeat,) = (line for line in lines if line.startswith("harness run "))
     spec = Spec.model_validate(json.loads(Path(repeat.split()[3]).read_text()))
     assert repeat.startswith("harness run --spec ") and spec.run_id == run_id
 
@@ -153,7 +162,7 @@ def test_pruning_is_dry_unless_it_is_confirmed(runs: Path, capsys: pytest.Captur
     before = present(runs)
     assert main(["runs", "prune", "--failed", "--runs", str(runs)]) == 0
     out = capsys.readouterr().out
-    assert "would remove 2 runs" in out and "Nothing was removed" in out
+    assert "Would remove 2 runs" in out and "Nothing was removed" in out
     assert present(runs) == before
     rows = asked(capsys, "prune", "--failed", "--runs", runs, "--yes")
     assert {row["status"] for row in rows if row["removed"]} == {"failed", "refused"}

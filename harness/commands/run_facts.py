@@ -1,0 +1,217 @@
+"""What is printed about a recorded run: its name, its times, what a rank receives, its settings, and its failure."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness.commands.layout import Column, Table
+from harness.errors import UserError
+from harness.formatting import format_bytes, format_count, format_seconds, format_share, format_si
+from harness.results.record import Record
+
+ID_LENGTH = 8
+"""The number of characters of a run id that are printed where other ids are not near."""
+RENAMED = {
+    "words_received": "elements_received",
+    "words_payload": "elements_payload",
+    "words_floor": "elements_bound",
+}
+"""The names of amounts in answers, by their names in records."""
+
+
+def name_amounts(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of a record with the names that answers use."""
+    return {RENAMED.get(key, key): value for key, value in summary.items()}
+
+
+def get_name(record: Record, key: str) -> str:
+    """Return the name of the strategy or the dataset; empty if the record of another program lacks it."""
+    return str((record.spec.get(key) or {}).get("name", ""))
+
+
+def format_grid_of(record: Record) -> str:
+    """Return the grid of a run as --grid accepts it; empty if the record of another program lacks it."""
+    return ",".join(f"{axis}={size}" for axis, size in (record.spec.get("grid") or {}).items())
+
+
+def describe_run(record: Record) -> str:
+    """Return a run as people call it: cagnet-2d on reddit, 4 ranks (row=2,col=2)."""
+    spec = record.spec
+    ranks = format_count(spec["ranks"], "rank") if spec.get("ranks") else ""
+    grid = f" ({format_grid_of(record)})" if len(spec.get("grid") or {}) > 1 else ""
+    names = f"{get_name(record, 'strategy')} on {get_name(record, 'dataset')}"
+    return f"{names}, {ranks}{grid}" if ranks else names
+
+
+def describe_result(record: Record) -> str:
+    """Return the line that a person would quote: the run, its median epoch, and its accuracy or its failure."""
+    summary, status = record.record["summary"], record.record["status"]
+    parts = [] if status == "ok" else [status]
+    if (seconds := summary.get("epoch_seconds_median")) is not None:
+        source = {"predicted": ", predicted", "emulated": ", emulated"}.get(record.record["source"], "")
+        epochs = f" (median of {summary['epochs']})" if summary.get("epochs") and not source else source
+        parts.append(f"{format_seconds(seconds)} an epoch{epochs}")
+    if (accuracy := summary.get("accuracy_test")) is not None:
+        parts.append(f"test accuracy {accuracy:.3f}")
+    return f"{describe_run(record)}: {', '.join(parts) or status}"
+
+
+def list_results(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the results of a run and their names. Any number may be missing."""
+    summary = record.record["summary"]
+    done, epochs = summary.get("epochs") or 0, (record.spec.get("training") or {}).get("epochs")
+    if summary.get("seconds_to_target") is not None and epochs and done < epochs:
+        yield (
+            "Target",
+            f"accuracy reached after {done} of {epochs} epochs, in {format_seconds(summary['seconds_to_target'])}",
+        )
+    if summary.get("epoch_seconds_median") is not None:
+        loss = summary.get("final_loss")
+        yield "Loss", "not finite" if loss is None else f"{loss:.4g}"
+    accuracies = [
+        f"{split} {value:.3f}"
+        for split in ("train", "valid", "test")
+        if (value := summary.get(f"accuracy_{split}")) is not None
+    ]
+    if accuracies:
+        yield "Accuracy", ", ".join(accuracies)
+    elif done:
+        yield "Accuracy", "none: no labelled vertices, or no evaluation"
+    if received := describe_received(record):
+        yield "Received", received
+    if (seconds := summary.get("setup_seconds")) is not None:
+        yield "Set-up", f"{format_seconds(seconds)} before the first epoch, not part of any other time"
+    if peak := describe_peak_memory(record):
+        yield "Peak memory", peak
+
+
+def describe_received(record: Record) -> str:
+    """Return what the busiest rank receives in an epoch, with its bytes and the lower bound; empty if not recorded."""
+    summary = record.record["summary"]
+    if (received := summary.get("words_received")) is None:
+        return ""
+    size = count_received_bytes(record)
+    text = f"{format_si(received)} elements per rank and epoch"
+    text += f" ({format_bytes(size)})" if size else ""
+    if bound := summary.get("words_floor"):
+        text += f", {received / bound:.3g} times the lower bound of {format_si(bound)}"
+    return text
+
+
+def count_received_bytes(record: Record) -> float:
+    """Return the bytes that the busiest rank receives in an epoch; 0 if the ledger does not tell."""
+    try:
+        rows = record.rows("ledger").to_pandas()
+    except UserError:
+        return 0.0
+    timed = rows[(rows.epoch >= 0) & (rows.words_payload > 0)]
+    received = timed.bytes * timed.words_received / timed.words_payload
+    sums = received.groupby([timed.epoch, timed["rank"]]).sum()
+    return float(sums.max()) if len(sums) else 0.0
+
+
+def describe_peak_memory(record: Record) -> str:
+    """Return the peak memory of the rank with the most, on the host and on the device; empty if not recorded."""
+    try:
+        rows = record.rows("memory").select(["host_peak_bytes", "device_peak_bytes"]).to_pandas()
+    except UserError:
+        return ""
+    places = {"of a process": rows.host_peak_bytes.max(), "on a device": rows.device_peak_bytes.max()}
+    return ", ".join(f"{format_bytes(size)} {place}" for place, size in places.items() if size > 0)
+
+
+def tabulate_phases(record: Record) -> Table:
+    """Return the phases of the median epoch on its slowest rank, the longest first."""
+    from harness.results.epoch_parts import split_launch
+
+    sums: dict[str, float] = {}
+    try:
+        epochs, ledger = record.table("epochs"), record.table("ledger")
+    except UserError:
+        return Table((), ())
+    if len(epochs) and len(ledger):
+        for (phase, *_), seconds in split_launch(epochs, ledger).items():
+            sums[phase] = sums.get(phase, 0.0) + seconds
+    total = sum(sums.values())
+    rows = [
+        {"phase": phase, "seconds": seconds, "share": seconds / total}
+        for phase, seconds in sorted(sums.items(), key=lambda item: -item[1])
+        if seconds > 0
+    ]
+    columns = (
+        Column("phase", "phase"),
+        Column("seconds", "time", format_seconds, is_number=True),
+        Column("share", "share", format_share, is_number=True),
+    )
+    return Table(columns, rows, "The median epoch, on its slowest rank")
+
+
+def describe_error(record: Record) -> str:
+    """Return the cause of a failure with the rank that failed; empty without one."""
+    if not (error := record.record["error"]):
+        return ""
+    rank = f"rank {error['rank']}: " if error["rank"] >= 0 else ""
+    return f"{rank}{error['type']}: {error['message']}" if error["type"] else f"{rank}{error['message']}"
+
+
+def list_chosen_settings(record: Record) -> dict[str, Any]:
+    """Return the settings of a run by dotted key: those without defaults, and those that differ from the defaults."""
+    from harness.registry import load_installed_strategy
+    from harness.spec.dataset import DatasetChoice
+    from harness.spec.spec import Measure, ModelChoice, Spec, Training
+
+    strategy, dataset = get_name(record, "strategy"), get_name(record, "dataset")
+    default_sections: dict[str, Any] = {
+        "dataset": DatasetChoice(name=dataset).model_dump(mode="json") if dataset else {},
+        **{
+            key: kind().model_dump(mode="json")
+            for key, kind in (("model", ModelChoice), ("training", Training), ("measure", Measure))
+        },
+        **{key: Spec.model_fields[key].default for key in ("protocol", "precision", "seed", "launch")},
+    }
+    try:
+        default_sections["strategy"] = {
+            "params": load_installed_strategy(strategy).Params().model_dump(mode="json")
+        }
+    except (UserError, ValueError):  # another program, a missing plugin, or parameters without defaults
+        default_sections["strategy"] = {}
+    chosen = {
+        "strategy.name": strategy,
+        "dataset.name": dataset,
+        "ranks": record.spec.get("ranks"),
+        "grid": format_grid_of(record),
+        "machine": (record.spec.get("machine") or {}).get("name"),
+    }
+    given = {key: value for key, value in record.spec.items() if key not in ("grid", "ranks", "machine")}
+    defaults = _flatten_keys(default_sections)
+    changed = {
+        key: value
+        for key, value in _flatten_keys(given).items()
+        if key not in chosen and value is not None and defaults.get(key) != value
+    }
+    return {key: value for key, value in {**chosen, **changed}.items() if value not in (None, "")}
+
+
+def _flatten_keys(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by dotted keys."""
+    leaves: dict[str, Any] = {}
+    for key, value in data.items():
+        leaves |= (
+            _flatten_keys(value, f"{prefix}{key}.")
+            if isinstance(value, Mapping)
+            else {f"{prefix}{key}": value}
+        )
+    return leaves
+
+
+def format_time(seconds: float) -> str:
+    """Format a time in UTC: 2026-11-26 19:45."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
+
+
+def make_show_command(record: Record, runs: Path, default: Path) -> str:
+    """Return the command that shows a run of the folder `runs`. `default` is the folder of the project."""
+    place = [] if runs.absolute() == default.absolute() else ["--runs", str(runs)]
+    return shlex.join(["harness", "runs", "show", str(record.record["run_id"])[:ID_LENGTH], *place])
