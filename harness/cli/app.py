@@ -74,6 +74,7 @@ def make_app() -> App:
         help_epilogue=GETTING_STARTED,
         help_format="plaintext",  # others import a parser of markup
         version=f"harness {__version__}",
+        group_arguments=ARGUMENTS,
     )
     sections = dict[str, Group]()
     for number, (title, verbs) in enumerate(SECTIONS.items()):
