@@ -6,13 +6,12 @@ message says what to do.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from harness.errors import UserError
 from harness.progress import OnStep, ignore_step, report_steps
-from harness.spec.root import find_results_folder, find_root
+from harness.spec.root import find_root
 
 if TYPE_CHECKING:
     from harness.check import Extent, Finding
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from harness.predict.advice import Advice
     from harness.predict.prediction import Prediction
     from harness.results.loaded_tables import LoadedTables
-    from harness.results.record import Record
-    from harness.results.statistics import Difference
     from harness.spec.spec import Spec
     from harness.strategy import Candidate, Facts, Promise
 
@@ -42,36 +39,6 @@ def load(tables: str | Path = "results") -> "LoadedTables":
     return load_tables(tables)
 
 
-def run(
-    strategy: str,
-    dataset: str,
-    ranks: int = 1,
-    *,
-    grid: str | Mapping[str, int] | None = None,
-    settings: Settings | None = None,
-    fresh: bool = False,
-    root: Root = None,
-) -> "Record":
-    """Train, and return the record of the run.
-
-    `record` and `spec` of a record are dictionaries, and `table(name)` returns a data frame. A run that has a result is
-    not repeated unless `fresh`. The status in the record shows whether the run succeeded. If the strategy or the graph
-    rejects the run, UserError is raised with the reason.
-    """
-    from harness.launch.launch import ensure_result, launch
-    from harness.results.record import read_record
-
-    home = _find_project(root)
-    spec = _make_spec(home, strategy, dataset, {"ranks": ranks, "grid": grid}, settings)
-    runs = find_results_folder(home) / "runs"
-    start = partial(launch, spec, home, runs, ignore_step)
-    with ensure_result(spec, runs, ignore_step, start, fresh=fresh):
-        done = read_record(runs / spec.run_id)
-    if done.record["status"] == "refused":
-        raise UserError(done.record["error"]["message"])
-    return done
-
-
 def check(strategy: str, extent: "Extent" = "usual") -> "list[Finding]":
     """Check a strategy, given by name or path/to/file.py:Class, and return one finding for each law and case.
 
@@ -82,19 +49,6 @@ def check(strategy: str, extent: "Extent" = "usual") -> "list[Finding]":
 
     with Pool() as pool:
         return list(check_strategy(strategy, pool.run, extent))
-
-
-def compare(a: str | Path, b: str | Path, *, root: Root = None) -> "list[Difference]":
-    """Compare the runs of `b` with those of `a`, for each configuration that both contain.
-
-    Each side is a folder of collected tables, a run folder, or the start of a run id. A difference has the ratio of the
-    epoch times, its interval, and the parts of the epoch that changed.
-    """
-    from harness.results.collect import load_side
-    from harness.results.statistics import compare_sides as differences
-
-    runs = find_results_folder(_find_project(root)) / "runs"
-    return differences(load_side(str(a), runs), load_side(str(b), runs))
 
 
 def predict(

@@ -84,8 +84,10 @@ def make_app() -> App:
         first, _, action = name.partition(" ")
         place = app
         if action and first not in groups:
-            groups[first] = App(name=first, help=GROUPS[first], help_epilogue="", sort_key=number)
-            app.command(groups[first], group=sections[first])
+            groups[first] = App(
+                name=first, help=GROUPS[first], help_epilogue="", sort_key=number, group=sections[first]
+            )
+            app.command(groups[first])
         if action:
             place = groups[first]
         place.command(

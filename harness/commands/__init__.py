@@ -44,8 +44,34 @@ VERBS = {
         "Show what one rank of a run does in an epoch, without running it.",
         "harness.commands.replaying:replay",
     ),
+    "emulate": Verb(
+        "Re-time an epoch of a recorded run on the network of another machine.",
+        "harness.commands.emulating:emulate",
+    ),
     "plan": Verb(
         "List the runs of experiments, or their jobs, before anything runs.", "harness.commands.planning:plan"
+    ),
+    "collect": Verb("Join the records of all runs into tables.", "harness.commands.evaluating:collect"),
+    "compare": Verb(
+        "Compare two runs, or the same runs of two commits.", "harness.commands.comparing:compare"
+    ),
+    "figures": Verb("Draw the figures of the collected tables.", "harness.commands.evaluating:figures"),
+    "report": Verb(
+        "Write the report of the collected tables, one HTML file.", "harness.commands.evaluating:report"
+    ),
+    "artifact": Verb(
+        "Pack tables, figures, report, claims and environment into one archive.",
+        "harness.commands.evaluating:artifact",
+    ),
+    "claims": Verb(
+        "Compare the claims of papers with our own values, with a verdict for each.",
+        "harness.commands.judging:claims",
+    ),
+    "external run": Verb(
+        "Run a command, and record what it prints.", "harness.commands.recording_programs:run_program"
+    ),
+    "external read": Verb(
+        "Record the run that a log shows.", "harness.commands.recording_programs:read_logs"
     ),
     "completion": Verb(
         "Print the completion script of this command for a shell.", "harness.cli.completion:completion"

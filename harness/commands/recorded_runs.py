@@ -313,18 +313,21 @@ class RunShowAnswer(Answer):
             yield Command(self.repeat)
 
     def _lay_out_failure(self) -> Iterator[Block]:
-        from harness.results.collect import describe_cause
+        from harness.results.collect import describe_cause, make_failure
 
-        if not self.record.record["error"]:
+        failure = make_failure(self.record)
+        if failure is None:
             return
-        origin = self.row["error.origin"]
-        yield Facts(
-            [("cause", describe_cause(self.row)), *([("began in", origin)] if origin else [])], "Failure"
-        )
-        trace = (self.record.record["error"].get("trace") or "").rstrip().splitlines()
+        place = f"error.trace in {self.record.folder / 'record.json'}"
+        trace = ((self.record.record["error"] or {}).get("trace") or "").rstrip().splitlines()
+        facts = {
+            "cause": describe_cause(failure),
+            "began in": failure.began_in,
+            "whole trace": place if trace else "",
+        }
+        yield Facts([(name, value) for name, value in facts.items() if value], "Failure")
         if trace:
             yield Raw("\n".join(trace[-LAST_LINES:]))
-            yield f"The whole trace is error.trace in {self.record.folder / 'record.json'}."
 
 
 def _lay_out_facts(title: str, pairs: Sequence[tuple[str, str]]) -> Iterator[Block]:

@@ -10,20 +10,15 @@ from harness.commands.layout import Column, Table
 from harness.errors import UserError
 from harness.formatting import format_bytes, format_count, format_seconds, format_share, format_si
 from harness.results.record import Record
+from harness.results.schema import RUNS
 
 ID_LENGTH = 8
 """The number of characters of a run id that are printed where other ids are not near."""
-RENAMED = {
-    "words_received": "elements_received",
-    "words_payload": "elements_payload",
-    "words_floor": "elements_bound",
-}
-"""The names of amounts in answers, by their names in records."""
 
 
 def name_amounts(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary of a record with the names that answers use."""
-    return {RENAMED.get(key, key): value for key, value in summary.items()}
+    """Return the summary of a record with the names that tables and answers use."""
+    return {RUNS.recorded_names.get(key, key): value for key, value in summary.items()}
 
 
 def get_name(record: Record, key: str) -> str:
@@ -103,19 +98,19 @@ def describe_received(record: Record) -> str:
 def count_received_bytes(record: Record) -> float:
     """Return the bytes that the busiest rank receives in an epoch; 0 if the ledger does not tell."""
     try:
-        rows = record.rows("ledger").to_pandas()
+        rows = record.table("ledger")
     except UserError:
         return 0.0
-    timed = rows[(rows.epoch >= 0) & (rows.words_payload > 0)]
-    received = timed.bytes * timed.words_received / timed.words_payload
-    sums = received.groupby([timed.epoch, timed["rank"]]).sum()
+    timed = rows[(rows.epoch >= 0) & (rows.elements_payload > 0)]
+    received = timed.bytes * timed.elements_received / timed.elements_payload
+    sums = received.groupby([timed.epoch, timed.rank_id]).sum()
     return float(sums.max()) if len(sums) else 0.0
 
 
 def describe_peak_memory(record: Record) -> str:
     """Return the peak memory of the rank with the most, on the host and on the device; empty if not recorded."""
     try:
-        rows = record.rows("memory").select(["host_peak_bytes", "device_peak_bytes"]).to_pandas()
+        rows = record.table("memory")
     except UserError:
         return ""
     places = {"of a process": rows.host_peak_bytes.max(), "on a device": rows.device_peak_bytes.max()}

@@ -77,6 +77,11 @@ def describe_strategy(name: str) -> StrategyDescription:
     )
 
 
+def describe_strategies() -> list[StrategyDescription]:
+    """Describe every installed strategy."""
+    return [describe_strategy(name) for name in sorted(point.name for point in registered_strategies())]
+
+
 def list_trained_models(root: Path) -> list[TrainedModels]:
     """List what each installed strategy trains."""
     rows = []

@@ -25,7 +25,6 @@ from harness.results.run_row import RunRows, make_rows
 from harness.results.schema import FAILURES, MISSING, OK, RUNS, TABLES, TABLES_OF_RUN
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
-from harness.untrusted import escape_line
 
 ORDER = ["dataset.name", "strategy.name", "ranks", "grid", "launch"]
 """The columns by which runs are sorted. Ties are in the order of the plan, and then by parameters."""
@@ -63,33 +62,12 @@ class Collection:
         return {
             "tables": [str(self.out / f"{name}.parquet") for name in TABLES],
             "runs": self.runs.status.value_counts().to_dict(),
-            "failures": json.loads(self._label_failures()[columns].to_json(orient="records")),
+            "failures": json.loads(self.label_failures()[columns].to_json(orient="records")),
             "below_bound": json.loads(self.below_bound[bounds].to_json(orient="records")),
             "left_out": [str(each) for each in self.refused],
         }
 
-    def as_text(self) -> str:
-        """Return a line of counts, the failures and what to do, and warnings about bounds and folders left out."""
-        counts = ", ".join(f"{count} {status}" for status, count in self.runs.status.value_counts().items())
-        head = f"{len(self.runs)} runs ({counts}) in {self.out / 'runs.parquet'}"
-        warning = [
-            f"  {escape_line(run.label)}: received {run.elements_received:,.0f} elements, fewer than the lower bound "
-            f"of {run.elements_bound:,.0f}, so the ledger or the bound is wrong. Repeat it with `harness run --fresh`."
-            for _, run in self.below_bound.iterrows()
-        ]
-        warning += [describe_refused(self.refused)] if self.refused else []
-        if self.failures.empty:
-            return "\n".join([head, *warning])
-        failures = self._label_failures()
-        width = failures.label.str.len().max()
-        lines = [
-            f"  {escape_line(failure.label):<{width}}  {failure.status:<7}  {escape_line(describe_cause(failure))}"
-            for _, failure in failures.iterrows()
-        ]
-        way_out = "To repeat a failed or missing run: `harness run --spec FILE`. To repeat any other run, add --fresh."
-        return "\n".join([head, *lines, way_out, *warning])
-
-    def _label_failures(self) -> pd.DataFrame:
+    def label_failures(self) -> pd.DataFrame:
         """Return the failures with the labels of their runs."""
         return self.failures.merge(self.runs[["run_id", "label"]], on="run_id")
 

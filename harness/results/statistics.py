@@ -83,10 +83,10 @@ class Interval(NamedTuple):
 
 
 def judge_ratio(ratio: Interval | None) -> str:
-    """Return "slower" or "faster" from the interval of a ratio of times; "unsure" if it contains 1 or is None."""
+    """Return "slower" or "faster" from the interval of a ratio of times; "within noise" if it contains 1 or is None."""
     if ratio is None:
-        return "unsure"
-    return "slower" if ratio.low > 1 else "faster" if ratio.high < 1 else "unsure"
+        return "within noise"
+    return "slower" if ratio.low > 1 else "faster" if ratio.high < 1 else "within noise"
 
 
 def compute_median_interval(values: "pd.Series[float]", level: float = 0.95) -> Interval | None:
@@ -243,7 +243,7 @@ class Difference(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether B is slower or faster, or unsure."""
+        """Whether B is slower or faster, or the difference is within noise."""
         return judge_ratio(self.interval)
 
 

@@ -1,0 +1,244 @@
+"""harness compare: compares two runs, the same runs of two commits, or the competitors within blocks."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass as plain_dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator
+from pydantic.dataclasses import dataclass
+
+from harness.commands.answer import Answer
+from harness.commands.layout import Block, Column, Facts, Heading, Table, View
+from harness.commands.request import CONFIG, Option, Request
+from harness.commands.verb import Reporter, verb
+from harness.errors import UserError
+from harness.formatting import format_count, format_seconds, format_si
+from harness.spec.root import find_results_folder
+
+if TYPE_CHECKING:
+    from harness.results.statistics import Difference, Interval, Rivals, Side
+
+
+def _take_path(value: Any) -> Any:
+    return value if value is None else str(value)
+
+
+SideName = Annotated[str, BeforeValidator(_take_path)]
+
+
+@dataclass(frozen=True, config=CONFIG)
+class CompareRequest(Request):
+    """The two sides of a comparison, or one with competitors."""
+
+    a: Annotated[SideName, Option(metavar="A", is_positional=True)]
+    """A folder of collected tables, a run folder, or the start of a run id in results/runs."""
+    b: Annotated[SideName | None, Option(metavar="B", is_positional=True)] = None
+    """The other side, given in the same way. Without it, the competitors in A are compared."""
+
+
+NOISE = "within noise"
+ENOUGH_LAUNCHES = 5
+WIDE = 0.1
+"""The half-width of an interval, relative to the ratio 1, from which more launches are recommended."""
+
+
+def format_ratio_interval(interval: "Interval | None") -> str:
+    """Format the interval of a ratio: 1.05 - 1.21."""
+    return f"{interval.low:.3g} - {interval.high:.3g}" if interval else ""
+
+
+RATIO = Column("ratio", "B over A", "{:.3g}".format, is_number=True)
+INTERVAL = Column("interval", "interval", format_ratio_interval, is_number=True)
+DIFFERENCE_COLUMNS = (
+    Column("label", "run"),
+    Column("verdict", "B is"),
+    RATIO,
+    INTERVAL,
+    Column("seconds_a", "A", format_seconds, is_number=True),
+    Column("seconds_b", "B", format_seconds, is_number=True),
+    Column("change", "largest change", may_drop=True),
+    Column("pairs", "launches", is_number=True, may_drop=True),
+)
+RIVAL_COLUMNS = (
+    Column("case", "case"),
+    Column("a", "A"),
+    Column("b", "B"),
+    Column("verdict", "B is"),
+    RATIO,
+    INTERVAL,
+    Column("blocks", "blocks", is_number=True),
+)
+PART_COLUMNS = (
+    Column("part", "part"),
+    Column("seconds_a", "A", format_seconds, is_number=True),
+    Column("seconds_b", "B", format_seconds, is_number=True),
+)
+MOST_PARTS = 6
+"""The number of parts of an epoch that are listed for a run."""
+
+
+@plain_dataclass(frozen=True)
+class CompareAnswer(Answer):
+    """The differences of two sides, or the pairs of competitors of one side. A ratio above 1 means that B is slower."""
+
+    differences: "Sequence[Difference]" = ()
+    rivals: "Sequence[Rivals]" = ()
+
+    def to_document(self) -> Any:
+        if self.rivals:
+            return [pair._asdict() for pair in self.rivals]
+        return [{**each._asdict(), "verdict": each.verdict} for each in self.differences]
+
+    def to_frame(self) -> Any:
+        import pandas as pd
+
+        rows = list(map(make_rival_row, self.rivals)) or list(map(make_difference_row, self.differences))
+        ends = [
+            {
+                "low": row["interval"].low if row["interval"] else None,
+                "high": row["interval"].high if row["interval"] else None,
+            }
+            for row in rows
+        ]
+        return pd.DataFrame([{**row, **end} for row, end in zip(rows, ends, strict=True)]).drop(
+            columns=["interval", "change"], errors="ignore"
+        )
+
+    def lay_out(self, view: View) -> Iterator[Block]:
+        if self.rivals:
+            yield from self._lay_out_rivals()
+        elif len(self.differences) == 1:
+            yield from _lay_out_single(self.differences[0])
+        else:
+            yield from self._lay_out_differences(view)
+
+    def _lay_out_differences(self, view: View) -> Iterator[Block]:
+        unchanged = [each for each in self.differences if each.verdict == NOISE]
+        changed = [each for each in self.differences if each.verdict != NOISE]
+        counts = [
+            f"{sum(each.verdict == verdict for each in self.differences)} {verdict}"
+            for verdict in ("faster", "slower", NOISE)
+        ]
+        noise = describe_noise(unchanged)
+        yield Heading(
+            f"{format_count(len(self.differences), 'pair')}: {', '.join(counts)}{f' ({noise})' if noise else ''}"
+        )
+        changed.sort(key=lambda each: max(each.ratio, 1 / each.ratio), reverse=True)
+        shown = [*changed, *(unchanged if view.all else ())]
+        yield Table(DIFFERENCE_COLUMNS, list(map(make_difference_row, shown)))
+        if unchanged and not view.all:
+            yield f"... {len(unchanged)} {NOISE} (--all)"
+        if view.verbose:
+            for each in shown:
+                yield Heading(each.label)
+                yield from lay_out_details(each)
+        elif shown:
+            yield "-v lists the parts, elements and settings that differ."
+
+    def _lay_out_rivals(self) -> Iterator[Block]:
+        rows = sorted(map(make_rival_row, self.rivals), key=lambda row: row["verdict"] == NOISE)
+        decided = [row for row in rows if row["verdict"] != NOISE]
+        few = sum(pair.interval is None for pair in self.rivals)
+        note = f" ({few} with fewer than six blocks)" if few else ""
+        pairs = format_count(len(rows), "pair")
+        undecided = len(rows) - len(decided)
+        yield Heading(f"{pairs} of competitors: {len(decided)} decided, {undecided} {NOISE}{note}")
+        yield Table(RIVAL_COLUMNS, rows, most_rows=20)
+
+
+def _lay_out_single(difference: "Difference") -> Iterator[Block]:
+    a, b = map(format_seconds, difference.seconds)
+    interval = format_ratio_interval(difference.interval) or "too few epochs for an interval"
+    yield Heading(
+        f"B takes {difference.ratio:.3g} times as long as A ({interval}): {difference.verdict}, "
+        f"{a} and then {b} an epoch"
+    )
+    yield from lay_out_details(difference)
+
+
+def lay_out_details(difference: "Difference") -> Iterator[Block]:
+    """Yield the parts of the epoch, the elements and the settings that differ."""
+    rows = [{"part": part, "seconds_a": a, "seconds_b": b} for part, a, b in difference.parts if a != b]
+    yield Table(
+        PART_COLUMNS, rows, "Parts of the median epoch, the largest change first", most_rows=MOST_PARTS
+    )
+    differs = [(name, f"{a or 'none'} -> {b or 'none'}") for name, (a, b) in difference.differs.items()]
+    before, after = difference.elements_received
+    if before != after:
+        differs.insert(0, ("elements received", f"{format_si(before)} -> {format_si(after)}"))
+    if differs:
+        yield Facts(differs, "What else differs, A -> B")
+
+
+def make_difference_row(difference: "Difference") -> dict[str, Any]:
+    """Return the row of a table."""
+    part = next((part for part, a, b in difference.parts if a != b), None)
+    return {
+        "label": difference.label,
+        "verdict": difference.verdict,
+        "ratio": difference.ratio,
+        "interval": difference.interval,
+        "seconds_a": difference.seconds[0],
+        "seconds_b": difference.seconds[1],
+        "change": part,
+        "pairs": difference.pairs,
+    }
+
+
+def make_rival_row(pair: "Rivals") -> dict[str, Any]:
+    """Return the row of a table."""
+    from harness.results.statistics import judge_ratio
+
+    row = {key: getattr(pair, key) for key in ("case", "a", "b", "ratio", "interval")}
+    return {**row, "verdict": judge_ratio(pair.interval), "blocks": len(pair.ratios)}
+
+
+def describe_noise(unchanged: "Sequence[Difference]") -> str:
+    """Return the width of the widest interval, and what would make intervals narrower; empty without pairs."""
+    if not unchanged:
+        return ""
+    widths = [max(each.interval.high - 1, 1 - each.interval.low) for each in unchanged if each.interval]
+    few = len(unchanged) - len(widths)
+    parts = [f"widest +-{100 * max(widths):.0f} %"] if widths else []
+    parts += [f"{few} with too few epochs for an interval"] if few else []
+    launches = min(each.pairs for each in unchanged)
+    if launches < ENOUGH_LAUNCHES and (few or max(widths) > WIDE):
+        parts.append(f"use {ENOUGH_LAUNCHES} launches or more")
+    return "; ".join(parts)
+
+
+@verb(CompareRequest)
+def compare(request: CompareRequest, _: Reporter) -> CompareAnswer:
+    """Compare two runs, or the same runs of two commits.
+
+    Runs in two folders of tables are paired by equal specs; two single runs may have any specs. A ratio above 1 means
+    that B is slower. The interval contains the true ratio in at least 90 % of cases, and a pair whose interval contains
+    1 is within noise. With a single folder of tables, its competitors are compared by ratios within blocks: runs on the
+    same nodes, one after the other.
+    """
+    from harness.results.collect import load_side
+    from harness.results.statistics import compare_sides
+
+    runs = find_results_folder(request.home) / "runs"
+    first = load_side(request.a, runs)
+    if request.b is None:
+        return _compare_competitors(request.a, first)
+    differences = compare_sides(first, load_side(request.b, runs))
+    if not differences:
+        raise UserError(
+            f"{request.a} and {request.b} have no measured runs of the same spec, so no runs can be paired. "
+            "`harness compare RUN RUN` compares two runs of any specs."
+        )
+    return CompareAnswer(differences)
+
+
+def _compare_competitors(name: str, side: "Side") -> CompareAnswer:
+    from harness.results.statistics import compare_rivals
+
+    rivals = compare_rivals(side.runs)
+    if not rivals:
+        raise UserError(
+            f"{name} has no two measured competitors in the same block. Runs share a block if one job of a "
+            "workflow, or one `harness run --spec FILE FILE`, starts them; `harness compare A B` compares others."
+        )
+    return CompareAnswer(rivals=rivals)

@@ -1,0 +1,222 @@
+"""harness collect, figures, report and artifact: makes tables, figures, a report and an archive of recorded runs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY
+from dataclasses import dataclass as plain_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic.dataclasses import dataclass
+
+from harness.commands.answer import Answer
+from harness.commands.layout import Block, Column, Command, Heading, Table, View
+from harness.commands.request import CONFIG, File, Folder, Folders, Request
+from harness.commands.verb import Reporter, verb
+from harness.formatting import format_bytes, format_count, format_si
+from harness.results.record import describe_refused
+from harness.spec.root import find_results_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from harness.results.collect import Collection
+
+
+@dataclass(frozen=True, config=CONFIG)
+class CollectRequest(Request):
+    """The runs to collect."""
+
+    _: KW_ONLY
+    runs: Folders = ()
+    """Folders of run folders, if runs were made in several places (default: results/runs)."""
+    plan: File = None
+    """Collect only the runs of this plan."""
+    beside: Folders = ()
+    """Folders of records that are not in the plan: those of `harness claims --records`, `harness predict --out` and
+    `harness emulate --out`."""
+    out: Folder = None
+    """The folder for the tables (default: results)."""
+    verify: bool = False
+    """Exit with 1 if a run is missing, did not succeed, or received fewer elements than its lower bound."""
+
+
+PROBLEM_COLUMNS = (
+    Column("label", "run"),
+    Column("status", "status"),
+    Column("cause", "cause", may_wrap=True),
+)
+BOUND_COLUMNS = (
+    Column("label", "run"),
+    Column("received", "received", format_si, is_number=True),
+    Column("bound", "lower bound", format_si, is_number=True),
+)
+
+
+@plain_dataclass(frozen=True)
+class CollectAnswer(Answer):
+    """The collected tables, and the runs with problems."""
+
+    collection: "Collection"
+    verify: bool
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.verify and not self.collection.is_complete else 0
+
+    def to_document(self) -> Any:
+        return self.collection.as_dict()
+
+    def to_frame(self) -> "pd.DataFrame":
+        return self.collection.runs
+
+    def lay_out(self, view: View) -> Iterator[Block]:
+        from harness.results.collect import describe_cause
+
+        collection = self.collection
+        statuses = collection.runs.status.value_counts()
+        counts = ", ".join(f"{count} {status}" for status, count in statuses.items())
+        runs = format_count(len(collection.runs), "run")
+        yield Heading(
+            f"{runs} collected: {counts}; {collection.out / 'runs.parquet'} and the tables beside it"
+        )
+        problems = [
+            {"label": run.label, "status": run.status, "cause": describe_cause(run)}
+            for _, run in collection.label_failures().iterrows()
+        ]
+        yield Table(PROBLEM_COLUMNS, problems, most_rows=20)
+        if problems:
+            yield "Repeat a failed or missing run from its spec; any other run also needs --fresh:"
+            yield Command("harness run --spec FILE")
+        below = [
+            {"label": run.label, "received": run.elements_received, "bound": run.elements_bound}
+            for _, run in collection.below_bound.iterrows()
+        ]
+        if below:
+            yield Table(BOUND_COLUMNS, below, "Below the lower bound: the ledger or the bound is wrong")
+            yield "Repeat these runs with --fresh."
+        if collection.refused:
+            yield describe_refused(collection.refused)
+
+
+@verb(CollectRequest)
+def collect(request: CollectRequest, reporter: Reporter) -> CollectAnswer:
+    """Join the records of all runs into tables.
+
+    Every run has a row in runs.parquet. The other tables hold the epochs, ledgers, memory and tapes of all runs.
+    """
+    from harness.results.collect import collect as collect_records
+
+    results = find_results_folder(request.home)
+    places, out = request.runs or [results / "runs"], request.out or results
+    collection = collect_records(places, out, request.plan, request.beside, reporter.step)
+    return CollectAnswer(collection, request.verify)
+
+
+@dataclass(frozen=True, config=CONFIG, kw_only=True)
+class TablesRequest(Request):
+    """The tables from which something is made."""
+
+    tables: Folder = None
+    """The folder of collected tables (default: results)."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of collected tables."""
+        return self.tables or find_results_folder(self.home)
+
+
+@dataclass(frozen=True, config=CONFIG)
+class FiguresRequest(TablesRequest):
+    """The figures to draw."""
+
+    _: KW_ONLY
+    out: Folder = None
+    """The folder for the figures (default: figures)."""
+
+
+@plain_dataclass(frozen=True)
+class FiguresAnswer(Answer):
+    """The files that were written."""
+
+    folder: Path
+    files: Sequence[Path]
+
+    def to_document(self) -> Any:
+        return [str(path) for path in self.files]
+
+    def lay_out(self, view: View) -> Iterator[Block]:
+        yield Heading(f"{format_count(len(self.files), 'file')} written to {self.folder}")
+        rows = [{"file": str(path), "size": path.stat().st_size} for path in self.files]
+        columns = (Column("file", "file"), Column("size", "size", format_bytes, is_number=True))
+        yield Table(columns, rows, most_rows=20)
+
+
+@verb(FiguresRequest)
+def figures(request: FiguresRequest, reporter: Reporter) -> FiguresAnswer:
+    """Draw the figures of the collected tables."""
+    from harness.figures import draw_all
+
+    out = request.out or request.home / "figures"
+    return FiguresAnswer(out, draw_all(request.folder, out, reporter.step))
+
+
+@dataclass(frozen=True, config=CONFIG)
+class ReportRequest(TablesRequest):
+    """The report to write."""
+
+    _: KW_ONLY
+    figures: Folder = None
+    """The folder of drawn figures (default: figures)."""
+    out: File = None
+    """The file to write (default: results/report.html)."""
+
+
+@plain_dataclass(frozen=True)
+class FileAnswer(Answer):
+    """A file that was written."""
+
+    kind: str
+    path: Path
+
+    def to_document(self) -> Any:
+        return {self.kind: str(self.path)}
+
+    def lay_out(self, view: View) -> Iterator[Block]:
+        yield Heading(f"{self.path}, {format_bytes(self.path.stat().st_size)}")
+
+
+@verb(ReportRequest)
+def report(request: ReportRequest, reporter: Reporter) -> FileAnswer:
+    """Write the report of the collected tables, one HTML file."""
+    from harness.report import write_report
+
+    root, results = request.home, find_results_folder(request.home)
+    pictures, out = request.figures or root / "figures", request.out or results / "report.html"
+    return FileAnswer("report", write_report(request.folder, pictures, out, results / "plans", reporter.step))
+
+
+@dataclass(frozen=True, config=CONFIG)
+class ArtifactRequest(TablesRequest):
+    """The archive to pack."""
+
+    _: KW_ONLY
+    figures: Folder = None
+    """The folder of drawn figures (default: figures)."""
+    report: File = None
+    """The report of the tables (default: results/report.html)."""
+    out: File = None
+    """The file to write (default: results/artifact.tar.gz)."""
+
+
+@verb(ArtifactRequest)
+def artifact(request: ArtifactRequest, reporter: Reporter) -> FileAnswer:
+    """Pack tables, figures, report, claims and environment into one archive.
+
+    The archive is meant for the artifact evaluation of a paper. The same tables and figures give the same bytes.
+    """
+    from harness.report.artifact import pack_artifact
+
+    root, results = request.home, find_results_folder(request.home)
+    pictures, page = request.figures or root / "figures", request.report or results / "report.html"
+    out = request.out or results / "artifact.tar.gz"
+    return FileAnswer("artifact", pack_artifact(root, request.folder, pictures, page, out, reporter.step))

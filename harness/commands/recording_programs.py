@@ -1,0 +1,171 @@
+"""harness external: records a run of another program, which it runs here, or from its log."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY
+from dataclasses import dataclass as plain_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from harness.commands.answer import Answer
+from harness.commands.layout import Block, Facts, Heading, View
+from harness.commands.request import CONFIG, DatasetName, Folder, Option, Request, Settings
+from harness.commands.run_facts import describe_error, describe_run, name_amounts
+from harness.commands.verb import Reporter, verb
+from harness.errors import UserError
+from harness.files import read_head
+from harness.formatting import format_seconds
+from harness.spec.root import find_results_folder
+
+if TYPE_CHECKING:
+    from harness.results.record import Record
+
+ProgramName = Literal["bns-gcn", "pipegcn"]
+
+
+@dataclass(frozen=True, config=CONFIG, kw_only=True)
+class ExternalRequest(Request):
+    """What the log of another program does not show."""
+
+    format: ProgramName
+    """The program that writes the log."""
+    dataset: DatasetName | None = None
+    """The name of the graph here, if the program uses another name."""
+    settings: Settings = Field(default_factory=dict)
+    """A key of `harness list settings`, for example training.epochs=5; may be repeated."""
+    out: Folder = None
+    """The folder for run folders (default: results/runs)."""
+
+
+@dataclass(frozen=True, config=CONFIG)
+class ExternalRunRequest(ExternalRequest):
+    """The command to run."""
+
+    command: Annotated[
+        tuple[str, ...],
+        Field(min_length=1),
+        Option(metavar="COMMAND", takes="several", is_positional=True),
+    ]
+    """After --: the command as you would type it in its checkout."""
+    _: KW_ONLY
+    cwd: Folder = None
+    """The checkout in which the command runs (default: this folder)."""
+
+
+@dataclass(frozen=True, config=CONFIG)
+class ExternalReadRequest(ExternalRequest):
+    """The logs to read."""
+
+    logs: Annotated[
+        tuple[Path, ...], Field(min_length=1), Option(metavar="LOG", takes="several", is_positional=True)
+    ]
+    """The logs of all nodes of one run."""
+
+
+@plain_dataclass(frozen=True)
+class ExternalAnswer(Answer):
+    """The record of a run of another program."""
+
+    record: "Record"
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.record.record["status"] == "ok" else 1
+
+    def to_document(self) -> Any:
+        record = self.record.record
+        return {
+            "folder": str(self.record.folder),
+            **record,
+            "summary": name_amounts(record["summary"]),
+        }
+
+    def lay_out(self, view: View) -> Iterator[Block]:
+        record, external = self.record.record, self.record.record["external"]
+        seconds = record["summary"].get("epoch_seconds_median")
+        result = (
+            f"{format_seconds(seconds)} an epoch, as {external['program']} measures it" if seconds else "ok"
+        )
+        yield Heading(
+            f"{describe_run(self.record)}: {result if record['status'] == 'ok' else record['status']}"
+        )
+        if error := describe_error(self.record):
+            yield error
+        facts = [("Run", record["label"]), ("Folder", str(self.record.folder))]
+        if external["unknown"]:
+            facts.append(("Not in the log", ", ".join(external["unknown"])))
+        yield Facts(facts)
+        if beyond := external["beyond"]:
+            yield Facts([(option, words) for option, words in beyond.items()], "Options that no spec has")
+
+
+@verb(ExternalRunRequest)
+def run_program(request: ExternalRunRequest, reporter: Reporter) -> ExternalAnswer:
+    """Run a command, and record what it prints.
+
+    The output is shown, and kept in results/external. Ctrl-C and SIGTERM end the command.
+    """
+    from harness.children import exit_on_sigterm
+    from harness.external.log_record import run_command
+
+    folder = find_results_folder(request.home) / "external"
+    log = folder / f"{request.format}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06}.log"
+    with exit_on_sigterm():
+        exit_code, provenance = run_command(request.command, request.cwd or Path(), log)
+        try:
+            return _record_logs(request, [log], provenance, exit_code)
+        except (KeyboardInterrupt, SystemExit):
+            reporter.warn(
+                "harness: stopped while the record was written. The log of the program is kept. Record it with: "
+                f"harness external read {log} --format {request.format}"
+            )
+            raise
+
+
+@verb(ExternalReadRequest)
+def read_logs(request: ExternalReadRequest, _: Reporter) -> ExternalAnswer:
+    """Record the run that a log shows."""
+    return _record_logs(request, request.logs)
+
+
+NOTHING: Mapping[str, Any] = {}
+
+
+def _record_logs(
+    request: ExternalRequest,
+    logs: Sequence[Path],
+    provenance: Mapping[str, Any] = NOTHING,
+    exit_code: int | None = None,
+) -> ExternalAnswer:
+    from harness.external.log_record import record_log
+    from harness.external.programs import PROGRAMS, ProgramLog
+    from harness.results.record import read_record
+
+    named = {"dataset.name": request.dataset} if request.dataset else {}
+    folder = record_log(
+        request.home,
+        request.out or find_results_folder(request.home) / "runs",
+        PROGRAMS[request.format],
+        ProgramLog("\n".join(map(_read_log, logs)), ", ".join(map(str, logs)), exit_code),
+        {**request.settings, **named},
+        dict(provenance),
+    )
+    return ExternalAnswer(read_record(folder))
+
+
+MAX_LOG_BYTES = 1 << 28
+
+
+def _read_log(log: Path) -> str:
+    try:
+        text = read_head(log, MAX_LOG_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"The log {log} cannot be read: {error.strerror}.") from None
+    if len(text) > MAX_LOG_BYTES:
+        raise UserError(
+            f"The log {log} has more than {MAX_LOG_BYTES:,} bytes. Give one with only the lines of options and epochs."
+        )
+    return text
