@@ -46,6 +46,7 @@ VIEW = {
 }
 """The options that every verb has, which change what is printed and not the answer."""
 OUTPUT = Group("Output", sort_key=len(SECTIONS) + 1)
+ARGUMENTS = Group("Arguments", sort_key=0)
 OPTIONS = Group("Options", sort_key=len(SECTIONS))
 PREDICT_ALL = "harness predict --strategy S --dataset D --ranks P --grid all"
 REMOVED = {
