@@ -150,7 +150,7 @@ def _lay_out_single(difference: "Difference") -> Iterator[Block]:
     a, b = map(format_seconds, difference.seconds)
     interval = format_ratio_interval(difference.interval) or "too few epochs for an interval"
     yield Heading(
-        f"B takes {difference.ratio:.3g} times as long as A ({interval}): {difference.verdict}, "
+        f"B takes {difference.ratio:.2f} times as long as A ({interval}): {difference.verdict}, "
         f"{a} and then {b} an epoch"
     )
     yield from lay_out_details(difference)

@@ -33,6 +33,8 @@ def render(blocks: Iterator[Block], view: View, console: Console) -> None:
     """Print the blocks of a layout. An empty line separates parts: paragraphs, tables, and lists of facts."""
     previous: Block | None = None
     for block in blocks:
+        if _is_empty(block):
+            continue
         if previous is not None and not _belong_together(previous, block):
             console.print()
         _render_block(block, view, console)
@@ -45,6 +47,17 @@ def render_text(blocks: Iterator[Block], view: View = DEFAULT_VIEW, width: int |
     console = Console(file=stream, highlight=False, markup=False, emoji=False, width=width or UNBOUNDED)
     render(blocks, view, console)
     return stream.getvalue().rstrip("\n")
+
+
+def _is_empty(block: Block) -> bool:
+    match block:
+        case Table():
+            return not block.rows
+        case Facts():
+            return not block.pairs
+        case str():
+            return not block
+    return False
 
 
 def _belong_together(first: Block, second: Block) -> bool:
@@ -87,8 +100,6 @@ def _render_facts(facts: Facts, console: Console) -> None:
 
 
 def _render_table(table: Table, view: View, console: Console) -> None:
-    if not table.rows:
-        return
     most = len(table.rows) if view.all or table.most_rows is None else table.most_rows
     cells = {column: texts[:most] for column, texts in table.format_columns().items()}
     dropped = _drop_columns(cells, console.width)
