@@ -20,6 +20,23 @@ VERBS = {
         "List the strategies, graphs, machines, experiments, figures of papers, or keys of --set.",
         "harness.commands.listing:list_names",
     ),
+    "data fetch": Verb("Download the files of a graph.", "harness.commands.data:fetch"),
+    "data import": Verb(
+        "Make a card for your own files, and build the graph.", "harness.commands.data:import_"
+    ),
+    "data build": Verb(
+        "Write the store of a graph, in the order of vertices that the options choose.",
+        "harness.commands.data:build",
+    ),
+    "data info": Verb(
+        "Print the facts of a graph: its card, its store if it is built, and the parts of a partition.",
+        "harness.commands.describing:info",
+    ),
+    "data verify": Verb("Compare a store with the checksums of its build.", "harness.commands.data:verify"),
+    "data balance": Verb(
+        "Print how evenly the nonzeros of a graph are distributed over blocks, for each permutation.",
+        "harness.commands.data:balance",
+    ),
     "run": Verb(
         "Train with one strategy and record everything about the run.", "harness.commands.running:run"
     ),
