@@ -3,8 +3,9 @@
 Every rank has the whole graph, and the same targets as in `graphsage`. As in PyG's examples, all layers multiply by one
 sampled graph, in which the outermost vertices have no neighbours. Self-loops are not drawn but always kept; the other
 entries of a row are scaled by the number of its neighbours over the number of drawn ones. The rows of targets are
-therefore unbiased, but those of outermost vertices are not, so the strategy is approximate. PyG samples with pyg-lib or
-torch-sparse.
+therefore unbiased if the library draws all neighbours with equal probability, but those of outermost vertices are not,
+so the strategy is approximate. PyG samples with pyg-lib or torch-sparse; torch-sparse 0.6.18 prefers the first
+neighbours of a vertex (docs/strategies/baselines.md).
 
 Legend: S the sampled vertices, which begin with the targets B.
 """
