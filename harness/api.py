@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Any]
 Root = str | Path | None
 WHERE = "the arguments"
-BATCH = 1024
-"""The size of mini-batches in advice, unless the settings have training.batch."""
 
 
 def load(tables: str | Path = "results") -> "LoadedTables":
@@ -122,16 +120,15 @@ def list_candidates(
     root: Path, request: Mapping[str, Any], look_up: "GraphLookup", facts: "Facts", query: AdviceQuery
 ) -> "Iterator[Candidate]":
     """Yield the strategies with an accepted promise, each on the grids that admit the request."""
-    from harness.experiment.requests import admit_on_all_grids
+    from harness.experiment.requests import admit_on_all_grids, fill_batch
     from harness.registry import load_strategy, registered_strategies
 
     points = [
         point for point in registered_strategies() if load_strategy(point.name).promise in query.promises
     ]
     for point in report_steps(points, lambda point: f"predicting {point.name}", query.on_step):
-        strategy, requested = load_strategy(point.name), dict(request)
-        if strategy.mini_batches:
-            requested["training"] = {"batch": min(BATCH, facts.vertices), **requested.get("training", {})}
+        strategy = load_strategy(point.name)
+        requested = dict(fill_batch(dict(request), strategy, facts.vertices))
         if query.partition and strategy.partitioned_over:
             requested["dataset"] = {**requested["dataset"], "partition": query.partition}
         yield admit_on_all_grids(root, point.name, requested, look_up, query.where)

@@ -7,6 +7,7 @@ and the process group uses torch's backend `fake`, which sends nothing.
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from operator import itemgetter
 from typing import Any, NamedTuple
 from weakref import finalize
 
@@ -356,6 +357,10 @@ def replay(
 # The memory and communication that each strategy requires.
 
 
+COUNTED_STEPS = 3
+"""The number of steps of an epoch of mini-batches that are replayed."""
+
+
 class Requirements(NamedTuple):
     """The requirements of rank 0, which has the largest blocks if nonzeros are spread evenly; or why there are none."""
 
@@ -383,23 +388,28 @@ def _find_requirements(candidate: Candidate) -> Requirements:
     replays, refused = [], [candidate.reason]
     for strategy, blocks in candidate.ready:
         try:
-            replays.append((format_grid(strategy.spec.grid), replay(strategy, blocks=blocks)))
+            replayed = replay(strategy, blocks=blocks, steps=COUNTED_STEPS)
+            words = _count_received_elements(replayed, strategy.steps)
+            replays.append((format_grid(strategy.spec.grid), replayed, words))
         except UserError as refusal:
             refused.append(str(refusal))
     if not replays:
         return Requirements(candidate.name, refused=refused[-1])
-    best, worst = min(replays, key=_count_received_elements), max(replays, key=_count_received_elements)
+    best, worst = min(replays, key=itemgetter(2)), max(replays, key=itemgetter(2))
     return Requirements(
         candidate.name,
         best[0],
         sum(best[1].persistent_bytes.values()),
         best[1].peak_bytes,
-        _count_received_elements(best),
+        best[2],
         len(replays),
         worst[0],
-        _count_received_elements(worst),
+        worst[2],
     )
 
 
-def _count_received_elements(replayed: tuple[str, ReplayedRank]) -> int:
-    return round(sum(amounts.words_received for amounts in replayed[1].entries.values()))
+def _count_received_elements(replayed: ReplayedRank, steps: int) -> int:
+    """Return the elements received in an epoch. Steps that were not replayed are taken to be equal to the last one."""
+    done = sum(amounts.words_received for amounts in replayed.entries.values())
+    last = sum(event.amounts.words_received for event in replayed.events[replayed.first_of_step[-1] :])
+    return round(done + (steps - len(replayed.first_of_step)) * last)

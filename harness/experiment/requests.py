@@ -15,8 +15,11 @@ from harness.registry import load_strategy
 from harness.spec.machine_card import load_machine_card
 from harness.spec.spec import Spec
 from harness.store.catalog import load_card
-from harness.strategy import Candidate, Ready, admit
+from harness.strategy import Candidate, Ready, Strategy, admit
 from harness.validation import format_value
+
+BATCH = 1024
+"""The size of mini-batches where strategies are compared, unless the settings have training.batch."""
 
 
 def make_spec(root: Path, request: Request, where: str) -> Spec:
@@ -42,6 +45,13 @@ def nest_settings(settings: Mapping[str, Any]) -> Request:
                 )
         place[key] = value
     return request
+
+
+def fill_batch(request: Request, strategy: type[Strategy], vertices: int) -> Request:
+    """Return the request, with at most `BATCH` vertices in a mini-batch if a strategy needs this and none are given."""
+    if not strategy.mini_batches:
+        return request
+    return {**request, "training": {"batch": min(BATCH, vertices), **request.get("training", {})}}
 
 
 def choose_best_grid(root: Path, request: Request, where: str) -> Request:

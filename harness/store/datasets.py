@@ -213,19 +213,19 @@ def suggest_build(root: Path, card: DatasetCard, choice: DatasetChoice | None = 
     `choice` is the order of the vertices; by default that of the graph.
     """
     build = (choice or DatasetChoice(name=card.name)).build_command
-    return f"harness data fetch {card.name}, then {build}" if _find_missing_file(root, card) else build
+    return f"harness data fetch {card.name}, then {build}" if find_missing_file(root, card) else build
 
 
 def _check_fetched(root: Path, card: DatasetCard, choice: DatasetChoice) -> None:
     """Raise an error if published files of a dataset are missing."""
-    if missing := _find_missing_file(root, card):
+    if missing := find_missing_file(root, card):
         raise UserError(
             f"dataset {card.name} is not fetched: {missing} does not exist. On a machine with a network, fetch it: "
             f"harness data fetch {card.name}, then {choice.build_command}"
         )
 
 
-def _find_missing_file(root: Path, card: DatasetCard) -> Path | None:
+def find_missing_file(root: Path, card: DatasetCard) -> Path | None:
     """Return the first published file of a dataset that is not in the data folder; None if all are there."""
     folder = find_data_folder(root)
     paths = (remote.path(folder) for remote in card.source.list_remote_files())

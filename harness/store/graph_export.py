@@ -8,8 +8,8 @@ Vertices have their original numbers, whatever order the store has. An undirecte
 Loops are those of the matrix A and no part of the graph: a loop is written only if its weight is not that of the loop
 which an import adds. Weights are those of the file, before normalisation. Generated features and labels are included.
 
-`pyg` and `dgl` need the whole graph in memory: 32 bytes for each edge (48 with weights) and 8 for each feature.
-`ogb-arrays` is written in pieces; it needs 24 bytes for each vertex.
+`pyg` and `dgl` need the whole graph in memory: 32 bytes for each edge in each direction (48 with weights), and 8 for
+each feature. `ogb-arrays` is written in pieces; it needs 24 bytes for each vertex, and its labels.
 """
 
 import gzip

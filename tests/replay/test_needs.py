@@ -37,3 +37,18 @@ def test_every_strategy_says_what_it_needs_or_why_not():
     assert plexus.elements_received < plexus.worst_elements_received
     features = 4000 * 40 + 2 * 4000 * 16
     assert found["cagnet-1d"].elements_received > 7 / 8 * features, "each epoch all other ranks' rows come by"
+
+
+def test_elements_of_many_steps_are_those_of_the_whole_epoch():
+    """Only the first steps are replayed."""
+    root = find_root()
+    for name in ("graphsage", "cagnet-1d"):
+        request = {"dataset": "reddit", "ranks": 4, "training": {"batch": 16}}
+        request = request if name == "graphsage" else {"dataset": "reddit", "ranks": 4}
+        candidate = admit_on_all_grids(root, name, request, lambda _: KnownGraph(FACTS, None), name)
+        (needed,) = find_requirements([candidate])
+        (ready,) = candidate.ready
+        assert ready.strategy.steps == (16 if name == "graphsage" else 1)
+        whole = replay(ready.strategy)
+        assert needed.elements_received == round(sum(each.words_received for each in whole.entries.values()))
+        assert needed.peak_bytes == whole.peak_bytes

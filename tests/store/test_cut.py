@@ -71,12 +71,12 @@ def test_the_parts_of_entries_are_those_of_the_vertex_cut(
 def test_info_reports_the_copies_of_a_vertex(root) -> None:
     choice = DatasetChoice(name="toy", partition="libra", parts=3)
     build_store(root, choice)
-    reported, store = describe_dataset(root, choice)["cut"]["vertex_cut"], open_dataset(root, choice)
+    reported, store = describe_dataset(root, choice).cut["vertex_cut"], open_dataset(root, choice)
     assert reported["replication_factor"] == sum(store.manifest.cut.copies) / store.n
     assert 1 < reported["replication_factor"] <= 3
     metis = DatasetChoice(name="toy", partition="metis", parts=3)
     build_store(root, metis)
     assert (
-        "vertex_cut" not in describe_dataset(root, metis)["cut"]
+        "vertex_cut" not in describe_dataset(root, metis).cut
         and open_dataset(root, metis).edge_parts(range(3)) is None
     )

@@ -140,19 +140,15 @@ def test_a_twin_that_misses_its_nonzeros_is_refused(root, write_card, monkeypatc
 def test_info_says_what_is_expected_drawn_and_built(root, write_card):
     write_card(root, "big", **PUBLISHED, nature="clusters")
     choice = DatasetChoice(name="big@1/64")
-    before = describe_dataset(root, choice)["nonzeros"]
-    assert before["expected"] == 2 * 5000 + 500
-    assert before["draws"] > 5000
+    before = describe_dataset(root, choice)
+    assert before.expected_nonzeros == 2 * 5000 + 500
+    assert before.draws > 5000
     build_store(root, choice)
-    assert describe_dataset(root, choice)["nonzeros"] == {
-        **before,
-        "built": before["expected"],
-        "deviation": "+0.000%",
-    }
-    assert (
-        f"{before['expected']:,} nonzeros as published, within 1%"
-        in describe_dataset(root, choice)["card"]["description"]
-    )
+    after = describe_dataset(root, choice)
+    assert (after.expected_nonzeros, after.draws) == (before.expected_nonzeros, before.draws)
+    assert after.nonzeros == before.expected_nonzeros
+    assert dict(after.list_facts())["nonzeros of A"] == "10,500, +0.000% off the 10,500 of its card"
+    assert f"{after.nonzeros:,} nonzeros as published, within 1%" in after.description
 
 
 def test_another_number_of_edges_is_another_store(root, write_card):
