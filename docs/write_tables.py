@@ -1,16 +1,7 @@
 """Print the page docs/tables.md from the schema: `python docs/write_tables.py > docs/tables.md`."""
 
-from harness.results.schema import (
-    CLAIMS,
-    FAILURES,
-    RECORD_SCHEMA,
-    RUNS,
-    SCHEMA,
-    TABLES,
-    TABLES_OF_RUN,
-    TIME,
-    TableSchema,
-)
+from harness.results.schema import CLAIMS, FAILURES, RUNS, TABLES, TABLES_OF_RUN
+from harness.results.table_schema import RECORD_SCHEMA, SCHEMA, TIME, TableSchema
 
 WORDS = {
     "int64": "integer",

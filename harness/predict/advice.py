@@ -28,7 +28,7 @@ from harness.predict.prediction import MAX_REPLAYED_RANKS, REPLAYED_STEPS, RESID
 from harness.predict.pricing import list_constants, price_rings
 from harness.progress import ignore_step
 from harness.results.record import read_record
-from harness.results.schema import NULLABLE, REAL, TEXT, TRUTH, Column, TableSchema
+from harness.results.table_schema import NULLABLE, REAL, TEXT, TRUTH, Column, TableSchema
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import format_grid
 from harness.strategy import BlockCounts, Candidate, Promise, Ready, ShapeBlocks, Strategy, Words

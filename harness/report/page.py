@@ -44,7 +44,7 @@ from harness.report.result_tables import (
     tabulate_verdicts,
 )
 from harness.results.parquet import read_claims_table, read_collected
-from harness.results.schema import SCHEMA
+from harness.results.table_schema import SCHEMA
 from harness.spec.plan import read_plan
 
 TEMPLATES = Path(__file__).parent

@@ -120,6 +120,9 @@ def _define_columns(unit: Unit, base: Baseline | None) -> dict[Heading, Callable
         ),
         Heading(f"speed-up over {base.name}" if base else "speed-up", number=True): format_speedup,
         Heading("elements received", number=True): lambda row: _format_integer(row.elements_received),
+        Heading("bytes received", number=True): lambda row: (
+            NO_VALUE if math.isnan(row.bytes_received) else format_bytes(row.bytes_received)
+        ),
         Heading("memory", number=True): lambda row: (
             NO_VALUE if math.isnan(row.memory) else format_bytes(row.memory)
         ),

@@ -16,6 +16,7 @@ from harness.figures.breakdown import group_of_operation
 from harness.figures.costs import max_persistent_bytes
 from harness.figures.kind import Tables
 from harness.figures.palette import GROUPS
+from harness.formatting import format_bytes
 from harness.ledger import Direction, Op, Phase
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.report.summary import format_value
@@ -120,16 +121,17 @@ def _format_launch(run: "pd.Series[Any]") -> str:
 
 
 def list_facts(run: "pd.Series[Any]") -> list[tuple[str, str]]:
-    """List the results of a run: time, elements received, payload and its formula, messages, loss, accuracy."""
+    """List the results of a run. Elements, bytes and messages are those of an epoch, on the rank with the most."""
     payload, formula = run.elements_payload, run.elements_payload_formula
     values = {
         "epoch, median": _format_seconds(run.epoch_seconds_median),
         "epoch, paper’s mean": _format_seconds(run.epoch_seconds_paper),
         "setup": _format_seconds(run.setup_seconds),
-        "elements received (maximum over ranks)": _format_number(run.elements_received),
-        "lower bound on elements received": _format_number(run.elements_bound or math.nan),
-        "payload, elements (maximum over ranks)": _format_number(payload),
-        "payload by the strategy’s formula": _format_number(formula)
+        "elements received": _format_number(run.elements_received),
+        "bytes received": "" if pd.isna(run.bytes_received) else format_bytes(run.bytes_received),
+        "elements, lower bound": _format_number(run.elements_bound or math.nan),
+        "payload, elements": _format_number(payload),
+        "payload by the formula": _format_number(formula)
         or ("" if pd.isna(payload) else "not computed (see harness words)"),
         "payload / formula": "" if pd.isna(formula) or not formula else f"{payload / formula:.6g}",
         "messages": _format_number(run.messages),

@@ -147,12 +147,14 @@ def _build_tables(
     failures = _select_failures(rows, runs)
     ordered = [by_id[run_id] for run_id in runs.run_id if run_id in by_id]
     known = _find_unchanged(out, runs, failures)
+    runs["bytes_received"] = [_get_bytes_received(run_id, by_id, known) for run_id in runs.run_id]
+    runs = parquet.conform_frame(runs, RUNS)
     whole = {"runs": [parquet.to_arrow(runs, RUNS)], "failures": [parquet.to_arrow(failures, FAILURES)]}
     # The mark depends only on the records.
     mark = sha256(b"".join(parquet.serialize_table(whole[name], TABLES[name]) for name in whole)).hexdigest()
     files = {}
     for name in report_steps(TABLES_OF_RUN, lambda name: f"writing {name}", on_step):
-        rows_by_run = _iterate_rows(ordered, name, _load_collected_rows(out, name, known))
+        rows_by_run = _iterate_rows(ordered, name, _load_collected_rows(out, name, set(known)))
         files[name] = parquet.serialize_table(rows_by_run, TABLES[name], mark)
     files |= {name: parquet.serialize_table(parts, TABLES[name], mark) for name, parts in whole.items()}
     return Collection(out, runs, failures), files
@@ -194,7 +196,7 @@ def load_side_of_run(folder: Path) -> Side:
     """Load a run folder as one side of a comparison."""
     record = read_record(folder)
     run_id = str(record.record["run_id"])
-    frame = parquet.conform_frame(pd.DataFrame([_set_origin(record.table_rows, "").run]), RUNS)
+    frame = record.make_runs_row()
     tables = [record.table(name) for name in ("epochs", "ledger")]
     return Side(frame, *({run_id: rows} if len(rows) else {} for rows in tables))
 
@@ -231,21 +233,33 @@ def describe_cause(failure: "pd.Series[Any]") -> str:
     return f"{where}{failure.error}: {message}" if failure.error else f"{where}{message}"
 
 
-def _find_unchanged(out: Path, runs: pd.DataFrame, failures: pd.DataFrame) -> set[str]:
-    """Return the ids of the runs whose rows in the existing tables are the same as in `runs` and `failures`.
+def _get_bytes_received(run_id: str, records: Mapping[str, Record], known: Mapping[str, Any]) -> float | None:
+    """Return the bytes that a run received, from the existing tables if it is unchanged; None if it is missing."""
+    if run_id in known and not pd.isna(known[run_id]):
+        return float(known[run_id])
+    return records[run_id].count_bytes_received() if run_id in records else None
 
-    These rows contain the whole record with its measured times, so a repeated run has other rows.
+
+def _find_unchanged(out: Path, runs: pd.DataFrame, failures: pd.DataFrame) -> dict[str, Any]:
+    """Return the bytes received of the runs whose rows in the existing tables are the same, by run id.
+
+    The other columns contain the whole record with its measured times, so a repeated run has other rows.
     """
     try:
-        before = [parquet.read_collected(out, name) for name in ("runs", "failures")]
+        before, failed = (parquet.read_collected(out, name) for name in ("runs", "failures"))
     except UserError:
-        return set()
-    return _find_equal_rows(runs, before[0]) - (set(failures.run_id) - _find_equal_rows(failures, before[1]))
+        return {}
+    same = _find_equal_rows(runs, before) - (set(failures.run_id) - _find_equal_rows(failures, failed))
+    counted = before.set_index("run_id").bytes_received
+    return {run_id: counted[run_id] for run_id in same}
 
 
 def _find_equal_rows(frame: pd.DataFrame, before: pd.DataFrame) -> set[str]:
-    """Return the ids of the runs that have equal rows in both."""
-    now, before = frame.set_index("run_id"), before.set_index("run_id")
+    """Return the ids of the runs that have equal rows in both, apart from columns that collecting counts."""
+    counted = [column.name for column in RUNS.columns if column.counted]
+    now, before = (
+        each.drop(columns=counted, errors="ignore").set_index("run_id") for each in (frame, before)
+    )
     both = now.index.intersection(before.index)
     one, other = now.loc[both], before.loc[both]
     same = ((one == other) | (one.isna() & other.isna())).all(axis=1)

@@ -17,22 +17,18 @@ import pyarrow.parquet as pq
 
 from harness.errors import UserError
 from harness.files import open_regular_file, replace_files
-from harness.results.schema import (
-    CLAIMS,
-    FAILURES,
+from harness.results.schema import CLAIMS, FAILURES, OK, RUNS, TABLES
+from harness.results.table_frame import TableFrame
+from harness.results.table_schema import (
     INTEGER,
     NULLABLE,
-    OK,
     REAL,
     RECORD_SCHEMA,
-    RUNS,
-    TABLES,
     TEXT,
     TIME,
     TRUTH,
     TableSchema,
 )
-from harness.results.table_frame import TableFrame
 from harness.validation import clip_line
 
 ROW_GROUP = 1 << 20
@@ -227,11 +223,7 @@ def read_consistent_table(tables: Path, name: str) -> pa.Table:
 
 def _make_old_runs_table() -> TableSchema:
     """Return the table `runs` of schema 1, which had the columns of failures before those of provenance."""
-    columns = {
-        column.name: column
-        for column in (*RUNS.recorded.columns, *FAILURES.recorded.columns)
-        if column.recorded or not column.compute  # others were added later
-    }
+    columns = {column.name: column for column in (*RUNS.recorded.columns, *FAILURES.recorded.columns)}
     elements = ("words_payload", "words_received", "words_formula", "words_floor")
     errors = tuple(f"error.{name}" for name in ("rank", "type", "message", "trace", "origin"))
     rest = [name for name in columns if name not in (*elements, *errors)]

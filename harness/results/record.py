@@ -30,7 +30,8 @@ from harness.files import (
     write_synced,
 )
 from harness.results.run_row import RunRows, make_checked_rows
-from harness.results.schema import RECORD_SCHEMA, RUN_TABLES, RUNS, SOURCES, STATUSES, TABLES_OF_RUN
+from harness.results.schema import RUN_TABLES, RUNS, SOURCES, STATUSES, TABLES_OF_RUN
+from harness.results.table_schema import RECORD_SCHEMA
 from harness.spec.spec import Spec, digest
 from harness.untrusted import redact_all
 from harness.validation import validate
@@ -79,13 +80,31 @@ class Record:
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the run as a row of the table `runs`, with the column names of `harness.load()`."""
+        from harness.results.loaded_tables import shorten_names
+
+        return self.make_runs_row().rename(columns=shorten_names(RUNS.names))
+
+    def make_runs_row(self) -> "pd.DataFrame":
+        """Return the row of the table `runs`."""
         import pandas as pd
 
-        from harness.results.loaded_tables import shorten_names
         from harness.results.parquet import conform_frame
 
-        frame = conform_frame(pd.DataFrame([{**self.table_rows.run, "origin": ""}]), RUNS)
-        return frame.rename(columns=shorten_names(RUNS.names))
+        row = {**self.table_rows.run, "origin": "", "bytes_received": self.count_bytes_received()}
+        return conform_frame(pd.DataFrame([row]), RUNS)
+
+    def count_bytes_received(self) -> float | None:
+        """Count the bytes received per epoch, on the rank with the most; None if the record has no received elements.
+
+        A row of the ledger has the bytes of its payload, of which the received elements are a share.
+        """
+        if self.table_rows.run["elements_received"] is None:
+            return None
+        rows = self.table("ledger")
+        rows = rows[(rows.epoch >= 0) & (rows.elements_payload > 0)]
+        received = rows.bytes * rows.elements_received / rows.elements_payload
+        sums = received.groupby([rows.epoch, rows.rank_id]).sum()
+        return float(sums.max()) if len(sums) else 0.0
 
     def table(self, name: str) -> "pd.DataFrame":
         """Return a table of the run, with the columns of docs/tables.md; empty if the run did not write it."""

@@ -5,19 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from harness.ledger import AxisName
-from harness.results.schema import (
-    FAILURES,
-    INTEGER,
-    NULLABLE,
-    OK,
-    REAL,
-    RUNS,
-    SOURCES,
-    STATUSES,
-    TEXT,
-    TRUTH,
-    TableSchema,
-)
+from harness.results.schema import FAILURES, OK, RUNS, SOURCES, STATUSES
+from harness.results.table_schema import INTEGER, NULLABLE, REAL, TEXT, TRUTH, TableSchema
 from harness.spec.spec import canonical_json, label_grid
 from harness.validation import RANKS, format_value
 
@@ -46,7 +35,7 @@ def _select_rows(values: Row) -> RunRows:
 
 def _select_row(values: Row, table: TableSchema) -> Row:
     """Return the row of a table, with the values of the columns that are computed from others."""
-    row = {column.name: values[column.recorded_name] for column in table.columns}
+    row = {column.name: values.get(column.recorded_name) for column in table.columns}
     for column in table.columns:
         if column.compute:
             inputs = [row[name] for name in column.inputs]

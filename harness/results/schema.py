@@ -5,22 +5,11 @@ the first column, and adds `runs` with one row per run and `failures` with one r
 null: an empty text means that there is no value. A number that does not apply is null, except in the key of a ledger,
 where -1 means no layer or no peer. Columns of `runs` that come from the spec have the dotted names of `--set` and of
 experiments (`model.hidden`). docs/write_tables.py writes the page docs/tables.md from this module.
-
-Run folders keep the names of schema 1, so that a record never changes. `Column.recorded` is that name where the tables
-have another one.
 """
-
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 from harness.ledger import AxisName
 from harness.results.error_origin import find_error_origin
-
-RECORD_SCHEMA = 1
-"""The number of the schema of run folders. Records with another number are refused."""
-SCHEMA = 2
-"""The number of the schema of collected tables. It increases when the name, type or meaning of a column changes. Tables
-of schema 1, which have the recorded names, are converted when they are read; others are refused."""
+from harness.results.table_schema import INTEGER, NULLABLE, REAL, TEXT, TIME, TRUTH, Column, TableSchema
 
 MISSING = "missing"
 SOURCES = ("measured", "external", "emulated", "predicted", "published")
@@ -30,59 +19,6 @@ SETTLED = (OK, "oom", "timeout", DIVERGED)
 """Statuses of runs that are not repeated. Training is deterministic, so a diverged run would diverge again. Refused and
 failed runs may succeed later."""
 WARMUP_DROPPED, PAPER_EPOCHS = 2, 10
-
-INTEGER, NULLABLE, REAL, TEXT, TRUTH = "int64", "Int64", "float64", "str", "boolean"
-TIME = "datetime64[us, UTC]"
-"""A time of day. Run folders hold it as seconds since 1970."""
-
-
-class Column(NamedTuple):
-    """One column. `part` is the part of the record that its values come from, in tables that have parts."""
-
-    name: str
-    dtype: str
-    meaning: str
-    part: str = ""
-    inputs: tuple[str, ...] = ()
-    """The columns of the same row from which `compute` computes the value, which is null if one of them is null."""
-    compute: Callable[..., Any] | None = None
-    """Computes the value; None if it is stored in the records."""
-    recorded: str = ""
-    """The name in run folders and in tables of schema 1, if it differs from `name`."""
-
-    @property
-    def recorded_name(self) -> str:
-        """The name in run folders and in tables of schema 1."""
-        return self.recorded or self.name
-
-
-class TableSchema(NamedTuple):
-    """One table: what a row is, and the columns."""
-
-    name: str
-    row: str
-    columns: tuple[Column, ...]
-    number: int = SCHEMA
-    """The number of the schema, which files contain."""
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the columns."""
-        return [column.name for column in self.columns]
-
-    @property
-    def recorded_names(self) -> dict[str, str]:
-        """The name of each column by its name in run folders and in tables of schema 1."""
-        return {column.recorded_name: column.name for column in self.columns}
-
-    @property
-    def recorded(self) -> "TableSchema":
-        """This table as run folders hold it, and as tables of schema 1 did."""
-        columns = [
-            column._replace(name=column.recorded_name, dtype=REAL if column.dtype == TIME else column.dtype)
-            for column in self.columns
-        ]
-        return self._replace(columns=tuple(columns), number=RECORD_SCHEMA)
 
 
 def _make_columns(part: str, *columns: tuple[str, str, str]) -> tuple[Column, ...]:
@@ -444,6 +380,13 @@ RUNS = TableSchema(
             "elements received per epoch, on the rank with the most",
             "summary",
             recorded="words_received",
+        ),
+        Column(
+            "bytes_received",
+            REAL,
+            "bytes of the received elements in the types in which they are sent, per epoch, on the rank with the most",
+            "summary",
+            counted=True,
         ),
         Column(
             "elements_bound",

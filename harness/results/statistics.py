@@ -115,6 +115,7 @@ SUMMARIZED = [
     "steps",
     "messages",
     "elements_received",
+    "bytes_received",
     "elements_payload",
     "elements_payload_formula",
     "final_loss",

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from harness.ledger import AMOUNTS, Amounts, Key
-from harness.results.schema import INTEGER, KEY, LEDGER, RUN_TABLES
+from harness.results.schema import KEY, LEDGER, RUN_TABLES
+from harness.results.table_schema import INTEGER
 
 KINDS: dict[str, type[int] | type[float]] = {
     column.name: int if column.dtype == INTEGER else float

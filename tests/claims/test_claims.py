@@ -36,7 +36,8 @@ from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
 from harness.experiment.scales import select_scale
 from harness.results.parquet import read_claims_table, serialize_table, to_arrow
-from harness.results.schema import RUNS, TEXT, TRUTH
+from harness.results.schema import RUNS
+from harness.results.table_schema import TEXT, TRUTH
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = read_claims(ROOT)

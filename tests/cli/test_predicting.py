@@ -208,8 +208,8 @@ def test_an_experiment_of_refused_runs_leaves_their_reasons(
     assert record["status"] == "refused" and "distdgl" in record["label"]
     assert record["error"]["message"] and not record["summary"]
     assert main(["collect", "--runs", str(out), "--out", str(tmp_path / "tables")]) == 0
-    (run,) = read_collected(tmp_path / "tables", "runs").to_dict("records")
-    assert (run["status"], run["error.message"]) == ("refused", record["error"]["message"])
+    (failure,) = read_collected(tmp_path / "tables", "failures").to_dict("records")
+    assert (failure["status"], failure["message"]) == ("refused", record["error"]["message"])
 
 
 def test_a_recorded_prediction_is_the_prediction(

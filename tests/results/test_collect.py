@@ -14,7 +14,7 @@ from harness.errors import UserError
 from harness.results import record
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
-from harness.results.record import Record
+from harness.results.record import Record, read_record, write_record
 from harness.results.schema import RUN_TABLES, RUNS, TABLES
 from harness.spec.spec import Spec, canonical_json
 
@@ -93,6 +93,43 @@ def test_the_rows_of_all_runs_are_there(name: str, runs: Path, specs: list[Spec]
         written = written.rename(columns=TABLES[name].recorded_names)
         pd.testing.assert_frame_equal(mine, written, check_dtype=False)
     assert specs[3].run_id not in set(together.run_id)
+
+
+def test_received_bytes_are_those_of_the_types_that_are_sent(
+    synthetic: SimpleNamespace, specs: list[Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the rank and in the timed epoch with the most. A broadcast of 1000 elements in two bytes each, to rank 1."""
+    spec = specs[1]
+    tables = synthetic.make_tables(spec, 1.0, 0.1)
+    ledger = tables["ledger"]
+    ledger[["words_payload", "words_received", "bytes"]] = 0
+    broadcast = ledger.op == "broadcast"
+    ledger.loc[broadcast, ["words_payload", "bytes"]] = 1000, 2000
+    ledger.loc[broadcast & (ledger["rank"] == 1), "words_received"] = 1000
+    reduced = ledger.op == "all_reduce"
+    ledger.loc[reduced, ["words_payload", "words_received", "bytes"]] = 10, 10, 40
+    busiest = reduced & (ledger["rank"] == 1) & (ledger.epoch.isin((-1, 4)))
+    ledger.loc[busiest, ["words_payload", "words_received", "bytes"]] = 30, 30, 120
+    record = synthetic.make_record(spec, tables)
+    write_record(tmp_path / "runs", spec.model_dump(mode="json"), record, tables)
+    serial = synthetic.write_ok(tmp_path / "runs", specs[0], 1.0)
+    synthetic.write_failed(tmp_path / "runs", specs[3], "oom", "MemoryError", "")
+    expected = {specs[0].run_id: 0, spec.run_id: 2000 + 120}
+
+    def collected() -> dict[str, float]:
+        return collect(tmp_path / "runs", tmp_path).runs.set_index("run_id").bytes_received.dropna().to_dict()
+
+    assert collected() == expected
+    assert read_record(tmp_path / "runs" / spec.run_id).to_frame().bytes_received.tolist() == [2120]
+    written = json.loads((serial / "record.json").read_text())
+    (serial / "record.json").write_text(json.dumps(written | {"label": "again"}))
+    read: set[str] = set()
+    rows = Record.rows
+    monkeypatch.setattr(
+        Record, "rows", lambda record, name: read.add(record.folder.name) or rows(record, name)
+    )
+    assert collected() == expected
+    assert read == {specs[0].run_id}, "the values of unchanged runs are taken from the existing tables"
 
 
 def test_ok_run_below_its_lower_bound_is_listed_and_not_verified(

@@ -15,7 +15,7 @@ import torch
 from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.models import SplitAccuracy
 from harness.results.parquet import serialize_table, to_arrow
-from harness.results.schema import LEDGER
+from harness.results.schema import RUN_TABLES
 from harness.run.ledger_rows import LedgerRows, key_to_row
 from harness.run.rank_tables import Journal, RankTables, _TablesReader, read_unfinished_tables
 from harness.run.recording import make_frames
@@ -48,7 +48,7 @@ def make_tables(rank: int, epochs: Mapping[int, Entries]) -> RankTables:
 
 
 def file_of(frame: pd.DataFrame) -> bytes:
-    return serialize_table([to_arrow(frame, LEDGER)], LEDGER)
+    return serialize_table([to_arrow(frame, RUN_TABLES["ledger"])], RUN_TABLES["ledger"])
 
 
 def file_row_by_row(ranks: Mapping[int, Mapping[int, Entries]]) -> bytes:

@@ -70,5 +70,5 @@ def test_run_below_its_lower_bound_is_recorded_as_failed(
     monkeypatch.setattr(load_strategy("serial"), "words_lower_bound", lambda *_: 1.0)
     record = read_record(launch_in_process(spec, find_root(), tmp_path / "runs")).record
     assert (record["status"], record["error"]["type"]) == ("failed", "WordsBelowBound")
-    assert "received 0 words" in record["error"]["message"] and "bound of 1," in record["error"]["message"]
+    assert "received 0 elements" in record["error"]["message"] and "bound of 1," in record["error"]["message"]
     assert record["summary"]["words_floor"] == 1.0 and record["summary"]["words_received"] == 0.0
