@@ -1,12 +1,18 @@
 """Ranges of integers: splits into blocks, and intersections."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 
 def split_range(n: int, parts: int) -> list[range]:
     """Split range(n) into blocks of ceil(n / parts), as in CAGNET and Plexus. The last blocks may be short or empty."""
-    return [split_part(n, parts, i) for i in range(parts)]
+    return list(_split_once(n, parts))
+
+
+@lru_cache(maxsize=1024)
+def _split_once(n: int, parts: int) -> tuple[range, ...]:
+    return tuple(split_part(n, parts, i) for i in range(parts))
 
 
 def split_part(n: int, parts: int, i: int) -> range:

@@ -4,11 +4,11 @@ The strategy, the training loop, the axes and the ledger are the same as in a ru
 and the process group uses torch's backend `fake`, which sends nothing.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import finalize
 
 import torch
@@ -42,17 +42,15 @@ DENSE = {ATEN.mm, ATEN.addmm, ATEN.addmm_}
 ONLY_ALLOCATE = {ATEN.empty, ATEN.empty_strided, ATEN.empty_like, ATEN.new_empty, ATEN.new_empty_strided}
 
 
-def _match_product(func: Any, args: tuple[Any, ...]) -> ProductShape | None:
-    """Return the product that an operator computes; None for another operator."""
+def _match_product(func: Any, args: tuple[Any, ...]) -> ProductShape:
+    """Return the product that an operator computes."""
     if func in (PRODUCT, PRODUCT_ADD):
         rowptr, col, val, inner, H = args[-5:]  # PRODUCT_ADD has one more argument before them
         return ProductShape(
             len(rowptr) - 1, inner, H.shape[1], len(val), _format_dtype(val), _format_dtype(col)
         )
-    if func.overloadpacket in DENSE:
-        X, Y = [x for x in args if isinstance(x, Tensor)][-2:]
-        return ProductShape(X.shape[0], X.shape[1], Y.shape[1], 0, _format_dtype(X), "")
-    return None
+    X, Y = [x for x in args if isinstance(x, Tensor)][-2:]
+    return ProductShape(X.shape[0], X.shape[1], Y.shape[1], 0, _format_dtype(X), "")
 
 
 def _format_dtype(x: Tensor) -> str:
@@ -75,8 +73,8 @@ class LiveBytes:
             key = storage._cdata
             if key in self._sizes:
                 continue
-            self._sizes[key] = 0 if preexisting else storage.nbytes()
-            self.now += self._sizes[key]
+            size = self._sizes[key] = 0 if preexisting else storage.nbytes()
+            self.now += size
             self.peak = max(self.peak, self.now)
             finalize(storage, self._release, key)
 
@@ -114,13 +112,14 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs, kind = kwargs or {}, _classify_operator(func)
+        traits = _TRAITS.get(id(func)) or _describe_operator(func)
+        kwargs, kind = kwargs or {}, traits.kind
         if kind is OperatorKind.UNCOUNTED:
             return func(*args, **kwargs)
-        operands = _collect_tensors((*args, *kwargs.values()))
-        on_host = bool(operands) and not any(x.is_meta for x in operands)
+        operands = _collect_tensors((*args, *kwargs.values()) if kwargs else args)
         # Work that simulates the peers of this rank is not work of the rank in a run.
-        if self._tape.is_simulating and on_host and func is not HOST_DEVICE_COPY:
+        is_free = self._tape.is_simulating and operands and func is not HOST_DEVICE_COPY
+        if is_free and not any(x.is_meta for x in operands):
             return func(*args, **kwargs)
         self.memory.track(operands, preexisting=True)
         if func is HOST_DEVICE_COPY:
@@ -129,7 +128,7 @@ class Meter(TorchDispatchMode):
         if kind is OperatorKind.ALLOCATES:
             result = _allocate(func, args, kwargs)
         else:
-            work, result = _run_operator(func, args, kwargs, operands)
+            work, result = _run_operator(traits, args, kwargs, operands)
             self._tape.record_operator(work.product, work.flops, work.bytes_touched)
         self.memory.track(_collect_tensors((result,)))
         return result
@@ -145,24 +144,31 @@ class OperatorKind(Enum):
     COMPUTES = auto()
 
 
-_KIND_CACHE: dict[int, OperatorKind] = {}
+class OperatorTraits(NamedTuple):
+    """What a meter needs to know about an operator."""
+
+    func: Any
+    kind: OperatorKind
+    flops: Callable[..., int] | None
+    """Torch's formula of its flops."""
+    is_product: bool
 
 
-def _classify_operator(func: Any) -> OperatorKind:
-    """Return the kind of an operator.
+_TRAITS: dict[int, OperatorTraits] = {}
+"""The traits of operators by id(): hashing an OpOverload costs as much as running it on meta tensors."""
 
-    Cached by id(): hashing an OpOverload costs as much as running it on meta tensors.
-    """
-    kind = _KIND_CACHE.get(id(func))
-    if kind is None:
-        is_uncounted = func.is_view or func.namespace in ("c10d", "prim")
-        allocates = func is HOST_DEVICE_COPY or func.overloadpacket in ONLY_ALLOCATE
-        if is_uncounted:
-            kind = OperatorKind.UNCOUNTED
-        else:
-            kind = OperatorKind.ALLOCATES if allocates else OperatorKind.COMPUTES
-        _KIND_CACHE[id(func)] = kind
-    return kind
+
+def _describe_operator(func: Any) -> OperatorTraits:
+    is_uncounted = func.is_view or func.namespace in ("c10d", "prim")
+    allocates = func is HOST_DEVICE_COPY or func.overloadpacket in ONLY_ALLOCATE
+    kind = OperatorKind.ALLOCATES if allocates else OperatorKind.COMPUTES
+    traits = _TRAITS[id(func)] = OperatorTraits(
+        func,
+        OperatorKind.UNCOUNTED if is_uncounted else kind,
+        flop_registry.get(func.overloadpacket),
+        func in (PRODUCT, PRODUCT_ADD) or func.overloadpacket in DENSE,
+    )
+    return traits
 
 
 def _allocate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -180,14 +186,15 @@ def _allocate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _run_operator(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
+    traits: OperatorTraits, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
 ) -> "tuple[OperatorWork, Any]":
     """Run an operator, or reuse a cached outcome, and return its work and result."""
+    func = traits.func
     signature = _build_signature(func, args, kwargs) if operands else None
-    if cached := OUTCOMES.get(signature):
+    if signature is not None and (cached := OUTCOMES.get(signature)):
         return cached.work, cached.make_result(args)
     result = func(*args, **kwargs)
-    work = _count_work(func, args, kwargs, result, operands)
+    work = _count_work(traits, args, kwargs, result, operands)
     if signature is not None:
         outcome = _describe_outcome(func, args, result, operands, work)
         if outcome.is_repeatable and signature == _build_signature(func, args, kwargs):
@@ -236,12 +243,15 @@ MAX_OUTCOMES = 1 << 16
 
 
 def _count_work(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, operands: list[Tensor]
+    traits: OperatorTraits,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    result: Any,
+    operands: list[Tensor],
 ) -> OperatorWork:
-    formula = flop_registry.get(func.overloadpacket)
-    flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
+    flops = int(traits.flops(*args, **kwargs, out_val=result)) if traits.flops else 0
     touched = sum([x.nbytes for x in operands]) + sum([x.nbytes for x in _collect_tensors((result,))])
-    return OperatorWork(flops, touched, _match_product(func, args))
+    return OperatorWork(flops, touched, _match_product(traits.func, args) if traits.is_product else None)
 
 
 def _describe_outcome(
@@ -265,7 +275,7 @@ def _describe_outcome(
 
 def _build_signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
     """Return all that the shape of a result may depend on; None if an operand is on the host and has values."""
-    parts = _describe_argument((*args, *kwargs.items()))
+    parts = _describe_argument((*args, *kwargs.items()) if kwargs else args)
     return None if parts is None else (id(func), parts)
 
 
@@ -273,8 +283,13 @@ def _describe_argument(thing: Any) -> Hashable | None:
     if isinstance(thing, Tensor):
         return (thing.shape, thing.stride(), thing.dtype) if thing.is_meta else None
     if isinstance(thing, (list, tuple)):
-        parts = tuple([_describe_argument(each) for each in thing])
-        return None if None in parts else parts
+        parts = list[Hashable]()
+        for each in thing:
+            part = _describe_argument(each)
+            if part is None:
+                return None
+            parts.append(part)
+        return tuple(parts)
     return float if isinstance(thing, float) else (type(thing), thing)
 
 
@@ -304,7 +319,17 @@ class ReplayedRank:
     """The peak memory of the rank in an epoch, including activations, gradients and message buffers."""
 
 
-def replay(
+class ReplayLimit(Protocol):
+    """Ends a replay early, by raising an exception."""
+
+    def check(self, events: Sequence[Event], /) -> None:
+        """Check the events so far, all of which are complete."""
+
+    def end_step(self, events: Sequence[Event], /) -> None:
+        """Check the events at the end of a step."""
+
+
+def replay(  # noqa: PLR0913  independent choices, all but two by name
     strategy: Strategy,
     rank: int = 0,
     blocks: Blocks | None = None,
@@ -313,6 +338,7 @@ def replay(
     evaluation: bool = False,
     skip_transient: bool = False,
     chosen: Mapping[str, str] | None = None,
+    limit: ReplayLimit | None = None,
 ) -> ReplayedRank:
     """Replay an epoch of one rank, or one evaluation of the whole graph.
 
@@ -324,6 +350,7 @@ def replay(
         evaluation: Replay an evaluation instead of training.
         skip_transient: Replay the first epoch that is like all later ones, instead of the first epoch.
         chosen: The choices that the rank made by measured time. For each missing choice, the first variant is used.
+        limit: Checked during the replay. It may raise an exception to end the replay.
     """
     world = strategy.spec.ranks
     if not 0 <= rank < world:
@@ -341,12 +368,15 @@ def replay(
                     trainer.step()
             meter.memory.reset_peak(trainer.ctx.memory.host_shapes())
             tape.start()
+            tape.watch = limit and limit.check
             first_of_step = []
             total = 1 if evaluation else trainer.steps
             run_step = trainer.output if evaluation else trainer.step
             for _ in range(total if steps is None else min(steps, total)):
                 first_of_step.append(len(tape.events))
                 run_step()
+                if limit:
+                    limit.end_step(tape.events)
             entries = tape.stop()
     finally:
         engine.leave_world()

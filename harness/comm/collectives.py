@@ -11,6 +11,7 @@ the full buffer in the dtype that is sent.
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -80,8 +81,8 @@ def all_reduce(
     buffer = _to_wire(x, wire)
     if buffer.dtype == x.dtype and is_small_reduction(group, buffer):
         return all_reduce_by_exchange(group, x, buffer, op, later=later)
-    work = dist.all_reduce(buffer, _OPS[op], group=group, async_op=later)
-    return StartedCall(_as_works(work), lambda: x if buffer is x else x.copy_(buffer), buffer.nbytes)
+    works = _issue(buffer, partial(dist.all_reduce, buffer, _OPS[op]), group, later=later)
+    return StartedCall(works, lambda: x if buffer is x else x.copy_(buffer), buffer.nbytes)
 
 
 def is_small_reduction(group: Group, buffer: Tensor) -> bool:
@@ -129,11 +130,10 @@ def all_gather(
         blocks[group.rank()].copy_(piece)
         return StartedCall(ring.gather(blocks, later=later), get_result, buffer.nbytes)
     if len(set(sizes)) == 1 and not (_is_gloo_ring(group) and buffer.nbytes <= SMALL_GATHER):
-        works = _as_works(_all_gather_single(buffer, piece, group=group, async_op=later))
+        works = _issue(buffer, partial(_all_gather_single, buffer, piece), group, later=later)
     elif dist.get_backend(group) == "nccl":
-        works = _as_works(
-            dist.all_gather(list(buffer.split(list(sizes))), piece, group=group, async_op=later)
-        )
+        blocks = list(buffer.split(list(sizes)))
+        works = _issue(buffer, partial(dist.all_gather, blocks, piece), group, later=later)
     else:
         copies, same = torch.cat([piece] * len(sizes)), [len(piece)] * len(sizes)
         works = _all_to_all(group, copies, same, buffer, sizes, later, None)
@@ -161,8 +161,8 @@ def reduce_scatter_by_library(
 ) -> StartedCall[Tensor]:
     whole = _to_wire(x, wire)
     buffer, get_result = make_receive_buffer(own, x.dtype, x.device, wire, None)
-    work = _reduce_scatter_single(buffer, whole, group=group, async_op=later)
-    return StartedCall(_as_works(work), get_result, whole.nbytes)
+    works = _issue(buffer, partial(_reduce_scatter_single, buffer, whole), group, later=later)
+    return StartedCall(works, get_result, whole.nbytes)
 
 
 def reduce_scatter_by_exchange(
@@ -208,7 +208,7 @@ def broadcast_receive(
 def _broadcast(group: Group, root: int, buffer: Tensor, later: bool, ring: RingCollectives | None) -> Works:
     if ring:
         return ring.broadcast(root, buffer, later=later)
-    return _as_works(dist.broadcast(buffer, group=group, group_src=root, async_op=later))
+    return _issue(buffer, partial(dist.broadcast, buffer, group_src=root), group, later=later)
 
 
 def all_to_all(
@@ -240,7 +240,7 @@ def _all_to_all(
     send, receive = list(send), list(receive)
     if ring:
         return ring.exchange(x.split(send), into.split(receive), later=later)
-    return _as_works(dist.all_to_all_single(into, x, receive, send, group=group, async_op=later))
+    return _issue(into, partial(dist.all_to_all_single, into, x, receive, send), group, later=later)
 
 
 def exchange(
@@ -298,5 +298,9 @@ def _start_all(calls: list[dist.P2POp]) -> list[dist.Work]:
     return dist.batch_isend_irecv(calls)
 
 
-def _as_works(work: dist.Work | None) -> Works:
+def _issue(buffer: Tensor, call: Callable[..., dist.Work | None], group: Group, *, later: bool) -> Works:
+    """Issue a collective of the library on a buffer. A replay, whose buffers are meta tensors, sends nothing."""
+    if buffer.is_meta:
+        return ()
+    work = call(group=group, async_op=later)
     return () if work is None else (work,)

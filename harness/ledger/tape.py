@@ -144,6 +144,8 @@ class Tape(Ledger):
         self._companions: dict[Key, Event] = {}
         self._call_events: dict[int, int] = {}
         """The index of a call's event, by the mark at which the call was issued."""
+        self.watch: Callable[[Sequence[Event]], None] | None = None
+        """Called with all events so far whenever another one begins."""
 
     def start(self) -> None:
         self.events, self._call_events, self._open, self._wait_event = [], {}, None, None
@@ -289,6 +291,8 @@ class Tape(Ledger):
 
     def _event_of(self, key: Key) -> Event:
         if self._open is None or self._open.key != key:
+            if self.watch:
+                self.watch(self.events)
             self._open, self._opened = Event(key, prefetched_after=self._prefetched_after), len(self.events)
             self.events.append(self._open)
             self._companions = {}

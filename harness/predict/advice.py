@@ -1,7 +1,8 @@
 """Ranks all strategies and grids for a graph on a machine by predicted time.
 
 1. Every grid of a strategy is predicted from its first rank only, in order of the time to send its words. A grid is
-   skipped if sending its words takes longer than the epochs of the fastest grids.
+   skipped if sending its words takes longer than the epochs of the fastest grids, and its replay ends as soon as the
+   replayed part does (`harness.predict.event_prices.EpochLimit`).
 2. The fastest grids of each strategy that fit the memory are predicted from all representative ranks.
 3. Full-graph strategies are ranked by epoch time. Mini-batch strategies are ranked by time per visited training vertex,
    because the lengths of their epochs differ.
@@ -24,7 +25,13 @@ from harness.formatting import GB
 from harness.launch.series import launch_series
 from harness.ledger import Op
 from harness.predict.budget import Budget, ReportPartial, ReportRemaining, run_within_budget
-from harness.predict.prediction import MAX_REPLAYED_RANKS, REPLAYED_STEPS, RESIDUAL, Prediction, predict
+from harness.predict.prediction import (
+    MAX_REPLAYED_RANKS,
+    REPLAYED_STEPS,
+    RESIDUAL,
+    CachingPredictor,
+    Prediction,
+)
 from harness.predict.pricing import list_constants, price_rings
 from harness.progress import ignore_step
 from harness.results.record import read_record
@@ -188,7 +195,7 @@ class Predictor(Protocol):
 def advise(
     candidates: Iterable[Candidate],
     card: MachineCard,
-    predicts: Predictor = predict,
+    predicts: Predictor | None = None,
     seconds: float = inf,
     processes: int = 0,
     report: ReportRemaining = ignore_step,
@@ -201,13 +208,13 @@ def advise(
     Args:
         candidates: The strategies, each on all grids that it admits.
         card: The card of the machine.
-        predicts: The function that predicts an option.
+        predicts: The function that predicts an option; by default, a `CachingPredictor`.
         seconds: The time budget. Predictions that do not fit are left out.
         processes: The number of worker processes, which are killed at the end of the budget. With 0, this process
             predicts, and completes what it has started.
         report: Called with the progress and the estimated remaining time.
     """
-    start = monotonic()
+    start, predicts = monotonic(), predicts or CachingPredictor()
     named = {candidate.name: candidate for candidate in candidates}
     if processes:
         _preload_graphs(named.values())
@@ -324,12 +331,14 @@ def _search_grids(
         return sorted((option for option in quick if option.can_fit(card)), key=lambda option: option.cost)
 
     for seconds, ready in sorted(zip(bounds, candidate.ready, strict=True), key=itemgetter(0)):
-        if seconds > _find_cutoff(quick, card):
+        limit = _find_cutoff(quick, card)
+        if seconds > limit:
             break
-        try:
-            quick.append(Option(ready, predicts(ready, card, ranks=None if few else [0])))
-        except UserError as refusal:
-            reasons.append(str(refusal))
+        tried = _try_option(ready, card, predicts, inf if few else limit, all_ranks=few)
+        if isinstance(tried, Option):
+            quick.append(tried)
+        else:
+            reasons.append(tried)
         replays += count_replayed_ranks(ready) if few else 1
         if quick:
             report_partial(replays / all_replays, make_result(sort_fitting()[:FINALISTS]))
@@ -345,6 +354,28 @@ def _search_grids(
         replays += count_replayed_ranks(each.ready)
         report_partial(replays / total, make_result(chosen))
     return make_result(chosen)
+
+
+def _try_option(
+    ready: Ready, card: MachineCard, predicts: Predictor, limit: float, *, all_ranks: bool
+) -> Option | str:
+    """Predict an option from all representative ranks or from the first rank, or return why there is none."""
+    try:
+        if all_ranks:
+            return Option(ready, predicts(ready, card))
+        prediction = predict_first_rank(ready, card, predicts, limit)
+    except UserError as refusal:
+        return str(refusal)
+    return Option(ready, prediction) if prediction else f"It takes longer than {limit} s."
+
+
+def predict_first_rank(
+    ready: Ready, card: MachineCard, predicts: Predictor, limit: float = inf
+) -> Prediction | None:
+    """Predict an epoch from its first rank; None if it is known to take longer than `limit` seconds."""
+    if isinstance(predicts, CachingPredictor):
+        return predicts.predict_first_rank(ready, card, limit)
+    return predicts(ready, card, ranks=[0])
 
 
 def compute_lower_bound(ready: Ready, card: MachineCard) -> float:

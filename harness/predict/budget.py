@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from gc import freeze
 from itertools import chain
 from math import inf
 from multiprocessing import get_context
@@ -282,6 +283,7 @@ class _ForkedWorker:
 
 def _serve_pieces(work: WorkFunction, pipe: Connection, parent: int) -> None:
     die_with_parent(parent)()
+    freeze()  # the collector need not visit what the parent loaded
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also receives it, and kills this process
     torch.set_num_threads(1)  # a forked process cannot use the threads of its parent
 

@@ -20,6 +20,7 @@ from harness.errors import RunError, UserError
 from harness.files import write_text
 from harness.ledger import COMPUTING, MOVING, NO_INDEX
 from harness.ledger.tape import Event
+from harness.predict.event_prices import EventPrices
 from harness.predict.prediction import Prediction, PricedRank, RankEpoch, check_card, price_epochs
 from harness.predict.timeline import Slice, Timeline, simulate_ranks
 from harness.registry import load_installed_strategy, load_strategy
@@ -160,7 +161,7 @@ def simulate_run(folder: Path, card: MachineCard, strategy: str = "") -> Simulat
     check_traceable(spec, card)
     with _reject_mismatches(record):
         epochs = load_tape_epochs(record, spec, facts, strategy)
-        timelines = simulate_ranks([PricedRank(epoch, card).items for epoch in epochs])
+        timelines = simulate_ranks([PricedRank(epoch, EventPrices(card)).items for epoch in epochs])
     return SimulatedRun(record, card.name, list(zip(epochs, timelines, strict=True)))
 
 

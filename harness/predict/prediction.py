@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import ceil, exp, log, sqrt
+from math import ceil, exp, inf, log, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,13 @@ from harness.graph.blocks import Blocks
 from harness.graph.shared_blocks import share_blocks
 from harness.ledger import MOVING, NO_INDEX, AxisName, Key, Op
 from harness.ledger.tape import Event
+from harness.predict.event_prices import (
+    CallCost,
+    EpochLimit,
+    EventPrices,
+    LimitExceededError,
+    count_bytes,
+)
 from harness.predict.pricing import (
     AxisPlacement,
     CallBytes,
@@ -28,9 +35,6 @@ from harness.predict.pricing import (
     list_constants,
     place_axis,
     place_pair,
-    price_call,
-    price_copies,
-    price_kernels,
 )
 from harness.predict.timeline import Message, Timeline, WorkItem, simulate_ranks
 from harness.replay import ReplayedRank, replay
@@ -41,11 +45,12 @@ from harness.strategy import BlockCounts, Ready, ShapeBlocks, Strategy
 if TYPE_CHECKING:
     import pandas as pd
 
-LATENCIES = np.isin(list(TimePart), (TimePart.INTRA_LATENCY, TimePart.LATENCY))
 REPLAYED_STEPS = 3
 """The number of replayed steps. Later steps are taken to be equal to the last replayed step."""
 MAX_REPLAYED_RANKS = 16
 """The largest world whose ranks are all replayed, if the graph is available."""
+KEPT_FIRST_RANKS = 4
+"""The number of replayed first ranks that a `CachingPredictor` keeps."""
 RESIDUAL = 1.25
 """The error of the model: 80 % of the epochs that we measured over a network are within this factor of their
 predictions (benchmarks/results/prediction.md)."""
@@ -142,13 +147,58 @@ class CachingPredictor:
     def __init__(self) -> None:
         self._cache_key: tuple[Spec, Sequence[int] | None] | None = None
         self._epochs: list[RankEpoch] = []
+        self._first_ranks: dict[str, tuple[float, ReplayedRank]] = {}
+        """The fastest first ranks of the last strategy, by the id of their run, with their predicted seconds."""
+        self._searched: str | None = None
+        """The strategy whose first ranks are kept."""
+        self._prices: EventPrices | None = None
 
     def __call__(self, ready: Ready, card: MachineCard, ranks: Sequence[int] | None = None) -> Prediction:
         check_card(card)
         key = (_without_machine_name(ready.strategy.spec), ranks)
         if key != self._cache_key:
-            self._epochs, self._cache_key = replay_ranks(ready, ranks or representative_ranks(ready)), key
-        return price_epochs(self._epochs, card)
+            self._epochs, self._cache_key = self._replay(ready, ranks or representative_ranks(ready)), key
+        return price_epochs(self._epochs, card, prices=self._get_prices(card))
+
+    def predict_first_rank(self, ready: Ready, card: MachineCard, limit: float) -> Prediction | None:
+        """Predict an epoch from its first rank only; None if it takes longer than `limit` seconds.
+
+        The replay ends as soon as the limit is exceeded. Later predictions of the same run reuse it.
+        """
+        check_card(card)
+        strategy, blocks = ready
+        if self._searched != strategy.name:
+            self._searched, self._first_ranks = strategy.name, {}
+        prices = self._get_prices(card)
+        try:
+            replayed = replay(
+                strategy,
+                0,
+                blocks and share_blocks(blocks),
+                steps=REPLAYED_STEPS,
+                skip_transient=True,
+                limit=EpochLimit(strategy.grid, strategy.steps, prices, limit) if limit < inf else None,
+            )
+        except LimitExceededError:
+            return None
+        prediction = price_epochs(make_rank_epochs(strategy, [replayed], strategy.steps), card, prices=prices)
+        self._first_ranks[strategy.spec.run_id] = prediction.seconds.value, replayed
+        if len(self._first_ranks) > KEPT_FIRST_RANKS:
+            del self._first_ranks[max(self._first_ranks, key=lambda run: self._first_ranks[run][0])]
+        return prediction
+
+    def _replay(self, ready: Ready, ranks: Sequence[int]) -> "list[RankEpoch]":
+        strategy, _ = ready
+        _, known = self._first_ranks.get(strategy.spec.run_id, (0.0, None))
+        if known is None or 0 not in ranks:
+            return replay_ranks(ready, ranks)
+        others = [each.replayed for each in replay_ranks(ready, [rank for rank in ranks if rank])]
+        return make_rank_epochs(strategy, [known, *others], strategy.steps)
+
+    def _get_prices(self, card: MachineCard) -> EventPrices:
+        if self._prices is None or self._prices.card is not card:
+            self._prices = EventPrices(card)
+        return self._prices
 
 
 def group_machine_variants(specs: Iterable[Spec]) -> list[Spec]:
@@ -175,8 +225,13 @@ def replay_ranks(
         replay(strategy, rank, blocks, steps=steps, evaluation=evaluation, skip_transient=True)
         for rank in ranks
     ]
-    total = 1 if evaluation else strategy.steps
-    return [RankEpoch(strategy, each, frozenset(ranks), total - len(each.first_of_step)) for each in replays]
+    return make_rank_epochs(strategy, replays, 1 if evaluation else strategy.steps)
+
+
+def make_rank_epochs(strategy: Strategy, replays: "Sequence[ReplayedRank]", steps: int) -> "list[RankEpoch]":
+    """Return the epochs of `steps` steps of replayed ranks that are to be simulated together."""
+    ranks = frozenset(each.rank for each in replays)
+    return [RankEpoch(strategy, each, ranks, steps - len(each.first_of_step)) for each in replays]
 
 
 def representative_ranks(ready: Ready) -> list[int]:
@@ -206,14 +261,21 @@ def _find_heaviest_rank(strategy: Strategy, blocks: Blocks | None) -> set[int]:
     return {nonzeros.index(max(nonzeros))}
 
 
-def price_epochs(epochs: "Sequence[RankEpoch]", card: MachineCard, cores: float | None = None) -> Prediction:
+def price_epochs(
+    epochs: "Sequence[RankEpoch]",
+    card: MachineCard,
+    cores: float | None = None,
+    prices: EventPrices | None = None,
+) -> Prediction:
     """Predict the epoch of ranks on a machine, by simulating them together.
 
-    The ranks share `cores`; by default, their part of the cores of the card.
+    The ranks share `cores`; by default, their part of the cores of the card. `prices` are prices of the same card that
+    are already cached.
     """
     if cores is None:
         cores = _count_cores(epochs, card)
-    priced = [PricedRank(epoch, card) for epoch in epochs]
+    prices = prices or EventPrices(card)
+    priced = [PricedRank(epoch, prices) for epoch in epochs]
     timelines = simulate_ranks([each.items for each in priced], cores)
     last, timeline = max(
         zip(priced, timelines, strict=True), key=lambda pair: pair[0].compute_epoch_seconds(pair[1])
@@ -319,7 +381,7 @@ class RankEpoch:
             if event.key.op not in MOVING or (not event.amounts.calls and event.travels_with == NO_INDEX):
                 continue
             leader = number if event.travels_with == NO_INDEX else event.travels_with
-            size, axes = _count_bytes(event), _split_axes(event.key)
+            size, axes = count_bytes(event), _split_axes(event.key)
             if event.key.op in (Op.SEND, Op.RECV):
                 call = self._build_message(event.key, size)
             elif leader != number:  # elements of another layer in the same call
@@ -345,28 +407,26 @@ class RankEpoch:
         return IssuedCall(name, key, size, peer, is_poster=is_poster)
 
 
-class CallCost(NamedTuple):
-    """The seconds of one call on a machine."""
-
-    links: Seconds
-    wakeup: Seconds
-    """The time that the cores take to wake each other."""
-    handling: Seconds
-    """The work of the cores while the bytes are in flight."""
-
-
 class PricedRank:
     """The steps of one rank as work items, with their seconds on a machine."""
 
-    def __init__(self, epoch: RankEpoch, card: MachineCard) -> None:
+    def __init__(self, epoch: RankEpoch, prices: EventPrices) -> None:
+        card = prices.card
         assert card.rates and card.links
         self.epoch, self.items = epoch, list[WorkItem]()
+        self._prices = prices
         self._work: list[Seconds] = []
         self._links: dict[int, Seconds] = {}
-        self._kernel_cache: dict[Hashable, Seconds] = {}
         self._call_cache: dict[Hashable, CallCost] = {}
         for number, event in enumerate(epoch.replayed.events):
-            work, posts = self._price_event(event, card), []
+            own_work, seconds = prices.price_work(event)
+            if number not in epoch.calls and not epoch.is_measured:
+                waits_for = () if event.leaves else epoch.message_names(event.waits_for)
+                self.items.append(WorkItem(seconds, (), waits_for))
+                self._work.append(own_work)
+                self._move_prefetched(number, event)
+                continue
+            work, posts = own_work.copy(), []
             handling = np.zeros(len(TimePart))
             if epoch.is_measured:  # the processor seconds of a call were spent while its bytes were in flight
                 (handling if event.key.op in MOVING else work)[TimePart.MEASURED] = event.cpu_seconds
@@ -387,26 +447,24 @@ class PricedRank:
             needs = () if event.leaves else epoch.message_names(waits_for)
             self.items.append(WorkItem(float(work.sum()), posts, needs, handling=float(handling.sum())))
             self._work.append(work + handling)
-            if event.prefetched_after != NO_INDEX and card.rates.cores_per_node is None:
-                self._move_to_background(number, event.prefetched_after + 1)
-
-    def _price_event(self, event: Event, card: MachineCard) -> Seconds:
-        """Return the seconds of an event's kernels and copies, as a copy of the cached ones of equal events."""
-        assert card.rates and card.links
-        key = event.kernels, event.streamed, event.drawn, event.copies, event.copied, *event.products
-        if key not in self._kernel_cache:
-            self._kernel_cache[key] = price_kernels(event, card.rates) + price_copies(event, card.links)
-        return self._kernel_cache[key].copy()
+            self._move_prefetched(number, event)
 
     def _price_call(self, call: IssuedCall, card: MachineCard) -> CallCost:
         """Return the cost of a call, cached by axis, peer and size."""
         assert card.links
         key = call.key.axis, call.peer, call.bytes
         if key not in self._call_cache:
-            on_cores, on_links = price_call(call.bytes, self.epoch.place_call(call, card.links), card)
-            wakeup = np.where(LATENCIES, on_cores, 0.0)
-            self._call_cache[key] = CallCost(on_links, wakeup, on_cores - wakeup)
+            self._call_cache[key] = self._prices.price_call(
+                call.bytes, self.epoch.place_call(call, card.links)
+            )
         return self._call_cache[key]
+
+    def _move_prefetched(self, number: int, event: Event) -> None:
+        """Move the work of a prefetched event to the background thread, if the rank has its own device."""
+        rates = self._prices.card.rates
+        assert rates
+        if event.prefetched_after != NO_INDEX and rates.cores_per_node is None:
+            self._move_to_background(number, event.prefetched_after + 1)
 
     def _move_to_background(self, number: int, first: int) -> None:
         """Move the work of item `number` to the background thread, which may start it at item `first`."""
@@ -437,13 +495,6 @@ class PricedRank:
 
 def _split_axes(key: Key) -> list[AxisName]:
     return [AxisName(name) for name in (key.axis or "").split("+")]
-
-
-def _count_bytes(event: Event) -> CallBytes:
-    """Return the bytes of a call, in the data type that is sent."""
-    amounts = event.amounts
-    width = amounts.bytes / amounts.words_payload if amounts.words_payload else 0.0
-    return CallBytes(event.key.op, amounts.bytes, width * amounts.words_received)
 
 
 def _add_bytes(one: CallBytes, other: CallBytes) -> CallBytes:

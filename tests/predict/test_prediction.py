@@ -22,6 +22,7 @@ from harness.predict.advice import (
     compute_lower_bound,
 )
 from harness.predict.budget import Outcomes
+from harness.predict.event_prices import EventPrices
 from harness.predict.prediction import (
     CachingPredictor,
     Prediction,
@@ -401,7 +402,7 @@ def test_a_strategy_whose_time_ends_is_advised_with_its_best_grids_so_far(
 @pytest.mark.parametrize("name", ["cagnet-1d", "g3", "bulk-sage", "quiver"])
 def test_events_that_are_alike_are_priced_as_each_of_them_is(name: str) -> None:
     (epoch,) = replay_ranks(Ready(ready(name, first_grid(name)), STORE), [1])
-    on_card = PricedRank(epoch, PERLMUTTER)
+    on_card = PricedRank(epoch, EventPrices(PERLMUTTER))
     for number, event in enumerate(epoch.replayed.events):
         alone = price_kernels(event, PERLMUTTER.rates) + price_copies(event, PERLMUTTER.links)
         assert (on_card._price_event(event, PERLMUTTER) == alone).all()
