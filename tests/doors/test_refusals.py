@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import redirect_stderr
+from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from pydantic import TypeAdapter
 
 from harness import registry
 from harness.cli import main
+from harness.experiment.known_graph import look_up_graph
+from harness.experiment.requests import admit_on_all_grids
 from harness.sources import AnySource, ReadOptions
 from harness.spec.dataset import DatasetChoice
 from harness.store.datasets import open_dataset
@@ -92,12 +95,14 @@ def test_masks_and_a_byte_order_mark_are_read(project):
         for option, (name, data) in files.items():
             (project / "brought" / name).write_bytes(data)
             files[option] = project / "brought" / name
-        said = say("data", "import", "mine", *(f"--{option}={path}" for option, path in files.items()))
+        said = say(
+            "data", "import", "mine", *(f"--{option}={path}" for option, path in files.items()), "--json"
+        )
         assert said.code == 0, said
         store = open_dataset(project, DatasetChoice(name="mine"))
         assert (store.n, store.nnz) == (N, 2 * 5 + N)
         found = store.split(range(N)).tolist()
-        shutil.rmtree(said.out.splitlines()[0])
+        shutil.rmtree(json.loads(said.out)["store"])
         (project / "datasets/imported/mine.yaml").unlink()
         return found
 
@@ -140,9 +145,9 @@ def test_an_import_that_meets_a_full_disk_leaves_nothing(project, monkeypatch):
     before, refused = listing(project), 0
     for most in (0, 1, 2, 5, 20, 40, 60, 80, 90, 100, 110, 120, 130, 1000):
         left[0] = most
-        said = say("data", "import", "mine", "--edges", project / "brought/edges.txt")
+        said = say("data", "import", "mine", "--edges", project / "brought/edges.txt", "--json")
         if said.code == 0:
-            shutil.rmtree(said.out.splitlines()[0])
+            shutil.rmtree(json.loads(said.out)["store"])
             (project / "datasets/imported/mine.yaml").unlink()
             break
         refused += 1
@@ -166,7 +171,7 @@ def test_a_build_that_was_killed_after_its_seal_leaves_no_work(project, monkeypa
         with pytest.raises(Killed):
             say("data", "build", "tiny-sbm")
     assert any(path.name.endswith(".work") for path in folder.iterdir())
-    built = Path(say("data", "build", "tiny-sbm").out.strip())
+    built = Path(json.loads(say("data", "build", "tiny-sbm", "--json").out)["store"])
     assert [path.name for path in folder.iterdir()] == [built.name]
     shutil.rmtree(built)
 
@@ -305,8 +310,7 @@ def test_a_broken_plugin_keeps_no_other_from_being_listed(project, monkeypatch):
     listed = say("list", "strategies")
     assert listed.code == 0
     assert "broken" in listed.out and "serial" in listed.out
-    rows = json.loads(say("data", "info", "tiny-sbm", "--ranks=1", "--json").out)["needs"]
-    needs = {row["strategy"]: row for row in rows}
-    assert "there is no module nothing" in needs["broken"]["refused"]
-    assert "Install it again" in needs["broken"]["refused"]
-    assert needs["serial"]["persistent_bytes"] > 0
+    request = {"dataset": {"name": "tiny-sbm"}, "ranks": 1}
+    reason = admit_on_all_grids(project, "broken", request, partial(look_up_graph, project), "here").reason
+    assert "there is no module nothing" in reason
+    assert "Install it again" in reason
