@@ -7,7 +7,6 @@ and the process group uses torch's backend `fake`, which sends nothing.
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 from weakref import finalize
 
@@ -28,8 +27,7 @@ from harness.kernels.spmm import PRODUCT, PRODUCT_ADD
 from harness.ledger import Amounts, Key, TensorName
 from harness.ledger.tape import Event, ProductShape, Tape
 from harness.run.trainer import Trainer
-from harness.spec.spec import format_grid
-from harness.strategy import Candidate, Strategy
+from harness.strategy import Strategy
 from harness.strategy.facts import ShapeBlocks
 
 # The meter records the flops and bytes of every operator, and the shapes of products, under the current key of a tape.
@@ -368,7 +366,7 @@ def replay(  # noqa: PLR0913  independent choices, all but two by name
                     trainer.step()
             meter.memory.reset_peak(trainer.ctx.memory.host_shapes())
             tape.start()
-            tape.watch = limit and limit.check
+            tape.watch = limit.check if limit else None
             first_of_step = []
             total = 1 if evaluation else trainer.steps
             run_step = trainer.output if evaluation else trainer.step
@@ -382,64 +380,3 @@ def replay(  # noqa: PLR0913  independent choices, all but two by name
         engine.leave_world()
     persistent_bytes = trainer.ctx.memory.persistent_bytes()
     return ReplayedRank(rank, tape.events, first_of_step, entries, persistent_bytes, meter.memory.peak)
-
-
-# The memory and communication that each strategy requires.
-
-
-COUNTED_STEPS = 3
-"""The number of steps of an epoch of mini-batches that are replayed."""
-
-
-class Requirements(NamedTuple):
-    """The requirements of rank 0, which has the largest blocks if nonzeros are spread evenly; or why there are none."""
-
-    strategy: str
-    grid: str | None = None
-    """The grid on which the rank receives the fewest elements."""
-    persistent_bytes: int | None = None
-    peak_bytes: int | None = None
-    """The peak memory in an epoch."""
-    elements_received: int | None = None
-    """The elements received in an epoch."""
-    grids: int | None = None
-    """The number of grids on which the strategy can train."""
-    worst_grid: str | None = None
-    worst_elements_received: int | None = None
-    refused: str | None = None
-
-
-def find_requirements(candidates: Iterable[Candidate]) -> list[Requirements]:
-    """Return the requirements of each strategy on its best grid."""
-    return [_find_requirements(candidate) for candidate in candidates]
-
-
-def _find_requirements(candidate: Candidate) -> Requirements:
-    replays, refused = [], [candidate.reason]
-    for strategy, blocks in candidate.ready:
-        try:
-            replayed = replay(strategy, blocks=blocks, steps=COUNTED_STEPS)
-            words = _count_received_elements(replayed, strategy.steps)
-            replays.append((format_grid(strategy.spec.grid), replayed, words))
-        except UserError as refusal:
-            refused.append(str(refusal))
-    if not replays:
-        return Requirements(candidate.name, refused=refused[-1])
-    best, worst = min(replays, key=itemgetter(2)), max(replays, key=itemgetter(2))
-    return Requirements(
-        candidate.name,
-        best[0],
-        sum(best[1].persistent_bytes.values()),
-        best[1].peak_bytes,
-        best[2],
-        len(replays),
-        worst[0],
-        worst[2],
-    )
-
-
-def _count_received_elements(replayed: ReplayedRank, steps: int) -> int:
-    """Return the elements received in an epoch. Steps that were not replayed are taken to be equal to the last one."""
-    done = sum(amounts.words_received for amounts in replayed.entries.values())
-    last = sum(event.amounts.words_received for event in replayed.events[replayed.first_of_step[-1] :])
-    return round(done + (steps - len(replayed.first_of_step)) * last)

@@ -421,8 +421,8 @@ class PricedRank:
         for number, event in enumerate(epoch.replayed.events):
             own_work, seconds = prices.price_work(event)
             if number not in epoch.calls and not epoch.is_measured:
-                waits_for = () if event.leaves else epoch.message_names(event.waits_for)
-                self.items.append(WorkItem(seconds, (), waits_for))
+                names = () if event.leaves else epoch.message_names(event.waits_for)
+                self.items.append(WorkItem(seconds, (), names))
                 self._work.append(own_work)
                 self._move_prefetched(number, event)
                 continue
