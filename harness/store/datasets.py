@@ -207,13 +207,18 @@ def verify_store(root: Path, choice: DatasetChoice, on_step: OnStep = ignore_ste
     return folder
 
 
-def suggest_build(root: Path, card: DatasetCard, choice: DatasetChoice | None = None) -> str:
-    """Return the commands that make the store of a dataset, for messages: fetch if published files are missing, build.
+def list_build_commands(root: Path, card: DatasetCard, choice: DatasetChoice | None = None) -> list[str]:
+    """Return the commands that make the store of a dataset: a build, after a fetch if published files are missing.
 
     `choice` is the order of the vertices; by default that of the graph.
     """
-    build = (choice or DatasetChoice(name=card.name)).build_command
-    return f"harness data fetch {card.name}, then {build}" if find_missing_file(root, card) else build
+    fetch = [f"harness data fetch {card.name}"] if find_missing_file(root, card) else []
+    return [*fetch, (choice or DatasetChoice(name=card.name)).build_command]
+
+
+def suggest_build(root: Path, card: DatasetCard, choice: DatasetChoice | None = None) -> str:
+    """Return the commands of `list_build_commands` as a part of a sentence."""
+    return ", then ".join(list_build_commands(root, card, choice))
 
 
 def _check_fetched(root: Path, card: DatasetCard, choice: DatasetChoice) -> None:

@@ -19,7 +19,7 @@ PARTS = DatasetChoice(name="toy", partition="random", parts=4)
 def test_facts_of_a_built_graph_are_counted(root):
     before = describe_dataset(root, PLAIN)
     assert not before.built
-    assert before.build is None, "a small generated graph is made in memory"
+    assert before.build == [], "a small generated graph is made in memory"
     build_store(root, PLAIN)
     build_store(root, PARTS)
     after = describe_dataset(root, PLAIN)
@@ -52,7 +52,7 @@ def test_facts_of_an_unbuilt_graph_are_expected_and_name_the_build(root, write_c
     assert not known.counted
     assert (known.vertices, known.edges, known.nonzeros) == (2_000_000, 4_500_000, 11_000_000)
     assert known.mean_degree == 4.5
-    assert known.build == "harness data build large"
+    assert known.build == ["harness data build large"]
     document, text = known.to_document(), str(known.list_facts())
     assert json.loads(json.dumps(document)) == document
     assert None not in document.values()
@@ -77,7 +77,7 @@ def test_names_of_classes_are_facts(root, tmp_path):
     assert known.class_names == ["cat", "dog"]
     facts = dict(known.list_facts())
     assert facts["classes"] == "2: cat, dog"
-    assert facts["split"] == "1 train, 0 valid, 1 test, 1 none"
+    assert known.split == {"train": 1, "valid": 0, "test": 1, "none": 1}
     assert facts["source"] == f"edges, {tmp_path / 'edges.csv'}"
 
 
