@@ -14,7 +14,7 @@ from docutils.nodes import document
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 
-from harness import __version__
+from harness import FUNCTIONS, __version__
 
 project = "Parallel GNN Harness"
 author = "The Parallel GNN Harness authors"
@@ -49,6 +49,15 @@ PAGES = {"README": "index", "CHANGELOG": "develop/changelog", "CONTRIBUTING": "d
 """The pages of the site that include a file of the repository."""
 
 
+FUNCTIONS_HERE = "<!-- the functions of harness -->"
+
+
+def list_functions(_: Sphinx, __: str, content: list[str]) -> None:
+    """Document the functions of `import harness`, wherever they are defined."""
+    directives = "\n".join(f".. autofunction:: {module}.{name}" for name, module in FUNCTIONS.items())
+    content[0] = content[0].replace(FUNCTIONS_HERE, f"```{{eval-rst}}\n{directives}\n```")
+
+
 def rebase_links(app: Sphinx, path: Path, _: str, content: list[str]) -> None:
     """Make the relative links of an included file independent of the page that includes it."""
     folder = os.path.relpath(Path(app.srcdir, path).resolve().parent, app.srcdir)
@@ -71,6 +80,7 @@ def leave_out_of_sidebar(app: Sphinx, _: document) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("source-read", list_functions)
     app.connect("include-read", rebase_links)
     app.connect("doctree-read", point_to_pages)
     app.connect("doctree-read", leave_out_of_sidebar)
