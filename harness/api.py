@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from harness.check import Extent, Finding
     from harness.experiment.known_graph import GraphLookup
     from harness.predict.advice import Advice
+    from harness.predict.fewer_ranks import AdmitOnRanks
+    from harness.predict.partition_choice import BuiltLookup
     from harness.predict.prediction import Prediction
     from harness.results.loaded_tables import LoadedTables
     from harness.spec.spec import Spec
@@ -87,11 +89,14 @@ def advise(
 ) -> "Advice":
     """Predict all strategies on their grids, and return them ranked by epoch time, the fastest first.
 
-    The advice also lists the strategies that cannot run, with the reasons.
+    The advice also has the fastest options on fewer ranks, what a METIS partition that is built would change, and the
+    strategies that cannot run, with the reasons.
     """
     from harness.experiment.requests import nest_settings
     from harness.predict.advice import advise as rank_options
     from harness.predict.advice import list_accepted_promises
+    from harness.predict.fewer_ranks import find_fewer_ranks
+    from harness.predict.partition_choice import compare_partitions
     from harness.spec.dataset import DatasetChoice
     from harness.spec.machine_card import load_machine_card
     from harness.validation import validate
@@ -100,8 +105,11 @@ def advise(
     look_up = _make_graph_lookup(home)
     request = nest_settings({"dataset.name": dataset, "ranks": ranks, "machine": machine, **(settings or {})})
     facts = look_up(validate(DatasetChoice, {"name": dataset}, WHERE)).facts
-    candidates = list_candidates(home, request, look_up, facts, AdviceQuery(list_accepted_promises(accuracy)))
-    return rank_options(candidates, load_machine_card(home, machine))
+    query = AdviceQuery(list_accepted_promises(accuracy))
+    candidates = list_candidates(home, request, look_up, facts, query)
+    advice = rank_options(candidates, load_machine_card(home, machine))
+    admit = make_admission(home, request, look_up, facts, query)
+    return compare_partitions(find_fewer_ranks(advice, ranks, admit), make_built_lookup(home))
 
 
 class AdviceQuery(NamedTuple):
@@ -114,6 +122,8 @@ class AdviceQuery(NamedTuple):
     where: str = WHERE
     """The name of the request in errors."""
     on_step: OnStep = ignore_step
+    names: "Collection[str] | None" = None
+    """The names of the strategies; None for all."""
 
 
 def list_candidates(
@@ -124,7 +134,10 @@ def list_candidates(
     from harness.registry import load_strategy, registered_strategies
 
     points = [
-        point for point in registered_strategies() if load_strategy(point.name).promise in query.promises
+        point
+        for point in registered_strategies()
+        if (query.names is None or point.name in query.names)
+        and load_strategy(point.name).promise in query.promises
     ]
     for point in report_steps(points, lambda point: f"predicting {point.name}", query.on_step):
         strategy = load_strategy(point.name)
@@ -132,6 +145,26 @@ def list_candidates(
         if query.partition and strategy.partitioned_over:
             requested["dataset"] = {**requested["dataset"], "partition": query.partition}
         yield admit_on_all_grids(root, point.name, requested, look_up, query.where)
+
+
+def make_admission(
+    root: Path, request: Mapping[str, Any], look_up: "GraphLookup", facts: "Facts", query: AdviceQuery
+) -> "AdmitOnRanks":
+    """Return a function that admits strategies to the same request on another number of ranks."""
+
+    def admit(ranks: int, names: "Collection[str]") -> "Iterator[Candidate]":
+        quiet = query._replace(names=names, on_step=ignore_step)
+        return list_candidates(root, {**request, "ranks": ranks}, look_up, facts, quiet)
+
+    return admit
+
+
+def make_built_lookup(root: Path) -> "BuiltLookup":
+    """Return a function that gives the graph of a dataset choice if its store is built, otherwise None."""
+    from harness.experiment.known_graph import look_up_graph
+    from harness.store.datasets import is_built
+
+    return cache(lambda choice: look_up_graph(root, choice) if is_built(root, choice) else None)
 
 
 def _find_project(root: Root) -> Path:

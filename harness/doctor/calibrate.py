@@ -163,10 +163,13 @@ def _measure_gpu_sections(
 
 
 def write_sections(root: Path, machine: str, sections: dict[str, Any]) -> Path:
-    """Replace sections of a card and return its path. Other sections keep their text, including comments."""
+    """Replace sections of a card and return its path. Other sections keep their text, including comments.
+
+    The section `checked` is removed, because it counts runs that the old constants predicted.
+    """
     path = root / MACHINES / f"{machine}.yaml"
     text = path.read_text(encoding="utf-8")
-    for name in sections:
+    for name in (*sections, "checked"):
         text = re.sub(rf"(?m)^{name}:.*\n(?:[ #].*\n|\n(?= ))*", "", text)
     write_text(path, text.rstrip() + "\n\n" + yaml.safe_dump(sections, sort_keys=False, width=120))
     return path
@@ -185,5 +188,6 @@ def format_new_card(root: Path, machine: str, done: Calibration) -> str:
     what = "rates, memory and links" if "rates" in done.sections else "memory and links"
     description = f"{done.device}, {what} by harness doctor --calibrate, {time.strftime('%Y-%m-%d')}"
     document = read_yaml(root / source, str(source)) | {"description": description} | done.sections
+    document.pop("checked", None)  # by runs that the old constants predicted
     origin = f"# {machine}.yaml as calibrated. Every constant names its source; `assumed` was not measured."
     return f"{origin}\n{yaml.safe_dump(document, sort_keys=False, width=120)}"

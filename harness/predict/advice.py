@@ -25,6 +25,7 @@ from harness.formatting import GB
 from harness.launch.series import launch_series
 from harness.ledger import Op
 from harness.predict.budget import Budget, ReportPartial, ReportRemaining, run_within_budget
+from harness.predict.card_status import CardStatus, describe_card
 from harness.predict.prediction import (
     MAX_REPLAYED_RANKS,
     REPLAYED_STEPS,
@@ -33,6 +34,7 @@ from harness.predict.prediction import (
     Prediction,
 )
 from harness.predict.pricing import list_constants, price_rings
+from harness.predict.run_command import make_run_command
 from harness.progress import ignore_step
 from harness.results.record import read_record
 from harness.results.table_schema import NULLABLE, REAL, TEXT, TRUTH, Column, TableSchema
@@ -56,6 +58,34 @@ NEIGHBOURS, ENTRY_SECONDS = 1000, 3e-8
 """The entries that a target vertex adds to a mini-batch, and the time to sample an entry."""
 PEER_SECONDS = 6e-3
 """The time in a step to sample for another rank and to look up its requests, in addition to the entries."""
+
+
+class Assumptions(NamedTuple):
+    """The model and the settings that a prediction assumes. `harness run` has the same defaults."""
+
+    kind: str
+    """The kind of convolution."""
+    widths: tuple[int, ...]
+    """The numbers of features, of each hidden layer, and of classes."""
+    precision: str
+    optimizer: str
+    batch: int | None
+    """The vertices in a mini-batch; None for full-graph training."""
+    fanouts: tuple[int, ...] | None
+    """The neighbours that a sampler draws in each layer; None if it has no such setting."""
+    partition: str | None
+    """How vertices are assigned to parts; None if the strategy has no use for a partition."""
+
+    def describe(self) -> str:
+        """Return the assumptions as text, such as GCN 602-16-16-41, float32, adam."""
+        parts = [f"{self.kind.upper()} {'-'.join(map(str, self.widths))}", self.precision, self.optimizer]
+        if self.batch is not None:
+            parts.append(f"batches of {self.batch}")
+        if self.fanouts is not None:
+            parts.append(f"fan-outs {', '.join(map(str, self.fanouts))}")
+        if self.partition is not None:
+            parts.append(f"partition {self.partition}")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -97,6 +127,27 @@ class Option:
             **self.prediction.as_row(),
             "seconds_per_vertex": self.cost,
         }
+
+    @property
+    def assumptions(self) -> "Assumptions":
+        """The model and the settings that the prediction assumes."""
+        spec, facts = self.strategy.spec, self.strategy.facts
+        widths = facts.features, *[spec.model.width] * (spec.model.layers - 1), facts.classes
+        fanouts = getattr(self.strategy.params, "fanouts", None)
+        return Assumptions(
+            spec.model.kind,
+            widths,
+            spec.precision,
+            spec.training.optimizer,
+            spec.training.batch if self.mini_batches else None,
+            tuple(fanouts) if self.mini_batches and fanouts else None,
+            spec.dataset.partition if self.strategy.partitioned_over else None,
+        )
+
+    @property
+    def command(self) -> list[str]:
+        """The words of the command that trains this option."""
+        return make_run_command(self.strategy.spec)
 
     def can_fit(self, card: MachineCard) -> bool:
         """Return True if the predicted peak memory fits the memory of a rank, or if the card does not give it."""
@@ -153,6 +204,19 @@ class Advice:
     partly: dict[str, "PartialSearch"]
     """The strategies that were partly predicted in time. Their best grids so far are among the options."""
 
+    card: MachineCard | None = None
+    """The card of the machine; None in advice that was not made by `advise`."""
+    fewer_ranks: "tuple[FewerRanks, ...]" = ()
+    """The fastest options on fewer ranks (`harness.predict.fewer_ranks`), most ranks first: those of full-graph
+    training before those of mini-batches."""
+    partitions: "tuple[PartitionChoice, ...]" = ()
+    """What another partition changes, for strategies that split the vertices into parts."""
+
+    @property
+    def card_status(self) -> CardStatus | None:
+        """What is known about the errors of predictions with the card."""
+        return describe_card(self.card) if self.card else None
+
     def to_frame(self) -> "pd.DataFrame":
         """Return a data frame with a row for each option, the fastest first, and for each strategy without an option.
 
@@ -169,6 +233,52 @@ class Advice:
         ]
         rows += [{"strategy": name, "status": "unfinished"} for name in self.too_slow]
         return conform_frame(pd.DataFrame(rows, columns=ADVICE.names), ADVICE)
+
+
+@dataclass(frozen=True)
+class FewerRanks:
+    """The fastest option on fewer ranks, compared with the fastest on the requested number."""
+
+    ranks: int
+    mini_batches: bool
+    """True for mini-batches, False for full-graph training."""
+    option: Option | None
+    """The fastest option that fits the memory."""
+    reason: str | None
+    """Why there is no option."""
+    speedup: float | None = None
+    """How many times as fast the requested number of ranks is; for mini-batches, by the time for a training vertex."""
+    is_tied: bool = False
+    """True if the error of the model or the constants could reverse the order (`compare_options`)."""
+
+    def describe(self, more: int) -> str:
+        """Return a sentence that compares these ranks with the requested `more` ranks."""
+        noun = "rank" if self.ranks == 1 else "ranks"
+        if self.speedup is None:
+            return f"{self.ranks} {noun}: {self.reason}"
+        if self.is_tied:
+            return f"{more} ranks and {self.ranks} {noun} are too close to call"
+        if self.speedup >= 1:
+            return f"{more} ranks are {self.speedup:.2g} times as fast as {self.ranks}"
+        verb = "is" if self.ranks == 1 else "are"
+        return f"{self.ranks} {noun} {verb} {1 / self.speedup:.2g} times as fast as {more}"
+
+
+@dataclass(frozen=True)
+class PartitionChoice:
+    """The fastest option of a strategy with another partition of the vertices."""
+
+    strategy: str
+    assumed: str
+    """The partition that the advice assumes."""
+    other: str
+    """The other partition."""
+    option: Option | None
+    """The fastest option with the other partition; None if it was not predicted."""
+    reason: str | None
+    """Why it was not predicted, with the command that changes this."""
+    speedup: float | None = None
+    """How many times as fast the strategy is with the other partition."""
 
 
 class PartialSearch(NamedTuple):
@@ -250,6 +360,7 @@ def advise(
         too_large,
         dict(sorted(done.left_out.items(), key=itemgetter(1))),
         {name: PartialSearch(found.grids, len(named[name].ready)) for name, found in done.partial.items()},
+        card,
     )
 
 

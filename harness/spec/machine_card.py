@@ -110,6 +110,25 @@ class Links(Frozen):
     """The measured bandwidths. An axis takes the last row whose `before` and `size` do not exceed its own."""
 
 
+class CheckedRuns(Frozen):
+    """The runs whose epochs were both measured and predicted with a card."""
+
+    runs: int = Field(ge=1)
+    """The number of runs."""
+    inside: int = Field(ge=0)
+    """The number of runs whose epoch was within the interval of its prediction."""
+    median_error: float = Field(ge=0, allow_inf_nan=False)
+    """The median relative error of the predicted epochs."""
+    source: str = Field(min_length=1)
+    """The page or the command with the runs."""
+
+    @model_validator(mode="after")
+    def _check_inside(self) -> Self:
+        if self.inside > self.runs:
+            raise ValueError(f"inside = {self.inside} exceeds runs = {self.runs}")
+        return self
+
+
 class PlexusModel(Frozen):
     """The coefficients of the Plexus paper's model of products, equation 4.4 (benchmarks/plexus_formulas.py).
 
@@ -264,6 +283,8 @@ class MachineCard(Machine):
     rates: Rates | None = None
     """The speed of a rank's device; None if the machine has no predictions."""
     links: Links | None = None
+    checked: CheckedRuns | None = None
+    """The runs against which predictions with these constants were held; None if there were none."""
     plexus_model: PlexusModel | None = None
     hardware: dict[str, float] = {}
     """Other facts about the machine, which are only compared with the claims of papers."""
