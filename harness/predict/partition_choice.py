@@ -10,17 +10,17 @@ from math import inf
 from time import monotonic
 
 from harness.errors import UserError
-from harness.experiment.known_graph import KnownGraph
+from harness.graph.blocks import Blocks
 from harness.predict.advice import Advice, Option, PartitionChoice, Predictor
 from harness.predict.prediction import CachingPredictor
 from harness.spec.dataset import DatasetChoice
-from harness.strategy import Ready, admit
+from harness.strategy import Facts, Ready, admit
 
 NEAR = 4.0
 """Strategies within this factor of the fastest are compared."""
 
-BuiltLookup = Callable[[DatasetChoice], KnownGraph | None]
-"""Returns the graph of a dataset choice if it is built, otherwise None."""
+BuiltLookup = Callable[[DatasetChoice], tuple[Facts, Blocks | None] | None]
+"""Returns the facts and the blocks of a graph if it is built, otherwise None."""
 
 
 def compare_partitions(
@@ -83,9 +83,10 @@ def _compare(
     graph = look_up(choice)
     if graph is None:
         return refuse(f"it is not built ({choice.build_command}); then add --partition {other}")
+    facts, blocks = graph
     try:
         spec = strategy.spec.model_copy(update={"dataset": choice})
-        ready = Ready(admit(type(strategy), spec, graph.facts), graph.blocks)
+        ready = Ready(admit(type(strategy), spec, facts), blocks)
         found = Option(ready, predicts(ready, card))
     except UserError as refusal:
         return refuse(str(refusal))
