@@ -16,7 +16,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from harness import __version__
-from harness.cli import advising, predicting, proving
+from harness.cli import advising, predicting
 from harness.cli.app import Parsed, make_app, parse
 from harness.cli.options import CommandParser, print_message
 from harness.cli.terminal import TerminalReporter
@@ -140,6 +140,6 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"harness {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for module in (predicting, advising, proving):
+    for module in (predicting, advising):
         module.add_verbs(verbs)
     return parser

@@ -90,6 +90,17 @@ VERBS = {
     "external read": Verb(
         "Record the run that a log shows.", "harness.commands.recording_programs:read_logs"
     ),
+    "doctor": Verb(
+        "Check this machine: what it can run, and what is missing.", "harness.commands.surveying:doctor"
+    ),
+    "init": Verb(
+        "Make a project: a folder with dataset cards, machine cards and workflows.",
+        "harness.commands.scaffolding:init",
+    ),
+    "new": Verb(
+        "Make the package of a new strategy: its class, a test, a CI workflow.",
+        "harness.commands.scaffolding:new",
+    ),
     "completion": Verb(
         "Print the completion script of this command for a shell.", "harness.cli.completion:completion"
     ),

@@ -77,7 +77,7 @@ def survey_machine(given: str | None, report: Log) -> Iterator[SurveyItem]:
 
 # Python, its packages, and other tools.
 
-NEEDED = ("torch", "numpy", "scipy", "numba", "pandas", "pyarrow", "pydantic", "pyyaml")
+NEEDED = ("torch", "numpy", "scipy", "numba", "pandas", "pyarrow", "pydantic", "pyyaml", "cyclopts", "rich")
 """The packages that the harness needs."""
 PURPOSES = {
     "plots": "figures and reports need it",

@@ -93,7 +93,7 @@ def test_the_command_writes_a_new_card_and_all_times(
     assert load_machine_card(root, "h100").memory_gb == 80.0
     assert (root / "results" / "calibrations" / "h100.csv").read_text() == "kernel,seconds\n"
     assert main([*command, "--ranks", "4"]) == 0
-    assert "copies left out: a reason" in capsys.readouterr().out
+    assert "Copies left out: a reason." in capsys.readouterr().out
     assert load_machine_card(root, "mine").memory_gb == 80.0
     assert asked == [2, 4]
 

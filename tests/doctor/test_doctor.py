@@ -166,7 +166,9 @@ def surveyed(capsys: pytest.CaptureFixture[str], root: Path) -> tuple[int, dict[
     codes = [main(["doctor", "--root", str(root), "--json"])]
     items = {item["what"]: item for item in json.loads(capsys.readouterr().out)}
     codes.append(main(["doctor", "--root", str(root)]))
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    heading, _, _, *table = capsys.readouterr().out.splitlines()
+    lines = [line.split() for line in table]
+    assert heading.startswith("This machine lacks" if codes[0] else "This machine has everything")
     assert codes[0] == codes[1]
     return codes[0], items, {what: state for state, what, *_ in lines}
 

@@ -1,0 +1,106 @@
+"""harness init and harness new: make a project, and the package of a new strategy."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY
+from dataclasses import dataclass as plain_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic.dataclasses import dataclass
+
+from harness.commands.answer import Answer
+from harness.commands.layout import Block, Command, Heading, View
+from harness.commands.request import CONFIG, Option, Request
+from harness.commands.verb import Reporter, verb
+from harness.formatting import format_count
+
+
+@dataclass(frozen=True, config=CONFIG)
+class InitRequest(Request):
+    """Where to make a project."""
+
+    folder: Annotated[Path, Option(metavar="FOLDER", is_positional=True)]
+    """A folder that is new or empty."""
+
+
+@plain_dataclass(frozen=True)
+class InitAnswer(Answer):
+    """The new project."""
+
+    folder: Path
+
+    def to_document(self) -> Any:
+        return {"folder": str(self.folder)}
+
+    def lay_out(self, view: View) -> Iterator[Block]:
+        yield Heading(f"{self.folder} is a project. For a first run and its figures:")
+        yield Command(shlex.join(["cd", str(self.folder)]))
+        yield Command("harness run --strategy cagnet-1d --dataset tiny-sbm --ranks 2")
+        yield Command("harness collect && harness figures && harness report")
+        yield "Snakemake, which the extra `slurm` installs, runs whole experiments:"
+        yield Command("snakemake all --profile workflows/profiles/local")
+
+
+@verb(InitRequest)
+def init(request: InitRequest, _: Reporter) -> InitAnswer:
+    """Make a project: a folder with dataset cards, machine cards and workflows.
+
+    A checkout already is a project. Other verbs run inside a project, or name it by --root.
+    """
+    from harness.scaffold.scaffold import write_project
+
+    return InitAnswer(write_project(request.folder))
+
+
+@dataclass(frozen=True, config=CONFIG)
+class NewRequest(Request):
+    """What to make, and where."""
+
+    what: Annotated[Literal["strategy"], Option(metavar="WHAT", is_positional=True)]
+    """What to make: a strategy."""
+    name: Annotated[str, Option(metavar="NAME", is_positional=True)]
+    """The name of the strategy, as in my-strategy."""
+    _: KW_ONLY
+    mini_batch: bool = False
+    """A strategy that trains on mini-batches instead of the full graph."""
+    into: Annotated[Path, Option(metavar="DIR")] = Path()
+    """The folder in which the package is made (default: the current folder)."""
+
+
+@plain_dataclass(frozen=True)
+class NewAnswer(Answer):
+    """The package of a new strategy."""
+
+    folder: Path
+    strategy: str
+    """The strategy, as path/to/file.py:Class."""
+    files: Sequence[str]
+
+    def to_document(self) -> Any:
+        return {"folder": str(self.folder), "strategy": self.strategy, "files": list(self.files)}
+
+    def lay_out(self, view: View) -> Iterator[Block]:
+        yield Heading(
+            f"{self.folder} has {format_count(len(self.files), 'file')}. The strategy is {self.strategy}"
+        )
+        yield "Follow the messages of this command until the strategy conforms:"
+        yield Command(shlex.join(["harness", "check", self.strategy, "--quick", "--first"]))
+        if view.verbose:
+            yield "\n".join(self.files)
+        yield "docs/tutorials/add-a-strategy.md shows a complete strategy."
+
+
+@verb(NewRequest)
+def new(request: NewRequest, _: Reporter) -> NewAnswer:
+    """Make the package of a new strategy: its class, a test, a CI workflow.
+
+    The strategy trains on one rank. The messages of `harness check` lead to a complete strategy.
+    """
+    from harness.scaffold.scaffold import choose_names, write_strategy
+
+    names = choose_names(request.name)
+    folder = write_strategy(request.name, request.into, mini_batch=request.mini_batch)
+    strategy = f"{folder / names.package / 'strategy.py'}:{names.cls}"
+    files = sorted(str(path) for path in folder.rglob("*") if path.is_file())
+    return NewAnswer(folder, strategy, files)
