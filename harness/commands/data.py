@@ -106,16 +106,6 @@ def name_option(key: str) -> str:
     return {"name": "NAME", "origin": "--from"}.get(key, f"--{key}")
 
 
-def describe_order(choice: DatasetChoice) -> str:
-    """Return the order of the vertices as it is printed: metis in 4 parts, seed 0."""
-    if choice.partitioned:
-        seed = "" if choice.file else f", seed {choice.seed}"
-        return f"{choice.partition} in {format_count(choice.parts, 'part')}{seed}"
-    if choice.permutation == "none":
-        return "its own order"
-    return f"{choice.permutation} permutation, seed {choice.seed}"
-
-
 def count_store_bytes(store: "Store") -> int:
     """Return the bytes of the files of a store."""
     return sum(record.bytes for record in store.manifest.files.values())
@@ -231,11 +221,18 @@ class ImportAnswer(Answer):
     weights: str | None
     names: Path | None
     """The file with the names of the vertices, in their order."""
+    class_names: Sequence[str]
+    """The names of the classes, in their order; empty if classes are numbers."""
     accuracy: str | None
     """How the accuracies of the graph compare with those of its publisher."""
 
     def to_document(self) -> Any:
-        known = {"weights": self.weights, "names": self.names and str(self.names), "accuracy": self.accuracy}
+        known = {
+            "weights": self.weights,
+            "names": self.names and str(self.names),
+            "class_names": list(self.class_names),
+            "accuracy": self.accuracy,
+        }
         return {
             "store": str(self.store),
             "card": str(self.card),
@@ -252,6 +249,10 @@ class ImportAnswer(Answer):
         places = [("card", str(self.card)), ("store", str(self.store))]
         if self.names:
             places.append(("names", f"{self.names}, a line for each vertex"))
+        if self.class_names:
+            places.append(
+                ("classes", f"{', '.join(self.class_names)} (classes 0 to {len(self.class_names) - 1})")
+            )
         yield Facts([*places, ("weights", WEIGHTS[self.weights])])
         if self.accuracy:
             yield f"{self.accuracy}."
@@ -266,13 +267,14 @@ def import_(request: ImportedGraphRequest, reporter: Reporter) -> ImportAnswer:
 
         harness data import mine --edges edges.csv
         harness data import mine --edges edges.txt.gz --base 1 --header
-        harness data import mine --edges graph.mtx --features x.npy --labels y.npy --split split.npy
+        harness data import mine --edges g.mtx --features x.npy --labels y.npy
         harness data import mine --edges edges.csv --weights normalised
         harness data import mine --from suitesparse:HB/bcspwr10
     """
     from harness.fetch.download import fetch_card_files
     from harness.spec.root import find_imported_folder
     from harness.store.catalog import load_card
+    from harness.store.class_names import list_class_names
     from harness.store.graph_import import (
         ImportRequest,
         describe_ogb_metric,
@@ -307,6 +309,7 @@ def import_(request: ImportedGraphRequest, reporter: Reporter) -> ImportAnswer:
         bytes=count_store_bytes(store),
         weights=store.weights,
         names=get_names_file(root, card),
+        class_names=list_class_names(root, card) or (),
         accuracy=describe_ogb_metric(card.source),
     )
 
@@ -315,17 +318,24 @@ def import_(request: ImportedGraphRequest, reporter: Reporter) -> ImportAnswer:
 
 
 @plain_dataclass(frozen=True)
-class BuiltStore:
-    """A store of a graph in one order."""
+class ListedStore:
+    """A store of a graph in one order, as `build` and `verify` list it."""
 
     choice: DatasetChoice
     folder: Path
     store: "Store | None"
     """None if other jobs have to do their shares of the build first."""
 
+    @property
+    def order(self) -> str:
+        """The order of the vertices in words."""
+        from harness.store.info import describe_order
+
+        return describe_order(self.choice)
+
     def to_row(self) -> dict[str, Any]:
         return {
-            "order": describe_order(self.choice),
+            "order": self.order,
             "files": self.store and len(self.store.manifest.files),
             "bytes": self.store and count_store_bytes(self.store),
             "folder": str(self.folder),
@@ -345,7 +355,7 @@ class StoresAnswer(Answer):
     """Stores of a graph that were built or verified."""
 
     name: str
-    stores: Sequence[BuiltStore]
+    stores: Sequence[ListedStore]
     did: str
     """What was done: is built, is sound, or the share of a build that is done."""
     deviation: str = ""
@@ -366,9 +376,7 @@ class StoresAnswer(Answer):
             yield Table(STORE_COLUMNS, [store.to_row() for store in self.stores], most_rows=20)
         else:
             yield Heading(f"{self.name} {self.did}{_describe_store(self.stores[0].store)}")
-            yield Facts(
-                [("order", describe_order(self.stores[0].choice)), ("folder", str(self.stores[0].folder))]
-            )
+            yield Facts([("order", self.stores[0].order), ("folder", str(self.stores[0].folder))])
         if self.deviation:
             yield self.deviation
 
@@ -445,7 +453,7 @@ def _make_stores_answer(
     from harness.store.reader import Store
 
     stores = [
-        BuiltStore(choice, folder, Store(folder) if folder.exists() else None)
+        ListedStore(choice, folder, Store(folder) if folder.exists() else None)
         for choice, folder in zip(choices, folders, strict=True)
     ]
     name, first, deviation = choices[0].name, stores[0].store, ""

@@ -156,7 +156,7 @@ class CalibrationAnswer(Answer):
 
     def lay_out(self, view: View) -> Iterator[Block]:
         rows = list(list_constants(self.sections))
-        yield Heading(f"{self.machine} is calibrated: {format_count(len(rows), 'constant')} in {self.card}")
+        yield Heading(f"{self.machine} is calibrated: {format_count(len(rows), 'constant')} measured")
         yield Table(CONSTANT_COLUMNS, rows)
         yield from (f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in self.notes)
         yield Facts([("card", str(self.card)), ("all times", str(self.times))])

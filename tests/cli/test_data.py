@@ -1,6 +1,7 @@
 """harness data: a partitioned store is built, verified and described from the command line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,13 @@ def test_a_partitioned_store_is_built_verified_and_described(
     assert described["folder"] == built["store"]
     assert set(described["cut"]) == {"vertices", "nonzeros", "rows_needed", "parts"}  # type: ignore[call-overload]
     assert main(["data", "info", "tiny-sbm", *order]) == 0
-    assert "rows_needed:" in capsys.readouterr().out
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading == "tiny-sbm: 307 vertices, 3.21 k nonzeros"
+    table = lines[next(number for number, line in enumerate(lines) if line.startswith("part  ")) + 1 :]
+    parts = [list(map(int, line.replace(",", "").split())) for line in table]
+    assert [row[0] for row in parts] == list(range(8))
+    assert sum(row[1] for row in parts) == 307
+    assert sum(row[2] for row in parts) == 3213
 
 
 def test_several_orders_are_built_and_verified_in_one_call(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,20 +62,46 @@ def test_a_partition_is_another_store_than_a_permutation(capsys: pytest.CaptureF
     assert len({str(answer(capsys, "build", *order)["store"]) for order in orders}) == 3
 
 
-def test_info_says_what_every_strategy_needs_built_or_not(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    order = ("--partition", "metis", "--parts", "8")
-    answer(capsys, "build", *order)
-    for words in (["tiny-sbm", *order], ["reddit"]):
-        assert main(["data", "info", *words, "--ranks", "4", "--json"]) == 0
-        needs = {needed["strategy"]: needed for needed in json.loads(capsys.readouterr().out)["needs"]}
-        assert needs["cagnet-2d"]["grids"] == 3
-        assert needs["cagnet-2d"]["elements_received"] <= needs["cagnet-2d"]["worst_elements_received"]
-        assert needs["plexus"]["persistent_bytes"] > 0
-        assert "refused" in needs["serial"]
-    assert main(["data", "info", "tiny-lattice", "--ranks", "4"]) == 2
-    assert "harness data build tiny-lattice" in capsys.readouterr().err
+def test_facts_of_a_graph_follow_its_state(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "info", "reddit"]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("reddit: 232,965 vertices, about 115 M nonzeros, not built\n")
+    assert page.endswith("\n  harness data fetch reddit\n  harness data build reddit\n")
+    answer(capsys, "build")
+    assert main(["data", "info", "tiny-sbm"]) == 0
+    page = capsys.readouterr().out
+    assert "harness data build" not in page
+    splits = dict(re.findall(r"^(train|valid|test) +(\d+)", page, re.M))
+    assert sum(map(int, splits.values())) == 307
+    assert splits == {name: str(n) for name, n in answer(capsys, "info")["split"].items()}  # type: ignore[attr-defined]
+
+
+def test_info_lists_the_card_and_the_manifest_with_v_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "info", "tiny-sbm"]) == 0
+    assert "card.source.homophily" not in capsys.readouterr().out
+    assert main(["data", "info", "tiny-sbm", "-v"]) == 0
+    assert re.search(r"card.source.homophily +0.8", capsys.readouterr().out)
+
+
+def test_the_needs_of_strategies_are_answered_by_advise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "info", "tiny-sbm", "--ranks", "4"]) == 2
+    assert "harness advise --dataset D --ranks P --all" in capsys.readouterr().err
+
+
+def test_a_build_says_what_it_built(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "build", "tiny-sbm"]) == 0
+    assert re.match(
+        r"tiny-sbm is built: 307 vertices, 3,213 nonzeros, [\d.]+ kB in \d+ files\n", capsys.readouterr().out
+    )
+    assert main(["data", "verify", "tiny-sbm"]) == 0
+    assert capsys.readouterr().out.startswith("tiny-sbm is sound: 307 vertices, ")
+    assert main(["data", "build", "tiny-sbm", "--partition", "random", "--parts", "2,4"]) == 0
+    assert capsys.readouterr().out.startswith("tiny-sbm: 2 stores are built\n")
+
+
+def test_a_share_of_a_build_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "build", "tiny-sbm", "--share", "scatter:0/2"]) == 0
+    assert capsys.readouterr().out.startswith("tiny-sbm has the share scatter:0/2 of its build\n")
 
 
 def test_balance_shows_every_order_and_the_law_of_loops(capsys):
@@ -78,14 +111,14 @@ def test_balance_shows_every_order_and_the_law_of_loops(capsys):
     assert min(found["most_over_mean"].values()) >= 1
     assert 1 < found["law_of_loops"] < 2
     assert main(["data", "balance", "tiny-lattice"]) == 0
-    assert "8 x 8 shards" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("tiny-lattice in 8 x 8 shards: the fullest has ")
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--permutation", "single"], "unrecognized arguments: --permutation"),
-        (["--shards", "0"], "argument --shards: 0"),
+        (["--permutation", "single"], "--permutation is not an option of harness data balance."),
+        (["--shards", "0"], "--shards 0 is not accepted: a whole number from 1 to 4096."),
     ],
 )
 def test_what_balance_cannot_do_is_refused(options, told, capsys):

@@ -71,9 +71,9 @@ def spoilt(sound: np.ndarray, place: Any, value: Any) -> bytes:
         ({"labels": array(LABELS + 0.5)}, [], "vertex 0: 0.5 is not an integer"),
         ({"split": array(np.eye(N, 3) + [[1, 0, 0]] > 0)}, [], "--split {} vertex 1: its masks overlap"),
         ({"split": spoilt(LABELS, 1, 4)}, [], "--split {} vertex 1: 4 is out of range"),
-        ({}, ["--classes", "0"], "argument --classes: 0 is not accepted"),
-        ({}, ["--memory", "1e-9"], "argument --memory: 1e-9 is not accepted: a number from 0.015625"),
-        ({}, ["--memory", "nan"], "argument --memory: nan is not accepted"),
+        ({}, ["--classes", "0"], "--classes 0 is not accepted"),
+        ({}, ["--memory", "1e-9"], "--memory 1e-9 is not accepted: a number from 0.015625"),
+        ({}, ["--memory", "nan"], "--memory nan is not accepted"),
         ({}, ["--vertices", "3"], "--edges {} line 3: the id 3 is not in 0 .. 2: set --vertices"),
     ],
 )

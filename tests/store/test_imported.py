@@ -191,7 +191,7 @@ def test_a_name_is_given_once(root, files, harness):
             ["--edges", "edges.tsv", "--labels", "words.csv"],
             "words.csv has 2 rows, but there are 40 vertices",
         ),
-        ("mine", ["--edges", "edges.tsv", "--vertices", "0"], "--vertices: 0 is not accepted"),
+        ("mine", ["--edges", "edges.tsv", "--vertices", "0"], "--vertices 0 is not accepted"),
         ("mine", ["--edges", "words.parquet"], "first two integer columns"),
         ("mine", ["--edges", "torn.parquet"], "torn.parquet"),
         ("mine", ["--edges", "nulls.parquet"], "is null"),
