@@ -104,6 +104,17 @@ def test_a_share_of_a_build_is_named(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.startswith("tiny-sbm has the share scatter:0/2 of its build\n")
 
 
+def test_info_of_an_unbuilt_graph_names_the_commands_that_build_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["data", "info", "reddit"]) == 0
+    printed = capsys.readouterr().out
+    assert "harness data fetch reddit\n  harness data build reddit\n" in printed
+    assert "unknown" not in printed
+    assert main(["data", "info", "osm-shape"]) == 0
+    assert "data fetch" not in capsys.readouterr().out
+
+
 def test_balance_shows_every_order_and_the_law_of_loops(capsys):
     assert main(["data", "balance", "tiny-lattice", "--shards", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
