@@ -39,7 +39,7 @@ MOST_NAMES = 12
 
 
 @dataclass(frozen=True)
-class BuiltStore:
+class StoreSummary:
     """A store of the dataset, in one order of the vertices."""
 
     order: str
@@ -83,7 +83,7 @@ class DatasetDescription:
     class_names: list[str] | None
     split: dict[str, int] | None
     """The number of vertices of each part, and of those in no part (`none`)."""
-    stores: list[BuiltStore]
+    stores: list[StoreSummary]
     """All built stores of the dataset, in any order."""
     cut: dict[str, Any] | None
     """The balance of the parts and the rows that they exchange, if the order is a partition."""
@@ -207,7 +207,7 @@ def _drop_unknown(data: Any) -> Any:
     return {key: value for key, value in kept.items() if value not in (None, "", {})}
 
 
-def list_stores(root: Path, card: DatasetCard) -> list[BuiltStore]:
+def list_stores(root: Path, card: DatasetCard) -> list[StoreSummary]:
     """Return the stores of a card that exist, in any order of the vertices. Stores of an older card are left out."""
     stores = []
     for folder in sorted((find_data_folder(root) / "store").glob(f"{card.name}-*")):
@@ -218,7 +218,7 @@ def list_stores(root: Path, card: DatasetCard) -> list[BuiltStore]:
         except UserError:  # it was made by another version, or its partition file is gone
             continue
         size = sum(record.bytes for record in manifest.files.values())
-        stores.append(BuiltStore(describe_order(manifest.choice), folder, size))
+        stores.append(StoreSummary(describe_order(manifest.choice), folder, size))
     return stores
 
 
@@ -244,7 +244,7 @@ def describe_source(root: Path, card: DatasetCard) -> str:
     return f"{card.source.kind}, {', '.join(card.source.list_files())}"
 
 
-def _open_other(root: Path, choice: DatasetChoice, stores: list[BuiltStore]) -> Blocks | None:
+def _open_other(root: Path, choice: DatasetChoice, stores: list[StoreSummary]) -> Blocks | None:
     """Open the graph in another order than the requested one, whose counts are the same; None if it is not built."""
     if stores:
         return Store(stores[0].folder)
