@@ -204,10 +204,12 @@ def _recognise_layout(path: Path, named: bool) -> _Layout:
     import pandas as pd
 
     separator = choose_separator(path, named=named)
-    if path.name.removesuffix(".gz").endswith(".tsv"):
-        separator = "\t"
     options: dict[str, Any] = {"comment": "#", "header": None, "dtype": str, "keep_default_na": False}
     with convert_read_errors(path, NAMED_EXPECTED if named else EXPECTED):
+        if path.name.removesuffix(".gz").endswith(".tsv"):
+            lines = pd.read_csv(path, sep="\t", nrows=SAMPLE, **options)
+            if any(_is_word(part) for line in lines.iloc[1:, -1].fillna("") for part in line.split()):
+                separator = "\t"  # words may contain spaces
         lines = pd.read_csv(path, sep=separator, nrows=SAMPLE, **options)
     first, *others = lines.fillna("").itertuples(index=False, name=None)
     columns = len(first)

@@ -116,6 +116,11 @@ def test_file_that_is_not_labels_is_refused(write: Write, text: str, said: str) 
         read_labels(write("y.csv", text), 5)
 
 
+def test_numbers_in_tsv_may_be_separated_by_spaces(write: Write) -> None:
+    assert read_label_sets(write("y.tsv", "a b c\n1 0 1\n0 1 0\n"), 2).tolist() == [[1, 0, 1], [0, 1, 0]]
+    assert read_labels(write("z.tsv", "node\tlabel\n1\t5\n"), 2).tolist() == [-1, 5]
+
+
 def test_more_words_than_classes_are_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_files, "CLASSES", 3)
     with pytest.raises(UserError, match="more than 3 different labels"):
