@@ -10,6 +10,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from harness.models import Predictions
 from harness.models.operators import GatheringOperators, Operators
 from harness.sources.ogb import Ogb, read_ogb_table
 from harness.store.catalog import load_card
+from harness.store.dataset_card import FileLabels
 
 
 @dataclass(frozen=True)
@@ -43,23 +45,31 @@ class OgbJudge:
         return dict(zip(SPLITS, total.tolist(), strict=True))
 
     def score(self, given: Predictions | None) -> float:
-        """Return OGB's score of some vertices, or NaN if there are none, or no class has both kinds of labels."""
+        """Return OGB's score of some vertices.
+
+        The score is NaN if there are no vertices, if no class has both kinds of labels, or if the model diverged.
+        """
         if given is None or not len(given.labels):
             return float("nan")
         labels, predicted = given.labels.cpu().numpy(), given.predicted.cpu().numpy()
+        if not np.isfinite(predicted).all():
+            return float("nan")
         if self.metric == "rocauc" and not ((labels == 0).any(axis=0) & (labels == 1).any(axis=0)).any():
             return float("nan")
         return float(self.evaluator.eval({"y_true": labels, "y_pred": predicted})[self.metric])
 
 
 def open_judge(root: Path, dataset: str, operators: Operators, world: Axis) -> OgbJudge | None:
-    """Return the judge of a dataset of OGB, or None: for other datasets, and where `ogb` is not installed on rank 0.
+    """Return the judge of a dataset with OGB's labels, or None if there is none or `ogb` is not installed on rank 0.
 
     All ranks of a world call this function together.
     """
-    source = load_card(root, dataset).source
-    if not isinstance(source, Ogb) or not isinstance(operators, GatheringOperators):
+    card = load_card(root, dataset)
+    source, labels = card.source, card.labels
+    has_ogb_labels = isinstance(source, Ogb) and isinstance(labels, FileLabels) and labels.path is None
+    if not has_ogb_labels or not isinstance(operators, GatheringOperators):
         return None
+    assert isinstance(source, Ogb)
     evaluator = load_evaluator(source.name) if world.index == 0 else None
     recording, world.ledger.recording = world.ledger.recording, False
     found = torch.tensor([float(evaluator is not None)], device=world.device)

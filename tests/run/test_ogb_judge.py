@@ -18,6 +18,7 @@ from harness.cli import main
 from harness.comm.grid import Grid
 from harness.graph.model import SPLITS
 from harness.ledger import Ledger
+from harness.models import Predictions
 from harness.run import ogb_judge
 from harness.run.ogb_judge import OgbJudge, load_evaluator
 from harness.run.open_run import open_run
@@ -164,14 +165,20 @@ def test_undefined_score_is_nan_and_other_datasets_have_no_judge(root: Path) -> 
     trainer, grid = make_serial_trainer()
     judge = OgbJudge(grid.world, "rocauc", load_evaluator("ogbn-proteins"))
     assert isnan(judge.score(None))
+    labels = torch.arange(224).reshape(2, 112) % 2
+    assert isnan(judge.score(Predictions(labels, torch.ones(2, 112))))  # each task has labels of one kind
+    labels[0] = 1 - labels[1]
+    assert judge.score(Predictions(labels, torch.ones(2, 112))) == 0.5
+    assert isnan(judge.score(Predictions(labels, torch.full((2, 112), torch.inf))))
     operators = trainer.operators
     assert ogb_judge.open_judge(root, "proteins", operators, grid.world) is not None
     assert ogb_judge.open_judge(root, "proteins", object(), grid.world) is None  # type: ignore[arg-type]
-    (root / "datasets" / "catalog" / "drawn.yaml").write_text(
-        "source: {kind: rmat, scale: 4}\nclasses: 2\nfeatures: {kind: uniform, width: 2}\n"
-        "labels: {kind: degree}\nsplit: {kind: all}\n"
-    )
-    assert ogb_judge.open_judge(root, "drawn", operators, grid.world) is None
+    for source in ("{kind: rmat, scale: 4}", "{kind: ogb, name: ogbn-arxiv}"):
+        (root / "datasets" / "catalog" / "drawn.yaml").write_text(
+            f"source: {source}\nclasses: 2\nfeatures: {{kind: uniform, width: 2}}\n"
+            "labels: {kind: degree}\nsplit: {kind: all}\n"
+        )
+        assert ogb_judge.open_judge(root, "drawn", operators, grid.world) is None
 
 
 def test_missing_package_leaves_the_harness_to_judge(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
