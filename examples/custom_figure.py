@@ -12,7 +12,7 @@ import harness
 
 shares = {}
 for strategy in ("cagnet-1d", "plexus"):
-    record = harness.run(strategy, "tiny-sbm", ranks=2, settings={"training.epochs": 3})
+    record = harness.run(strategy, "tiny-sbm", ranks=2, settings={"training.epochs": 3}).record
     ledger = record.table("ledger")  # one row for each rank, epoch and place in the algorithm
     shares[strategy] = ledger.groupby("op").seconds.sum() / ledger.seconds.sum()
 

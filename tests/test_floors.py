@@ -211,7 +211,9 @@ def test_every_room_has_its_floor() -> None:
     assert there <= set(HEIGHT)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list", "strategies"], ["list", "datasets"], ["doctor"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["list", "machines"], ["list", "settings"], ["runs", "list"], ["doctor"]]
+)
 def test_light_verbs_import_neither_torch_nor_pandas(arguments: list[str]) -> None:
     code = (
         "import sys, contextlib\nfrom harness.cli import main\n"

@@ -268,7 +268,8 @@ def _describe_error(error: CycloptsError, words: list[str]) -> str:
             way_out = f"`{' '.join(['harness', *chain])} --help` lists what is accepted."
         case UnknownOptionError():
             wrong = error.token.keyword or error.token.value if error.token else ""
-            text = f"{clip_line(wrong or '', 40)} is not an option of {where}.{_suggest_option(wrong or '', known)}"
+            hint = _suggest_option(_add_value(wrong or "", words), known)
+            text = f"{clip_line(wrong or '', 40)} is not an option of {where}.{hint}"
         case MissingArgumentError():
             name = error.argument.name if error.argument else "an argument"
             unknown = next(
@@ -308,6 +309,16 @@ def _list_option_names(path: str) -> list[str]:
         return []
     options = [option.option for option in list_options(load_verb(path).request)]
     return [name for name in [*options, *(f"--{name}" for name in VIEW)] if name.startswith("-")]
+
+
+def _add_value(option: str, words: list[str]) -> str:
+    """Return an option of a command line with its value: --epochs 5 as --epochs=5."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word.startswith(f"{option}="):
+            return word
+        if word == option and following and not following.startswith("-"):
+            return f"{option}={following}"
+    return option
 
 
 def _suggest_option(wrong: str, known: list[str]) -> str:

@@ -1,5 +1,6 @@
 """harness compare: compares two runs, the same runs of two commits, or the competitors within blocks."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass as plain_dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,7 +37,8 @@ class CompareRequest(Request):
     """The other side, given in the same way. Without it, the competitors in A are compared."""
 
 
-NOISE = "within noise"
+CHANGED, NOISE, UNDECIDED = ("faster", "slower"), "within noise", "undecided"
+"""The verdicts about B. A pair is undecided if it has too few epochs or blocks for an interval."""
 ENOUGH_LAUNCHES = 5
 WIDE = 0.1
 """The half-width of an interval, relative to the ratio 1, from which more launches are recommended."""
@@ -113,21 +115,19 @@ class CompareAnswer(Answer):
             yield from self._lay_out_differences(view)
 
     def _lay_out_differences(self, view: View) -> Iterator[Block]:
-        unchanged = [each for each in self.differences if each.verdict == NOISE]
-        changed = [each for each in self.differences if each.verdict != NOISE]
-        counts = [
-            f"{sum(each.verdict == verdict for each in self.differences)} {verdict}"
-            for verdict in ("faster", "slower", NOISE)
-        ]
+        unchanged = [each for each in self.differences if each.verdict not in CHANGED]
+        changed = [each for each in self.differences if each.verdict in CHANGED]
+        counts = Counter(each.verdict for each in self.differences)
+        parts = [f"{counts[verdict]} {verdict}" for verdict in (*CHANGED, NOISE)]
+        parts += [f"{counts[UNDECIDED]} {UNDECIDED}"] if counts[UNDECIDED] else []
         noise = describe_noise(unchanged)
-        yield Heading(
-            f"{format_count(len(self.differences), 'pair')}: {', '.join(counts)}{f' ({noise})' if noise else ''}"
-        )
+        pairs = format_count(len(self.differences), "pair")
+        yield Heading(f"{pairs}: {', '.join(parts)}{f' ({noise})' if noise else ''}")
         changed.sort(key=lambda each: max(each.ratio, 1 / each.ratio), reverse=True)
         shown = [*changed, *(unchanged if view.all else ())]
         yield Table(DIFFERENCE_COLUMNS, list(map(make_difference_row, shown)))
         if unchanged and not view.all:
-            yield f"... {len(unchanged)} {NOISE} (--all)"
+            yield f"... {format_count(len(unchanged), 'other pair')} (--all)"
         if view.verbose:
             for each in shown:
                 yield Heading(each.label)
@@ -136,22 +136,21 @@ class CompareAnswer(Answer):
             yield "-v lists the parts, elements and settings that differ."
 
     def _lay_out_rivals(self) -> Iterator[Block]:
-        rows = sorted(map(make_rival_row, self.rivals), key=lambda row: row["verdict"] == NOISE)
-        decided = [row for row in rows if row["verdict"] != NOISE]
-        few = sum(pair.interval is None for pair in self.rivals)
-        note = f" ({few} with fewer than six blocks)" if few else ""
-        pairs = format_count(len(rows), "pair")
-        undecided = len(rows) - len(decided)
-        yield Heading(f"{pairs} of competitors: {len(decided)} decided, {undecided} {NOISE}{note}")
+        rows = sorted(map(make_rival_row, self.rivals), key=lambda row: row["verdict"] not in CHANGED)
+        counts = Counter(row["verdict"] for row in rows)
+        parts = [f"{counts[verdict]} {verdict}" for verdict in (*CHANGED, NOISE)]
+        parts += [f"{counts[UNDECIDED]} {UNDECIDED} (fewer than six blocks)"] if counts[UNDECIDED] else []
+        yield Heading(f"{format_count(len(rows), 'pair')} of competitors, B against A: {', '.join(parts)}")
         yield Table(RIVAL_COLUMNS, rows, most_rows=20)
 
 
 def _lay_out_single(difference: "Difference") -> Iterator[Block]:
     a, b = map(format_seconds, difference.seconds)
-    interval = format_ratio_interval(difference.interval) or "too few epochs for an interval"
+    interval = format_ratio_interval(difference.interval)
+    verdict = difference.verdict if interval else f"{UNDECIDED}, because an interval needs six epochs"
     yield Heading(
-        f"B takes {difference.ratio:.2f} times as long as A ({interval}): {difference.verdict}, "
-        f"{a} and then {b} an epoch"
+        f"B takes {difference.ratio:.2f} times as long as A{f' ({interval})' if interval else ''}, "
+        f"{a} -> {b} an epoch: {verdict}"
     )
     yield from lay_out_details(difference)
 
@@ -198,11 +197,9 @@ def describe_noise(unchanged: "Sequence[Difference]") -> str:
     if not unchanged:
         return ""
     widths = [max(each.interval.high - 1, 1 - each.interval.low) for each in unchanged if each.interval]
-    few = len(unchanged) - len(widths)
     parts = [f"widest +-{100 * max(widths):.0f} %"] if widths else []
-    parts += [f"{few} with too few epochs for an interval"] if few else []
-    launches = min(each.pairs for each in unchanged)
-    if launches < ENOUGH_LAUNCHES and (few or max(widths) > WIDE):
+    is_wide = len(widths) < len(unchanged) or max(widths) > WIDE
+    if is_wide and min(each.pairs for each in unchanged) < ENOUGH_LAUNCHES:
         parts.append(f"use {ENOUGH_LAUNCHES} launches or more")
     return "; ".join(parts)
 
@@ -212,9 +209,9 @@ def compare(request: CompareRequest, _: Reporter) -> CompareAnswer:
     """Compare two runs, or the same runs of two commits.
 
     Runs in two folders of tables are paired by equal specs; two single runs may have any specs. A ratio above 1 means
-    that B is slower. The interval contains the true ratio in at least 90 % of cases, and a pair whose interval contains
-    1 is within noise. With a single folder of tables, its competitors are compared by ratios within blocks: runs on the
-    same nodes, one after the other.
+    that B is slower. The interval contains the true ratio in at least 90 % of cases. A pair whose interval contains 1
+    is within noise, and a pair with fewer than six epochs is undecided. With a single folder of tables, its competitors
+    are compared by ratios within blocks: runs on the same nodes, one after the other.
     """
     from harness.results.collect import load_side
     from harness.results.statistics import compare_sides

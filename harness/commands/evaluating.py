@@ -1,5 +1,6 @@
 """harness collect, figures, report and artifact: makes tables, figures, a report and an archive of recorded runs."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY
 from dataclasses import dataclass as plain_dataclass
@@ -12,7 +13,7 @@ from harness.commands.answer import Answer
 from harness.commands.layout import Block, Column, Command, Heading, Table, View
 from harness.commands.request import CONFIG, File, Folder, Folders, Request
 from harness.commands.verb import Reporter, verb
-from harness.formatting import format_bytes, format_count, format_si
+from harness.formatting import format_bytes, format_count
 from harness.results.record import describe_refused
 from harness.spec.root import find_results_folder
 
@@ -39,6 +40,16 @@ class CollectRequest(Request):
     verify: bool = False
     """Exit with 1 if a run is missing, did not succeed, or received fewer elements than its lower bound."""
 
+    @property
+    def default_runs(self) -> Path:
+        """The folder of runs in the project."""
+        return find_results_folder(self.home) / "runs"
+
+    @property
+    def places(self) -> Sequence[Path]:
+        """The folders of run folders."""
+        return self.runs or [self.default_runs]
+
 
 PROBLEM_COLUMNS = (
     Column("label", "run"),
@@ -47,8 +58,8 @@ PROBLEM_COLUMNS = (
 )
 BOUND_COLUMNS = (
     Column("label", "run"),
-    Column("received", "received", format_si, is_number=True),
-    Column("bound", "lower bound", format_si, is_number=True),
+    Column("received", "elements received", "{:,.0f}".format, is_number=True),
+    Column("bound", "lower bound", "{:,.0f}".format, is_number=True),
 )
 
 
@@ -57,11 +68,11 @@ class CollectAnswer(Answer):
     """The collected tables, and the runs with problems."""
 
     collection: "Collection"
-    verify: bool
+    request: CollectRequest
 
     @property
     def exit_code(self) -> int:
-        return 1 if self.verify and not self.collection.is_complete else 0
+        return 1 if self.request.verify and not self.collection.is_complete else 0
 
     def to_document(self) -> Any:
         return self.collection.as_dict()
@@ -84,9 +95,7 @@ class CollectAnswer(Answer):
             for _, run in collection.label_failures().iterrows()
         ]
         yield Table(PROBLEM_COLUMNS, problems, most_rows=20)
-        if problems:
-            yield "Repeat a failed or missing run from its spec; any other run also needs --fresh:"
-            yield Command("harness run --spec FILE")
+        yield from self._lay_out_way_out()
         below = [
             {"label": run.label, "received": run.elements_received, "bound": run.elements_bound}
             for _, run in collection.below_bound.iterrows()
@@ -96,6 +105,26 @@ class CollectAnswer(Answer):
             yield "Repeat these runs with --fresh."
         if collection.refused:
             yield describe_refused(collection.refused)
+
+    def _lay_out_way_out(self) -> Iterator[Block]:
+        """Yield the commands that repeat failed runs, one for each folder of runs."""
+        from harness.results.schema import MISSING, SETTLED
+
+        runs, request = self.collection.runs, self.request
+        if any(runs.status == MISSING):
+            yield "Missing runs were planned and never recorded: the workflow runs them."
+        failed = runs[~runs.status.isin([*SETTLED, MISSING]) & (runs.source == "measured")]
+        commands = []
+        for place in request.places:
+            specs = [place / run_id / "spec.json" for run_id in failed.run_id]
+            if found := [str(spec) for spec in specs if spec.is_file()]:
+                out = [] if place == request.default_runs else ["--out", str(place)]
+                commands.append(shlex.join(["harness", "run", "--spec", *found, *out]))
+        if commands:
+            yield "To repeat the failed runs:"
+            yield from map(Command, commands)
+        if any(runs.status.isin(SETTLED) & (runs.status != "ok")):
+            yield "A run that ended as oom, timeout or diverged is a result: only --fresh repeats it."
 
 
 @verb(CollectRequest)
@@ -107,9 +136,9 @@ def collect(request: CollectRequest, reporter: Reporter) -> CollectAnswer:
     from harness.results.collect import collect as collect_records
 
     results = find_results_folder(request.home)
-    places, out = request.runs or [results / "runs"], request.out or results
-    collection = collect_records(places, out, request.plan, request.beside, reporter.step)
-    return CollectAnswer(collection, request.verify)
+    out = request.out or results
+    collection = collect_records(request.places, out, request.plan, request.beside, reporter.step)
+    return CollectAnswer(collection, request)
 
 
 @dataclass(frozen=True, config=CONFIG, kw_only=True)
@@ -145,9 +174,23 @@ class FiguresAnswer(Answer):
         return [str(path) for path in self.files]
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        yield Heading(f"{format_count(len(self.files), 'file')} written to {self.folder}")
-        rows = [{"file": str(path), "size": path.stat().st_size} for path in self.files]
-        columns = (Column("file", "file"), Column("size", "size", format_bytes, is_number=True))
+        figures: dict[str, list[Path]] = {}
+        for path in self.files:
+            figures.setdefault(path.stem, []).append(path)
+        yield Heading(f"{format_count(len(figures), 'figure')} drawn in {self.folder}")
+        rows = [
+            {
+                "figure": name,
+                "files": ", ".join(path.suffix.removeprefix(".") for path in paths),
+                "size": sum(path.stat().st_size for path in paths),
+            }
+            for name, paths in figures.items()
+        ]
+        columns = (
+            Column("figure", "figure"),
+            Column("files", "files"),
+            Column("size", "size", format_bytes, is_number=True),
+        )
         yield Table(columns, rows, most_rows=20)
 
 
@@ -182,7 +225,7 @@ class FileAnswer(Answer):
         return {self.kind: str(self.path)}
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        yield Heading(f"{self.path}, {format_bytes(self.path.stat().st_size)}")
+        yield Heading(f"Wrote {self.path}, {format_bytes(self.path.stat().st_size)}")
 
 
 @verb(ReportRequest)

@@ -102,7 +102,12 @@ def count_results(verdicts: "Sequence[Verdict]") -> str:
     from harness.claims import Result
 
     counts = {result: sum(verdict.result is result for verdict in verdicts) for result in Result}
-    return ", ".join(f"{count} {result}" for result, count in counts.items() if count) or "none"
+    words = {Result.HOLDS: "hold"}
+    return ", ".join(
+        f"{count} {words.get(result, result) if count > 1 else result}"
+        for result, count in counts.items()
+        if count
+    )
 
 
 @verb(ClaimsRequest)

@@ -252,7 +252,7 @@ def _describe_machine(root: Path, name: str) -> dict[str, Any]:
     card = load_machine_card(root, name)
     return {
         "about": " ".join(card.description.split()),
-        "device": "GPU" if card.device == "cuda" else "CPU",
+        "device": "CPU" if card.device == "cpu" else "GPU",
         "ranks_per_node": card.links.devices_per_node if card.links else None,
         "predicts": bool(card.rates and card.links),
     }

@@ -83,9 +83,12 @@ class Interval(NamedTuple):
 
 
 def judge_ratio(ratio: Interval | None) -> str:
-    """Return "slower" or "faster" from the interval of a ratio of times; "within noise" if it contains 1 or is None."""
+    """Return "slower" or "faster" from the interval of a ratio of times, "within noise" if it contains 1.
+
+    Without an interval, return "undecided".
+    """
     if ratio is None:
-        return "within noise"
+        return "undecided"
     return "slower" if ratio.low > 1 else "faster" if ratio.high < 1 else "within noise"
 
 
@@ -244,7 +247,7 @@ class Difference(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether B is slower or faster, or the difference is within noise."""
+        """Whether B is slower or faster, within noise, or undecided for lack of an interval."""
         return judge_ratio(self.interval)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -74,7 +75,8 @@ def test_every_key_of_a_spec_has_a_meaning_and_the_values_that_it_takes(
         **{"key": "training.lr", "accepts": "number above 0", "default": "0.01", "meaning": ""}
     }
     assert main(["list", "settings"]) == 0
-    assert "training.epochs: whole number from 1 (default 10)\n    The number of" in capsys.readouterr().out
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("training.epochs "))
+    assert re.fullmatch(r"training.epochs +whole number from 1 +10 +The number of .*", row)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,6 @@ def test_strategies_are_described_with_paper_promise_axes_and_parameters(
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (["lst"], "list"),
         (["data", "biuld", "tiny-sbm"], "build"),
         (["list", "dataset"], "datasets"),
         (["run", "--stratgy", "serial"], "--strategy"),
@@ -128,8 +129,7 @@ def test_an_unknown_option_is_answered_by_its_verb(capsys: pytest.CaptureFixture
     """Others have --machine, and it is no way out here."""
     assert main(["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--machine", "local"]) == 2
     said = capsys.readouterr().err
-    assert "unrecognized arguments: --machine local." in said
-    assert " or --machine" not in said and "mean --machine" not in said
+    assert "--machine is not an option of harness run." in said
     assert "`harness run --help`" in said
 
 

@@ -29,7 +29,10 @@ def verbs(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple[str
 VERBS = {**dict(verbs(make_parser())), **commands.VERBS}
 SBM, RUN = "--strategy serial --dataset tiny-sbm", "RUN"
 ANSWERED = {
-    "list": ["strategies", "datasets", "machines", "settings", "figures"],
+    "list": [
+        *("strategies", "models", "grids --strategy plexus --ranks 4", "datasets", "machines", "experiments"),
+        *("settings", "figures"),
+    ],
     "runs list": [""],
     "runs show": [RUN],
     "runs prune": ["--failed"],

@@ -9,7 +9,8 @@ import pytest
 
 from harness.claims import ClaimFilter, Evidence, judge_all
 from harness.cli import main
-from harness.cli.options import ProgressLine
+from harness.cli.terminal import TerminalReporter
+from harness.commands.layout import View
 from harness.figures.drawing import KINDS
 from harness.progress import OnStep
 from harness.report import write_report
@@ -24,12 +25,12 @@ def test_the_time_left_is_that_of_the_steps_that_are_done(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter([0.0, 0.0, 10.0, 14.0, 20.0, 100.0, 1000.0])
-    monkeypatch.setattr("harness.cli.options.time.monotonic", lambda: next(clock))
-    with ProgressLine() as on_step:
+    monkeypatch.setattr("harness.cli.terminal.time.monotonic", lambda: next(clock))
+    with TerminalReporter(View(), as_json=False) as reporter:
         for done in (0, 1, 2, 3):
-            on_step(done, 4, f"step {done}")
+            reporter.step(done, 4, f"step {done}")
         for done in (0, 1):
-            on_step(done, 3, "another part")
+            reporter.step(done, 3, "another part")
     assert capsys.readouterr().err.splitlines() == [
         "2 of 4, about 30 s left: step 1",
         "4 of 4, about 7 s left: step 3",
@@ -75,7 +76,7 @@ def test_each_step_is_announced_once_and_in_order(
 def test_a_verb_prints_its_steps_beside_the_answer(
     study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ProgressLine, "INTERVAL", 0.0)
+    monkeypatch.setattr(TerminalReporter, "INTERVAL", 0.0)
     asked = ["collect", "--runs", str(study / "runs"), "--out", str(tmp_path), "--root", str(ROOT), "--json"]
     assert main(asked) == 0
     said = capsys.readouterr()

@@ -56,7 +56,7 @@ def test_the_same_tables_differ_in_nothing(side: Side, capsys: pytest.CaptureFix
     assert len(rows) == 2
     for row in rows:
         low, high = row["interval"]
-        assert (row["ratio"], row["pairs"], row["verdict"], row["differs"]) == (1.0, 2, "unsure", {})
+        assert (row["ratio"], row["pairs"], row["verdict"], row["differs"]) == (1.0, 2, "within noise", {})
         assert low < 1 < high
         assert all(a == b for _, a, b in row["parts"])
 
@@ -77,13 +77,13 @@ def test_a_slower_collective_is_found_and_named(side: Side, capsys: pytest.Captu
     assert one_d["ratio"] == pytest.approx((medians[1] / medians[0]).median())
     low, high = one_d["interval"]
     assert 1 < low < one_d["ratio"] < high
-    assert (serial["verdict"], one_d["verdict"]) == ("unsure", "slower")
+    assert (serial["verdict"], one_d["verdict"]) == ("within noise", "slower")
     name, before, after = one_d["parts"][0]
     assert name == "convolve broadcast"
     assert after / before == pytest.approx(3, rel=0.2)
     assert one_d["differs"] == {"provenance.commit": ["a" * 8, "b" * 8]}
     assert main(["compare", str(a), str(b)]) == 0
-    assert "B against A: 0 faster, 1 slower, 1 unsure" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("2 pairs: 0 faster, 1 slower, 1 within noise (widest +-")
 
 
 def test_two_runs_of_different_specs_are_compared_with_their_settings(

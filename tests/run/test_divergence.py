@@ -86,13 +86,20 @@ def test_a_batch_survives_a_spec_that_diverges_and_one_that_is_none(
     assert code == 1
     assert f"{files[0]}: no record:" in said.err
     assert f"{specs[1].label}: no record:" in said.err
-    assert f"{specs[0].label}: diverged" in said.out
-    assert f"{specs[2].label}: ok" in said.out
+    first, last, table = (
+        said.out.index("diverged"),
+        said.out.index(specs[2].label),
+        said.out.index("4 runs: "),
+    )
+    assert said.out.index(specs[0].label) < last < table and first < last
+    assert said.out[table:].startswith("4 runs: 1 diverged, 1 ok, 2 no record\n")
+    assert str(files[0]) in said.out[table:] and specs[1].label in said.out[table:]
 
 
 def test_it_is_a_failure_and_is_not_repeated(recorded: Callable[[Spec], Record], tmp_path: Path) -> None:
     run = recorded(asked(**HUGE))
     found = collect(run.folder.parent, tmp_path / "results")
     assert not found.is_complete
-    assert "diverged" in found.as_text() and "not finite" in found.as_text()
+    (failure,) = found.as_dict()["failures"]
+    assert failure["status"] == "diverged" and "not finite" in failure["message"]
     assert run.record["status"] in SETTLED

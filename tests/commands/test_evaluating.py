@@ -1,0 +1,110 @@
+"""collect, compare and claims: the answer first, what changed before what did not, and long tables cut."""
+
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import get_args
+
+import pytest
+
+from harness.cli import main
+from harness.commands import VERBS
+from harness.commands.comparing import CompareAnswer
+from harness.commands.layout import Heading, View
+from harness.commands.recording_programs import ProgramName
+from harness.commands.verb import load_verb
+from harness.external.programs import PROGRAMS
+from harness.results.collect import collect
+from harness.results.statistics import Difference, Interval
+
+
+def difference(
+    label: str, low: float, high: float, pairs: int = 2, *, has_interval: bool = True
+) -> Difference:
+    ratio = (low * high) ** 0.5
+    interval = Interval(low, high) if has_interval else None
+    parts = [("convolve broadcast", 1.0, ratio), ("loss gemm", 0.1, 0.1)]
+    return Difference(label, pairs, (1.0, ratio), ratio, interval, parts, (10.0, 10.0), {})
+
+
+SAME = [difference("a", 0.9, 1.1), difference("b", 0.34, 1.66)]
+
+
+def test_equal_sides_are_one_line() -> None:
+    heading, note = str(CompareAnswer(SAME)).split("\n\n")
+    assert heading == "2 pairs: 0 faster, 0 slower, 2 within noise (widest +-66 %; use 5 launches or more)"
+    assert note == "... 2 other pairs (--all)"
+
+
+def test_enough_launches_or_narrow_intervals_ask_for_no_more() -> None:
+    for same in ([difference("a", 0.98, 1.02)] * 2, [difference("a", 0.5, 2.0, 5)] * 2):
+        assert "launches or more" not in str(CompareAnswer(same)).splitlines()[0]
+
+
+def test_changed_pairs_come_first_the_largest_change_on_top() -> None:
+    slower, faster = difference("mine", 1.1, 1.3), difference("theirs", 0.3, 0.5)
+    answer = CompareAnswer([*SAME, slower, faster, difference("few", 1, 9, has_interval=False)])
+    heading, table, *_ = str(answer).split("\n\n")
+    assert heading.startswith("5 pairs: 1 faster, 1 slower, 2 within noise, 1 undecided (widest +-66 %")
+    assert [line.split()[:2] for line in table.splitlines()[1:]] == [["theirs", "faster"], ["mine", "slower"]]
+    assert answer.to_frame().verdict.tolist() == ["within noise"] * 2 + ["slower", "faster", "undecided"]
+
+
+def test_single_pair_says_how_many_times_as_long_it_takes() -> None:
+    answer = CompareAnswer([difference("a", 1.1, 1.3)])
+    heading = next(answer.lay_out(View()))
+    assert heading == Heading(
+        "B takes 1.20 times as long as A (1.1 - 1.3), 1.00 s -> 1.20 s an epoch: slower"
+    )
+    undecided = CompareAnswer([difference("a", 1.1, 1.3, has_interval=False)])
+    assert "undecided, because an interval needs six epochs" in " ".join(str(undecided).split())
+
+
+def test_collect_prints_the_command_that_repeats_failed_runs(
+    synthetic: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, specs = tmp_path / "runs", [synthetic.make_spec("cagnet-1d", "tiny", {"p": p}) for p in (1, 2, 4)]
+    synthetic.write_ok(runs, specs[0], 1.0)
+    synthetic.write_failed(runs, specs[1], "failed", "ValueError", "no such thing")
+    synthetic.write_failed(runs, specs[2], "oom", "MemoryError", "")
+    assert main(["collect", "--runs", str(runs), "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert " ".join(out.split()).startswith(
+        f"3 runs collected: 1 ok, 1 failed, 1 oom; {tmp_path / 'runs.parquet'} and the tables beside it run status"
+    )
+    (command,) = (line.strip() for line in out.splitlines() if line.startswith("  harness run "))
+    place = runs / specs[1].run_id / "spec.json"
+    assert command == shlex.join(["harness", "run", "--spec", str(place), "--out", str(runs)])
+    assert "only --fresh repeats it" in out
+
+
+def test_claims_begin_with_the_scoreboard_and_cut_long_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_RESULTS", str(tmp_path))
+    assert main(["claims", "--figure", "plexus-tab4", "--quick"]) == 0
+    heading, scoreboard, *_, table = capsys.readouterr().out.strip().split("\n\n")
+    number = int(heading.split()[0])
+    assert heading.startswith(f"{number} claims: ") and scoreboard.splitlines()[-1].split()[-1] == str(number)
+    assert table.splitlines()[0] == "plexus"
+    assert table.splitlines()[-1] == f"... {number - 20} more (--all)"
+    assert main(["claims", "--figure", "plexus-tab4", "--quick", "--score"]) == 0
+    assert "PLX-" not in capsys.readouterr().out
+
+
+def test_programs_are_those_that_have_a_reader() -> None:
+    assert set(get_args(ProgramName)) == PROGRAMS.keys()
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_summary_of_a_verb_is_the_first_line_of_its_docstring(name: str) -> None:
+    assert (load_verb(name).run.__doc__ or "").splitlines()[0] == VERBS[name].summary
+
+
+def test_frame_of_a_collection_is_its_table_of_runs(synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    from harness.commands.evaluating import CollectAnswer, CollectRequest
+
+    synthetic.write_ok(tmp_path / "runs", synthetic.make_spec("serial", "tiny", {"p": 1}), 1.0)
+    collection = collect(tmp_path / "runs", tmp_path)
+    answer = CollectAnswer(collection, CollectRequest(runs=(tmp_path / "runs",)))
+    assert answer.to_frame().equals(collection.runs)

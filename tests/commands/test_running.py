@@ -1,0 +1,111 @@
+"""run: one quotable line, then facts that agree with the tables of the record."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import harness
+from harness.cli import main
+from harness.commands.layout import EVERYTHING, Command, Facts, Heading, View
+from harness.commands.run_facts import count_received_bytes
+from harness.commands.running import RunAnswer
+from harness.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("ranks_at_hand")
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory: pytest.TempPathFactory, ranks_at_hand: None) -> RunAnswer:
+    runs = tmp_path_factory.mktemp("results") / "runs"
+    settings = {"training.epochs": 3, "training.warmup": 1}
+    return harness.run("cagnet-2d", "tiny-sbm", 2, settings=settings, out=runs)
+
+
+def facts_of(answer: RunAnswer, view: View) -> dict[str, str]:
+    return {
+        name: text for block in answer.lay_out(view) if isinstance(block, Facts) for name, text in block.pairs
+    }
+
+
+def test_first_line_has_the_median_of_the_timed_epochs(answer: RunAnswer) -> None:
+    epochs = answer.record.table("epochs")
+    timed = epochs[epochs.epoch >= 0].groupby("epoch").seconds.max()
+    assert len(timed) == 3
+    assert answer.epoch_seconds == pytest.approx(timed.median())
+    first = next(answer.lay_out(View()))
+    assert isinstance(first, Heading)
+    assert re.fullmatch(
+        r"cagnet-2d on tiny-sbm, 2 ranks \(col=\d,row=\d\): [\d.]+ m?s an epoch \(median of 3\), "
+        r"test accuracy 0\.\d{3}",
+        first.text,
+    )
+
+
+def test_received_elements_and_bytes_are_those_of_the_ledger(answer: RunAnswer) -> None:
+    ledger = answer.record.table("ledger")
+    received = ledger[ledger.epoch >= 0].groupby(["epoch", "rank_id"]).elements_received.sum().max()
+    (row,) = answer.to_frame().to_dict("records")
+    assert row["elements_received"] == received > 0
+    assert count_received_bytes(answer.record) == pytest.approx(4 * received)  # fp32 on every message
+    assert re.match(
+        r"[\d.,]+ k? ?elements per rank and epoch \([\d.]+ kB\)", facts_of(answer, View())["Received"]
+    )
+
+
+def test_details_are_settings_that_differ_and_phases_that_fill_the_epoch(answer: RunAnswer) -> None:
+    verbose = facts_of(answer, EVERYTHING)
+    assert verbose["training.epochs"] == "3" and "training.lr" not in verbose
+    assert "training.epochs" not in facts_of(answer, View())
+    phases = answer.runs[0].record
+    assert phases is answer.record
+    tables = [block for block in answer.lay_out(EVERYTHING) if hasattr(block, "rows")]
+    assert sum(row["seconds"] for row in tables[0].rows) == pytest.approx(answer.epoch_seconds)
+
+
+def test_next_commands_can_be_typed(answer: RunAnswer, capsys: pytest.CaptureFixture[str]) -> None:
+    show, collect = (block.text for block in answer.lay_out(View()) if isinstance(block, Command))
+    assert main(show.split()[1:]) == 0
+    assert capsys.readouterr().out.startswith("cagnet-2d on tiny-sbm, 2 ranks")
+    assert collect == f"harness collect --runs {answer.record.folder.parent} && harness report"
+
+
+def test_document_names_amounts_as_the_tables_do(answer: RunAnswer) -> None:
+    document = json.loads(json.dumps(answer.to_document()))
+    assert document["run_id"] == answer.record.record["run_id"] and not document["cached"]
+    names = {"elements_received", "elements_payload", "elements_bound", "elements_payload_formula"}
+    assert names <= document["summary"].keys() and not any("words" in key for key in document["summary"])
+    assert answer.record.record["summary"]["words_received"] == document["summary"]["elements_received"]
+
+
+def test_second_request_is_answered_by_the_record(answer: RunAnswer) -> None:
+    settings = {"training.epochs": 3, "training.warmup": 1}
+    again = harness.run("cagnet-2d", "tiny-sbm", 2, settings=settings, out=answer.record.folder.parent)
+    assert again.runs[0].is_cached
+    assert "--fresh runs it again" in str(again)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--strategy", "serial"], "run takes either --spec FILE or --strategy NAME --dataset NAME"),
+        (["--strategy", "serial", "--dataset", "tiny-sbm", "--epochs", "5"], "--set training.epochs=5?"),
+        (["--strategy", "serial", "--dataset", "tiny-sbm", "--epochs=5"], "--set training.epochs=5?"),
+        (
+            ["--spec", "a.json", "--strategy", "serial", "--set", "seed=1"],
+            "--strategy and --set cannot be combined",
+        ),
+    ],
+)
+def test_wrong_requests_name_the_way_out(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_refused_run_raises(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="serial"):
+        harness.run("serial", "tiny-sbm", 2, out=tmp_path)
+    assert not list(tmp_path.iterdir())
