@@ -1,4 +1,4 @@
-"""Print the page docs/tables.md from the schema: `python docs/write_tables.py > docs/tables.md`."""
+"""Print the page docs/reference/tables.md from the schema: `python docs/write_tables.py > docs/reference/tables.md`."""
 
 from harness.results.schema import CLAIMS, FAILURES, RUNS, TABLES, TABLES_OF_RUN
 from harness.results.table_schema import RECORD_SCHEMA, SCHEMA, TIME, TableSchema
@@ -20,11 +20,11 @@ PARTS = {
 
 HEADER = f"""# The tables
 
-<!-- Made from harness/results/schema.py by `python docs/write_tables.py > docs/tables.md`. -->
+<!-- Made from harness/results/schema.py by `python docs/write_tables.py > docs/reference/tables.md`. -->
 
 This is schema {SCHEMA}. `harness collect` joins the tables of all runs in `results/`, with `run_id` as the first
-column, and adds `runs.parquet` and `failures.parquet`. [Read the tables](read-the-tables.md) uses `harness.load()`,
-whose column names are short: `strategy` for `strategy.name`, `hidden` for `model.hidden`.
+column, and adds `runs.parquet` and `failures.parquet`. [Read the tables](../tutorials/read-the-tables.md) uses
+`harness.load()`, whose column names are short: `strategy` for `strategy.name`, `hidden` for `model.hidden`.
 
 Text is never null: an empty text means that there is no value. A number that does not apply is null, except in the key
 of a ledger, where -1 means no layer or no peer. Times are in UTC. Column names end with the unit. An element is one

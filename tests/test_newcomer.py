@@ -72,7 +72,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy2(source, target, follow_symlinks=False)
     for text in (PARAMETER, COLUMN, FIGURE, MACHINE):
         apply_change(copy, parse_change(text))
-    (copy / "docs" / "tables.md").write_text(run_python(copy, "docs/write_tables.py"))
+    (copy / "docs" / "reference" / "tables.md").write_text(run_python(copy, "docs/write_tables.py"))
     return copy
 
 
@@ -176,7 +176,10 @@ def test_a_new_column_is_in_the_collected_tables(found: dict[str, Any], tree: Pa
     assert ok["rank_seconds"] == ok["ranks"] * ok["epoch_seconds_median"] > 0
     (failed,) = [row for row in found["rows"] if row["status"] == "failed"]
     assert failed["rank_seconds"] is None
-    assert "| `rank_seconds` | real | seconds of an epoch summed" in (tree / "docs" / "tables.md").read_text()
+    assert (
+        "| `rank_seconds` | real | seconds of an epoch summed"
+        in (tree / "docs" / "reference" / "tables.md").read_text()
+    )
 
 
 def test_a_new_kind_of_figure_is_drawn_at_its_place(found: dict[str, Any]) -> None:

@@ -193,7 +193,7 @@ class Ledger:
     # Amounts
 
     def count_call(self, *, payload: float, received: float, bytes: int) -> None:  # noqa: A002
-        """Count a call under the current key, with its words and bytes (conventions: docs/ledger.md)."""
+        """Count a call under the current key, with its words and bytes (conventions: docs/concepts/ledger.md)."""
         if self.recording:
             self.add(self.current, calls=1, words_payload=payload, words_received=received, bytes=bytes)
 

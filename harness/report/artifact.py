@@ -144,7 +144,7 @@ def _format_readme(runs: pd.DataFrame, claims: pd.DataFrame, size: int) -> str:
 
 - `report.html`: everything on one page. `figures/` has each figure as PDF, PNG and SVG, with
   its numbers (CSV) and its caption.
-- `tables/`: the measurements; `docs/tables.md` of the harness names every column.
+- `tables/`: the measurements; `docs/reference/tables.md` of the harness names every column.
 - `claims.csv`: the claims of papers, our values, the verdicts, and the command that checks each.
 - `environment.json`: machines, versions and settings of the runs. `constraints.txt`: the versions to install.
 - `specs/`: the spec of every run. `SHA256SUMS`: `sha256sum --check SHA256SUMS` checks all files.

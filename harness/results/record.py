@@ -107,7 +107,7 @@ class Record:
         return float(sums.max()) if len(sums) else 0.0
 
     def table(self, name: str) -> "pd.DataFrame":
-        """Return a table of the run, with the columns of docs/tables.md; empty if the run did not write it."""
+        """Return a table of the run with the columns of docs/reference/tables.md; empty if the run did not write it."""
         from harness.results.parquet import convert_recorded, to_pandas
 
         table = TABLES_OF_RUN[name]

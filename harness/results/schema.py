@@ -4,7 +4,7 @@ A run folder holds all tables except `runs` and `failures`. Collecting joins the
 the first column, and adds `runs` with one row per run and `failures` with one row per run that is not ok. Text is never
 null: an empty text means that there is no value. A number that does not apply is null, except in the key of a ledger,
 where -1 means no layer or no peer. Columns of `runs` that come from the spec have the dotted names of `--set` and of
-experiments (`model.hidden`). docs/write_tables.py writes the page docs/tables.md from this module.
+experiments (`model.hidden`). docs/write_tables.py writes the page docs/reference/tables.md from this module.
 """
 
 from harness.ledger import AxisName
@@ -68,7 +68,7 @@ EPOCHS = TableSchema(
 
 LEDGER = TableSchema(
     "ledger",
-    "the work of one rank under one key in one epoch; docs/ledger.md explains how it is counted",
+    "the work of one rank under one key in one epoch; docs/concepts/ledger.md explains how it is counted",
     EPOCH_AND_RANK
     + _make_columns(
         "",

@@ -23,7 +23,7 @@ class TableFrame(pd.DataFrame):
             renamed = [text for name in names if (text := self._describe_new_name(name))]
             if not renamed:
                 raise
-            raise KeyError(f"{'; '.join(renamed)}: see docs/tables.md") from None
+            raise KeyError(f"{'; '.join(renamed)}: see docs/reference/tables.md") from None
 
     def _describe_new_name(self, name: Any) -> str:
         """Say how a column of schema 1 is named now; empty if it was not renamed."""

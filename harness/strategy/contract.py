@@ -301,7 +301,7 @@ class Strategy(ABC):
     def words_lower_bound(self, at: Coordinates, counts: Counts) -> float:
         """Return a lower bound on the words that the rank receives in an epoch, with any strategy of the same kind.
 
-        0 where no bound is known: the page of lower bounds is docs/lower-bounds.md.
+        0 where no bound is known: the page of lower bounds is docs/concepts/lower-bounds.md.
         """
         return 0.0
 

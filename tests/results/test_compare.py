@@ -163,7 +163,7 @@ def test_the_expressions_of_the_page_answer_their_questions(
     side: Side, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Judge: sums, maxima and means over the plain rows of the tables."""
-    page = (Path(__file__).parents[2] / "docs/read-the-tables.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/tutorials/read-the-tables.md").read_text()
     tables = side("a", 0.2)
     (tmp_path / "results").symlink_to(tables)
     monkeypatch.chdir(tmp_path)

@@ -42,8 +42,8 @@ def test_every_column_is_named_once_and_explained() -> None:
 
 def test_the_data_dictionary_is_current() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "write_tables.py"))["format_page"]()
-    assert (ROOT / "docs" / "tables.md").read_text() == page, (
-        "run python docs/write_tables.py > docs/tables.md"
+    assert (ROOT / "docs" / "reference" / "tables.md").read_text() == page, (
+        "run python docs/write_tables.py > docs/reference/tables.md"
     )
 
 
