@@ -1,10 +1,9 @@
-"""The command line. Each verb reads its options, calls a function of the library and prints the answer.
+"""The command line. Each verb reads its request, calls its function and prints the answer (`harness.commands`).
 
-Importing this package does not import torch: each verb imports what it needs. Exit codes: 0 done, 1 the work ran and
-did not succeed, 2 the request was wrong, 70 a defect of the harness, 130 interrupted.
+Importing this package imports neither torch nor pydantic: each verb imports what it needs. Exit codes: 0 done, 1 the
+work ran and did not succeed, 2 the request was wrong, 70 a defect of the harness, 130 interrupted.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -16,33 +15,16 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from harness import __version__
-from harness.cli import advising, predicting
 from harness.cli.app import Parsed, make_app, parse
-from harness.cli.options import CommandParser, print_message
-from harness.cli.terminal import TerminalReporter
-from harness.cli.terminal import print_answer as show_answer
-from harness.commands import VERBS
+from harness.cli.terminal import TerminalReporter, print_answer, print_message
 from harness.errors import RunError, UserError, environment_error, missing_package_error
-from harness.spec.root import find_results_folder, find_root
 from harness.untrusted import redact_command, redact_secrets
-from harness.validation import clip_line
 
 EXIT_UNFORESEEN, EXIT_INTERRUPTED = 70, 130
 MAX_MESSAGE = 1400
 """The maximum number of characters in the message of a UserError."""
 DEBUG = "HARNESS_DEBUG"
 """The environment variable with which an unexpected error prints its traceback."""
-ABOUT = "Runs, checks and compares parallel GNN training strategies."
-GETTING_STARTED = """\
-start with:
-  harness list datasets
-  harness run --strategy cagnet-1d --dataset tiny-sbm --ranks 2
-  harness collect && harness figures && harness report
-
-`harness VERB --help` lists the options of a verb.
-exit codes: 0 done, 1 the work ran and did not succeed, 2 the request was wrong, 70 a defect of the harness,
-130 interrupted
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,12 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     _escape_unencodable_output()
     try:
-        if words and words[0] in {*(verb.split(" ")[0] for verb in VERBS), "__complete"}:
-            return _run_verb(words)
-        options = make_parser().parse_args(words)
-        code = int(options.handler(options))
-        sys.stdout.flush()
-        return code
+        return _run_verb(words)
     except BrokenPipeError:  # the reader has closed the pipe, so a message would not arrive
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -76,7 +53,7 @@ def _run_verb(words: list[str]) -> int:
         return 0
     with TerminalReporter(parsed.view, as_json=parsed.json) as reporter:
         answer = parsed.declaration.run(parsed.request, reporter)
-    show_answer(answer, parsed.view, as_json=parsed.json)
+    print_answer(answer, parsed.view, as_json=parsed.json)
     return answer.exit_code
 
 
@@ -94,6 +71,8 @@ def _describe_error(error: BaseException) -> tuple[int, str]:
     if isinstance(error, OSError):
         error = environment_error(error) or error
     if isinstance(error, UserError):
+        from harness.validation import clip_line
+
         return 2, clip_line(str(error), MAX_MESSAGE)
     if isinstance(error, RunError):
         return 1, str(error)
@@ -107,6 +86,8 @@ def _describe_error(error: BaseException) -> tuple[int, str]:
 
 def _describe_unforeseen_error(error: Exception) -> str:
     """Return the message for an unexpected error, and write its traceback to a file."""
+    from harness.validation import clip_line
+
     summary = clip_line(f"{type(error).__name__}: {error}".rstrip(". "), 300)
     text = f"harness {__version__}: {redact_command(sys.argv)}\n{''.join(traceback.format_exception(error))}"
     return f"An unforeseen error: {summary}. {_write_traceback(text)} {DEBUG}=1 prints it directly."
@@ -127,19 +108,6 @@ def _write_traceback(text: str) -> str:
 
 
 def _log_folder() -> Path:
+    from harness.spec.root import find_results_folder, find_root
+
     return find_results_folder(find_root()) / "logs" / "errors"
-
-
-def make_parser() -> CommandParser:
-    """Return the parser of the whole command line."""
-    parser = CommandParser(
-        prog="harness",
-        description=ABOUT,
-        epilog=GETTING_STARTED,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"harness {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for module in (predicting, advising):
-        module.add_verbs(verbs)
-    return parser

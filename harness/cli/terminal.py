@@ -10,7 +10,6 @@ import time
 from harness.commands.answer import Answer
 from harness.commands.layout import View
 from harness.untrusted import escape_control
-from harness.validation import clip_line
 
 
 def print_answer(answer: Answer, view: View, *, as_json: bool) -> None:
@@ -58,6 +57,8 @@ class TerminalReporter:
     def _print_line(self, line: str) -> None:
         """Print a line of progress, which the next one replaces on a terminal."""
         if sys.stderr.isatty():
+            from harness.validation import clip_line  # which imports pydantic
+
             print(f"\r\x1b[K{clip_line(line, 78)}", end="", file=sys.stderr, flush=True)
             self.is_dirty = True
         else:
@@ -81,6 +82,8 @@ class TerminalReporter:
         if seconds_left is None and done and spent > 1:
             seconds_left = spent / done * (of - done)
         left = "" if seconds_left is None else f", about {_format_duration(seconds_left)} left"
+        from harness.validation import clip_line
+
         self._print_line(clip_line(escape_control(f"{done + 1} of {of}{left}: {doing}"), 78))
 
     def show(self, answer: Answer) -> None:

@@ -57,6 +57,9 @@ VERBS = {
         "harness.commands.counting:words",
     ),
     "predict": Verb("Predict the time of an epoch on a machine.", "harness.commands.predicting:predict"),
+    "advise": Verb(
+        "Find the fastest strategies and grids for a graph on a machine.", "harness.commands.advising:advise"
+    ),
     "replay": Verb(
         "Show what one rank of a run does in an epoch, without running it.",
         "harness.commands.replaying:replay",
