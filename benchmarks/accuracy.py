@@ -23,7 +23,7 @@ from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger
 from harness.models.weights import Part, Weight, init_weight
 from harness.registry import load_strategy, registered_strategies
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec, format_grid
 from harness.store.contents import load_graph
 from harness.store.dataset_card import DatasetCard

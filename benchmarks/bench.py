@@ -19,7 +19,7 @@ from benchmarks.spmm import make_competitors, make_graphs, measure_copy
 from harness.kernels.recorded import matmul
 from harness.launch.worker_pool import Pool
 from harness.results.statistics import Interval, compute_median_interval, judge_ratio
-from harness.run.provenance import cpu_name
+from harness.runtime.provenance import cpu_name
 from harness.spec.root import find_root
 
 LOST = 0.8

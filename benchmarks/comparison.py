@@ -23,7 +23,7 @@ from harness.figures.drawing import style_context
 from harness.figures.palette import look_of
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
-from harness.run.open_run import open_run
+from harness.runtime.open_run import open_run
 from harness.spec.root import find_root
 from harness.spec.spec import Spec, format_grid
 from harness.store.datasets import build_store

@@ -13,8 +13,8 @@ from benchmarks.measuring import card_of_hosts, named, spec_of, train_in_turns, 
 from benchmarks.registry import FOUR_HOSTS, Hosts, Results, Table, benchmark
 from harness.experiment.known_graph import KnownGraph, look_up_graph
 from harness.experiment.requests import admit_on_all_grids
-from harness.predict.advice import Option, advise
-from harness.predict.prediction import Prediction, price_epochs, replay_ranks, representative_ranks
+from harness.prediction.advice import Option, advise
+from harness.prediction.epoch import Prediction, price_epochs, replay_ranks, representative_ranks
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import MachineCard
 from harness.spec.root import find_root

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.formatting import GIB
-from harness.run.provenance import collect_provenance
+from harness.runtime.provenance import collect_provenance
 from harness.spec.root import find_root
 
 FOLDERS_OF_CODE = ("harness", "strategies", "benchmarks")

@@ -21,7 +21,7 @@ from benchmarks.registry import Results, Table, benchmark
 from harness.kernels.csr import row_indices, to_device
 from harness.launch.worker_pool import Pool
 from harness.ledger import COMPUTING, MOVING, HostClock, Op, Phase
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
 from harness.store.datasets import open_dataset

@@ -32,8 +32,8 @@ from harness.graph.partition_swap import balance_by_swaps, compute_balance
 from harness.kernels.csr import Csr
 from harness.ledger import AxisName
 from harness.parallel.rotating_layout import FIRST
-from harness.predict.prediction import Prediction, predict
-from harness.predict.pricing import MICRO
+from harness.prediction.epoch import Prediction, predict
+from harness.prediction.pricing import MICRO
 from harness.progress import ignore_step
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice

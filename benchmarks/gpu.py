@@ -43,7 +43,7 @@ from harness.comm.engine import Engine, select_device
 from harness.device import gpu_name
 from harness.errors import UserError
 from harness.files import write_text
-from harness.run.provenance import collect_provenance
+from harness.runtime.provenance import collect_provenance
 from harness.spec.root import find_root
 
 MINUTES = 40

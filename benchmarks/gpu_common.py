@@ -11,7 +11,7 @@ import torch
 from benchmarks.measuring import spec_of, trainer_of
 from harness.comm.engine import Engine, select_device
 from harness.registry import load_strategy, registered_strategies
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 
 Row = Sequence[object]
 

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from benchmarks.gpu_common import QUICK, BrokenLawError, Row, Size, device, strategies, trainer_alone
 from benchmarks.one_gpu import on_one_gpu
-from harness.check import check
-from harness.check.case import Case
-from harness.check.graphs import compare_graph
-from harness.check.kit import ON_GPUS
 from harness.comm import collectives
 from harness.comm.collectives import Reduction
 from harness.comm.engine import Engine, max_ranks
+from harness.conformance import check
+from harness.conformance.case import Case
+from harness.conformance.graphs import compare_graph
+from harness.conformance.kit import ON_GPUS
 from harness.device import can_run_triton, gpu_count, upload
 from harness.kernels.csr import cast, from_coo, row_indices, to_device
 from harness.kernels.random import Purpose, random_mask

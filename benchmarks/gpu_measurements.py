@@ -15,7 +15,7 @@ from torch import Tensor
 from benchmarks.epoch import PYG, EpochCase, reference_models
 from benchmarks.gpu_common import BrokenLawError, Row, Size, asked_of, device, trainer_alone
 from benchmarks.measuring import alternate, spec_of, trainer_of
-from harness.check.kit import ON_GPUS
+from harness.conformance.kit import ON_GPUS
 from harness.doctor.calibrate import calibrate_machine, format_new_card
 from harness.documents import read_yaml
 from harness.errors import UserError
@@ -26,9 +26,9 @@ from harness.kernels.random import MASK, mask_torch
 from harness.kernels.shuffle import sample_distinct
 from harness.kernels.spmm import PRODUCT_KERNELS, cache_for_products, spmm
 from harness.ledger import SAMPLING
-from harness.predict.prediction import predict
-from harness.run.open_run import open_run
-from harness.run.trainer import Trainer
+from harness.prediction.epoch import predict
+from harness.runtime.open_run import open_run
+from harness.runtime.trainer import Trainer
 from harness.spec.machine_card import MachineCard
 from harness.spec.root import find_root
 from harness.strategy import Ready

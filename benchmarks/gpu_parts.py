@@ -33,7 +33,7 @@ from benchmarks.gpu_measurements import (
 from benchmarks.measuring import spec_of
 from harness.errors import UserError
 from harness.kernels.spmm import PRODUCT_KERNELS
-from harness.run.open_run import open_run
+from harness.runtime.open_run import open_run
 from harness.spec.root import find_root
 
 # Data: the stores and partitions that other parts open, built on the CPU while laws have the GPU.

@@ -37,7 +37,7 @@ from harness.kernels import Csr
 from harness.kernels.parts import extract_block
 from harness.launch.worker_pool import Pool
 from harness.ledger import Ledger, TensorName
-from harness.run.open_run import open_run
+from harness.runtime.open_run import open_run
 from harness.sources.archive import FileRef
 from harness.sources.stream import count_edges
 from harness.sources.text import START, cut_into_pairs

@@ -172,11 +172,11 @@ def make_launch(number: int, ranks: int, machine: str) -> Spec:
 
 
 def write_spec(spec: Spec, scratch: Path) -> list[str]:
-    """Write a spec where ranks read it; return the words that follow `harness.run.rank`."""
+    """Write a spec where ranks read it; return the words that follow `harness.runtime.rank`."""
     scratch.mkdir(parents=True)
     (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))
     words = ["--scratch", scratch, "--runs", scratch / "runs", "--meeting", scratch / "meeting"]
-    return ["harness.run.rank", *map(str, words)]
+    return ["harness.runtime.rank", *map(str, words)]
 
 
 def run_bare(spec: Spec, root: Path, scratch: Path) -> float:

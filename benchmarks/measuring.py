@@ -23,8 +23,8 @@ from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.kernels import Csr, cast
 from harness.ledger import MOVING, SAMPLING, Clock, Ledger, Op, clock_for
-from harness.run.open_run import open_run
-from harness.run.trainer import Trainer
+from harness.runtime.open_run import open_run
+from harness.runtime.trainer import Trainer
 from harness.sources.rmat import Rmat
 from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.root import find_root

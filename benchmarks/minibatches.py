@@ -33,7 +33,7 @@ from harness.parallel.norm import Epilogue, NormPlan, normalise_rows
 from harness.parallel.row_strategy import EPSILON
 from harness.parallel.uniform import BlockSampler
 from harness.registry import load_strategy
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore

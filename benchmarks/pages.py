@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.environment import describe_environment, version_of_code
 from benchmarks.registry import SPEED_LOST
-from harness.run.provenance import collect_provenance
+from harness.runtime.provenance import collect_provenance
 from harness.spec.root import find_root
 from harness.validation import unknown_name_error
 

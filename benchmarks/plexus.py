@@ -35,8 +35,8 @@ from harness.kernels.spmm import spmm
 from harness.ledger import AxisName
 from harness.parallel.roles import LayerShare, get_layer_share, get_roles
 from harness.parallel.rotating_layout import FIRST
-from harness.predict.prediction import Prediction, predict
-from harness.predict.pricing import price_rings
+from harness.prediction.epoch import Prediction, predict
+from harness.prediction.pricing import price_rings
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import load_machine_card

@@ -32,19 +32,19 @@ from harness.ledger.tape import Event, ProductShape, Tape
 from harness.locks import TurnLock
 from harness.parallel.roles import get_layer_share, get_roles
 from harness.parallel.rotating_layout import FIRST
-from harness.predict.prediction import (
+from harness.prediction.epoch import (
     PredictedSeconds,
     RankEpoch,
     compute_peak_bytes,
     price_epochs,
     replay_ranks,
 )
-from harness.predict.pricing import MICRO, NANO, compute_spmm_factors
+from harness.prediction.pricing import MICRO, NANO, compute_spmm_factors
 from harness.registry import load_strategy, registered_strategies
 from harness.replay import ReplayedRank
-from harness.run.open_run import open_run
-from harness.run.rank import record_tape
-from harness.run.trainer import Trainer
+from harness.runtime.open_run import open_run
+from harness.runtime.rank import record_tape
+from harness.runtime.trainer import Trainer
 from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.root import find_root
 from harness.spec.spec import Spec, format_grid

@@ -21,7 +21,8 @@ def main() -> int:
         return 2
     flags = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={SIZE}"]
     subprocess.run(
-        [browser, *flags, "--virtual-time-budget=4000", f"--screenshot={PICTURE}", REPORT.as_uri()], check=True
+        [browser, *flags, "--virtual-time-budget=4000", f"--screenshot={PICTURE}", REPORT.as_uri()],
+        check=True,
     )
     return 0
 

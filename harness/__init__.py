@@ -1,7 +1,7 @@
 """Parallel GNN Harness: runs, checks and predicts parallel GNN training strategies.
 
-From Python: `run`, `check`, `predict`, `advise` and `compare` do what the commands of these names do, and `load` returns
-collected tables. Importing this package loads no large library; the functions load them when they are called.
+From Python: `run`, `check`, `predict`, `advise` and `compare` do what the commands of these names do, and `load`
+returns collected tables. Importing this package loads no large library; the functions load them when they are called.
 """
 
 from importlib import import_module

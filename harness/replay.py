@@ -26,7 +26,7 @@ from harness.graph.blocks import Blocks
 from harness.kernels.spmm import PRODUCT, PRODUCT_ADD
 from harness.ledger import Amounts, Key, TensorName
 from harness.ledger.tape import Event, ProductShape, Tape
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.strategy import Strategy
 from harness.strategy.facts import ShapeBlocks
 

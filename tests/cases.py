@@ -3,7 +3,7 @@
 from math import prod
 from typing import Any
 
-from harness.check.case import Case
+from harness.conformance.case import Case
 from harness.graph.model import LabelTask
 from harness.spec.spec import Spec
 

@@ -13,13 +13,13 @@ from types import FrameType
 
 import pytest
 
-from harness.check.case import Case
-from harness.check.laws import LOOK
 from harness.comm.grid import Grid
+from harness.conformance.case import Case
+from harness.conformance.laws import LOOK
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger
 from harness.registry import load_strategy, registered_strategies
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore

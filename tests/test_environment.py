@@ -134,7 +134,7 @@ def test_no_duration_is_a_difference_of_times_of_day():
 
 
 def test_a_clock_that_is_set_does_not_change_the_stages(monkeypatch):
-    from harness.run.open_run import Stages
+    from harness.runtime.open_run import Stages
 
     stages = Stages()
     monkeypatch.setattr("time.time", lambda: stages.begun + 3600)

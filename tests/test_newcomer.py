@@ -115,7 +115,7 @@ found = {
     "collect": say("collect"),
 }
 
-from harness.check.case import Case
+from harness.conformance.case import Case
 from harness.ledger import AxisName
 from harness.results.loaded_tables import load
 from harness.slurm.executor import make_batch_line

@@ -38,7 +38,7 @@ def run_all(file: Path, ranks_per_host: int, environment: dict[str, str]) -> int
             shutil.rmtree(folder, ignore_errors=True)
             scratch = Path(tempfile.mkdtemp(prefix="testbed-"))
             (scratch / "spec.json").write_text(json.dumps(spec.model_dump(mode="json")))
-            command = ["python", "-m", "harness.run.rank", "--scratch", str(scratch), "--runs", str(runs)]
+            command = ["python", "-m", "harness.runtime.rank", "--scratch", str(scratch), "--runs", str(runs)]
             cluster.run(command, ranks_per_host, {**environment, **spec.machine.allocator})
             causes = [
                 json.loads(fault.read_text())["message"] for fault in sorted(scratch.glob("fault-*.json"))

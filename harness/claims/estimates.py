@@ -6,8 +6,8 @@ from math import exp, log, sqrt
 from typing import Any, NamedTuple
 
 from harness.ledger import MOVING, Key
-from harness.predict.prediction import RESIDUAL, Prediction
-from harness.predict.pricing import list_constants
+from harness.prediction.epoch import RESIDUAL, Prediction
+from harness.prediction.pricing import list_constants
 from harness.spec.machine_card import MachineCard
 
 

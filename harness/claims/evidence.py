@@ -22,9 +22,9 @@ from harness.experiment.known_graph import admit_on_twins, facts_of_card
 from harness.experiment.requests import make_spec, nest_settings
 from harness.experiment.scales import select_scale
 from harness.ledger import Key
-from harness.predict.predicted_record import load_prediction
-from harness.predict.prediction import REPLAYED_STEPS, predict
-from harness.predict.twins import predict_from_twins
+from harness.prediction.epoch import REPLAYED_STEPS, predict
+from harness.prediction.predicted_record import load_prediction
+from harness.prediction.twins import predict_from_twins
 from harness.progress import Log
 from harness.registry import load_strategy
 from harness.replay import ReplayedRank, replay

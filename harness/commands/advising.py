@@ -24,8 +24,8 @@ from harness.formatting import GB, format_bytes, format_count, format_interval, 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.predict.advice import Advice, FewerRanks, TunedOption
-    from harness.predict.advice import Option as AdvisedOption
+    from harness.prediction.advice import Advice, FewerRanks, TunedOption
+    from harness.prediction.advice import Option as AdvisedOption
     from harness.spec.machine_card import MachineCard
     from harness.strategy import Facts as GraphFacts
 
@@ -160,7 +160,7 @@ class AdviseAnswer(Answer):
         }
 
     def _find_ties(self, options: Sequence["AdvisedOption"]) -> list[bool]:
-        from harness.predict.advice import find_ties
+        from harness.prediction.advice import find_ties
 
         return list(find_ties(options, self.card)) if options else []
 
@@ -189,7 +189,11 @@ class AdviseAnswer(Answer):
         yield self._explain_marks()
         yield from self._lay_out_others(view)
         if self.tuned:
-            yield Table(TUNED_COLUMNS, list(map(_make_tuned_row, self.tuned)), "Predicted, and measured on this machine")
+            yield Table(
+                TUNED_COLUMNS,
+                list(map(_make_tuned_row, self.tuned)),
+                "Predicted, and measured on this machine",
+            )
         if view.verbose:
             yield f"Sizes {request.describe_sizes(self.facts)}."
             yield status.coverage if status else ""
@@ -242,14 +246,16 @@ class AdviseAnswer(Answer):
         options = [*self.advice.full_graph[:SHOWN_OPTIONS], *self.advice.mini_batch[:SHOWN_OPTIONS]]
         marks = []
         if any(self._find_ties(self.advice.full_graph)) or any(self._find_ties(self.advice.mini_batch)):
-            marks.append("tie: the error of the model, or of a constant of the card, can make it the fastest.")
+            marks.append(
+                "tie: the error of the model, or of a constant of the card, can make it the fastest."
+            )
         if any(map(_is_approximate, options)):
             marks.append("~: approximates serial training (--accuracy leaves it out).")
         return " ".join(marks)
 
     def _explain_order(self, options: Sequence["AdvisedOption"]) -> str:
         """Return which constants of the card could make the best other strategy the fastest."""
-        from harness.predict.advice import compare_options
+        from harness.prediction.advice import compare_options
 
         first, *rest = options
         other = next((each for each in rest if each.strategy.name != first.strategy.name), None)
@@ -260,7 +266,9 @@ class AdviseAnswer(Answer):
         if not constants:
             return f"No single constant of the card, varied within its interval, makes {order}."
         names = " or ".join(map(name_constant, constants))
-        return f"Within {'their intervals' if len(constants) > 1 else 'its interval'}, {names} can make {order}."
+        return (
+            f"Within {'their intervals' if len(constants) > 1 else 'its interval'}, {names} can make {order}."
+        )
 
     def _lay_out_others(self, view: View) -> Iterator[Block]:
         """Yield the strategies without an option: their number, or with --why the reasons."""
@@ -276,11 +284,16 @@ class AdviseAnswer(Answer):
             reasons[f"predicted on {predicted} of {of} grids within {limit}"].append(name)
         for name, seconds in advice.too_slow.items():
             if name not in advice.partly:
-                reasons[f"not predicted within {limit}: it takes about {format_seconds(seconds)}"].append(name)
+                reasons[f"not predicted within {limit}: it takes about {format_seconds(seconds)}"].append(
+                    name
+                )
         rows = [{"strategies": ", ".join(names), "reason": reason} for reason, names in reasons.items()]
         count = sum(map(len, reasons.values()))
         if view.why:
-            columns = [Column("strategies", "strategies", may_wrap=True), Column("reason", "reason", may_wrap=True)]
+            columns = [
+                Column("strategies", "strategies", may_wrap=True),
+                Column("reason", "reason", may_wrap=True),
+            ]
             yield Table(columns, rows, "Without a complete prediction")
         elif rows:
             yield f"{count} {'strategy' if count == 1 else 'strategies'} without a complete prediction (--why)"
@@ -331,11 +344,11 @@ def advise(request: AdviseRequest, reporter: Reporter) -> AdviseAnswer:
     """
     started = monotonic()  # the imports below take seconds of the time limit
     from harness.experiment.candidates import AdviceQuery, list_candidates, make_admission, make_built_lookup
-    from harness.predict.advice import advise as rank_options
-    from harness.predict.advice import list_accepted_promises, tune_options
-    from harness.predict.fewer_ranks import find_fewer_ranks
-    from harness.predict.partition_choice import compare_partitions
-    from harness.predict.prediction import check_card
+    from harness.prediction.advice import advise as rank_options
+    from harness.prediction.advice import list_accepted_promises, tune_options
+    from harness.prediction.epoch import check_card
+    from harness.prediction.fewer_ranks import find_fewer_ranks
+    from harness.prediction.partition_choice import compare_partitions
     from harness.spec.dataset import DatasetChoice
     from harness.spec.machine_card import load_machine_card
     from harness.spec.root import find_results_folder

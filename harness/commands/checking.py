@@ -18,7 +18,7 @@ from harness.errors import UserError
 from harness.formatting import format_count
 
 if TYPE_CHECKING:
-    from harness.check import Finding
+    from harness.conformance import Finding
     from harness.launch.time_limits import StartLimits
 
 Extent = Literal["quick", "usual", "full"]
@@ -119,7 +119,7 @@ class CheckAnswer(Answer):
                     yield f"{format_count(len(others), 'other case breaks', 'other cases break')} this law (-v)."
 
     def _lay_out_larger_checks(self) -> Iterator[Block]:
-        from harness.check import LARGER
+        from harness.conformance import LARGER
 
         machine = ["--machine", self.request.machine] if self.request.machine else []
         words = {
@@ -234,7 +234,7 @@ def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer:
     machine = load_machine(request.home, request.machine) if request.machine else Machine(name="kit")
     engine = Engine(machine.engine)
     with Pool(start_limits=_load_start_limits(request, reporter), engine=engine) as pool:
-        from harness.check import check as check_laws  # while the fork server of the ranks imports
+        from harness.conformance import check as check_laws  # while the fork server of the ranks imports
 
         most = max_ranks(engine)
         for finding in check_laws(request.strategy, pool.run, extent, machine, most, reporter.step):

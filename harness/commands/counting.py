@@ -19,7 +19,7 @@ from harness.formatting import format_bytes, format_count, format_three_digits
 from harness.spec.spec import format_grid
 
 if TYPE_CHECKING:
-    from harness.check.account import Account, Seen
+    from harness.conformance.account import Account, Seen
     from harness.spec.spec import Spec
 
 
@@ -150,8 +150,8 @@ def words(request: WordsRequest, reporter: Reporter) -> WordsAnswer:
     Trains one epoch, and counts the elements in the buffers of every collective. Prints a row for each collective, and
     then the formula of the paper. The exit code is 1 if formula and run differ.
     """
-    from harness.check.account import account
-    from harness.run.open_run import open_run
+    from harness.conformance.account import account
+    from harness.runtime.open_run import open_run
     from harness.strategy import BlockCounts
 
     root, spec, rank = request.home, request.make_spec("words"), request.rank
@@ -169,7 +169,7 @@ def words(request: WordsRequest, reporter: Reporter) -> WordsAnswer:
 
 def _count_trained_elements(spec: "Spec", root: Path, rank: int, reporter: Reporter) -> "Seen":
     """Return the elements of a rank, counted by training one epoch in a temporary folder."""
-    from harness.check.account import count_recorded_words
+    from harness.conformance.account import count_recorded_words
     from harness.launch.launch import launch
     from harness.results.record import read_record
 

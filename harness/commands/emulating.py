@@ -95,8 +95,8 @@ def emulate(request: EmulateRequest, reporter: Reporter) -> EmulateAnswer:
     Uses the measured times of kernels, and prices calls by the links of the machine's card. The run needs a tape:
     harness run ... --set measure.tape=true.
     """
-    from harness.predict.emulation import emulate as emulate_epoch
-    from harness.predict.emulation import simulate_run, write_trace
+    from harness.prediction.emulation import emulate as emulate_epoch
+    from harness.prediction.emulation import simulate_run, write_trace
     from harness.results.record import find_run, read_record
     from harness.spec.machine_card import load_machine_card
     from harness.spec.plan import read_plan

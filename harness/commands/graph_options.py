@@ -13,8 +13,8 @@ from harness.progress import Log
 
 if TYPE_CHECKING:
     from harness.experiment.known_graph import GraphLookup
-    from harness.predict.advice import Predictor
-    from harness.predict.prediction import Prediction
+    from harness.prediction.advice import Predictor
+    from harness.prediction.epoch import Prediction
     from harness.spec.machine_card import MachineCard
     from harness.spec.spec import Spec
     from harness.strategy import Facts, Ready
@@ -57,8 +57,8 @@ class PredictionRequest(Request):
     def make_predictor(self, log: Log) -> "Predictor":
         """Return a function that predicts an epoch. With twins it extrapolates sizes that depend on a partition."""
         from harness.experiment.known_graph import admit_on_twins
-        from harness.predict.prediction import CachingPredictor
-        from harness.predict.twins import TWINS, predict_from_twins
+        from harness.prediction.epoch import CachingPredictor
+        from harness.prediction.twins import TWINS, predict_from_twins
 
         predict, root = CachingPredictor(), self.home
         if not self.twins:

@@ -38,7 +38,7 @@ from harness.progress import report_steps
 from harness.spec.spec import format_grid
 
 if TYPE_CHECKING:
-    from harness.predict.prediction import Prediction
+    from harness.prediction.epoch import Prediction
     from harness.spec.machine_card import MachineCard
     from harness.spec.spec import Spec
     from harness.strategy import Facts as GraphFacts
@@ -260,7 +260,7 @@ def predict(request: PredictRequest, reporter: Reporter) -> PredictAnswer:
 def _list_specs(request: PredictRequest, reporter: Reporter) -> dict[str, "Spec"]:
     """Return the requested specs by their names in errors: one for each number of ranks, or for each grid."""
     from harness.experiment.requests import make_spec
-    from harness.predict.prediction import check_card
+    from harness.prediction.epoch import check_card
     from harness.registry import load_strategy
     from harness.spec.machine_card import load_machine_card
 
@@ -290,7 +290,7 @@ def _list_experiment_specs(request: PredictRequest) -> dict[str, "Spec"]:
     from harness.experiment.expand import expand
     from harness.experiment.experiment_file import load_experiment
     from harness.experiment.scales import select_scale
-    from harness.predict.prediction import group_machine_variants
+    from harness.prediction.epoch import group_machine_variants
 
     assert request.experiment
     specs = expand(
@@ -312,7 +312,7 @@ def collect_predictions(
     Returns the predictions, and the reasons for refused runs by label. Refused runs are recorded, too, if `specs` has
     their specs.
     """
-    from harness.predict.predicted_record import record_prediction, record_refusal
+    from harness.prediction.predicted_record import record_prediction, record_refusal
 
     epochs, refused = list[EpochPrediction](), dict[str, str]()
     if out:  # a workflow waits for the folder even if all runs are refused

@@ -118,7 +118,7 @@ class ReplayAnswer(Answer):
                 }
 
     def _describe_formula(self) -> str:
-        from harness.check.account import count_epoch_words
+        from harness.conformance.account import count_epoch_words
 
         seen = {key: sent.words for key, sent in count_epoch_words(self.replayed.entries).items()}
         total = f"{sum(seen.values()):,.0f}"
@@ -227,7 +227,7 @@ def _admit_spec(request: ReplayRequest, spec: "Spec") -> "tuple[Strategy, Blocks
     """Return the strategy of a spec, and the blocks of its graph if they are not taken from its card."""
     from harness.experiment.known_graph import facts_of_card
     from harness.registry import load_strategy
-    from harness.run.open_run import open_run
+    from harness.runtime.open_run import open_run
     from harness.store.catalog import load_card
     from harness.strategy import admit
 

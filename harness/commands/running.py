@@ -302,14 +302,14 @@ def _make_spec(request: RunRequest) -> "Spec":
     """Return the spec of the run. Raises UserError for a refused run before any rank is started."""
     from dataclasses import replace
 
-    from harness.run.open_run import open_run
+    from harness.runtime.open_run import open_run
 
     if request.trace:
         request = replace(request, settings={**request.settings, "measure.tape": True})
     spec = request.make_spec("run")
     open_run(request.home, spec)
     if request.trace:
-        from harness.predict.emulation import check_traceable
+        from harness.prediction.emulation import check_traceable
         from harness.spec.machine_card import load_machine_card
 
         check_traceable(spec, load_machine_card(request.home, spec.machine.name))
@@ -318,7 +318,7 @@ def _make_spec(request: RunRequest) -> "Spec":
 
 def _write_trace(root: Path, folder: Path, strategy: str | None) -> dict[str, Any]:
     """Write the trace of a run to its folder, and return a summary of it."""
-    from harness.predict.emulation import simulate_run, summarize_trace, write_trace
+    from harness.prediction.emulation import simulate_run, summarize_trace, write_trace
     from harness.results.record import read_record
     from harness.spec.machine_card import load_machine_card
 

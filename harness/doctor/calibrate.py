@@ -40,7 +40,7 @@ from harness.doctor.survey import run_tool
 from harness.documents import read_yaml
 from harness.files import write_text
 from harness.formatting import GB
-from harness.predict.pricing import MICRO
+from harness.prediction.pricing import MICRO
 from harness.progress import Log, OnStep, ignore_step
 from harness.spec.machine_card import MACHINES, MachineCard, Rates, load_machine, load_machine_card
 

@@ -31,7 +31,7 @@ from harness.doctor.term_fit import (
 )
 from harness.formatting import GB
 from harness.launch.worker_pool import Pool
-from harness.predict.pricing import MICRO
+from harness.prediction.pricing import MICRO
 
 COPIED = tuple(1 << power for power in range(10, 29, 3))
 """The sizes in bytes of the copies between host and GPU."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from harness.check.case import make_check_graph
 from harness.comm.grid import Grid
+from harness.conformance.case import make_check_graph
 from harness.device import gpu_properties, is_gpu
 from harness.doctor.measurements import Calibrator, subtract_launch
 from harness.doctor.spmm_rates import SCALES, UNKNOWN_CACHE, make_graphs, make_uniform_graph
@@ -19,10 +19,10 @@ from harness.doctor.term_fit import compute_median_and_factor
 from harness.formatting import GB
 from harness.ledger import AxisName, Ledger
 from harness.ledger.tape import ProductShape, Tape
-from harness.predict.pricing import MICRO, NANO
+from harness.prediction.pricing import MICRO, NANO
 from harness.registry import load_strategy
 from harness.replay import Meter
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore

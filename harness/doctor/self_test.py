@@ -5,11 +5,11 @@ Compares every GPU's kernels, the sums over all GPUs and a small training with f
 
 import torch
 
-from harness.check.case import make_check_graph
-from harness.check.kit import ON_GPUS, check_smallest
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
+from harness.conformance.case import make_check_graph
+from harness.conformance.kit import ON_GPUS, check_smallest
 from harness.errors import RunError
 from harness.kernels import cast, to_device, to_scipy, transpose
 from harness.kernels.random import Purpose, random_mask, uniform_rectangle

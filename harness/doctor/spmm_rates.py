@@ -22,7 +22,7 @@ from harness.formatting import MB
 from harness.kernels import Csr, cast, from_coo
 from harness.kernels.spmm import cache_for_products, spmm
 from harness.ledger.tape import ProductShape
-from harness.predict.pricing import BYTES_PER_VALUE, FITTED_BYTES, NANO, compute_spmm_factors, price_spmm
+from harness.prediction.pricing import BYTES_PER_VALUE, FITTED_BYTES, NANO, compute_spmm_factors, price_spmm
 from harness.sources.rmat import Rmat
 from harness.spec.machine_card import SpmmTerms
 from harness.strategy.context import Measurements
@@ -37,7 +37,7 @@ WIDTHS_ON_GPU, WIDTHS_IN_HALF = (1, 2, 4, 8, 16, 32, 41, 64, 128, 256), (64, 256
 OFFSETS, LARGEST, SMALLEST = (-4, -2, 0, 2), 21, 4
 """On a GPU: offsets of the graph scales from the scale whose 64 columns fill the cache, and bounds of the scales."""
 NAMES = ("entry_column", "entry", "row_column", "row", "call", "missed_column")
-"""The terms of `harness.predict.pricing.compute_spmm_factors`, in order."""
+"""The terms of `harness.prediction.pricing.compute_spmm_factors`, in order."""
 
 
 class SizedGraph(NamedTuple):

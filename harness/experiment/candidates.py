@@ -12,8 +12,8 @@ from harness.store.datasets import is_built
 from harness.strategy import Candidate, Facts, Promise
 
 if TYPE_CHECKING:
-    from harness.predict.fewer_ranks import AdmitOnRanks
-    from harness.predict.partition_choice import BuiltLookup
+    from harness.prediction.fewer_ranks import AdmitOnRanks
+    from harness.prediction.partition_choice import BuiltLookup
 
 
 class AdviceQuery(NamedTuple):

@@ -1,6 +1,6 @@
 """Search for `largest`: the largest grid, or the largest value of a counting parameter, that fits a rank's memory.
 
-The search compares the predicted peak of the first rank (`harness.predict.prediction`) with the memory:
+The search compares the predicted peak of the first rank (`harness.prediction.epoch`) with the memory:
 
 1. Of the grids that fit, choose the one on which a rank holds the most.
 2. Increase each counting parameter until the memory is full or a larger value changes nothing.
@@ -100,7 +100,7 @@ class _PeakMemory:
 
     def _count_transient_bytes(self, strategy: Strategy) -> int:
         """Return the activations, gradients and messages of a step; 0 for samplers that cannot be predicted."""
-        from harness.predict.prediction import compute_peak_bytes, replay_ranks
+        from harness.prediction.epoch import compute_peak_bytes, replay_ranks
 
         try:
             first = replay_ranks(Ready(strategy), [0], steps=1)

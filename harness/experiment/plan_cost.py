@@ -12,7 +12,7 @@ from typing import NamedTuple
 from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.formatting import format_bytes
-from harness.predict.prediction import RankEpoch, price_epochs, replay_ranks
+from harness.prediction.epoch import RankEpoch, price_epochs, replay_ranks
 from harness.registry import load_strategy
 from harness.slurm.jobs import make_likeness_key
 from harness.slurm.resources import plan_nodes

@@ -56,7 +56,7 @@ def fill_batch(request: Request, strategy: type[Strategy], vertices: int) -> Req
 
 def choose_best_grid(root: Path, request: Request, where: str) -> Request:
     """Return the request on the fitting grid with the shortest predicted epoch, by the dataset and machine cards."""
-    from harness.predict.prediction import check_card, predict
+    from harness.prediction.epoch import check_card, predict
 
     card = load_machine_card(root, request.get("machine", "local"))
     check_card(card)

@@ -27,9 +27,9 @@ from harness.experiment.requests import make_spec, nest_settings
 from harness.external.programs import KEYS, EpochReport, LogSettings, Program, ProgramLog, read_settings
 from harness.ledger import NO_INDEX, Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.results.record import write_record
-from harness.run.fault import status_of_error
-from harness.run.provenance import collect_provenance
-from harness.run.rank_tables import entry_to_row
+from harness.runtime.fault import status_of_error
+from harness.runtime.provenance import collect_provenance
+from harness.runtime.rank_tables import entry_to_row
 from harness.spec.spec import Spec, digest, label_grid
 from harness.store.catalog import load_card
 from harness.untrusted import redact_command

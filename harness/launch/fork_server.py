@@ -33,8 +33,8 @@ from harness.errors import RunError
 from harness.launch.time_limits import START_LIMITS, StartLimits
 
 PRELOADED_MODULES = (
-    "harness.run.rank",
-    "harness.run.recording",
+    "harness.runtime.rank",
+    "harness.runtime.recording",
     "harness.results.parquet",
     "harness.kernels.tiles",
 )

@@ -20,7 +20,7 @@ from harness.errors import RunError, UserError
 from harness.files import SCRATCH_NAMES, is_own
 from harness.launch.processes import RunEnd, is_infrastructure_failure
 from harness.launch.time_limits import LIMITS, TimeLimits
-from harness.run.fault import read_faults
+from harness.runtime.fault import read_faults
 from harness.spec.spec import Spec
 from harness.validation import format_value
 
@@ -117,7 +117,7 @@ class JoinedWorld:
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
         from harness.comm.world_store import open_file_store
-        from harness.run.rank import run_and_report_faults
+        from harness.runtime.rank import run_and_report_faults
 
         machine = json.loads((scratch / "spec.json").read_text(encoding="utf-8"))["machine"]
         torch.set_num_threads(machine["threads_per_rank"])

@@ -33,8 +33,8 @@ from harness.launch.time_limits import LIMITS, TimeLimits
 from harness.locks import acquire_lock, try_lock
 from harness.results.record import read_record
 from harness.results.schema import SETTLED
-from harness.run.fault import Fault, write_fault
-from harness.run.provenance import BLOCK_PLACE, COMMAND, BlockPlace, command_line
+from harness.runtime.fault import Fault, write_fault
+from harness.runtime.provenance import BLOCK_PLACE, COMMAND, BlockPlace, command_line
 from harness.slurm.resources import OUTAGE_SECONDS, RETRY_SECONDS
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec, canonical_json
@@ -83,7 +83,7 @@ def launch_in_process(spec: Spec, root: Path, runs: Path) -> Path:
         raise UserError(f"ranks = {spec.ranks}: one process runs one rank. Leave out --in-process.")
 
     def run(scratch: Path) -> RunEnd:
-        from harness.run.rank import run_and_report_faults
+        from harness.runtime.rank import run_and_report_faults
 
         run_and_report_faults(RankPlace(), root, scratch, runs)
         return RunEnd()
@@ -208,7 +208,7 @@ def _run_ranks(
     """
     folders = {"--scratch": scratch, "--runs": runs, "--meeting": scratch / "meeting"}
     words = [str(word) for option in folders.items() for word in option]
-    starter = make_rank_starter(spec.machine, spec.ranks, root, ["harness.run.rank", *words])
+    starter = make_rank_starter(spec.machine, spec.ranks, root, ["harness.runtime.rank", *words])
     if starter.is_local:  # the launcher cannot signal the ranks of a step
         starter = starter._replace(program=[*starter.program, "--stacks"])
     messages = _ProgressFile(scratch / "progress", progress)
@@ -260,9 +260,9 @@ def _record_fault(
     spec: Spec, root: Path, runs: Path, scratch: Path, fault: Fault, times: Mapping[str, float]
 ) -> None:
     """Write the record of a run that failed with this fault."""
-    from harness.run.provenance import collect_provenance
-    from harness.run.rank_tables import read_unfinished_tables
-    from harness.run.recording import record_unfinished
+    from harness.runtime.provenance import collect_provenance
+    from harness.runtime.rank_tables import read_unfinished_tables
+    from harness.runtime.recording import record_unfinished
 
     origin = {**collect_provenance(root, scratch), **times}
     record_unfinished(runs, spec, read_unfinished_tables(scratch, spec.ranks), origin, fault)

@@ -1,6 +1,6 @@
 """The folders in which libraries cache compiled code, on the local disk of each node, where others may write too.
 
-    python -m harness.launch.library_caches harness.run.rank WORDS
+    python -m harness.launch.library_caches harness.runtime.rank WORDS
 
 A library runs the code that it finds in its cache, so a task makes sure that its user owns the folder before it
 imports a library.

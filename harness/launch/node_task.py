@@ -1,6 +1,6 @@
 """A task of a step represents one rank. The first task of a node imports torch once and forks the node's ranks.
 
-    python -m harness.launch.node_task harness.run.rank WORDS
+    python -m harness.launch.node_task harness.runtime.rank WORDS
 
 The scheduler starts one task per rank, binds it to its cores and devices, and sees how it ends. A task does not import
 torch: it asks the first task of its node for a rank, which is forked with the task's environment, cores and streams.

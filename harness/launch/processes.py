@@ -16,7 +16,7 @@ from harness.files import read_tail
 from harness.launch.fork_server import describe_exit
 from harness.launch.hang_detector import Hang, HangDetector
 from harness.launch.time_limits import LIMITS, TimeLimits
-from harness.run.fault import Fault, is_consequence, read_faults, read_stacks
+from harness.runtime.fault import Fault, is_consequence, read_faults, read_stacks
 
 STACKS_SIGNAL = signal.SIGUSR1
 LOG_BYTES_KEPT, LOG_BYTES_SEARCHED = 4000, 1 << 25

@@ -20,7 +20,7 @@ from harness.errors import RunError, UserError
 from harness.launch.fork_server import ForkServer
 from harness.launch.launch import Progress, ensure_result, has_result, launch
 from harness.launch.time_limits import LIMITS, TimeLimits
-from harness.run.provenance import BlockPlace
+from harness.runtime.provenance import BlockPlace
 from harness.slurm.jobs import RunHistory, RunMinutes, estimate_run_minutes
 from harness.slurm.resources import load_site, load_slurm
 from harness.slurm.srun import find_scheduler, read_seconds_left

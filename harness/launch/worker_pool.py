@@ -33,7 +33,7 @@ from harness.files import owner_tag, remove_leftovers, scratch_names
 from harness.launch.fork_server import Child, ForkServer, describe_exit
 from harness.launch.processes import STACKS_SIGNAL
 from harness.launch.time_limits import POOL_LIMITS, START_LIMITS, StartLimits, TimeLimits
-from harness.run.fault import Fault, describe_error, dump_stacks_on_signal, read_stacks
+from harness.runtime.fault import Fault, describe_error, dump_stacks_on_signal, read_stacks
 
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),

@@ -9,10 +9,10 @@ import pytest
 
 from harness.cli import main
 from harness.experiment.known_graph import facts_of_card
-from harness.predict import prediction
-from harness.predict.advice import Advice, PartialSearch
-from harness.predict.predicted_record import load_prediction
-from harness.predict.prediction import predict, replay_ranks
+from harness.prediction import epoch as prediction
+from harness.prediction.advice import Advice, PartialSearch
+from harness.prediction.epoch import predict, replay_ranks
+from harness.prediction.predicted_record import load_prediction
 from harness.registry import load_strategy
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
@@ -251,7 +251,7 @@ def test_advice_names_strategies_that_were_predicted_in_part(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = Advice([], [], [], [], {"plexus": 70.0, "rdm": 9.0}, {"plexus": PartialSearch(4, 10)})
-    monkeypatch.setattr("harness.predict.advice.advise", lambda *_: found)
+    monkeypatch.setattr("harness.prediction.advice.advise", lambda *_: found)
     asked = ["advise", "--dataset", "tiny-sbm", "--machine", "perlmutter", "--ranks", "8", "--from-card"]
     page = answer(capsys, *asked)
     assert "Predicted in part within 60 s" in page

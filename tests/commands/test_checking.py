@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from harness import check as kit
-from harness.check import Finding
-from harness.check.mismatch import Mismatch
 from harness.cli import main
 from harness.commands.checking import CheckAnswer, CheckRequest, check
 from harness.commands.layout import View
 from harness.commands.rendering import render_text
+from harness.conformance import Finding
+from harness.conformance.mismatch import Mismatch
 from harness.errors import UserError
 
 LOSSES, WORDS = "losses equal serial", "words equal the formula"

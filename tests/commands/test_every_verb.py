@@ -37,7 +37,10 @@ ANSWERED = {
     "runs prune": ["--failed"],
     "check": ["serial --quick"],
     "words": ["--strategy cagnet-1d --dataset tiny-sbm --ranks 2"],
-    "predict": ["--strategy plexus --dataset tiny-sbm --ranks 2,4", "--strategy cagnet-2d --dataset tiny-sbm --ranks 4 --grid all"],
+    "predict": [
+        "--strategy plexus --dataset tiny-sbm --ranks 2,4",
+        "--strategy cagnet-2d --dataset tiny-sbm --ranks 4 --grid all",
+    ],
     "advise": ["--dataset tiny-sbm --ranks 2 --accuracy exact"],
     "replay": ["--strategy plexus --dataset tiny-sbm --ranks 4"],
     "emulate": [RUN],
@@ -135,7 +138,9 @@ def paste_grids(table: Table) -> None:
             if column.title == "--grid" and row.get("strategy"):
                 text = column.format(row[column.key])
                 grid = parse_grid(load_strategy(row["strategy"]), text, int(row["ranks"]))
-                assert prod(grid.values()) == row["ranks"] and all(isinstance(axis, AxisName) for axis in grid)
+                assert prod(grid.values()) == row["ranks"] and all(
+                    isinstance(axis, AxisName) for axis in grid
+                )
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -1,7 +1,7 @@
 """harness predict: what limits an epoch has a name, and a prediction is a frame in Python."""
 
 from harness.commands import predicting
-from harness.predict.pricing import list_constants
+from harness.prediction.pricing import list_constants
 from harness.spec.machine_card import list_machines, load_machine_card
 from harness.spec.root import find_root
 

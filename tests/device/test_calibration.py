@@ -8,8 +8,8 @@ import pytest
 
 from harness.doctor import calibrate, gpu_links, kernel_rates, spmm_rates
 from harness.doctor.calibrate import Calibration, calibrate_machine, write_new_card, write_sections
-from harness.predict.prediction import check_card
-from harness.predict.pricing import list_constants
+from harness.prediction.epoch import check_card
+from harness.prediction.pricing import list_constants
 from harness.spec.machine_card import load_machine_card
 
 ROOT = Path(__file__).parents[2]

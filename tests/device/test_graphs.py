@@ -11,18 +11,18 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness.check.case import Case
-from harness.check.graphs import compare_graph
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
+from harness.conformance.case import Case
+from harness.conformance.graphs import compare_graph
 from harness.device import DeviceGraph, GraphClock
 from harness.errors import UserError
 from harness.launch.worker_pool import RankError
 from harness.ledger import Ledger, clock_for
 from harness.registry import load_strategy, registered_strategies
-from harness.run import epoch_graph
-from harness.run.trainer import Trainer
+from harness.runtime import epoch_graph
+from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
 
 OnGpus = Callable[..., list[Any]]

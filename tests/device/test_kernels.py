@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from harness.check.case import make_check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine
+from harness.conformance.case import make_check_graph
 from harness.kernels import cast, to_device, transpose
 from harness.kernels.csr import Csr
 from harness.kernels.random import MASK, mask_torch

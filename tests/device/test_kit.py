@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from harness.check import check
-from harness.check.case import Case, RankResult, train_rank
-from harness.check.kit import COSTLY, ON_GPUS
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
+from harness.conformance import check
+from harness.conformance.case import Case, RankResult, train_rank
+from harness.conformance.kit import COSTLY, ON_GPUS
 from harness.kernels.spmm import CACHED_PRODUCTS
 from harness.ledger import AxisName, Ledger, clock_for
 from harness.parallel import prefetch
 from harness.registry import load_strategy, registered_strategies
 from harness.replay import replay
-from harness.run.trainer import Epoch, Trainer
+from harness.runtime.trainer import Epoch, Trainer
 from harness.spec.spec import Spec
 
 OnGpus = Callable[..., list[Any]]

@@ -18,7 +18,7 @@ from harness.doctor.links import (
 )
 from harness.errors import RunError, UserError
 from harness.ledger import AxisName
-from harness.predict.pricing import find_bandwidth, place_axis
+from harness.prediction.pricing import find_bandwidth, place_axis
 from harness.spec.machine_card import MeasuredLink, load_machine_card
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from harness.doctor.term_fit import (
 )
 from harness.errors import RunError
 from harness.ledger.tape import ProductShape
-from harness.predict.pricing import compute_spmm_factors, price_spmm
+from harness.prediction.pricing import compute_spmm_factors, price_spmm
 from harness.spec.machine_card import SpmmTerms
 
 PLANTED = SpmmTerms(

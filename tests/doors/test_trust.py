@@ -20,8 +20,8 @@ from harness.report.artifact import _check_member_name, _list_drawings
 from harness.report.drawing_check import check_drawing
 from harness.report.page import inline_figure
 from harness.results.record import read_record, write_record
-from harness.run.provenance import collect_provenance, is_dirty
-from harness.run.recorded_environment import NAMES, UNLISTED
+from harness.runtime.provenance import collect_provenance, is_dirty
+from harness.runtime.recorded_environment import NAMES, UNLISTED
 from harness.sources.remote import MIRROR, RemoteFile
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import ALLOCATOR, MachineCard, list_machines, load_machine_card

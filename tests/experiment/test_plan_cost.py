@@ -8,7 +8,7 @@ import pytest
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.plan_cost import HOUR, add_costs, estimate_store_bytes, predict_costs
 from harness.experiment.requests import make_spec
-from harness.predict.prediction import predict
+from harness.prediction.epoch import predict
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import load_machine_card

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import harness
-from harness.check.kit import check_case as findings_of
-from harness.check.kit import make_case as kit_case
 from harness.cli import main
+from harness.conformance.kit import check_case as findings_of
+from harness.conformance.kit import make_case as kit_case
 from harness.ledger import AxisName
 from harness.strategy import Promise
 
@@ -78,8 +78,8 @@ CALLED = """
 import harness
 from harness.errors import UserError
 print(callable(harness.run), callable(harness.check))
-import harness.run.load
-print(callable(harness.run), harness.run.load.__name__)
+import harness.runtime.load
+print(callable(harness.run), harness.runtime.load.__name__)
 try:
     harness.run("serial", "tiny-sbn")
 except UserError as error:
@@ -94,5 +94,5 @@ def test_the_functions_are_those_of_the_rooms_of_the_same_names(project: Path) -
     )
     assert done.returncode == 0, done.stderr
     first, second, refused = done.stdout.splitlines()
-    assert (first, second) == ("True True", "True harness.run.load")
+    assert (first, second) == ("True True", "True harness.runtime.load")
     assert "tiny-sbm" in refused

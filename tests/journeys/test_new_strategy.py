@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from harness.check.kit import check_case as findings_of
-from harness.check.kit import make_case as kit_case
-from harness.check.laws import Finding
-from harness.cli import main
-from harness.ledger import AxisName
 from tests.check.test_examples import CODE
+
+from harness.cli import main
+from harness.conformance.kit import check_case as findings_of
+from harness.conformance.kit import make_case as kit_case
+from harness.conformance.laws import Finding
+from harness.ledger import AxisName
 
 ROOT = Path(__file__).parents[2]
 

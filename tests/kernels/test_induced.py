@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.check.case import make_check_graph
+from harness.conformance.case import make_check_graph
 from harness.kernels import Csr, to_scipy
 from harness.kernels.induced import induced_pair, induced_pair_torch
 from harness.kernels.parts import extract_block

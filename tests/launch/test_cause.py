@@ -10,8 +10,8 @@ import torch
 from harness.launch import launch
 from harness.launch.hang_detector import Hang
 from harness.launch.processes import LOG_BYTES_KEPT, Death, RunEnd, find_cause, is_infrastructure_failure
-from harness.run import rank
-from harness.run.fault import status_of_error, write_fault
+from harness.runtime import rank
+from harness.runtime.fault import status_of_error, write_fault
 
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:47332")
 NO_DEATHS = RunEnd()
@@ -157,7 +157,7 @@ def test_rank_of_a_step_that_lost_another_exits_later(
     monkeypatch.setenv("RANK", "0")
     folders = ["--scratch", str(tmp_path), "--runs", str(tmp_path)]
     for words in ([], ["--stacks"]):
-        monkeypatch.setattr("sys.argv", ["harness.run.rank", *folders, *words])
+        monkeypatch.setattr("sys.argv", ["harness.runtime.rank", *folders, *words])
         assert rank.main() == 1
     assert slept == ([rank.CONSEQUENCE_DELAY] if others is LOST else [])
 

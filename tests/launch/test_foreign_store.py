@@ -19,7 +19,7 @@ from harness.files import SCRATCH, owner_tag
 from harness.launch.joined_world import JoinedWorld
 from harness.launch.launch import launch
 from harness.launch.time_limits import TimeLimits
-from harness.run.rank_tables import RankTables, _TablesReader
+from harness.runtime.rank_tables import RankTables, _TablesReader
 
 ROOT = Path(__file__).parents[2]
 ASKED = {"strategy": "cagnet-1d", "dataset": "tiny-sbm", "ranks": 2}

@@ -130,7 +130,7 @@ def test_slow_start_reports_its_stage_and_the_key_of_its_limit(
     for name, value in settings(tmp_path, torch="import time; time.sleep(600)").items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    starter = make_rank_starter(load_machine(tmp_path, "slow"), 1, tmp_path, ["harness.run.rank"])
+    starter = make_rank_starter(load_machine(tmp_path, "slow"), 1, tmp_path, ["harness.runtime.rank"])
     starter = starter._replace(start_limits=starter.start_limits._replace(report_interval=0.3))
     messages: list[str] = []
     with ForkServer() as server, pytest.raises(RunError) as caught:

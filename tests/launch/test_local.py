@@ -17,8 +17,8 @@ from harness.launch.fork_server import ForkServer
 from harness.launch.launch import launch, launch_in_process
 from harness.ledger import COMPUTING, MOVING, Op
 from harness.results.record import Record, read_record
-from harness.run.fault import read_faults
-from harness.run.rank import run_and_report_faults
+from harness.runtime.fault import read_faults
+from harness.runtime.rank import run_and_report_faults
 from harness.spec.spec import Spec, canonical_json
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ def test_torchrun_can_start_the_ranks_too(tmp_path: Path) -> None:
     asked = spec("cagnet-1d", 2)
     (tmp_path / "spec.json").write_text(canonical_json(asked.model_dump(mode="json")))
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    rank = ["-m", "harness.run.rank", "--scratch", str(tmp_path), "--runs", str(tmp_path / "runs")]
+    rank = ["-m", "harness.runtime.rank", "--scratch", str(tmp_path), "--runs", str(tmp_path / "runs")]
     environ = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
     done = subprocess.run(
         [sys.executable, *torchrun, *rank],

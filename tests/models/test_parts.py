@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
-from harness.check.case import Case
 from harness.comm.grid import Grid
+from harness.conformance.case import Case
 from harness.errors import UserError
 from harness.ledger import Ledger
 from harness.models.operators import dropout_mask
 from harness.parallel.row_strategy import EPSILON
 from harness.registry import load_strategy
 from harness.replay import replay
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.validation import validate
 

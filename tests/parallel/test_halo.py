@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from harness.check.case import Case
 from harness.comm.grid import Grid
+from harness.conformance.case import Case
 from harness.kernels.csr import to_scipy
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.parallel.halo import build_block_row

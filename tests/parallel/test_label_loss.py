@@ -7,12 +7,12 @@ import pytest
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from harness.check.case import Case
 from harness.comm.grid import Grid
+from harness.conformance.case import Case
 from harness.graph.model import SPLITS, has_label
 from harness.ledger import Ledger
 from harness.models import SplitAccuracy
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from tests.cases import DOUBLE, make_case
 
 GRIDS = [

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from harness.check.case import CLASSES, Case
-from harness.check.kit import list_choices
-from harness.check.laws import ScipyCounts
+from harness.conformance.case import CLASSES, Case
+from harness.conformance.kit import list_choices
+from harness.conformance.laws import ScipyCounts
 from harness.errors import UserError
 from harness.parallel.row_strategy import RowStrategy
 from harness.registry import load_strategy, registered_strategies
-from harness.run.recording import least_words_by_memory
+from harness.runtime.recording import least_words_by_memory
 from harness.strategy import Coordinates, Strategy
 from tests.cases import make_case
 

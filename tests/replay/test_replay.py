@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from harness.check.account import count_epoch_words, count_replayed_words
-from harness.check.case import make_check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.comm.launchers import RankPlace
+from harness.conformance.account import count_epoch_words, count_replayed_words
+from harness.conformance.case import make_check_graph
 from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from harness.check.case import make_check_graph
+from harness.conformance.case import make_check_graph
 from harness.graph.blocks import Blocks
 from harness.graph.model import Graph
 from harness.graph.shared_blocks import SharedBlocks
@@ -18,7 +18,7 @@ from harness.kernels.parts import (
     nonempty_columns,
     nonempty_columns_by_block,
 )
-from harness.predict.prediction import RankEpoch, predict, price_epochs
+from harness.prediction.epoch import RankEpoch, predict, price_epochs
 from harness.registry import load_strategy
 from harness.replay import replay
 from harness.spec.machine_card import load_machine_card

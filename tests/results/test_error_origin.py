@@ -49,7 +49,7 @@ def test_the_origin_is_the_innermost_frame_of_the_project(
 
 
 def test_a_strategy_of_a_folder_names_its_folder() -> None:
-    frames = ("harness/run/rank.py", 9), ("strategies/g3/bins.py", 7)
+    frames = ("harness/runtime/rank.py", 9), ("strategies/g3/bins.py", 7)
     trace = "".join(f'  File "/x/{file}", line {line}, in run\n' for file, line in frames)
     assert find_error_origin(trace) == "strategies/g3/bins.py, line 7 (strategies.g3)"
 

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 import torch
 
-from harness.check.case import Case, train_rank
-from harness.check.kit import make_case as kit_case
-from harness.check.laws import (
+from harness.comm.grid import Grid
+from harness.conformance.case import Case, train_rank
+from harness.conformance.kit import make_case as kit_case
+from harness.conformance.laws import (
     check_memory,
     check_replay,
     check_serial,
     check_words,
 )
-from harness.check.reference import train_densely
-from harness.comm.grid import Grid
+from harness.conformance.reference import train_densely
 from harness.errors import UserError
 from harness.graph.model import TRAIN, has_label
 from harness.kernels.parts import select_rows
 from harness.ledger import MOVING, SAMPLING, AxisName, Ledger, Phase
 from harness.replay import replay
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec, StrategyChoice
 from harness.strategies.sampling.bulk import Bulk
 from harness.strategies.sampling.composition import SampledStrategy

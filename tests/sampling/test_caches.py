@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.check.case import make_check_graph
+from harness.conformance.case import make_check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import extract_block
 from harness.ledger import AxisName

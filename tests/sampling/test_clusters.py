@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from harness.check.case import Case
-from harness.check.laws import ScipyCounts
-from harness.check.reference import dense_matrix, mean_matrix
+from harness.conformance.case import Case
+from harness.conformance.laws import ScipyCounts
+from harness.conformance.reference import dense_matrix, mean_matrix
 from harness.strategies.sampling.clusters import Cluster, JoinedClusters
 from tests.cases import in_parts, make_case
 

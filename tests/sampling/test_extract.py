@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from harness.check.case import make_check_graph
+from harness.conformance.case import make_check_graph
 from harness.kernels import Csr, to_scipy
 from harness.kernels.parts import select_rows
 from harness.strategies.sampling.matrices import (

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from harness.check.case import Case
 from harness.comm.grid import Grid
+from harness.conformance.case import Case
 from harness.ledger import AxisName, Ledger, Op, TensorName
 from harness.strategies.sampling.composition import SampledOperators, SampledStrategy
 from harness.strategies.sampling.features import FetchingStore, LocalFeatures

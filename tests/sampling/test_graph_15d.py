@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from harness.check.case import make_check_graph
 from harness.comm.grid import Grid
+from harness.conformance.case import make_check_graph
 from harness.kernels.parts import extract_block
 from harness.ledger import AxisName, Key, Ledger, Op, Phase, TensorName
 from harness.ranges import ranges_between, split_range

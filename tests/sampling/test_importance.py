@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from harness.check.case import make_check_graph
+from harness.conformance.case import make_check_graph
 from harness.kernels import to_scipy
 from harness.strategies.sampling.graph_placement import WholeGraph
 from harness.strategies.sampling.sampler import NodesByImportance

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.check.case import make_check_graph
+from harness.conformance.case import make_check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.random import Purpose, random_bits
 from harness.strategies.sampling.matrices import batch_keys, draw_masses, draw_rows, one_batch, stack_batches

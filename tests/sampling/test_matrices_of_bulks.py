@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.check.case import make_check_graph
+from harness.conformance.case import make_check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import select_rows
 from harness.strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer

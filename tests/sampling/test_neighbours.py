@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.check.case import make_check_graph
+from harness.conformance.case import make_check_graph
 from harness.kernels import from_coo, to_scipy
 from harness.kernels.parts import select_rows
 from harness.kernels.random import Purpose, random_bits

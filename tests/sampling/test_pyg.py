@@ -9,9 +9,9 @@ import torch
 import torch_geometric.typing
 from torch import Tensor
 
-from harness.check.case import Case, train_rank
-from harness.check.laws import check_serial
-from harness.check.reference import train_densely
+from harness.conformance.case import Case, train_rank
+from harness.conformance.laws import check_serial
+from harness.conformance.reference import train_densely
 from harness.errors import UserError
 from harness.kernels import to_scipy
 from harness.ledger import AxisName

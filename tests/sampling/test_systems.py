@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from harness.check.case import Case
 from harness.comm.grid import Grid
+from harness.conformance.case import Case
 from harness.errors import UserError
 from harness.graph.model import TRAIN, has_label
 from harness.kernels import to_scipy
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.replay import replay
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.spec.spec import ModelChoice, Spec, StrategyChoice
 from harness.strategies.sampling.sampler import Neighbours
 from harness.strategy import RemoteRows, ShapeBlocks

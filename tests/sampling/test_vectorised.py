@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.check.case import make_check_graph
+from harness.conformance.case import make_check_graph
 from harness.kernels import Csr, from_coo, transpose
 from harness.kernels.csr import transpose_torch
 from harness.kernels.parts import select_rows

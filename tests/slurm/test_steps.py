@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from harness.results.record import Record, read_record
-from harness.run.recorded_environment import UNLISTED
+from harness.runtime.recorded_environment import UNLISTED
 from harness.slurm.srun import make_step_command
 from harness.spec.machine_card import Slurm
 from tests.slurm.cluster import LOCAL
@@ -102,7 +102,7 @@ def test_d1_a_plain_srun_has_too_few_ranks_and_a_world_of_another_size_fails(pro
     (project.folder / "scratch" / "spec.json").write_text(json.dumps(plan))
     in_job(
         project,
-        "srun python -m harness.run.rank --scratch scratch --runs results/runs --meeting scratch/meeting",
+        "srun python -m harness.runtime.rank --scratch scratch --runs results/runs --meeting scratch/meeting",
     )
     faults = [json.loads(path.read_text()) for path in (project.folder / "scratch").glob("fault-*.json")]
     assert faults and {fault["status"] for fault in faults} == {"refused"}

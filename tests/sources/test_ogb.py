@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from harness.check.case import Case
 from harness.comm.grid import Grid
+from harness.conformance.case import Case
 from harness.graph.model import SPLITS, has_label
 from harness.ledger import Ledger
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.sources.ogb import Ogb, read_ogb_table
 from harness.spec.root import find_root
 from harness.spec.spec import Spec

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from harness.check.case import make_check_graph
+from harness.conformance.case import make_check_graph
 from harness.graph.averaged import AveragedBlocks
 from harness.kernels.csr import to_scipy
 from harness.store.memory_store import MemoryStore

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from harness.check.case import make_check_graph
+from harness.conformance.case import make_check_graph
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.graph.order import make_orders, permute_matrix

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from harness.check.case import make_check_graph
+from harness.conformance.case import make_check_graph
 from harness.graph import blocks
 from harness.store.memory_store import MemoryStore
 

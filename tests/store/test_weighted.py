@@ -14,8 +14,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from harness.check.case import make_check_graph
 from harness.cli import main
+from harness.conformance.case import make_check_graph
 from harness.errors import UserError
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency

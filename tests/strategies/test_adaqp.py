@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.check.batches import check_unbiased_messages
-from harness.check.case import Case, RankResult, train_rank
-from harness.check.laws import ScipyCounts
-from harness.check.reference import dense_matrix
+from harness.conformance.batches import check_unbiased_messages
+from harness.conformance.case import Case, RankResult, train_rank
+from harness.conformance.laws import ScipyCounts
+from harness.conformance.reference import dense_matrix
 from harness.graph.model import TRAIN, has_label
 from harness.kernels.random import Purpose, uniform_rectangle
 from harness.ledger import TensorName

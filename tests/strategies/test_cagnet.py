@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.check.case import Case
 from harness.comm.grid import Grid
+from harness.conformance.case import Case
 from harness.errors import UserError
 from harness.ledger import Ledger, Op
 from harness.models.operators import dropout_mask

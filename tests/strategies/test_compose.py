@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from harness.check.case import Case, train_rank
-from harness.check.laws import ScipyCounts, check_memory, check_replay, check_words
-from harness.check.reference import train_densely
 from harness.comm.grid import Grid
+from harness.conformance.case import Case, train_rank
+from harness.conformance.laws import ScipyCounts, check_memory, check_replay, check_words
+from harness.conformance.reference import train_densely
 from harness.ledger import Ledger, Op
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.store.memory_store import MemoryStore
 from harness.strategies.composed import Compose
 from harness.strategy import Strategy, WordsKey

@@ -9,17 +9,17 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import cross_entropy
 
-from harness.check.case import Case, train_rank
-from harness.check.laws import ScipyCounts
-from harness.check.reference import dense_model_matrix, train_densely
 from harness.comm.grid import Grid
+from harness.conformance.case import Case, train_rank
+from harness.conformance.laws import ScipyCounts
+from harness.conformance.reference import dense_model_matrix, train_densely
 from harness.errors import UserError
 from harness.graph.partition import partition_graph
 from harness.ledger import Direction, Ledger, Op, TensorName
 from harness.models import Part
 from harness.models.weights import init_weight
 from harness.replay import replay
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.strategies.distgnn import DistGnn
 from harness.strategy import BlockCounts, Promise, csr_bytes
 from tests.cases import DOUBLE, SGD, in_parts, make_case

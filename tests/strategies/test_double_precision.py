@@ -21,8 +21,8 @@ from harness.kernels import Csr
 from harness.ledger import Ledger
 from harness.models.weights import init_weight
 from harness.registry import load_strategy, registered_strategies
-from harness.run.open_run import open_run
-from harness.run.trainer import Trainer
+from harness.runtime.open_run import open_run
+from harness.runtime.trainer import Trainer
 from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import Spec
 from harness.store.datasets import build_store

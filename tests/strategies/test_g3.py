@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from harness.check.case import Case, train_rank
-from harness.check.reference import train_densely
 from harness.comm import collectives
 from harness.comm.grid import Grid
+from harness.conformance.case import Case, train_rank
+from harness.conformance.reference import train_densely
 from harness.kernels.csr import Csr, to_scipy
 from harness.ledger import AxisName, Ledger, Op
 from harness.replay import replay
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
 from harness.strategies.g3.schedule import build_schedule

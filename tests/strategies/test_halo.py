@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import cross_entropy, leaky_relu
 
-from harness.check.batches import find_multiplier
-from harness.check.case import Case, RankResult, train_rank
-from harness.check.reference import dense_matrix, train_densely
 from harness.comm.grid import Grid
+from harness.conformance.batches import find_multiplier
+from harness.conformance.case import Case, RankResult, train_rank
+from harness.conformance.reference import dense_matrix, train_densely
 from harness.experiment.requests import make_spec
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
@@ -23,8 +23,8 @@ from harness.kernels.random import Purpose, integers
 from harness.ledger import Ledger, Op
 from harness.models.weights import init_weight
 from harness.replay import replay
-from harness.run.open_run import open_run
-from harness.run.trainer import Trainer
+from harness.runtime.open_run import open_run
+from harness.runtime.trainer import Trainer
 from harness.spec.root import find_root
 from harness.spec.spec import Training
 from harness.store.memory_store import MemoryStore

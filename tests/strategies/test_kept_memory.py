@@ -11,27 +11,27 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
+from tests.check.mutants import __file__ as mutants
 from torch import Tensor
 
-from harness.check.case import Case
-from harness.check.kit import _combine_peculiarities, _count_split_axes, _list_grids, make_case
-from harness.check.laws import ScipyCounts
 from harness.comm import engine
 from harness.comm.call import Pending
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.comm.launchers import RankPlace
+from harness.conformance.case import Case
+from harness.conformance.kit import _combine_peculiarities, _count_split_axes, _list_grids, make_case
+from harness.conformance.laws import ScipyCounts
 from harness.errors import UserError
 from harness.ledger import Ledger
 from harness.ledger.tape import Tape
 from harness.parallel.prefetch import Prefetcher
 from harness.registry import load_strategy, registered_strategies
 from harness.replay import Meter
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.strategies.sampling.bulk import Bulk
 from harness.strategies.sampling.composition import StepSource
 from harness.strategy import Strategy
-from tests.check.mutants import __file__ as mutants
 
 EXCEPTIONS: dict[tuple[type, str], str] = {
     (Pending, "_result"): "a message in flight, or one that has landed and is used in the next epoch",

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from harness.check.case import Case
-from harness.check.laws import ScipyCounts
+from harness.conformance.case import Case
+from harness.conformance.laws import ScipyCounts
 from harness.errors import UserError
 from harness.kernels.csr import to_scipy
 from harness.ledger import Direction, Op

@@ -10,12 +10,12 @@ import pytest
 from scipy.stats import spearmanr
 
 from benchmarks.plexus_formulas import Coefficients, predict_milliseconds, terms_of_strategy
-from harness.check.case import make_check_graph
 from harness.comm.grid import Grid
 from harness.comm.layout import list_grids
+from harness.conformance.case import make_check_graph
 from harness.errors import UserError
 from harness.ledger import AxisName, Ledger, Op
-from harness.predict.pricing import price_rings
+from harness.prediction.pricing import price_rings
 from harness.registry import load_strategy
 from harness.replay import replay
 from harness.spec.machine_card import load_machine_card

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.check.case import Case
-from harness.check.laws import ScipyCounts
+from harness.conformance.case import Case
+from harness.conformance.laws import ScipyCounts
 from harness.errors import UserError
 from harness.ledger import TensorName
 from harness.spec.spec import Spec

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import cross_entropy
 
-from harness.check.case import Case, train_rank
-from harness.check.reference import dense_model_matrix, train_densely
+from harness.conformance.case import Case, train_rank
+from harness.conformance.reference import dense_model_matrix, train_densely
 from harness.graph.partition import order_by_part
 from harness.models import Part
 from harness.models.weights import init_weight

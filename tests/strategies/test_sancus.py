@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import cross_entropy
 
-from harness.check.case import Case, RankResult, train_rank
-from harness.check.reference import dense_matrix
 from harness.comm.grid import Grid
+from harness.conformance.case import Case, RankResult, train_rank
+from harness.conformance.reference import dense_matrix
 from harness.ledger import Ledger, Op, TensorName
 from harness.models.weights import init_weight
 from harness.replay import replay
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.strategies.sancus import Sancus
 from harness.strategy import BlockCounts, Promise, list_weights
 from tests.cases import DOUBLE, in_parts, make_case

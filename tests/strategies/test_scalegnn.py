@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.check.case import Case
-from harness.check.kit import HERE
 from harness.comm.grid import Grid
+from harness.conformance.case import Case
+from harness.conformance.kit import HERE
 from harness.errors import UserError
 from harness.launch.fork_server import ForkServer
 from harness.ledger import MOVING, SAMPLING, Amounts, AxisName, Key, Ledger, Op, TensorName
 from harness.replay import replay
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.strategies.scalegnn.scalegnn import ScaleGNN
 from harness.strategy import BlockCounts, Facts, ShapeBlocks, Words, admit

@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch_geometric.nn import GCNConv
 
-from harness.check.case import Case
 from harness.comm.grid import Grid
+from harness.conformance.case import Case
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.kernels import to_scipy
 from harness.ledger import Ledger
-from harness.run.trainer import Trainer
+from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
 
 SPEC: dict[str, Any] = {

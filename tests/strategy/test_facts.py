@@ -2,7 +2,7 @@
 
 import torch
 
-from harness.check.case import make_check_graph
+from harness.conformance.case import make_check_graph
 from harness.graph.partition import order_by_part
 from harness.store.memory_store import MemoryStore
 from harness.strategy import facts_of

@@ -33,7 +33,7 @@ from harness.claims.formulas.quantities import (
 from harness.claims.selection import Selection, select
 from harness.formatting import GB
 from harness.ledger import AxisName
-from harness.predict.pricing import find_bandwidth, place_axis
+from harness.prediction.pricing import find_bandwidth, place_axis
 
 FIGURE_1, FIGURE_2, FIGURE_3 = (select(f"cagnet-figure-{number}") for number in (1, 2, 3))
 GRAPHS = ("reddit", "cagnet-amazon", "cagnet-protein")
@@ -358,7 +358,7 @@ FORMULAS: Formulas = {
     "CAG-033": Formula(count_features, "cagnet-protein"),
     "CAG-034": Formula(count_classes, "cagnet-protein"),
     "CAG-036": Formula(find_setting, FIGURE_1, "layers"),
-    "CAG-037": Formula(has_test, "tests/check/test_kit.py", "test_a_built_in_strategy_conforms"),
+    "CAG-037": Formula(has_test, "tests/conformance/test_kit.py", "test_a_built_in_strategy_conforms"),
     "CAG-038": Formula(count_ranks_per_node, "summit"),
     "CAG-039": Formula(find_device_memory_gb, "summit"),
     "CAG-040": Formula(find_hardware, "summit", "sockets"),

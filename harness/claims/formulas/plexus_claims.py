@@ -37,7 +37,7 @@ from harness.claims.formulas.quantities import (
 )
 from harness.claims.selection import Selection, select
 from harness.formatting import GB
-from harness.predict.pricing import price_spmm
+from harness.prediction.pricing import price_spmm
 from harness.spec.machine_card import PlexusModel
 
 PERLMUTTER = frozenset({"perlmutter", "perlmutter-80gb"})
@@ -468,7 +468,7 @@ FORMULAS: Formulas = {
     "PLX-167": Formula(count_all_epochs, FIGURE_10),
     "PLX-168": Formula(find_common_setting, "epochs", FIGURE_8, FIGURE_10),
     "PLX-169": Formula(count_trials, FIGURE_8, FIGURE_10),
-    "PLX-170": Formula(has_test, "tests/check/test_kit.py", "test_a_built_in_strategy_conforms"),
+    "PLX-170": Formula(has_test, "tests/conformance/test_kit.py", "test_a_built_in_strategy_conforms"),
     "PLX-171": Formula(find_setting, FIGURE_7.narrow(strategy="plexus"), "ranks"),
     "PLX-172": Formula(find_setting, FIGURE_8.narrow(strategy="bns-gcn"), "p"),
     "PLX-174": Formula(is_scaling, predict_figure_8("plexus", "reddit")),

@@ -1,0 +1,95 @@
+"""Training with a CUDA graph and without: whether both compute the same, and the seconds of an epoch.
+
+`compare_graph` runs on every rank of a world of GPUs. Tests call it on fake GPUs.
+"""
+
+import gc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from harness.comm import engine
+from harness.comm.engine import Engine
+from harness.comm.grid import Grid
+from harness.conformance.case import Case
+from harness.device import reset_memory
+from harness.ledger import Amounts, Key, Ledger, clock_for
+from harness.runtime.trainer import Epoch, Trainer
+from harness.strategy.admit import ORDINARY_EPOCHS
+
+
+@dataclass(frozen=True)
+class GraphComparison:
+    """A rank's training with a CUDA graph, compared with the same training without."""
+
+    same_losses: bool
+    """Whether the losses of all epochs have the same bits."""
+    same_parameters: bool
+    """Whether everything trained has the same bits after the last epoch, and so has the output."""
+    same_amounts: bool
+    """Whether every epoch has the same rows of the ledger, with the same amounts except for times."""
+    seconds: float
+    """The median epoch without a graph."""
+    graph_seconds: float
+    """The median epoch that was replayed."""
+    unaccounted: float
+    """The most seconds of a replayed epoch that are in no row of its ledger."""
+
+    @property
+    def same(self) -> bool:
+        """True if the graph changes nothing but times."""
+        return self.same_losses and self.same_parameters and self.same_amounts
+
+
+def compare_graph(case: Case, epochs: int = 6) -> GraphComparison:
+    """Train one rank of the case without a CUDA graph and with one; called on every rank of a world."""
+    plain, graph = _train(case, epochs, graph=False), _train(case, epochs, graph=True)
+    pairs = list(zip(plain.epochs, graph.epochs, strict=True))
+    replayed = graph.epochs[ORDINARY_EPOCHS:]
+    return GraphComparison(
+        same_losses=all(torch.equal(one.losses, other.losses) for one, other in pairs),
+        same_parameters=all(map(torch.equal, plain.tensors, graph.tensors)),
+        same_amounts=all(
+            _without_times(one.entries) == _without_times(other.entries) for one, other in pairs
+        ),
+        seconds=median(epoch.seconds for epoch in plain.epochs[ORDINARY_EPOCHS:]),
+        graph_seconds=median(epoch.seconds for epoch in replayed),
+        unaccounted=max(
+            abs(epoch.seconds - sum(row.seconds for row in epoch.entries.values())) for epoch in replayed
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Trained:
+    epochs: Sequence[Epoch]
+    tensors: Sequence[Tensor]
+    """Everything trained, and the output."""
+
+
+def _train(case: Case, epochs: int, *, graph: bool) -> _Trained:
+    training = case.spec.training.model_copy(update={"cuda_graph": graph})
+    case = replace(case, spec=case.spec.model_copy(update={"training": training}))
+    strategy = case.strategy()
+    device = engine.select_device(Engine(case.spec.machine.engine), engine.rank())
+    grid = Grid.build(strategy.grid, Ledger(clock_for(device)), device, wire=strategy.wire)
+    trainer = Trainer(strategy, grid, case.store())
+    done = []
+    for number in range(epochs):
+        done.append(trainer.epoch())
+        if number % 2:
+            trainer.evaluate()  # other work on the device, between replays
+    grid.ledger.recording = False
+    tensors = [each.detach().cpu() for each in (*trainer.parameters, trainer.output())]
+    grid.drain()
+    del trainer
+    gc.collect()
+    reset_memory(device)
+    return _Trained(done, tensors)
+
+
+def _without_times(entries: Mapping[Key, Amounts]) -> dict[Key, Amounts]:
+    return {key: replace(amounts, seconds=0.0, in_flight_seconds=0.0) for key, amounts in entries.items()}

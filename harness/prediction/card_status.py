@@ -1,0 +1,79 @@
+"""What is known about the errors of predictions with a machine card: its sources, and the runs it was held against."""
+
+import re
+from typing import Literal, NamedTuple
+
+from harness.spec.machine_card import Constant, MachineCard, SpmmTerms
+
+CALIBRATED = re.compile(r"harness doctor --calibrate\b.*?(\d{4}-\d\d-\d\d)")
+"""The source of a constant that `harness doctor --calibrate` measured, with the date."""
+FITTED = re.compile(r"\bfitted\b")
+INTENDED_COVERAGE = 0.8
+"""The share of runs that an interval is meant to contain. The factor for the model's own error was chosen so that it
+contains 80 % of the epochs that were measured over a network (`harness.prediction.epoch.RESIDUAL`)."""
+
+
+class CardStatus(NamedTuple):
+    """Where the constants of a card come from, and how well its predictions matched runs."""
+
+    kind: Literal["calibrated", "fitted", "typed"]
+    """Measured by `harness doctor --calibrate`, fitted to published measurements, or from data sheets and papers."""
+    date: str | None
+    """The last day on which constants were measured by `harness doctor --calibrate`."""
+    spmm_factor: float | None
+    """The factor within which the card's terms give the time of a sparse product; None without rates."""
+    runs: int
+    """The number of epochs that were both predicted with this card and measured."""
+    inside: int
+    """How many of them were within the interval of their prediction."""
+    description: str
+    """One sentence about the card."""
+    coverage: str
+    """One sentence about the interval of a prediction."""
+
+    @property
+    def is_checked(self) -> bool:
+        """True if the card was held against runs."""
+        return self.runs > 0
+
+
+def describe_card(card: MachineCard) -> CardStatus:
+    """Return the status of a machine card."""
+    sources = _list_sources(card)
+    dates = sorted(match[1] for source in sources if (match := CALIBRATED.search(source)))
+    fitted = next((source for source in sources if FITTED.search(source)), None)
+    kind: Literal["calibrated", "fitted", "typed"] = "typed"
+    origin = "its constants come from data sheets, papers and assumptions"
+    if dates:
+        kind, origin = "calibrated", f"it was calibrated on {dates[-1]}"
+    elif fitted:
+        kind, origin = "fitted", f"its sparse products are fitted to {fitted.rstrip('.')}"
+    intended = f"An interval is meant to contain {_percent(INTENDED_COVERAGE)} of runs"
+    if card.checked is None:
+        description = f"this card was never held against a run; {origin}"
+        coverage = f"{intended}; how many it contains on this machine is unknown."
+    else:
+        runs, inside = card.checked.runs, card.checked.inside
+        error = _percent(card.checked.median_error)
+        description = f"{origin} and held against {runs} runs; median error {error}"
+        coverage = f"{intended}; with this card it contained {inside} of {runs} ({card.checked.source})."
+    return CardStatus(
+        kind,
+        dates[-1] if dates else None,
+        card.rates.spmm.within if card.rates else None,
+        card.checked.runs if card.checked else 0,
+        card.checked.inside if card.checked else 0,
+        description,
+        coverage,
+    )
+
+
+def _list_sources(card: MachineCard) -> list[str]:
+    """Return the sources of all constants of a card."""
+    sections = [section for section in (card.rates, card.links) if section is not None]
+    values = [value for section in sections for _, value in section]
+    return [value.source for value in values if isinstance(value, Constant | SpmmTerms)]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

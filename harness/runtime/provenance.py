@@ -1,0 +1,178 @@
+"""Provenance: the code, machine, libraries and settings that are recorded with every run."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness import __version__
+from harness.runtime.recorded_environment import select_recorded_variables
+from harness.spec.machine_card import ALLOCATOR
+from harness.untrusted import redact_command
+
+PACKAGES = (
+    "torch",
+    "numpy",
+    "scipy",
+    "numba",
+    "torch-geometric",
+    "pandas",
+    "pyarrow",
+)
+COMMAND = "command"
+"""The file of a scratch folder with the command line of the launcher."""
+BLOCK_PLACE = "block.json"
+"""The file of a scratch folder with the position of a run in its block; absent for a run without competitors."""
+
+
+class BlockPlace(NamedTuple):
+    """The position of a run among competitors that use the same nodes one after the other."""
+
+    block: str
+    """The allocation and the launch, which all competitors of a block share."""
+    position: int
+
+
+class Affinity(NamedTuple):
+    """The host and the cores on which a rank ran."""
+
+    host: str
+    cores: tuple[int, ...]
+    """The cores that the rank was allowed to use."""
+    threads: int
+
+
+def current_affinity() -> Affinity:
+    """Return the affinity of this process."""
+    import torch
+
+    return Affinity(platform.node(), tuple(sorted(os.sched_getaffinity(0))), torch.get_num_threads())
+
+
+def command_line() -> str:
+    """Return the command line of this process as a user would type it, with secrets removed."""
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return redact_command([name, *sys.argv[1:]])
+
+
+def collect_provenance(
+    root: Path, scratch: Path | None = None, affinities: Sequence[Affinity] = ()
+) -> dict[str, Any]:
+    """Return the commit, command, machine, libraries and settings of a run.
+
+    `root` is the checkout whose commit is recorded, and `affinities` has the affinity of every rank. The launcher
+    writes its command line to `scratch`.
+    """
+    import torch
+
+    from harness.device import gpu_name
+
+    command, place = (_read_if_exists(scratch / name) if scratch else "" for name in (COMMAND, BLOCK_PLACE))
+    block = json.loads(place) if place else {"block": "", "position": None}
+    return {
+        "commit": _git(root, "rev-parse", "HEAD"),
+        "dirty": is_dirty(root),
+        "command": command or command_line(),
+        "versions": {"python": platform.python_version(), **_package_versions()},
+        "host": platform.node(),
+        "cpu": cpu_name(),
+        **block,
+        "nodes": ",".join(dict.fromkeys(each.host for each in affinities)),
+        **_cores_and_ranks(affinities),
+        "gpu": gpu_name(),
+        "threads": torch.get_num_threads(),
+        "scheduling": _scheduling_policy(),
+        "allocator": {key: value for key, value in os.environ.items() if key in ALLOCATOR},
+        "modules": os.environ.get("LOADEDMODULES", ""),
+        "env": select_recorded_variables(os.environ),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def _read_if_exists(path: Path) -> str:
+    """Return the text of a file, or an empty string if it does not exist."""
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _scheduling_policy() -> str | None:
+    """Return the scheduling policy of this thread, or None if the system has no names for policies."""
+    names = {
+        getattr(os, f"SCHED_{name.upper()}", None): name for name in ("other", "batch", "idle", "fifo", "rr")
+    }
+    return names.get(os.sched_getscheduler(0)) if hasattr(os, "sched_getscheduler") else None
+
+
+def is_dirty(root: Path) -> bool | None:
+    """Return True if tracked files differ from the commit, or if folders with tracked files hold new, unignored files.
+
+    An untracked card or strategy may change a run, just like an edited one. New files at the top of the checkout do not
+    count. Returns None outside of a repository.
+    """
+    status = _git(root, "status", "--porcelain", "-z", "--untracked-files=normal")
+    if status is None:
+        return None
+    lines = [line for line in status.split("\0") if line]
+    return any(not line.startswith("?? ") or "/" in line[3:].rstrip("/") for line in lines)
+
+
+def _cores_and_ranks(affinities: Sequence[Affinity]) -> dict[str, int | None]:
+    """Return the cores of the host with the most threads per core, and the number of ranks on that host."""
+    if not affinities:
+        return {"cores": len(os.sched_getaffinity(0)), "ranks_on_host": None}
+    hosts: dict[str, list[Affinity]] = {}
+    for each in affinities:
+        hosts.setdefault(each.host, []).append(each)
+    cores = {host: len(set(chain(*(each.cores for each in there)))) for host, there in hosts.items()}
+    fullest = max(hosts, key=lambda host: sum(each.threads for each in hosts[host]) / cores[host])
+    return {"cores": cores[fullest], "ranks_on_host": len(hosts[fullest])}
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """Return the output of git, or None without git or a repository.
+
+    Programs that the repository configures are not run, and git's environment variables are ignored. Git itself refuses
+    a repository that belongs to another user.
+    """
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    git = ["git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-C", str(root)]
+    try:
+        done = subprocess.run(
+            [*git, *arguments],
+            env={**environment, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=30,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _package_versions() -> dict[str, str]:
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions | {"parallel-gnn-harness": __version__}
+
+
+def cpu_name() -> str:
+    """Return the model name of the processor, as the kernel reports it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,58 @@
+"""What a card says about its errors agrees with its sources and with the recorded benchmark."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.doctor.calibrate import write_sections
+from harness.prediction.card_status import describe_card
+from harness.prediction.epoch import RESIDUAL
+from harness.spec.machine_card import load_machine_card
+from harness.spec.root import find_root
+
+ROOT = find_root()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "is_checked"),
+    [
+        ("local", "calibrated", True),
+        ("ethernet", "calibrated", True),
+        ("perlmutter", "fitted", False),
+        ("frontier", "typed", False),
+    ],
+)
+def test_status_names_the_origin_of_a_card(name: str, kind: str, is_checked: bool) -> None:
+    status = describe_card(load_machine_card(ROOT, name))
+    assert (status.kind, status.is_checked) == (kind, is_checked)
+    assert ("never held against a run" in status.description) is not is_checked
+    assert ("unknown" in status.coverage) is not is_checked
+
+
+@pytest.mark.parametrize(("name", "links"), [("local", "loopback"), ("ethernet", "links of")])
+def test_checked_runs_of_a_card_are_those_of_the_recorded_benchmark(name: str, links: str) -> None:
+    page = (ROOT / "benchmarks" / "results" / "prediction.md").read_text()
+    lines = [line for line in page.splitlines() if re.match(rf"\S+, \d+ ranks, {links}", line)]
+    counts = [re.search(r"; (\d+) of (\d+) inside", line) for line in lines]
+    status = describe_card(load_machine_card(ROOT, name))
+    assert status.inside == sum(int(found[1]) for found in counts if found)
+    assert status.runs == sum(int(found[2]) for found in counts if found) > 100
+
+
+def test_residual_covers_the_intended_share_of_runs_over_links() -> None:
+    """The interval is wider than the residual, so at least 80 % of the runs over links are inside it."""
+    assert RESIDUAL == 1.25
+    status = describe_card(load_machine_card(ROOT, "ethernet"))
+    assert status.inside >= 0.8 * status.runs
+
+
+def test_new_constants_remove_the_runs_that_the_old_ones_predicted(tmp_path: Path) -> None:
+    cards = tmp_path / "config" / "machines"
+    cards.mkdir(parents=True)
+    (cards / "local.yaml").write_text((ROOT / "config" / "machines" / "local.yaml").read_text())
+    old = load_machine_card(tmp_path, "local")
+    assert old.links and old.checked
+    write_sections(tmp_path, "local", {"links": old.links.model_dump(mode="json", exclude_none=True)})
+    new = load_machine_card(tmp_path, "local")
+    assert new.checked is None and new.links == old.links and new.rates == old.rates

@@ -1,0 +1,92 @@
+"""Predictions from twins, held against the same graph when it is built."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import UserError
+from harness.experiment.requests import make_spec, nest_settings
+from harness.prediction.epoch import predict
+from harness.prediction.twins import fit_growth, predict_from_twins
+from harness.registry import load_strategy
+from harness.runtime.open_run import open_run
+from harness.spec.machine_card import load_machine_card
+from harness.strategy import Ready
+
+ROOT = Path(__file__).parents[2]
+PERLMUTTER = load_machine_card(ROOT, "perlmutter")
+TWINS, GRAPH = ("1/2048w8", "1/1024w8", "1/512w8"), "1/128w8"
+
+
+def on(scale: str, name: str, **settings: Any) -> Ready:
+    """A strategy on four ranks and a twin of ogbn-products."""
+    strategy = load_strategy(name)
+    asked = {
+        "strategy.name": name,
+        "dataset.name": f"ogbn-products@{scale}",
+        "ranks": 4,
+        "grid": strategy.grids(4)[0],
+        "training.batch": 32 if strategy.mini_batches else 0,
+    }
+    return Ready(*open_run(ROOT, make_spec(ROOT, nest_settings({**asked, **settings}), "test")))
+
+
+@pytest.mark.parametrize(
+    ("name", "within"),
+    [
+        ("bns-gcn", 1.01),
+        ("neutronstar", 1.03),
+        ("cagnet-sa-1d", 1.01),
+        ("distdgl", 1.2),
+        pytest.param("salient", 1.45, marks=pytest.mark.slow),
+    ],
+)
+def test_a_graph_is_predicted_from_twins_of_a_quarter_of_it_and_less(name: str, within: float) -> None:
+    """Rows of a part grow with the graph. What samples have in common hangs on the law: their words are further off."""
+    graph = on(GRAPH, name)
+    counted = predict(graph, PERLMUTTER)
+    predicted = predict_from_twins(graph.strategy, PERLMUTTER, [on(scale, name) for scale in TWINS])
+    assert 1 / within < predicted.elements_received / counted.elements_received < within
+    assert predicted.seconds.low < counted.seconds.value < predicted.seconds.high
+    assert predicted.seconds.value == pytest.approx(counted.seconds.value, rel=0.1)
+    assert sum(predicted.entries.values()) == pytest.approx(predicted.seconds.value)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.3, 1.0])
+def test_powers_are_continued_whatever_the_scales(exponent: float) -> None:
+    vertices = [100, 300, 2000, 70_000]
+    for is_slowing in (True, False):
+        law = fit_growth(vertices, is_slowing=is_slowing)
+        assert law([5 * n**exponent for n in vertices[:3]]) == pytest.approx(5 * vertices[3] ** exponent)
+
+
+def test_a_size_that_nears_its_limit_is_continued_with_its_bend() -> None:
+    vertices = [1000, 2000, 4000, 64_000]
+    sizes = [500 * n / (n + 500) for n in vertices]
+    bent, straight = (fit_growth(vertices, is_slowing=is_slowing)(sizes[:3]) for is_slowing in (True, False))
+    assert bent == pytest.approx(sizes[3], rel=0.03)
+    assert straight > 1.2 * sizes[3]
+
+
+@pytest.mark.parametrize("sizes", [[0, 0, 7], [3, 2, 7], [7, 7, 7], [9, 8, 7]])
+def test_sizes_neither_shrink_nor_outgrow_the_graph(sizes: list[float]) -> None:
+    for is_slowing in (True, False):
+        assert 7 <= fit_growth([10, 20, 40, 80], is_slowing=is_slowing)(sizes) <= 14
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "scales", "message"),
+    [
+        ("bns-gcn", {}, ("1/2048w8", "1/1024w8", "1/512w4"), "products@1-512w4 has other widths"),
+        ("distdgl", {"training.batch": 400}, TWINS, "is too small for mini-batches of 400 on 4 ranks"),
+        ("bns-gcn", {}, ("1/1024w8", "2/2048w8", "1/512w8"), "have equally many vertices"),
+        ("g3", {}, TWINS, "other kernels or calls on a larger twin"),
+    ],
+)
+def test_twins_that_tell_nothing_are_refused(
+    name: str, settings: dict[str, Any], scales: tuple[str, ...], message: str
+) -> None:
+    graph, twins = on(GRAPH, name, **settings), [on(scale, name, **settings) for scale in scales]
+    with pytest.raises(UserError, match=message):
+        predict_from_twins(graph.strategy, PERLMUTTER, twins)

@@ -1,0 +1,78 @@
+"""Provenance tells of the command of the user, of every file that a run may have read, and of the cores it shared."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from harness.results.statistics import find_oversubscribed
+from harness.runtime.provenance import COMMAND, Affinity, collect_provenance, is_dirty
+
+
+@pytest.mark.parametrize(
+    ("path", "dirty"),
+    [
+        ("cards/one.yaml", True),
+        ("cards/new.yaml", True),
+        ("cards/more/new.yaml", True),
+        ("notes.txt", False),
+        ("output/record.json", False),
+        ("cards/ignored.log", False),
+    ],
+)
+def test_a_file_that_git_does_not_know_counts_where_git_knows_others(
+    path: str, dirty: bool, tmp_path: Path
+) -> None:
+    def git(*words: str) -> None:
+        identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *words], check=True, capture_output=True)
+
+    assert is_dirty(tmp_path) is None
+    (tmp_path / "cards").mkdir()
+    (tmp_path / "cards" / "one.yaml").write_text("a: 1")
+    (tmp_path / ".gitignore").write_text("*.log")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "cards")
+    assert is_dirty(tmp_path) is False
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text("b: 2")
+    assert is_dirty(tmp_path) is dirty
+
+
+def test_the_command_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/bin/harness/launch/rank.py", "--scratch", "x"])
+    (tmp_path / COMMAND).write_text("harness run --strategy serial")
+    monkeypatch.setenv("LOADEDMODULES", "cuda/12.4:openmpi/5")
+    monkeypatch.setenv("FI_PROVIDER", "cxi")
+    told = collect_provenance(tmp_path, tmp_path)
+    assert told["command"] == "harness run --strategy serial"
+    assert told["modules"] == "cuda/12.4:openmpi/5"
+    assert told["env"]["FI_PROVIDER"] == "cxi"
+
+
+@pytest.mark.parametrize(
+    ("affinities", "crowded"),
+    [
+        ([Affinity("a", (0, 1), 1)] * 2, False),
+        ([Affinity("a", (0, 1), 1)] * 3, True),
+        ([Affinity("a", (0, 1), 2)] * 2, True),
+        ([Affinity("a", (0, 1), 2), Affinity("a", (2, 3), 2)], False),
+        ([Affinity("a", (0, 1), 1)] * 2 + [Affinity("b", (0, 1), 1)] * 2, False),
+        ([Affinity("a", (0, 1), 1)] + [Affinity("b", (0, 1), 1)] * 3, True),
+    ],
+)
+def test_more_threads_than_cores_on_any_host_is_oversubscribed(
+    affinities: list[Affinity], crowded: bool, tmp_path: Path
+) -> None:
+    """Whatever the load was: by the cores that the ranks of each host could use."""
+    told = collect_provenance(tmp_path, None, affinities)
+    row = {f"provenance.{name}": told[name] for name in ("cores", "ranks_on_host")}
+    row |= {
+        "ranks": len(affinities),
+        "provenance.threads": affinities[0].threads,
+        "machine.threads_per_rank": 1,
+    }
+    assert find_oversubscribed(pd.DataFrame([{**row, "provenance.env": "{}"}])).tolist() == [crowded]
