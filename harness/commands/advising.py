@@ -24,8 +24,9 @@ from harness.formatting import GB, format_bytes, format_count, format_interval, 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.prediction.advice import Advice, FewerRanks, TunedOption
+    from harness.prediction.advice import Advice, FewerRanks, PartitionChoice, TunedOption
     from harness.prediction.advice import Option as AdvisedOption
+    from harness.prediction.card_status import CardStatus
     from harness.spec.machine_card import MachineCard
     from harness.strategy import Facts as GraphFacts
 
@@ -174,8 +175,8 @@ class AdviseAnswer(Answer):
         request, advice, status = self.request, self.advice, self.advice.card_status
         case = f"{request.dataset} on {self.card.name}, {format_count(request.ranks, 'rank')}"
         assumed = f": {self._assumptions}" if self._assumptions else ""
-        yield Heading(f"{case}{assumed}, predicted" + (f"; {status.description}" if status else ""))
-        yield Facts(list(self._list_answers()))
+        yield Heading(f"{case}{assumed}, predicted")
+        yield Facts([*self._list_answers(), *(_list_errors(status) if status else ())])
         for options in (advice.full_graph[:1], [] if advice.full_graph else advice.mini_batch[:1]):
             for best in options:
                 yield Command(shlex.join(best.command))
@@ -196,7 +197,6 @@ class AdviseAnswer(Answer):
             )
         if view.verbose:
             yield f"Sizes {request.describe_sizes(self.facts)}."
-            yield status.coverage if status else ""
             yield "" if self.facts.exact or request.twins else CARD_NOTE
 
     def _list_answers(self) -> Iterator[tuple[str, str]]:
@@ -210,14 +210,7 @@ class AdviseAnswer(Answer):
                     yield "Fewer ranks", describe_fewer(fewer, self.request.ranks)
         if not (advice.full_graph or advice.mini_batch):
             yield "Fastest", "no strategy can train this on these ranks (--why)"
-        faster = [choice for choice in advice.partitions if choice.speedup]
-        for choice in faster[:2]:
-            yield (
-                "Partition",
-                f"{choice.strategy} is {choice.speedup:.2g} times as fast with --partition {choice.other}",
-            )
-        if not faster and advice.partitions:
-            yield "Partition", f"{advice.partitions[0].other}: {advice.partitions[0].reason}"
+        yield from describe_partitions(advice.partitions)
 
     def _describe_best(self, options: Sequence["AdvisedOption"]) -> str:
         best, seconds = options[0], options[0].prediction.seconds
@@ -317,13 +310,35 @@ class AdviseAnswer(Answer):
 def describe_fewer(fewer: Sequence["FewerRanks"], ranks: int) -> str:
     """Return the times on fewer ranks, and whether the requested ranks are worth it."""
     times = ", ".join(
-        f"{each.ranks} {format_seconds(each.option.prediction.seconds.value)}"
-        if each.option
-        else f"{each.ranks} {each.reason}"
+        f"{format_count(each.ranks, 'rank')} "
+        f"{format_seconds(each.option.prediction.seconds.value) if each.option else f'({each.reason})'}"
         for each in fewer
     )
     compared = next((each for each in fewer if each.speedup is not None), None)
     return times + (f"; {compared.describe(ranks)}" if compared else "")
+
+
+WORTH_NAMING = 1.05
+"""The least speedup by another partition that is named."""
+
+
+def describe_partitions(choices: Sequence["PartitionChoice"]) -> Iterator[tuple[str, str]]:
+    """Yield the strategies that another partition makes faster, or what it takes to predict that."""
+    for choice in choices:
+        if choice.speedup and choice.speedup >= WORTH_NAMING:
+            yield (
+                "Partition",
+                f"{choice.strategy} is {choice.speedup:.2g} times as fast with --partition {choice.other}",
+            )
+    missing = next((choice for choice in choices if choice.speedup is None), None)
+    if missing and missing is choices[0]:
+        yield "Partition", f"{missing.other}: {missing.reason}"
+
+
+def _list_errors(status: "CardStatus") -> Iterator[tuple[str, str]]:
+    """Yield what is known about the errors of predictions with the card, and what an interval means."""
+    yield "Machine card", status.description
+    yield "Interval", status.coverage
 
 
 def _is_approximate(option: "AdvisedOption") -> bool:

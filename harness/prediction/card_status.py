@@ -47,7 +47,7 @@ def describe_card(card: MachineCard) -> CardStatus:
     if dates:
         kind, origin = "calibrated", f"it was calibrated on {dates[-1]}"
     elif fitted:
-        kind, origin = "fitted", f"its sparse products are fitted to {fitted.rstrip('.')}"
+        kind, origin = "fitted", f"its sparse products come from a fit ({fitted.rstrip('.')})"
     intended = f"An interval is meant to contain {_percent(INTENDED_COVERAGE)} of runs"
     if card.checked is None:
         description = f"this card was never held against a run; {origin}"

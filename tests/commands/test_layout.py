@@ -121,7 +121,8 @@ def test_counts_have_si_prefixes(value: float, text: str) -> None:
         (0.9999, "1.00 s"),
         (1.25, "1.25 s"),
         (750.0, "12 min"),
-        (0.0, "0 us"),
+        (0.0, "0 s"),
+        (2.93e-8, "29.3 ns"),
     ],
 )
 def test_times_have_units(seconds: float, text: str) -> None:
