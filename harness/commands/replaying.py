@@ -98,7 +98,7 @@ class ReplayAnswer(Answer):
         spec, replayed = self.spec, self.replayed
         yield Heading(
             f"{spec.strategy.name} on {spec.dataset.name}, {format_grid(spec.grid)}, rank {replayed.rank} of "
-            f"{spec.ranks}: receives {format_si(self.sum('words_received'))} elements, computes "
+            f"{spec.ranks}: receives {format_si(self.sum('words_received'))} elements, "
             f"{format_si(self.sum('flops'))}flop, peak {format_bytes(replayed.peak_bytes)}"
         )
         yield Table(list_entry_columns(view), list(self._list_shown_entries()), most_rows=50)

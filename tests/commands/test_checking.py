@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from harness import check as kit
 from harness.cli import main
 from harness.commands.checking import CheckAnswer, CheckRequest, check
 from harness.commands.layout import View
@@ -117,7 +116,7 @@ def test_first_stops_after_the_case_that_breaks_a_law(monkeypatch: pytest.Monkey
     def check_laws(*_: Any) -> Iterator[Finding]:
         yield from (HELD[0], BROKEN, Finding(WORDS, BROKEN.case, True, "1"), later)
 
-    monkeypatch.setattr(kit, "check", check_laws)
+    monkeypatch.setattr("harness.conformance.check", check_laws)
     assert [finding.case for finding in check("cagnet-1d", first=True).findings] == ["p=1: usual"] + [
         BROKEN.case
     ] * 2

@@ -38,7 +38,7 @@ def test_page_leads_with_elements_flop_and_peak(answer: ReplayAnswer) -> None:
     flops = sum(row["flops"] for row in data["entries"])
     assert page(answer).splitlines()[0] == (
         f"cagnet-1d on rmat-17, p=64, rank 63 of 64: receives {format_si(data['elements_received'])} elements, "
-        f"computes {format_si(flops)}flop, peak {format_bytes(data['peak_bytes'])}"
+        f"{format_si(flops)}flop, peak {format_bytes(data['peak_bytes'])}"
     )
     assert "expected from its card" in page(answer)
     assert f"{N * 64:,}" not in page(answer)
