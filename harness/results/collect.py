@@ -196,9 +196,8 @@ def load_side_of_run(folder: Path) -> Side:
     """Load a run folder as one side of a comparison."""
     record = read_record(folder)
     run_id = str(record.record["run_id"])
-    frame = record.make_runs_row()
     tables = [record.table(name) for name in ("epochs", "ledger")]
-    return Side(frame, *({run_id: rows} if len(rows) else {} for rows in tables))
+    return Side(record.make_runs_row(), *({run_id: rows} if len(rows) else {} for rows in tables))
 
 
 def make_failure(record: Record) -> "pd.Series[Any] | None":

@@ -210,7 +210,8 @@ def read_consistent_table(tables: Path, name: str) -> pa.Table:
             f"The table {path} does not exist. `harness collect` makes the tables from the run folders."
         )
     if is_old:
-        rows = convert_recorded(read_table(path, OLD_TABLES[name], RECOLLECT), table)
+        old = _drop_added_columns(OLD_TABLES[name], path)
+        rows = convert_recorded(read_table(path, old, RECOLLECT), table)
         rows = rows.filter(pc.not_equal(rows["status"], OK)) if table is FAILURES else rows
     else:
         rows = read_table(path, table, RECOLLECT)
@@ -238,6 +239,20 @@ OLD_TABLES = {
     **{table.name: OLD_RUNS for table in (RUNS, FAILURES)},
 }
 """The tables that collections of schema 1 consist of, by the names of the tables made of them."""
+
+
+def _drop_added_columns(old: TableSchema, path: Path) -> TableSchema:
+    """Return a table of schema 1 without the columns that were added after the file had been written.
+
+    Renamed columns are kept, as every file has them.
+    """
+    try:
+        with open_regular_file(path) as file:
+            present = set(pq.read_schema(file).names)
+    except (pa.ArrowException, OSError):
+        return old
+    columns = [column for column in old.columns if column.recorded or column.name in present]
+    return old._replace(columns=tuple(columns))
 
 
 def write_claims(path: Path, claims: list[dict[str, Any]], tables: Path) -> None:
