@@ -217,6 +217,20 @@ def test_first_page_of_the_site_is_a_part_of_readme() -> None:
         assert readme.count(mark) == 1, f"README.md needs the line {mark}"
 
 
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "config/README.md", "results/README.md"]
+)
+def test_links_of_pages_outside_the_site_lead_to_files_and_headings(page: str) -> None:
+    """`make docs` checks the links between pages of docs/."""
+    for path, anchor in re.findall(r"\]\((?![a-z]+:)([^)\s#]*)(?:#([^)\s]*))?\)", (ROOT / page).read_text()):
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), f"{page}: {path}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), flags=re.MULTILINE)
+            slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+            assert anchor in slugs, f"{page}: {path}#{anchor}"
+
+
 QUOTED = re.findall(
     r"^> (.*(?:\n> .*)*)", (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text(), flags=re.MULTILINE
 )
