@@ -18,7 +18,7 @@ from cyclopts.exceptions import (
 
 from harness import __version__
 from harness.commands import GROUPS, SECTIONS, VERBS
-from harness.commands.layout import View
+from harness.commands.output import View
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _make_view_parameters() -> Iterator[inspect.Parameter]:
 
 def _make_completer(names: str) -> Callable[[Any], list[str]]:
     def complete(_: Any) -> list[str]:
-        from harness.cli.completion import list_names
+        from harness.cli.completed_names import list_names
 
         return list_names(names)
 

@@ -1,4 +1,4 @@
-"""harness completion: prints the completion script of a shell, and finds the names that a shell completes."""
+"""harness completion: prints the completion script of a shell."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass as plain_dataclass
@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Raw, View
+from harness.commands.output import Block, Raw, View
 from harness.commands.request import CONFIG, Request
 from harness.commands.verb import Reporter, verb
 
@@ -43,22 +43,3 @@ def completion(request: CompletionRequest, _: Reporter) -> CompletionAnswer:
     from harness.cli.app import make_app
 
     return CompletionAnswer(make_app().generate_completion(shell=request.shell))
-
-
-def list_names(kind: str) -> list[str]:
-    """Return the strategies, datasets, machines, or keys of --set that exist here."""
-    from harness.registry import registered_strategies
-    from harness.spec.machine_card import list_machines
-    from harness.spec.root import find_root
-    from harness.spec.spec import list_spec_keys
-    from harness.store.catalog import list_cards
-
-    match kind:
-        case "strategies":
-            return [point.name for point in registered_strategies()]
-        case "machines":
-            return list_machines(find_root(None))
-        case "datasets":
-            return list_cards(find_root(None))
-        case _:
-            return [f"{key}=" for key in list_spec_keys()]

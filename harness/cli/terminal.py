@@ -8,7 +8,7 @@ import sys
 import time
 
 from harness.commands.answer import Answer
-from harness.commands.layout import View
+from harness.commands.output import View
 from harness.untrusted import escape_control
 
 

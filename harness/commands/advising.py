@@ -15,9 +15,9 @@ from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
 from harness.commands.graph_options import CARD_NOTE, PredictionRequest
-from harness.commands.layout import Block, Column, Command, Facts, Heading, Table, View
+from harness.commands.output import Block, Command, FactList, Headline, Table, TableColumn, View
 from harness.commands.predicting import COST_COLUMNS, EpochPrediction, make_document, name_constant
-from harness.commands.request import CONFIG, DatasetName, MachineName, Option, Ranks
+from harness.commands.request import CONFIG, DatasetName, MachineName, OptionStyle, Ranks
 from harness.commands.verb import Reporter, verb
 from harness.formatting import GB, format_bytes, format_count, format_interval, format_seconds
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.prediction.advice import Option as AdvisedOption
     from harness.prediction.card_status import CardStatus
     from harness.spec.machine_card import MachineCard
-    from harness.strategy import Facts as GraphFacts
+    from harness.strategy import Facts
 
 DEFAULT_SECONDS = 60
 PRINTING_SECONDS = 1.0
@@ -52,18 +52,18 @@ class AdviseRequest(PredictionRequest):
     machine: MachineName = "local"
     """The machine card."""
     _: KW_ONLY
-    model: Annotated[Literal["gcn", "sage", "gat"] | None, Option(metavar="KIND")] = None
+    model: Annotated[Literal["gcn", "sage", "gat"] | None, OptionStyle(metavar="KIND")] = None
     """The model (default: gcn)."""
-    memory: Annotated[float | None, Field(gt=0), Option(metavar="GB")] = None
+    memory: Annotated[float | None, Field(gt=0), OptionStyle(metavar="GB")] = None
     """The memory of a rank (default: the memory on the machine's card)."""
     accuracy: Literal["exact", "estimator"] | None = None
     """The required result: exact for strategies that compute what serial training computes, or estimator to accept also
     unbiased estimates of it."""
-    partition: Annotated[str | None, Option(metavar="NAME")] = None
+    partition: Annotated[str | None, OptionStyle(metavar="NAME")] = None
     """The partition for strategies that split the vertices into parts (default: blocks of equal size)."""
-    tune: Annotated[int | None, Field(ge=1, le=100), Option(metavar="N")] = None
+    tune: Annotated[int | None, Field(ge=1, le=100), OptionStyle(metavar="N")] = None
     """Run the N best of each list on this machine for a few epochs, and compare prediction and measurement."""
-    within: Annotated[int, Field(ge=1, le=10**6), Option(metavar="SECONDS")] = DEFAULT_SECONDS
+    within: Annotated[int, Field(ge=1, le=10**6), OptionStyle(metavar="SECONDS")] = DEFAULT_SECONDS
     """The time limit. Strategies that take longer to predict are only listed."""
     exhaustive: bool = False
     """Predict every strategy, however long it takes."""
@@ -79,18 +79,18 @@ class AdviseRequest(PredictionRequest):
 
 
 OPTION_COLUMNS = (
-    Column("name", "strategy"),
+    TableColumn("name", "strategy"),
     *COST_COLUMNS[:2],
-    Column("seconds_per_vertex", "per vertex", format_seconds, is_number=True, may_drop=True),
+    TableColumn("seconds_per_vertex", "per vertex", format_seconds, is_number=True, may_drop=True),
     *COST_COLUMNS[2:],
 )
 TUNED_COLUMNS = (
-    Column("strategy", "strategy"),
-    Column("grid", "--grid"),
-    Column("predicted", "predicted", format_seconds, is_number=True),
-    Column("measured", "measured", format_seconds, is_number=True),
-    Column("ratio", "predicted / measured", "{:.2f}".format, is_number=True),
-    Column("why", "why", may_wrap=True),
+    TableColumn("strategy", "strategy"),
+    TableColumn("grid", "--grid"),
+    TableColumn("predicted", "predicted", format_seconds, is_number=True),
+    TableColumn("measured", "measured", format_seconds, is_number=True),
+    TableColumn("ratio", "predicted / measured", "{:.2f}".format, is_number=True),
+    TableColumn("why", "why", may_wrap=True),
 )
 
 
@@ -101,7 +101,7 @@ class AdviseAnswer(Answer):
     request: AdviseRequest
     advice: "Advice"
     card: "MachineCard"
-    facts: "GraphFacts"
+    facts: "Facts"
     tuned: Sequence["TunedOption"]
 
     def to_frame(self) -> "pd.DataFrame":
@@ -175,8 +175,8 @@ class AdviseAnswer(Answer):
         request, advice, status = self.request, self.advice, self.advice.card_status
         case = f"{request.dataset} on {self.card.name}, {format_count(request.ranks, 'rank')}"
         assumed = f": {self._assumptions}" if self._assumptions else ""
-        yield Heading(f"{case}{assumed}, predicted")
-        yield Facts([*self._list_answers(), *(_list_errors(status) if status else ())])
+        yield Headline(f"{case}{assumed}, predicted")
+        yield FactList([*self._list_answers(), *(_list_errors(status) if status else ())])
         for options in (advice.full_graph[:1], [] if advice.full_graph else advice.mini_batch[:1]):
             for best in options:
                 yield Command(shlex.join(best.command))
@@ -284,8 +284,8 @@ class AdviseAnswer(Answer):
         count = sum(map(len, reasons.values()))
         if view.why:
             columns = [
-                Column("strategies", "strategies", may_wrap=True),
-                Column("reason", "reason", may_wrap=True),
+                TableColumn("strategies", "strategies", may_wrap=True),
+                TableColumn("reason", "reason", may_wrap=True),
             ]
             yield Table(columns, rows, "Without a complete prediction")
         elif rows:

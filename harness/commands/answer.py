@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from harness.commands.layout import EVERYTHING, Block, Table, View, to_html
+from harness.commands.output import EVERYTHING, Block, Table, View, to_html
 
 if TYPE_CHECKING:
     import pandas as pd

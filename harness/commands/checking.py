@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Column, Command, Facts, Heading, Raw, Table, View
-from harness.commands.request import CONFIG, MachineName, Option, Request
+from harness.commands.output import Block, Command, FactList, Headline, Raw, Table, TableColumn, View
+from harness.commands.request import CONFIG, MachineName, OptionStyle, Request
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
 from harness.formatting import format_count
@@ -28,7 +28,7 @@ Extent = Literal["quick", "usual", "full"]
 class CheckRequest(Request):
     """The strategy to check, and how many cases to try."""
 
-    strategy: Annotated[str, Option(metavar="STRATEGY", is_positional=True, completes="strategies")]
+    strategy: Annotated[str, OptionStyle(metavar="STRATEGY", is_positional=True, completes="strategies")]
     """A name of `harness list strategies`, or path/to/file.py:Class."""
     extent: Extent = "usual"
     """How many cases are tried. A quick check tries one grid of each size, and combines cases; a full check tries every
@@ -93,7 +93,7 @@ class CheckAnswer(Answer):
         return pd.DataFrame([{key: getattr(each, key) for key in kept} for each in self.findings])
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        yield Heading(self._format_verdict())
+        yield Headline(self._format_verdict())
         yield from self._lay_out_broken_laws()
         yield Table(LAW_COLUMNS, summarize_laws(self.findings))
         if view.verbose:
@@ -134,17 +134,17 @@ class CheckAnswer(Answer):
 
 
 LAW_COLUMNS = (
-    Column("law", "law"),
-    Column("result", "result"),
-    Column("cases", "cases", is_number=True),
-    Column("worst", "worst", is_number=True),
-    Column("allowed", "allowed", is_number=True),
+    TableColumn("law", "law"),
+    TableColumn("result", "result"),
+    TableColumn("cases", "cases", is_number=True),
+    TableColumn("worst", "worst", is_number=True),
+    TableColumn("allowed", "allowed", is_number=True),
 )
 CASE_COLUMNS = (
-    Column("case", "case", may_wrap=True),
-    Column("law", "law"),
-    Column("result", "result"),
-    Column("found", "found", may_wrap=True),
+    TableColumn("case", "case", may_wrap=True),
+    TableColumn("law", "law"),
+    TableColumn("result", "result"),
+    TableColumn("found", "found", may_wrap=True),
 )
 
 
@@ -207,7 +207,7 @@ def _lay_out_broken_law(finding: "Finding") -> Iterator[Block]:
         traceback = traceback or rest
     if len(finding.wrong) > 2:
         pairs.append(("and", f"{len(finding.wrong) - 2} more places; --json lists them"))
-    yield Facts([*pairs, ("look at", finding.look)], f"Broken: {finding.law}")
+    yield FactList([*pairs, ("look at", finding.look)], f"Broken: {finding.law}")
     if traceback:
         yield Raw(traceback)
 

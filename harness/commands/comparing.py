@@ -9,8 +9,8 @@ from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Column, Facts, Heading, Table, View
-from harness.commands.request import CONFIG, Option, Request
+from harness.commands.output import Block, FactList, Headline, Table, TableColumn, View
+from harness.commands.request import CONFIG, OptionStyle, Request
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
 from harness.formatting import format_count, format_seconds, format_si
@@ -31,9 +31,9 @@ SideName = Annotated[str, BeforeValidator(_take_path)]
 class CompareRequest(Request):
     """The two sides of a comparison, or one with competitors."""
 
-    a: Annotated[SideName, Option(metavar="A", is_positional=True)]
+    a: Annotated[SideName, OptionStyle(metavar="A", is_positional=True)]
     """A folder of collected tables, a run folder, or the start of a run id in results/runs."""
-    b: Annotated[SideName | None, Option(metavar="B", is_positional=True)] = None
+    b: Annotated[SideName | None, OptionStyle(metavar="B", is_positional=True)] = None
     """The other side, given in the same way. Without it, the competitors in A are compared."""
 
 
@@ -49,31 +49,31 @@ def format_ratio_interval(interval: "Interval | None") -> str:
     return f"{interval.low:.3g} - {interval.high:.3g}" if interval else ""
 
 
-RATIO = Column("ratio", "B over A", "{:.3g}".format, is_number=True)
-INTERVAL = Column("interval", "interval", format_ratio_interval, is_number=True)
+RATIO = TableColumn("ratio", "B over A", "{:.3g}".format, is_number=True)
+INTERVAL = TableColumn("interval", "interval", format_ratio_interval, is_number=True)
 DIFFERENCE_COLUMNS = (
-    Column("label", "run"),
-    Column("verdict", "B is"),
+    TableColumn("label", "run"),
+    TableColumn("verdict", "B is"),
     RATIO,
     INTERVAL,
-    Column("seconds_a", "A", format_seconds, is_number=True),
-    Column("seconds_b", "B", format_seconds, is_number=True),
-    Column("change", "largest change", may_drop=True),
-    Column("pairs", "launches", is_number=True, may_drop=True),
+    TableColumn("seconds_a", "A", format_seconds, is_number=True),
+    TableColumn("seconds_b", "B", format_seconds, is_number=True),
+    TableColumn("change", "largest change", may_drop=True),
+    TableColumn("pairs", "launches", is_number=True, may_drop=True),
 )
 RIVAL_COLUMNS = (
-    Column("case", "case"),
-    Column("a", "A"),
-    Column("b", "B"),
-    Column("verdict", "B is"),
+    TableColumn("case", "case"),
+    TableColumn("a", "A"),
+    TableColumn("b", "B"),
+    TableColumn("verdict", "B is"),
     RATIO,
     INTERVAL,
-    Column("blocks", "blocks", is_number=True),
+    TableColumn("blocks", "blocks", is_number=True),
 )
 PART_COLUMNS = (
-    Column("part", "part"),
-    Column("seconds_a", "A", format_seconds, is_number=True),
-    Column("seconds_b", "B", format_seconds, is_number=True),
+    TableColumn("part", "part"),
+    TableColumn("seconds_a", "A", format_seconds, is_number=True),
+    TableColumn("seconds_b", "B", format_seconds, is_number=True),
 )
 MOST_PARTS = 6
 """The number of parts of an epoch that are listed for a run."""
@@ -122,7 +122,7 @@ class CompareAnswer(Answer):
         parts += [f"{counts[UNDECIDED]} {UNDECIDED}"] if counts[UNDECIDED] else []
         noise = describe_noise(unchanged)
         pairs = format_count(len(self.differences), "pair")
-        yield Heading(f"{pairs}: {', '.join(parts)}{f' ({noise})' if noise else ''}")
+        yield Headline(f"{pairs}: {', '.join(parts)}{f' ({noise})' if noise else ''}")
         changed.sort(key=lambda each: max(each.ratio, 1 / each.ratio), reverse=True)
         shown = [*changed, *(unchanged if view.all else ())]
         yield Table(DIFFERENCE_COLUMNS, list(map(make_difference_row, shown)))
@@ -130,7 +130,7 @@ class CompareAnswer(Answer):
             yield f"... {format_count(len(unchanged), 'other pair')} (--all)"
         if view.verbose:
             for each in shown:
-                yield Heading(each.label)
+                yield Headline(each.label)
                 yield from lay_out_details(each)
         elif shown:
             yield "-v lists the parts, elements and settings that differ."
@@ -140,7 +140,7 @@ class CompareAnswer(Answer):
         counts = Counter(row["verdict"] for row in rows)
         parts = [f"{counts[verdict]} {verdict}" for verdict in (*CHANGED, NOISE)]
         parts += [f"{counts[UNDECIDED]} {UNDECIDED} (fewer than six blocks)"] if counts[UNDECIDED] else []
-        yield Heading(f"{format_count(len(rows), 'pair')} of competitors, B against A: {', '.join(parts)}")
+        yield Headline(f"{format_count(len(rows), 'pair')} of competitors, B against A: {', '.join(parts)}")
         yield Table(RIVAL_COLUMNS, rows, most_rows=20)
 
 
@@ -148,7 +148,7 @@ def _lay_out_single(difference: "Difference") -> Iterator[Block]:
     a, b = map(format_seconds, difference.seconds)
     interval = format_ratio_interval(difference.interval)
     verdict = difference.verdict if interval else f"{UNDECIDED}, because an interval needs six epochs"
-    yield Heading(
+    yield Headline(
         f"B takes {difference.ratio:.2f} times as long as A{f' ({interval})' if interval else ''}, "
         f"{a} -> {b} an epoch: {verdict}"
     )
@@ -166,7 +166,7 @@ def lay_out_details(difference: "Difference") -> Iterator[Block]:
     if before != after:
         differs.insert(0, ("elements received", f"{format_si(before)} -> {format_si(after)}"))
     if differs:
-        yield Facts(differs, "What else differs, A -> B")
+        yield FactList(differs, "What else differs, A -> B")
 
 
 def make_difference_row(difference: "Difference") -> dict[str, Any]:

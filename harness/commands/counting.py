@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Column, Facts, Heading, Table, View
+from harness.commands.output import Block, FactList, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG
 from harness.commands.run_options import RequestedRank
 from harness.commands.verb import Reporter, verb
@@ -62,9 +62,9 @@ class WordsAnswer(Answer):
         return pd.DataFrame(self.account.rows)
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        yield Heading(self._format_verdict())
+        yield Headline(self._format_verdict())
         yield Table(ELEMENT_COLUMNS, list(_list_element_rows(self.account.rows)), most_rows=50)
-        yield Facts(list(self._list_received()), f"Rank {self.rank} in an epoch")
+        yield FactList(list(self._list_received()), f"Rank {self.rank} in an epoch")
         yield from _lay_out_published(self.account.published, view)
 
     def _format_verdict(self) -> str:
@@ -94,23 +94,23 @@ def format_elements(number: float) -> str:
 
 
 ELEMENT_COLUMNS = (
-    Column("direction", "pass"),
-    Column("layer", "layer", is_number=True),
-    Column("op", "collective"),
-    Column("axis", "axis"),
-    Column("tensor", "tensor"),
-    Column("formula", "formula", format_elements, is_number=True),
-    Column("seen", "counted", format_elements, is_number=True),
-    Column("calls", "calls", format_elements, is_number=True),
-    Column("differs", ""),
+    TableColumn("direction", "pass"),
+    TableColumn("layer", "layer", is_number=True),
+    TableColumn("op", "collective"),
+    TableColumn("axis", "axis"),
+    TableColumn("tensor", "tensor"),
+    TableColumn("formula", "formula", format_elements, is_number=True),
+    TableColumn("seen", "counted", format_elements, is_number=True),
+    TableColumn("calls", "calls", format_elements, is_number=True),
+    TableColumn("differs", ""),
 )
 PUBLISHED_COLUMNS = (
-    Column("quantity", "quantity"),
-    Column("formula", "formula", may_wrap=True),
-    Column("claims", "claims", ", ".join, may_wrap=True, may_drop=True),
-    Column("value", "paper", format_three_digits, is_number=True),
-    Column("ours", "here", format_three_digits, is_number=True),
-    Column("ratio", "ratio", format_three_digits, is_number=True),
+    TableColumn("quantity", "quantity"),
+    TableColumn("formula", "formula", may_wrap=True),
+    TableColumn("claims", "claims", ", ".join, may_wrap=True, may_drop=True),
+    TableColumn("value", "paper", format_three_digits, is_number=True),
+    TableColumn("ours", "here", format_three_digits, is_number=True),
+    TableColumn("ratio", "ratio", format_three_digits, is_number=True),
 )
 
 

@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Column, Command, Facts, Heading, Table, View
-from harness.commands.request import CONFIG, File, Option, Request, split_commas
+from harness.commands.output import Block, Command, FactList, Headline, Table, TableColumn, View
+from harness.commands.request import CONFIG, File, OptionStyle, Request, split_commas
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
 from harness.formatting import GIB, format_bytes, format_count
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 LEAST_GIB, MOST_GIB = 1 / 64, 1 << 20
 MAX_SHARDS = 4096
 """The maximum number of blocks along a side: their counts take some hundred MiB."""
-KnownName = Annotated[str, Option(metavar="NAME", is_positional=True, completes="datasets")]
+KnownName = Annotated[str, OptionStyle(metavar="NAME", is_positional=True, completes="datasets")]
 PartCounts = Annotated[
     tuple[Annotated[int, Field(ge=0, le=RANKS)], ...],
     BeforeValidator(split_commas),
-    Option(metavar="P[,P...]"),
+    OptionStyle(metavar="P[,P...]"),
 ]
 Seeds = Annotated[
     tuple[Annotated[int, Field(ge=0, lt=1 << 63)], ...],
     BeforeValidator(split_commas),
-    Option(metavar="S[,S...]"),
+    OptionStyle(metavar="S[,S...]"),
 ]
 
 
@@ -56,7 +56,7 @@ class OrderRequest(GraphRequest):
     _: KW_ONLY
     permutation: Literal["none", "single", "double"] = "none"
     """A random order of the vertices: one for rows and columns, or one for each."""
-    partition: Annotated[str, Option(metavar="NAME")] = "block"
+    partition: Annotated[str, OptionStyle(metavar="NAME")] = "block"
     """The method that assigns vertices to parts: block, random, metis, metis-balanced, g3-literal, g3-guarded,
     hypergraph, libra, or file:NAME for the file partitions/NAME of the data folder."""
     parts: PartCounts = (0,)
@@ -88,9 +88,9 @@ class BuiltOrderRequest(OrderRequest):
     """An order to build, and what the build may use."""
 
     _: KW_ONLY
-    memory: Annotated[float, Field(ge=LEAST_GIB, le=MOST_GIB), Option(metavar="GIB")] = 4.0
+    memory: Annotated[float, Field(ge=LEAST_GIB, le=MOST_GIB), OptionStyle(metavar="GIB")] = 4.0
     """The maximum memory of the build, in GiB."""
-    workers: Annotated[int, Field(ge=0, le=4096), Option(metavar="N")] = 0
+    workers: Annotated[int, Field(ge=0, le=4096), OptionStyle(metavar="N")] = 0
     """The number of threads (default: one for each core)."""
 
     def make_resources(self, log: "Log") -> "BuildResources":
@@ -126,13 +126,13 @@ class FetchAnswer(Answer):
 
     def lay_out(self, view: View) -> Iterator[Block]:
         if not self.files:
-            yield Heading(f"{self.name} needs no file from the network.")
+            yield Headline(f"{self.name} needs no file from the network.")
             return
         sizes = {path: path.stat().st_size for path in self.files}
-        yield Heading(
+        yield Headline(
             f"{self.name} is fetched: {format_count(len(sizes), 'file')}, {format_bytes(sum(sizes.values()))}"
         )
-        columns = [Column("bytes", "size", format_bytes, is_number=True), Column("path", "file")]
+        columns = [TableColumn("bytes", "size", format_bytes, is_number=True), TableColumn("path", "file")]
         yield Table(
             columns, [{"path": str(path), "bytes": size} for path, size in sizes.items()], most_rows=20
         )
@@ -177,7 +177,7 @@ WEIGHTS = {
 class ImportedGraphRequest(BuiltOrderRequest):
     """The files of a new graph, and how to read them."""
 
-    name: Annotated[str, Option(metavar="NAME", is_positional=True)]
+    name: Annotated[str, OptionStyle(metavar="NAME", is_positional=True)]
     """The name of the new graph."""
     _: KW_ONLY
     edges: File = None
@@ -188,7 +188,7 @@ class ImportedGraphRequest(BuiltOrderRequest):
     """A number for each vertex, -1 for none; or a column of 0 and 1 for each class."""
     split: File = None
     """A number for each vertex: 1 train, 2 valid, 3 test; or three masks as columns."""
-    origin: Annotated[str | None, Option("--from", metavar="ORIGIN")] = None
+    origin: Annotated[str | None, OptionStyle("--from", metavar="ORIGIN")] = None
     """A published graph to download instead: suitesparse:GROUP/NAME (a matrix of the SuiteSparse collection) or
     ogb:NAME (a node property prediction dataset of OGB)."""
     directed: bool = False
@@ -199,13 +199,13 @@ class ImportedGraphRequest(BuiltOrderRequest):
     names: bool = False
     """Edges in text or parquet files are pairs of names. Vertices are numbered in the sorted order of names. Text files
     of features, labels or a split have the name first in each line."""
-    vertices: Annotated[int | None, Field(ge=1, le=VERTICES), Option(metavar="N")] = None
+    vertices: Annotated[int | None, Field(ge=1, le=VERTICES), OptionStyle(metavar="N")] = None
     """The number of vertices (default: up to the largest id)."""
     base: Literal[0, 1] = 0
     """The first vertex id in text files."""
     header: bool = False
     """The first line of text files has column names."""
-    classes: Annotated[int | None, Field(ge=1, le=CLASSES), Option(metavar="K")] = None
+    classes: Annotated[int | None, Field(ge=1, le=CLASSES), OptionStyle(metavar="K")] = None
     """The number of classes (default: up to the largest label; 32 for generated labels)."""
 
 
@@ -242,10 +242,10 @@ class ImportAnswer(Answer):
 
     def lay_out(self, view: View) -> Iterator[Block]:
         vertices, nonzeros = self.counts["vertices"], self.counts["nnz_adj"]
-        yield Heading(
+        yield Headline(
             f"{self.name} is imported: {vertices:,} vertices, {nonzeros:,} nonzeros, {format_bytes(self.bytes)}"
         )
-        yield Facts([(COUNTS.get(name, name), f"{count:,}") for name, count in self.counts.items()])
+        yield FactList([(COUNTS.get(name, name), f"{count:,}") for name, count in self.counts.items()])
         places = [("card", str(self.card)), ("store", str(self.store))]
         if self.names:
             places.append(("names", f"{self.names}, a line for each vertex"))
@@ -253,7 +253,7 @@ class ImportAnswer(Answer):
             places.append(
                 ("classes", f"{', '.join(self.class_names)} (classes 0 to {len(self.class_names) - 1})")
             )
-        yield Facts([*places, ("weights", WEIGHTS[self.weights])])
+        yield FactList([*places, ("weights", WEIGHTS[self.weights])])
         if self.accuracy:
             yield f"{self.accuracy}."
         yield Command(f"harness run --strategy cagnet-1d --dataset {self.name} --ranks 2")
@@ -343,10 +343,10 @@ class ListedStore:
 
 
 STORE_COLUMNS = (
-    Column("order", "order"),
-    Column("files", "files", is_number=True, may_drop=True),
-    Column("bytes", "size", format_bytes, is_number=True),
-    Column("folder", "folder"),
+    TableColumn("order", "order"),
+    TableColumn("files", "files", is_number=True, may_drop=True),
+    TableColumn("bytes", "size", format_bytes, is_number=True),
+    TableColumn("folder", "folder"),
 )
 
 
@@ -372,11 +372,11 @@ class StoresAnswer(Answer):
 
     def lay_out(self, view: View) -> Iterator[Block]:
         if len(self.stores) > 1:
-            yield Heading(f"{self.name}: {format_count(len(self.stores), 'store')} {self.did}")
+            yield Headline(f"{self.name}: {format_count(len(self.stores), 'store')} {self.did}")
             yield Table(STORE_COLUMNS, [store.to_row() for store in self.stores], most_rows=20)
         else:
-            yield Heading(f"{self.name} {self.did}{_describe_store(self.stores[0].store)}")
-            yield Facts([("order", self.stores[0].order), ("folder", str(self.stores[0].folder))])
+            yield Headline(f"{self.name} {self.did}{_describe_store(self.stores[0].store)}")
+            yield FactList([("order", self.stores[0].order), ("folder", str(self.stores[0].folder))])
         if self.deviation:
             yield self.deviation
 
@@ -393,7 +393,7 @@ class BuildRequest(BuiltOrderRequest):
     """The stores to build."""
 
     _: KW_ONLY
-    share: Annotated[str | None, Option(metavar="STEP:NUMBER/JOBS")] = None
+    share: Annotated[str | None, OptionStyle(metavar="STEP:NUMBER/JOBS")] = None
     """Build only this job's share, where several jobs build one store: scatter:0/4, then settle:0/4, then features:0/4.
     A build without --share then finishes the store."""
 
@@ -472,9 +472,9 @@ class BalanceRequest(GraphRequest):
     """The graph and the blocks into which it is cut."""
 
     _: KW_ONLY
-    shards: Annotated[int, Field(ge=1, le=MAX_SHARDS), Option(metavar="N")] = 8
+    shards: Annotated[int, Field(ge=1, le=MAX_SHARDS), OptionStyle(metavar="N")] = 8
     """Cut into N x N blocks."""
-    seed: Annotated[int, Field(ge=0, lt=1 << 63), Option(metavar="S")] = 0
+    seed: Annotated[int, Field(ge=0, lt=1 << 63), OptionStyle(metavar="S")] = 0
     """The seed of the permutations."""
 
 
@@ -501,13 +501,13 @@ class BalanceAnswer(Answer):
         better = "no permutation is better"
         if best != "none":
             better = f"{ratios[best]:.3f} times with {NAMES_OF_ORDERS[best]}"
-        yield Heading(
+        yield Headline(
             f"{self.name} in {self.shards} x {self.shards} shards: the fullest has {ratios['none']:.3f} times the "
             f"mean, {better}"
         )
         columns = [
-            Column("order", "order of the vertices"),
-            Column("ratio", "most / mean nonzeros", lambda ratio: f"{ratio:.3f}", is_number=True),
+            TableColumn("order", "order of the vertices"),
+            TableColumn("ratio", "most / mean nonzeros", lambda ratio: f"{ratio:.3f}", is_number=True),
         ]
         rows = [
             {"order": NAMES_OF_ORDERS.get(order, order), "ratio": ratio}

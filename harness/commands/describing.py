@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.commands.answer import Answer
 from harness.commands.data import OrderRequest
-from harness.commands.layout import Block, Column, Command, Facts, Heading, Table, View
+from harness.commands.output import Block, Command, FactList, Headline, Table, TableColumn, View
 from harness.commands.verb import Reporter, verb
 from harness.formatting import format_share, format_si
 
@@ -26,8 +26,8 @@ class InfoAnswer(Answer):
         return self.described.to_document()
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        yield Heading(describe_size(self.described))
-        yield Facts(self.described.list_facts())
+        yield Headline(describe_size(self.described))
+        yield FactList(self.described.list_facts())
         cut, split = self.described.cut, self.described.split
         if cut:
             yield from _lay_out_parts(cut)
@@ -36,22 +36,22 @@ class InfoAnswer(Answer):
             rows = [{"split": name, "vertices": n, "share": n / total} for name, n in split.items()]
             yield Table(SPLIT_COLUMNS, rows)
         if view.verbose:
-            yield Facts(list(_flatten(self.details, "")), "Details")
+            yield FactList(list(_flatten(self.details, "")), "Details")
         if self.described.build:
             yield "Not built. To build it:"
             yield from map(Command, self.described.build)
 
 
 SPLIT_COLUMNS = (
-    Column("split", "split"),
-    Column("vertices", "vertices", lambda n: f"{n:,}", is_number=True),
-    Column("share", "share", format_share, is_number=True),
+    TableColumn("split", "split"),
+    TableColumn("vertices", "vertices", lambda n: f"{n:,}", is_number=True),
+    TableColumn("share", "share", format_share, is_number=True),
 )
 PART_COLUMNS = (
-    Column("part", "part", is_number=True),
-    Column("vertices", "vertices", lambda n: f"{n:,}", is_number=True),
-    Column("nonzeros", "nonzeros", lambda n: f"{n:,}", is_number=True),
-    Column("rows_needed", "rows needed", lambda n: f"{n:,}", is_number=True),
+    TableColumn("part", "part", is_number=True),
+    TableColumn("vertices", "vertices", lambda n: f"{n:,}", is_number=True),
+    TableColumn("nonzeros", "nonzeros", lambda n: f"{n:,}", is_number=True),
+    TableColumn("rows_needed", "rows needed", lambda n: f"{n:,}", is_number=True),
 )
 
 
@@ -75,7 +75,7 @@ def _lay_out_parts(cut: Mapping[str, Any]) -> Iterator[Block]:
     ]
     if copies := cut.get("vertex_cut"):
         pairs.append(("copies of a vertex", f"{copies['replication_factor']:.2f} on average"))
-    yield Facts(pairs, "Partition")
+    yield FactList(pairs, "Partition")
     yield Table(
         PART_COLUMNS, [{"part": number, **part} for number, part in enumerate(cut["parts"])], most_rows=20
     )

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Facts, Heading, Table, View
+from harness.commands.output import Block, FactList, Headline, Table, View
 from harness.commands.predicting import (
     RUN_COLUMNS,
     EpochPrediction,
     collect_predictions,
     lay_out_refused,
 )
-from harness.commands.request import CONFIG, File, Folder, MachineName, Option, Request
+from harness.commands.request import CONFIG, File, Folder, MachineName, OptionStyle, Request
 from harness.commands.run_facts import ID_LENGTH
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
@@ -29,14 +29,14 @@ from harness.spec.root import find_results_folder
 class EmulateRequest(Request):
     """The run to emulate, or the runs of a plan."""
 
-    run: Annotated[str | None, Option(metavar="RUN", is_positional=True)] = None
+    run: Annotated[str | None, OptionStyle(metavar="RUN", is_positional=True)] = None
     """The folder of a run, or the start of its id."""
     _: KW_ONLY
     plan: File = None
     """Emulate every successful run of a plan."""
     machine: MachineName | None = None
     """The machine card with the links (default: the card of the run)."""
-    strategy: Annotated[str, Option(metavar="FILE:CLASS")] = ""
+    strategy: Annotated[str, OptionStyle(metavar="FILE:CLASS")] = ""
     """The strategy of the run, if it is in a file: the file that a record names is never executed."""
     out: Folder = None
     """Write each emulation as the record of a run to this folder."""
@@ -66,7 +66,7 @@ class EmulateAnswer(Answer):
     def lay_out(self, view: View) -> Iterator[Block]:
         if self.request.plan:
             runs = format_count(len(self.epochs), "run")
-            yield Heading(f"{runs} emulated: measured kernels on the links of the runs' machine cards")
+            yield Headline(f"{runs} emulated: measured kernels on the links of the runs' machine cards")
             yield Table(RUN_COLUMNS, [epoch.to_row() for epoch in self.epochs], most_rows=20)
         else:
             yield from self._lay_out_run(self.epochs[0])
@@ -77,13 +77,13 @@ class EmulateAnswer(Answer):
         spec, seconds = epoch.spec, epoch.predicted.seconds
         run = f"{spec.strategy.name} on {spec.dataset.name}, {format_count(spec.ranks, 'rank')}"
         interval = format_interval(seconds.low, seconds.high)
-        yield Heading(
+        yield Headline(
             f"{run}: {format_seconds(seconds.value)} an epoch ({interval}) with the kernels of run "
             f"{epoch.emulates[:ID_LENGTH]} on the links of {epoch.card.name}"
         )
         yield Table(RUN_COLUMNS, [epoch.to_row()])
         parts = [(name, format_share(share)) for name, share in epoch.predicted.parts.items()]
-        yield Facts(parts, "Where the time goes")
+        yield FactList(parts, "Where the time goes")
         if self.request.trace:
             yield f"{self.request.trace} shows all ranks on one timeline (open it at ui.perfetto.dev)."
 

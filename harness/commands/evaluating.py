@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Column, Command, Heading, Table, View
+from harness.commands.output import Block, Command, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG, File, Folder, Folders, Request
 from harness.commands.verb import Reporter, verb
 from harness.formatting import format_bytes, format_count
@@ -52,14 +52,14 @@ class CollectRequest(Request):
 
 
 PROBLEM_COLUMNS = (
-    Column("label", "run"),
-    Column("status", "status"),
-    Column("cause", "cause", may_wrap=True),
+    TableColumn("label", "run"),
+    TableColumn("status", "status"),
+    TableColumn("cause", "cause", may_wrap=True),
 )
 BOUND_COLUMNS = (
-    Column("label", "run"),
-    Column("received", "elements received", "{:,.0f}".format, is_number=True),
-    Column("bound", "lower bound", "{:,.0f}".format, is_number=True),
+    TableColumn("label", "run"),
+    TableColumn("received", "elements received", "{:,.0f}".format, is_number=True),
+    TableColumn("bound", "lower bound", "{:,.0f}".format, is_number=True),
 )
 
 
@@ -87,7 +87,7 @@ class CollectAnswer(Answer):
         statuses = collection.runs.status.value_counts()
         counts = ", ".join(f"{count} {status}" for status, count in statuses.items())
         runs = format_count(len(collection.runs), "run")
-        yield Heading(
+        yield Headline(
             f"{runs} collected: {counts}; {collection.out / 'runs.parquet'} and the tables beside it"
         )
         problems = [
@@ -177,7 +177,7 @@ class FiguresAnswer(Answer):
         figures: dict[str, list[Path]] = {}
         for path in self.files:
             figures.setdefault(path.stem, []).append(path)
-        yield Heading(f"{format_count(len(figures), 'figure')} drawn in {self.folder}")
+        yield Headline(f"{format_count(len(figures), 'figure')} drawn in {self.folder}")
         rows = [
             {
                 "figure": name,
@@ -187,9 +187,9 @@ class FiguresAnswer(Answer):
             for name, paths in figures.items()
         ]
         columns = (
-            Column("figure", "figure"),
-            Column("files", "files"),
-            Column("size", "size", format_bytes, is_number=True),
+            TableColumn("figure", "figure"),
+            TableColumn("files", "files"),
+            TableColumn("size", "size", format_bytes, is_number=True),
         )
         yield Table(columns, rows, most_rows=20)
 
@@ -225,7 +225,7 @@ class FileAnswer(Answer):
         return {self.kind: str(self.path)}
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        yield Heading(f"Wrote {self.path}, {format_bytes(self.path.stat().st_size)}")
+        yield Headline(f"Wrote {self.path}, {format_bytes(self.path.stat().st_size)}")
 
 
 @verb(ReportRequest)

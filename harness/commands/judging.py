@@ -10,8 +10,8 @@ from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
 from harness.commands.evaluating import TablesRequest
-from harness.commands.layout import Block, Column, Heading, Table, View
-from harness.commands.request import CONFIG, File, Folder, Option
+from harness.commands.output import Block, Headline, Table, TableColumn, View
+from harness.commands.request import CONFIG, File, Folder, OptionStyle
 from harness.commands.verb import Reporter, verb
 from harness.formatting import format_count
 
@@ -24,9 +24,9 @@ class ClaimsRequest(TablesRequest):
     """The claims to judge."""
 
     _: KW_ONLY
-    paper: Annotated[str | None, Option(metavar="NAME")] = None
+    paper: Annotated[str | None, OptionStyle(metavar="NAME")] = None
     """The claims of one paper (default: all)."""
-    figure: Annotated[tuple[str, ...], Option(metavar="ID", takes="several")] = ()
+    figure: Annotated[tuple[str, ...], OptionStyle(metavar="ID", takes="several")] = ()
     """The claims in these figures or tables."""
     held_out: bool = False
     """Only the claims that were held out from all fits of constants."""
@@ -45,13 +45,13 @@ class ClaimsRequest(TablesRequest):
 
 
 CLAIM_COLUMNS = (
-    Column("id", "claim"),
-    Column("place", "place"),
-    Column("printed", "printed"),
-    Column("ours", "ours", may_wrap=True),
-    Column("ratio", "ours/printed", "{:.3g}".format, is_number=True),
-    Column("verdict", "verdict"),
-    Column("what", "of what", may_wrap=True, may_drop=True),
+    TableColumn("id", "claim"),
+    TableColumn("place", "place"),
+    TableColumn("printed", "printed"),
+    TableColumn("ours", "ours", may_wrap=True),
+    TableColumn("ratio", "ours/printed", "{:.3g}".format, is_number=True),
+    TableColumn("verdict", "verdict"),
+    TableColumn("what", "of what", may_wrap=True, may_drop=True),
 )
 
 
@@ -77,14 +77,14 @@ class ClaimsAnswer(Answer):
 
     def lay_out(self, view: View) -> Iterator[Block]:
         if self.request.records:
-            yield Heading(f"{format_count(len(self.recorded), 'record')} in {self.request.records}")
+            yield Headline(f"{format_count(len(self.recorded), 'record')} in {self.request.records}")
             return
         from harness.claims.verdicts import describe_held_out, describe_untested, make_scoreboard
 
         everything = [verdict for some in self.verdicts.values() for verdict in some]
-        yield Heading(f"{format_count(len(everything), 'claim')}: {count_results(everything)}")
+        yield Headline(f"{format_count(len(everything), 'claim')}: {count_results(everything)}")
         heads, *rows = make_scoreboard(self.verdicts)
-        columns = [Column(head, head, is_number=head != "paper") for head in heads]
+        columns = [TableColumn(head, head, is_number=head != "paper") for head in heads]
         yield Table(columns, [dict(zip(heads, row, strict=True)) for row in rows])
         yield from describe_untested(everything)
         yield from describe_held_out(everything)
@@ -92,7 +92,7 @@ class ClaimsAnswer(Answer):
             yield from self._lay_out_papers(view)
 
     def _lay_out_papers(self, view: View) -> Iterator[Block]:
-        columns = [*CLAIM_COLUMNS, *([Column("reason", "reason", may_wrap=True)] if view.why else [])]
+        columns = [*CLAIM_COLUMNS, *([TableColumn("reason", "reason", may_wrap=True)] if view.why else [])]
         for paper, some in self.verdicts.items():
             yield Table(columns, [verdict.as_row(paper) for verdict in some], paper, most_rows=20)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Column, Facts, Heading, Table, View
-from harness.commands.request import CONFIG, Option, Ranks, Request, StrategyName
+from harness.commands.output import Block, FactList, Headline, Table, TableColumn, View
+from harness.commands.request import CONFIG, OptionStyle, Ranks, Request, StrategyName
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
 from harness.formatting import format_count, format_si
@@ -26,7 +26,7 @@ Kind = Literal["strategies", "models", "grids", "datasets", "machines", "experim
 class ListRequest(Request):
     """What to list."""
 
-    kind: Annotated[Kind, Option(metavar="WHAT", is_positional=True)]
+    kind: Annotated[Kind, OptionStyle(metavar="WHAT", is_positional=True)]
     """What to list."""
     _: KW_ONLY
     strategy: StrategyName | None = None
@@ -40,7 +40,7 @@ class ListAnswer(Answer):
     """A list of things of one kind."""
 
     title: str
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     rows: Sequence[Mapping[str, Any]]
     documents: Sequence[Mapping[str, Any]]
     """The same as JSON data."""
@@ -59,14 +59,14 @@ class ListAnswer(Answer):
         return pd.DataFrame([dict(row) for row in self.rows])
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        yield Heading(self.title)
+        yield Headline(self.title)
         if view.verbose and self.describe:
             yield from self.describe()
         else:
             yield Table(self.columns, self.rows)
             yield from self.notes
         if self.unreadable and view.why:
-            columns = [Column("name", "name"), Column("reason", "reason", may_wrap=True)]
+            columns = [TableColumn("name", "name"), TableColumn("reason", "reason", may_wrap=True)]
             rows = [{"name": name, "reason": reason} for name, reason in self.unreadable.items()]
             yield Table(columns, rows, "Reasons")
         elif self.unreadable:
@@ -82,11 +82,11 @@ def shorten_paper(paper: str) -> str:
 
 
 STRATEGY_COLUMNS = (
-    Column("name", "strategy"),
-    Column("paper", "paper", shorten_paper, may_wrap=True),
-    Column("trains_on", "trains on", lambda steps: steps.removeprefix("the ")),
-    Column("promise", "result"),
-    Column("models", "models", ", ".join),
+    TableColumn("name", "strategy"),
+    TableColumn("paper", "paper", shorten_paper, may_wrap=True),
+    TableColumn("trains_on", "trains on", lambda steps: steps.removeprefix("the ")),
+    TableColumn("promise", "result"),
+    TableColumn("models", "models", ", ".join),
 )
 
 
@@ -124,8 +124,8 @@ RESULTS = ["exact", "estimator", "approximate"]
 
 def _describe_strategy(strategy: "StrategyDescription") -> Iterator[Block]:
     over = f", partitioned over {strategy.partitioned_over}" if strategy.partitioned_over else ""
-    yield Heading(f"{strategy.name}: {strategy.about}")
-    yield Facts(
+    yield Headline(f"{strategy.name}: {strategy.about}")
+    yield FactList(
         [
             ("paper", strategy.paper or "none"),
             ("result", strategy.promise),
@@ -144,7 +144,7 @@ def _list_models(root: Path) -> ListAnswer:
     rows = [model.as_row() for model in models]
     signs = {True: "yes", False: "-"}
     columns = [
-        Column(name, name, lambda cell: signs.get(cell, str(cell)), may_drop=name != "strategy")
+        TableColumn(name, name, lambda cell: signs.get(cell, str(cell)), may_drop=name != "strategy")
         for name in (rows[0] if rows else ())
     ]
     return ListAnswer(
@@ -167,7 +167,7 @@ def _list_grids(request: ListRequest) -> ListAnswer:
     documents = [{axis.value: size for axis, size in grid.items()} for grid in grids]
     axes = list(dict.fromkeys(axis for grid in documents for axis in grid))
     rows = [{"grid": ",".join(f"{axis}={size}" for axis, size in grid.items()), **grid} for grid in documents]
-    columns = [Column("grid", "--grid"), *(Column(axis, axis, is_number=True) for axis in axes)]
+    columns = [TableColumn("grid", "--grid"), *(TableColumn(axis, axis, is_number=True) for axis in axes)]
     ranks = format_count(request.ranks, "rank")
     title = f"{request.strategy} has {format_count(len(grids), 'grid')} of {ranks}"
     return ListAnswer(title, columns, rows, documents)
@@ -178,7 +178,9 @@ def _list_grids(request: ListRequest) -> ListAnswer:
 Describe = Callable[[str], dict[str, Any]]
 
 
-def _list_cards(names: Sequence[str], noun: str, columns: Sequence[Column], describe: Describe) -> ListAnswer:
+def _list_cards(
+    names: Sequence[str], noun: str, columns: Sequence[TableColumn], describe: Describe
+) -> ListAnswer:
     """List cards by name. A card that cannot be read does not hide the others."""
     rows, unreadable = list[dict[str, Any]](), dict[str, str]()
     for name in names:
@@ -188,7 +190,7 @@ def _list_cards(names: Sequence[str], noun: str, columns: Sequence[Column], desc
             unreadable[name] = str(error)
     documents = rows + [{"name": name, "about": reason} for name, reason in unreadable.items()]
     count = format_count(len(names), noun)
-    return ListAnswer(count, (Column("name", noun), *columns), rows, documents, unreadable=unreadable)
+    return ListAnswer(count, (TableColumn("name", noun), *columns), rows, documents, unreadable=unreadable)
 
 
 def take_sentence(text: str) -> str:
@@ -196,13 +198,13 @@ def take_sentence(text: str) -> str:
     return text.partition(". ")[0]
 
 
-ABOUT = Column("about", "description", take_sentence, may_wrap=True, may_drop=True)
+ABOUT = TableColumn("about", "description", take_sentence, may_wrap=True, may_drop=True)
 DATASET_COLUMNS = (
-    Column("vertices", "vertices", format_si, is_number=True),
-    Column("edges", "edges", format_si, is_number=True),
-    Column("features", "features", is_number=True),
-    Column("classes", "classes", is_number=True),
-    Column("built", "built"),
+    TableColumn("vertices", "vertices", format_si, is_number=True),
+    TableColumn("edges", "edges", format_si, is_number=True),
+    TableColumn("features", "features", is_number=True),
+    TableColumn("classes", "classes", is_number=True),
+    TableColumn("built", "built"),
     ABOUT,
 )
 
@@ -231,9 +233,9 @@ def _describe_dataset(root: Path, name: str) -> dict[str, Any]:
 
 
 MACHINE_COLUMNS = (
-    Column("device", "device"),
-    Column("ranks_per_node", "ranks per node", "{:,}".format, is_number=True),
-    Column("predicts", "predictions", {True: "yes", False: "no"}.__getitem__),
+    TableColumn("device", "device"),
+    TableColumn("ranks_per_node", "ranks per node", "{:,}".format, is_number=True),
+    TableColumn("predicts", "predictions", {True: "yes", False: "no"}.__getitem__),
     ABOUT,
 )
 
@@ -259,10 +261,10 @@ def _describe_machine(root: Path, name: str) -> dict[str, Any]:
 
 
 EXPERIMENT_COLUMNS = (
-    Column("paper", "paper"),
-    Column("laptop", "runs", is_number=True),
-    Column("emulated", "emulated", is_number=True),
-    Column("published", "published", is_number=True),
+    TableColumn("paper", "paper"),
+    TableColumn("laptop", "runs", is_number=True),
+    TableColumn("emulated", "emulated", is_number=True),
+    TableColumn("published", "published", is_number=True),
     ABOUT,
 )
 
@@ -299,11 +301,11 @@ def _describe_experiment(path: Path, papers: Mapping[str, str]) -> dict[str, Any
 
 
 FIGURE_COLUMNS = (
-    Column("id", "figure"),
-    Column("number", "number"),
-    Column("reproduction", "experiment", may_wrap=True),
-    Column("title", "title", may_wrap=True, may_drop=True),
-    Column("paper", "paper", may_drop=True),
+    TableColumn("id", "figure"),
+    TableColumn("number", "number"),
+    TableColumn("reproduction", "experiment", may_wrap=True),
+    TableColumn("title", "title", may_wrap=True, may_drop=True),
+    TableColumn("paper", "paper", may_drop=True),
 )
 
 
@@ -322,10 +324,10 @@ def _list_figures(root: Path) -> ListAnswer:
 
 
 SETTING_COLUMNS = (
-    Column("key", "key"),
-    Column("accepts", "accepted", may_wrap=True),
-    Column("default", "default"),
-    Column("meaning", "meaning", may_wrap=True),
+    TableColumn("key", "key"),
+    TableColumn("accepts", "accepted", may_wrap=True),
+    TableColumn("default", "default"),
+    TableColumn("meaning", "meaning", may_wrap=True),
 )
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Column, Heading, Raw, Table, View
-from harness.commands.request import CONFIG, Files, MachineName, Option, Request
+from harness.commands.output import Block, Headline, Raw, Table, TableColumn, View
+from harness.commands.request import CONFIG, Files, MachineName, OptionStyle, Request
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
 from harness.formatting import format_count, format_three_digits
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class PlanRequest(Request):
     """The experiments to plan."""
 
-    files: Annotated[tuple[Path, ...], Option(metavar="FILE", takes="several", is_positional=True)] = ()
+    files: Annotated[tuple[Path, ...], OptionStyle(metavar="FILE", takes="several", is_positional=True)] = ()
     """The experiments, such as workflows/experiments/smoke.yaml."""
     _: KW_ONLY
     experiment: Files = ()
@@ -63,7 +63,7 @@ class PlanAnswer(Answer):
 
     def lay_out(self, view: View) -> Iterator[Block]:
         for number, plan in enumerate(self.plans):
-            yield Heading(f"{plan['experiment']} at scale {self.request.scale}: {plan['cost']}")
+            yield Headline(f"{plan['experiment']} at scale {self.request.scale}: {plan['cost']}")
             if self.request.cost:
                 yield from _lay_out_jobs(self.jobs[number], view)
             else:
@@ -71,19 +71,19 @@ class PlanAnswer(Answer):
 
 
 RUN_COLUMNS = (
-    Column("run_id", "run"),
-    Column("label", "label"),
-    Column("machine", "machine", may_drop=True),
-    Column("grid", "--grid", may_drop=True),
+    TableColumn("run_id", "run"),
+    TableColumn("label", "label"),
+    TableColumn("machine", "machine", may_drop=True),
+    TableColumn("grid", "--grid", may_drop=True),
 )
 JOB_COLUMNS = (
-    Column("jobs", "jobs", is_number=True),
-    Column("nodes", "nodes each", is_number=True),
-    Column("minutes", "min each", is_number=True),
-    Column("expected", "expected min", format_three_digits, is_number=True),
-    Column("runs", "runs", is_number=True),
-    Column("node_hours", "node-hours", format_three_digits, is_number=True),
-    Column("refusal", "never starts", may_wrap=True),
+    TableColumn("jobs", "jobs", is_number=True),
+    TableColumn("nodes", "nodes each", is_number=True),
+    TableColumn("minutes", "min each", is_number=True),
+    TableColumn("expected", "expected min", format_three_digits, is_number=True),
+    TableColumn("runs", "runs", is_number=True),
+    TableColumn("node_hours", "node-hours", format_three_digits, is_number=True),
+    TableColumn("refusal", "never starts", may_wrap=True),
 )
 
 

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
 from harness.commands.graph_options import CARD_NOTE, PredictionRequest, admit_spec
-from harness.commands.layout import Block, Column, Facts, Heading, Table, View
+from harness.commands.output import Block, FactList, Headline, Table, TableColumn, View
 from harness.commands.request import (
     CONFIG,
     DatasetName,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from harness.prediction.epoch import Prediction
     from harness.spec.machine_card import MachineCard
     from harness.spec.spec import Spec
-    from harness.strategy import Facts as GraphFacts
+    from harness.strategy import Facts
 
 Scale = Literal["tiny", "laptop", "emulated", "published"]
 
@@ -74,7 +74,7 @@ class EpochPrediction(NamedTuple):
     """The predicted or emulated epoch of a run on a machine."""
 
     spec: "Spec"
-    facts: "GraphFacts"
+    facts: "Facts"
     card: "MachineCard"
     predicted: "Prediction"
     emulates: str = ""
@@ -144,18 +144,18 @@ def name_constant(constant: str) -> str:
 
 
 COST_COLUMNS = (
-    Column("grid", "--grid"),
-    Column("epoch_seconds", "epoch", format_seconds, is_number=True),
-    Column("interval", "interval", lambda interval: format_interval(*interval), is_number=True),
-    Column("waiting_share", "waiting", format_share, is_number=True, may_drop=True),
-    Column("elements_received", "received", format_si, is_number=True),
-    Column("peak_bytes", "peak", format_bytes, is_number=True, may_drop=True),
-    Column("limited_by", "limited by", may_drop=True),
+    TableColumn("grid", "--grid"),
+    TableColumn("epoch_seconds", "epoch", format_seconds, is_number=True),
+    TableColumn("interval", "interval", lambda interval: format_interval(*interval), is_number=True),
+    TableColumn("waiting_share", "waiting", format_share, is_number=True, may_drop=True),
+    TableColumn("elements_received", "received", format_si, is_number=True),
+    TableColumn("peak_bytes", "peak", format_bytes, is_number=True, may_drop=True),
+    TableColumn("limited_by", "limited by", may_drop=True),
 )
 RUN_COLUMNS = (
-    Column("run", "run"),
-    Column("machine", "machine"),
-    Column("ranks", "ranks", is_number=True),
+    TableColumn("run", "run"),
+    TableColumn("machine", "machine"),
+    TableColumn("ranks", "ranks", is_number=True),
     *COST_COLUMNS,
 )
 
@@ -189,19 +189,19 @@ class PredictAnswer(Answer):
         seconds = fastest.predicted.seconds
         between = f"{format_seconds(seconds.value)} an epoch ({format_interval(seconds.low, seconds.high)})"
         if self.request.experiment:
-            yield Heading(f"{format_count(len(rows), 'run')} of {self.request.experiment.name}, predicted")
+            yield Headline(f"{format_count(len(rows), 'run')} of {self.request.experiment.name}, predicted")
             yield Table(RUN_COLUMNS, rows, most_rows=20)
             return
         where = f"{fastest.spec.strategy.name} on {fastest.spec.dataset.name}, {fastest.card.name}"
         several = len(self.epochs) > 1
-        yield Heading(
+        yield Headline(
             f"{where}: {'fastest on ' if several else ''}{format_count(fastest.spec.ranks, 'rank')}, "
             f"{between}"
         )
-        yield Table([Column("ranks", "ranks", is_number=True), *COST_COLUMNS], rows, most_rows=20)
+        yield Table([TableColumn("ranks", "ranks", is_number=True), *COST_COLUMNS], rows, most_rows=20)
         if view.verbose or not several:
             parts = [(name, format_share(share)) for name, share in fastest.predicted.parts.items()]
-            yield Facts(parts, "Where the time goes")
+            yield FactList(parts, "Where the time goes")
         facts = fastest.facts
         yield f"Sizes {self.request.describe_sizes(facts)}."
         is_partitioned = any(epoch.predicted and _is_partitioned(epoch.spec) for epoch in self.epochs)
@@ -220,7 +220,7 @@ def lay_out_refused(refused: Mapping[str, str], view: View, what: str) -> Iterat
     if not view.why:
         yield f"{len(refused)} {what} (--why)"
         return
-    columns = [Column("run", "run"), Column("reason", "reason", may_wrap=True)]
+    columns = [TableColumn("run", "run"), TableColumn("reason", "reason", may_wrap=True)]
     rows = [{"run": label, "reason": reason} for label, reason in refused.items()]
     yield Table(columns, rows, title=f"{len(refused)} {what}")
 

@@ -12,8 +12,8 @@ from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Column, Command, Facts, Heading, Raw, Table, View
-from harness.commands.request import CONFIG, Folder, Names, Option, Request, split_commas
+from harness.commands.output import Block, Command, FactList, Headline, Raw, Table, TableColumn, View
+from harness.commands.request import CONFIG, Folder, Names, OptionStyle, Request, split_commas
 from harness.commands.run_facts import (
     ID_LENGTH,
     describe_result,
@@ -45,7 +45,9 @@ from harness.validation import clip_line
 if TYPE_CHECKING:
     import pandas as pd
 
-Statuses = Annotated[tuple[str, ...], BeforeValidator(split_commas), Option(metavar="STATUS[,STATUS...]")]
+Statuses = Annotated[
+    tuple[str, ...], BeforeValidator(split_commas), OptionStyle(metavar="STATUS[,STATUS...]")
+]
 LATEST = 20
 """The number of runs that are listed unless all are requested."""
 
@@ -167,17 +169,17 @@ def find_id_length(runs: Sequence[ListedRun]) -> int:
 
 
 RUN_COLUMNS_LISTED = (
-    Column("run_id", "run"),
-    Column("strategy", "strategy"),
-    Column("dataset", "graph"),
-    Column("ranks", "ranks", is_number=True),
-    Column("status", "status"),
-    Column("source", "source"),
-    Column("epoch_seconds_median", "epoch", format_seconds, is_number=True),
-    Column("elements_received", "received", format_si, is_number=True, may_drop=True),
-    Column("ended", "ended (UTC)", format_time, may_drop=True),
-    Column("bytes", "size", format_bytes, is_number=True, may_drop=True),
-    Column("grid", "--grid", may_drop=True),
+    TableColumn("run_id", "run"),
+    TableColumn("strategy", "strategy"),
+    TableColumn("dataset", "graph"),
+    TableColumn("ranks", "ranks", is_number=True),
+    TableColumn("status", "status"),
+    TableColumn("source", "source"),
+    TableColumn("epoch_seconds_median", "epoch", format_seconds, is_number=True),
+    TableColumn("elements_received", "received", format_si, is_number=True, may_drop=True),
+    TableColumn("ended", "ended (UTC)", format_time, may_drop=True),
+    TableColumn("bytes", "size", format_bytes, is_number=True, may_drop=True),
+    TableColumn("grid", "--grid", may_drop=True),
 )
 
 
@@ -204,9 +206,9 @@ class RunListAnswer(Answer):
 
     def lay_out(self, view: View) -> Iterator[Block]:
         if not self.runs:
-            yield Heading(f"No matching run in {self.folder}")
+            yield Headline(f"No matching run in {self.folder}")
             return
-        yield Heading(describe_total(self.runs, self.folder))
+        yield Headline(describe_total(self.runs, self.folder))
         shown = self.runs if view.all else self.runs[-LATEST:]
         if earlier := len(self.runs) - len(shown):
             yield f"... {earlier} earlier (--all)"
@@ -238,7 +240,7 @@ LAST_LINES = 12
 class RunShowRequest(RunsRequest):
     """The run to show."""
 
-    run: Annotated[str, Option(metavar="RUN", is_positional=True)]
+    run: Annotated[str, OptionStyle(metavar="RUN", is_positional=True)]
     """A run folder, or the start of a run id."""
 
 
@@ -284,8 +286,8 @@ class RunShowAnswer(Answer):
         from harness.report.run_panels import list_facts, list_largest_tensors, list_origin
 
         record = self.record
-        yield Heading(describe_result(record))
-        yield Facts(
+        yield Headline(describe_result(record))
+        yield FactList(
             [
                 ("id", record.record["run_id"]),
                 ("label", record.record["label"]),
@@ -325,14 +327,14 @@ class RunShowAnswer(Answer):
             "began in": failure.began_in,
             "whole trace": place if trace else "",
         }
-        yield Facts([(name, value) for name, value in facts.items() if value], "Failure")
+        yield FactList([(name, value) for name, value in facts.items() if value], "Failure")
         if trace:
             yield Raw("\n".join(trace[-LAST_LINES:]))
 
 
 def _lay_out_facts(title: str, pairs: Sequence[tuple[str, str]]) -> Iterator[Block]:
     if pairs:
-        yield Facts(pairs, title)
+        yield FactList(pairs, title)
 
 
 @verb(RunShowRequest)
@@ -354,7 +356,7 @@ class RunPruneRequest(RunFilter):
     _: KW_ONLY
     failed: bool = False
     """Runs without a result, which would be tried again: any status except ok, oom, timeout, diverged."""
-    before: Annotated[datetime | None, BeforeValidator(parse_utc), Option(metavar="DATE")] = None
+    before: Annotated[datetime | None, BeforeValidator(parse_utc), OptionStyle(metavar="DATE")] = None
     """Runs that ended before a date such as 2026-11-24, in UTC."""
     yes: bool = False
     """Remove the folders."""
@@ -388,9 +390,9 @@ class RunPruneAnswer(Answer):
     def lay_out(self, view: View) -> Iterator[Block]:
         removable = [pruned.run for pruned in self.runs if not pruned.why]
         if not removable:
-            yield Heading(f"Nothing to remove in {self.folder}")
+            yield Headline(f"Nothing to remove in {self.folder}")
         else:
-            yield Heading(
+            yield Headline(
                 f"{'Removed' if self.is_done else 'Would remove'} {describe_total(removable, self.folder)}"
             )
             yield tabulate_runs(removable)

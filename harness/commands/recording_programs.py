@@ -11,8 +11,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Facts, Heading, View
-from harness.commands.request import CONFIG, DatasetName, Folder, Option, Request, Settings
+from harness.commands.output import Block, FactList, Headline, View
+from harness.commands.request import CONFIG, DatasetName, Folder, OptionStyle, Request, Settings
 from harness.commands.run_facts import describe_error, describe_run, name_amounts
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
@@ -47,7 +47,7 @@ class ExternalRunRequest(ExternalRequest):
     command: Annotated[
         tuple[str, ...],
         Field(min_length=1),
-        Option(metavar="COMMAND", takes="several", is_positional=True),
+        OptionStyle(metavar="COMMAND", takes="several", is_positional=True),
     ]
     """After --: the command as you would type it in its checkout."""
     _: KW_ONLY
@@ -60,7 +60,7 @@ class ExternalReadRequest(ExternalRequest):
     """The logs to read."""
 
     logs: Annotated[
-        tuple[Path, ...], Field(min_length=1), Option(metavar="LOG", takes="several", is_positional=True)
+        tuple[Path, ...], Field(min_length=1), OptionStyle(metavar="LOG", takes="several", is_positional=True)
     ]
     """The logs of all nodes of one run."""
 
@@ -89,7 +89,7 @@ class ExternalAnswer(Answer):
         result = (
             f"{format_seconds(seconds)} an epoch, as {external['program']} measures it" if seconds else "ok"
         )
-        yield Heading(
+        yield Headline(
             f"{describe_run(self.record)}: {result if record['status'] == 'ok' else record['status']}"
         )
         if error := describe_error(self.record):
@@ -97,9 +97,9 @@ class ExternalAnswer(Answer):
         facts = [("Run", record["label"]), ("Folder", str(self.record.folder))]
         if external["unknown"]:
             facts.append(("Not in the log", ", ".join(external["unknown"])))
-        yield Facts(facts)
+        yield FactList(facts)
         if beyond := external["beyond"]:
-            yield Facts([(option, words) for option, words in beyond.items()], "Options that no spec has")
+            yield FactList([(option, words) for option, words in beyond.items()], "Options that no spec has")
 
 
 @verb(ExternalRunRequest)

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from harness.commands.layout import Block, Column, Command, Facts, Heading, Raw, Table, View
+from harness.commands.output import Block, Command, FactList, Headline, Raw, Table, TableColumn, View
 from harness.untrusted import escape_control, escape_line
 
 DEFAULT_VIEW = View()
@@ -53,7 +53,7 @@ def _is_empty(block: Block) -> bool:
     match block:
         case Table():
             return not block.rows
-        case Facts():
+        case FactList():
             return not block.pairs
         case str():
             return not block
@@ -69,9 +69,9 @@ def _render_block(block: Block, view: View, console: Console) -> None:
     match block:
         case Table():
             _render_table(block, view, console)
-        case Facts():
+        case FactList():
             _render_facts(block, console)
-        case Heading():
+        case Headline():
             console.print(Text(_fill(block.text, console), style="bold"))
         case Command():
             # A terminal breaks a long line where it ends, and joins it again when it is copied.
@@ -88,7 +88,7 @@ def _fill(text: str, console: Console) -> str:
     return textwrap.fill(kept, width, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
 
-def _render_facts(facts: Facts, console: Console) -> None:
+def _render_facts(facts: FactList, console: Console) -> None:
     if facts.title:
         console.print(Text(escape_line(facts.title), style="bold"))
     grid = RichTable.grid(padding=(0, 2, 0, 0))
@@ -127,7 +127,7 @@ GAP, LEAST_WRAPPED = 2, 24
 """The width between two columns, and the least width of a column that may wrap."""
 
 
-def _drop_columns(cells: dict[Column, list[str]], width: int) -> list[str]:
+def _drop_columns(cells: dict[TableColumn, list[str]], width: int) -> list[str]:
     """Remove columns that may be dropped, the last first, until the others fit. Return their titles."""
     dropped = list[str]()
     for column in [column for column in reversed(cells) if column.may_drop]:
@@ -138,7 +138,7 @@ def _drop_columns(cells: dict[Column, list[str]], width: int) -> list[str]:
     return dropped
 
 
-def _measure_column(item: tuple[Column, list[str]]) -> int:
+def _measure_column(item: tuple[TableColumn, list[str]]) -> int:
     """Return the least width of a column with the gap after it."""
     column, texts = item
     width = max(map(cell_len, [column.title, *texts]))

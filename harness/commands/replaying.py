@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
 from harness.commands.graph_options import describe_size_source
-from harness.commands.layout import Block, Column, Facts, Heading, Table, View
+from harness.commands.output import Block, FactList, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG
 from harness.commands.run_options import RequestedRank
 from harness.commands.verb import Reporter, verb
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from harness.ledger import Amounts, Key
     from harness.replay import ReplayedRank
     from harness.spec.spec import Spec
-    from harness.strategy import Facts as GraphFacts
-    from harness.strategy import Strategy, WordsKey
+    from harness.strategy import Facts, Strategy, WordsKey
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -39,7 +38,7 @@ class ReplayAnswer(Answer):
     """What a rank does in an epoch: its kernels and calls with their amounts, and its memory."""
 
     spec: "Spec"
-    facts: "GraphFacts"
+    facts: "Facts"
     replayed: "ReplayedRank"
     formula: Mapping["WordsKey", float]
     """The elements in buffers by the strategy's own formula."""
@@ -96,16 +95,16 @@ class ReplayAnswer(Answer):
 
     def lay_out(self, view: View) -> Iterator[Block]:
         spec, replayed = self.spec, self.replayed
-        yield Heading(
+        yield Headline(
             f"{spec.strategy.name} on {spec.dataset.name}, {format_grid(spec.grid)}, rank {replayed.rank} of "
             f"{spec.ranks}: receives {format_si(self.sum('words_received'))} elements, "
             f"{format_si(self.sum('flops'))}flop, peak {format_bytes(replayed.peak_bytes)}"
         )
         yield Table(list_entry_columns(view), list(self._list_shown_entries()), most_rows=50)
         yield self._describe_formula()
-        yield Facts(list(self._list_memory()), "Memory")
+        yield FactList(list(self._list_memory()), "Memory")
         if view.verbose:
-            yield Facts(list(self._list_details()), "Epoch")
+            yield FactList(list(self._list_details()), "Epoch")
         yield f"Sizes {describe_size_source(self.facts)}."
 
     def _list_shown_entries(self) -> Iterator[dict[str, Any]]:
@@ -168,21 +167,21 @@ def format_elements(elements: float) -> str:
     return f"{elements:,.0f}"
 
 
-def list_entry_columns(view: View) -> list[Column]:
+def list_entry_columns(view: View) -> list[TableColumn]:
     """Return the columns of the entries. With -v elements are printed in full."""
     number = format_elements if view.verbose else format_si
     return [
-        Column("direction", "pass"),
-        Column("layer", "layer", is_number=True),
-        Column("op", "op"),
-        Column("axis", "axis"),
-        Column("tensor", "tensor"),
-        Column("calls", "calls", is_number=True),
-        Column("elements_payload", "elements", number, is_number=True),
-        Column("elements_formula", "formula", number, is_number=True, may_drop=True),
-        Column("flops", "flop", format_si, is_number=True),
-        Column("bytes_touched", "touched", format_bytes, is_number=True),
-        Column("phase", "phase", may_drop=True),
+        TableColumn("direction", "pass"),
+        TableColumn("layer", "layer", is_number=True),
+        TableColumn("op", "op"),
+        TableColumn("axis", "axis"),
+        TableColumn("tensor", "tensor"),
+        TableColumn("calls", "calls", is_number=True),
+        TableColumn("elements_payload", "elements", number, is_number=True),
+        TableColumn("elements_formula", "formula", number, is_number=True, may_drop=True),
+        TableColumn("flops", "flop", format_si, is_number=True),
+        TableColumn("bytes_touched", "touched", format_bytes, is_number=True),
+        TableColumn("phase", "phase", may_drop=True),
     ]
 
 

@@ -6,7 +6,7 @@ get the same errors.
 
     @dataclass(frozen=True, config=CONFIG)
     class BalanceRequest(Request):
-        name: Annotated[str, Option(metavar="NAME", is_positional=True)]
+        name: Annotated[str, OptionStyle(metavar="NAME", is_positional=True)]
         \"""A name of `harness list datasets`.\"""
         _: KW_ONLY
         shards: Annotated[int, Field(ge=1, le=4096)] = 8
@@ -32,7 +32,7 @@ from harness.validation import BOUNDS, RANKS, clip_line, format_value, suggest_n
 CONFIG = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
-class Option(NamedTuple):
+class OptionStyle(NamedTuple):
     """How the command line writes a field, in the field's `Annotated` type."""
 
     name: str = ""
@@ -77,26 +77,26 @@ def parse_settings(value: Any) -> Any:
     return settings
 
 
-StrategyName = Annotated[str, Option(metavar="NAME", completes="strategies")]
-DatasetName = Annotated[str, Option(metavar="NAME", completes="datasets")]
-MachineName = Annotated[str, Option(metavar="NAME", completes="machines")]
-Ranks = Annotated[int, Field(ge=1, le=RANKS), Option(metavar="P")]
+StrategyName = Annotated[str, OptionStyle(metavar="NAME", completes="strategies")]
+DatasetName = Annotated[str, OptionStyle(metavar="NAME", completes="datasets")]
+MachineName = Annotated[str, OptionStyle(metavar="NAME", completes="machines")]
+Ranks = Annotated[int, Field(ge=1, le=RANKS), OptionStyle(metavar="P")]
 RankCounts = Annotated[
     Annotated[int, Field(ge=1, le=RANKS)] | tuple[Annotated[int, Field(ge=1, le=RANKS)], ...],
     BeforeValidator(split_commas),
-    Option(metavar="P[,P...]"),
+    OptionStyle(metavar="P[,P...]"),
 ]
-Names = Annotated[tuple[str, ...], BeforeValidator(split_commas), Option(metavar="NAME[,NAME...]")]
-Grid = Annotated[str | Mapping[str, int] | None, Option(metavar="AXIS=SIZE,...")]
+Names = Annotated[tuple[str, ...], BeforeValidator(split_commas), OptionStyle(metavar="NAME[,NAME...]")]
+Grid = Annotated[str | Mapping[str, int] | None, OptionStyle(metavar="AXIS=SIZE,...")]
 Settings = Annotated[
     Mapping[str, Any],
     BeforeValidator(parse_settings),
-    Option("--set", metavar="KEY=VALUE", takes="repeated", completes="settings"),
+    OptionStyle("--set", metavar="KEY=VALUE", takes="repeated", completes="settings"),
 ]
-Folder = Annotated[Path | None, Option(metavar="DIR")]
-File = Annotated[Path | None, Option(metavar="FILE")]
-Files = Annotated[tuple[Path, ...], Option(metavar="FILE", takes="several")]
-Folders = Annotated[tuple[Path, ...], Option(metavar="DIR", takes="several")]
+Folder = Annotated[Path | None, OptionStyle(metavar="DIR")]
+File = Annotated[Path | None, OptionStyle(metavar="FILE")]
+Files = Annotated[tuple[Path, ...], OptionStyle(metavar="FILE", takes="several")]
+Folders = Annotated[tuple[Path, ...], OptionStyle(metavar="DIR", takes="several")]
 
 
 @dataclass(frozen=True, config=CONFIG, kw_only=True)
@@ -121,7 +121,7 @@ class OptionField(NamedTuple):
     field: str
     option: str
     """The name of the option, or the metavar of an argument."""
-    style: Option
+    style: OptionStyle
     annotation: Any
     default: Any
     """`MISSING` if it is required."""
@@ -147,7 +147,7 @@ def _list_fields(request: Any) -> list[str]:
 
 def _describe_field(request: Any, name: str) -> OptionField:
     info = request.__pydantic_fields__[name]
-    style = _find_style(info.annotation, info.metadata) or Option()
+    style = _find_style(info.annotation, info.metadata) or OptionStyle()
     option = style.metavar if style.is_positional else style.name or f"--{name.rstrip('_').replace('_', '-')}"
     default = MISSING if info.is_required() else info.get_default(call_default_factory=True)
     # pydantic does not copy the descriptions of inherited fields.
@@ -156,9 +156,9 @@ def _describe_field(request: Any, name: str) -> OptionField:
     return OptionField(name, option, style, info.annotation, default, " ".join(about.split()), info.metadata)
 
 
-def _find_style(annotation: Any, metadata: Sequence[Any] = ()) -> Option | None:
-    """Return the `Option` in the metadata of a type, or of a member of a union."""
-    found = next((each for each in metadata if isinstance(each, Option)), None)
+def _find_style(annotation: Any, metadata: Sequence[Any] = ()) -> OptionStyle | None:
+    """Return the `OptionStyle` in the metadata of a type, or of a member of a union."""
+    found = next((each for each in metadata if isinstance(each, OptionStyle)), None)
     if found is None and get_origin(annotation) is Annotated:
         return _find_style(get_args(annotation)[0], get_args(annotation)[1:])
     if found is None and get_origin(annotation) in (Union, UnionType):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.commands.layout import Column, Table
+from harness.commands.output import Table, TableColumn
 from harness.errors import UserError
 from harness.formatting import format_bytes, format_count, format_seconds, format_share, format_si
 from harness.results.record import Record
@@ -136,9 +136,9 @@ def tabulate_phases(record: Record) -> Table:
         if seconds > 0
     ]
     columns = (
-        Column("phase", "phase"),
-        Column("seconds", "time", format_seconds, is_number=True),
-        Column("share", "share", format_share, is_number=True),
+        TableColumn("phase", "phase"),
+        TableColumn("seconds", "time", format_seconds, is_number=True),
+        TableColumn("share", "share", format_share, is_number=True),
     )
     return Table(columns, rows, "The median epoch, on its slowest rank")
 

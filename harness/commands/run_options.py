@@ -12,7 +12,7 @@ from harness.commands.request import (
     CONFIG,
     DatasetName,
     Grid,
-    Option,
+    OptionStyle,
     Ranks,
     Request,
     Settings,
@@ -67,7 +67,7 @@ class RequestedRank(RequestedRun):
     options_come_first: ClassVar[bool] = True
 
     _: KW_ONLY
-    rank: Annotated[int, Field(ge=0, lt=RANKS), Option(metavar="R")] = 0
+    rank: Annotated[int, Field(ge=0, lt=RANKS), OptionStyle(metavar="R")] = 0
     """The rank to show."""
 
     def make_spec(self, verb: str) -> "Spec":

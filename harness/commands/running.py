@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Column, Command, Facts, Heading, Table, View
+from harness.commands.output import Block, Command, FactList, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG, File, Files, Folder
 from harness.commands.run_facts import (
     describe_error,
@@ -111,14 +111,14 @@ class FinishedRun:
 
 
 RUN_ROW = (
-    Column("strategy", "strategy"),
-    Column("dataset", "graph"),
-    Column("ranks", "ranks", is_number=True),
-    Column("grid", "--grid", may_drop=True),
-    Column("status", "status"),
-    Column("epoch_seconds", "epoch", format_seconds, is_number=True),
-    Column("elements_received", "received", format_si, is_number=True, may_drop=True),
-    Column("accuracy_test", "test accuracy", "{:.3f}".format, is_number=True, may_drop=True),
+    TableColumn("strategy", "strategy"),
+    TableColumn("dataset", "graph"),
+    TableColumn("ranks", "ranks", is_number=True),
+    TableColumn("grid", "--grid", may_drop=True),
+    TableColumn("status", "status"),
+    TableColumn("epoch_seconds", "epoch", format_seconds, is_number=True),
+    TableColumn("elements_received", "received", format_si, is_number=True, may_drop=True),
+    TableColumn("accuracy_test", "test accuracy", "{:.3f}".format, is_number=True, may_drop=True),
 )
 
 
@@ -169,15 +169,15 @@ class RunAnswer(Answer):
 
     def _lay_out_run(self, run: FinishedRun, view: View) -> Iterator[Block]:
         record, request = run.record, self.request
-        yield Heading(describe_result(record))
+        yield Headline(describe_result(record))
         if error := describe_error(record):
             yield error
         if run.is_cached:
             yield f"Recorded {format_time(record.ended)} UTC; --fresh runs it again."
         facts = [*list_results(record), ("Run", record.record["label"]), ("Folder", str(record.folder))]
-        yield Facts(facts)
+        yield FactList(facts)
         if view.verbose:
-            yield Facts(
+            yield FactList(
                 [(key, str(value)) for key, value in list_chosen_settings(record).items()],
                 "Settings that differ from the defaults",
             )
@@ -199,9 +199,9 @@ class RunAnswer(Answer):
         rows = [run.to_row() for run in self.runs]
         statuses = [row["status"] for row in rows] + ["no record"] * len(self.missing)
         counts = [f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)]
-        yield Heading(f"{format_count(len(statuses), 'run')}: {', '.join(counts)}")
+        yield Headline(f"{format_count(len(statuses), 'run')}: {', '.join(counts)}")
         yield Table(RUN_ROW, rows, most_rows=20)
-        columns = [Column("run", "run"), Column("reason", "reason", may_wrap=True)]
+        columns = [TableColumn("run", "run"), TableColumn("reason", "reason", may_wrap=True)]
         yield Table(
             columns,
             [{"run": name, "reason": reason} for name, reason in self.missing.items()],
@@ -216,7 +216,7 @@ TOP = 6
 def lay_out_trace(trace: Mapping[str, Any]) -> Iterator[Block]:
     """Yield the summary of a trace: what the ranks do, their balance, the longest kernels and waits."""
     shares = ", ".join(f"{kind} {format_share(share)}" for kind, share in trace["shares"].items())
-    yield Facts(
+    yield FactList(
         [
             ("Epoch", f"{format_seconds(trace['epoch_seconds'])}, the tape on the links of {trace['card']}"),
             ("Time of all ranks", shares),
@@ -230,9 +230,9 @@ def lay_out_trace(trace: Mapping[str, Any]) -> Iterator[Block]:
         "Trace",
     )
     columns = (
-        Column("name", "", may_wrap=True),
-        Column("seconds", "time", format_seconds, is_number=True),
-        Column("share", "share", format_share, is_number=True),
+        TableColumn("name", "", may_wrap=True),
+        TableColumn("seconds", "time", format_seconds, is_number=True),
+        TableColumn("share", "share", format_share, is_number=True),
     )
     for title, key in (("Longest kernels", "kernels"), ("Longest waits for communication", "exposed")):
         rows = [

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Command, Heading, View
-from harness.commands.request import CONFIG, Option, Request
+from harness.commands.output import Block, Command, Headline, View
+from harness.commands.request import CONFIG, OptionStyle, Request
 from harness.commands.verb import Reporter, verb
 from harness.formatting import format_count
 
@@ -20,7 +20,7 @@ from harness.formatting import format_count
 class InitRequest(Request):
     """Where to make a project."""
 
-    folder: Annotated[Path, Option(metavar="FOLDER", is_positional=True)]
+    folder: Annotated[Path, OptionStyle(metavar="FOLDER", is_positional=True)]
     """A folder that is new or empty."""
 
 
@@ -34,7 +34,7 @@ class InitAnswer(Answer):
         return {"folder": str(self.folder)}
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        yield Heading(f"{self.folder} is a project. For a first run and its figures:")
+        yield Headline(f"{self.folder} is a project. For a first run and its figures:")
         yield Command(shlex.join(["cd", str(self.folder)]))
         yield Command("harness run --strategy cagnet-1d --dataset tiny-sbm --ranks 2")
         yield Command("harness collect && harness figures && harness report")
@@ -57,14 +57,14 @@ def init(request: InitRequest, _: Reporter) -> InitAnswer:
 class NewRequest(Request):
     """What to make, and where."""
 
-    what: Annotated[Literal["strategy"], Option(metavar="WHAT", is_positional=True)]
+    what: Annotated[Literal["strategy"], OptionStyle(metavar="WHAT", is_positional=True)]
     """What to make: a strategy."""
-    name: Annotated[str, Option(metavar="NAME", is_positional=True)]
+    name: Annotated[str, OptionStyle(metavar="NAME", is_positional=True)]
     """The name of the strategy, as in my-strategy."""
     _: KW_ONLY
     mini_batch: bool = False
     """A strategy that trains on mini-batches instead of the full graph."""
-    into: Annotated[Path, Option(metavar="DIR")] = Path()
+    into: Annotated[Path, OptionStyle(metavar="DIR")] = Path()
     """The folder in which the package is made (default: the current folder)."""
 
 
@@ -81,7 +81,7 @@ class NewAnswer(Answer):
         return {"folder": str(self.folder), "strategy": self.strategy, "files": list(self.files)}
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        yield Heading(
+        yield Headline(
             f"{self.folder} has {format_count(len(self.files), 'file')}. The strategy is {self.strategy}"
         )
         yield "Follow the messages of this command until the strategy conforms:"

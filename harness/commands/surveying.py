@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Column, Facts, Heading, Table, View
-from harness.commands.request import CONFIG, MachineName, Option, Ranks, Request
+from harness.commands.output import Block, FactList, Headline, Table, TableColumn, View
+from harness.commands.request import CONFIG, MachineName, OptionStyle, Ranks, Request
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
 from harness.formatting import GB, format_bytes, format_count, format_seconds, format_three_digits
@@ -35,7 +35,7 @@ class DoctorRequest(Request):
     """With --links or --calibrate: the number of ranks (default: 2, or 1 to calibrate a machine with a single GPU)."""
     machine: MachineName | None = None
     """With --links or --calibrate: the machine card (default: the card named in config/site.yaml, or local)."""
-    write: Annotated[str | None, Option(metavar="NAME")] = None
+    write: Annotated[str | None, OptionStyle(metavar="NAME")] = None
     """With --links or --calibrate: write a new card with the measured values, config/machines/NAME.yaml."""
 
     def choose_machine(self) -> str:
@@ -72,8 +72,12 @@ class SurveyAnswer(Answer):
 
     def lay_out(self, view: View) -> Iterator[Block]:
         rows = [{"state": _get_state(item), "what": item.what, "found": item.found} for item in self.items]
-        yield Heading(self._format_verdict())
-        columns = [Column("state", "state"), Column("what", "what"), Column("found", "found", may_wrap=True)]
+        yield Headline(self._format_verdict())
+        columns = [
+            TableColumn("state", "state"),
+            TableColumn("what", "what"),
+            TableColumn("found", "found", may_wrap=True),
+        ]
         yield Table(columns, sorted(rows, key=lambda row: STATES.index(row["state"])))
 
     def _format_verdict(self) -> str:
@@ -85,6 +89,11 @@ class SurveyAnswer(Answer):
         return f"This machine lacks {format_count(len(self.missing), 'item')}: {names}{check}"
 
 
+ITEM_COLUMNS = (
+    TableColumn("state", "state"),
+    TableColumn("what", "what"),
+    TableColumn("found", "found", may_wrap=True),
+)
 STATES = ("MISSING", "CHECK", "ok")
 
 
@@ -116,19 +125,19 @@ class LinksAnswer(Answer):
     def lay_out(self, view: View) -> Iterator[Block]:
         widest = max(self.measured.rows, key=lambda row: row.before * row.size)
         latency = format_seconds(self.measured.latency_us / 1e6)
-        yield Heading(
+        yield Headline(
             f"{format_count(self.ranks, 'rank')} on {self.machine}: each receives {_format_rate(widest.gbs)} in an "
             f"all-reduce of {format_count(widest.size, 'rank')}, latency {latency}"
         )
         columns = [
-            Column("size", "ranks in a group", is_number=True),
-            Column("before", "distance", is_number=True),
-            Column("gbs", "received by each", _format_rate, is_number=True),
+            TableColumn("size", "ranks in a group", is_number=True),
+            TableColumn("before", "distance", is_number=True),
+            TableColumn("gbs", "received by each", _format_rate, is_number=True),
         ]
         yield Table(columns, [row.model_dump() for row in self.measured.rows])
         facts = {"network": self.measured.network, "card": self.card and str(self.card)}
         if shown := [(name, value) for name, value in facts.items() if value]:
-            yield Facts(shown)
+            yield FactList(shown)
 
 
 def _format_rate(gbs: float) -> str:
@@ -156,10 +165,10 @@ class CalibrationAnswer(Answer):
 
     def lay_out(self, view: View) -> Iterator[Block]:
         rows = list(list_constants(self.sections))
-        yield Heading(f"{self.machine} is calibrated: {format_count(len(rows), 'constant')} measured")
+        yield Headline(f"{self.machine} is calibrated: {format_count(len(rows), 'constant')} measured")
         yield Table(CONSTANT_COLUMNS, rows)
         yield from (f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in self.notes)
-        yield Facts([("card", str(self.card)), ("all times", str(self.times))])
+        yield FactList([("card", str(self.card)), ("all times", str(self.times))])
 
 
 UNITS = {
@@ -173,11 +182,11 @@ UNITS = {
 }
 """The units of constants, by the last part of their names in a machine card."""
 CONSTANT_COLUMNS = (
-    Column("constant", "constant"),
-    Column("value", "value", is_number=True),
-    Column("unit", "unit"),
-    Column("within", "within a factor of", format_three_digits, is_number=True),
-    Column("source", "source", may_wrap=True, may_drop=True),
+    TableColumn("constant", "constant"),
+    TableColumn("value", "value", is_number=True),
+    TableColumn("unit", "unit"),
+    TableColumn("within", "within a factor of", format_three_digits, is_number=True),
+    TableColumn("source", "source", may_wrap=True, may_drop=True),
 )
 
 

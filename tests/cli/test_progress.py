@@ -10,7 +10,7 @@ import pytest
 from harness.claims import ClaimFilter, Evidence, judge_all
 from harness.cli import main
 from harness.cli.terminal import TerminalReporter
-from harness.commands.layout import View
+from harness.commands.output import View
 from harness.figures.drawing import KINDS
 from harness.progress import OnStep
 from harness.report import write_report

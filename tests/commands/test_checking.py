@@ -9,7 +9,7 @@ import pytest
 
 from harness.cli import main
 from harness.commands.checking import CheckAnswer, CheckRequest, check
-from harness.commands.layout import View
+from harness.commands.output import View
 from harness.commands.rendering import render_text
 from harness.conformance import Finding
 from harness.conformance.mismatch import Mismatch

@@ -8,7 +8,7 @@ import pytest
 
 from harness.cli import main
 from harness.commands.counting import WordsAnswer, words
-from harness.commands.layout import EVERYTHING, View
+from harness.commands.output import EVERYTHING, View
 from harness.commands.rendering import render_text
 
 

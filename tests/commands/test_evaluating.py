@@ -10,7 +10,7 @@ import pytest
 from harness.cli import main
 from harness.commands import VERBS
 from harness.commands.comparing import CompareAnswer
-from harness.commands.layout import Heading, View
+from harness.commands.output import Headline, View
 from harness.commands.recording_programs import ProgramName
 from harness.commands.verb import load_verb
 from harness.external.programs import PROGRAMS
@@ -53,7 +53,7 @@ def test_changed_pairs_come_first_the_largest_change_on_top() -> None:
 def test_single_pair_says_how_many_times_as_long_it_takes() -> None:
     answer = CompareAnswer([difference("a", 1.1, 1.3)])
     heading = next(answer.lay_out(View()))
-    assert heading == Heading(
+    assert heading == Headline(
         "B takes 1.20 times as long as A (1.1 - 1.3), 1.00 s -> 1.20 s an epoch: slower"
     )
     undecided = CompareAnswer([difference("a", 1.1, 1.3, has_interval=False)])

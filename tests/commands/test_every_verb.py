@@ -12,7 +12,7 @@ from harness.cli import main
 from harness.cli.app import Parsed, make_app, parse
 from harness.commands import VERBS
 from harness.commands.answer import Answer
-from harness.commands.layout import EVERYTHING, Command, Table, View
+from harness.commands.output import EVERYTHING, Command, Table, View
 from harness.commands.rendering import render_text
 from harness.commands.verb import SILENT
 from harness.registry import load_strategy

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.commands.layout import View
+from harness.commands.output import View
 from harness.commands.planning import PlanAnswer, PlanRequest, plan
 from harness.commands.rendering import render_text
 from harness.errors import UserError

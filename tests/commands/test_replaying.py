@@ -5,7 +5,7 @@ import json
 import pytest
 
 from harness.cli import main
-from harness.commands.layout import EVERYTHING, View
+from harness.commands.output import EVERYTHING, View
 from harness.commands.rendering import render_text
 from harness.commands.replaying import ReplayAnswer, replay
 from harness.formatting import format_bytes, format_si

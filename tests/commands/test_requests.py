@@ -13,7 +13,7 @@ from harness.commands import VERBS
 from harness.commands.answer import Answer
 from harness.commands.request import (
     CONFIG,
-    Option,
+    OptionStyle,
     RankCounts,
     Request,
     Settings,
@@ -28,7 +28,7 @@ from harness.errors import UserError
 class CutRequest(Request):
     """A request with one option of each kind."""
 
-    name: Annotated[str, Option(metavar="NAME", is_positional=True)]
+    name: Annotated[str, OptionStyle(metavar="NAME", is_positional=True)]
     """A name."""
     ranks: RankCounts = (1,)
     """The numbers of ranks."""

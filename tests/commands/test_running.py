@@ -8,7 +8,7 @@ import pytest
 
 import harness
 from harness.cli import main
-from harness.commands.layout import EVERYTHING, Command, Facts, Heading, View
+from harness.commands.output import EVERYTHING, Command, FactList, Headline, View
 from harness.commands.run_facts import count_received_bytes
 from harness.commands.running import RunAnswer
 from harness.errors import UserError
@@ -25,7 +25,10 @@ def answer(tmp_path_factory: pytest.TempPathFactory, ranks_at_hand: None) -> Run
 
 def facts_of(answer: RunAnswer, view: View) -> dict[str, str]:
     return {
-        name: text for block in answer.lay_out(view) if isinstance(block, Facts) for name, text in block.pairs
+        name: text
+        for block in answer.lay_out(view)
+        if isinstance(block, FactList)
+        for name, text in block.pairs
     }
 
 
@@ -35,7 +38,7 @@ def test_first_line_has_the_median_of_the_timed_epochs(answer: RunAnswer) -> Non
     assert len(timed) == 3
     assert answer.epoch_seconds == pytest.approx(timed.median())
     first = next(answer.lay_out(View()))
-    assert isinstance(first, Heading)
+    assert isinstance(first, Headline)
     assert re.fullmatch(
         r"cagnet-2d on tiny-sbm, 2 ranks \(col=\d,row=\d\): [\d.]+ m?s an epoch \(median of 3\), "
         r"test accuracy 0\.\d{3}",

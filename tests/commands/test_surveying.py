@@ -8,7 +8,7 @@ import pytest
 
 from harness.cli import main
 from harness.commands.answer import Answer
-from harness.commands.layout import Command, View
+from harness.commands.output import Command, View
 from harness.commands.rendering import render_text
 from harness.commands.scaffolding import init, new
 from harness.commands.surveying import CalibrationAnswer, LinksAnswer, SurveyAnswer, list_constants

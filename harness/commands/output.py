@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from harness.untrusted import escape_line
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of a table: the key of its values, its title, and how a value is printed."""
 
     key: str
@@ -26,19 +26,19 @@ class Column(NamedTuple):
 class Table:
     """Rows of values under columns. A value that is missing or None is an empty cell."""
 
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     rows: Sequence[Mapping[str, Any]]
     title: str = ""
     most_rows: int | None = None
     """The number of rows that are printed unless all are requested."""
 
-    def list_shown_columns(self) -> list[Column]:
+    def list_shown_columns(self) -> list[TableColumn]:
         """Return the columns that have a value in some row."""
         return [
             column for column in self.columns if any(row.get(column.key) is not None for row in self.rows)
         ]
 
-    def format_columns(self) -> dict[Column, list[str]]:
+    def format_columns(self) -> dict[TableColumn, list[str]]:
         """Return the cells of each column as text."""
         return {
             column: [_format_cell(column, row.get(column.key)) for row in self.rows]
@@ -46,12 +46,12 @@ class Table:
         }
 
 
-def _format_cell(column: Column, value: Any) -> str:
+def _format_cell(column: TableColumn, value: Any) -> str:
     return "" if value is None else escape_line(column.format(value))
 
 
 @dataclass(frozen=True)
-class Facts:
+class FactList:
     """Names and values, one to a line."""
 
     pairs: Sequence[tuple[str, str]]
@@ -66,7 +66,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Heading:
+class Headline:
     """The line that answers the question, or that begins a part."""
 
     text: str
@@ -79,7 +79,7 @@ class Raw:
     text: str
 
 
-Block = str | Heading | Facts | Command | Table | Raw
+Block = str | Headline | FactList | Command | Table | Raw
 """A string is a paragraph."""
 
 
@@ -113,14 +113,14 @@ def _block_to_html(block: Block) -> str:
             )
             title = f"<caption>{escape(block.title)}</caption>" if block.title else ""
             return f"<table>{title}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-        case Facts():
+        case FactList():
             rows = "".join(
                 f"<tr><th>{escape(escape_line(name))}</th><td>{escape(escape_line(value))}</td></tr>"
                 for name, value in block.pairs
             )
             title = f"<caption>{escape(block.title)}</caption>" if block.title else ""
             return f"<table>{title}<tbody>{rows}</tbody></table>"
-        case Heading():
+        case Headline():
             return f"<p><b>{escape(block.text)}</b></p>"
         case Command() | Raw():
             return f"<pre>{escape(block.text)}</pre>"

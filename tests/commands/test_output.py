@@ -8,16 +8,16 @@ import pytest
 from rich.console import Console
 
 from harness.commands.answer import Answer
-from harness.commands.layout import Block, Column, Command, Facts, Heading, Raw, Table, View
+from harness.commands.output import Block, Command, FactList, Headline, Raw, Table, TableColumn, View
 from harness.commands.rendering import make_console, render, render_text
 from harness.formatting import format_interval, format_seconds, format_si
 
 COLUMNS = (
-    Column("name", "strategy"),
-    Column("grid", "--grid"),
-    Column("epoch", "epoch", format_seconds, is_number=True),
-    Column("received", "received", format_si, is_number=True, may_drop=True),
-    Column("why", "limited by", may_drop=True),
+    TableColumn("name", "strategy"),
+    TableColumn("grid", "--grid"),
+    TableColumn("epoch", "epoch", format_seconds, is_number=True),
+    TableColumn("received", "received", format_si, is_number=True, may_drop=True),
+    TableColumn("why", "limited by", may_drop=True),
 )
 ROWS: list[dict[str, Any]] = [
     {"name": "rdm", "grid": "row=64,col=1", "epoch": 0.00504, "received": 22e6, "why": "SpMM"},
@@ -60,7 +60,7 @@ def test_commands_and_raw_text_stay_on_one_line_in_a_narrow_terminal() -> None:
 
 def test_output_in_a_pipe_has_no_colours_and_no_trailing_spaces() -> None:
     stream = StringIO()
-    blocks: list[Block] = [Heading("Answer"), Facts([("a", "1")], "Title"), Table(COLUMNS, ROWS), "text"]
+    blocks: list[Block] = [Headline("Answer"), FactList([("a", "1")], "Title"), Table(COLUMNS, ROWS), "text"]
     render(iter(blocks), View(), make_console(stream))
     assert "\x1b" not in stream.getvalue()
     assert all(line == line.rstrip() for line in stream.getvalue().splitlines())
@@ -69,9 +69,9 @@ def test_output_in_a_pipe_has_no_colours_and_no_trailing_spaces() -> None:
 @pytest.mark.parametrize("hostile", ["\x1b[31mred", "a\nb", "[bold]x[/bold]", "<script>alert(1)</script>"])
 def test_untrusted_text_cannot_change_the_output(hostile: str) -> None:
     blocks: list[Block] = [
-        Heading(hostile),
-        Facts([(hostile, hostile)]),
-        Table([Column("name", "name")], [{"name": hostile}]),
+        Headline(hostile),
+        FactList([(hostile, hostile)]),
+        Table([TableColumn("name", "name")], [{"name": hostile}]),
     ]
     text = render_text(iter(blocks))
     assert "\x1b" not in text
@@ -91,7 +91,7 @@ class Shown(Answer):
 
 
 def test_answers_are_frames_and_html_in_a_notebook() -> None:
-    answer = Shown([Heading("Two strategies"), Table(COLUMNS, ROWS)])
+    answer = Shown([Headline("Two strategies"), Table(COLUMNS, ROWS)])
     assert answer.to_frame()["epoch"].tolist() == [0.00504, 1.2]
     assert "<td>5.04 ms</td>" in answer._repr_html_()
     assert str(answer).startswith("Two strategies\n\nstrategy")
