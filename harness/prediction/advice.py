@@ -259,9 +259,13 @@ class FewerRanks:
         if self.is_tied:
             return f"{more} ranks and {self.ranks} {noun} are too close to call"
         if self.speedup >= 1:
-            return f"{more} ranks are {self.speedup:.2g} times as fast as {self.ranks}"
+            return f"{more} ranks are {_format_ratio(self.speedup)} times as fast as {self.ranks}"
         verb = "is" if self.ranks == 1 else "are"
-        return f"{self.ranks} {noun} {verb} {1 / self.speedup:.2g} times as fast as {more}"
+        return f"{self.ranks} {noun} {verb} {_format_ratio(1 / self.speedup)} times as fast as {more}"
+
+
+def _format_ratio(ratio: float) -> str:
+    return f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:.0f}"
 
 
 @dataclass(frozen=True)
@@ -441,7 +445,8 @@ def _search_grids(
     def sort_fitting() -> list[Option]:
         return sorted((option for option in quick if option.can_fit(card)), key=lambda option: option.cost)
 
-    for seconds, ready in sorted(zip(bounds, candidate.ready, strict=True), key=itemgetter(0)):
+    in_order = sorted(zip(bounds, candidate.ready, strict=True), key=_order_grids)
+    for seconds, ready in in_order:
         limit = _find_cutoff(quick, card)
         if seconds > limit:
             break
@@ -465,6 +470,12 @@ def _search_grids(
         replays += count_replayed_ranks(each.ready)
         report_partial(replays / total, make_result(chosen))
     return make_result(chosen)
+
+
+def _order_grids(bounded: tuple[float, Ready]) -> tuple[float, int]:
+    """Order grids by their lower bounds; mini-batches, which have none, by the number of their steps."""
+    seconds, ready = bounded
+    return seconds, ready.strategy.steps
 
 
 def _try_option(

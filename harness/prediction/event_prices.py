@@ -88,9 +88,11 @@ class EpochLimit:
     """
 
     def __init__(self, grid: Mapping[AxisName, int], steps: int, prices: EventPrices, limit: float) -> None:
-        self._grid, self._steps, self._prices = grid, steps, prices
+        self._grid, self._prices = grid, prices
         self._limit = limit * (1 + 1e-9)  # sums in another order must not exceed an equal limit
-        self._seconds, self._counted, self._ended_steps = 0.0, 0, 0
+        self._seconds, self._counted = 0.0, 0
+        self._scale = 1 + SHORTEST_STEP * (steps - 1)
+        """How much longer the epoch must be than the part of the first step that was replayed; then 1."""
         self._placements: dict[str, AxisPlacement] = {}
 
     def check(self, events: Sequence[Event]) -> None:
@@ -98,16 +100,13 @@ class EpochLimit:
         for number in range(self._counted, len(events)):
             self._seconds += self._price(events[number])
         self._counted = len(events)
-        if self._seconds > self._limit:
+        if self._seconds * self._scale > self._limit:
             raise LimitExceededError
 
     def end_step(self, events: Sequence[Event]) -> None:
-        """Check the limit at the end of a step, including the steps that follow the first one."""
+        """Check the limit at the end of a step."""
         self.check(events)
-        self._ended_steps += 1
-        later = SHORTEST_STEP * (self._steps - 1) * self._seconds if self._ended_steps == 1 else 0.0
-        if self._seconds + later > self._limit:
-            raise LimitExceededError
+        self._scale = 1.0
 
     def _price(self, event: Event) -> float:
         card, key, amounts = self._prices.card, event.key, event.amounts
