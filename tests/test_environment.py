@@ -5,7 +5,6 @@ import errno
 import io
 import os
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,9 @@ COMPARE_DATES = {"harness/files.py", "harness/fetch/transfer.py"}
 """The modules that compare the time of day with a date: of a file, and of a server's answer."""
 
 
-def replace_handler(monkeypatch, handler):
-    """Make every command line call this handler."""
-
-    class Parser:
-        def parse_args(self, words):
-            return Namespace(handler=handler)
-
-    monkeypatch.setattr(harness.cli, "make_parser", Parser)
+def replace_verbs(monkeypatch, act):
+    """Make every command line call this function."""
+    monkeypatch.setattr(harness.cli, "_run_verb", lambda _: act())
 
 
 @pytest.mark.parametrize(
@@ -47,10 +41,10 @@ def replace_handler(monkeypatch, handler):
 def test_a_refusal_of_the_operating_system_is_one_sentence_with_the_path(
     monkeypatch, capsys, number, code, words
 ):
-    def act(_):
+    def act():
         raise OSError(number, os.strerror(number), "/some/place")
 
-    replace_handler(monkeypatch, act)
+    replace_verbs(monkeypatch, act)
     assert main(["any"]) == code
     said = capsys.readouterr().err
     assert said.startswith(f"harness: /some/place: {os.strerror(number)}. ") and said.count("\n") == 1
@@ -79,7 +73,7 @@ def test_the_middle_of_a_long_text_is_left_out():
 def test_a_terminal_without_a_character_shows_its_escape(monkeypatch, encoding):
     shown = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding=encoding, errors="strict"))
-    replace_handler(monkeypatch, lambda _: print("2→3") or 0)
+    replace_verbs(monkeypatch, lambda: print("2→3", flush=True) or 0)
     assert main(["any"]) == 0
     assert shown.getvalue() == b"2\\u21923\n"
 

@@ -37,6 +37,9 @@ VERBS = {
         "Print how evenly the nonzeros of a graph are distributed over blocks, for each permutation.",
         "harness.commands.data:balance",
     ),
+    "data export": Verb(
+        "Write a built graph in the format of another library.", "harness.commands.exporting:export"
+    ),
     "run": Verb(
         "Train with one strategy and record everything about the run.", "harness.commands.running:run"
     ),
@@ -109,7 +112,7 @@ VERBS = {
     ),
 }
 GROUPS = {
-    "data": "Fetch, import, build, describe or verify a graph.",
+    "data": "Fetch, import, build, describe, verify or export a graph.",
     "runs": "List the recorded runs, show one, or remove some.",
     "external": "Record a run of another program: run it here, or read its log.",
 }

@@ -39,7 +39,7 @@ class Account:
 
     @property
     def balances(self) -> bool:
-        """Whether the counted words equal the formula in every row."""
+        """Whether the counted elements equal the formula in every row."""
         return all(row["formula"] == row["seen"] for row in self.rows)
 
 

@@ -108,8 +108,8 @@ LOOK = {
     "`reduce_gradients`, and sums of gradients",
     "outputs equal serial": "the class of `operators`: its operators for the whole graph, which evaluate",
     "answers equal serial": "the class of `operators`: its `evaluate`, and the labels of every split",
-    "words equal the formula": "`words`, and the call that the ledger records under this key",
-    "words reach the bound": "`words_lower_bound`, which is too high, or `is_owner_computes`",
+    "elements equal the formula": "`words`, and the call that the ledger records under this key",
+    "elements reach the bound": "`words_lower_bound`, which is too high, or `is_owner_computes`",
     "messages are rounded": "tensors in `harness.comm.axis.ROUNDED` that are sent packed, or in another dtype",
     "memory equals the formula": "`memory`, and the tensors that the operators hold in the context's memory",
     "equal to its replay": "code that depends on values or on the device (docs/tutorials/add-a-strategy.md, end of "
@@ -273,13 +273,13 @@ def _find_wrong_losses(
 
 
 def check_words(case: Case, ranks: Sequence[RankResult]) -> Finding:
-    """Check that the ledger's payload words equal the formula row by row on every rank."""
+    """Check that the ledger's payload elements equal the formula row by row on every rank."""
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     wrong = [
         line for number, rank in enumerate(ranks) for line in _compare_words(strategy, counts, number, rank)
     ]
     total = sum(sent.words for rank in ranks for sent in rank.sent.values())
-    return report_finding("words equal the formula", case, wrong, f"{total:,.0f}")
+    return report_finding("elements equal the formula", case, wrong, f"{total:,.0f}")
 
 
 def check_words_bound(case: Case, ranks: Sequence[RankResult]) -> Finding:
@@ -293,7 +293,9 @@ def check_words_bound(case: Case, ranks: Sequence[RankResult]) -> Finding:
         if total < bound
     ]
     most = max(range(len(ranks)), key=words.__getitem__)
-    return report_finding("words reach the bound", case, wrong, f"{words[most]:,.0f} of {least[most]:,.0f}")
+    return report_finding(
+        "elements reach the bound", case, wrong, f"{words[most]:,.0f} of {least[most]:,.0f}"
+    )
 
 
 def check_replay(case: Case, ranks: Sequence[RankResult], replayed_ranks: Iterable[int]) -> list[Finding]:

@@ -15,7 +15,7 @@ from harness.conformance import Finding
 from harness.conformance.mismatch import Mismatch
 from harness.errors import UserError
 
-LOSSES, WORDS = "losses equal serial", "words equal the formula"
+LOSSES, WORDS = "losses equal serial", "elements equal the formula"
 WRONG = [Mismatch(rank, "epoch 0", "the loss", 15, 25) for rank in range(3)]
 BROKEN = Finding(
     LOSSES, "p=2: usual", False, "all of it", "oned.py:9: the loss", "cagnet-1d on p=2", WRONG, 0.7, 1e-12

@@ -24,13 +24,17 @@ LOGS = runpy.run_path(str(ROOT / "tests/external/logs.py"))
 LOG = "bns-gcn.log"
 SBM, RUN = "--strategy serial --dataset tiny-sbm", "RUN"
 ANSWERED = {
-    "list": ["strategies", "datasets", "machines", "settings", "figures", "models"],
+    "list": [
+        *("strategies", "models", "grids --strategy plexus --ranks 4", "datasets", "machines", "experiments"),
+        *("settings", "figures"),
+    ],
     "data fetch": ["tiny-sbm"],
     "data import": ["mine --edges edges.csv"],
     "data build": ["tiny-sbm", "tiny-sbm --seed 0,1 --permutation single"],
     "data info": ["tiny-sbm", "tiny-lattice"],
     "data verify": ["tiny-sbm"],
     "data balance": ["tiny-sbm --shards 2"],
+    "data export": ["tiny-sbm --to pyg --out graph.pt", "tiny-sbm --to ogb-arrays --out graph"],
     "run": [f"{SBM} --in-process --set measure.tape=true"],
     "runs list": [""],
     "runs show": [RUN],
@@ -44,7 +48,7 @@ ANSWERED = {
     "advise": ["--dataset tiny-sbm --ranks 2 --accuracy exact"],
     "replay": ["--strategy plexus --dataset tiny-sbm --ranks 4"],
     "emulate": [RUN],
-    "plan": ["--experiment workflows/experiments/smoke.yaml"],
+    "plan": ["workflows/experiments/smoke.yaml", "--experiment workflows/experiments/smoke.yaml --cost"],
     "collect": ["--out tables"],
     "compare": [f"{RUN} {RUN}", "tables tables"],
     "figures": ["--tables tables"],

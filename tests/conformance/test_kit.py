@@ -69,7 +69,7 @@ def test_a_built_in_strategy_conforms_on_every_grid(name: str, pool: Pool) -> No
     findings = check(name, train_only(pool, f"{ORDINARY}$"), "quick")
     findings = list(takewhile(lambda finding: finding.case.endswith(ORDINARY), findings))
     laws = {finding.law for finding in findings}
-    assert {"words equal the formula", "equal to its replay"} <= laws
+    assert {"elements equal the formula", "equal to its replay"} <= laws
     assert "losses equal serial" in laws or name == "pipegcn"  # whose rows are an epoch late
     assert [finding for finding in findings if not finding.holds] == []
 
@@ -119,7 +119,7 @@ ELEMENT = r"element \[\d+, \d+\]: expected \S+, got \S+ \(furthest off; .* allow
         ),
         (
             "WrongFormula",
-            "words equal the formula",
+            "elements equal the formula",
             r"rank 0, epoch 0, words of G by broadcast over p, backward, layer 1: expected [\d,]+, got [\d,]+",
         ),
         ("AcceptsAnything", "refused with a reason", r"expected a refusal with its reason, got a strategy"),

@@ -63,7 +63,7 @@ def test_test_of_a_new_package_passes_for_a_finished_strategy_and_names_a_broken
             command, cwd=package, env=environment, capture_output=True, text=True, check=False
         )
         assert (done.returncode == 0) == passes, done.stdout + done.stderr
-    assert "words equal the formula" in done.stdout
+    assert "elements equal the formula" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ def test_the_kit_leads_from_the_skeleton_of_the_full_graph_to_the_end(tmp_path: 
     )
     first, *others = broken(code, tmp_path, P, 3, pool)
     assert first.law == "losses equal serial"
-    assert {"words equal the formula"} <= {each.law for each in others}
+    assert {"elements equal the formula"} <= {each.law for each in others}
     assert first.wrong[0].when == "epoch 0"
 
     finished = changed(CODE[0], ("GatheredRows", "Fresh"))
     assert broken(finished, tmp_path, P, 3, pool) == []
     no_words = changed(finished, ("words.add(FORWARD, layer", "words.add(FORWARD, -1"))
     (law,) = broken(no_words, tmp_path, P, 3, pool)
-    assert law.law == "words equal the formula"
+    assert law.law == "elements equal the formula"
     assert law.look.startswith(f"{tmp_path}/version_")
     line = no_words.splitlines()[int(law.look.split(":")[1].split()[0]) - 1]
     assert line.strip().startswith("def words(")
@@ -146,4 +146,4 @@ def test_the_kit_leads_from_the_skeleton_of_mini_batches_to_the_end(tmp_path: Pa
         ),
         ("dense_bytes\n", "dense_bytes, reduce_all_gradients\n"),
     )
-    assert [each.law for each in broken(code, tmp_path, D, 2, pool)] == ["words equal the formula"]
+    assert [each.law for each in broken(code, tmp_path, D, 2, pool)] == ["elements equal the formula"]

@@ -190,7 +190,7 @@ def test_replay_from_facts_uses_the_mean_size_of_samples() -> None:
 
 
 def test_one_of_2048_ranks_is_replayed_from_facts_only() -> None:
-    """ogbn-papers100M on 2048 ranks: words equal the formula, and the rank holds three blocks of the graph."""
+    """ogbn-papers100M on 2048 ranks: elements equal the formula, and the rank holds three blocks of the graph."""
     facts = Facts(
         111_059_956, 3_339_184_661, 128, 172, directed=False, labelled=1_546_782, training=1_207_179
     )
