@@ -402,10 +402,12 @@ def test_a_strategy_whose_time_ends_is_advised_with_its_best_grids_so_far(
 @pytest.mark.parametrize("name", ["cagnet-1d", "g3", "bulk-sage", "quiver"])
 def test_events_that_are_alike_are_priced_as_each_of_them_is(name: str) -> None:
     (epoch,) = replay_ranks(Ready(ready(name, first_grid(name)), STORE), [1])
-    on_card = PricedRank(epoch, EventPrices(PERLMUTTER))
+    prices = EventPrices(PERLMUTTER)
+    on_card = PricedRank(epoch, prices)
     for number, event in enumerate(epoch.replayed.events):
         alone = price_kernels(event, PERLMUTTER.rates) + price_copies(event, PERLMUTTER.links)
-        assert (on_card._price_event(event, PERLMUTTER) == alone).all()
+        seconds, total = prices.price_work(event)
+        assert (seconds == alone).all() and total == alone.sum()
         for call in epoch.calls.get(number, ()):
             cores, links = price_call(call.bytes, epoch.place_call(call, PERLMUTTER.links), PERLMUTTER)
             found = on_card._price_call(call, PERLMUTTER)
