@@ -169,7 +169,7 @@ def _make_parameter(option: "OptionField") -> inspect.Parameter:
         show_default=(lambda _: shown) if shown else False,
         consume_multiple=style.takes in ("several", "rest"),
         allow_leading_hyphen=style.takes == "rest",
-        group=None if style.is_positional else OPTIONS,
+        group=ARGUMENTS if style.is_positional else OPTIONS,
         completer=_make_completer(style.completes) if style.completes else None,
     )
     kind = inspect.Parameter.POSITIONAL_ONLY if style.is_positional else inspect.Parameter.KEYWORD_ONLY
