@@ -90,6 +90,7 @@ class TerminalReporter:
         if not self.as_json:
             self._clear()
             print_answer(answer, self.view, as_json=False)
+            print(flush=True)  # an empty line before what follows
 
 
 def _format_duration(seconds: float) -> str:

@@ -130,8 +130,9 @@ class CompareAnswer(Answer):
             yield f"... {format_count(len(unchanged), 'other pair')} (--all)"
         if view.verbose:
             for each in shown:
-                yield Headline(each.label)
-                yield from lay_out_details(each)
+                if each.differs or any(a != b for _, a, b in each.parts):
+                    yield Headline(each.label)
+                    yield from lay_out_details(each)
         elif shown:
             yield "-v lists the parts, elements and settings that differ."
 

@@ -10,7 +10,7 @@ import pytest
 from harness.cli import main
 from harness.commands import VERBS
 from harness.commands.comparing import CompareAnswer
-from harness.commands.output import Headline, View
+from harness.commands.output import EVERYTHING, Headline, View
 from harness.commands.recording_programs import ProgramName
 from harness.commands.verb import load_verb
 from harness.external.programs import PROGRAMS
@@ -48,6 +48,13 @@ def test_changed_pairs_come_first_the_largest_change_on_top() -> None:
     assert heading.startswith("5 pairs: 1 faster, 1 slower, 2 within noise, 1 undecided (widest +-66 %")
     assert [line.split()[:2] for line in table.splitlines()[1:]] == [["theirs", "faster"], ["mine", "slower"]]
     assert answer.to_frame().verdict.tolist() == ["within noise"] * 2 + ["slower", "faster", "undecided"]
+
+
+def test_details_are_printed_only_where_something_differs() -> None:
+    same = difference("same", 0.9, 1.1)._replace(parts=[("loss gemm", 1.0, 1.0)])
+    answer = CompareAnswer([same, difference("mine", 1.1, 1.3)])
+    headings = [block.text for block in answer.lay_out(EVERYTHING) if isinstance(block, Headline)]
+    assert headings[1:] == ["mine"]
 
 
 def test_single_pair_says_how_many_times_as_long_it_takes() -> None:
