@@ -99,10 +99,21 @@ def test_an_unreadable_card_does_not_hide_the_others(
     machines = tmp_path / "config" / "machines"
     machines.mkdir(parents=True)
     (machines / "fine.yaml").write_text("description: a machine\n")
-    (machines / "wrong.yaml").write_text("devce: cpu\n")
+    (machines / "wrong.yaml").write_text("wheels: 4\n")
     monkeypatch.setenv("HARNESS_ROOT", str(tmp_path))
     assert main(["list", "machines"]) == 0
     out = capsys.readouterr().out
     assert "a machine" in out and "Not read: wrong (--why)" in out
     assert main(["list", "machines", "--why"]) == 0
-    assert "devce is not a key here" in capsys.readouterr().out
+    assert "wheels is not a key here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("verb", "argument"), [("list", "WHAT"), ("runs show", "RUN"), ("compare", "B"), ("external read", "LOG")]
+)
+def test_help_explains_the_arguments_of_a_verb(
+    verb: str, argument: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*verb.split(), "--help"]) == 0
+    _, arguments = capsys.readouterr().out.split("─ Arguments ─", 1)
+    assert f" {argument} " in arguments.split("─ Options ─")[0]
