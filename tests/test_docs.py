@@ -193,10 +193,13 @@ def test_index_of_measurements_lists_every_page_once() -> None:
     assert sorted(listed) == sorted(path.stem for path in (ROOT / "benchmarks" / "results").glob("*.md"))
 
 
-def test_settings_page_is_made_from_the_models_of_a_spec() -> None:
-    made = runpy.run_path(str(ROOT / "docs" / "write_settings.py"))["format_page"]()
-    page = ROOT / "docs" / "reference" / "settings.md"
-    assert page.read_text() == made, f"run python docs/write_settings.py > {page.relative_to(ROOT)}"
+@pytest.mark.parametrize(
+    ("script", "page"), [("write_settings", "settings"), ("write_commands", "command-line")]
+)
+def test_reference_page_is_made_from_the_code(script: str, page: str) -> None:
+    made = runpy.run_path(str(ROOT / "docs" / f"{script}.py"))["format_page"]()
+    path = ROOT / "docs" / "reference" / f"{page}.md"
+    assert path.read_text() == made, f"run python docs/{script}.py > {path.relative_to(ROOT)}"
 
 
 def test_machine_cards_page_has_every_key_of_a_card() -> None:
