@@ -168,6 +168,12 @@ class PredictAnswer(Answer):
     refused: Mapping[str, str]
     request: PredictRequest
 
+    @property
+    def prediction(self) -> "Prediction":
+        """The prediction of the only run. Raises ValueError if several were requested."""
+        (epoch,) = self.epochs
+        return epoch.predicted
+
     def to_document(self) -> Any:
         return {"predicted": [epoch.to_document() for epoch in self.epochs], "refused": dict(self.refused)}
 

@@ -63,13 +63,13 @@ def test_the_sampler_of_the_examples_holds_every_law_of_a_case(pool: Any) -> Non
 
 def test_advice_and_a_prediction_from_python_agree(project: Path) -> None:
     """The option that advice names is predicted alike by name; the strategies promise what was asked for."""
-    advice = harness.advise("tiny-sbm", 2, "perlmutter", accuracy="exact", root=project)
+    advice = harness.advise("tiny-sbm", 2, "perlmutter", accuracy="exact", root=project).advice
     best = advice.full_graph[0]
     assert {option.strategy.effective_promise for option in advice.full_graph} == {Promise.EXACT}
     alone = harness.predict(
         best.strategy.name, "tiny-sbm", 2, "perlmutter", grid=best.strategy.spec.grid, root=project
     )
-    assert alone.seconds == best.prediction.seconds
+    assert alone.prediction.seconds == best.prediction.seconds
     costs = [option.cost for option in advice.full_graph]
     assert costs == sorted(costs)
 
@@ -77,9 +77,9 @@ def test_advice_and_a_prediction_from_python_agree(project: Path) -> None:
 CALLED = """
 import harness
 from harness.errors import UserError
-print(callable(harness.run), callable(harness.check))
-import harness.runtime.load
-print(callable(harness.run), harness.runtime.load.__name__)
+print(*dir(harness))
+import harness.commands.running
+print(harness.run is harness.commands.running.run, harness.run.__name__)
 try:
     harness.run("serial", "tiny-sbn")
 except UserError as error:
@@ -87,12 +87,12 @@ except UserError as error:
 """
 
 
-def test_the_functions_are_those_of_the_rooms_of_the_same_names(project: Path) -> None:
-    """A room is called as its function, before and after its modules are imported."""
+def test_the_functions_are_named_and_refuse_as_the_commands_do(project: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CALLED], cwd=project, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     first, second, refused = done.stdout.splitlines()
-    assert (first, second) == ("True True", "True harness.runtime.load")
+    assert first.split() == ["__version__", "advise", "check", "compare", "load", "predict", "run"]
+    assert second == "True run"
     assert "tiny-sbm" in refused

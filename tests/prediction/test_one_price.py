@@ -103,7 +103,7 @@ def test_every_verb_names_the_same_epoch(
     if not from_card:
         grid = "x".join(map(str, first))
         assert (
-            harness.predict(name, DATASET, ranks, machine, grid=grid, settings=batch).seconds.value
+            harness.predict(name, DATASET, ranks, machine, grid=grid, settings=batch).prediction.seconds.value
             == timed[first]
         )
         return
