@@ -5,8 +5,8 @@ from functools import cache
 from math import inf
 
 import pytest
-from harness.api import AdviceQuery, list_candidates, make_admission
 
+from harness.experiment.candidates import AdviceQuery, list_candidates, make_admission
 from harness.experiment.known_graph import GraphLookup, KnownGraph, look_up_graph
 from harness.experiment.requests import admit_on_all_grids
 from harness.prediction.advice import Advice, advise, compare_options, find_ties
