@@ -80,6 +80,11 @@ class EpochPrediction(NamedTuple):
     emulates: str = ""
     """The id of the run that was emulated."""
 
+    @property
+    def fits(self) -> bool:
+        """Whether the peak memory fits a rank, as far as the card tells."""
+        return self.card.memory_gb is None or self.predicted.peak_bytes <= self.card.memory_gb * GB
+
     def to_row(self) -> dict[str, Any]:
         """Return the row of a table."""
         predicted, seconds = self.predicted, self.predicted.seconds
@@ -93,7 +98,7 @@ class EpochPrediction(NamedTuple):
             **predicted.as_row(),
             "interval": (seconds.low, seconds.high),
             "waiting_share": predicted.waiting / seconds.value,
-            "fits": self.card.memory_gb is None or predicted.peak_bytes <= self.card.memory_gb * GB,
+            "memory": None if self.fits else "out of memory",
             "limited_by": name_constant(predicted.limited_by),
         }
 
@@ -150,6 +155,7 @@ COST_COLUMNS = (
     TableColumn("waiting_share", "waiting", format_share, is_number=True, may_drop=True),
     TableColumn("elements_received", "received", format_si, is_number=True),
     TableColumn("peak_bytes", "peak", format_bytes, is_number=True, may_drop=True),
+    TableColumn("memory", "memory"),
     TableColumn("limited_by", "limited by", may_drop=True),
 )
 RUN_COLUMNS = (
@@ -191,28 +197,37 @@ class PredictAnswer(Answer):
 
     def _lay_out_epochs(self, view: View) -> Iterator[Block]:
         rows = [epoch.to_row() for epoch in self.epochs]
-        fastest = min(self.epochs, key=lambda epoch: epoch.predicted.seconds.value)
-        seconds = fastest.predicted.seconds
-        between = f"{format_seconds(seconds.value)} an epoch ({format_interval(seconds.low, seconds.high)})"
         if self.request.experiment:
             yield Headline(f"{format_count(len(rows), 'run')} of {self.request.experiment.name}, predicted")
             yield Table(RUN_COLUMNS, rows, most_rows=20)
             return
-        where = f"{fastest.spec.strategy.name} on {fastest.spec.dataset.name}, {fastest.card.name}"
-        several = len(self.epochs) > 1
-        yield Headline(
-            f"{where}: {'fastest on ' if several else ''}{format_count(fastest.spec.ranks, 'rank')}, "
-            f"{between}"
-        )
-        yield Table([TableColumn("ranks", "ranks", is_number=True), *COST_COLUMNS], rows, most_rows=20)
-        if view.verbose or not several:
-            parts = [(name, format_share(share)) for name, share in fastest.predicted.parts.items()]
-            yield FactList(parts, "Where the time goes")
+        fitting = [epoch for epoch in self.epochs if epoch.fits]
+        fastest = min(fitting or self.epochs, key=lambda epoch: epoch.predicted.seconds.value)
+        yield Headline(self._describe_fastest(fastest, has_room=bool(fitting)))
+        yield Table(RUN_COLUMNS[2:], rows, most_rows=20)
+        detailed = self.epochs if view.verbose or len(self.epochs) == 1 else ()
+        for epoch in detailed:
+            title = f"Where the time goes on {format_count(epoch.spec.ranks, 'rank')}, {format_grid(epoch.spec.grid)}"
+            yield FactList(
+                [(name, format_share(share)) for name, share in epoch.predicted.parts.items()], title
+            )
         facts = fastest.facts
         yield f"Sizes {self.request.describe_sizes(facts)}."
         is_partitioned = any(epoch.predicted and _is_partitioned(epoch.spec) for epoch in self.epochs)
         if is_partitioned and not (facts.exact or self.request.twins):
             yield CARD_NOTE
+
+    def _describe_fastest(self, fastest: EpochPrediction, *, has_room: bool) -> str:
+        """Return the time of the fastest epoch in one line, or that none fits the memory."""
+        spec, seconds = fastest.spec, fastest.predicted.seconds
+        where = f"{spec.strategy.name} on {spec.dataset.name}, {fastest.card.name}"
+        if not has_room:
+            peak = format_bytes(fastest.predicted.peak_bytes)
+            room = format_bytes((fastest.card.memory_gb or 0) * GB)
+            return f"{where}: out of memory, a rank needs {peak} and has {room}"
+        first = "fastest on " if len(self.epochs) > 1 else ""
+        time = f"{format_seconds(seconds.value)} an epoch ({format_interval(seconds.low, seconds.high)})"
+        return f"{where}: {first}{format_count(spec.ranks, 'rank')}, {time}"
 
 
 def _is_partitioned(spec: "Spec") -> bool:

@@ -41,17 +41,22 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_predictions_are_a_row_for_each_number_of_ranks(capsys: pytest.CaptureFixture[str]) -> None:
-    page = answer(capsys, *PLEXUS, "--ranks", "4,64", "--set", "model.hidden=128")
-    assert page.startswith("plexus on ogbn-products, perlmutter; sizes expected from its card")
+    page = answer(capsys, *PLEXUS, "--ranks", "4,64", "--set", "model.hidden=128", "-v")
+    assert page.startswith("plexus on ogbn-products, perlmutter: fastest on 64 ranks, ")
     assert [line.split()[0] for line in page.splitlines()[2:5]] == ["ranks", "4", "64"]
-    assert "spmm" in page or "node_gbs" in page
-    parts = page.split("Where the time goes")[1]  # those of both numbers of ranks add up to the epoch
+    assert "SpMM" in page or "bandwidth between nodes" in page
+    parts = page.split("Where the time goes on 4 ranks")[
+        1
+    ]  # those of both numbers of ranks add up to the epoch
     assert sum(map(int, re.findall(r"(\d+) %", parts))) == pytest.approx(200, abs=10)
+    assert "Sizes expected from its card" in page
 
 
 def test_the_best_grid_is_at_least_as_fast_as_the_first(capsys: pytest.CaptureFixture[str]) -> None:
     first, best = (
-        json.loads(answer(capsys, *PLEXUS, "--ranks", "16", "--json", *more))[0]["seconds"]["value"]
+        json.loads(answer(capsys, *PLEXUS, "--ranks", "16", "--json", *more))["predicted"][0]["seconds"][
+            "value"
+        ]
         for more in ([], ["--grid", "best"])
     )
     assert best <= first
@@ -99,11 +104,12 @@ def test_a_machine_without_rates_is_refused_with_the_way_out(capsys: pytest.Capt
 def test_advice_ranks_strategies_and_says_what_limits_them(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["advise", "--dataset", "tiny-sbm", "--machine", "perlmutter", "--ranks", "2", "--from-card"]
     page = answer(capsys, *asked, "--accuracy", "exact")
-    assert page.startswith("tiny-sbm on perlmutter, 2 ranks; sizes expected from its card")
-    assert "The full graph, by the time of an epoch" in page
-    assert "Varied within" in page or "No single constant of the card" in page
-    assert "A card does not contain the edges." in page
-    assert max(map(len, page.splitlines())) <= 110
+    assert page.startswith("tiny-sbm on perlmutter, 2 ranks: GCN 16-16-16-4, float32, adam")
+    assert "\nFull graph\nstrategy " in page
+    assert "never held against a run" in page
+    why = answer(capsys, *asked, "--accuracy", "exact", "--why", "-v")
+    assert " can make " in why or "No single constant of the card" in why
+    assert "A card does not contain the edges." in why
     assert "pipegcn" not in page
     data = json.loads(answer(capsys, *asked, "--json"))
     assert not data["full_graph"][0]["ties_with_the_first"]
@@ -115,8 +121,9 @@ def test_advice_ranks_strategies_and_says_what_limits_them(capsys: pytest.Captur
 def test_advice_leaves_out_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["advise", "--dataset", "tiny-sbm", "--machine", "perlmutter", "--ranks", "2", "--from-card"]
     page = answer(capsys, *asked, "--memory", "0.00001", "--accuracy", "exact")
-    assert "too large" in page
-    assert "The full graph" not in page
+    assert "no strategy can train this" in page
+    assert "Full graph" not in page
+    assert "too large: " in answer(capsys, *asked, "--memory", "0.00001", "--accuracy", "exact", "--why")
 
 
 @pytest.mark.usefixtures("ranks_at_hand")
@@ -202,7 +209,8 @@ def test_an_experiment_of_refused_runs_leaves_their_reasons(
     mine, out = json.loads(experiment.read_text()), tmp_path / "records"
     del mine["published"]["runs"][0]
     experiment.write_text(json.dumps(mine))
-    assert "No prediction" in answer(capsys, "predict", "--experiment", str(experiment), "--out", str(out))
+    page = answer(capsys, "predict", "--experiment", str(experiment), "--out", str(out))
+    assert "1 without a prediction (--why)" in page
     (folder,) = out.iterdir()
     record = read_record(folder).record
     assert record["status"] == "refused" and "distdgl" in record["label"]
@@ -233,18 +241,18 @@ def test_a_recorded_prediction_is_the_prediction(
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "said"),
     [
-        ["--strategy", "plexus"],
-        ["--experiment", "mine.yaml", "--dataset", "reddit"],
-        [],
+        (["--strategy", "plexus"], "predict needs --dataset NAME"),
+        (["--experiment", "mine.yaml", "--dataset", "reddit"], "either --strategy NAME --dataset NAME or"),
+        ([], "either --strategy NAME --dataset NAME or --experiment FILE"),
     ],
 )
 def test_predict_takes_a_strategy_or_an_experiment(
-    words: list[str], capsys: pytest.CaptureFixture[str]
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["predict", *words]) == 2
-    assert "either --strategy NAME --dataset NAME or --experiment FILE" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 def test_advice_names_strategies_that_were_predicted_in_part(
@@ -252,13 +260,12 @@ def test_advice_names_strategies_that_were_predicted_in_part(
 ) -> None:
     found = Advice([], [], [], [], {"plexus": 70.0, "rdm": 9.0}, {"plexus": PartialSearch(4, 10)})
     monkeypatch.setattr("harness.prediction.advice.advise", lambda *_: found)
+    monkeypatch.setattr("harness.prediction.fewer_ranks.find_fewer_ranks", lambda advice, *_: advice)
     asked = ["advise", "--dataset", "tiny-sbm", "--machine", "perlmutter", "--ranks", "8", "--from-card"]
-    page = answer(capsys, *asked)
-    assert "Predicted in part within 60 s" in page
-    assert "  plexus: 4 of 10 grids\n" in page
-    assert "  rdm: about 9 s\n" in page
-    assert "plexus: about" not in page
-    assert page.endswith("--from-card --all\n")
+    page = answer(capsys, *asked, "--why")
+    assert re.search(r"^plexus +predicted on 4 of 10 grids within 60 s$", page, re.MULTILINE)
+    assert re.search(r"^rdm +not predicted within 60 s: it takes about 9.00 s$", page, re.MULTILINE)
+    assert page.endswith("--from-card --exhaustive\n")
     data = json.loads(answer(capsys, *asked, "--json"))
     assert data["partly"] == [{"strategy": "plexus", "predicted": 4, "of": 10}]
     assert [each["strategy"] for each in data["too_slow"]] == ["plexus", "rdm"]

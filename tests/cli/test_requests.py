@@ -98,7 +98,7 @@ def test_a_wrong_request_is_refused_in_one_paragraph(
     assert sorted(checkout.rglob("*")) == before
 
 
-@pytest.mark.parametrize("request_", [[], ["fly"], ["list", "planets"], ["data", "burn", "x"]])
+@pytest.mark.parametrize("request_", [["fly"], ["list", "planets"], ["data", "burn", "x"]])
 def test_an_unknown_verb_or_option_lists_what_there_is(
     request_: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
