@@ -108,7 +108,7 @@ def collect(options: argparse.Namespace) -> None:
     if options.verify:
         sys.exit(int("failed" in statuses))
     Path(options.out).mkdir(parents=True, exist_ok=True)
-    for table in ("runs", "epochs", "ledger", "accuracy", "memory", "utilisation"):
+    for table in ("runs", "failures", "epochs", "ledger", "accuracy", "memory", "utilisation"):
         (Path(options.out) / f"{table}.parquet").write_text(table)
 
 

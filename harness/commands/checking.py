@@ -1,6 +1,7 @@
 """harness check: checks a strategy against serial training and against its own formulas."""
 
 import shlex
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, fields
@@ -209,7 +210,7 @@ def _lay_out_broken_law(finding: "Finding") -> Iterator[Block]:
         pairs.append(("and", f"{len(finding.wrong) - 2} more places; --json lists them"))
     yield FactList([*pairs, ("look at", finding.look)], f"Broken: {finding.law}")
     if traceback:
-        yield Raw(traceback)
+        yield Raw(textwrap.indent(traceback, "  "))
 
 
 def _make_document(finding: "Finding") -> dict[str, Any]:

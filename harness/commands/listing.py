@@ -13,7 +13,7 @@ from harness.commands.answer import Answer
 from harness.commands.output import Block, FactList, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG, OptionStyle, Ranks, Request, StrategyName
 from harness.commands.verb import Reporter, verb
-from harness.errors import UserError
+from harness.errors import UserError, missing_package_error
 from harness.formatting import format_count, format_si
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def _list_strategies() -> ListAnswer:
             found.append(describe_strategy(name))
         except UserError as error:
             unreadable[name] = str(error)
+        except ModuleNotFoundError as error:  # a card whose sizes an optional package knows
+            unreadable[name] = str(missing_package_error(error) or error)
     rows = [each._asdict() for each in found]
     documents = [{**row, "parameters": [key._asdict() for key in row["parameters"]]} for row in rows]
     promises = Counter(each.promise for each in found)
@@ -188,6 +190,8 @@ def _list_cards(
             rows.append({"name": name, **describe(name)})
         except UserError as error:
             unreadable[name] = str(error)
+        except ModuleNotFoundError as error:  # a card whose sizes an optional package knows
+            unreadable[name] = str(missing_package_error(error) or error)
     documents = rows + [{"name": name, "about": reason} for name, reason in unreadable.items()]
     count = format_count(len(names), noun)
     return ListAnswer(count, (TableColumn("name", noun), *columns), rows, documents, unreadable=unreadable)
@@ -270,9 +274,11 @@ EXPERIMENT_COLUMNS = (
 
 
 def _list_experiments(root: Path) -> ListAnswer:
-    from harness.experiment.paper_figures import EXPERIMENTS, list_paper_figures
+    from harness.experiment.paper_figures import EXPERIMENTS, has_paper_figures, list_paper_figures
 
-    papers = {figure.id: figure.paper for figure in list_paper_figures(root)}
+    papers = (
+        {figure.id: figure.paper for figure in list_paper_figures(root)} if has_paper_figures(root) else {}
+    )
     names = sorted(path.stem for path in (root / EXPERIMENTS).glob("*.yaml"))
     return _list_cards(
         names,

@@ -1,6 +1,7 @@
 """harness runs: lists the recorded runs, shows one, and removes some."""
 
 import shlex
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY
 from dataclasses import dataclass as plain_dataclass
@@ -329,7 +330,8 @@ class RunShowAnswer(Answer):
         }
         yield FactList([(name, value) for name, value in facts.items() if value], "Failure")
         if trace:
-            yield Raw("\n".join(trace[-LAST_LINES:]))
+            # Indented, so that no line of a record looks like one of ours.
+            yield Raw(textwrap.indent("\n".join(trace[-LAST_LINES:]), "  "))
 
 
 def _lay_out_facts(title: str, pairs: Sequence[tuple[str, str]]) -> Iterator[Block]:

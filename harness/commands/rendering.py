@@ -72,19 +72,24 @@ def _render_block(block: Block, view: View, console: Console) -> None:
         case FactList():
             _render_facts(block, console)
         case Headline():
-            console.print(Text(_fill(block.text, console), style="bold"))
+            console.print(Text(_fill(block.text, console), style="bold"), soft_wrap=True)
         case Command():
             # A terminal breaks a long line where it ends, and joins it again when it is copied.
             console.print(Text(f"  {escape_control(block.text)}", style="cyan"), soft_wrap=True)
         case Raw():
             console.print(Text(escape_control(block.text)), soft_wrap=True)
         case str():
-            console.print(Text(_fill(block, console)))
+            console.print(Text(_fill(block, console)), soft_wrap=True)
 
 
 def _fill(text: str, console: Console) -> str:
-    """Break a paragraph into lines, but not between a number and its percent sign, and not within a word."""
-    kept, width = escape_control(text).replace(" %", "\0%"), min(console.width, PARAGRAPH)
+    """Return a paragraph for a console: in lines that fit a terminal, or in one line for a pipe.
+
+    Lines are not broken between a number and its percent sign, or within a word.
+    """
+    if console.width == UNBOUNDED:
+        return escape_line(text)
+    kept, width = escape_line(text).replace(" %", "\0%"), min(console.width, PARAGRAPH)
     return textwrap.fill(kept, width, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
 

@@ -40,6 +40,11 @@ class PaperFigure(Frozen):
         )
 
 
+def has_paper_figures(root: Path) -> bool:
+    """Return whether a project has the table of the papers' figures."""
+    return (root / FIGURES).is_file()
+
+
 def list_paper_figures(root: Path) -> list[PaperFigure]:
     """List all figures, in the order of the file."""
     experiments: dict[str, list[str]] = {}

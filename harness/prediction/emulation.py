@@ -220,7 +220,9 @@ def _build_slices(epoch: RankEpoch, timeline: Timeline) -> Iterator[dict[str, An
     seconds, rank = 0.0, epoch.replayed.rank
     for number, event, slices in _group_slices(epoch, timeline):
         place = {name: value for name, value in key_to_row(event.key).items() if value not in ("", NO_INDEX)}
-        amounts: dict[str, Any] = {name: getattr(event.amounts, name) for name in EVENT_AMOUNTS}
+        amounts: dict[str, Any] = {
+            name.replace("words_", "elements_"): getattr(event.amounts, name) for name in EVENT_AMOUNTS
+        }
         for each in slices or [Slice(number, 0.0, is_waiting=False)]:
             begin, seconds = _microseconds(seconds), seconds + each.seconds
             yield {

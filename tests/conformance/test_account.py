@@ -3,7 +3,6 @@
 from math import gcd
 
 import pytest
-from tests.check.mutants import __file__ as mutants
 
 from harness.conformance.account import Sent, account, count_replayed_words
 from harness.conformance.case import Case
@@ -11,6 +10,7 @@ from harness.conformance.laws import ScipyCounts
 from harness.ledger import Direction, TensorName
 from harness.spec.spec import Spec
 from harness.strategy import Quantity
+from tests.conformance.mutants import __file__ as mutants
 
 
 def case(name: str, grid: dict[str, int], ranks: int) -> Case:

@@ -146,7 +146,7 @@ def test_the_kit_sees_a_mistake_and_says_where(mutant: str, law: str, told: str,
     finding = next(each for each in findings if not each.holds and each.law == law)
     head, _, what = finding.detail.partition(": ")
     assert re.match(
-        rf"{mutant} \(.+\) on (p|row|d)\d.*, \w+ of \d layers, the kit's [\w ]+ graph of \d+ vertices", head
+        rf"{mutant} \(.+\) on (p|row|d)=\d.*, \w+ of \d layers, the kit's [\w ]+ graph of \d+ vertices", head
     )
     assert re.search(told, what, re.DOTALL), finding.detail
     assert re.match(rf".*mutants.py:\d+ \({mutant}\): \S+", finding.look)

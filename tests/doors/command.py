@@ -1,6 +1,7 @@
 """How tests speak to the command line: in this process, and every refusal is one line."""
 
 import io
+import json
 import re
 import shutil
 from contextlib import redirect_stderr, redirect_stdout
@@ -66,11 +67,11 @@ def bring(root: Path, files: dict[str, tuple[str, bytes]], *more: str) -> Said:
         (root / "brought" / name).write_bytes(data)
         options += [f"--{option}", str(root / "brought" / name)]
     before = listing(root)
-    said = say("data", "import", "mine", *options, *more)
+    said = say("data", "import", "mine", *options, *more, "--json")
     if said.code:
         assert listing(root) == before, said
         assert "card" not in said.err, said
     else:
-        shutil.rmtree(said.out.splitlines()[0])
+        shutil.rmtree(json.loads(said.out)["store"])
         (root / "datasets/imported/mine.yaml").unlink()
     return said

@@ -22,7 +22,7 @@ from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
 from harness.store.datasets import open_dataset
 from harness.strategy import Promise
-from tests.check.test_examples import CODE
+from tests.conformance.test_examples import CODE
 from tests.journeys.test_pages import commands_of, environment, section
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.check.test_examples import CODE
 
 from harness.cli import main
 from harness.conformance.kit import check_case as findings_of
 from harness.conformance.kit import make_case as kit_case
 from harness.conformance.laws import Finding
 from harness.ledger import AxisName
+from tests.conformance.test_examples import CODE
+from tests.python_path import with_python_path
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,7 +59,7 @@ def test_test_of_a_new_package_passes_for_a_finished_strategy_and_names_a_broken
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     for code, passes in ((finished, True), (changed(finished, ("Op.ALL_GATHER", "Op.BROADCAST")), False)):
         (package / "fresh/strategy.py").write_text(code)
-        environment = {**os.environ, "PYTHONPATH": f"{package}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = with_python_path(package, ROOT, PYTHONDONTWRITEBYTECODE="1")
         done = subprocess.run(
             command, cwd=package, env=environment, capture_output=True, text=True, check=False
         )

@@ -75,7 +75,7 @@ def test_every_part_of_a_spec_is_in_its_id(change: dict[str, Any]) -> None:
             {"machine": {"name": "any", "engine": "nccl", "composed_from": 1}},
             ["machine.composed_from", "1", "gloo"],
         ),
-        ({"grid": {"p": -4}}, ["p-4"]),
+        ({"grid": {"p": -4}}, ["p=-4"]),
         ({"colour": "red"}, ["colour", "protocol", "launch"]),
         ({"ranks": "many"}, ["ranks", "many", "integer"]),
         ({"dataset": {"permutation": "none"}}, ["dataset.name", "missing"]),

@@ -295,4 +295,4 @@ def test_the_card_tells_of_the_weights(root, files, imported, capsys):
     assert imported("--edges", folder / "e.mtx", "--weights", "normalised")[0] == 0
     capsys.readouterr()
     assert main(["data", "info", "mine", "--root", str(root), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["card"]["weights"] == "normalised"
+    assert json.loads(capsys.readouterr().out)["weights"] == "normalised"

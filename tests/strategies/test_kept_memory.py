@@ -11,7 +11,6 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
-from tests.check.mutants import __file__ as mutants
 from torch import Tensor
 
 from harness.comm import engine
@@ -32,6 +31,7 @@ from harness.runtime.trainer import Trainer
 from harness.strategies.sampling.bulk import Bulk
 from harness.strategies.sampling.composition import StepSource
 from harness.strategy import Strategy
+from tests.conformance.mutants import __file__ as mutants
 
 EXCEPTIONS: dict[tuple[type, str], str] = {
     (Pending, "_result"): "a message in flight, or one that has landed and is used in the next epoch",

@@ -78,8 +78,8 @@ def count_shards(evidence: Evidence) -> float:
 def find_shape(evidence: Evidence, runs: Selection) -> str:
     """Return the sizes of the grid without its data-parallel axis of size one, as 2x2x2."""
     (grid,) = evidence.list_values(runs, "grid")
-    axes = [axis for axis in grid.split(" x ") if not axis.startswith("d")]
-    return "x".join(axis.lstrip("abcdefghijklmnopqrstuvwxyz") for axis in axes)
+    sizes = dict(axis.split("=") for axis in grid.split(","))
+    return "x".join(size for axis, size in sizes.items() if axis != AxisName.D)
 
 
 def find_smallest_replicas(evidence: Evidence, runs: Selection) -> Value:
