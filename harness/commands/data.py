@@ -185,9 +185,11 @@ class ImportedGraphRequest(BuiltOrderRequest):
     features: File = None
     """A row for each vertex: .npy, .csv, .txt."""
     labels: File = None
-    """A number for each vertex, -1 for none; or a column of 0 and 1 for each class."""
+    """A number or a word for each vertex, or pairs under the column names node,label; -1, NaN or an empty field for
+    none. Or a column of 0 and 1 for each class."""
     split: File = None
-    """A number for each vertex: 1 train, 2 valid, 3 test; or three masks as columns."""
+    """For each vertex 1, 2, 3 or train, valid, test; or pairs under the column names node,split; or three masks as
+    columns."""
     origin: Annotated[str | None, OptionStyle("--from", metavar="ORIGIN")] = None
     """A published graph to download instead: suitesparse:GROUP/NAME (a matrix of the SuiteSparse collection) or
     ogb:NAME (a node property prediction dataset of OGB)."""

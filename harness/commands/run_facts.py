@@ -49,8 +49,17 @@ def describe_result(record: Record) -> str:
         epochs = f" (median of {summary['epochs']})" if summary.get("epochs") and not source else source
         parts.append(f"{format_seconds(seconds)} an epoch{epochs}")
     if (accuracy := summary.get("accuracy_test")) is not None:
-        parts.append(f"test accuracy {accuracy:.3f}")
+        parts.append(f"test {name_metric(summary)} {accuracy:.3f}")
     return f"{describe_run(record)}: {', '.join(parts) or status}"
+
+
+METRICS = {"ogb rocauc": "ROC-AUC", "ogb acc": "accuracy"}
+"""The scores of OGB's Evaluator, by the names that records have."""
+
+
+def name_metric(summary: Mapping[str, Any]) -> str:
+    """Return the name of the score that a record calls accuracy."""
+    return METRICS.get(summary.get("accuracy_by", ""), "accuracy")
 
 
 def list_results(record: Record) -> Iterator[tuple[str, str]]:
@@ -71,7 +80,9 @@ def list_results(record: Record) -> Iterator[tuple[str, str]]:
         if (value := summary.get(f"accuracy_{split}")) is not None
     ]
     if accuracies:
-        yield "Accuracy", ", ".join(accuracies)
+        judge = ", by OGB's Evaluator" if summary.get("accuracy_by") else ""
+        metric = name_metric(summary)
+        yield metric[0].upper() + metric[1:], ", ".join(accuracies) + judge
     elif done:
         yield "Accuracy", "none: no labelled vertices, or no evaluation"
     if received := describe_received(record):

@@ -9,7 +9,7 @@ import pytest
 import harness
 from harness.cli import main
 from harness.commands.output import EVERYTHING, Command, FactList, Headline, View
-from harness.commands.run_facts import count_received_bytes
+from harness.commands.run_facts import count_received_bytes, name_metric
 from harness.commands.running import RunAnswer
 from harness.errors import UserError
 
@@ -112,3 +112,10 @@ def test_refused_run_raises(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="serial"):
         harness.run("serial", "tiny-sbm", 2, out=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("judge", "name"), [("ogb rocauc", "ROC-AUC"), ("ogb acc", "accuracy"), ("", "accuracy")]
+)
+def test_score_has_the_name_of_its_metric(judge: str, name: str) -> None:
+    assert name_metric({"accuracy_by": judge} if judge else {}) == name
