@@ -255,17 +255,10 @@ def _describe_error(error: CycloptsError, words: list[str]) -> str:
     match error:
         case UnknownCommandError():
             chain = [word for word in path.split() if word in GROUPS][:1]
-            near = [
-                verb.split(" ")[-1] if chain else verb.split(" ")[0]
-                for verb in VERBS
-                if verb.startswith(" ".join(chain))
-            ]
             wrong = next((word for word in words[len(chain) :] if not word.startswith("-")), "")
-            what = "action" if chain else "verb"
-            text = (
-                f"{clip_line(wrong, 40)!r} is not a {what}.{suggest_names(wrong, list(dict.fromkeys(near)))}"
-            )
-            way_out = f"`{' '.join(['harness', *chain])} --help` lists what is accepted."
+            what, where = ("an action", f"harness {chain[0]}") if chain else ("a verb", "harness")
+            text = f"{clip_line(wrong, 40)!r} is not {what}.{_suggest_verb(wrong, chain)}"
+            way_out = f"`{where} --help` lists what is accepted."
         case UnknownOptionError():
             wrong = error.token.keyword or error.token.value if error.token else ""
             hint = _suggest_option(_add_value(wrong or "", words), known)
@@ -299,6 +292,17 @@ def _find_path(words: list[str]) -> str:
     return next(
         (path for path in (" ".join(words[:2]), " ".join(words[:1])) if path in VERBS or path in GROUPS), ""
     )
+
+
+def _suggest_verb(wrong: str, chain: list[str]) -> str:
+    """Return a question with the verb that has an action of this name, or with similar verbs or actions."""
+    from harness.validation import suggest_names
+
+    of_others = [verb for verb in VERBS if verb.partition(" ")[2] == wrong]
+    if wrong and of_others:
+        return f" Did you mean {' or '.join(of_others)}?"
+    names = [verb.split(" ")[len(chain)] for verb in VERBS if verb.split(" ")[: len(chain)] == chain]
+    return suggest_names(wrong, list(dict.fromkeys(names)))
 
 
 def _list_option_names(path: str) -> list[str]:

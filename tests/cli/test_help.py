@@ -118,6 +118,7 @@ def test_strategies_are_described_with_paper_promise_axes_and_parameters(
     ("words", "meant"),
     [
         (["data", "biuld", "tiny-sbm"], "build"),
+        (["export", "tiny-sbm"], "data export"),
         (["list", "dataset"], "datasets"),
         (["run", "--stratgy", "serial"], "--strategy"),
         (["run", "--strategy", "serail", "--dataset", "tiny-sbm"], "serial"),
