@@ -208,8 +208,20 @@ class AdviseAnswer(Answer):
                 fewer = [each for each in advice.fewer_ranks if each.mini_batches == options[0].mini_batches]
                 if fewer:
                     yield "Fewer ranks", describe_fewer(fewer, self.request.ranks)
+        limit = f"within {self.request.within} s"
+        unfinished = [*dict.fromkeys([*advice.partly, *advice.too_slow])]
         if not (advice.full_graph or advice.mini_batch):
-            yield "Fastest", "no strategy can train this on these ranks (--why)"
+            reason = (
+                f"no strategy was predicted {limit}"
+                if unfinished
+                else "no strategy can train this on these ranks"
+            )
+            yield "Fastest", f"unknown: {reason} (--why)"
+        elif unfinished:
+            yield (
+                "Not finished",
+                f"{', '.join(unfinished)}, {limit}: one of them may be faster (--exhaustive)",
+            )
         yield from describe_partitions(advice.partitions)
 
     def _describe_best(self, options: Sequence["AdvisedOption"]) -> str:
@@ -293,6 +305,23 @@ class AdviseAnswer(Answer):
         if advice.too_slow:
             yield "To predict all grids of all strategies:"
             yield Command(self._make_exhaustive_command())
+
+    def _judge_tuning(self) -> str:
+        """Return how many measurements are within their intervals, and what to do if some are not."""
+        options = {
+            (option.strategy.name, option.grid): option.prediction.seconds
+            for option in [*self.advice.full_graph, *self.advice.mini_batch]
+        }
+        measured = [
+            (options[tuned.strategy, tuned.grid], tuned.measured) for tuned in self.tuned if tuned.measured
+        ]
+        outside = sum(not seconds.low <= time <= seconds.high for seconds, time in measured)
+        if not outside:
+            return f"All {len(measured)} measurements are within their intervals." if measured else ""
+        return (
+            f"{outside} of {format_count(len(measured), 'measurement')} outside the interval of the prediction: the "
+            "machine was busy, or the card does not describe it (`harness doctor --calibrate` measures this machine)."
+        )
 
     def _make_exhaustive_command(self) -> str:
         """Return the same command without a time limit."""

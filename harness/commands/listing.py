@@ -309,9 +309,9 @@ def _describe_experiment(path: Path, papers: Mapping[str, str]) -> dict[str, Any
 FIGURE_COLUMNS = (
     TableColumn("id", "figure"),
     TableColumn("number", "number"),
+    TableColumn("drawing", "our figure", may_drop=True),
     TableColumn("reproduction", "experiment", may_wrap=True),
     TableColumn("title", "title", may_wrap=True, may_drop=True),
-    TableColumn("paper", "paper", may_drop=True),
 )
 
 
