@@ -289,7 +289,7 @@ class AdviseAnswer(Answer):
             reasons[f"predicted on {predicted} of {of} grids within {limit}"].append(name)
         for name, seconds in advice.too_slow.items():
             if name not in advice.partly:
-                reasons[f"not predicted within {limit}: it takes about {format_seconds(seconds)}"].append(
+                reasons[f"no time was left within {limit}: it takes about {format_seconds(seconds)}"].append(
                     name
                 )
         rows = [{"strategies": ", ".join(names), "reason": reason} for reason, names in reasons.items()]

@@ -266,7 +266,7 @@ def test_advice_names_strategies_that_were_predicted_in_part(
     assert re.search(r"^plexus +predicted on 4 of 10 grids within 60 s$", page, re.MULTILINE)
     assert re.search(r"^rdm +no time was left within 60 s: it takes about 9.00 s$", page, re.MULTILINE)
     assert page.endswith("--from-card --exhaustive\n")
-    assert "Fastest       unknown: no strategy was predicted within 60 s (--why)" in page
+    assert "Fastest  unknown: no strategy was predicted within 60 s (--why)" in page
     data = json.loads(answer(capsys, *asked, "--json"))
     assert data["partly"] == [{"strategy": "plexus", "predicted": 4, "of": 10}]
     assert [each["strategy"] for each in data["too_slow"]] == ["plexus", "rdm"]
