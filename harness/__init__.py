@@ -1,6 +1,6 @@
 """Parallel GNN Harness: runs, checks and predicts parallel GNN training strategies.
 
-From Python: `run`, `check`, `predict`, `advise` and `compare` do what the commands of these names do, and `load`
+From Python: `run`, `check`, `predict`, `advise` and `compare` do the same as the commands with their names, and `load`
 returns collected tables. Importing this package loads no large library; the functions load them when they are called.
 """
 

@@ -33,6 +33,11 @@ def format_bytes(count: float) -> str:
     return f"{value} {BYTE_UNITS[power]}"
 
 
+def format_whole(number: float) -> str:
+    """Format a count in full, without a fraction: 12,073."""
+    return f"{number:,.0f}"
+
+
 SI_UNITS = ("", " k", " M", " G", " T", " P")
 
 

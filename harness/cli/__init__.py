@@ -15,7 +15,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from harness import __version__
-from harness.cli.app import Parsed, make_app, parse
+from harness.cli.app import make_app, parse
 from harness.cli.terminal import TerminalReporter, print_answer, print_message
 from harness.errors import RunError, UserError, environment_error, missing_package_error
 from harness.untrusted import redact_command, redact_secrets
@@ -48,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_verb(words: list[str]) -> int:
     """Run a verb, print its answer, and return its exit code."""
     parsed = parse(make_app(), words)
-    if not isinstance(parsed, Parsed):
-        parsed()
+    if parsed is None:
         return 0
     with TerminalReporter(parsed.view, as_json=parsed.json) as reporter:
         answer = parsed.declaration.run(parsed.request, reporter)

@@ -215,18 +215,16 @@ def _make_completer(names: str) -> Callable[[Any], list[str]]:
 # Errors of the parser as errors of the harness.
 
 
-def parse(app: App, words: list[str]) -> Parsed | Callable[[], Any]:
-    """Parse a command line. Returns a function instead if the command prints help, the version or completions."""
+def parse(app: App, words: list[str]) -> Parsed | None:
+    """Parse a command line. Prints help, the version or completions if these are requested, and then returns None."""
     if path := _find_path(words):
         _show_whole_help(app, path)
     try:
         command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         raise UserError(_describe_error(error, words)) from None
-    if hasattr(command, "__annotations__") and "view_all" in getattr(command, "__annotations__", {}):
-        parsed: Parsed = command(*bound.args, **bound.kwargs)
-        return parsed
-    return lambda: command(*bound.args, **bound.kwargs)
+    parsed: Parsed | None = command(*bound.args, **bound.kwargs)
+    return parsed
 
 
 def _show_whole_help(app: App, path: str) -> None:
@@ -331,11 +329,8 @@ def _suggest_option(wrong: str, known: list[str]) -> str:
 
     name, _, value = wrong.partition("=")
     if "--set" in known:
-        from harness.spec.spec import list_spec_keys
+        from harness.spec.spec import find_spec_keys
 
-        keys = [
-            key for key in list_spec_keys() if key.rpartition(".")[2] == name.lstrip("-").replace("-", "_")
-        ]
-        if keys:
+        if keys := find_spec_keys(name.lstrip("-").replace("-", "_")):
             return f" Did you mean --set {keys[0]}={value or '...'}?"
     return suggest_names(name, known)

@@ -195,6 +195,7 @@ class AdviseAnswer(Answer):
                 list(map(_make_tuned_row, self.tuned)),
                 "Predicted, and measured on this machine",
             )
+            yield self._judge_tuning()
         if view.verbose:
             yield f"Sizes {request.describe_sizes(self.facts)}."
             yield "" if self.facts.exact or request.twins else CARD_NOTE
@@ -317,7 +318,7 @@ class AdviseAnswer(Answer):
         ]
         outside = sum(not seconds.low <= time <= seconds.high for seconds, time in measured)
         if not outside:
-            return f"All {len(measured)} measurements are within their intervals." if measured else ""
+            return "All measurements are within their intervals." if measured else ""
         return (
             f"{outside} of {format_count(len(measured), 'measurement')} outside the interval of the prediction: the "
             "machine was busy, or the card does not describe it (`harness doctor --calibrate` measures this machine)."
@@ -395,7 +396,6 @@ def advise(request: AdviseRequest, reporter: Reporter) -> AdviseAnswer:
     from harness.prediction.partition_choice import compare_partitions
     from harness.spec.dataset import DatasetChoice
     from harness.spec.machine_card import load_machine_card
-    from harness.spec.root import find_results_folder
     from harness.validation import validate
 
     root, look_up = request.home, request.make_graph_lookup()
@@ -419,7 +419,7 @@ def advise(request: AdviseRequest, reporter: Reporter) -> AdviseAnswer:
     )
     advice = compare_partitions(advice, make_built_lookup(root), predict, max(0.0, end - monotonic()))
     tuned = (
-        list(tune_options(root, find_results_folder(root) / "runs", request.tune, advice, reporter.log))
+        list(tune_options(root, request.default_runs, request.tune, advice, reporter.log))
         if request.tune
         else []
     )

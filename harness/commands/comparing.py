@@ -9,12 +9,11 @@ from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.output import Block, FactList, Headline, Table, TableColumn, View
+from harness.commands.output import MOST_ROWS, Block, FactList, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG, OptionStyle, Request
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
 from harness.formatting import format_count, format_seconds, format_si
-from harness.spec.root import find_results_folder
 
 if TYPE_CHECKING:
     from harness.results.statistics import Difference, Interval, Rivals, Side
@@ -142,7 +141,7 @@ class CompareAnswer(Answer):
         parts = [f"{counts[verdict]} {verdict}" for verdict in (*CHANGED, NOISE)]
         parts += [f"{counts[UNDECIDED]} {UNDECIDED} (fewer than six blocks)"] if counts[UNDECIDED] else []
         yield Headline(f"{format_count(len(rows), 'pair')} of competitors, B against A: {', '.join(parts)}")
-        yield Table(RIVAL_COLUMNS, rows, most_rows=20)
+        yield Table(RIVAL_COLUMNS, rows, most_rows=MOST_ROWS)
 
 
 def _lay_out_single(difference: "Difference") -> Iterator[Block]:
@@ -217,7 +216,7 @@ def compare(request: CompareRequest, _: Reporter) -> CompareAnswer:
     from harness.results.collect import load_side
     from harness.results.statistics import compare_sides
 
-    runs = find_results_folder(request.home) / "runs"
+    runs = request.default_runs
     first = load_side(request.a, runs)
     if request.b is None:
         return _compare_competitors(request.a, first)

@@ -15,7 +15,7 @@ from harness.commands.request import CONFIG
 from harness.commands.run_options import RequestedRank
 from harness.commands.verb import Reporter, verb
 from harness.errors import RunError
-from harness.formatting import format_bytes, format_count, format_three_digits
+from harness.formatting import format_bytes, format_count, format_three_digits, format_whole
 from harness.spec.spec import format_grid
 
 if TYPE_CHECKING:
@@ -88,20 +88,15 @@ class WordsAnswer(Answer):
             yield "lower bound", f"{self.lower_bound:,.0f} elements"
 
 
-def format_elements(number: float) -> str:
-    """Format a number of elements in full."""
-    return f"{number:,.0f}"
-
-
 ELEMENT_COLUMNS = (
     TableColumn("direction", "pass"),
     TableColumn("layer", "layer", is_number=True),
     TableColumn("op", "collective"),
     TableColumn("axis", "axis"),
     TableColumn("tensor", "tensor"),
-    TableColumn("formula", "formula", format_elements, is_number=True),
-    TableColumn("seen", "counted", format_elements, is_number=True),
-    TableColumn("calls", "calls", format_elements, is_number=True),
+    TableColumn("formula", "formula", format_whole, is_number=True),
+    TableColumn("seen", "counted", format_whole, is_number=True),
+    TableColumn("calls", "calls", format_whole, is_number=True),
     TableColumn("differs", ""),
 )
 PUBLISHED_COLUMNS = (

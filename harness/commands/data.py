@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.output import Block, Command, FactList, Headline, Table, TableColumn, View
+from harness.commands.output import MOST_ROWS, Block, Command, FactList, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG, File, OptionStyle, Request, split_commas
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
@@ -134,7 +134,7 @@ class FetchAnswer(Answer):
         )
         columns = [TableColumn("bytes", "size", format_bytes, is_number=True), TableColumn("path", "file")]
         yield Table(
-            columns, [{"path": str(path), "bytes": size} for path, size in sizes.items()], most_rows=20
+            columns, [{"path": str(path), "bytes": size} for path, size in sizes.items()], most_rows=MOST_ROWS
         )
 
 
@@ -375,7 +375,7 @@ class StoresAnswer(Answer):
     def lay_out(self, view: View) -> Iterator[Block]:
         if len(self.stores) > 1:
             yield Headline(f"{self.name}: {format_count(len(self.stores), 'store')} {self.did}")
-            yield Table(STORE_COLUMNS, [store.to_row() for store in self.stores], most_rows=20)
+            yield Table(STORE_COLUMNS, [store.to_row() for store in self.stores], most_rows=MOST_ROWS)
         else:
             yield Headline(f"{self.name} {self.did}{_describe_store(self.stores[0].store)}")
             yield FactList([("order", self.stores[0].order), ("folder", str(self.stores[0].folder))])

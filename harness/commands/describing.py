@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from harness.commands.answer import Answer
 from harness.commands.data import OrderRequest
-from harness.commands.output import Block, Command, FactList, Headline, Table, TableColumn, View
+from harness.commands.output import MOST_ROWS, Block, Command, FactList, Headline, Table, TableColumn, View
 from harness.commands.verb import Reporter, verb
-from harness.formatting import format_share, format_si
+from harness.formatting import format_share, format_si, format_whole
 
 if TYPE_CHECKING:
     from harness.store.info import DatasetDescription
@@ -44,14 +44,14 @@ class InfoAnswer(Answer):
 
 SPLIT_COLUMNS = (
     TableColumn("split", "split"),
-    TableColumn("vertices", "vertices", lambda n: f"{n:,}", is_number=True),
+    TableColumn("vertices", "vertices", format_whole, is_number=True),
     TableColumn("share", "share", format_share, is_number=True),
 )
 PART_COLUMNS = (
     TableColumn("part", "part", is_number=True),
-    TableColumn("vertices", "vertices", lambda n: f"{n:,}", is_number=True),
-    TableColumn("nonzeros", "nonzeros", lambda n: f"{n:,}", is_number=True),
-    TableColumn("rows_needed", "rows needed", lambda n: f"{n:,}", is_number=True),
+    TableColumn("vertices", "vertices", format_whole, is_number=True),
+    TableColumn("nonzeros", "nonzeros", format_whole, is_number=True),
+    TableColumn("rows_needed", "rows needed", format_whole, is_number=True),
 )
 
 
@@ -77,7 +77,9 @@ def _lay_out_parts(cut: Mapping[str, Any]) -> Iterator[Block]:
         pairs.append(("copies of a vertex", f"{copies['replication_factor']:.2f} on average"))
     yield FactList(pairs, "Partition")
     yield Table(
-        PART_COLUMNS, [{"part": number, **part} for number, part in enumerate(cut["parts"])], most_rows=20
+        PART_COLUMNS,
+        [{"part": number, **part} for number, part in enumerate(cut["parts"])],
+        most_rows=MOST_ROWS,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.output import Block, FactList, Headline, Table, View
+from harness.commands.output import MOST_ROWS, Block, FactList, Headline, Table, View
 from harness.commands.predicting import (
     RUN_COLUMNS,
     EpochPrediction,
@@ -22,7 +22,6 @@ from harness.commands.run_facts import ID_LENGTH
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
 from harness.formatting import format_count, format_interval, format_seconds, format_share
-from harness.spec.root import find_results_folder
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -67,7 +66,7 @@ class EmulateAnswer(Answer):
         if self.request.plan:
             runs = format_count(len(self.epochs), "run")
             yield Headline(f"{runs} emulated: measured kernels on the links of the runs' machine cards")
-            yield Table(RUN_COLUMNS, [epoch.to_row() for epoch in self.epochs], most_rows=20)
+            yield Table(RUN_COLUMNS, [epoch.to_row() for epoch in self.epochs], most_rows=MOST_ROWS)
         else:
             yield from self._lay_out_run(self.epochs[0])
         if self.refused:
@@ -104,7 +103,7 @@ def emulate(request: EmulateRequest, reporter: Reporter) -> EmulateAnswer:
     if (request.run is None) == (request.plan is None) or (request.plan and request.trace):
         raise UserError("emulate takes either RUN, with --trace if wanted, or --plan FILE.")
     root = request.home
-    runs = find_results_folder(root) / "runs"
+    runs = request.default_runs
     folders = (
         [runs / run_id for run_id in read_plan(request.plan).runs_by_id]
         if request.plan

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.output import Block, Command, Headline, Table, TableColumn, View
+from harness.commands.output import MOST_ROWS, Block, Command, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG, File, Folder, Folders, Request
 from harness.commands.verb import Reporter, verb
-from harness.formatting import format_bytes, format_count
+from harness.formatting import format_bytes, format_count, format_whole
 from harness.results.record import describe_refused
-from harness.spec.root import find_results_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,17 +32,12 @@ class CollectRequest(Request):
     plan: File = None
     """Collect only the runs of this plan."""
     beside: Folders = ()
-    """Folders of records that are not in the plan: those of `harness claims --records`, `harness predict --out` and
-    `harness emulate --out`."""
+    """Folders of records that are not in the plan, as `harness claims --records`, `harness predict --out` and
+    `harness emulate --out` write them."""
     out: Folder = None
     """The folder for the tables (default: results)."""
     verify: bool = False
     """Exit with 1 if a run is missing, did not succeed, or received fewer elements than its lower bound."""
-
-    @property
-    def default_runs(self) -> Path:
-        """The folder of runs in the project."""
-        return find_results_folder(self.home) / "runs"
 
     @property
     def places(self) -> Sequence[Path]:
@@ -58,8 +52,8 @@ PROBLEM_COLUMNS = (
 )
 BOUND_COLUMNS = (
     TableColumn("label", "run"),
-    TableColumn("received", "elements received", "{:,.0f}".format, is_number=True),
-    TableColumn("bound", "lower bound", "{:,.0f}".format, is_number=True),
+    TableColumn("received", "elements received", format_whole, is_number=True),
+    TableColumn("bound", "lower bound", format_whole, is_number=True),
 )
 
 
@@ -94,7 +88,7 @@ class CollectAnswer(Answer):
             {"label": run.label, "status": run.status, "cause": describe_cause(run)}
             for _, run in collection.label_failures().iterrows()
         ]
-        yield Table(PROBLEM_COLUMNS, problems, most_rows=20)
+        yield Table(PROBLEM_COLUMNS, problems, most_rows=MOST_ROWS)
         yield from self._lay_out_way_out()
         below = [
             {"label": run.label, "received": run.elements_received, "bound": run.elements_bound}
@@ -135,7 +129,7 @@ def collect(request: CollectRequest, reporter: Reporter) -> CollectAnswer:
     """
     from harness.results.collect import collect as collect_records
 
-    results = find_results_folder(request.home)
+    results = request.results
     out = request.out or results
     collection = collect_records(request.places, out, request.plan, request.beside, reporter.step)
     return CollectAnswer(collection, request)
@@ -151,7 +145,7 @@ class TablesRequest(Request):
     @property
     def folder(self) -> Path:
         """The folder of collected tables."""
-        return self.tables or find_results_folder(self.home)
+        return self.tables or self.results
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -191,7 +185,7 @@ class FiguresAnswer(Answer):
             TableColumn("files", "files"),
             TableColumn("size", "size", format_bytes, is_number=True),
         )
-        yield Table(columns, rows, most_rows=20)
+        yield Table(columns, rows, most_rows=MOST_ROWS)
 
 
 @verb(FiguresRequest)
@@ -233,7 +227,7 @@ def report(request: ReportRequest, reporter: Reporter) -> FileAnswer:
     """Write the report of the collected tables, one HTML file."""
     from harness.report import write_report
 
-    root, results = request.home, find_results_folder(request.home)
+    root, results = request.home, request.results
     pictures, out = request.figures or root / "figures", request.out or results / "report.html"
     return FileAnswer("report", write_report(request.folder, pictures, out, results / "plans", reporter.step))
 
@@ -259,7 +253,7 @@ def artifact(request: ArtifactRequest, reporter: Reporter) -> FileAnswer:
     """
     from harness.report.artifact import pack_artifact
 
-    root, results = request.home, find_results_folder(request.home)
+    root, results = request.home, request.results
     pictures, page = request.figures or root / "figures", request.report or results / "report.html"
     out = request.out or results / "artifact.tar.gz"
     return FileAnswer("artifact", pack_artifact(root, request.folder, pictures, page, out, reporter.step))

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
 from harness.commands.evaluating import TablesRequest
-from harness.commands.output import Block, Headline, Table, TableColumn, View
+from harness.commands.output import MOST_ROWS, Block, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG, File, Folder, OptionStyle
 from harness.commands.verb import Reporter, verb
 from harness.formatting import format_count
@@ -94,7 +94,7 @@ class ClaimsAnswer(Answer):
     def _lay_out_papers(self, view: View) -> Iterator[Block]:
         columns = [*CLAIM_COLUMNS, *([TableColumn("reason", "reason", may_wrap=True)] if view.why else [])]
         for paper, some in self.verdicts.items():
-            yield Table(columns, [verdict.as_row(paper) for verdict in some], paper, most_rows=20)
+            yield Table(columns, [verdict.as_row(paper) for verdict in some], paper, most_rows=MOST_ROWS)
 
 
 def count_results(verdicts: "Sequence[Verdict]") -> str:

@@ -1,11 +1,11 @@
 """harness list: lists the names that a spec can use, and the grids of a strategy."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, field
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic.dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from harness.commands.output import Block, FactList, Headline, Table, TableColum
 from harness.commands.request import CONFIG, OptionStyle, Ranks, Request, StrategyName
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError, missing_package_error
-from harness.formatting import format_count, format_si
+from harness.formatting import format_count, format_si, format_whole
 
 if TYPE_CHECKING:
     from harness.experiment.trained_models import StrategyDescription
@@ -94,14 +94,8 @@ def _list_strategies() -> ListAnswer:
     from harness.experiment.trained_models import describe_strategy
     from harness.registry import registered_strategies
 
-    found, unreadable = list["StrategyDescription"](), dict[str, str]()
-    for name in sorted(point.name for point in registered_strategies()):
-        try:
-            found.append(describe_strategy(name))
-        except UserError as error:
-            unreadable[name] = str(error)
-        except ModuleNotFoundError as error:  # a card whose sizes an optional package knows
-            unreadable[name] = str(missing_package_error(error) or error)
+    names = sorted(point.name for point in registered_strategies())
+    found, unreadable = _describe_all(names, describe_strategy)
     rows = [each._asdict() for each in found]
     documents = [{**row, "parameters": [key._asdict() for key in row["parameters"]]} for row in rows]
     promises = Counter(each.promise for each in found)
@@ -119,6 +113,22 @@ def _list_strategies() -> ListAnswer:
         unreadable,
         lambda: (block for each in found for block in _describe_strategy(each)),
     )
+
+
+T = TypeVar("T")
+
+
+def _describe_all(names: Iterable[str], describe: Callable[[str], T]) -> tuple[list[T], dict[str, str]]:
+    """Describe things by name. Also return the reason for each thing that cannot be described."""
+    found, unreadable = list[T](), dict[str, str]()
+    for name in names:
+        try:
+            found.append(describe(name))
+        except UserError as error:
+            unreadable[name] = str(error)
+        except ModuleNotFoundError as error:  # an optional package knows the sizes of a graph
+            unreadable[name] = str(missing_package_error(error) or error)
+    return found, unreadable
 
 
 RESULTS = ["exact", "estimator", "approximate"]
@@ -184,14 +194,7 @@ def _list_cards(
     names: Sequence[str], noun: str, columns: Sequence[TableColumn], describe: Describe
 ) -> ListAnswer:
     """List cards by name. A card that cannot be read does not hide the others."""
-    rows, unreadable = list[dict[str, Any]](), dict[str, str]()
-    for name in names:
-        try:
-            rows.append({"name": name, **describe(name)})
-        except UserError as error:
-            unreadable[name] = str(error)
-        except ModuleNotFoundError as error:  # a card whose sizes an optional package knows
-            unreadable[name] = str(missing_package_error(error) or error)
+    rows, unreadable = _describe_all(names, lambda name: {"name": name, **describe(name)})
     documents = rows + [{"name": name, "about": reason} for name, reason in unreadable.items()]
     count = format_count(len(names), noun)
     return ListAnswer(count, (TableColumn("name", noun), *columns), rows, documents, unreadable=unreadable)
@@ -238,7 +241,7 @@ def _describe_dataset(root: Path, name: str) -> dict[str, Any]:
 
 MACHINE_COLUMNS = (
     TableColumn("device", "device"),
-    TableColumn("ranks_per_node", "ranks per node", "{:,}".format, is_number=True),
+    TableColumn("ranks_per_node", "ranks per node", format_whole, is_number=True),
     TableColumn("predicts", "predictions", {True: "yes", False: "no"}.__getitem__),
     ABOUT,
 )

@@ -22,6 +22,10 @@ class TableColumn(NamedTuple):
     """Whether a narrow terminal leaves the column out."""
 
 
+MOST_ROWS = 20
+"""The number of rows of a long table that are printed unless all are requested."""
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of values under columns. A value that is missing or None is an empty cell."""
@@ -97,9 +101,21 @@ class View(NamedTuple):
 EVERYTHING = View(True, True, True)
 
 
+def is_empty(block: Block) -> bool:
+    """Return whether there is nothing to show: no row, no fact, or no text of a paragraph."""
+    match block:
+        case Table():
+            return not block.rows
+        case FactList():
+            return not block.pairs
+        case str():
+            return not block
+    return False
+
+
 def to_html(blocks: Iterator[Block]) -> str:
     """Return an answer as HTML for a notebook."""
-    return "\n".join(map(_block_to_html, blocks))
+    return "\n".join(_block_to_html(block) for block in blocks if not is_empty(block))
 
 
 def _block_to_html(block: Block) -> str:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.output import Block, Headline, Raw, Table, TableColumn, View
+from harness.commands.output import MOST_ROWS, Block, Headline, Raw, Table, TableColumn, View
 from harness.commands.request import CONFIG, Files, MachineName, OptionStyle, Request
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
 from harness.formatting import format_count, format_three_digits
 from harness.progress import report_steps
-from harness.spec.root import find_results_folder
 
 if TYPE_CHECKING:
     from harness.slurm.jobs import JobGroup
@@ -67,7 +66,7 @@ class PlanAnswer(Answer):
             if self.request.cost:
                 yield from _lay_out_jobs(self.jobs[number], view)
             else:
-                yield Table(RUN_COLUMNS, list(map(_make_row, plan["runs"])), most_rows=20)
+                yield Table(RUN_COLUMNS, list(map(_make_row, plan["runs"])), most_rows=MOST_ROWS)
 
 
 RUN_COLUMNS = (
@@ -156,17 +155,17 @@ def plan(request: PlanRequest, reporter: Reporter) -> PlanAnswer:
             write_text(request.out[number], json.dumps(document) + "\n")
         plans.append(document)
         if request.cost:
-            jobs.append(_group_jobs(root, document))
+            jobs.append(_group_jobs(request, document))
     return PlanAnswer(plans, jobs, request)
 
 
-def _group_jobs(root: Path, document: Mapping[str, Any]) -> list["JobGroup"]:
+def _group_jobs(request: PlanRequest, document: Mapping[str, Any]) -> list["JobGroup"]:
     """Return the jobs of a plan before their submission."""
     from harness.slurm.executor import make_batch_line
     from harness.slurm.jobs import EndedJobs, Jobs, group_jobs
     from harness.slurm.resources import PARTITION_QUERY, ask_slurm, load_site, parse_partitions
 
     runs = {run["run_id"]: run for run in document["runs"]}
-    jobs = Jobs(root, runs, load_site(root), find_results_folder(root) / "runs", EndedJobs())
+    jobs = Jobs(request.home, runs, load_site(request.home), request.default_runs, EndedJobs())
     costs = [jobs.estimate_cost(batch) for batch in jobs.batches]
     return group_jobs(costs, parse_partitions(ask_slurm(*PARTITION_QUERY) or ""), make_batch_line)

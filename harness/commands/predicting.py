@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
 from harness.commands.graph_options import CARD_NOTE, PredictionRequest, admit_spec
-from harness.commands.output import Block, FactList, Headline, Table, TableColumn, View
+from harness.commands.output import MOST_ROWS, Block, FactList, Headline, Table, TableColumn, View
 from harness.commands.request import (
     CONFIG,
     DatasetName,
@@ -199,12 +199,12 @@ class PredictAnswer(Answer):
         rows = [epoch.to_row() for epoch in self.epochs]
         if self.request.experiment:
             yield Headline(f"{format_count(len(rows), 'run')} of {self.request.experiment.name}, predicted")
-            yield Table(RUN_COLUMNS, rows, most_rows=20)
+            yield Table(RUN_COLUMNS, rows, most_rows=MOST_ROWS)
             return
         fitting = [epoch for epoch in self.epochs if epoch.fits]
         fastest = min(fitting or self.epochs, key=lambda epoch: epoch.predicted.seconds.value)
         yield Headline(self._describe_fastest(fastest, has_room=bool(fitting)))
-        yield Table(RUN_COLUMNS[2:], rows, most_rows=20)
+        yield Table(RUN_COLUMNS[2:], rows, most_rows=MOST_ROWS)
         detailed = self.epochs if view.verbose or len(self.epochs) == 1 else ()
         for epoch in detailed:
             title = f"Where the time goes on {format_count(epoch.spec.ranks, 'rank')}, {format_grid(epoch.spec.grid)}"

@@ -39,7 +39,6 @@ from harness.results.record import (
     remove_run,
 )
 from harness.results.schema import SETTLED, STATUSES
-from harness.spec.root import find_results_folder
 from harness.untrusted import escape_line
 from harness.validation import clip_line
 
@@ -78,7 +77,7 @@ class RunsRequest(Request):
     @property
     def folder(self) -> Path:
         """The folder of run folders."""
-        return self.runs or find_results_folder(self.home) / "runs"
+        return self.runs or self.default_runs
 
 
 @dataclass(frozen=True, config=CONFIG, kw_only=True)
@@ -299,15 +298,13 @@ class RunShowAnswer(Answer):
         )
         yield from self._lay_out_failure()
         settings = list_chosen_settings(record)
-        yield from _lay_out_facts("Settings", [(key, str(value)) for key, value in settings.items()])
-        yield from _lay_out_facts("Result", list_facts(self.row))
+        yield FactList([(key, str(value)) for key, value in settings.items()], "Settings")
+        yield FactList(list_facts(self.row), "Result")
         memory = list_largest_tensors(record.table("memory"))
-        yield from _lay_out_facts(
-            "Maximum memory over the ranks", [(name, format_bytes(size)) for name, size in memory]
-        )
+        yield FactList([(name, format_bytes(size)) for name, size in memory], "Maximum memory over the ranks")
         if view.verbose:
             yield tabulate_phases(record)
-            yield from _lay_out_facts("Origin", list_origin(self.row))
+            yield FactList(list_origin(self.row), "Origin")
             if typed := record.record["provenance"].get("command"):
                 yield "The command of the run:"
                 yield Command(typed)
@@ -332,11 +329,6 @@ class RunShowAnswer(Answer):
         if trace:
             # Indented, so that no line of a record looks like one of ours.
             yield Raw(textwrap.indent("\n".join(trace[-LAST_LINES:]), "  "))
-
-
-def _lay_out_facts(title: str, pairs: Sequence[tuple[str, str]]) -> Iterator[Block]:
-    if pairs:
-        yield FactList(pairs, title)
 
 
 @verb(RunShowRequest)

@@ -18,7 +18,6 @@ from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
 from harness.files import read_head
 from harness.formatting import format_seconds
-from harness.spec.root import find_results_folder
 
 if TYPE_CHECKING:
     from harness.results.record import Record
@@ -111,7 +110,7 @@ def run_program(request: ExternalRunRequest, reporter: Reporter) -> ExternalAnsw
     from harness.children import exit_on_sigterm
     from harness.external.log_record import run_command
 
-    folder = find_results_folder(request.home) / "external"
+    folder = request.results / "external"
     log = folder / f"{request.format}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06}.log"
     with exit_on_sigterm():
         exit_code, provenance = run_command(request.command, request.cwd or Path(), log)
@@ -147,7 +146,7 @@ def _record_logs(
     named = {"dataset.name": request.dataset} if request.dataset else {}
     folder = record_log(
         request.home,
-        request.out or find_results_folder(request.home) / "runs",
+        request.out or request.default_runs,
         PROGRAMS[request.format],
         ProgramLog("\n".join(map(_read_log, logs)), ", ".join(map(str, logs)), exit_code),
         {**request.settings, **named},

@@ -11,7 +11,17 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from harness.commands.output import Block, Command, FactList, Headline, Raw, Table, TableColumn, View
+from harness.commands.output import (
+    Block,
+    Command,
+    FactList,
+    Headline,
+    Raw,
+    Table,
+    TableColumn,
+    View,
+    is_empty,
+)
 from harness.untrusted import escape_control, escape_line
 
 DEFAULT_VIEW = View()
@@ -19,6 +29,8 @@ UNBOUNDED = 10_000
 """The width of tables and commands that are not printed on a terminal."""
 PARAGRAPH = 100
 """The maximum width of a paragraph."""
+GAP, LEAST_WRAPPED = 2, 24
+"""The width between two columns, and the least width of a column that may wrap."""
 
 
 def make_console(stream: IO[str]) -> Console:
@@ -33,7 +45,7 @@ def render(blocks: Iterator[Block], view: View, console: Console) -> None:
     """Print the blocks of a layout. An empty line separates parts: paragraphs, tables, and lists of facts."""
     previous: Block | None = None
     for block in blocks:
-        if _is_empty(block):
+        if is_empty(block):
             continue
         if previous is not None and not _belong_together(previous, block):
             console.print()
@@ -47,17 +59,6 @@ def render_text(blocks: Iterator[Block], view: View = DEFAULT_VIEW, width: int |
     console = Console(file=stream, highlight=False, markup=False, emoji=False, width=width or UNBOUNDED)
     render(blocks, view, console)
     return stream.getvalue().rstrip("\n")
-
-
-def _is_empty(block: Block) -> bool:
-    match block:
-        case Table():
-            return not block.rows
-        case FactList():
-            return not block.pairs
-        case str():
-            return not block
-    return False
 
 
 def _belong_together(first: Block, second: Block) -> bool:
@@ -96,12 +97,12 @@ def _fill(text: str, console: Console) -> str:
 def _render_facts(facts: FactList, console: Console) -> None:
     if facts.title:
         console.print(Text(escape_line(facts.title), style="bold"))
-    grid = RichTable.grid(padding=(0, 2, 0, 0))
+    grid = RichTable.grid(padding=(0, GAP, 0, 0))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
     for name, value in facts.pairs:
         grid.add_row(Text(escape_line(name)), Text(escape_line(value)))
-    _print_lines(Padding(grid, (0, 0, 0, 2)) if facts.title else grid, console)
+    _print_lines(Padding(grid, (0, 0, 0, GAP)) if facts.title else grid, console)
 
 
 def _render_table(table: Table, view: View, console: Console) -> None:
@@ -126,10 +127,6 @@ def _render_table(table: Table, view: View, console: Console) -> None:
         console.print(Text(note, style="dim"), soft_wrap=True)
     if (left := len(table.rows) - most) > 0:
         console.print(Text(f"... {left} more (--all)", style="dim"))
-
-
-GAP, LEAST_WRAPPED = 2, 24
-"""The width between two columns, and the least width of a column that may wrap."""
 
 
 def _drop_columns(cells: dict[TableColumn, list[str]], width: int) -> list[str]:

@@ -13,7 +13,7 @@ from harness.commands.output import Block, FactList, Headline, Table, TableColum
 from harness.commands.request import CONFIG
 from harness.commands.run_options import RequestedRank
 from harness.commands.verb import Reporter, verb
-from harness.formatting import format_bytes, format_count, format_si
+from harness.formatting import format_bytes, format_count, format_si, format_whole
 from harness.spec.spec import format_grid
 
 if TYPE_CHECKING:
@@ -76,9 +76,11 @@ class ReplayAnswer(Answer):
 
         The formula covers all phases of a call together; the first entry of the call has its elements.
         """
+        from harness.conformance.account import find_words_key
+
         missing, rows = dict(self.formula), list[dict[str, Any]]()
         for key, amounts in self.replayed.entries.items():
-            place = _find_words_key(key)
+            place = find_words_key(key)
             formula = missing.pop(place) if place in missing else None
             rows.append({**_make_row(key, amounts), "elements_formula": formula})
         unsent = [
@@ -162,14 +164,9 @@ AMOUNTS = {
 """The amounts of an entry, and their names in the ledger."""
 
 
-def format_elements(elements: float) -> str:
-    """Format a number of elements in full."""
-    return f"{elements:,.0f}"
-
-
 def list_entry_columns(view: View) -> list[TableColumn]:
     """Return the columns of the entries. With -v elements are printed in full."""
-    number = format_elements if view.verbose else format_si
+    number = format_whole if view.verbose else format_si
     return [
         TableColumn("direction", "pass"),
         TableColumn("layer", "layer", is_number=True),
@@ -183,16 +180,6 @@ def list_entry_columns(view: View) -> list[TableColumn]:
         TableColumn("bytes_touched", "touched", format_bytes, is_number=True),
         TableColumn("phase", "phase", may_drop=True),
     ]
-
-
-def _find_words_key(key: "Key") -> "WordsKey | None":
-    """Return the key of the formula for an entry of the ledger; None for an entry that moves nothing."""
-    from harness.ledger import MOVING
-    from harness.strategy import WordsKey
-
-    if key.op not in MOVING or key.axis is None or key.tensor is None:
-        return None
-    return WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor)
 
 
 def _make_row(key: "Key", amounts: "Amounts") -> dict[str, Any]:

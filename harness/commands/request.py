@@ -26,7 +26,7 @@ from pydantic_core import ErrorDetails
 
 from harness.documents import parse_yaml_value
 from harness.errors import UserError
-from harness.spec.root import find_root
+from harness.spec.root import find_results_folder, find_root
 from harness.validation import BOUNDS, RANKS, clip_line, format_value, suggest_names
 
 CONFIG = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
@@ -38,7 +38,7 @@ class OptionStyle(NamedTuple):
     name: str = ""
     """By default, -- and the name of the field."""
     metavar: str = ""
-    """What stands for the value in the help."""
+    """The placeholder of the value in the help."""
     takes: Literal["one", "repeated", "several", "rest"] = "one"
     """One value; one value each time, with the option repeated; several values after the option; or all words that
     follow, those that begin with a hyphen included."""
@@ -113,6 +113,16 @@ class Request:
     def home(self) -> Path:
         """The project root. Raises UserError if there is none."""
         return find_root(None if self.root is None else str(self.root))
+
+    @property
+    def results(self) -> Path:
+        """The folder of results."""
+        return find_results_folder(self.home)
+
+    @property
+    def default_runs(self) -> Path:
+        """The folder of runs, unless another one is named."""
+        return self.results / "runs"
 
 
 class OptionField(NamedTuple):

@@ -11,6 +11,7 @@ from harness.errors import UserError
 from harness.formatting import format_bytes, format_count, format_seconds, format_share, format_si
 from harness.results.record import Record
 from harness.results.schema import RUNS
+from harness.spec.spec import format_grid
 
 ID_LENGTH = 8
 """The number of characters of a run id that are printed where other ids are not near."""
@@ -28,7 +29,8 @@ def get_name(record: Record, key: str) -> str:
 
 def format_grid_of(record: Record) -> str:
     """Return the grid of a run as --grid accepts it; empty if the record of another program lacks it."""
-    return ",".join(f"{axis}={size}" for axis, size in (record.spec.get("grid") or {}).items())
+    grid = record.spec.get("grid")
+    return format_grid(grid) if grid else ""
 
 
 def describe_run(record: Record) -> str:
@@ -98,24 +100,15 @@ def describe_received(record: Record) -> str:
     summary = record.record["summary"]
     if (received := summary.get("words_received")) is None:
         return ""
-    size = count_received_bytes(record)
+    try:
+        size = record.count_bytes_received()
+    except UserError:  # the ledger cannot be read
+        size = None
     text = f"{format_si(received)} elements per rank and epoch"
     text += f" ({format_bytes(size)})" if size else ""
     if bound := summary.get("words_floor"):
         text += f", {received / bound:.3g} times the lower bound of {format_si(bound)}"
     return text
-
-
-def count_received_bytes(record: Record) -> float:
-    """Return the bytes that the busiest rank receives in an epoch; 0 if the ledger does not tell."""
-    try:
-        rows = record.table("ledger")
-    except UserError:
-        return 0.0
-    timed = rows[(rows.epoch >= 0) & (rows.elements_payload > 0)]
-    received = timed.bytes * timed.elements_received / timed.elements_payload
-    sums = received.groupby([timed.epoch, timed.rank_id]).sum()
-    return float(sums.max()) if len(sums) else 0.0
 
 
 def describe_peak_memory(record: Record) -> str:
@@ -156,10 +149,10 @@ def tabulate_phases(record: Record) -> Table:
 
 def describe_error(record: Record) -> str:
     """Return the cause of a failure with the rank that failed; empty without one."""
-    if not (error := record.record["error"]):
-        return ""
-    rank = f"rank {error['rank']}: " if error["rank"] >= 0 else ""
-    return f"{rank}{error['type']}: {error['message']}" if error["type"] else f"{rank}{error['message']}"
+    from harness.results.collect import describe_cause, make_failure
+
+    failure = make_failure(record)
+    return "" if failure is None else describe_cause(failure)
 
 
 def list_chosen_settings(record: Record) -> dict[str, Any]:

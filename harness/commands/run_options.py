@@ -99,7 +99,7 @@ def name_options(message: str, settings: Mapping[str, Any], strategy: str) -> st
 def _list_keys_ending_in(key: str, strategy: str) -> list[str]:
     """Return the keys of a spec, including the strategy's parameters, whose last part is `key`."""
     from harness.registry import load_strategy
-    from harness.spec.spec import list_spec_keys
+    from harness.spec.spec import find_spec_keys
 
-    known = [*list_spec_keys(), *(PARAMS + name for name in load_strategy(strategy).Params.model_fields)]
-    return [name for name in known if name.endswith(f".{key}")]
+    parameters = [PARAMS + name for name in load_strategy(strategy).Params.model_fields]
+    return [*find_spec_keys(key), *(name for name in parameters if name.endswith(f".{key}"))]

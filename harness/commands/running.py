@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
-from harness.commands.output import Block, Command, FactList, Headline, Table, TableColumn, View
+from harness.commands.output import MOST_ROWS, Block, Command, FactList, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG, File, Files, Folder
 from harness.commands.run_facts import (
     describe_error,
@@ -29,7 +29,6 @@ from harness.commands.run_options import RequestedRun
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
 from harness.formatting import format_count, format_seconds, format_share, format_si
-from harness.spec.root import find_results_folder
 from harness.untrusted import escape_line
 
 if TYPE_CHECKING:
@@ -57,11 +56,6 @@ class RunRequest(RequestedRun):
     trace: bool = False
     """Record a tape (measure.tape), replay it on the links of the machine card, and write the timelines of all ranks to
     trace.json in the run folder, for ui.perfetto.dev."""
-
-    @property
-    def default_runs(self) -> Path:
-        """The folder of runs in the project."""
-        return find_results_folder(self.home) / "runs"
 
     @property
     def runs(self) -> Path:
@@ -200,7 +194,7 @@ class RunAnswer(Answer):
         statuses = [row["status"] for row in rows] + ["no record"] * len(self.missing)
         counts = [f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)]
         yield Headline(f"{format_count(len(statuses), 'run')}: {', '.join(counts)}")
-        yield Table(RUN_ROW, rows, most_rows=20)
+        yield Table(RUN_ROW, rows, most_rows=MOST_ROWS)
         columns = [TableColumn("run", "run"), TableColumn("reason", "reason", may_wrap=True)]
         yield Table(
             columns,
@@ -294,7 +288,7 @@ def _run_request(request: RunRequest, reporter: Reporter) -> RunAnswer:
     if record.record["status"] == "refused":
         raise UserError(record.record["error"]["message"])
     has_trace = request.trace and record.record["status"] == "ok"
-    trace = _write_trace(root, folder, request.strategy) if has_trace else None
+    trace = _write_trace(root, record, request.strategy) if has_trace else None
     return RunAnswer(request, [FinishedRun(record, is_cached, trace)])
 
 
@@ -316,15 +310,14 @@ def _make_spec(request: RunRequest) -> "Spec":
     return spec
 
 
-def _write_trace(root: Path, folder: Path, strategy: str | None) -> dict[str, Any]:
+def _write_trace(root: Path, record: "Record", strategy: str | None) -> dict[str, Any]:
     """Write the trace of a run to its folder, and return a summary of it."""
     from harness.prediction.emulation import simulate_run, summarize_trace, write_trace
-    from harness.results.record import read_record
     from harness.spec.machine_card import load_machine_card
 
-    card = read_record(folder).parse_spec().machine.name
-    simulated = simulate_run(folder, load_machine_card(root, card), strategy or "")
-    path = folder / "trace.json"
+    card = record.parse_spec().machine.name
+    simulated = simulate_run(record.folder, load_machine_card(root, card), strategy or "")
+    path = record.folder / "trace.json"
     write_trace(path, simulated)
     return {"file": str(path), "card": card, **summarize_trace(simulated)}
 

@@ -14,7 +14,6 @@ from harness.commands.request import CONFIG, MachineName, OptionStyle, Ranks, Re
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
 from harness.formatting import GB, format_bytes, format_count, format_seconds, format_three_digits
-from harness.spec.root import find_results_folder
 from harness.validation import unknown_name_error
 
 if TYPE_CHECKING:
@@ -250,7 +249,7 @@ def _calibrate_card(request: DoctorRequest, reporter: Reporter) -> CalibrationAn
         raise unknown_name_error("machine", name, list_machines(root), new)
     ranks = request.ranks or default_rank_count(root, name)
     done = calibrate_machine(root, name, ranks, reporter.log, reporter.step)
-    times = find_results_folder(root) / "calibrations" / f"{request.write or name}.csv"
+    times = request.results / "calibrations" / f"{request.write or name}.csv"
     times.parent.mkdir(parents=True, exist_ok=True)
     write_text(times, done.table)
     if request.write is None:

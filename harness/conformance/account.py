@@ -6,9 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.graph.blocks import Blocks
 from harness.ledger import MOVING, Amounts, Direction, Key, Op, TensorName
-from harness.replay import replay
 from harness.strategy import Counts, PublishedCost, Quantity, Strategy, WordsKey
 
 LAYERS = 1 << 30
@@ -64,18 +62,20 @@ def _sort_key(key: WordsKey) -> tuple[bool, int, WordsKey]:
     return back, -key.layer if back else key.layer % LAYERS, key
 
 
-def count_replayed_words(strategy: Strategy, rank: int, blocks: Blocks | None = None) -> Seen:
-    """Count the words that a rank sends, by a replay."""
-    return count_epoch_words(replay(strategy, rank, blocks).entries)
+def find_words_key(key: Key) -> WordsKey | None:
+    """Return the key of the formula for an entry of a ledger; None for an entry that moves nothing."""
+    if key.op not in MOVING:
+        return None
+    assert key.axis is not None and key.tensor is not None, key
+    return WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor)
 
 
 def count_epoch_words(entries: Mapping[Key, Amounts]) -> Seen:
     """Count the words that a rank sent, from the entries of its ledger."""
     seen: dict[WordsKey, Sent] = {}
     for key, amounts in entries.items():
-        if key.op in MOVING:
-            assert key.axis is not None and key.tensor is not None, key
-            _add(seen, WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor), amounts)
+        if place := find_words_key(key):
+            _add(seen, place, amounts)
     return seen
 
 

@@ -102,13 +102,6 @@ def _describe_steps(strategy: type[Strategy]) -> str:
     return "mini-batches" if strategy.mini_batches else "the full graph"
 
 
-def format_cells(rows: list[TrainedModels]) -> list[tuple[str, ...]]:
-    """Return the table as text, with its headings."""
-    headings = tuple(rows[0].as_row())
-    signs = {True: "yes", False: "-"}
-    return [headings, *(tuple(signs.get(cell, str(cell)) for cell in row.as_row().values()) for row in rows)]
-
-
 def _find_refusal(root: Path, strategy: type[Strategy], changes: dict[str, Any]) -> str:
     """Return the reason why a strategy cannot train with these settings; empty if it can."""
     settings = {

@@ -5,7 +5,7 @@ the requested ranks is within `NEAR` of the fastest, and those that have no time
 the memory is too small, or because they need a single rank, as serial training does. Each is tried on its `NEAR_GRIDS`
 grids that are most alike to its fastest grid on the requested ranks. A replay ends as soon as it takes longer than the
 fastest options so far. The two fastest that fit the memory are then predicted from all representative ranks, so their
-times are those of `harness predict`.
+times equal the times that `harness predict` prints.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -186,9 +186,14 @@ def list_spec_settings() -> list[Setting]:
     return settings
 
 
-def format_grid(grid: Mapping[AxisName, int]) -> str:
+def find_spec_keys(last: str) -> list[str]:
+    """Return the keys of a spec whose last part is `last`."""
+    return [key for key in list_spec_keys() if key == last or key.endswith(f".{last}")]
+
+
+def format_grid(grid: Mapping[AxisName, int] | Mapping[str, int]) -> str:
     """Return a grid in the notation that --grid accepts, such as x=2,y=2; none without axes."""
-    return ",".join(f"{axis.value}={size}" for axis, size in grid.items()) or "none"
+    return ",".join(f"{axis}={size}" for axis, size in grid.items()) or "none"
 
 
 def label_grid(grid: Mapping[AxisName, int]) -> str:

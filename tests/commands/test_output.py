@@ -10,7 +10,7 @@ from rich.console import Console
 from harness.commands.answer import Answer
 from harness.commands.output import Block, Command, FactList, Headline, Raw, Table, TableColumn, View
 from harness.commands.rendering import make_console, render, render_text
-from harness.formatting import format_interval, format_seconds, format_si
+from harness.formatting import format_seconds, format_si
 
 COLUMNS = (
     TableColumn("name", "strategy"),
@@ -95,39 +95,3 @@ def test_answers_are_frames_and_html_in_a_notebook() -> None:
     assert answer.to_frame()["epoch"].tolist() == [0.00504, 1.2]
     assert "<td>5.04 ms</td>" in answer._repr_html_()
     assert str(answer).startswith("Two strategies\n\nstrategy")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (950, "950"),
-        (13_513, "13.5 k"),
-        (22e6, "22.0 M"),
-        (999_999, "1.00 M"),
-        (2.5, "2.50"),
-        (1e12, "1.00 T"),
-    ],
-)
-def test_counts_have_si_prefixes(value: float, text: str) -> None:
-    assert format_si(value) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (3.5e-5, "35.0 us"),
-        (0.00504, "5.04 ms"),
-        (0.9999, "1.00 s"),
-        (1.25, "1.25 s"),
-        (750.0, "12 min"),
-        (0.0, "0 s"),
-        (2.93e-8, "29.3 ns"),
-    ],
-)
-def test_times_have_units(seconds: float, text: str) -> None:
-    assert format_seconds(seconds) == text
-
-
-def test_intervals_are_in_the_unit_of_their_upper_end() -> None:
-    assert format_interval(0.9e-3, 1.2e-3) == "0.900 - 1.20 ms"

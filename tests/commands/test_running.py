@@ -9,7 +9,7 @@ import pytest
 import harness
 from harness.cli import main
 from harness.commands.output import EVERYTHING, Command, FactList, Headline, View
-from harness.commands.run_facts import count_received_bytes, name_metric
+from harness.commands.run_facts import name_metric
 from harness.commands.running import RunAnswer
 from harness.errors import UserError
 
@@ -51,7 +51,7 @@ def test_received_elements_and_bytes_are_those_of_the_ledger(answer: RunAnswer) 
     received = ledger[ledger.epoch >= 0].groupby(["epoch", "rank_id"]).elements_received.sum().max()
     (row,) = answer.to_frame().to_dict("records")
     assert row["elements_received"] == received > 0
-    assert count_received_bytes(answer.record) == pytest.approx(4 * received)  # fp32 on every message
+    assert answer.record.count_bytes_received() == pytest.approx(4 * received)  # fp32 on every message
     assert re.match(
         r"[\d.,]+ k? ?elements per rank and epoch \([\d.]+ kB\)", facts_of(answer, View())["Received"]
     )

@@ -4,10 +4,11 @@ from math import gcd
 
 import pytest
 
-from harness.conformance.account import Sent, account, count_replayed_words
+from harness.conformance.account import Seen, Sent, account, count_epoch_words
 from harness.conformance.case import Case
 from harness.conformance.laws import ScipyCounts
 from harness.ledger import Direction, TensorName
+from harness.replay import replay
 from harness.spec.spec import Spec
 from harness.strategy import Quantity
 from tests.conformance.mutants import __file__ as mutants
@@ -16,6 +17,11 @@ from tests.conformance.mutants import __file__ as mutants
 def case(name: str, grid: dict[str, int], ranks: int) -> Case:
     spec = {"strategy": name, "dataset": "check", "ranks": ranks, "grid": grid, "machine": {"name": "test"}}
     return Case("test", Spec.model_validate({**spec, "model": {"hidden": 8}}), vertices=96)
+
+
+def count_replayed(it: Case, rank: int) -> Seen:
+    """Count the words that a rank of a case sends, by a replay."""
+    return count_epoch_words(replay(it.strategy(), rank, it.store()).entries)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +43,7 @@ def test_the_formula_is_what_is_seen(name: str, grid: dict[str, int], ranks: int
             it.strategy(),
             rank,
             ScipyCounts(it.store()),
-            count_replayed_words(it.strategy(), rank, it.store()),
+            count_replayed(it, rank),
         )
         assert found.balances
         assert all(row["calls"] for row in found.rows)
@@ -47,9 +53,7 @@ def test_the_formula_is_what_is_seen(name: str, grid: dict[str, int], ranks: int
 
 def test_a_wrong_formula_does_not_balance() -> None:
     it = case(f"{mutants}:WrongFormula", {"p": 2}, 2)
-    assert not account(
-        it.strategy(), 0, ScipyCounts(it.store()), count_replayed_words(it.strategy(), 0, it.store())
-    ).balances
+    assert not account(it.strategy(), 0, ScipyCounts(it.store()), count_replayed(it, 0)).balances
 
 
 def test_what_nobody_sent_does_not_balance() -> None:
@@ -62,9 +66,7 @@ def test_what_nobody_sent_does_not_balance() -> None:
 def published(name: str, grid: dict[str, int], ranks: int, quantity: Quantity) -> tuple[float, float]:
     """What the paper says and what is counted, on even blocks."""
     it = case(name, grid, ranks)
-    found = account(
-        it.strategy(), 0, ScipyCounts(it.store()), count_replayed_words(it.strategy(), 0, it.store())
-    )
+    found = account(it.strategy(), 0, ScipyCounts(it.store()), count_replayed(it, 0))
     (line,) = [line for line in found.published if line["quantity"] is quantity]
     return line["value"], line["ours"]
 
@@ -86,7 +88,7 @@ def test_2d_on_a_rectangular_grid_sends_the_papers_forward_words(grid: dict[str,
     pointers = stages * (96 // grid["row"] + 1)
     it, sent = case("cagnet-2d", grid, ranks), 0.0
     for rank in range(ranks):
-        seen = count_replayed_words(it.strategy(), rank, it.store())
+        seen = count_replayed(it, rank)
         found = account(it.strategy(), rank, ScipyCounts(it.store()), seen)
         words, calls = found.published
         forward = {key: each for key, each in seen.items() if key.direction == "forward" and key.layer >= 0}

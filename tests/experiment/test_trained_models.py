@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.experiment.trained_models import OPTIONAL_SETTINGS, format_cells, list_trained_models
+from harness.commands.listing import list_names
+from harness.commands.output import Table
+from harness.experiment.trained_models import OPTIONAL_SETTINGS, list_trained_models
 from harness.registry import load_strategy, registered_strategies
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +38,9 @@ def test_kinds_and_parts_are_those_that_a_strategy_declares(rows) -> None:
 
 def test_the_table_stands_in_the_docs(rows) -> None:
     """`harness list models` prints it; the page has it as Markdown."""
-    headings, *cells = format_cells([row for row in rows if row.strategy != OUTSIDE])
+    shown = list_names("models", root=ROOT)
+    table = Table(shown.columns, [row for row in shown.rows if row["strategy"] != OUTSIDE]).format_columns()
+    headings, cells = [column.title for column in table], zip(*table.values(), strict=True)
     lines = [f"| {' | '.join(row)} |" for row in (headings, ["---"] * len(headings), *cells)]
     page = (ROOT / "docs" / "strategies" / "README.md").read_text()
     assert "\n".join(lines) in page, "docs/strategies/README.md: the table should be\n" + "\n".join(lines)

@@ -12,7 +12,7 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.comm.launchers import RankPlace
-from harness.conformance.account import count_epoch_words, count_replayed_words
+from harness.conformance.account import count_epoch_words
 from harness.conformance.case import make_check_graph
 from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
@@ -82,7 +82,7 @@ def test_bins_of_unknown_vertices_send_the_words_of_the_formula(kind: str) -> No
 
 
 def sends_the_words_of_the_formula(ready: Strategy, rank: int) -> None:
-    words = {key: sent.words for key, sent in count_replayed_words(ready, rank).items()}
+    words = {key: sent.words for key, sent in count_epoch_words(replay(ready, rank).entries).items()}
     counts = BlockCounts(ShapeBlocks(ready.facts))
     assert words == {
         key: count for key, count in ready.words(ready.coordinates(rank), counts).items() if count
