@@ -80,7 +80,7 @@ def test_an_outage_of_the_controller_loses_and_repeats_nothing(project: Project)
         assert process.poll() is None, project.output()
     assert process.wait(timeout=1800) == 0, project.output()
     assert begun(project) == {"begun-0": 1, "begun-1": 1}
-    assert "No Slurm controller answers. Jobs go on" in project.output()
+    assert "No Slurm controller answers. Jobs continue" in project.output()
 
 
 @pytest.mark.slow

@@ -150,7 +150,7 @@ def test_a_step_that_begins_while_no_controller_answers_is_begun_again(
         assert process.poll() is None, project.output()
     assert process.wait(timeout=1800) == 0, project.output()
     assert [record["status"] for record in project.records().values()] == ["ok", "ok"]
-    assert "No Slurm controller answers. Jobs go on" in project.output()
+    assert "No Slurm controller answers. Jobs continue" in project.output()
 
 
 @pytest.mark.slow
