@@ -7,12 +7,13 @@ and the process group uses torch's backend `fake`, which sends nothing.
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from types import NoneType
 from typing import Any, NamedTuple, Protocol
-from weakref import finalize
+from weakref import ref
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -55,26 +56,37 @@ def _format_dtype(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
+class _StorageReference(ref[UntypedStorage]):
+    """A weak reference to a storage, with its key."""
+
+    __slots__ = ("key",)
+    key: int
+
+
 class LiveBytes:
     """Counts the bytes of live tensors that were created under a meter, and their peak."""
 
     def __init__(self) -> None:
         self.now = self.peak = 0
         self._sizes: dict[int, int] = {}
+        self._references: dict[int, _StorageReference] = {}
 
     def track(self, tensors: Iterable[Tensor], *, preexisting: bool = False) -> None:
         """Track tensors until they are freed. With `preexisting`, tensors that are not yet tracked count 0 bytes."""
+        sizes = self._sizes
         for x in tensors:
             if not x.is_meta:  # on the host
                 continue
             storage = x.untyped_storage()
             key = storage._cdata
-            if key in self._sizes:
+            if key in sizes:
                 continue
-            size = self._sizes[key] = 0 if preexisting else storage.nbytes()
+            size = sizes[key] = 0 if preexisting else storage.nbytes()
             self.now += size
             self.peak = max(self.peak, self.now)
-            finalize(storage, self._release, key)
+            # Cheaper than `weakref.finalize`, which takes as long as a small operator.
+            reference = self._references[key] = _StorageReference(storage, self._release)
+            reference.key = key
 
     def reset_peak(self, on_host: Iterable[Tensor]) -> None:
         """Set the peak to the current bytes, without tensors that the rank keeps on the host."""
@@ -90,8 +102,9 @@ class LiveBytes:
             self.now -= self._sizes[key]
             self._sizes[key] = 0
 
-    def _release(self, key: int) -> None:
-        self.now -= self._sizes.pop(key, 0)
+    def _release(self, reference: _StorageReference) -> None:
+        del self._references[reference.key]
+        self.now -= self._sizes.pop(reference.key)
 
 
 class Meter(TorchDispatchMode):
@@ -278,9 +291,10 @@ def _build_signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _describe_argument(thing: Any) -> Hashable | None:
-    if isinstance(thing, Tensor):
+    kind = type(thing)
+    if kind is Tensor or isinstance(thing, Tensor):
         return (thing.shape, thing.stride(), thing.dtype) if thing.is_meta else None
-    if isinstance(thing, (list, tuple)):
+    if kind is tuple or kind is list or isinstance(thing, (list, tuple)):
         parts = list[Hashable]()
         for each in thing:
             part = _describe_argument(each)
@@ -288,14 +302,23 @@ def _describe_argument(thing: Any) -> Hashable | None:
                 return None
             parts.append(part)
         return tuple(parts)
-    return float if isinstance(thing, float) else (type(thing), thing)
+    return float if isinstance(thing, float) else (kind, thing)
+
+
+PLAIN_TYPES = frozenset({int, float, bool, str, NoneType, torch.dtype, torch.device})
+"""The types of most arguments that contain no tensor."""
 
 
 def _collect_tensors(things: Iterable[Any]) -> list[Tensor]:
     """Return the tensors among arguments, including those in nested lists and tuples."""
     tensors: list[Tensor] = []
     for thing in things:
-        if isinstance(thing, Tensor):
+        kind = type(thing)
+        if kind is Tensor:  # a type is compared faster than `isinstance` answers
+            tensors.append(thing)
+        elif kind in PLAIN_TYPES:
+            continue
+        elif isinstance(thing, Tensor):
             tensors.append(thing)
         elif isinstance(thing, (list, tuple)):
             tensors += _collect_tensors(thing)

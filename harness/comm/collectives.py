@@ -251,15 +251,14 @@ def exchange(
     tag: int,
 ) -> StartedCall[dict[int, Tensor]]:
     """Exchange messages with other members, all at once, so that no order of sends and receives can deadlock."""
-    calls = [
-        dist.P2POp(dist.irecv, receive.buffer, group=group, tag=tag, group_peer=peer)
-        for peer, receive in receives.items()
-    ] + [
-        dist.P2POp(dist.isend, _to_wire(x, wire), group=group, tag=tag, group_peer=peer)
-        for peer, x in sends.items()
-    ]
-    works = _start_all(calls)
-    moved = sum(call.tensor.nbytes for call in calls)
+    calls = [(dist.irecv, receive.buffer, peer) for peer, receive in receives.items()]
+    calls += [(dist.isend, _to_wire(x, wire), peer) for peer, x in sends.items()]
+    works: Works = ()
+    if not calls[0][1].is_meta:  # a replay sends nothing
+        works = dist.batch_isend_irecv(
+            [dist.P2POp(op, x, group=group, tag=tag, group_peer=peer) for op, x, peer in calls]
+        )
+    moved = sum(x.nbytes for _, x, _ in calls)
     return StartedCall(works, lambda: {peer: receive.result() for peer, receive in receives.items()}, moved)
 
 
@@ -290,12 +289,6 @@ def make_receive_buffer(
         return ReceiveBuffer(out, lambda: out)
     buffer = torch.empty(tuple(shape), dtype=wire, device=device)
     return ReceiveBuffer(buffer, lambda: out.copy_(buffer))
-
-
-def _start_all(calls: list[dist.P2POp]) -> list[dist.Work]:
-    if calls[0].tensor.is_meta:  # the library's batches look up the device's backend, which meta lacks
-        return [call.op(call.tensor, call.peer, call.group, call.tag) for call in calls]
-    return dist.batch_isend_irecv(calls)
 
 
 def _issue(buffer: Tensor, call: Callable[..., dist.Work | None], group: Group, *, later: bool) -> Works:

@@ -5,7 +5,6 @@ Ranks are numbered in row-major order. A grid knows the members of each axis; `h
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import product
 from math import prod
 
 import torch
@@ -14,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from harness.comm.axis import Axis
 from harness.comm.call import drain
 from harness.comm.collectives import Group, rank, world_size
-from harness.comm.layout import coordinates, rank_at
+from harness.comm.layout import coordinates, list_members
 from harness.comm.ring_collectives import RingCollectives
 from harness.device import is_gpu
 from harness.errors import UserError
@@ -96,9 +95,7 @@ class Grid:
             ring.drain()
 
     def _build_axis(self, names: tuple[AxisName, ...]) -> Axis:
-        steps = product(*(range(self.shape[name]) for name in names))
-        members = [{**self.coordinates, **dict(zip(names, step, strict=True))} for step in steps]
-        ranks = tuple(rank_at(self.shape, at) for at in members)
+        ranks = list_members(self.shape, self.coordinates, names)
         label = names[0] if len(names) == 1 else "+".join(names)
         group = self._get_group(names) if self.device.type != "meta" else _make_replay_group(ranks)
         index, ring = ranks.index(self.rank), self._get_ring(group)

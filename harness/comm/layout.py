@@ -1,6 +1,6 @@
 """Coordinates of ranks in a grid, and the grids of a given number of ranks. Does not import torch."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from harness.ledger.vocabulary import AxisName
 
@@ -24,6 +24,18 @@ def rank_at(shape: Mapping[AxisName, int], at: Coordinates) -> int:
         assert 0 <= at[name] < size, (name, at[name], size)
         rank = rank * size + at[name]
     return rank
+
+
+def list_members(
+    shape: Mapping[AxisName, int], at: Coordinates, names: Collection[AxisName]
+) -> tuple[int, ...]:
+    """Return the ranks with the coordinates `at` except along the axes `names`, in ascending order."""
+    ranks, stride = [0], 1
+    for name in reversed(list(shape)):
+        steps = range(shape[name]) if name in names else (at[name],)
+        ranks = [stride * step + rank for step in steps for rank in ranks]
+        stride *= shape[name]
+    return tuple(ranks)
 
 
 def list_grids(ranks: int, *axes: AxisName) -> list[dict[AxisName, int]]:

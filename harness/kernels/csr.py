@@ -43,6 +43,19 @@ def index_dtype(cols: int) -> torch.dtype:
     return torch.int32 if cols <= torch.iinfo(torch.int32).max else torch.int64
 
 
+META = torch.device("meta")
+
+
+def make_meta_csr(rows: int, cols: int, nonzeros: int, dtype: torch.dtype | None = None) -> Csr:
+    """Return a matrix of this shape on the meta device, which has no entries to read."""
+    return Csr(
+        torch.empty(rows + 1, dtype=torch.int64, device=META),
+        torch.empty(nonzeros, dtype=index_dtype(cols), device=META),
+        torch.empty(nonzeros, dtype=dtype, device=META),
+        cols,
+    )
+
+
 def from_coo(
     row: Tensor, col: Tensor, val: Tensor, shape: tuple[int, int], *, sum_duplicates: bool = False
 ) -> Csr:
@@ -214,10 +227,9 @@ def unpack(buffer: Tensor, form: PackedFormat) -> Csr:
         "col": (COLUMN, form.nnz),
         "val": (form.dtype, form.nnz),
     }
-    arrays, start = {}, 0
-    for name, (dtype, size) in sorted(parts.items(), key=lambda part: -part[1][0].itemsize):
-        stop = start + dtype.itemsize * size
-        arrays[name], start = buffer[start:stop].view(dtype), stop
+    names = sorted(parts, key=lambda name: -parts[name][0].itemsize)
+    pieces = buffer.split([parts[name][0].itemsize * parts[name][1] for name in names])
+    arrays = {name: piece.view(parts[name][0]) for name, piece in zip(names, pieces, strict=True)}
     return Csr(**arrays, cols=form.cols)
 
 

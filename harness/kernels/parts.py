@@ -153,9 +153,6 @@ def nonempty_columns_by_block(A: Csr, heights: Sequence[int]) -> tuple[Tensor, l
 
     The blocks are stacked vertically in A, and `heights` are their numbers of rows.
     """
-    if A.col.is_meta:  # a replay has one block
-        filled = nonempty_columns(A)
-        return filled, [len(filled)]
     entries = A.rowptr[torch.tensor([0, *heights]).cumsum(0)].diff()
     block_of_entry = torch.repeat_interleave(torch.arange(len(heights)), entries, output_size=A.nnz)
     nonempty = torch.zeros(len(heights), A.cols, dtype=torch.bool)

@@ -88,6 +88,11 @@ class Amounts:
     flops: int = 0
     bytes_touched: int = 0
 
+    def add(self, more: Mapping[str, float]) -> None:
+        """Add to any of the amounts, by name."""
+        for name, value in more.items():
+            setattr(self, name, getattr(self, name) + value)
+
 
 AMOUNTS = tuple(field.name for field in fields(Amounts))
 
@@ -227,9 +232,7 @@ class Ledger:
 
     def add(self, key: Key, **more: float) -> None:
         """Add to any of the amounts of a key."""
-        amounts = self._amounts_of(key)
-        for name, value in more.items():
-            setattr(amounts, name, getattr(amounts, name) + value)
+        self._amounts_of(key).add(more)
 
     def _amounts_of(self, key: Key) -> Amounts:
         amounts = self._amounts.get(key)
@@ -264,9 +267,9 @@ class Ledger:
         self.slices = [(key, between(since, until)) for (key, since), until in zip(moves, marks, strict=True)]
         self._amounts = {key: replace(amounts) for key, amounts in recording.amounts.items()}
         for key, seconds in self.slices:
-            self.add(key, seconds=seconds)
+            self._amounts_of(key).seconds += seconds
         for key, issued, done in recording.in_flight:
-            self.add(key, in_flight_seconds=between(issued, done))
+            self._amounts_of(key).in_flight_seconds += between(issued, done)
         entries, self._amounts = self._amounts, {}
         return entries
 

@@ -191,8 +191,7 @@ class Tape(Ledger):
         is_epoch_sum = "seconds" in more or "in_flight_seconds" in more
         if self.is_taping and not is_epoch_sum:
             event = self._event_of(key) if key == self.current else self._companion_of(key)
-            for name, value in more.items():
-                setattr(event.amounts, name, getattr(event.amounts, name) + value)
+            event.amounts.add(more)
 
     def record_operator(self, product: ProductShape | None, flops: int, touched: int) -> None:
         """Add the FLOPs and bytes of an operator to the current key, and record its kernel."""

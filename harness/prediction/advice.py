@@ -316,8 +316,9 @@ def advise(
 ) -> Advice:
     """Rank strategies, each on the grids that it admits.
 
-    Full-graph strategies are predicted before mini-batch strategies, and those that are estimated to take the least
-    time first. If the time ends before all grids of a strategy are predicted, its best grids so far are included.
+    Within a time budget, full-graph strategies are predicted before mini-batch strategies, and those that are estimated
+    to take the least time first. If the time ends before all grids of a strategy are predicted, its best grids so far
+    are included. Without a budget, strategies that are estimated to take the most time are predicted first.
 
     Args:
         candidates: The strategies, each on all grids that it admits.
@@ -334,6 +335,8 @@ def advise(
         _preload_graphs(named.values())
     costs = {name: estimate_seconds(candidate) for name, candidate in named.items()}
     order = sorted(costs, key=lambda name: (_is_mini_batch(named[name]), costs[name]))
+    if seconds == inf:  # the longest first, so that no process is left with a long one at the end
+        order = sorted(costs, key=lambda name: -costs[name])
     divisible = [name for name in order if processes and len(named[name].ready) > FINALISTS]
     budget = Budget({name: costs[name] for name in order}, seconds, processes or 1, divisible)
 

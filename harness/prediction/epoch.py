@@ -354,6 +354,9 @@ class RankEpoch:
         """The number of steps of the epoch that were not replayed."""
         self.is_measured = is_measured
         """True if the events have measured processor seconds instead of shapes."""
+        self._in_common: dict[str | None, tuple[tuple[AxisName, int], ...]] = {}
+        self._peers: dict[tuple[str | None, int], int] = {}
+        """The rank of a member of an axis."""
         self.calls = self._collect_calls()
 
     @property
@@ -381,30 +384,54 @@ class RankEpoch:
             if event.key.op not in MOVING or (not event.amounts.calls and event.travels_with == NO_INDEX):
                 continue
             leader = number if event.travels_with == NO_INDEX else event.travels_with
-            size, axes = count_bytes(event), _split_axes(event.key)
+            size, peer, is_poster = count_bytes(event), None, True
             if event.key.op in (Op.SEND, Op.RECV):
-                call = self._build_message(event.key, size)
+                ends = self._find_ends(event.key)
+                peer = ends[event.key.op is Op.SEND]
+                # The sender posts a message, or the receiver if the sender is not simulated.
+                is_poster = ends[0] == self.replayed.rank or ends[0] not in self.simulated
+                name: Message = (*ends, event.key.direction, event.key.layer, event.key.tensor)
             elif leader != number:  # elements of another layer in the same call
                 first = calls[leader][0]
                 calls[leader][0] = first._replace(bytes=_add_bytes(first.bytes, size))
                 continue
             else:
-                others = tuple(sorted(item for item in self.coordinates.items() if item[0] not in axes))
-                call = IssuedCall((event.key.axis, others), event.key, size, None, is_poster=True)
-            issued[call.name] += 1
-            named = call._replace(name=(call.name, issued[call.name]))
-            calls.setdefault(leader, []).append(named)
+                name = event.key.axis, self._other_coordinates(event.key.axis)
+            issued[name] += 1
+            call = IssuedCall((name, issued[name]), event.key, size, peer, is_poster)
+            calls.setdefault(leader, []).append(call)
         return calls
 
-    def _build_message(self, key: Key, size: CallBytes) -> "IssuedCall":
-        """Return a message between two ranks. The sender posts it, or the receiver if the sender is not simulated."""
-        rank = self.replayed.rank
-        member = _member_coordinates(self.grid, _split_axes(key), key.peer)
-        peer = rank_at(self.grid, {**self.coordinates, **member})
-        ends = (rank, peer) if key.op is Op.SEND else (peer, rank)
-        is_poster = rank == ends[0] or ends[0] not in self.simulated
-        name = (*ends, key.direction, key.layer, key.tensor)
-        return IssuedCall(name, key, size, peer, is_poster=is_poster)
+    def _other_coordinates(self, label: str | None) -> tuple[tuple[AxisName, int], ...]:
+        """Return the coordinates that the members of an axis, or of several as one, have in common."""
+        if label not in self._in_common:
+            axes = _split_axes(label)
+            others = (item for item in self.coordinates.items() if item[0] not in axes)
+            self._in_common[label] = tuple(sorted(others))
+        return self._in_common[label]
+
+    def _find_ends(self, key: Key) -> tuple[int, int]:
+        """Return the sender and the receiver of a message."""
+        rank, place = self.replayed.rank, (key.axis, key.peer)
+        if place not in self._peers:
+            member = _member_coordinates(self.grid, _split_axes(key.axis), key.peer)
+            self._peers[place] = rank_at(self.grid, {**self.coordinates, **member})
+        peer = self._peers[place]
+        return (rank, peer) if key.op is Op.SEND else (peer, rank)
+
+
+class _ItemCost(NamedTuple):
+    """The cost of an event with its calls."""
+
+    work: float
+    handling: float
+    posts: Sequence[float]
+    """The seconds of each call on the links."""
+    on_cores: Seconds
+    on_links: Seconds | None
+    """None without calls."""
+    parts: tuple[object, ...]
+    """What was added up."""
 
 
 class PricedRank:
@@ -418,6 +445,8 @@ class PricedRank:
         self._work: list[Seconds] = []
         self._links: dict[int, Seconds] = {}
         self._call_cache: dict[Hashable, CallCost] = {}
+        self._item_cache: dict[tuple[int, ...], _ItemCost] = {}
+        self._share_cache: dict[int, Seconds] = {}
         for number, event in enumerate(epoch.replayed.events):
             own_work, seconds = prices.price_work(event)
             if number not in epoch.calls and not epoch.is_measured:
@@ -426,28 +455,51 @@ class PricedRank:
                 self._work.append(own_work)
                 self._move_prefetched(number, event)
                 continue
-            work, posts = own_work.copy(), []
-            handling = np.zeros(len(TimePart))
-            if epoch.is_measured:  # the processor seconds of a call were spent while its bytes were in flight
-                (handling if event.key.op in MOVING else work)[TimePart.MEASURED] = event.cpu_seconds
-            for call in epoch.calls.get(number, ()):
-                cost = self._price_call(call, card)
-                on_links = cost.links
-                if epoch.is_measured:  # waking takes time, and hardly any work of the rank
-                    on_links = on_links + cost.wakeup
-                else:
-                    work += cost.wakeup
-                handling += cost.handling
-                self._links[number] = self._links.get(number, 0.0) + on_links
-                if call.is_poster:
-                    posts.append((call.name, float(on_links.sum())))
-            # The measured seconds of the rank's own thread are part of the cores' time for the bytes.
-            handling[TimePart.CPU] = max(0.0, handling[TimePart.CPU] - handling[TimePart.MEASURED])
+            calls = epoch.calls.get(number, ())
+            cost = self._price_item(event, own_work, [self._price_call(call, card) for call in calls])
+            posts = [
+                (call.name, seconds)
+                for call, seconds in zip(calls, cost.posts, strict=True)
+                if call.is_poster
+            ]
             waits_for = event.waits_for if event.waits_for != NO_INDEX else number
             needs = () if event.leaves else epoch.message_names(waits_for)
-            self.items.append(WorkItem(float(work.sum()), posts, needs, handling=float(handling.sum())))
-            self._work.append(work + handling)
+            self.items.append(WorkItem(cost.work, posts, needs, handling=cost.handling))
+            self._work.append(cost.on_cores)
+            if cost.on_links is not None:
+                self._links[number] = cost.on_links
             self._move_prefetched(number, event)
+
+    def _price_item(self, event: Event, own_work: Seconds, calls: "Sequence[CallCost]") -> "_ItemCost":
+        """Return the cost of an event with its calls. In a replay, events with equal parts are added up once."""
+        key = (
+            id(own_work),
+            *map(id, calls),
+        )  # no other object gets these ids, because the cached cost keeps them alive
+        if key in self._item_cache:
+            return self._item_cache[key]
+        work, handling, on_links, posts = own_work.copy(), np.zeros(len(TimePart)), None, []
+        if (
+            self.epoch.is_measured
+        ):  # the processor seconds of a call were spent while its bytes were in flight
+            (handling if event.key.op in MOVING else work)[TimePart.MEASURED] = event.cpu_seconds
+        for call in calls:
+            own_links = call.links
+            if self.epoch.is_measured:  # waking takes time, and hardly any work of the rank
+                own_links = own_links + call.wakeup
+            else:
+                work += call.wakeup
+            handling += call.handling
+            on_links = own_links if on_links is None else on_links + own_links
+            posts.append(float(own_links.sum()))
+        # The measured seconds of the rank's own thread are part of the cores' time for the bytes.
+        handling[TimePart.CPU] = max(0.0, handling[TimePart.CPU] - handling[TimePart.MEASURED])
+        cost = _ItemCost(
+            float(work.sum()), float(handling.sum()), posts, work + handling, on_links, (own_work, *calls)
+        )
+        if not self.epoch.is_measured:
+            self._item_cache[key] = cost
+        return cost
 
     def _price_call(self, call: IssuedCall, card: MachineCard) -> CallCost:
         """Return the cost of a call, cached by axis, peer and size."""
@@ -489,12 +541,17 @@ class PricedRank:
         event = self.epoch.replayed.events[item]
         number = event.waits_for if event.waits_for != NO_INDEX else item
         seconds = self._links.get(number) if is_waiting else self._work[item]
-        total = 0.0 if seconds is None else float(seconds.sum())
-        return seconds / total if seconds is not None and total else np.zeros(len(TimePart))
+        if seconds is None:
+            return np.zeros(len(TimePart))
+        shares = self._share_cache.get(id(seconds))
+        if shares is None:
+            total = float(seconds.sum())
+            shares = self._share_cache[id(seconds)] = seconds / total if total else np.zeros(len(TimePart))
+        return shares
 
 
-def _split_axes(key: Key) -> list[AxisName]:
-    return [AxisName(name) for name in (key.axis or "").split("+")]
+def _split_axes(label: str | None) -> list[AxisName]:
+    return [AxisName(name) for name in (label or "").split("+")]
 
 
 def _add_bytes(one: CallBytes, other: CallBytes) -> CallBytes:

@@ -102,7 +102,9 @@ def find_fewer_ranks(
     assert card, "the advice was not made by `advise`"
     searches = {search.label: search for search in _plan_searches(advice, ranks, card)}
     costs = {label: 1.0 + 0.02 * search.ranks for label, search in searches.items()}
-    budget = Budget(dict(sorted(costs.items(), key=lambda item: item[1])), seconds, processes or 1)
+    shortest_first = seconds < inf  # without a budget, no process is left with a long search at the end
+    order = sorted(costs.items(), key=lambda item: item[1], reverse=not shortest_first)
+    budget = Budget(dict(order), seconds, processes or 1)
     best = {False: advice.full_graph[:1], True: advice.mini_batch[:1]}
     nearest = {option.strategy.name: option for option in [*advice.mini_batch, *advice.full_graph][::-1]}
 

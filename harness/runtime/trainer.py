@@ -48,7 +48,10 @@ class Epoch:
 
 def create_weight(ctx: Context, number: int, weight: Weight, piece: Piece) -> Tensor:
     """Return the initial value of a piece of matrix `number`, the same for every strategy and grid."""
-    W = init_weight(ctx.spec.seed, number, weight, piece.rows, piece.cols).to(ctx.dtype)
+    if ctx.device.type == "meta":  # a replay needs the shape only
+        W = torch.empty(len(piece.rows), len(piece.cols), dtype=ctx.dtype, device=ctx.device)
+    else:
+        W = init_weight(ctx.spec.seed, number, weight, piece.rows, piece.cols).to(ctx.dtype)
     return ctx.memory.hold(TensorName.W, W).requires_grad_()
 
 

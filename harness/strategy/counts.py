@@ -1,5 +1,6 @@
 """Counts of a graph's structure, for the formulas of words and bytes and for the sizes of messages."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from harness.graph.blocks import Blocks, Rectangle, resolve_rectangle
 from harness.graph.model import SPLITS, TRAIN, LabelTask, has_label
 from harness.kernels import Csr
-from harness.kernels.parts import nonempty_columns, nonempty_rows
+from harness.kernels.parts import expected_distinct, nonempty_columns, nonempty_rows
 from harness.spec.spec import Protocol as ProtocolChoice
 
 
@@ -80,6 +81,8 @@ class BlockCounts:
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
+        self._expect_nonzeros: Callable[[range, range], int] | None = getattr(blocks, "expect_nonzeros", None)
+        """Returns the expected number of nonzeros of a rectangle, if the blocks have shapes only."""
         self._nonzeros: dict[Rectangle, int] = {}
         self._filled: dict[Rectangle, int] = {}
 
@@ -87,15 +90,13 @@ class BlockCounts:
         """Return the number of nonzeros. Counts are cached, because receivers and formulas ask in every layer."""
         where = resolve_rectangle(self._blocks, rows, cols, order, transposed=transposed)
         if where not in self._nonzeros:
-            self._nonzeros[where] = self._read(where).nnz
+            self._nonzeros[where] = self._count_nonzeros(where)
         return self._nonzeros[where]
 
     def nonempty_columns(self, rows: range, cols: range, *, transposed: bool = False) -> int:
         where = resolve_rectangle(self._blocks, rows, cols, 0, transposed=transposed)
         if where not in self._filled:
-            self._filled[where] = len(
-                (nonempty_rows if where.transposed else nonempty_columns)(self._read(where))
-            )
+            self._filled[where] = self._count_nonempty_columns(where)
         return self._filled[where]
 
     def adjacency(self) -> Csr:
@@ -106,6 +107,17 @@ class BlockCounts:
 
     def targets(self, protocol: ProtocolChoice) -> Tensor:
         return find_targets(self._blocks, protocol)
+
+    def _count_nonzeros(self, where: Rectangle) -> int:
+        if self._expect_nonzeros:
+            return self._expect_nonzeros(where.rows, where.cols)
+        return self._read(where).nnz
+
+    def _count_nonempty_columns(self, where: Rectangle) -> int:
+        if self._expect_nonzeros:
+            columns = len(where.rows if where.transposed else where.cols)
+            return expected_distinct(columns, self._expect_nonzeros(where.rows, where.cols))
+        return len((nonempty_rows if where.transposed else nonempty_columns)(self._read(where)))
 
     def _read(self, where: Rectangle) -> Csr:
         return self._blocks.adjacency(where.rows, where.cols, where.order)

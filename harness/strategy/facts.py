@@ -10,7 +10,7 @@ from harness.graph.blocks import Blocks, assert_within
 from harness.graph.model import TRAIN, LabelTask, Weighting, has_label
 from harness.graph.order import Permutation
 from harness.kernels import Csr
-from harness.kernels.csr import index_dtype
+from harness.kernels.csr import META, make_meta_csr
 from harness.models.weights import Part, Weight
 from harness.ranges import ranges_between, split_range
 from harness.spec.spec import ModelChoice, Protocol
@@ -73,9 +73,6 @@ def list_weights(model: ModelChoice, facts: Facts) -> list[Weight]:
     return weights
 
 
-META = torch.device("meta")
-
-
 class ShapeBlocks:
     """Blocks of a graph (`harness.graph.blocks.Blocks`) on the meta device, with the expected numbers of nonzeros.
 
@@ -91,16 +88,17 @@ class ShapeBlocks:
         self.manifest_hash = "shapes"
 
     def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
-        """Return a rectangle of A. Its edges are rounded, not their difference, so stripes add up to all nonzeros."""
+        """Return a rectangle of A."""
+        return make_meta_csr(len(rows), len(cols), self.expect_nonzeros(rows, cols))
+
+    def expect_nonzeros(self, rows: range, cols: range) -> int:
+        """Return the expected number of nonzeros of a rectangle of A.
+
+        The ends of its rows and columns are rounded, not their difference, so that stripes add up to all nonzeros.
+        """
         assert_within(self.n, rows, cols)
         columns = round(self.nnz * cols.stop / self.n) - round(self.nnz * cols.start / self.n)
-        nnz = round(columns * rows.stop / self.n) - round(columns * rows.start / self.n)
-        return Csr(
-            torch.empty(len(rows) + 1, dtype=torch.int64, device=META),
-            torch.empty(nnz, dtype=index_dtype(len(cols)), device=META),
-            torch.empty(nnz, device=META),
-            len(cols),
-        )
+        return round(columns * rows.stop / self.n) - round(columns * rows.start / self.n)
 
     def edge_parts(self, rows: range) -> Tensor | None:
         return None

@@ -14,11 +14,9 @@ from harness.errors import UserError
 from harness.graph.blocks import Blocks, Rectangle, gather_features, resolve_rectangle
 from harness.graph.model import SPLITS, TRAIN
 from harness.kernels import Csr, cast, transpose
-from harness.kernels.csr import PackedFormat, get_packed_format, pack
+from harness.kernels.csr import META, PackedFormat, get_packed_format, make_meta_csr, pack
 from harness.kernels.parts import (
     compact_columns,
-    drop_empty_columns,
-    hstack,
     nonempty_columns_by_block,
     split_diagonal,
 )
@@ -44,7 +42,8 @@ class RankBlocks:
     def __init__(self, spec: Spec, facts: Facts, blocks: Blocks, memory: DeviceMemory) -> None:
         self.counts: Counts = BlockCounts(blocks)
         self._spec, self._facts, self._blocks, self._memory = spec, facts, blocks, memory
-        self._has_only_shapes = blocks.feature_block(range(0), range(0)).is_meta
+        self.has_only_shapes = blocks.feature_block(range(0), range(0)).is_meta
+        """True in a replay of a graph that is not built: no entry can be read."""
         self._adjacency: dict[Rectangle, Csr] = {}
         self._loopless: dict[Rectangle, tuple[Csr, Tensor]] = {}
 
@@ -72,6 +71,10 @@ class RankBlocks:
         self, rows: range, cols: range, *, transposed: bool = False
     ) -> tuple[Tensor, PackedFormat]:
         """Pack A[rows, cols] or A^T[rows, cols] into bytes; return them and their format, which a receiver needs."""
+        if self.has_only_shapes:
+            form = self.packed_form(rows, cols, transposed=transposed)
+            buffer = torch.empty(form.nbytes, dtype=torch.uint8, device=META)
+            return self._memory.hold(TensorName.A, buffer), form
         A = self.host_adjacency(rows, cols, transposed=transposed)
         return self._memory.hold(TensorName.A, pack(A)), get_packed_format(A)
 
@@ -87,6 +90,10 @@ class RankBlocks:
 
         Columns are relative to the start of `cols`. The list has the number of columns for each of `others`.
         """
+        if self.has_only_shapes:
+            counts = [self.counts.nonempty_columns(rows, cols, transposed=transposed) for rows in others]
+            columns = torch.empty(sum(counts), dtype=torch.int64, device=META)
+            return self._memory.hold(TensorName.INDEX, columns), counts
         needed, counts = list[Tensor](), list[int]()
         for strip in self._group_into_strips(others):
             A = self._block(range(strip[0].start, strip[-1].stop), cols, transposed)
@@ -138,10 +145,10 @@ class RankBlocks:
 
         The blocks must be in ascending order.
         """
-        if self._has_only_shapes:  # the expected nonzeros are rounded block by block
-            pieces = [drop_empty_columns(self._block(rows, cols, transposed)) for cols in blocks]
-            A = hstack(pieces or [self._block(rows, range(0), transposed)])
-            return cast(A, self._memory.dtype), [piece.cols for piece in pieces]
+        if self.has_only_shapes:  # the expected nonzeros are rounded block by block
+            nonzeros = sum(self.counts.nonzeros(rows, cols, transposed=transposed) for cols in blocks)
+            counts = [self.counts.nonempty_columns(rows, cols, transposed=transposed) for cols in blocks]
+            return make_meta_csr(len(rows), sum(counts), nonzeros, self._memory.dtype), counts
         start, stop = (blocks[0].start, blocks[-1].stop) if blocks else (0, 0)
         A = self._block(rows, range(start, stop), transposed)
         A, counts = compact_columns(A, [range(each.start - start, each.stop - start) for each in blocks])
@@ -167,11 +174,11 @@ class RankBlocks:
         return self._memory.device.type == "meta"
 
     def _group_into_strips(self, blocks: Sequence[range]) -> list[list[range]]:
-        """Group adjacent blocks into strips of at most `STRIP` rows; with shapes only, one block per strip."""
+        """Group adjacent blocks into strips of at most `STRIP` rows."""
         runs = list[list[range]]()
         for each in blocks:
             joins = runs and runs[-1][-1].stop == each.start and each.stop - runs[-1][0].start <= STRIP
-            if joins and not self._has_only_shapes:
+            if joins:
                 runs[-1].append(each)
             else:
                 runs.append([each])

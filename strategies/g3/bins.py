@@ -80,8 +80,8 @@ def cut_into_bins(ctx: Context, rows: range, size: int, *, priority: bool, at_on
     listed, remote = torch.arange(len(rows)), torch.ones(len(rows), dtype=torch.bool)
     if not len(rows):
         return BinList((), ())
-    A = ctx.blocks.host_adjacency(rows, range(ctx.facts.vertices))
-    if not A.col.is_meta:
+    if not ctx.blocks.has_only_shapes:
+        A = ctx.blocks.host_adjacency(rows, range(ctx.facts.vertices))
         inside = extract_block(A, range(len(rows)), rows)
         remote = inside.rowptr.diff() < A.rowptr.diff()
         if priority:

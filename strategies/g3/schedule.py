@@ -155,8 +155,10 @@ def find_halo(
 
 def _find_needed_vertices(ctx: Context, rows: range, owner: range) -> Tensor:
     """Return the vertices of an owner for which these rows have nonzeros."""
-    columns = nonempty_columns(ctx.blocks.host_adjacency(rows, owner))
-    return torch.arange(len(columns)) * len(owner) // max(len(columns), 1) if columns.is_meta else columns
+    if ctx.blocks.has_only_shapes:
+        count = ctx.blocks.counts.nonempty_columns(rows, owner)
+        return torch.arange(count) * len(owner) // max(count, 1)
+    return nonempty_columns(ctx.blocks.host_adjacency(rows, owner))
 
 
 def _exchange_requests(

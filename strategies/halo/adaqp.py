@@ -211,6 +211,8 @@ class AdaQP(PartitionParallel):
 
     def draw_widths(self, pair: tuple[int, int], rows: int) -> list[Tensor]:
         """Draw the messages of each bit width among those from the second to the first rank of a pair."""
+        if len(self.widths) == 1:
+            return [torch.arange(rows)]
         drawn = random_order((self.spec.seed, *pair), Purpose.SAMPLE, range(rows))
         return [drawn[first :: len(self.widths)].sort().values for first in range(len(self.widths))]
 

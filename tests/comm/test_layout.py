@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.comm.layout import coordinates, list_grids, rank_at
+from harness.comm.layout import coordinates, list_grids, list_members, rank_at
 from harness.ledger import AxisName
 
 
@@ -20,6 +20,19 @@ def test_coordinates_are_row_major(sizes: list[int], data: st.DataObject) -> Non
     assert list(at) == list(shape)
     assert tuple(at.values()) == tuple(np.unravel_index(rank, sizes))
     assert rank_at(shape, at) == rank
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
+def test_members_of_an_axis_differ_only_in_its_coordinates(sizes: list[int], data: st.DataObject) -> None:
+    shape = dict(zip(AxisName, sizes, strict=False))
+    own = coordinates(shape, data.draw(st.integers(0, prod(sizes) - 1)))
+    names = data.draw(st.sets(st.sampled_from(list(shape))))
+    alike = [
+        rank
+        for rank in range(prod(sizes))
+        if all(at == own[name] for name, at in coordinates(shape, rank).items() if name not in names)
+    ]
+    assert list(list_members(shape, own, names)) == alike
 
 
 def test_coordinates_of_a_rank_outside_the_grid_fail_an_assertion() -> None:
