@@ -196,6 +196,8 @@ class PredictAnswer(Answer):
             yield from lay_out_refused(self.refused, view, "without a prediction")
 
     def _lay_out_epochs(self, view: View) -> Iterator[Block]:
+        from harness.prediction.card_status import describe_other_machine
+
         rows = [epoch.to_row() for epoch in self.epochs]
         if self.request.experiment:
             yield Headline(f"{format_count(len(rows), 'run')} of {self.request.experiment.name}, predicted")
@@ -212,6 +214,8 @@ class PredictAnswer(Answer):
                 [(name, format_share(share)) for name, share in epoch.predicted.parts.items()], title
             )
         facts = fastest.facts
+        if elsewhere := describe_other_machine(fastest.card):
+            yield f"The card {fastest.card.name} was {elsewhere}."
         yield f"Sizes {self.request.describe_sizes(facts)}."
         is_partitioned = any(epoch.predicted and _is_partitioned(epoch.spec) for epoch in self.epochs)
         if is_partitioned and not (facts.exact or self.request.twins):

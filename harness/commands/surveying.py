@@ -163,7 +163,9 @@ class CalibrationAnswer(Answer):
         return {**self.sections, "notes": list(self.notes)}
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        rows = list(list_constants(self.sections))
+        sections = dict(self.sections)
+        sections.pop("measured_on", None)
+        rows = list(list_constants(sections))
         yield Headline(f"{self.machine} is calibrated: {format_count(len(rows), 'constant')} measured")
         yield Table(CONSTANT_COLUMNS, rows)
         yield from (f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in self.notes)

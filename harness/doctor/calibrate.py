@@ -42,6 +42,7 @@ from harness.files import write_text
 from harness.formatting import GB
 from harness.prediction.pricing import MICRO
 from harness.progress import Log, OnStep, ignore_step
+from harness.runtime.provenance import describe_machine
 from harness.spec.machine_card import MACHINES, MachineCard, Rates, load_machine, load_machine_card
 
 SPMM_ENDS = 60.0
@@ -52,7 +53,7 @@ class Calibration(NamedTuple):
     """The result of a calibration."""
 
     sections: dict[str, Any]
-    """The sections of a card; on a GPU also its `memory_gb`."""
+    """The sections of a card, with the machine on which they were measured; on a GPU also its `memory_gb`."""
     notes: list[str]
     """What was skipped and why, and facts that have no place in a section."""
     table: str
@@ -74,6 +75,7 @@ def calibrate_machine(
     device = engine.select_device(Engine(card.engine), 0)
     torch.set_num_threads(card.threads_per_rank)
     calibrator = Calibrator(load_machine(root, machine), device, format_source(device), on_step)
+    sections: dict[str, Any]
     if is_gpu(device):
         calibrator.ends = time.monotonic() + SPMM_ENDS
         sections = _measure_gpu_sections(calibrator, card, root, ranks, report)
@@ -83,6 +85,7 @@ def calibrate_machine(
             "rates": rates,
             "links": fit_links(measure_links(root, machine, ranks, report), ranks, on_cores=True),
         }
+    sections["measured_on"] = describe_machine(card.device).model_dump(exclude_none=True)
     name = gpu_properties(device).name if is_gpu(device) else "this machine"
     return Calibration(sections, calibrator.notes, format_table(calibrator.times), name)
 

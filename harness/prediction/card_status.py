@@ -3,7 +3,8 @@
 import re
 from typing import Literal, NamedTuple
 
-from harness.spec.machine_card import Constant, MachineCard, SpmmTerms
+from harness.runtime.provenance import describe_machine
+from harness.spec.machine_card import CalibratedMachine, Constant, MachineCard, SpmmTerms
 
 CALIBRATED = re.compile(r"harness doctor --calibrate\b.*?(\d{4}-\d\d-\d\d)")
 """The source of a constant that `harness doctor --calibrate` measured, with the date."""
@@ -30,6 +31,8 @@ class CardStatus(NamedTuple):
     """One sentence about the card."""
     coverage: str
     """One sentence about the interval of a prediction."""
+    measured_elsewhere: str | None = None
+    """That the constants were measured on another machine than this one, and what to do; None if they were not."""
 
     @property
     def is_checked(self) -> bool:
@@ -37,8 +40,9 @@ class CardStatus(NamedTuple):
         return self.runs > 0
 
 
-def describe_card(card: MachineCard) -> CardStatus:
-    """Return the status of a machine card."""
+def describe_card(card: MachineCard, here: CalibratedMachine | None = None) -> CardStatus:
+    """Return the status of a machine card on the machine `here`; by default, this one."""
+    elsewhere = describe_other_machine(card, here)
     sources = _list_sources(card)
     dates = sorted(match[1] for source in sources if (match := CALIBRATED.search(source)))
     fitted = next((source for source in sources if FITTED.search(source)), None)
@@ -57,6 +61,8 @@ def describe_card(card: MachineCard) -> CardStatus:
         error = _percent(card.checked.median_error)
         description = f"{origin} and held against {runs} runs; median error {error}"
         coverage = f"{intended}; with this card it contained {inside} of {runs} ({card.checked.source})."
+    if elsewhere:
+        description = f"{elsewhere}; {description}"
     return CardStatus(
         kind,
         dates[-1] if dates else None,
@@ -65,7 +71,25 @@ def describe_card(card: MachineCard) -> CardStatus:
         card.checked.inside if card.checked else 0,
         description,
         coverage,
+        elsewhere,
     )
+
+
+def describe_other_machine(card: MachineCard, here: CalibratedMachine | None = None) -> str | None:
+    """Return that a card was calibrated on another machine than `here`, and the command that measures this one.
+
+    Return None for the card of a cluster, which describes compute nodes and is also used elsewhere, and for a card that
+    does not name a machine.
+    """
+    there = card.measured_on
+    if there is None or card.slurm is not None:
+        return None
+    here = here or describe_machine(card.device)
+    is_same = there.gpu == here.gpu if there.gpu else (there.cpu, there.cores) == (here.cpu, here.cores)
+    if is_same:
+        return None
+    option = "" if card.name == "local" else f" --machine {card.name}"
+    return f"measured on another machine ({there}; here: {here}): run harness doctor --calibrate{option}"
 
 
 def _list_sources(card: MachineCard) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from harness import __version__
 from harness.runtime.recorded_environment import select_recorded_variables
-from harness.spec.machine_card import ALLOCATOR
+from harness.spec.machine_card import ALLOCATOR, CalibratedMachine
 from harness.untrusted import redact_command
 
 PACKAGES = (
@@ -166,6 +166,14 @@ def _package_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions | {"parallel-gnn-harness": __version__}
+
+
+def describe_machine(device: str) -> CalibratedMachine:
+    """Return this machine as a card whose ranks compute on `device`, cpu or cuda, describes it."""
+    from harness.device import gpu_name
+
+    cores = len(os.sched_getaffinity(0))
+    return CalibratedMachine(cpu=cpu_name(), cores=cores, gpu=gpu_name() if device == "cuda" else None)
 
 
 def cpu_name() -> str:

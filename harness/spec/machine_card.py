@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from harness.documents import read_yaml
+from harness.formatting import format_count
 from harness.validation import Frozen, format_value, unknown_name_error, validate
 
 
@@ -127,6 +128,20 @@ class CheckedRuns(Frozen):
         if self.inside > self.runs:
             raise ValueError(f"inside = {self.inside} exceeds runs = {self.runs}")
         return self
+
+
+class CalibratedMachine(Frozen):
+    """The machine on which `harness doctor --calibrate` measured the constants of a card."""
+
+    cpu: str
+    """The model name of the processor."""
+    cores: int = Field(ge=1)
+    """The number of cores that a process may use."""
+    gpu: str | None = None
+    """The name of the GPU; None if ranks compute on the host."""
+
+    def __str__(self) -> str:
+        return self.gpu or f"{format_count(self.cores, 'core')} of {self.cpu}"
 
 
 class PlexusModel(Frozen):
@@ -283,6 +298,8 @@ class MachineCard(Machine):
     rates: Rates | None = None
     """The speed of a rank's device; None if the machine has no predictions."""
     links: Links | None = None
+    measured_on: CalibratedMachine | None = None
+    """The machine on which `rates` were measured; None if they were not, or if it is unknown."""
     checked: CheckedRuns | None = None
     """The runs against which predictions with these constants were held; None if there were none."""
     plexus_model: PlexusModel | None = None

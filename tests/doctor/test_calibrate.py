@@ -11,6 +11,7 @@ from harness.cli import main
 from harness.doctor import calibrate, kernel_rates, spmm_rates
 from harness.doctor.calibrate import Calibration, write_new_card
 from harness.doctor.links import LinkMeasurement
+from harness.runtime.provenance import describe_machine
 from harness.spec.machine_card import MeasuredLink, load_machine_card
 
 CARD = """# What a person wrote.
@@ -64,6 +65,7 @@ def test_it_writes_what_it_measured_and_keeps_the_rest(root: Path, monkeypatch: 
     assert card.rates.sample_ns.source.endswith("drawn by graphsage on the host")
     assert card.rates.spmm.cache_mb is None, "a CPU's cache is not known"
     assert card.memory_gb is None
+    assert card.measured_on == describe_machine("cpu")
     rows = list(csv.DictReader(done.table.splitlines()))
     assert sum(row["kernel"] == "sparse" for row in rows) == 2 * 2 * 2 * 2
     assert all(float(row["seconds"]) > 0 for row in rows)

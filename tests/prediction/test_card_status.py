@@ -8,7 +8,8 @@ import pytest
 from harness.doctor.calibrate import write_sections
 from harness.prediction.card_status import describe_card
 from harness.prediction.epoch import RESIDUAL
-from harness.spec.machine_card import load_machine_card
+from harness.runtime.provenance import describe_machine
+from harness.spec.machine_card import CalibratedMachine, load_machine_card
 from harness.spec.root import find_root
 
 ROOT = find_root()
@@ -56,3 +57,47 @@ def test_new_constants_remove_the_runs_that_the_old_ones_predicted(tmp_path: Pat
     write_sections(tmp_path, "local", {"links": old.links.model_dump(mode="json", exclude_none=True)})
     new = load_machine_card(tmp_path, "local")
     assert new.checked is None and new.links == old.links and new.rates == old.rates
+
+
+CPU = CalibratedMachine(cpu="AMD EPYC", cores=2)
+GPU = CalibratedMachine(cpu="AMD EPYC", cores=2, gpu="NVIDIA H100")
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "said"),
+    [
+        (CPU, CPU, None),
+        (CPU, CPU.model_copy(update={"cores": 8}), "2 cores of AMD EPYC; here: 8 cores of AMD EPYC"),
+        (CPU, CPU.model_copy(update={"cpu": "Xeon"}), "2 cores of AMD EPYC; here: 2 cores of Xeon"),
+        (GPU, GPU.model_copy(update={"cores": 8}), None),
+        (GPU, CPU, "NVIDIA H100; here: 2 cores of AMD EPYC"),
+        (None, CPU, None),
+    ],
+)
+def test_card_of_another_machine_says_so(
+    there: CalibratedMachine | None, here: CalibratedMachine, said: str | None
+) -> None:
+    card = load_machine_card(ROOT, "local").model_copy(update={"measured_on": there})
+    status = describe_card(card, here)
+    if said is None:
+        assert status.measured_elsewhere is None and status.description.startswith("it was calibrated on")
+    else:
+        told = f"measured on another machine ({said}): run harness doctor --calibrate"
+        assert status.measured_elsewhere == told and status.description.startswith(
+            f"{told}; it was calibrated"
+        )
+
+
+def test_card_of_a_cluster_is_not_compared_with_the_machine_at_hand() -> None:
+    card = load_machine_card(ROOT, "perlmutter").model_copy(update={"measured_on": GPU})
+    assert describe_card(card, CPU).measured_elsewhere is None
+
+
+def test_calibration_on_this_machine_is_recorded_as_such(tmp_path: Path) -> None:
+    cards = tmp_path / "config" / "machines"
+    cards.mkdir(parents=True)
+    (cards / "local.yaml").write_text((ROOT / "config" / "machines" / "local.yaml").read_text())
+    own = describe_machine("cpu")
+    write_sections(tmp_path, "local", {"measured_on": own.model_dump(exclude_none=True)})
+    card = load_machine_card(tmp_path, "local")
+    assert card.measured_on == own and describe_card(card).measured_elsewhere is None
