@@ -18,6 +18,7 @@ from harness.commands.graph_options import CARD_NOTE, PredictionRequest
 from harness.commands.output import Block, Command, FactList, Headline, Table, TableColumn, View
 from harness.commands.predicting import COST_COLUMNS, EpochPrediction, make_document, name_constant
 from harness.commands.request import CONFIG, DatasetName, MachineName, OptionStyle, Ranks
+from harness.commands.run_facts import describe_shared_cores
 from harness.commands.verb import Reporter, verb
 from harness.formatting import GB, format_bytes, format_count, format_interval, format_seconds
 
@@ -176,7 +177,10 @@ class AdviseAnswer(Answer):
         case = f"{request.dataset} on {self.card.name}, {format_count(request.ranks, 'rank')}"
         assumed = f": {self._assumptions}" if self._assumptions else ""
         yield Headline(f"{case}{assumed}, predicted")
-        yield FactList([*self._list_answers(), *(_list_errors(status) if status else ())])
+        facts = [*self._list_answers(), *(_list_errors(status) if status else ())]
+        if shared := self._describe_shared_cores():
+            facts.append(("Cores", shared))
+        yield FactList(facts)
         for options in (advice.full_graph[:1], [] if advice.full_graph else advice.mini_batch[:1]):
             for best in options:
                 yield Command(shlex.join(best.command))
@@ -199,6 +203,15 @@ class AdviseAnswer(Answer):
         if view.verbose:
             yield f"Sizes {request.describe_sizes(self.facts)}."
             yield "" if self.facts.exact or request.twins else CARD_NOTE
+
+    def _describe_shared_cores(self) -> str:
+        """Return that ranks share cores; empty if they do not, if ranks have GPUs, and for a cluster's card."""
+        card, ranks = self.card, self.request.ranks
+        assert card.rates and card.links
+        if card.rates.cores_per_node is None or card.slurm:
+            return ""
+        on_node = min(ranks, card.links.devices_per_node)
+        return describe_shared_cores(on_node, card.threads_per_rank, card.rates.cores_per_node)
 
     def _list_answers(self) -> Iterator[tuple[str, str]]:
         """Yield the best option of each kind, what fewer ranks would cost, and what another partition would change."""

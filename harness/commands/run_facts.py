@@ -121,6 +121,26 @@ def describe_peak_memory(record: Record) -> str:
     return ", ".join(f"{format_bytes(size)} {place}" for place, size in places.items() if size > 0)
 
 
+def describe_shared_cores(ranks: int, threads: int, cores: int) -> str:
+    """Return that ranks on a host have more threads than cores, and what follows; empty if they have not."""
+    if ranks * threads <= cores:
+        return ""
+    each = " each" if ranks > 1 else ""
+    return (
+        f"{format_count(ranks, 'rank')} with {format_count(threads, 'thread')}{each} on {format_count(cores, 'core')}: "
+        "they share cores, so the times do not measure scaling"
+    )
+
+
+def describe_cores_of_run(record: Record) -> str:
+    """Return that the ranks of a measured run shared cores; empty if they did not, or if that was not recorded."""
+    known = record.record.get("provenance") or {}
+    counts = [known.get(name) for name in ("ranks_on_host", "threads", "cores")]
+    if record.record["source"] != "measured" or not all(isinstance(count, int) for count in counts):
+        return ""
+    return describe_shared_cores(*counts)
+
+
 def tabulate_phases(record: Record) -> Table:
     """Return the phases of the median epoch on its slowest rank, the longest first."""
     from harness.results.epoch_parts import split_launch

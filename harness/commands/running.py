@@ -14,6 +14,7 @@ from harness.commands.answer import Answer
 from harness.commands.output import MOST_ROWS, Block, Command, FactList, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG, File, Files, Folder
 from harness.commands.run_facts import (
+    describe_cores_of_run,
     describe_error,
     describe_result,
     format_grid_of,
@@ -169,6 +170,8 @@ class RunAnswer(Answer):
         if run.is_cached:
             yield f"Recorded {format_time(record.ended)} UTC; --fresh runs it again."
         facts = [*list_results(record), ("Run", record.record["label"]), ("Folder", str(record.folder))]
+        if shared := describe_cores_of_run(record):
+            facts.insert(0, ("Cores", shared))
         yield FactList(facts)
         if view.verbose:
             yield FactList(

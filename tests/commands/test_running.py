@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,21 @@ def test_received_elements_and_bytes_are_those_of_the_ledger(answer: RunAnswer) 
     assert re.match(
         r"[\d.,]+ k? ?elements per rank and epoch \([\d.]+ kB\)", facts_of(answer, View())["Received"]
     )
+
+
+@pytest.mark.parametrize(
+    ("cores", "said"),
+    [
+        (2, None),
+        (1, "2 ranks with 1 thread each on 1 core: they share cores, so the times do not measure scaling"),
+    ],
+)
+def test_ranks_that_share_cores_are_named(answer: RunAnswer, cores: int, said: str | None) -> None:
+    (run,) = answer.runs
+    provenance = {**run.record.record["provenance"], "ranks_on_host": 2, "threads": 1, "cores": cores}
+    record = replace(run.record, record={**run.record.record, "provenance": provenance})
+    facts = facts_of(replace(answer, runs=[replace(run, record=record)]), View())
+    assert facts.get("Cores") == said
 
 
 def test_details_are_settings_that_differ_and_phases_that_fill_the_epoch(answer: RunAnswer) -> None:
