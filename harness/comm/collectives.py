@@ -251,7 +251,9 @@ def exchange(
     tag: int,
 ) -> StartedCall[dict[int, Tensor]]:
     """Exchange messages with other members, all at once, so that no order of sends and receives can deadlock."""
-    calls = [(dist.irecv, receive.buffer, peer) for peer, receive in receives.items()]
+    calls: list[tuple[Callable[..., dist.Work | None], Tensor, int]] = [
+        (dist.irecv, receive.buffer, peer) for peer, receive in receives.items()
+    ]
     calls += [(dist.isend, _to_wire(x, wire), peer) for peer, x in sends.items()]
     works: Works = ()
     if not calls[0][1].is_meta:  # a replay sends nothing

@@ -135,10 +135,10 @@ def describe_shared_cores(ranks: int, threads: int, cores: int) -> str:
 def describe_cores_of_run(record: Record) -> str:
     """Return that the ranks of a measured run shared cores; empty if they did not, or if that was not recorded."""
     known = record.record.get("provenance") or {}
-    counts = [known.get(name) for name in ("ranks_on_host", "threads", "cores")]
-    if record.record["source"] != "measured" or not all(isinstance(count, int) for count in counts):
+    ranks, threads, cores = (known.get(name) for name in ("ranks_on_host", "threads", "cores"))
+    if record.record["source"] != "measured" or not (ranks and threads and cores):
         return ""
-    return describe_shared_cores(*counts)
+    return describe_shared_cores(ranks, threads, cores)
 
 
 def tabulate_phases(record: Record) -> Table:

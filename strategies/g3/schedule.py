@@ -10,7 +10,7 @@ Legend: N this rank's vertices, K the vertices of others that it needs, in the o
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import torch
@@ -92,9 +92,12 @@ def build_schedule(
     ctx: Context, blocks: Sequence[range], own: int, size: int, *, priority: bool, at_once: bool
 ) -> tuple[Schedule, Csr]:
     """Return the schedule of the rank with the vertices `blocks[own]` in bins of `size`, and A_NK on the host."""
-    bins_of_rank = cache(
-        lambda rank: cut_into_bins(ctx, blocks[rank], size, priority=priority, at_once=at_once)
-    )
+    cut = cache(lambda rows: cut_into_bins(ctx, rows, size, priority=priority, at_once=at_once))
+
+    def bins_of_rank(rank: int) -> BinList:
+        """Return the bins of a rank; with shapes only, blocks of equal length share theirs."""
+        return cut(range(len(blocks[rank])) if ctx.blocks.has_only_shapes else blocks[rank])
+
     bin_list = bins_of_rank(own)
     needed, turns, sends = find_halo(ctx, blocks, own, bins_of_rank)
     A_NK = _build_halo_matrix(ctx, blocks, own, needed)
@@ -139,26 +142,38 @@ def find_halo(
     needed = {peer: _find_needed_vertices(ctx, rows, blocks[peer]) for peer in peers}
     if over.device.type == "meta":
         requested: VertexLists = {peer: _find_needed_vertices(ctx, blocks[peer], rows) for peer in peers}
-        answers: VertexLists = {peer: bins_of_rank(peer).bin_and_turn[needed[peer]] for peer in peers}
+        answer = cache(lambda table, vertices: table[vertices])
+        answers: VertexLists = {peer: answer(bins_of_rank(peer).bin_and_turn, needed[peer]) for peer in peers}
     else:
         requested, answers = _exchange_requests(over, blocks, needed, bin_list.bin_and_turn)
+    # Tensors hash by identity: with shapes only, peers whose blocks have equal sizes share their tensors.
+    list_turns = cache(lambda answers: answers.unique(dim=0).tolist())
+    group, group_own = (
+        cache(_group_by_bin),
+        cache(lambda rows: _group_by_bin(rows, bin_list.bin_and_turn[rows])),
+    )
     return HaloLists(
         {
             (peer, number): vertices
             for peer in peers
-            for number, vertices in _group_by_bin(needed[peer], answers[peer][:, 0]).items()
+            for number, vertices in group(needed[peer], answers[peer]).items()
         },
-        {(peer, number): turn for peer in peers for number, turn in answers[peer].unique(dim=0).tolist()},
-        {peer: _group_by_bin(requested[peer], bin_list.bin_and_turn[requested[peer], 0]) for peer in peers},
+        {(peer, number): turn for peer in peers for number, turn in list_turns(answers[peer])},
+        {peer: group_own(requested[peer]) for peer in peers},
     )
 
 
 def _find_needed_vertices(ctx: Context, rows: range, owner: range) -> Tensor:
     """Return the vertices of an owner for which these rows have nonzeros."""
     if ctx.blocks.has_only_shapes:
-        count = ctx.blocks.counts.nonempty_columns(rows, owner)
-        return torch.arange(count) * len(owner) // max(count, 1)
+        return _spread_evenly(ctx.blocks.counts.nonempty_columns(rows, owner), len(owner))
     return nonempty_columns(ctx.blocks.host_adjacency(rows, owner))
+
+
+@lru_cache(maxsize=256)
+def _spread_evenly(count: int, vertices: int) -> Tensor:
+    """Return `count` of this many vertices, at equal distances. The result is shared and must not be changed."""
+    return torch.arange(count) * vertices // max(count, 1)
 
 
 def _exchange_requests(
@@ -178,7 +193,9 @@ def _exchange_requests(
     return dict(enumerate(requested.split(requests.send_counts))), dict(enumerate(answers.split(counts)))
 
 
-def _group_by_bin(vertices: Tensor, bins: Tensor) -> dict[int, Tensor]:
+def _group_by_bin(vertices: Tensor, bin_and_turn: Tensor) -> dict[int, Tensor]:
+    """Return the vertices of each bin, given the bin and the turn of every vertex."""
+    bins = bin_and_turn[:, 0]
     return {int(number): vertices[bins == number] for number in bins.unique()}
 
 
@@ -221,9 +238,10 @@ def _find_return_turns(
     ctx: Context, rows: range, owner: range, bin_list: BinList, needed: VertexLists
 ) -> Tensor:
     """Find in the graph the turns in which the rank of `rows` returns gradients to the owner, by bin in `needed`."""
-    A, last = ctx.blocks.host_adjacency(rows, owner), len(bin_list.parts) - 1
-    if A.col.is_meta:
+    last = len(bin_list.parts) - 1
+    if ctx.blocks.has_only_shapes:
         return torch.full((len(needed),), last)
+    A = ctx.blocks.host_adjacency(rows, owner)
     row, col = take(bin_list.bin_and_turn[:, 0], row_indices(A)), A.col.long()
     first = torch.full((len(owner),), last).scatter_reduce(0, col, row, "amin")
     return torch.tensor([last - int(take(first, needed[number]).min()) for number in sorted(needed)])
@@ -237,10 +255,10 @@ def _build_halo_matrix(
 ) -> Csr:
     """Return A_NK: A at the vertices of other ranks, without empty columns, in the order of the messages."""
     owners = sorted({peer for peer, _ in needed})
+    if ctx.blocks.has_only_shapes:
+        return ctx.blocks.compact_adjacency(blocks[own], [blocks[peer] for peer in owners])[0]
     pieces = [drop_empty_columns(ctx.blocks.host_adjacency(blocks[own], blocks[peer])) for peer in owners]
     A = hstack(pieces or [ctx.blocks.host_adjacency(blocks[own], range(0))])
-    if A.col.is_meta:
-        return A
     place, start = torch.empty(A.cols, dtype=torch.int64), 0
     for owner in owners:
         listed = torch.cat([vertices for (peer, _), vertices in needed.items() if peer == owner])
