@@ -169,9 +169,10 @@ class RunAnswer(Answer):
             yield error
         if run.is_cached:
             yield f"Recorded {format_time(record.ended)} UTC; --fresh runs it again."
-        facts = [*list_results(record), ("Run", record.record["label"]), ("Folder", str(record.folder))]
+        facts = list(list_results(record))
         if shared := describe_cores_of_run(record):
-            facts.insert(0, ("Cores", shared))
+            facts.append(("Cores", shared))
+        facts += [("Run", record.record["label"]), ("Folder", str(record.folder))]
         yield FactList(facts)
         if view.verbose:
             yield FactList(
