@@ -50,7 +50,7 @@ FINALISTS = 2
 TUNING_EPOCHS = 5
 
 # Estimates of core seconds, fitted on R-MAT graphs with 1,024 ranks. Completed predictions correct them.
-REPLAY_SECONDS, CALL_SECONDS = 0.05, 1.2e-3
+REPLAY_SECONDS, CALL_SECONDS = 0.03, 0.8e-3
 """The time of a replay, and of its calls for each member of its axes."""
 NONZERO_SECONDS = 1e-7
 """The time for each nonzero to find the rows that ranks need from each other."""

@@ -3,6 +3,7 @@
 import re
 from typing import Literal, NamedTuple
 
+from harness.formatting import format_count
 from harness.runtime.provenance import describe_machine
 from harness.spec.machine_card import CalibratedMachine, Constant, MachineCard, SpmmTerms
 
@@ -89,7 +90,12 @@ def describe_other_machine(card: MachineCard, here: CalibratedMachine | None = N
     if is_same:
         return None
     option = "" if card.name == "local" else f" --machine {card.name}"
-    return f"measured on another machine ({there}; here: {here}): run harness doctor --calibrate{option}"
+    names = f"{_name_machine(there)}; here: {_name_machine(here)}"
+    return f"measured on another machine ({names}): run harness doctor --calibrate{option}"
+
+
+def _name_machine(machine: CalibratedMachine) -> str:
+    return machine.gpu or f"{format_count(machine.cores, 'core')} of {machine.cpu}"
 
 
 def _list_sources(card: MachineCard) -> list[str]:

@@ -169,11 +169,11 @@ def _package_versions() -> dict[str, str]:
 
 
 def describe_machine(device: str) -> CalibratedMachine:
-    """Return this machine as a card whose ranks compute on `device`, cpu or cuda, describes it."""
+    """Return this machine as a card describes it whose ranks compute on `device`, the CPU or a GPU."""
     from harness.device import gpu_name
 
     cores = len(os.sched_getaffinity(0))
-    return CalibratedMachine(cpu=cpu_name(), cores=cores, gpu=gpu_name() if device == "cuda" else None)
+    return CalibratedMachine(cpu=cpu_name(), cores=cores, gpu=None if device == "cpu" else gpu_name())
 
 
 def cpu_name() -> str:

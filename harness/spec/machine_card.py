@@ -7,7 +7,6 @@ from typing import Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from harness.documents import read_yaml
-from harness.formatting import format_count
 from harness.validation import Frozen, format_value, unknown_name_error, validate
 
 
@@ -139,9 +138,6 @@ class CalibratedMachine(Frozen):
     """The number of cores that a process may use."""
     gpu: str | None = None
     """The name of the GPU; None if ranks compute on the host."""
-
-    def __str__(self) -> str:
-        return self.gpu or f"{format_count(self.cores, 'core')} of {self.cpu}"
 
 
 class PlexusModel(Frozen):
