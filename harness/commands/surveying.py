@@ -163,9 +163,8 @@ class CalibrationAnswer(Answer):
         return {**self.sections, "notes": list(self.notes)}
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        sections = dict(self.sections)
-        sections.pop("measured_on", None)
-        rows = list(list_constants(sections))
+        measured = {name: section for name, section in self.sections.items() if name != "measured_on"}
+        rows = list(list_constants(measured))
         yield Headline(f"{self.machine} is calibrated: {format_count(len(rows), 'constant')} measured")
         yield Table(CONSTANT_COLUMNS, rows)
         yield from (f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in self.notes)

@@ -472,16 +472,12 @@ class PricedRank:
 
     def _price_item(self, event: Event, own_work: Seconds, calls: "Sequence[CallCost]") -> "_ItemCost":
         """Return the cost of an event with its calls. In a replay, events with equal parts are added up once."""
-        key = (
-            id(own_work),
-            *map(id, calls),
-        )  # no other object gets these ids, because the cached cost keeps them alive
+        # No other object gets these ids, because the cached cost keeps their objects alive.
+        key = id(own_work), *map(id, calls)
         if key in self._item_cache:
             return self._item_cache[key]
         work, handling, on_links, posts = own_work.copy(), np.zeros(len(TimePart)), None, []
-        if (
-            self.epoch.is_measured
-        ):  # the processor seconds of a call were spent while its bytes were in flight
+        if self.epoch.is_measured:  # the CPU time of a call was spent while its bytes were in flight
             (handling if event.key.op in MOVING else work)[TimePart.MEASURED] = event.cpu_seconds
         for call in calls:
             own_links = call.links
