@@ -22,7 +22,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from harness.comm import collectives, traffic
-from harness.comm.call import Call, EmptyCall, Start, collective
+from harness.comm.call import Call, EmptyCall, Start, T, collective, is_comparing
 from harness.comm.collectives import Group, Reduction, Sizes, StartedCall
 from harness.comm.ring_collectives import RingCollectives
 from harness.comm.traffic import Traffic
@@ -137,6 +137,8 @@ class Axis:
             tensor,
             traffic.all_reduce(x.numel(), self.size),
             lambda later: collectives.all_reduce(group, _check_no_grad(x), op, wire, later=later),
+            x.dtype,
+            x.shape,
         )
 
     @collective
@@ -171,7 +173,9 @@ class Axis:
 
             return StartedCall(started.works, get_result, started.bytes)
 
-        return Call(self.ledger, rows[0], None, start)
+        elements = [sum(x.numel() for x in xs)]
+        checked = self._check_first(start, Op.ALL_REDUCE, tensor, xs[0].dtype, elements)
+        return Call(self.ledger, rows[0], None, checked)
 
     @collective
     def reduce_scatter(self, x: Tensor, *, tensor: TensorName, sizes: Sizes | None = None) -> Call[Tensor]:
@@ -179,14 +183,17 @@ class Axis:
         if (group := self.group) is None:
             return EmptyCall(x)
         rows = sizes or [x.shape[0] // self.size] * self.size
-        assert len(rows) == self.size and sum(rows) == x.shape[0], (rows, x.shape)
+        assert len(rows) == self.size and sum(rows) == x.shape[0], _explain_sizes(
+            f"reduce_scatter of {tensor} over {self.name}", sizes, x.shape[0], self.size
+        )
         wire = self._wire_dtype(tensor, x.dtype)
 
         def start(later: bool) -> StartedCall[Tensor]:
             ring = self._select_ring(x.numel(), wire or x.dtype)
             return collectives.reduce_scatter(group, _check_no_grad(x), rows, wire, later=later, ring=ring)
 
-        return self._make_call(Op.REDUCE_SCATTER, tensor, traffic.reduce_scatter(x.numel(), self.size), start)
+        moved = traffic.reduce_scatter(x.numel(), self.size)
+        return self._make_call(Op.REDUCE_SCATTER, tensor, moved, start, x.dtype, x.shape, sizes=sizes)
 
     # Collectives without a reduction.
 
@@ -208,16 +215,17 @@ class Axis:
             return EmptyCall(x)
         rows = sizes or [x.shape[0]] * self.size
         numbers = words or [size * prod(x.shape[1:]) for size in rows]
-        assert len(rows) == self.size and rows[self.index] == x.shape[0], (rows, self.index, x.shape)
+        assert len(rows) == self.size and rows[self.index] == x.shape[0], _explain_sizes(
+            f"all_gather of {tensor} over {self.name}", rows, x.shape[0], self.size, self.index
+        )
         wire = self._wire_dtype(tensor, x.dtype)
 
         def start(later: bool) -> StartedCall[Tensor]:
             ring = self._select_ring(sum(rows) * prod(x.shape[1:]), wire or x.dtype)
             return collectives.all_gather(group, _check_no_grad(x), rows, wire, out, later=later, ring=ring)
 
-        return self._make_call(
-            Op.ALL_GATHER, tensor, traffic.all_gather(sum(numbers), numbers[self.index]), start
-        )
+        moved = traffic.all_gather(sum(numbers), numbers[self.index])
+        return self._make_call(Op.ALL_GATHER, tensor, moved, start, x.dtype, x.shape, sizes=sizes)
 
     @collective
     def broadcast(
@@ -240,8 +248,9 @@ class Axis:
         if (group := self.group) is None:
             return EmptyCall(_require_tensor(x))
 
+        dtype = _require_tensor(x if is_root or out is None else out).dtype
+
         def start(later: bool) -> StartedCall[Tensor]:
-            dtype = _require_tensor(x if is_root or out is None else out).dtype
             wire = self._wire_dtype(tensor, dtype)
             ring = self._select_ring(prod(shape), wire or dtype)
             if is_root:
@@ -252,7 +261,7 @@ class Axis:
             return collectives.broadcast_receive(group, root, receive, later=later, ring=ring)
 
         moved = traffic.broadcast(prod(shape) if words is None else words, root=is_root)
-        return self._make_call(Op.BROADCAST, tensor, moved, start)
+        return self._make_call(Op.BROADCAST, tensor, moved, start, dtype, shape)
 
     @collective
     def all_to_all(
@@ -275,7 +284,9 @@ class Axis:
             )
 
         moved = traffic.all_to_all(sum(receive) * row, receive[self.index] * row)
-        return self._make_call(Op.ALL_TO_ALL, tensor, moved, start)
+        return self._make_call(
+            Op.ALL_TO_ALL, tensor, moved, start, x.dtype, x.shape, send=send, receive=receive
+        )
 
     # Point-to-point messages.
 
@@ -397,8 +408,43 @@ class Axis:
 
     # The ledger.
 
-    def _make_call(self, op: Op, tensor: TensorName, words: Traffic, start: Start[Tensor]) -> Call[Tensor]:
+    def _make_call(
+        self,
+        op: Op,
+        tensor: TensorName,
+        words: Traffic,
+        start: Start[Tensor],
+        dtype: torch.dtype,
+        shape: Sizes,
+        **sizes: Sizes | None,
+    ) -> Call[Tensor]:
+        """Return the call. `dtype`, `shape` and `sizes` are what its members compare (`harness.comm.agreement`)."""
+        start = self._check_first(start, op, tensor, dtype, shape, **sizes)
         return Call(self.ledger, self._make_key(op, tensor), words, start)
+
+    def _check_first(
+        self,
+        start: Start[T],
+        op: Op,
+        tensor: TensorName,
+        dtype: torch.dtype,
+        shape: Sizes,
+        **sizes: Sizes | None,
+    ) -> Start[T]:
+        """Return `start`; where calls are compared, a function that compares the members' calls before it."""
+        group, index = self.group, self.index
+        if group is None or not is_comparing():
+            return start
+        from harness.comm.agreement import CallSignature, check_agreement
+
+        given = {name: tuple(each) for name, each in sizes.items() if each is not None}
+        call = CallSignature(op, tensor, str(dtype).removeprefix("torch."), tuple(shape), **given)
+
+        def start_checked(later: bool) -> StartedCall[T]:
+            check_agreement(self.name, group, index, call)
+            return start(later)
+
+        return start_checked
 
     def _wire_dtype(self, tensor: TensorName, dtype: torch.dtype) -> Wire:
         """Return the narrower dtype in which a tensor is sent, or None for its own."""
@@ -445,3 +491,22 @@ def _check_no_grad(x: Tensor) -> Tensor:
 def _require_tensor(x: Tensor | None) -> Tensor:
     assert x is not None, "a receiving rank must pass x or out, for the dtype"
     return x
+
+
+def _explain_sizes(
+    call: str, sizes: Sequence[int] | None, rows: int, members: int, index: int | None = None
+) -> str:
+    """Say why `sizes` do not fit a tensor of `rows` rows: those of all members, or with `index` those of one."""
+    if sizes is None:
+        return f"{call}: {rows} rows cannot be split evenly over {members} members: pass `sizes`, the rows of each."
+    given = f"{call}: sizes={list(sizes)}"
+    if len(sizes) != members:
+        return f"{given} has {len(sizes)} entries for {members} members."
+    if index is not None:
+        return (
+            f"{given} has {sizes[index]} rows for member {index}, but its tensor has {rows} in dimension 0."
+        )
+    return (
+        f"{given} add up to {sum(sizes)} rows, but the tensor has {rows} in dimension 0. If the axis splits columns, "
+        "transpose before the call and after it."
+    )

@@ -7,7 +7,9 @@
 `harness.comm.axis` defines what each call sends; this module charges calls to the ledger.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
@@ -168,3 +170,24 @@ class collective(Generic[P, T]):  # noqa: N801  a decorator, as `property` is
 
     def __get__(self, axis: Any, owner: type) -> BoundCollective[P, T]:
         return BoundCollective(self._prepare, axis)
+
+
+# Comparison of the members' calls, for tests of strategies (`harness.comm.agreement`).
+
+_comparing = ContextVar("comparing", default=False)
+"""Set for one thread only, so calls of a background thread are not compared."""
+
+
+@contextmanager
+def compare_calls() -> Iterator[None]:
+    """Compare the collectives of this thread with those of the other members, until the context ends."""
+    token = _comparing.set(True)
+    try:
+        yield
+    finally:
+        _comparing.reset(token)
+
+
+def is_comparing() -> bool:
+    """Return True in `compare_calls`."""
+    return _comparing.get()

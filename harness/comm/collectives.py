@@ -264,6 +264,14 @@ def exchange(
     return StartedCall(works, lambda: {peer: receive.result() for peer, receive in receives.items()}, moved)
 
 
+def gather_bytes(group: Group, data: bytes) -> list[bytes]:
+    """Return the bytes of every member, equally many of each."""
+    own = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    everyone = own.new_empty(group.size() * len(data))
+    _all_gather_single(everyone, own, group=group)
+    return [part.numpy().tobytes() for part in everyone.split(len(data))]
+
+
 def barrier(group: Group) -> None:
     """Wait until every member has called."""
     dist.barrier(group=group)

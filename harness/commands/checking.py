@@ -41,6 +41,8 @@ class CheckRequest(Request):
     """The same as --extent full."""
     first: bool = False
     """Stop after the first case that breaks a law."""
+    case: Annotated[str | None, OptionStyle(metavar="NAME")] = None
+    """Only the case of this name, or the cases whose names contain it. A broken law names its case."""
     machine: MachineName | None = None
     """The machine card. With local-gpu each rank has its own GPU, and no case has more ranks than there are GPUs
     (default: ranks on the cores of this machine)."""
@@ -84,18 +86,22 @@ class CheckAnswer(Answer):
             "conforms": self.conforms,
             "extent": self.extent,
             "seconds": self.seconds,
-            "findings": [_make_document(finding) for finding in self.findings],
+            "findings": [_make_document(finding) for finding in self._sort_findings()],
         }
 
     def to_frame(self) -> Any:
         import pandas as pd
 
         kept = ("law", "case", "holds", "detail", "worst", "allowed", "unit", "look")
-        return pd.DataFrame([{key: getattr(each, key) for key in kept} for each in self.findings])
+        return pd.DataFrame([{key: getattr(each, key) for key in kept} for each in self._sort_findings()])
+
+    def _sort_findings(self) -> list["Finding"]:
+        """Return the findings, broken laws first."""
+        return sorted(self.findings, key=lambda finding: finding.holds)
 
     def lay_out(self, view: View) -> Iterator[Block]:
         yield Headline(self._format_verdict())
-        yield from self._lay_out_broken_laws()
+        yield from self._lay_out_broken_laws(view)
         yield Table(LAW_COLUMNS, summarize_laws(self.findings))
         if view.verbose:
             yield Table(CASE_COLUMNS, list(_list_cases(self.findings)), title="Cases")
@@ -108,13 +114,16 @@ class CheckAnswer(Answer):
             return f"PASS {self.strategy}: {checks} {took}"
         return f"FAIL {self.strategy}: {len(self.broken)} of {checks} failed {took}; begin with {self.broken[0].law!r}"
 
-    def _lay_out_broken_laws(self) -> Iterator[Block]:
-        """Yield the first case that breaks each law: the case, the place, both values, and where to look."""
+    def _lay_out_broken_laws(self, view: View) -> Iterator[Block]:
+        """Yield the first case that breaks each law: the case, the place, both values, where to look, the command."""
         seen = set[str]()
         for finding in self.broken:
             if finding.law not in seen:
                 seen.add(finding.law)
-                yield from _lay_out_broken_law(finding)
+                yield from _lay_out_broken_law(finding, view)
+                trace = " (-v prints the whole traceback)" if finding.trace and not view.verbose else ""
+                yield f"This command tries the case again{trace}:"
+                yield Command(self._format_command(self.extent, "--case", finding.case))
                 others = [each for each in self.broken if each.law == finding.law][1:]
                 if others:
                     yield f"{format_count(len(others), 'other case breaks', 'other cases break')} this law (-v)."
@@ -122,16 +131,16 @@ class CheckAnswer(Answer):
     def _lay_out_larger_checks(self) -> Iterator[Block]:
         from harness.conformance import LARGER
 
+        larger = LARGER[self.extent] if not self.request.case else {}
+        if larger:
+            yield f"Not tried here: {'; '.join(larger.values())} (--full)."
+            yield from (Command(self._format_command(extent)) for extent in larger)
+
+    def _format_command(self, extent: Extent, *options: str) -> str:
+        """Return the command of this check with another extent, and with further options."""
+        shorthand = [f"--{extent}"] if extent != "usual" else []
         machine = ["--machine", self.request.machine] if self.request.machine else []
-        words = {
-            extent: shlex.join(
-                ["harness", "check", self.strategy, *(["--full"] if extent == "full" else []), *machine]
-            )
-            for extent in LARGER[self.extent]
-        }
-        if words:
-            yield f"Not tried here: {'; '.join(LARGER[self.extent].values())} (--full)."
-            yield from map(Command, words.values())
+        return shlex.join(["harness", "check", self.strategy, *shorthand, *options, *machine])
 
 
 LAW_COLUMNS = (
@@ -199,18 +208,17 @@ def _list_cases(findings: Sequence["Finding"]) -> Iterator[dict[str, Any]]:
         case = finding.case
 
 
-def _lay_out_broken_law(finding: "Finding") -> Iterator[Block]:
-    pairs, traceback = [("case", finding.setting)], ""
+def _lay_out_broken_law(finding: "Finding", view: View) -> Iterator[Block]:
+    pairs = [("case", finding.case), ("which is", finding.setting)]
     for wrong in finding.wrong[:2]:
-        expected, got = wrong.values
-        head, _, rest = got.partition("\n")
-        pairs += [("at", wrong.place), ("expected", expected), ("got", head)]
-        traceback = traceback or rest
+        pairs += [("at", wrong.place), *zip(wrong.sides, wrong.values, strict=True)]
+        if wrong.parts:
+            pairs.append(("holds", wrong.parts))
     if len(finding.wrong) > 2:
         pairs.append(("and", f"{len(finding.wrong) - 2} more places; --json lists them"))
     yield FactList([*pairs, ("look at", finding.look)], f"Broken: {finding.law}")
-    if traceback:
-        yield Raw(textwrap.indent(traceback, "  "))
+    if finding.trace and view.verbose:
+        yield Raw(textwrap.indent(finding.trace, "  "))
 
 
 def _make_document(finding: "Finding") -> dict[str, Any]:
@@ -238,7 +246,9 @@ def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer:
         from harness.conformance import check as check_laws  # while the fork server of the ranks imports
 
         most = max_ranks(engine)
-        for finding in check_laws(request.strategy, pool.run, extent, machine, most, reporter.step):
+        for finding in check_laws(
+            request.strategy, pool.run, extent, machine, most, reporter.step, only=request.case
+        ):
             is_next_case = findings and findings[-1].case != finding.case
             if request.first and is_next_case and not all(each.holds for each in findings):
                 break

@@ -1,6 +1,6 @@
 """A case: a spec and a graph, on which the strategy trains on every rank and the dense reference trains serially."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.comm import engine
+from harness.comm.call import compare_calls
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.conformance.account import Seen, count_epoch_words
@@ -41,6 +42,7 @@ from harness.spec.dataset import COMPUTED
 from harness.spec.spec import Spec, format_grid
 from harness.store.memory_store import MemoryStore
 from harness.strategy import Piece, Strategy, admit, facts_of
+from harness.strategy.memory import HeldTensor
 
 # The graph that strategies are tested on has every property that could reveal an error. It is directed, so that A
 # and A^T differ; no grid divides its prime number of vertices; some vertices are isolated; the training mask is
@@ -114,7 +116,7 @@ class Case:
         return (
             f"{spec.strategy.name.rpartition(':')[2]} ({params or 'its defaults'}) on {format_grid(spec.grid)}, "
             f"{spec.model.kind} of {spec.model.layers} layers, the kit's {kind} graph of {self.vertices} vertices "
-            f"(order {order}, {self.task})"
+            f"(order {order}, {self.task}), {', '.join(_list_settings(spec))}"
         )
 
     def graph(self) -> Graph:
@@ -143,6 +145,16 @@ class Case:
         return admit(load_strategy(self.spec.strategy.name), self.spec, facts_of(self.store()))
 
 
+def _list_settings(spec: Spec) -> Iterator[str]:
+    """Yield the settings of a spec that differ from the defaults of a run, as `--set` accepts them."""
+    for section in ("model", "training"):
+        chosen = getattr(spec, section)
+        for key, value in chosen.model_dump(exclude={"kind", "layers"}).items():
+            if value != type(chosen).model_fields[key].default:
+                yield f"{section}.{key}={str(value).lower()}"
+    yield f"protocol={spec.protocol}"
+
+
 @dataclass(frozen=True)
 class RankResult:
     """The results of one rank."""
@@ -160,6 +172,8 @@ class RankResult:
     unaccounted: float
     """Ticks of the first epoch outside any entry, except those of calls that ended on a thread of the library."""
     persistent_bytes: dict[TensorName, int]
+    held: list[HeldTensor]
+    """The tensors that these bytes consist of."""
     chosen: dict[str, str]
     """The choices by measured time, on which the bits depend."""
     unordered: set[str]
@@ -190,9 +204,11 @@ def _train_rank(
 ) -> RankResult:
     strategy, tape = case.strategy(), Tape()
     grid = Grid.build(strategy.grid, tape, device, composed_from, strategy.wire)
-    trainer = Trainer(strategy, grid, case.store(), chosen[grid.rank] if chosen else None)
-    with Meter(tape):
-        done = [trainer.epoch()]
+    # An epoch of the first training shows every mistake in the sizes. Calls are compared in the memory of the host.
+    with nullcontext() if chosen or is_gpu(device) else compare_calls():
+        trainer = Trainer(strategy, grid, case.store(), chosen[grid.rank] if chosen else None)
+        with Meter(tape):
+            done = [trainer.epoch()]
     lines, unaccounted = outline_events(tape.events), _unaccounted(done[0], tape)
     gradients = [each.grad.clone().cpu() for each in trainer.parameters if each.grad is not None]
     sums = [bit_checksums(trainer.parameters)]
@@ -215,6 +231,7 @@ def _train_rank(
         lines=lines,
         unaccounted=unaccounted,
         persistent_bytes=trainer.ctx.memory.persistent_bytes(),
+        held=trainer.ctx.memory.list_held(),
         chosen=trainer.ctx.measured.chosen,
         unordered=set(),
     )

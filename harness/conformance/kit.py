@@ -3,9 +3,10 @@
 It treats built-in strategies and plugins alike, and knows none by name.
 """
 
-import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any, Literal, get_args
 
@@ -30,8 +31,9 @@ from harness.conformance.laws import (
     check_words,
     check_words_bound,
     report_broken,
+    report_crash,
 )
-from harness.conformance.mismatch import Mismatch
+from harness.conformance.mismatch import Mismatch, find_own_frame
 from harness.conformance.reference import Trained, train_densely
 from harness.device import GPU
 from harness.errors import RunError, UserError
@@ -44,6 +46,7 @@ from harness.spec.machine_card import Machine
 from harness.spec.spec import ModelChoice, Spec, StrategyChoice, Training, format_grid
 from harness.store.memory_store import MemoryStore
 from harness.strategy import Strategy, admit, facts_of
+from harness.validation import unknown_name_error
 
 Runner = Callable[..., list[Any]]
 """`run(world, function, *arguments)` returns the function's results on every rank of a world."""
@@ -81,23 +84,59 @@ REPEATED, UNBIASED = COSTLY = ("same seed, same bits", "unbiased")
 """The laws that need a second training, or hundreds of samples on the host."""
 
 
-def check(
+def check(  # noqa: PLR0913  independent choices, the last two by name
     name: str,
     run: Runner,
     extent: Extent = "usual",
     machine: Machine = HERE,
     most: int | None = None,
     on_case: OnStep = ignore_step,
+    *,
     known: Collection[str] = (),
+    only: str | None = None,
 ) -> Iterator[Finding]:
     """Check every law on every case of a strategy, and yield the findings; `run` starts ranks on the machine.
 
     Worlds have at most `most` ranks, for example one for each GPU. Laws in COSTLY that are `known` to hold are skipped.
+    With `only`, the case of this name is tried, or the cases whose names contain it.
 
     A quick check tries one grid of each size, combines the peculiarities in one case, and replays the first and the
     last rank alternately. A full check tries every grid of more sizes.
     """
     strategy = load_strategy(name)
+    try:
+        cases, impossible = _list_cases(name, strategy, extent, most)
+    except UserError:
+        raise
+    except Exception as error:
+        if frame := find_own_frame(strategy, _format_trace(error)):
+            message = (
+                f"{strategy.name} raised {type(error).__name__}: {error} before any training, in {frame}."
+            )
+            raise UserError(message) from error
+        raise
+    names = [case.name for case in (*cases, *impossible)]
+    chosen = _choose_names(names, only) if only else set(names)
+    numbered = [(number, case) for number, case in enumerate(cases) if case.name in chosen]
+    for number, case in report_steps(numbered, lambda numbered: numbered[1].name, on_case):
+        ranks, spec = range(case.spec.ranks), case.spec.model_copy(update={"machine": machine})
+        replayed = ranks if extent != "quick" else [ranks[-(number % 2)]]
+        yield from check_case(replace(case, spec=spec), run, replayed, known)
+    yield from (_check_refusal(case) for case in impossible if case.name in chosen)
+
+
+def _choose_names(names: Sequence[str], only: str) -> set[str]:
+    """Return the name `only`, or all names that contain it."""
+    chosen = {name for name in names if name == only} or {name for name in names if only in name}
+    if not chosen:
+        raise unknown_name_error("case", only, list(names))
+    return chosen
+
+
+def _list_cases(
+    name: str, strategy: type[Strategy], extent: Extent, most: int | None
+) -> tuple[list[Case], list[Case]]:
+    """Return the cases to train, and the impossible ones, which must be refused."""
     worlds = WORLDS[extent]
     ample = _count_ample_ranks(strategy, extent)
     sizes = sorted({min(ranks, most or ranks) for ranks in (*worlds, ample)})
@@ -111,11 +150,7 @@ def check(
     ordinary = [make_case(name, grid, "directed, prime, partial mask") for grid in grids]
     empty = _make_empty_rank(name, usual)
     cases = [*ordinary, *peculiarities(name, strategy, peculiar), *empty]
-    for number, case in enumerate(report_steps(cases, lambda case: case.name, on_case)):
-        ranks, spec = range(case.spec.ranks), case.spec.model_copy(update={"machine": machine})
-        replayed = ranks if extent != "quick" else [ranks[-(number % 2)]]
-        yield from check_case(replace(case, spec=spec), run, replayed, known)
-    yield from _check_refusals(name, strategy, grids[-1])
+    return cases, list(_make_impossible(name, strategy, grids[-1]))
 
 
 def _count_ample_ranks(strategy: type[Strategy], extent: Extent) -> int:
@@ -348,39 +383,67 @@ def make_case(
 def check_case(
     case: Case, run: Runner, replayed: Sequence[int], known: Collection[str] = ()
 ) -> Iterator[Finding]:
+    """Train a case, and yield a finding for each law.
+
+    An error of the strategy breaks the law that was checked, and the other laws are checked all the same.
+    """
     try:
         strategy = case.strategy()
     except UserError as refusal:
         yield Finding("refused with a reason", case.name, True, str(refusal))
         return
+    except Exception as error:
+        yield _report_error("refused with a reason", case, "before training", error)
+        return
     try:
         ranks: list[RankResult] = run(case.spec.ranks, train_rank, case, EPOCHS)
     except Exception as error:
-        yield report_broken(
-            "trains",
-            case,
-            [Mismatch(None, f"training {EPOCHS} epochs", "", "no error", _describe_error(error))],
-        )
+        yield _report_error("trains", case, f"training {EPOCHS} epochs", error)
         return
+
+    def check_samples() -> Iterable[Finding]:
+        return _check_samples(case, strategy) if UNBIASED not in known else ()
+
+    def check_again() -> Finding:
+        composed_from = 0 if case.spec.machine.engine == "gloo" else None
+        chosen = [rank.chosen for rank in ranks]
+        again = run(case.spec.ranks, train_rank, case, EPOCHS, composed_from, chosen)
+        return check_repeatable(case, ranks, again)
+
+    find = partial(_find_or_report_error, case)
+    yield from find(
+        "losses equal serial", "serial training", lambda: _check_training(case, strategy, ranks, run)
+    )
+    yield from find("unbiased", "its samples", check_samples)
+    yield from find("elements equal the formula", "`words`", lambda: [check_words(case, ranks)])
+    yield from find("elements reach the bound", "the bound", lambda: [check_words_bound(case, ranks)])
+    if strategy.wire:
+        yield check_wire_rounding(case, ranks)
+    yield check_ledger_sums(case, ranks)
+    yield from find("memory equals the formula", "`memory`", lambda: [check_memory(case, ranks)])
+    yield from check_replay(case, ranks, replayed)
+    if case.train_twice and REPEATED not in known:
+        yield from find(REPEATED, "training again", lambda: [check_again()])
+
+
+def _find_or_report_error(
+    case: Case, law: str, when: str, find: Callable[[], Iterable[Finding]]
+) -> Iterator[Finding]:
+    """Yield the findings of a check; or, if it raises an error, that the law is broken."""
+    try:
+        yield from find()
+    except Exception as error:
+        yield _report_error(law, case, when, error)
+
+
+def _check_training(
+    case: Case, strategy: Strategy, ranks: Sequence[RankResult], run: Runner
+) -> Iterator[Finding]:
+    """Compare a training with the dense reference, or its gradients with differences of its losses."""
     if serial := _train_serially(case, strategy):
         yield from check_serial(case, ranks, serial)
     elif not strategy.rounding:
         yield check_gradient_slopes(case, ranks, run(case.spec.ranks, compute_nearby_losses, case)[0])
-    if UNBIASED not in known:
-        yield from _check_samples(case, strategy)
-    yield check_words(case, ranks)
-    yield check_words_bound(case, ranks)
-    if strategy.wire:
-        yield check_wire_rounding(case, ranks)
-    yield check_ledger_sums(case, ranks)
-    yield check_memory(case, ranks)
-    yield from check_replay(case, ranks, replayed)
-    if case.train_twice and REPEATED not in known:
-        composed_from = 0 if case.spec.machine.engine == "gloo" else None
-        chosen = [rank.chosen for rank in ranks]
-        yield check_repeatable(
-            case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS, composed_from, chosen)
-        )
 
 
 def _check_samples(case: Case, strategy: Strategy) -> Iterator[Finding]:
@@ -399,11 +462,19 @@ def _check_samples(case: Case, strategy: Strategy) -> Iterator[Finding]:
         yield check_unbiased_batches(case)
 
 
-def _describe_error(error: Exception) -> str:
-    """Describe an error, with its last frames unless its message is meant for users."""
-    head, _, trace = f"{type(error).__name__}: {error}".partition("\nTraceback (most recent call last):\n")
-    frames = re.findall(r"  File .*(?:\n    .*)*", trace)[-3:]
-    return head if not frames or RunError.__name__ in head else "\n".join([head, *frames])
+def _report_error(law: str, case: Case, when: str, error: Exception) -> Finding:
+    """Return the finding of a law that an error broke, on a rank or here."""
+    if isinstance(
+        error, RunError
+    ):  # of the ranks: the message ends with the traceback of the first that failed
+        message, _, trace = str(error).partition("\nTraceback (most recent call last):\n")
+    else:
+        message, trace = f"{type(error).__name__}: {error}", _format_trace(error)
+    return report_crash(law, case, Mismatch(None, when, "", "no error", message), trace)
+
+
+def _format_trace(error: Exception) -> str:
+    return "".join(traceback.format_exception(error))
 
 
 def _train_serially(case: Case, strategy: Strategy) -> Trained | None:
@@ -416,29 +487,25 @@ def _train_serially(case: Case, strategy: Strategy) -> Trained | None:
     return None
 
 
-def _check_refusals(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) -> Iterator[Finding]:
-    """Check that impossible cases are refused with a reason."""
+def _make_impossible(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) -> Iterator[Case]:
+    """Yield cases that a strategy must refuse with a reason."""
     too_many_ranks = make_case(
         name, grid, "more ranks than vertices", vertices=max(1, prod(grid.values()) - 1)
     )
     if prod(grid.values()) > 1:
-        yield _check_refusal(too_many_ranks)
+        yield too_many_ranks
     foreign = next(axis for axis in AxisName if axis not in strategy.axes)
-    yield _check_refusal(make_case(name, {foreign: 2}, "an axis it does not have"))
+    yield make_case(name, {foreign: 2}, "an axis it does not have")
     if not strategy.can_recompute:
-        yield _check_refusal(make_case(name, grid, "layers are recomputed", training=RECOMPUTED))
+        yield make_case(name, grid, "layers are recomputed", training=RECOMPUTED)
     if strategy.partitioned_over and prod(grid.values()) > 1:
         parts = grid[strategy.partitioned_over] + 1
-        yield _check_refusal(
-            make_case(
-                name, grid, "a partition into other parts", order={"partition": "metis", "parts": parts}
-            )
+        yield make_case(
+            name, grid, "a partition into other parts", order={"partition": "metis", "parts": parts}
         )
     for ranks in WORLDS["usual"]:
         if not strategy.grids(ranks):
-            yield _check_refusal(
-                make_case(name, {strategy.axes[0]: ranks}, f"{ranks} ranks, for which it has no grid")
-            )
+            yield make_case(name, {strategy.axes[0]: ranks}, f"{ranks} ranks, for which it has no grid")
 
 
 def _check_refusal(case: Case) -> Finding:
@@ -447,5 +514,7 @@ def _check_refusal(case: Case) -> Finding:
         admit(load_strategy(case.spec.strategy.name), case.spec, facts)
     except UserError as refusal:
         return Finding("refused with a reason", case.name, True, str(refusal))
+    except Exception as error:
+        return _report_error("refused with a reason", case, "before training", error)
     ready = Mismatch(None, "before training", "", "a refusal with its reason", "a strategy that is ready")
     return report_broken("refused with a reason", case, [ready])

@@ -1,5 +1,7 @@
 """The laws of a strategy, each checked on every rank of a case."""
 
+import traceback
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -12,7 +14,19 @@ from torch import Tensor
 from harness.comm.axis import ROUNDED
 from harness.conformance.account import Sent
 from harness.conformance.case import NEARBY, Case, RankResult, draw_direction
-from harness.conformance.mismatch import Mismatch, compare_losses, compare_tensors, locate_strategy, summarize
+from harness.conformance.mismatch import (
+    FORMULA,
+    REPLAY,
+    RUN,
+    SERIAL,
+    Mismatch,
+    compare_losses,
+    compare_tensors,
+    find_inherited_frame,
+    find_own_frame,
+    locate_strategy,
+    summarize,
+)
 from harness.conformance.reference import Trained
 from harness.graph.blocks import Blocks
 from harness.graph.model import TRAIN
@@ -23,6 +37,7 @@ from harness.registry import load_strategy
 from harness.replay import replay
 from harness.spec.spec import Protocol
 from harness.strategy import Counts, Piece, Strategy, WordsKey
+from harness.strategy.memory import HeldTensor
 
 
 class ScipyCounts:
@@ -94,6 +109,8 @@ class Finding:
     """The largest difference that the law allows."""
     unit: str = ""
     """The unit of both differences; empty if they are relative."""
+    trace: str = ""
+    """The traceback of the error that broke the law, if there was one."""
 
 
 LOOK = {
@@ -119,7 +136,7 @@ LOOK = {
     "entries add up to the epoch": "calls and kernels outside the ledger's phases and scopes",
     "same seed, same bits": "random numbers that depend on more than seed, group and step; sums in order of arrival",
     "trains": "the class of `operators`: if replicas differ, a missing sum over ranks, in `reduce_gradients` or in the "
-    "backward pass of this weight; otherwise, the last line of the traceback",
+    "backward pass of this weight; otherwise, the traceback (-v)",
     "unbiased": "`mini_batch` or `effective_adjacency`: sampled entries are scaled by one over their probability",
     "messages are unbiased": "`transmit_rows`: the rounding of the rows that are sent",
     "refused with a reason": "`refuse` and `grids`",
@@ -146,6 +163,19 @@ def report_broken(law: str, case: Case, wrong: Sequence[Mismatch]) -> Finding:
     look = f"{locate_strategy(load_strategy(case.spec.strategy.name), LOOK[law])}: {LOOK[law]}"
     detail = f"{case.description}: {summarize(wrong)}"
     return Finding(law, case.name, False, detail, look, case.description, wrong)
+
+
+def report_crash(law: str, case: Case, wrong: Mismatch, trace: str) -> Finding:
+    """Return the finding of a law that an error broke. The place to look is the author's line that led to it."""
+    strategy, found = (
+        load_strategy(case.spec.strategy.name),
+        replace(report_broken(law, case, [wrong]), trace=trace),
+    )
+    if frame := find_own_frame(strategy, trace):
+        return replace(found, look=frame)
+    if frame := find_inherited_frame(strategy, trace):
+        return replace(found, look=f"{locate_strategy(strategy, LOOK[law])}: it inherits the code of {frame}")
+    return found
 
 
 class Compared(NamedTuple):
@@ -220,6 +250,7 @@ def _find_wrong_answers(ranks: Sequence[RankResult], serial: Trained) -> list[Mi
             f"right answers of {name}",
             f"{of.correct} of {of.total}",
             f"{got.correct} of {got.total}",
+            (SERIAL, RUN),
         )
         for number, rank in enumerate(ranks)
         for name, of in serial.hits.items()
@@ -253,8 +284,8 @@ def check_gradient_slopes(case: Case, ranks: Sequence[RankResult], nearby: Seque
         worst = max(worst, error)
         if not error <= DIFFERENCE:
             what = f"the slope of the loss along random signs of {weight}"
-            allowed = f"{got:.6g} by the gradient (allowed are {DIFFERENCE:.0e} of its norm)"
-            wrong.append(Mismatch(None, "epoch 0", what, f"{slope:.6g} by differences", allowed))
+            values = f"{slope:.6g}", f"{got:.6g} (allowed are {DIFFERENCE:.0e} of its norm)"
+            wrong.append(Mismatch(None, "epoch 0", what, *values, ("by differences", "by the gradient")))
     return report_finding("gradients equal differences", case, wrong, f"{worst:.0e}", worst, DIFFERENCE)
 
 
@@ -288,7 +319,7 @@ def check_words_bound(case: Case, ranks: Sequence[RankResult]) -> Finding:
     least = [strategy.words_lower_bound(rank.at, counts) for rank in ranks]
     words = [sum(sent.received for sent in rank.sent.values()) for rank in ranks]
     wrong = [
-        Mismatch(number, "epoch 0", "all received words", f"{bound:,.0f} or more", total)
+        Mismatch(number, "epoch 0", "all elements received", f"{bound:,.0f} or more", total, ("bound", RUN))
         for number, (bound, total) in enumerate(zip(least, words, strict=True))
         if total < bound
     ]
@@ -310,9 +341,11 @@ def check_replay(case: Case, ranks: Sequence[RankResult], replayed_ranks: Iterab
         except Exception as error:
             raised = f"{type(error).__name__}: {error}"
             differs = Mismatch(number, "its replay", "", "the events of the run", raised)
-            return [report_broken("equal to its replay", case, [differs])]
+            trace = "".join(traceback.format_exception(error))
+            found = report_crash("equal to its replay", case, differs, trace)
+            return [replace(found, look=f"{found.look}; {LOOK[found.law]}")]
         wrong += _find_first_difference(number, rank.lines, outline_events(replayed.events))
-        heavier += _compare_sizes(number, rank.persistent_bytes, replayed.persistent_bytes)
+        heavier += _compare_sizes(number, rank, replayed.persistent_bytes, REPLAY)
     return [
         report_finding("equal to its replay", case, wrong, f"{lines:,} events"),
         report_finding("memory equals the replay", case, heavier, f"{count} ranks"),
@@ -325,7 +358,14 @@ def _find_first_difference(
     for place, (mine, theirs) in enumerate(zip_longest(run, replayed)):
         if mine != theirs:
             return [
-                Mismatch(number, "epoch 0", f"event {place}", _describe_event(theirs), _describe_event(mine))
+                Mismatch(
+                    number,
+                    "epoch 0",
+                    f"event {place}",
+                    _describe_event(theirs),
+                    _describe_event(mine),
+                    (REPLAY, RUN),
+                )
             ]
     return []
 
@@ -349,21 +389,38 @@ def check_memory(case: Case, ranks: Sequence[RankResult]) -> Finding:
     wrong = [
         line
         for number, rank in enumerate(ranks)
-        for line in _compare_sizes(number, rank.persistent_bytes, strategy.memory(rank.at, counts))
+        for line in _compare_sizes(number, rank, strategy.memory(rank.at, counts), FORMULA)
     ]
     total = sum(sum(rank.persistent_bytes.values()) for rank in ranks)
     return report_finding("memory equals the formula", case, wrong, f"{total:,} bytes")
 
 
 def _compare_sizes(
-    number: int, held: Mapping[TensorName, int], expected: Mapping[TensorName, int]
+    number: int, rank: RankResult, expected: Mapping[TensorName, int], source: str
 ) -> list[Mismatch]:
-    """Return the tensors whose bytes differ. A tensor without an entry has no bytes."""
+    """Return the names whose bytes differ, with the tensors held. A name without an entry has no bytes."""
+    held = rank.persistent_bytes
     return [
-        Mismatch(number, "all the time", f"bytes held of {name}", expected.get(name, 0), held.get(name, 0))
+        Mismatch(
+            number,
+            "all the time",
+            f"bytes held of {name}",
+            expected.get(name, 0),
+            held.get(name, 0),
+            (source, RUN),
+            _format_held(tensor for tensor in rank.held if tensor.name == name),
+        )
         for name in sorted(held.keys() | expected.keys())
         if held.get(name, 0) != expected.get(name, 0)
     ]
+
+
+def _format_held(tensors: Iterable[HeldTensor]) -> str:
+    """Describe tensors by shape, type and bytes. Equal ones are counted."""
+    return ", ".join(
+        f"{f'{times} x ' if times > 1 else ''}{list(each.shape)} {each.dtype} of {each.bytes:,}"
+        for each, times in Counter(tensors).items()
+    )
 
 
 def check_wire_rounding(case: Case, ranks: Sequence[RankResult]) -> Finding:
@@ -377,7 +434,7 @@ def check_wire_rounding(case: Case, ranks: Sequence[RankResult]) -> Finding:
         if key.tensor in ROUNDED
     ]
     wrong = [
-        Mismatch(number, "epoch 0", f"bytes {_describe_key(key)}", narrow, sent.bytes)
+        Mismatch(number, "epoch 0", f"bytes {_describe_key(key)}", narrow, sent.bytes, ("rounded", RUN))
         for number, key, sent, narrow in moved
         if sent.bytes != narrow
     ]
@@ -414,23 +471,33 @@ def check_repeatable(case: Case, once: Sequence[RankResult], again: Sequence[Ran
     return replace(found, detail=f"{found.detail}; not deterministic here: {', '.join(sorted(unordered))}")
 
 
+TWICE = "first time", "second time"
+
+
 def _compare_bits(strategy: Strategy, number: int, once: RankResult, again: RankResult) -> Iterator[Mismatch]:
     """Yield the first epoch whose loss differs, or if all losses are equal, every parameter that differs."""
     for epoch, (first, second) in enumerate(zip(once.losses, again.losses, strict=True)):
         if first != second:
-            yield Mismatch(number, f"epoch {epoch}", "the loss", repr(first), f"{second!r} the second time")
+            yield Mismatch(number, f"epoch {epoch}", "the loss", repr(first), repr(second), TWICE)
             return
     names = [*map(str, strategy.weights), "the input features"]
     when = f"after epoch {len(once.losses) - 1}"
     for name, mine, theirs in zip(names, once.parameters, again.parameters, strict=False):
         if not torch.equal(mine, theirs):
-            yield compare_tensors((number, when, f"{name}, the second time"), mine, theirs, 0.0)
+            yield compare_tensors((number, when, name), mine, theirs, 0.0, sides=TWICE)
 
 
 def _compare_words(strategy: Strategy, counts: Counts, number: int, rank: RankResult) -> list[Mismatch]:
     formula = strategy.words(rank.at, counts)
     return [
-        Mismatch(number, "epoch 0", f"words {_describe_key(key)}", formula.get(key, 0), sent.words)
+        Mismatch(
+            number,
+            "epoch 0",
+            f"elements {_describe_key(key)}",
+            formula.get(key, 0),
+            sent.words,
+            (FORMULA, RUN),
+        )
         for key in sorted(formula.keys() | rank.sent.keys())
         for sent in [rank.sent.get(key, Sent())]
         if sent.words != formula.get(key, 0)

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,12 @@ from harness.strategy import Strategy
 SHOWN = 3
 """The number of mismatches of a law that are printed; the others are only counted."""
 
+FORMULA, RUN, SERIAL, REPLAY = "formula", "run", "serial", "replay"
+"""The names of what is compared, in messages."""
+
+HARNESS = Path(__file__).resolve().parents[1]
+LIBRARIES = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib", "stdlib"))
+
 
 class Mismatch(NamedTuple):
     """One violation of a law."""
@@ -24,6 +31,10 @@ class Mismatch(NamedTuple):
     what: str
     expected: object
     got: object
+    sides: tuple[str, str] = ("expected", "got")
+    """What `expected` and `got` are values of: for example the formula and the run."""
+    parts: str = ""
+    """What the actual value consists of, if it is a sum."""
 
     @property
     def place(self) -> str:
@@ -37,8 +48,8 @@ class Mismatch(NamedTuple):
         return _format_value(self.expected), _format_value(self.got)
 
     def __str__(self) -> str:
-        expected, got = self.values
-        return f"{self.place}: expected {expected}, got {got}"
+        (expected, got), (one, other) = self.values, self.sides
+        return f"{self.place}: {one} {expected}, {other} {got}" + (f" ({self.parts})" if self.parts else "")
 
 
 def compare_tensors(
@@ -47,6 +58,7 @@ def compare_tensors(
     got: Tensor,
     tolerance: float,
     start: tuple[int, ...] = (0, 0),
+    sides: tuple[str, str] = (SERIAL, RUN),
 ) -> Mismatch:
     """Describe the element with the largest error. `start` is the tensor's first row and column in the whole matrix.
 
@@ -54,7 +66,8 @@ def compare_tensors(
     """
     rank, when, what = where
     if expected.shape != got.shape:
-        return Mismatch(rank, when, what, f"shape {tuple(expected.shape)}", f"shape {tuple(got.shape)}")
+        shapes = f"shape {tuple(expected.shape)}", f"shape {tuple(got.shape)}"
+        return Mismatch(rank, when, what, *shapes, sides)
     off = (got - expected).abs().nan_to_num(nan=torch.inf)
     place = tuple(int(at) for at in torch.unravel_index(off.argmax(), off.shape))
     index = [at + begin for at, begin in zip(place, start, strict=False)]
@@ -63,7 +76,7 @@ def compare_tensors(
     worst = (
         f"{wrong} (furthest off; the whole differs by {norm:.1e} of its norm, allowed are {tolerance:.0e})"
     )
-    return Mismatch(rank, when, f"{what}, element {index}", right, worst)
+    return Mismatch(rank, when, f"{what}, element {index}", right, worst, sides)
 
 
 def compare_losses(rank: int, expected: Tensor, got: Tensor, tolerance: float) -> Mismatch:
@@ -71,7 +84,8 @@ def compare_losses(rank: int, expected: Tensor, got: Tensor, tolerance: float) -
     off = (got - expected).abs().nan_to_num(nan=torch.inf)
     epoch = int((off > tolerance * expected.norm() / len(expected)).nonzero()[0])
     right, wrong = _format_difference(float(expected[epoch]), float(got[epoch]))
-    return Mismatch(rank, f"epoch {epoch}", "the loss", right, f"{wrong} (allowed are {tolerance:.0e} of it)")
+    got_text = f"{wrong} (allowed are {tolerance:.0e} of it)"
+    return Mismatch(rank, f"epoch {epoch}", "the loss", right, got_text, (SERIAL, RUN))
 
 
 def summarize(wrong: Sequence[Mismatch]) -> str:
@@ -82,10 +96,55 @@ def summarize(wrong: Sequence[Mismatch]) -> str:
 
 def locate_strategy(strategy: type[Strategy], look: str) -> str:
     """Return the file, line and class of a strategy. The line is that of its first own method that `look` names."""
-    file, folder = Path(inspect.getfile(strategy)).resolve(), Path.cwd()
     named = [vars(strategy)[name] for name in re.findall(r"`(\w+)`", look) if name in vars(strategy)]
     _, line = inspect.getsourcelines(next(filter(inspect.isfunction, named), strategy))
-    return f"{file.relative_to(folder) if file.is_relative_to(folder) else file}:{line} ({strategy.__name__})"
+    return f"{_shorten_path(_find_file(strategy))}:{line} ({strategy.__name__})"
+
+
+FRAME = re.compile(
+    r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>.+)\n(?: +(?P<code>\S.*))?', re.M
+)
+
+
+def find_own_frame(strategy: type[Strategy], trace: str) -> str:
+    """Return the file, the line, the function and the code of the innermost frame in the strategy's own files.
+
+    Its own files are that of its class, and others in the same folder that belong to no library. Returns an empty
+    string if the traceback has no frame in them.
+    """
+    return _find_frame(_find_file(strategy), trace)
+
+
+def find_inherited_frame(strategy: type[Strategy], trace: str) -> str:
+    """Return the innermost frame next to a class that the strategy inherits from, or an empty string."""
+    bases = [base for base in strategy.__mro__[1:] if issubclass(base, Strategy)]
+    return next(filter(None, (_find_frame(_find_file(base), trace) for base in bases)), "")
+
+
+def _find_frame(own: Path, trace: str) -> str:
+    for frame in reversed(list(FRAME.finditer(trace))):
+        file = Path(frame["file"]).resolve()
+        if file == own or (file.is_relative_to(own.parent) and not _is_in_library(file, own.parent)):
+            code = f": {frame['code']}" if frame["code"] else ""
+            return f"{_shorten_path(file)}:{frame['line']}, in {frame['function']}{code}"
+    return ""
+
+
+def _is_in_library(file: Path, folder: Path) -> bool:
+    """Return True if the file belongs to the harness or to another library that is installed below the folder."""
+    return any(
+        file.is_relative_to(library) and library.is_relative_to(folder) for library in (HARNESS, *LIBRARIES)
+    )
+
+
+def _find_file(strategy: type) -> Path:
+    return Path(inspect.getfile(strategy)).resolve()
+
+
+def _shorten_path(file: Path) -> Path:
+    """Return the path relative to the current folder, if the file is below it."""
+    folder = Path.cwd()
+    return file.relative_to(folder) if file.is_relative_to(folder) else file
 
 
 def _format_difference(one: float, other: float) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """The tensors that one rank holds between steps, and their bytes by tensor."""
 
 from collections import defaultdict
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,6 +10,15 @@ from harness.device import is_gpu, upload
 from harness.kernels import Csr
 from harness.kernels.spmm import ChooseKernel, cache_for_products
 from harness.ledger import TensorName
+
+
+class HeldTensor(NamedTuple):
+    """A tensor that a rank holds: under which name, and how large."""
+
+    name: TensorName
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
 
 
 class DeviceMemory:
@@ -79,15 +89,21 @@ class DeviceMemory:
         return [shape for shape in self._on_host if shape.untyped_storage()._cdata not in held]
 
     def persistent_bytes(self) -> dict[TensorName, int]:
-        """Return the bytes held, by tensor. Storage that tensors share counts once."""
+        """Return the bytes held, by name. Storage that tensors share counts once."""
         total: dict[TensorName, int] = defaultdict(int)
-        seen = set()
-        for name, tensor in self._held:
-            memory = tensor.untyped_storage()._cdata  # meta tensors have no data pointer
-            if memory not in seen:
-                seen.add(memory)
-                total[name] += tensor.nbytes
+        for tensor in self.list_held():
+            total[tensor.name] += tensor.bytes
         return dict(total)
+
+    def list_held(self) -> list[HeldTensor]:
+        """Return the tensors held, in the order in which they were. Of tensors that share storage only the first."""
+        distinct: dict[int, HeldTensor] = {}
+        for name, x in self._held:
+            memory = x.untyped_storage()._cdata  # meta tensors have no data pointer
+            if memory not in distinct:
+                dtype = str(x.dtype).removeprefix("torch.")
+                distinct[memory] = HeldTensor(name, tuple(x.shape), dtype, x.nbytes)
+        return list(distinct.values())
 
     def _cast_values(self, A: Csr) -> Csr:
         """Cast floating-point values to the precision of the run; integer values keep their type."""

@@ -16,7 +16,7 @@ from harness.conformance.mismatch import Mismatch
 from harness.errors import UserError
 
 LOSSES, WORDS = "losses equal serial", "elements equal the formula"
-WRONG = [Mismatch(rank, "epoch 0", "the loss", 15, 25) for rank in range(3)]
+WRONG = [Mismatch(rank, "epoch 0", "the loss", 15, 25, ("formula", "run"), "2 x 12") for rank in range(3)]
 BROKEN = Finding(
     LOSSES, "p=2: usual", False, "all of it", "oned.py:9: the loss", "cagnet-1d on p=2", WRONG, 0.7, 1e-12
 )
@@ -54,8 +54,10 @@ def test_a_broken_law_comes_first_with_both_values_and_where_to_look() -> None:
     assert lines[0] == f"FAIL cagnet-1d: 1 of 5 checks failed in 46 s; begin with {LOSSES!r}"
     text = "\n".join(lines)
     for part in (
-        r"expected\s+15\b",
-        r"got\s+25\b",
+        r"case\s+p=2: usual",
+        r"formula\s+15\b",
+        r"run\s+25\b",
+        r"holds\s+2 x 12\b",
         r"at\s+rank 0, epoch 0, the loss",
         r"look at\s+oned.py:9: the loss",
     ):
@@ -82,6 +84,13 @@ def test_a_difference_that_is_not_a_number_is_the_worst_and_null_in_json() -> No
     broken = Finding(LOSSES, "p=4: usual", False, "nan", worst=nan, allowed=1e-12)
     assert any("nan" in line for line in page([*HELD, broken]) if line.startswith(LOSSES))
     assert answer([broken]).to_document()["findings"][0]["worst"] is None
+
+
+def test_documents_and_frames_begin_with_broken_laws() -> None:
+    findings = answer([HELD[0], BROKEN, HELD[1]]).to_document()["findings"]
+    assert [finding["holds"] for finding in findings] == [False, True, True]
+    assert findings[0]["wrong"][0]["sides"] == ("formula", "run")
+    assert list(answer([HELD[0], BROKEN, HELD[1]]).to_frame()["holds"]) == [False, True, True]
 
 
 def test_a_quick_check_names_what_larger_checks_try() -> None:
@@ -113,7 +122,7 @@ def test_contradicting_extents_are_refused() -> None:
 def test_first_stops_after_the_case_that_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
     later = Finding(WORDS, "p=6: usual", True, "1")
 
-    def check_laws(*_: Any) -> Iterator[Finding]:
+    def check_laws(*_: Any, only: str | None) -> Iterator[Finding]:
         yield from (HELD[0], BROKEN, Finding(WORDS, BROKEN.case, True, "1"), later)
 
     monkeypatch.setattr("harness.conformance.check", check_laws)

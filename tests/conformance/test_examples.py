@@ -9,6 +9,7 @@ import pytest
 from harness.conformance.kit import check
 from harness.conformance.kit import check_case as findings_of
 from harness.conformance.kit import make_case as kit_case
+from harness.graph.model import LabelTask
 from harness.ledger import AxisName
 from harness.spec.spec import StrategyChoice
 
@@ -47,3 +48,38 @@ def test_an_example_is_short_and_holds_every_law_of_a_case(name: str, tmp_path: 
 def test_an_example_conforms(name: str, tmp_path: Path, pool: Any) -> None:
     findings = list(check(written(name, tmp_path), pool.run, "quick"))
     assert [finding for finding in findings if not finding.holds] == []
+
+
+MISTAKES: dict[str, tuple[list[tuple[str, str]], LabelTask]] = {
+    "`across=None`": ([("across=P", "across=None")], "single-label"),
+    "`2 * n` for every task": ([(' if self.facts.task == "single-label" else 0', "")], "multi-label"),
+    "no `.T`": ([("part_NX.T", "part_NX"), ("sizes=sizes).T", "sizes=sizes)")], "single-label"),
+    "`weight_piece` with all rows": (
+        [("Piece(self.columns(at, rows),", "Piece(range(rows),")],
+        "single-label",
+    ),
+}
+"""The changes that the page on layouts makes to its example: each change of the code, and a task that shows it."""
+ROWS = re.findall(
+    r"^\| ([^|]+) \| `([a-z ]+)` \| `([^`|]+)` \|$", PAGES[1].partition("What the kit prints")[2], re.M
+)
+
+
+def test_page_on_layouts_tells_what_the_kit_prints_about_each_mistake(tmp_path: Path, pool: Any) -> None:
+    assert [change for change, _, _ in ROWS] == list(MISTAKES)
+    for number, (change, law, message) in enumerate(ROWS):
+        (edits, task), code = MISTAKES[change], CODE[list(EXAMPLES).index("SplitColumns")]
+        for old, new in edits:
+            assert old in code, change
+            code = code.replace(old, new)
+        file = tmp_path / f"mistake_{number}.py"
+        file.write_text(code)
+        case = kit_case(f"{file}:SplitColumns", {AxisName.P: 3}, change, task=task)
+        first = next(finding for finding in findings_of(case, pool.run, [0]) if not finding.holds)
+        # The class differs by the rank that fails first.
+        expected, detail = (re.sub(r"Target \d", "Target N", text) for text in (message, first.detail))
+        assert (first.law, expected in detail) == (law, True), detail
+        if law == "trains":
+            raised = rf".*{file.name}:\d+, in \w+: \S"
+            inherited = rf".*{file.name}:\d+ \(\w+\): it inherits the code of .*label_loss.py:\d+, in \w+: \S"
+            assert re.match(inherited if "across" in change else raised, first.look), first.look
