@@ -178,51 +178,22 @@ def describe_error(record: Record) -> str:
 def list_chosen_settings(record: Record) -> dict[str, Any]:
     """Return the settings of a run by dotted key: those without defaults, and those that differ from the defaults."""
     from harness.registry import load_installed_strategy
-    from harness.spec.dataset import DatasetChoice
-    from harness.spec.spec import Measure, ModelChoice, Spec, Training
+    from harness.spec.spec import list_changed_settings
 
-    strategy, dataset = get_name(record, "strategy"), get_name(record, "dataset")
-    default_sections: dict[str, Any] = {
-        "dataset": DatasetChoice(name=dataset).model_dump(mode="json") if dataset else {},
-        **{
-            key: kind().model_dump(mode="json")
-            for key, kind in (("model", ModelChoice), ("training", Training), ("measure", Measure))
-        },
-        **{key: Spec.model_fields[key].default for key in ("protocol", "precision", "seed", "launch")},
-    }
+    strategy = get_name(record, "strategy")
     try:
-        default_sections["strategy"] = {
-            "params": load_installed_strategy(strategy).Params().model_dump(mode="json")
-        }
+        params = load_installed_strategy(strategy).Params().model_dump(mode="json")
     except (UserError, ValueError):  # another program, a missing plugin, or parameters without defaults
-        default_sections["strategy"] = {}
+        params = {}
     chosen = {
         "strategy.name": strategy,
-        "dataset.name": dataset,
+        "dataset.name": get_name(record, "dataset"),
         "ranks": record.spec.get("ranks"),
         "grid": format_grid_of(record),
         "machine": (record.spec.get("machine") or {}).get("name"),
+        **list_changed_settings(record.spec, params),
     }
-    given = {key: value for key, value in record.spec.items() if key not in ("grid", "ranks", "machine")}
-    defaults = _flatten_keys(default_sections)
-    changed = {
-        key: value
-        for key, value in _flatten_keys(given).items()
-        if key not in chosen and value is not None and defaults.get(key) != value
-    }
-    return {key: value for key, value in {**chosen, **changed}.items() if value not in (None, "")}
-
-
-def _flatten_keys(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested mappings by dotted keys."""
-    leaves: dict[str, Any] = {}
-    for key, value in data.items():
-        leaves |= (
-            _flatten_keys(value, f"{prefix}{key}.")
-            if isinstance(value, Mapping)
-            else {f"{prefix}{key}": value}
-        )
-    return leaves
+    return {key: value for key, value in chosen.items() if value not in (None, "")}
 
 
 def format_time(seconds: float) -> str:

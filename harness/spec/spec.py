@@ -186,6 +186,42 @@ def list_spec_settings() -> list[Setting]:
     return settings
 
 
+def list_changed_settings(spec: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a spec, given as JSON data, that differ from their defaults, by dotted key.
+
+    `params` are the default parameters of the strategy. The strategy, the dataset, the ranks, the grid and the machine
+    have no defaults and are left out. Sections may be missing, as in the record of another program.
+    """
+    name = (spec.get("dataset") or {}).get("name") or "any"
+    default_sections: dict[str, Any] = {
+        "strategy": {"params": params},
+        "dataset": DatasetChoice(name=name).model_dump(mode="json"),
+        "model": ModelChoice().model_dump(mode="json"),
+        "training": Training().model_dump(mode="json"),
+        "measure": Measure().model_dump(mode="json"),
+        **{key: Spec.model_fields[key].default for key in ("protocol", "precision", "seed", "launch")},
+    }
+    defaults = _flatten_keys(default_sections)
+    given = {key: value for key, value in spec.items() if key not in ("ranks", "grid", "machine")}
+    return {
+        key: value
+        for key, value in _flatten_keys(given).items()
+        if key not in ("strategy.name", "dataset.name") and (key not in defaults or defaults[key] != value)
+    }
+
+
+def _flatten_keys(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by dotted keys."""
+    leaves: dict[str, Any] = {}
+    for key, value in data.items():
+        leaves |= (
+            _flatten_keys(value, f"{prefix}{key}.")
+            if isinstance(value, Mapping)
+            else {f"{prefix}{key}": value}
+        )
+    return leaves
+
+
 def find_spec_keys(last: str) -> list[str]:
     """Return the keys of a spec whose last part is `last`."""
     return [key for key in list_spec_keys() if key == last or key.endswith(f".{last}")]
