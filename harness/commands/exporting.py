@@ -57,8 +57,8 @@ class ExportAnswer(Answer):
 def export(request: ExportRequest, reporter: Reporter) -> ExportAnswer:
     """Write a built graph in the format of another library.
 
-    The files have the original numbers of the vertices, the edges with their weights, the features, the labels and the
-    split. `harness data import NAME --edges FILE` reads a pyg file back.
+    The files have the original numbers of the vertices, the edges with their weights, the features, the labels, the
+    names of the classes and the split. `harness data import NAME --edges FILE` reads a pyg file back.
 
         harness data export tiny-sbm --to pyg --out tiny-sbm.pt
         harness data export tiny-sbm --to ogb-arrays --out tiny-sbm-ogb

@@ -7,12 +7,16 @@
 Vertices have their original numbers, whatever order the store has. An undirected edge is written in both directions.
 Loops are those of the matrix A and no part of the graph: a loop is written only if its weight is not that of the loop
 which an import adds. Weights are those of the file, before normalisation. Generated features and labels are included.
+Names of classes are `class_names` of a `Data`, the file mapping/labelidx2class.csv.gz, or a JSON file next to DGL's.
 
 `pyg` and `dgl` need the whole graph in memory: 32 bytes for each edge in each direction (48 with weights), and 8 for
 each feature. `ogb-arrays` is written in pieces; it needs 24 bytes for each vertex, and its labels.
 """
 
+import csv
 import gzip
+import io
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
@@ -31,6 +35,8 @@ from harness.graph.normalise import ADDED_LOOP_WEIGHT
 from harness.kernels.csr import row_indices
 from harness.progress import OnStep, ignore_step
 from harness.spec.dataset import DatasetChoice
+from harness.store.catalog import load_card
+from harness.store.class_names import list_class_names
 from harness.store.datasets import open_dataset
 from harness.store.memory_store import MemoryStore
 from harness.store.reader import Store
@@ -41,6 +47,8 @@ ROWS, FEATURES = 1 << 16, 1 << 22
 """The rows of text written at a time, and the features read at a time."""
 SPLIT = "harness"
 """The name of the split in OGB's layout."""
+CLASS_MAPPING, CLASS_COLUMNS = "mapping/labelidx2class.csv.gz", ("label idx", "class")
+"""The file of the names of the classes in OGB's layout, and its columns, as its datasets have them."""
 
 
 class EdgePiece(NamedTuple):
@@ -55,8 +63,9 @@ def export_graph(
     root: Path, choice: DatasetChoice, to: Format, out: Path, on_step: OnStep = ignore_step
 ) -> Path:
     """Write a built graph in another library's format, to the new file or folder `out`, and return its path."""
-    if out.exists():
-        raise UserError(f"{out} exists. Choose another path, or remove it.")
+    for path in (out, *([get_class_names_sidecar(out)] if to == "dgl" else [])):
+        if path.exists():
+            raise UserError(f"{path} exists. Choose another path, or remove it.")
     if not out.parent.is_dir():
         raise UserError(f"There is no folder {out.parent}. Make it first, or choose another path.")
     write = {"pyg": _write_pyg, "dgl": _write_dgl, "ogb-arrays": _write_ogb}[to]
@@ -64,8 +73,13 @@ def export_graph(
         _import_dgl()  # before anything is read
     blocks = open_dataset(root, choice)
     assert isinstance(blocks, Built)
-    write(blocks, out, on_step)
+    write(blocks, out, on_step, list_class_names(root, load_card(root, choice.name)) or [])
     return out
+
+
+def get_class_names_sidecar(out: Path) -> Path:
+    """Return the file next to a DGL file that lists the names of the classes, in JSON."""
+    return out.with_name(f"{out.name}.classes.json")
 
 
 def read_edges(blocks: Built, on_step: OnStep) -> Iterator[EdgePiece]:
@@ -118,7 +132,7 @@ def _read_whole(blocks: Built, on_step: OnStep) -> _WholeGraph:
     return _WholeGraph(EdgePiece(torch.cat(sources), torch.cat(targets), weight), X, y, masks)
 
 
-def _write_pyg(blocks: Built, out: Path, on_step: OnStep) -> None:
+def _write_pyg(blocks: Built, out: Path, on_step: OnStep, class_names: list[str]) -> None:
     """Write the dictionary of a `Data`: torch loads it without executing code, unlike the object itself."""
     graph = _read_whole(blocks, on_step)
     y = graph.y if graph.y.dim() == 1 else graph.y.float()
@@ -126,6 +140,8 @@ def _write_pyg(blocks: Built, out: Path, on_step: OnStep) -> None:
     data = {"x": graph.X, "y": y, "edge_index": ends, "num_nodes": blocks.n, **graph.masks}
     if graph.edges.weight is not None:
         data["edge_attr"] = graph.edges.weight
+    if class_names:
+        data["class_names"] = class_names
     with _replace_file(out) as part:
         torch.save(data, part)
 
@@ -140,18 +156,21 @@ def _import_dgl() -> Any:
         ) from error
 
 
-def _write_dgl(blocks: Built, out: Path, on_step: OnStep) -> None:
+def _write_dgl(blocks: Built, out: Path, on_step: OnStep, class_names: list[str]) -> None:
     dgl, graph = _import_dgl(), _read_whole(blocks, on_step)
     g = dgl.graph((graph.edges.source, graph.edges.target), num_nodes=blocks.n)
     g.ndata["feat"], g.ndata["label"] = graph.X, graph.y
     g.ndata.update(graph.masks)
     if graph.edges.weight is not None:
         g.edata["weight"] = graph.edges.weight
+    if class_names:
+        with _replace_file(get_class_names_sidecar(out)) as part:
+            part.write_text(json.dumps(class_names, ensure_ascii=False, indent=1), encoding="utf-8")
     with _replace_file(out) as part:
         dgl.save_graphs(str(part), [g])
 
 
-def _write_ogb(blocks: Built, out: Path, on_step: OnStep) -> None:
+def _write_ogb(blocks: Built, out: Path, on_step: OnStep, class_names: list[str]) -> None:
     y, split = read_vertex_data(blocks)
     last = "raw/num-edge-list.csv.gz"
     with atomic_folder(out, last, RESULTS) as folder:
@@ -164,6 +183,13 @@ def _write_ogb(blocks: Built, out: Path, on_step: OnStep) -> None:
         for name, value in SPLITS.items():
             vertices = (split == value).nonzero()
             _write_rows(folder / f"split/{SPLIT}/{name}.csv.gz", vertices.split(ROWS), _format_integers)
+        if class_names:
+            (folder / "mapping").mkdir()
+            with (
+                _open_text(folder / CLASS_MAPPING) as file,
+                io.TextIOWrapper(file, "utf-8", newline="") as text,
+            ):
+                csv.writer(text, lineterminator="\n").writerows([CLASS_COLUMNS, *enumerate(class_names)])
         for name, count in (("num-node-list", blocks.n), ("num-edge-list", edges)):
             _write_rows(folder / f"raw/{name}.csv.gz", [torch.tensor([[count]])], _format_integers)
 

@@ -2,8 +2,12 @@
 
 import gzip
 import itertools
+import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -114,7 +118,6 @@ def test_import_of_an_export_is_the_same_store(root, tmp_path, graph):
 @pytest.mark.parametrize("choice", CHOICES[:2], ids=["plain", "permuted"])
 def test_ogb_reads_the_same_graph(root, tmp_path, graph, choice, monkeypatch):
     """By OGB's reader of raw files, and by pandas as OGB reads labels and splits."""
-    import pandas as pd
     from ogb.io.read_graph_raw import read_csv_graph_raw
 
     monkeypatch.setattr(graph_export, "ROWS", 7)
@@ -154,6 +157,60 @@ def test_dgl_reads_the_same_graph(root, tmp_path, graph, monkeypatch):
     np.testing.assert_array_equal(found.ndata["label"], graph["y"])
     for value, name in enumerate(("train_mask", "val_mask", "test_mask"), start=1):
         np.testing.assert_array_equal(found.ndata[name], graph["split"] == value)
+
+
+NAMES = ["ape, small", "cat", 'dog "big"', "Äffchen"]
+
+
+@pytest.fixture
+def animals(root, tmp_path):
+    """A graph whose labels are words."""
+    (tmp_path / "edges.csv").write_text("0,1\n1,2\n2,3\n3,4\n")
+    words = pd.DataFrame({"label": ["cat", "Äffchen", 'dog "big"', "ape, small", "cat"]})
+    words.to_csv(tmp_path / "words.csv", index=False)
+    files = {"edges": tmp_path / "edges.csv", "labels": tmp_path / "words.csv"}
+    choice = DatasetChoice(name="animals")
+    import_graph(root, ImportRequest(name="animals", **files), choice, BuildResources())
+    return choice
+
+
+def test_pyg_keeps_the_names_of_classes(root, tmp_path, animals):
+    out = export_graph(root, animals, "pyg", tmp_path / "animals.pt")
+    data = Data.from_dict(torch.load(out, weights_only=True))
+    assert data.class_names == NAMES
+    assert [data.class_names[label] for label in data.y] == [NAMES[at] for at in (1, 3, 2, 0, 1)]
+    import_graph(root, ImportRequest(name="again", edges=out), DatasetChoice(name="again"), BuildResources())
+
+
+def test_ogb_arrays_map_classes_to_names_as_ogb_does(root, tmp_path, animals):
+    """OGB's datasets have mapping/labelidx2CLASS.csv.gz, with the columns `label idx` and the kind of the class."""
+    out = export_graph(root, animals, "ogb-arrays", tmp_path / "animals")
+    mapping = pd.read_csv(out / "mapping/labelidx2class.csv.gz")
+    assert list(mapping.columns) == ["label idx", "class"]
+    assert mapping["label idx"].tolist() == [0, 1, 2, 3]
+    assert mapping["class"].tolist() == NAMES
+
+
+def test_dgl_file_has_the_names_of_classes_next_to_it(root, tmp_path, animals, monkeypatch):
+    """With a stand-in for the package, whose graphs have no place for text."""
+    dgl = SimpleNamespace(
+        graph=lambda *_, **__: SimpleNamespace(ndata={}, edata={}),
+        save_graphs=lambda path, _: Path(path).touch(),
+    )
+    monkeypatch.setattr(graph_export, "import_module", lambda _: dgl)
+    out = export_graph(root, animals, "dgl", tmp_path / "animals.bin")
+    sidecar = tmp_path / "animals.bin.classes.json"
+    assert out.exists()
+    assert json.loads(sidecar.read_text(encoding="utf-8")) == NAMES
+    out.unlink()
+    with pytest.raises(UserError, match=r"animals.bin.classes.json exists"):
+        export_graph(root, animals, "dgl", out)
+
+
+def test_graph_whose_classes_are_numbers_is_exported_without_names(root, tmp_path):
+    toy = DatasetChoice(name="toy")
+    assert "class_names" not in torch.load(export_graph(root, toy, "pyg", tmp_path / "toy.pt"))
+    assert not (export_graph(root, toy, "ogb-arrays", tmp_path / "toy") / "mapping").exists()
 
 
 def test_generated_graph_is_exported_without_a_store(root, tmp_path):
