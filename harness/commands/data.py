@@ -165,12 +165,6 @@ COUNTS = {
     "classes": "classes",
 }
 """Descriptions of the counts of an imported graph."""
-WEIGHTS = {
-    None: "every edge has weight 1; --weights takes the weights of the file",
-    "normalised": "A has the weights of the edges, normalised by weighted degrees",
-    "raw": "A has the weights of the edges as given, and 0 at loops that are not in the file",
-}
-"""Descriptions of the weights of an imported graph."""
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -225,6 +219,8 @@ class ImportAnswer(Answer):
     """The file with the names of the vertices, in their order."""
     class_names: Sequence[str]
     """The names of the classes, in their order; empty if classes are numbers."""
+    generated_data: str
+    """The features, labels and split that are generated; empty if all were given."""
     accuracy: str | None
     """How the accuracies of the graph compare with those of its publisher."""
 
@@ -233,6 +229,7 @@ class ImportAnswer(Answer):
             "weights": self.weights,
             "names": self.names and str(self.names),
             "class_names": list(self.class_names),
+            "generated_data": self.generated_data,
             "accuracy": self.accuracy,
         }
         return {
@@ -243,6 +240,8 @@ class ImportAnswer(Answer):
         }
 
     def lay_out(self, view: View) -> Iterator[Block]:
+        from harness.store.info import WEIGHTS
+
         vertices, nonzeros = self.counts["vertices"], self.counts["nnz_adj"]
         yield Headline(
             f"{self.name} is imported: {vertices:,} vertices, {nonzeros:,} nonzeros, {format_bytes(self.bytes)}"
@@ -255,7 +254,10 @@ class ImportAnswer(Answer):
             places.append(
                 ("classes", f"{', '.join(self.class_names)} (classes 0 to {len(self.class_names) - 1})")
             )
-        yield FactList([*places, ("weights", WEIGHTS[self.weights])])
+        if self.generated_data:
+            places.append(("generated", self.generated_data))
+        unused = "" if self.weights else "; --weights takes the weights of the file"
+        yield FactList([*places, ("weights", f"{WEIGHTS[self.weights]}{unused}")])
         if self.accuracy:
             yield f"{self.accuracy}."
         yield Command(f"harness run --strategy cagnet-1d --dataset {self.name} --ranks 2")
@@ -312,6 +314,7 @@ def import_(request: ImportedGraphRequest, reporter: Reporter) -> ImportAnswer:
         weights=store.weights,
         names=get_names_file(root, card),
         class_names=list_class_names(root, card) or (),
+        generated_data=card.describe_generated_data(),
         accuracy=describe_ogb_metric(card.source),
     )
 

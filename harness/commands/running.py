@@ -172,6 +172,7 @@ class RunAnswer(Answer):
         facts = list(list_results(record))
         if shared := describe_cores_of_run(record):
             facts.append(("Cores", shared))
+        facts += _list_generated_data(request, record)
         facts += [("Run", record.record["label"]), ("Folder", str(record.folder))]
         yield FactList(facts)
         if view.verbose:
@@ -205,6 +206,18 @@ class RunAnswer(Answer):
             [{"run": name, "reason": reason} for name, reason in self.missing.items()],
             title="Without a record",
         )
+
+
+def _list_generated_data(request: RunRequest, record: "Record") -> Iterator[tuple[str, str]]:
+    """Yield which data of the vertices of a real graph are generated, on which its accuracy depends."""
+    from harness.store.catalog import load_card
+
+    try:
+        card = load_card(request.home, get_name(record, "dataset"))
+    except UserError:  # the card was removed since
+        return
+    if card.is_real and (generated := card.describe_generated_data()):
+        yield "Generated", f"{generated}; the accuracy depends on them"
 
 
 TOP = 6

@@ -25,7 +25,10 @@ def load_card(root: Path, name: str) -> DatasetCard:
 def _read_card(root: Path, name: str) -> DatasetCard:
     paths = [path for path in list_dataset_cards(root) if path.stem == name]
     if not paths:
-        places = f"Cards are in {MARKER}/, and cards of imported graphs in {find_imported_folder(root)}/."
+        places = (
+            "Import your own: harness data import NAME --edges FILE. "
+            f"Cards are in {MARKER}/, and cards of imported graphs in {find_imported_folder(root)}/."
+        )
         raise unknown_name_error("dataset", name, list_cards(root), places)
     if len(paths) > 1:
         raise UserError(

@@ -203,6 +203,23 @@ class DatasetCard(Frozen):
             return expected.nnz_adj
         return expected.nnz_sym + expected.n
 
+    @property
+    def is_real(self) -> bool:
+        """True if the edges come from files, and False if the graph is generated."""
+        return bool(self.source.list_files())
+
+    def describe_generated_data(self) -> str:
+        """Return which data of the vertices are generated, such as "random features, a random split"; "" if none is."""
+        recipes = {
+            "uniform features": "random features",
+            "gaussian features": "features drawn around their classes",
+            "degree labels": "labels by degree",
+            "uniform labels": "random labels",
+            "random split": "a random split",
+        }
+        kinds = (f"{getattr(self, part).kind} {part}" for part in ("features", "labels", "split"))
+        return ", ".join(recipes[kind] for kind in kinds if kind in recipes)
+
     def dump_data_fields(self) -> dict[str, Any]:
         """Dump the fields that determine the data: all except prose and expected counts.
 

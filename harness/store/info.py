@@ -30,10 +30,11 @@ from harness.store.manifest import Cut, read_manifest
 from harness.store.reader import Store
 
 WEIGHTS = {
-    None: "none: every edge has weight 1",
+    None: "every edge has weight 1",
     "normalised": "those of the file, normalised by weighted degrees",
-    "raw": "those of the file, as given",
+    "raw": "those of the file as given, and 0 at loops that are not in the file",
 }
+"""Descriptions of the weights of A."""
 MOST_NAMES = 12
 """The names of classes that are listed for people."""
 
@@ -78,6 +79,8 @@ class DatasetDescription:
     directed: bool
     weights: Weighting | None
     features: int | None
+    generated_data: str
+    """The features, labels and split that are generated; empty if none is."""
     task: LabelTask
     classes: int
     class_names: list[str] | None
@@ -124,6 +127,7 @@ class DatasetDescription:
         yield "weights", WEIGHTS[self.weights]
         yield "features", _format_number(self.features)
         yield "classes", self._format_classes()
+        yield "generated", self.generated_data
         if self.counted and not self.stores:
             yield "built", "in memory, when it is opened"
         for store in self.stores:
@@ -177,6 +181,7 @@ def describe_dataset(root: Path, choice: DatasetChoice) -> DatasetDescription:
         directed=card.directed,
         weights=card.weights,
         features=blocks.features if blocks else width,
+        generated_data=card.describe_generated_data(),
         task=card.task,
         classes=card.classes,
         class_names=list_class_names(root, card),
