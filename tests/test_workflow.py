@@ -189,8 +189,25 @@ def test_papers_share_runs_and_a_changed_run_redraws_its_own_figures_alone(paper
     assert "drawing eight" not in again and "drawing ten" not in again
 
 
-def test_a_figure_of_which_nothing_is_run_says_why(papers: Project) -> None:
-    assert "numbers from the literature" in papers.snakemake("plexus_tab1", *LOCAL, "--dry-run", code=1)
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (
+            "plexus_tab1",
+            "target plexus_tab1 has no experiment at the scale laptop. plexus-tab1: numbers from the literature",
+        ),
+        ("plexus-fig8", "target 'plexus-fig8' is unknown. Did you mean plexus_fig8 or "),
+        ("paper-g3", "Known: all, cagnet_fig1, "),
+    ],
+)
+def test_wrong_target_is_refused_in_a_line_that_names_others(
+    papers: Project, target: str, message: str
+) -> None:
+    output = papers.snakemake(target, *LOCAL, "--dry-run", code=1)
+    assert message in output
+    assert "plexus_fig8" in output or target == "plexus_tab1"
+    assert 'File "' not in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.slow

@@ -4,8 +4,11 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+from harness.errors import UserError
 
 
 def add_harness_to_path() -> None:
@@ -27,6 +30,27 @@ def list_main_figures(folder: str) -> list[str]:
     """Return the pictures of all datasets together: costs.svg, but not the costs-DATASET.svg next to it."""
     names = {path.stem: str(path) for path in sorted(Path(folder).glob("*.svg"))}
     return [path for name, path in names.items() if not any(name.startswith(f"{other}-") for other in names)]
+
+
+def check_before_planning(workflow: Any, check: Callable[[Collection[str], Collection[str]], None]) -> None:
+    """Make Snakemake call `check` with the requested targets and the names of all target rules before it plans jobs.
+
+    A refusal ends it with a message alone. Otherwise Snakemake would not name the known targets, and would print the
+    refusal of a target with the frames of its input function.
+    """
+    plan_jobs = workflow._build_dag
+
+    def check_and_plan() -> None:
+        try:
+            check(
+                workflow.dag_settings.targets,
+                [rule.name for rule in workflow.rules if not rule.has_wildcards()],
+            )
+        except UserError as error:
+            sys.exit(f"harness: {error}")
+        plan_jobs()
+
+    workflow._build_dag = check_and_plan
 
 
 def print_results(paths: Iterable[str]) -> None:

@@ -1,10 +1,12 @@
 """The targets of the workflow that reproduce figures of papers: a figure, a paper, or all of them."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from pathlib import Path
 
 from harness.errors import UserError
 from harness.experiment.paper_figures import EXPERIMENTS, PaperFigure
+from harness.validation import unknown_name_error
 from harness.workflow.studies import Studies, read_experiment
 
 
@@ -31,19 +33,36 @@ class PaperTargets:
                 self.reproduced.setdefault(experiment, []).append(figure.id)
 
     def list_reports(self, target: str) -> list[str]:
-        """Return the reports of a target, and plan their experiments.
+        """Return the reports of a target, and plan their experiments."""
+        names = self._list_experiments(target)
+        self._studies.write_plans(map(experiment_file, names))
+        self._studies.write_plans(map(experiment_file, filter(self.has_emulated_runs, names)), "emulated")
+        return [f"{self.folder}/{name}/report.html" for name in names]
 
-        Figures without an experiment at this scale are left out. If the target has no others, it is refused.
+    def check_targets(self, requested: Collection[str], rules: Collection[str]) -> None:
+        """Raise UserError for a target that is neither a rule nor a file, and for a figure that cannot be made here."""
+        for target in requested:
+            if target in self.figures:
+                self.list_reports(target)
+            elif target not in rules and re.fullmatch(r"[\w-]+", target) and not Path(target).exists():
+                way_out = (
+                    "`harness list figures` describes the figures; `all` runs the configured experiment."
+                )
+                raise unknown_name_error("target", target, list(rules), way_out)
+
+    def _list_experiments(self, target: str) -> list[str]:
+        """Return the experiments of a target, without figures that have none at this scale.
+
+        If no figure of the target has one, it is refused.
         """
         figures = self.figures[target]
         names = list(dict.fromkeys(name for figure in figures for name in figure.experiments))
         if self._scale == "published":
             names = [name for name in names if read_experiment(experiment_file(name)).published]
         if not names:
-            raise UserError("; ".join(f"{figure.id}: {figure.reproduction}" for figure in figures) + ".")
-        self._studies.write_plans(map(experiment_file, names))
-        self._studies.write_plans(map(experiment_file, filter(self.has_emulated_runs, names)), "emulated")
-        return [f"{self.folder}/{name}/report.html" for name in names]
+            reasons = "; ".join(f"{figure.id}: {figure.reproduction}" for figure in figures)
+            raise UserError(f"target {target} has no experiment at the scale {self._scale}. {reasons}.")
+        return names
 
     def has_emulated_runs(self, experiment: str) -> bool:
         """Return whether the report of an experiment shows emulated runs next to its own."""

@@ -13,6 +13,7 @@ from harness.validation import validate
 from harness.workflow.graph_build import ORDER, GraphBuild, find_card, stores_folder
 from harness.workflow.hooks import (
     add_harness_to_path,
+    check_before_planning,
     list_main_figures,
     print_first_failure,
     print_results,
