@@ -1,6 +1,9 @@
 """harness predict: what limits an epoch has a name, and a prediction is a frame in Python."""
 
+import pytest
+
 from harness.commands import predicting
+from harness.prediction import card_status
 from harness.prediction.pricing import list_constants
 from harness.spec.machine_card import list_machines, load_machine_card
 from harness.spec.root import find_root
@@ -27,3 +30,14 @@ def test_all_grids_are_predicted_the_fastest_first() -> None:
     assert len(seconds) + len(answer.refused) == 3
     assert seconds == sorted(seconds)
     assert "--why" in str(answer) or not answer.refused
+
+
+@pytest.mark.parametrize("cores", [2, 64])
+def test_card_of_another_machine_is_named(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = load_machine_card(find_root(), "local").measured_on
+    assert there and there.cores == 2
+    here = there.model_copy(update={"cores": cores})
+    monkeypatch.setattr(card_status, "describe_machine", lambda _: here)
+    page = " ".join(str(predicting.predict("cagnet-1d", "tiny-sbm", 2)).split())
+    said = f"The card local was measured on another machine (2 cores of {there.cpu}; here: 64 cores of"
+    assert (said in page) is (cores == 64)
