@@ -418,7 +418,7 @@ def test_events_that_are_alike_are_priced_as_each_of_them_is(name: str) -> None:
 def test_full_graph_training_is_predicted_first() -> None:
     """So that a short time still gives an answer."""
     told = list[str]()
-    advise(CHOICES, PERLMUTTER, report=lambda *report: told.append(report[2]))
+    advise(CHOICES, PERLMUTTER, seconds=1e6, report=lambda *report: told.append(report[2]))
     assert list(dict.fromkeys(line.split()[-1] for line in told))[:2] == ["serial", "cagnet-1d"]
 
 
