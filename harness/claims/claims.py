@@ -5,7 +5,9 @@
 
 import csv
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from harness.errors import UserError
 from harness.validation import Frozen, unknown_name_error, validate
@@ -13,8 +15,11 @@ from harness.validation import Frozen, unknown_name_error, validate
 CLAIMS = Path("workflows") / "claims"
 
 Comparator = Literal["=", "approx", "up_to", "at_least", "range_low", "range_high"]
-Tolerance = Literal["exact", "1%", "10%", "1.5x", "sign", "interval", ""]
+Tolerance = Literal["exact", "1%", "10%", "1.5x"]
 Basis = Literal["card", "machine", "experiment", "formula", "prediction", "run", "cited", "nothing"]
+Role = Literal["setting", "fact", "result"]
+TRANSCRIBED = ("card", "machine", "experiment")
+"""Bases of claims that this project copies into its own files. A copy of a number cannot be a result."""
 
 SIGNS = {
     "approx": "about ",
@@ -37,6 +42,8 @@ class Claim(Frozen):
     figure: str
     """The id of the figure or table that shows it, if one does."""
     category: str
+    role: Role
+    """A setting is what a paper ran, and a fact is about data, machines or other work. Only results are counted."""
     system: str
     baseline: str
     dataset: str
@@ -52,9 +59,30 @@ class Claim(Frozen):
     basis: Basis
     """What our value is computed from: a card, an experiment's file, a replay or arithmetic, a prediction, or a run."""
     tolerance: Tolerance
-    fitted: Literal["", "fitted", "held out"]
-    """`fitted`: a constant of a machine card was fitted to this claim; `held out`: no constant may be."""
+    fitted: Literal["", "held out"]
+    """`held out`: no constant of a machine card may be fitted to this claim. Cards name those to which one was."""
+    duplicate_of: str
+    """The ids of the claims that print the same number, or from whose numbers this one is computed."""
+    uncounted: Literal["", "tautology", "vacuous", "another quantity"]
+    """Why the comparison shows nothing: it cannot fail, nearly every value passes, or ours is another quantity."""
     note: str
+
+    @model_validator(mode="after")
+    def _check_role(self) -> Self:
+        if self.role == "result" and self.basis in TRANSCRIBED:
+            raise ValueError(
+                f"the claim {self.id} is copied from the paper (basis {self.basis}), so it is not a result"
+            )
+        if self.uncounted and not (self.role == "result" and self.note):
+            raise ValueError(
+                f"the claim {self.id} is uncounted ({self.uncounted}), so it needs to be a result and to have a note"
+            )
+        return self
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the scoreboard counts the claim."""
+        return self.role == "result" and not self.duplicate_of and not self.uncounted
 
     @property
     def what(self) -> str:
@@ -103,4 +131,10 @@ def _read_paper(root: Path, paper: str) -> list[Claim]:
     ids = [claim.id for claim in claims]
     if repeated := sorted({name for name in ids if ids.count(name) > 1}):
         raise UserError(f"{where}: {', '.join(repeated)} appear more than once.")
+    counted = {claim.id for claim in claims if claim.role == "result" and not claim.duplicate_of}
+    for claim in claims:
+        if missing := [name for name in claim.duplicate_of.split(";") if name and name not in counted]:
+            raise UserError(
+                f"{where}: {claim.id} repeats {', '.join(missing)}, which are not results of their own."
+            )
     return claims

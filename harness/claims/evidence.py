@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
-from harness.claims.claims import read_claims
+from harness.claims.claims import Claim, read_claims
 from harness.claims.estimates import EpochTime, EpochTimes, UntestableClaim
 from harness.claims.selection import Selection, TrainingSettings, get_setting, get_value, with_dotted_keys
 from harness.errors import UserError
@@ -29,7 +29,15 @@ from harness.progress import Log
 from harness.registry import load_strategy
 from harness.replay import ReplayedRank, replay
 from harness.results.parquet import read_collected
-from harness.spec.machine_card import Links, MachineCard, Rates, Slurm, load_machine_card
+from harness.spec.machine_card import (
+    FittedResult,
+    Links,
+    MachineCard,
+    Rates,
+    Slurm,
+    list_machines,
+    load_machine_card,
+)
 from harness.spec.spec import Spec
 from harness.store.catalog import load_card
 from harness.store.dataset_card import DatasetCard
@@ -39,6 +47,7 @@ EXPERIMENTS = Path("workflows") / "experiments"
 OPEN_SETTINGS = ("model.hidden", "training.batch")
 """The settings that papers leave open."""
 
+Consulted = Literal["replay", "prediction", "record"]
 T = TypeVar("T")
 
 
@@ -59,6 +68,8 @@ class RankWork(NamedTuple):
     payload: float
     calls: int
     flops: float
+    bytes: int
+    """The bytes sent."""
 
 
 class RankReplay(NamedTuple):
@@ -88,6 +99,7 @@ class RankReplay(NamedTuple):
             sum(amounts.words_payload for amounts in selected),
             sum(amounts.calls for amounts in selected),
             sum(amounts.flops for amounts in selected),
+            sum(amounts.bytes for amounts in selected),
         )
 
 
@@ -109,6 +121,8 @@ class Evidence:
         """
         self.root, self.predictions, self.twins, self.log = root, predictions, twins, log
         self._measured = _read_measured(tables) if tables and (tables / "runs.parquet").is_file() else {}
+        self.consulted: set[Consulted] = set()
+        """What the last formula has computed from, besides cards, experiments and printed numbers."""
         self._predict_once = lru_cache(None)(self._predict)
         self._expand_once = lru_cache(None)(self._expand)
 
@@ -137,6 +151,26 @@ class Evidence:
     def load_slurm(self, machine: str) -> Slurm:
         """Load the Slurm section of a machine's card."""
         return require(self.load_machine(machine).slurm, f"slurm (machine {machine})")
+
+    @cached_property
+    def fitted_results(self) -> dict[str, list[FittedResult]]:
+        """The results of papers that supplied constants, by the machine card that names them."""
+        cards = {name: self.load_machine(name) for name in list_machines(self.root)}
+        return {name: list(card.fitted_to) for name, card in cards.items() if card.fitted_to}
+
+    def find_fitted_card(self, claim: Claim) -> str:
+        """Return a machine card of which a constant was fitted to this claim's number or runs; empty if there is none.
+
+        A claim on the runs of one system in a figure is known to a fit on these runs. A comparison with another
+        system is not: the fit has seen one side of it.
+        """
+        if claim.role != "result":
+            return ""
+        names = {FittedResult(claim=claim.id)}
+        if claim.basis == "prediction" and claim.figure and claim.system and not claim.baseline:
+            names.add(FittedResult(figure=claim.figure, system=claim.system))
+        fitted = (card for card, results in self.fitted_results.items() if names.intersection(results))
+        return next(fitted, "")
 
     def read_rows(self, path: str) -> list[dict[str, str]]:
         """Read the rows of a CSV file of this project."""
@@ -192,6 +226,7 @@ class Evidence:
         **settings: Unpack[TrainingSettings],
     ) -> RankReplay:
         """Replay one rank's epoch, or its first steps, with the sizes of the dataset's card."""
+        self.consulted.add("replay")
         admitted = self._admit(strategy, dataset, ranks, grid, settings)
         return RankReplay(replay(admitted, rank, steps=REPLAYED_STEPS))
 
@@ -232,7 +267,9 @@ class Evidence:
     def time_epoch_of_run(self, spec: Spec, twins: str = "", card: str = "") -> EpochTime:
         """Return the epoch time of one run: measured if there is a record, predicted if not."""
         if spec.run_id in self._measured:
+            self.consulted.add("record")
             return EpochTime(float(self._measured[spec.run_id]["epoch_seconds_median"]))
+        self.consulted.add("prediction")
         return self._predict_once(spec.model_copy(update={"launch": 0}).model_dump_json(), twins, card)
 
     def _time_fastest(self, runs: Selection, time_run: Callable[[Spec], EpochTime]) -> EpochTimes:
@@ -246,7 +283,9 @@ class Evidence:
 
     def _time_evaluation_of_run(self, spec: Spec) -> EpochTime:
         if spec.run_id in self._measured:
+            self.consulted.add("record")
             return EpochTime(float(self._measured[spec.run_id]["evaluation_seconds"]))
+        self.consulted.add("prediction")
         card = self.load_machine(spec.machine.name)
         try:
             prediction = predict(Ready(self._admit_run(spec)), card, evaluation=True)
@@ -285,6 +324,7 @@ class Evidence:
                 f"it takes a run of {runs.experiment} ({first.strategy.name} on {first.dataset.name}, {first.ranks} "
                 f"ranks of {first.machine.name}), and none is among the collected tables"
             )
+        self.consulted.add("record")
         return float(median(measured))
 
 

@@ -26,6 +26,12 @@ class Formula:
         self.args: tuple[object, ...] = args
         self.kwargs: dict[str, object] = kwargs
 
+    @property
+    def unit(self) -> str:
+        """The unit that the function declares; empty if its values have none."""
+        unit: str = getattr(self.function, "unit", "")
+        return unit
+
     def __call__(self, evidence: Evidence) -> Value:
         return self.function(evidence, *self.args, **self.kwargs)
 

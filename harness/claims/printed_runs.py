@@ -12,27 +12,20 @@ from harness.claims.evidence import Evidence
 from harness.claims.formulas import FORMULAS
 from harness.claims.formulas.quantities import (
     find_accuracy_percent,
-    find_epoch_milliseconds,
+    find_epoch_seconds,
     find_evaluation_seconds,
     find_seconds_to_target,
 )
+from harness.claims.printed_units import UNITS
 from harness.claims.selection import Selection
 from harness.results.record import write_record
 from harness.spec.spec import Spec, digest
 
-
-class ColumnInUnits(NamedTuple):
-    """A column of the table `runs`, and how many units of the formula make one unit of the column."""
-
-    name: str
-    units: float = 1.0
-
-
-COLUMNS: Mapping[object, ColumnInUnits] = {
-    find_epoch_milliseconds: ColumnInUnits("epoch_seconds_median", 1000.0),
-    find_seconds_to_target: ColumnInUnits("seconds_to_target"),
-    find_evaluation_seconds: ColumnInUnits("evaluation_seconds"),
-    find_accuracy_percent: ColumnInUnits("accuracy_test", 100.0),
+COLUMNS: Mapping[object, str] = {
+    find_epoch_seconds: "epoch_seconds_median",
+    find_seconds_to_target: "seconds_to_target",
+    find_evaluation_seconds: "evaluation_seconds",
+    find_accuracy_percent: "accuracy_test",
 }
 """The column for each function whose value is that of a run."""
 
@@ -60,7 +53,8 @@ def find_printed_value(claim: Claim, evidence: Evidence) -> PrintedValue | None:
     (runs,) = formula.args
     assert isinstance(runs, Selection)
     spec = evidence.list_runs(runs)[0].model_copy(update={"launch": 0})
-    return PrintedValue(claim, spec, column.name, claim.number / column.units)
+    units = 1 / UNITS[claim.unit].size  # that make one unit of the column, a second or the whole
+    return PrintedValue(claim, spec, column, claim.number / units)
 
 
 def record_printed(runs: Path, claims: Iterable[Claim], evidence: Evidence) -> list[Path]:

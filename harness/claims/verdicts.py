@@ -1,22 +1,20 @@
 """Verdicts: whether our value agrees with what a paper prints, and if a claim cannot be tested, why.
 
-A number without an interval is compared within the claim's tolerance. An estimate has an interval, which must contain
-the printed number. A claim to which a constant was fitted cannot test it, so it is marked `fitted` and gets no verdict.
+The number that is compared is the point, whether it has an interval or not: it holds if it is within the claim's
+tolerance of the printed number. If only the interval of a prediction contains the printed number, the two are
+consistent. A claim to which a constant was fitted cannot test it, so it is marked `fitted`.
 """
 
-from collections import Counter
-from collections.abc import Mapping
 from enum import StrEnum
-from math import isclose
 from pathlib import Path
-from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from harness.claims.claims import Claim, read_claims
 from harness.claims.estimates import Estimate, UntestableClaim
-from harness.claims.evidence import Evidence
+from harness.claims.evidence import Consulted, Evidence
 from harness.claims.formula import Value
 from harness.claims.formulas import FORMULAS
+from harness.claims.printed_units import find_conversion
 from harness.errors import UserError
 from harness.experiment.paper_figures import check_figure_ids
 from harness.progress import OnStep, ignore_step, report_steps
@@ -26,12 +24,22 @@ FACTOR = 2.0
 RELATIVE_TOLERANCES = {"1%": 0.01, "10%": 0.1}
 STRICT_TOLERANCES = ("exact", "1%")
 """Tolerances of claims for which being within the factor does not count."""
+ERROR_FACTORS = (1.25, 1.5, 2.0)
+BEYOND = f"beyond {ERROR_FACTORS[-1]:g}"
+ERROR_CLASSES = (*(f"within {factor:g}" for factor in ERROR_FACTORS), BEYOND)
+"""The classes of the errors of predicted numbers: the factor between our value and the printed one."""
+
+Source = Literal["counted", "computed", "measured", "predicted", "none"]
+"""How our value comes about: counted in a replay, computed from sizes or printed numbers, measured in a run, predicted
+from a machine card; or there is nothing to compare with."""
+SOURCES_BY_BASIS: dict[str, Source] = {"formula": "computed", "prediction": "predicted", "run": "measured"}
 
 
 class Result(StrEnum):
     """How our value compares with the printed one."""
 
     HOLDS = "holds"
+    CONSISTENT = "consistent"
     WITHIN = "within a factor"
     CONTRADICTED = "contradicted"
     FITTED = "fitted"
@@ -49,22 +57,49 @@ class Verdict(NamedTuple):
     """Our value over the printed number."""
     reason: str = ""
     """Why the claim cannot be tested."""
+    source: Source = "none"
+
+    @property
+    def uncounted(self) -> str:
+        """Why the scoreboard does not count the claim; empty if it does."""
+        if self.claim.role != "result":
+            return self.claim.role
+        return "duplicate" if self.claim.duplicate_of else self.claim.uncounted
+
+    @property
+    def error(self) -> str:
+        """The class of the error of a predicted number; empty for other claims."""
+        if self.source != "predicted" or self.ratio is None:
+            return ""
+        return classify_error(self.ratio.value)
 
     def as_row(self, paper: str) -> dict[str, Any]:
         """Return the verdict as a row of the table `claims`."""
-        columns = ("id", "figure", "place", "what", "config", "printed", "basis")
+        columns = ("id", "role", "figure", "place", "what", "config", "printed", "basis", "duplicate_of")
         ratio, formula = self.ratio, FORMULAS.get(self.claim.id)
         return {
             "paper": paper,
             **{name: getattr(self.claim, name) for name in columns},
+            "source": self.source,
+            "uncounted": self.uncounted,
             "ours": self.ours,
             "formula": str(formula) if formula else "",
             "ratio": ratio and ratio.value,
             "ratio_low": ratio and ratio.low,
             "ratio_high": ratio and ratio.high,
+            "error": self.error,
             "verdict": str(self.result),
             "reason": self.reason or self.claim.note,
         }
+
+
+def classify_error(ratio: float) -> str:
+    """Return the smallest class that contains the ratio of our value to the printed one."""
+    if ratio <= 0:
+        return BEYOND
+    error = max(ratio, 1 / ratio)
+    classes = zip(ERROR_FACTORS, ERROR_CLASSES, strict=False)
+    return next((name for factor, name in classes if error <= factor), BEYOND)
 
 
 class ClaimFilter(NamedTuple):
@@ -110,46 +145,71 @@ def judge_all(
 
 def judge(claim: Claim, evidence: Evidence, *, quick: bool = False) -> Verdict:
     """Compute our value of what a claim prints, and compare the two."""
-    formula = FORMULAS.get(claim.id)
+    formula, source = FORMULAS.get(claim.id), SOURCES_BY_BASIS.get(claim.basis, "none")
+    untested = Verdict(claim, Result.UNTESTED, reason=claim.note, source=source)
     if formula is None:
-        return Verdict(claim, Result.UNTESTED, reason=claim.note)
+        return untested
     if quick and claim.basis == "prediction":
-        return Verdict(claim, Result.UNTESTED, reason="predictions were left out (--quick)")
+        return untested._replace(reason="predictions were left out (--quick)")
+    evidence.consulted.clear()
     try:
         ours = formula(evidence)
     except UntestableClaim as reason:
-        return Verdict(claim, Result.UNTESTED, reason=str(reason))
+        return untested._replace(reason=str(reason))
     except UserError as refusal:
         raise UserError(f"{claim.id}: the formula {formula} fails. {refusal}") from refusal
-    return compare(claim, ours)
+    verdict = compare(claim, ours, formula.unit)._replace(source=find_source(claim, evidence.consulted))
+    if card := evidence.find_fitted_card(claim):
+        if claim.fitted == "held out":
+            raise UserError(
+                f"{claim.id} is held out, but a constant of the machine card {card} was fitted to it."
+            )
+        verdict = verdict._replace(
+            result=Result.FITTED, reason=f"a constant of the card {card} was fitted to it"
+        )
+    if claim.uncounted == "another quantity":
+        verdict = verdict._replace(result=Result.UNTESTED, reason=f"another quantity: {claim.note}")
+    return verdict
 
 
-def compare(claim: Claim, ours: Value) -> Verdict:
-    """Compare a claim with our value.
+def find_source(claim: Claim, consulted: set[Consulted]) -> Source:
+    """Return how our value came about, from the basis of its claim and what its formula consulted."""
+    if claim.basis == "prediction" and consulted == {"record"}:
+        return "measured"
+    if claim.basis == "formula" and "replay" in consulted:
+        return "counted"
+    return SOURCES_BY_BASIS.get(claim.basis, "none")
+
+
+def compare(claim: Claim, ours: Value, unit: str = "") -> Verdict:
+    """Compare a claim with our value, which is in `unit`.
 
     Where the paper prints a formula, our number is the ratio to the formula's value.
     """
     if isinstance(ours, bool):
-        return Verdict(claim, _result_of(claim, ours), "true" if ours else "false")
+        return Verdict(claim, _judge_statement(ours), "true" if ours else "false")
     if not isinstance(ours, int | float | Estimate):
         is_same = _format_value(ours).replace(" ", "") == claim.value.replace(" ", "")
-        return Verdict(claim, _result_of(claim, is_same), _format_value(ours))
+        return Verdict(claim, _judge_statement(is_same), _format_value(ours) or "none")
+    conversion = find_conversion(unit, claim.unit, claim.id)
+    if conversion != 1:
+        ours = ours * conversion
     printed = 1.0 if claim.number is None else claim.number
     estimate = ours if isinstance(ours, Estimate) else Estimate(ours, ours, ours)
     ratio = estimate * (1 / printed) if printed else None
-    if estimate.low < estimate.high:
-        holds = _is_inside(claim, estimate, printed)
-    else:
-        holds = _is_close(claim, estimate.value, printed)
-    return Verdict(claim, _result_of(claim, holds, ratio), _format_value(ours), ratio)
+    return Verdict(claim, _judge_number(claim, estimate, printed), _format_value(ours), ratio)
 
 
-def _result_of(claim: Claim, holds: bool, ratio: Estimate | None = None) -> Result:
-    if claim.fitted == "fitted":
-        return Result.FITTED
-    if holds:
+def _judge_statement(holds: bool) -> Result:
+    return Result.HOLDS if holds else Result.CONTRADICTED
+
+
+def _judge_number(claim: Claim, ours: Estimate, printed: float) -> Result:
+    if _is_close(claim, ours.value, printed):
         return Result.HOLDS
-    is_near = ratio is not None and 1 / FACTOR <= ratio.value <= FACTOR
+    if ours.low < ours.high and _is_inside(claim, ours, printed):
+        return Result.CONSISTENT
+    is_near = printed and 1 / FACTOR <= ours.value / printed <= FACTOR
     return Result.WITHIN if is_near and claim.tolerance not in STRICT_TOLERANCES else Result.CONTRADICTED
 
 
@@ -161,18 +221,19 @@ def _is_inside(claim: Claim, ours: Estimate, printed: float) -> bool:
 
 
 def _is_close(claim: Claim, ours: float, printed: float) -> bool:
-    """Return whether our number is within the claim's tolerance of the printed one."""
+    """Return whether our number is within the claim's tolerance of the printed one.
+
+    A share of the tolerance is a share of the printed number. A bound holds on its open side too, unless it is strict.
+    """
     if claim.tolerance not in STRICT_TOLERANCES and (
         (claim.comparator == "up_to" and ours <= printed)
         or (claim.comparator == "at_least" and ours >= printed)
     ):
         return True
-    if claim.tolerance == "sign":
-        return (ours - 1) * (printed - 1) > 0
     if claim.tolerance in RELATIVE_TOLERANCES:
-        return isclose(ours, printed, rel_tol=RELATIVE_TOLERANCES[claim.tolerance])
+        return abs(ours - printed) <= RELATIVE_TOLERANCES[claim.tolerance] * abs(printed)
     if claim.tolerance == "1.5x":
-        return 1 / 1.5 <= ours / printed <= 1.5
+        return ours == printed if not printed else 1 / 1.5 <= ours / printed <= 1.5
     return abs(ours - printed) <= _last_digit(claim.value)
 
 
@@ -186,46 +247,3 @@ def _format_value(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return ";".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def make_scoreboard(verdicts: Mapping[str, list[Verdict]]) -> list[tuple[str, ...]]:
-    """Count the claims of each paper, and of all, by result. The first row has the headings."""
-    rows = [("paper", *map(str, Result), "claims")]
-    everything = [each for of_paper in verdicts.values() for each in of_paper]
-    for paper, of_paper in [*verdicts.items(), ("all", everything)]:
-        counts = [sum(each.result is result for each in of_paper) for result in Result]
-        rows.append((paper, *map(str, counts), str(len(of_paper))))
-    return rows
-
-
-UNTESTED = {
-    "cited": "quote other work",
-    "run": "need the paper's own run, of which no record is among the collected tables",
-    "prediction": "need twins or a graph that is too large for this machine",
-    "nothing": "have nothing to be compared with",
-}
-"""Why claims cannot be tested, by their basis."""
-
-
-def describe_untested(verdicts: list[Verdict]) -> list[str]:
-    """Count the claims that cannot be tested by reason, in a sentence; none if there are no such claims."""
-    bases = Counter(each.claim.basis for each in verdicts if each.result is Result.UNTESTED)
-    parts = [f"{count} {UNTESTED.get(basis, basis)}" for basis, count in bases.most_common()]
-    return [f"Of the claims that cannot be tested here, {'; '.join(parts)}."] if parts else []
-
-
-def describe_held_out(verdicts: list[Verdict]) -> list[str]:
-    """Count the held-out claims that hold, and give the widths of our intervals: wide ones are easy to hit."""
-    held_out = [each for each in verdicts if each.claim.fitted == "held out"]
-    if not held_out:
-        return []
-    hold = sum(each.result is Result.HOLDS for each in held_out)
-    untested = sum(each.result is Result.UNTESTED for each in held_out)
-    ratios = [each.ratio for each in held_out if each.ratio]
-    widths = [ratio.high / ratio.low for ratio in ratios if ratio.high > ratio.low > 0]
-    text = f"{hold} of {len(held_out)} held-out claims hold, and {untested} cannot be tested here."
-    if widths:
-        text += (
-            f" The median interval is a factor of {median(widths):.2f} wide, the widest {max(widths):.2f}."
-        )
-    return [text]

@@ -17,6 +17,7 @@ from harness.formatting import format_count
 
 if TYPE_CHECKING:
     from harness.claims import Verdict
+    from harness.claims.scoreboard import Rows
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -29,13 +30,13 @@ class ClaimsRequest(TablesRequest):
     figure: Annotated[tuple[str, ...], OptionStyle(metavar="ID", takes="several")] = ()
     """The claims in these figures or tables."""
     held_out: bool = False
-    """Only the claims that were held out from all fits of constants."""
+    """Only the results that were held out from all fits of constants."""
     twins: bool = False
     """Build twins of graphs for predictions that depend on the edges, which takes minutes."""
     quick: bool = False
     """Skip predictions, which take most of the time."""
     score: bool = False
-    """Print only the counts of verdicts."""
+    """Print only the scoreboard."""
     predictions: Folder = None
     """Use the records of `harness predict --out DIR` instead of predicting again."""
     records: Folder = None
@@ -50,9 +51,13 @@ CLAIM_COLUMNS = (
     TableColumn("printed", "printed"),
     TableColumn("ours", "ours", may_wrap=True),
     TableColumn("ratio", "ours/printed", "{:.3g}".format, is_number=True),
+    TableColumn("source", "source"),
     TableColumn("verdict", "verdict"),
+    TableColumn("uncounted", "not counted"),
     TableColumn("what", "of what", may_wrap=True, may_drop=True),
 )
+WHAT_PAPERS_RAN = ("id", "place", "printed", "ours", "verdict", "what")
+"""The columns of the table of settings and facts."""
 
 
 @plain_dataclass(frozen=True)
@@ -79,43 +84,54 @@ class ClaimsAnswer(Answer):
         if self.request.records:
             yield Headline(f"{format_count(len(self.recorded), 'record')} in {self.request.records}")
             return
-        from harness.claims.verdicts import describe_held_out, describe_untested, make_scoreboard
+        from harness.claims import scoreboard
 
         everything = [verdict for some in self.verdicts.values() for verdict in some]
-        yield Headline(f"{format_count(len(everything), 'claim')}: {count_results(everything)}")
-        heads, *rows = make_scoreboard(self.verdicts)
-        columns = [TableColumn(head, head, is_number=head != "paper") for head in heads]
-        yield Table(columns, [dict(zip(heads, row, strict=True)) for row in rows])
-        yield from describe_untested(everything)
-        yield from describe_held_out(everything)
+        counted = scoreboard.select_counted(everything)
+        found = f": {scoreboard.describe_results(counted)}" if counted else ""
+        yield Headline(
+            f"{format_count(len(counted), 'result')} of {format_count(len(everything), 'claim')}{found}"
+        )
+        if counted:
+            yield _make_table(scoreboard.make_scoreboard(everything))
+        yield _make_table(scoreboard.make_error_table(everything))
+        yield from scoreboard.describe_uncounted(everything)
+        yield from scoreboard.describe_untested(everything)
+        yield from scoreboard.describe_held_out(everything)
         if not self.request.score:
             yield from self._lay_out_papers(view)
+        yield from scoreboard.describe_other_claims(everything)
 
     def _lay_out_papers(self, view: View) -> Iterator[Block]:
-        columns = [*CLAIM_COLUMNS, *([TableColumn("reason", "reason", may_wrap=True)] if view.why else [])]
+        reason = [TableColumn("reason", "reason", may_wrap=True)] if view.why else []
+        others = [column for column in CLAIM_COLUMNS if column.key in WHAT_PAPERS_RAN]
         for paper, some in self.verdicts.items():
-            yield Table(columns, [verdict.as_row(paper) for verdict in some], paper, most_rows=MOST_ROWS)
+            rows = [
+                {**row, "uncounted": row["uncounted"] or None}
+                for row in (each.as_row(paper) for each in some)
+            ]
+            results = [row for row in rows if row["role"] == "result"]
+            yield Table([*CLAIM_COLUMNS, *reason], results, paper, most_rows=MOST_ROWS)
+            if view.all or not results:
+                ran = [row for row in rows if row["role"] != "result"]
+                title = f"{paper}: what the paper ran, and facts"
+                yield Table([*others, *reason], ran, title, most_rows=MOST_ROWS)
 
 
-def count_results(verdicts: "Sequence[Verdict]") -> str:
-    """Return the number of claims with each result."""
-    from harness.claims import Result
-
-    counts = {result: sum(verdict.result is result for verdict in verdicts) for result in Result}
-    words = {Result.HOLDS: "hold"}
-    return ", ".join(
-        f"{count} {words.get(result, result) if count > 1 else result}"
-        for result, count in counts.items()
-        if count
-    )
+def _make_table(rows: "Rows") -> Table:
+    """Make a table of rows of text, of which the first has the headings and the first column is not a number."""
+    heads = rows[0] if rows else ()
+    columns = [TableColumn(head, head, is_number=number > 0) for number, head in enumerate(heads)]
+    return Table(columns, [dict(zip(heads, row, strict=True)) for row in rows[1:]])
 
 
 @verb(ClaimsRequest)
 def claims(request: ClaimsRequest, reporter: Reporter) -> ClaimsAnswer:
     """Compare the claims of papers with our own values, with a verdict for each.
 
-    Computes our value for every claim in workflows/claims/PAPER.csv from cards, experiments, replays, and the collected
-    records of the papers' own runs, or from predictions where there is no record. All claims together take minutes.
+    The scoreboard counts results. Settings and facts of the papers are listed by --all. Our value for every claim in
+    workflows/claims/PAPER.csv comes from cards, experiments, replays, and the collected records of the papers' own
+    runs, or from predictions where there is no record. All claims together take minutes.
     """
     from harness.claims import ClaimFilter, Evidence, judge_all
     from harness.claims.printed_runs import record_printed

@@ -168,14 +168,20 @@ def _measure_gpu_sections(
 def write_sections(root: Path, machine: str, sections: dict[str, Any]) -> Path:
     """Replace sections of a card and return its path. Other sections keep their text, including comments.
 
-    The section `checked` is removed, because it counts runs that the old constants predicted.
+    The section `checked` is removed, because it counts runs that the old constants predicted, and with new rates
+    `fitted_to`, because it names results to which the old ones were fitted.
     """
     path = root / MACHINES / f"{machine}.yaml"
     text = path.read_text(encoding="utf-8")
-    for name in (*sections, "checked"):
+    for name in (*sections, *_list_outdated(sections)):
         text = re.sub(rf"(?m)^{name}:.*\n(?:[ #].*\n|\n(?= ))*", "", text)
     write_text(path, text.rstrip() + "\n\n" + yaml.safe_dump(sections, sort_keys=False, width=120))
     return path
+
+
+def _list_outdated(sections: dict[str, Any]) -> list[str]:
+    """Return the sections of a card that describe the constants that new sections replace."""
+    return ["checked", "fitted_to"] if "rates" in sections else ["checked"]
 
 
 def write_new_card(root: Path, machine: str, name: str, done: Calibration) -> Path:
@@ -191,6 +197,7 @@ def format_new_card(root: Path, machine: str, done: Calibration) -> str:
     what = "rates, memory and links" if "rates" in done.sections else "memory and links"
     description = f"{done.device}, {what} by harness doctor --calibrate, {time.strftime('%Y-%m-%d')}"
     document = read_yaml(root / source, str(source)) | {"description": description} | done.sections
-    document.pop("checked", None)  # by runs that the old constants predicted
+    for outdated in _list_outdated(done.sections):
+        document.pop(outdated, None)
     origin = f"# {machine}.yaml as calibrated. Every constant names its source; `assumed` was not measured."
     return f"{origin}\n{yaml.safe_dump(document, sort_keys=False, width=120)}"

@@ -23,6 +23,7 @@ from harness.figures.panels import Panel
 UNTESTED = "cannot be tested here"
 VERDICT_LOOKS = {
     "holds": (BLUE, "o"),
+    "consistent": (BLUE, "s"),
     "within a factor": (ORANGE, "D"),
     "contradicted": (RED, "X"),
     "fitted": (GREY, "s"),

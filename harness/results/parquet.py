@@ -1,7 +1,7 @@
 """Reads and writes tables as parquet files. Every file contains the number of its schema, which reading checks."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from io import BytesIO
@@ -246,13 +246,22 @@ def _drop_added_columns(old: TableSchema, path: Path) -> TableSchema:
 
     Renamed columns are kept, as every file has them.
     """
+    return _drop_missing_columns(old, path, {column.name for column in old.columns if not column.recorded})
+
+
+def _drop_missing_columns(table: TableSchema, path: Path, optional: Collection[str]) -> TableSchema:
+    """Return a table without the optional columns that a file lacks."""
     try:
         with open_regular_file(path) as file:
             present = set(pq.read_schema(file).names)
     except (pa.ArrowException, OSError):
-        return old
-    columns = [column for column in old.columns if column.recorded or column.name in present]
-    return old._replace(columns=tuple(columns))
+        return table
+    columns = [column for column in table.columns if column.name not in optional or column.name in present]
+    return table._replace(columns=tuple(columns))
+
+
+ADDED_TO_CLAIMS = ("role", "source", "duplicate_of", "uncounted", "error")
+"""The columns of the table of claims that earlier files lack. Their values are empty."""
 
 
 def write_claims(path: Path, claims: list[dict[str, Any]], tables: Path) -> None:
@@ -266,8 +275,9 @@ def read_claims_table(tables: Path) -> pd.DataFrame:
     path = tables / "claims.parquet"
     if not path.is_file() or _read_mark(path) != _read_mark(tables / "runs.parquet"):
         return to_pandas(arrow_schema(CLAIMS).empty_table(), CLAIMS)
-    table = CLAIMS.recorded if _is_old(path) else CLAIMS
-    return to_pandas(read_table(path, table, "`harness claims --out` makes it again."), CLAIMS)
+    table = _drop_missing_columns(CLAIMS.recorded if _is_old(path) else CLAIMS, path, ADDED_TO_CLAIMS)
+    rows = read_table(path, table, "`harness claims --out` makes it again.")
+    return conform_frame(rows.to_pandas().reindex(columns=CLAIMS.names), CLAIMS)
 
 
 def _read_mark(path: Path) -> str | None:

@@ -537,6 +537,7 @@ CLAIMS = TableSchema(
         "",
         ("id", TEXT, "id of the claim, a row of workflows/claims/PAPER.csv"),
         ("paper", TEXT, "the paper that makes it"),
+        ("role", TEXT, "setting (what the paper ran), fact (about data, machines or other work) or result"),
         ("figure", TEXT, "id of the figure or table that shows it; empty for the text of the paper"),
         ("place", TEXT, "section, figure or table"),
         ("what", TEXT, "the quantity, the system and the graph"),
@@ -544,6 +545,13 @@ CLAIMS = TableSchema(
         ("printed", TEXT, "the value as the paper prints it"),
         ("ours", TEXT, "our value, with its interval; empty if the claim cannot be tested here"),
         ("basis", TEXT, "what our value is taken from"),
+        ("source", TEXT, "how our value comes about: counted, computed, measured, predicted, or none"),
+        (
+            "duplicate_of",
+            TEXT,
+            "ids of the claims with the same number, or from whose numbers it is computed",
+        ),
+        ("uncounted", TEXT, "why the scoreboard does not count it; empty if it does"),
         ("formula", TEXT, "the function that computes our value, and its arguments"),
         ("ratio", REAL, "our value divided by the printed one; null for statements"),
         (
@@ -552,7 +560,12 @@ CLAIMS = TableSchema(
             "the lower end of our interval divided by the printed value; the ratio if there is no interval",
         ),
         ("ratio_high", REAL, "the upper end of our interval divided by the printed value"),
-        ("verdict", TEXT, "holds, within a factor, contradicted, fitted, or cannot be tested here"),
+        ("error", TEXT, "the class of the factor between a predicted number and the printed one"),
+        (
+            "verdict",
+            TEXT,
+            "holds, consistent, within a factor, contradicted, fitted, or cannot be tested here",
+        ),
         ("reason", TEXT, "why it cannot be tested, or an explanation of the verdict"),
     ),
 )

@@ -140,6 +140,20 @@ class CalibratedMachine(Frozen):
     """The name of the GPU; None if ranks compute on the host."""
 
 
+class FittedResult(Frozen):
+    """A result of a paper whose values supplied a constant: a claim, or the runs of a system in a figure."""
+
+    claim: str = ""
+    figure: str = ""
+    system: str = ""
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        if bool(self.claim) == bool(self.figure) or bool(self.figure) != bool(self.system):
+            raise ValueError("a fitted result is either a claim, or a figure and a system")
+        return self
+
+
 class PlexusModel(Frozen):
     """The coefficients of the Plexus paper's model of products, equation 4.4 (benchmarks/plexus_formulas.py).
 
@@ -296,6 +310,8 @@ class MachineCard(Machine):
     links: Links | None = None
     measured_on: CalibratedMachine | None = None
     """The machine on which `rates` were measured; None if they were not, or if it is unknown."""
+    fitted_to: tuple[FittedResult, ...] = ()
+    """The results of papers to which constants of the rates and links were fitted. They cannot test a prediction."""
     checked: CheckedRuns | None = None
     """The runs against which predictions with these constants were held; None if there were none."""
     plexus_model: PlexusModel | None = None

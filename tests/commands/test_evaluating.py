@@ -90,11 +90,15 @@ def test_claims_begin_with_the_scoreboard_and_cut_long_tables(
 ) -> None:
     monkeypatch.setenv("HARNESS_RESULTS", str(tmp_path))
     assert main(["claims", "--figure", "plexus-tab4", "--quick"]) == 0
-    heading, scoreboard, *_, table = capsys.readouterr().out.strip().split("\n\n")
-    number = int(heading.split()[0])
-    assert heading.startswith(f"{number} claims: ") and scoreboard.splitlines()[-1].split()[-1] == str(number)
-    assert table.splitlines()[0] == "plexus"
-    assert table.splitlines()[-1] == f"... {number - 20} more (--all)"
+    heading, table, counts = capsys.readouterr().out.strip().split("\n\n")
+    assert heading == "0 results of 42 claims"
+    assert table.splitlines()[0] == "plexus: what the paper ran, and facts"
+    assert table.splitlines()[-1] == "... 22 more (--all)"
+    assert counts == "2 settings and 40 facts not counted (--all)."
+    assert main(["claims", "--figure", "plexus-tab3", "--quick"]) == 0
+    heading, scoreboard, *_ = capsys.readouterr().out.strip().split("\n\n")
+    assert heading == "3 results of 4 claims: 2 hold, 1 cannot be tested here"
+    assert scoreboard.splitlines()[-1].split() == ["all", "2", "0", "0", "0", "0", "1", "3"]
     assert main(["claims", "--figure", "plexus-tab4", "--quick", "--score"]) == 0
     assert "PLX-" not in capsys.readouterr().out
 

@@ -7,7 +7,7 @@ from harness.claims.formulas.quantities import (
     average_degree_both_ways,
     average_nonzeros_per_vertex,
     count_batches_of_all,
-    count_batches_of_training,
+    count_batches_of_rounded,
     count_devices_per_node,
     count_features,
     count_nics_per_node,
@@ -16,12 +16,14 @@ from harness.claims.formulas.quantities import (
     count_twice_stored_edges,
     count_vertices,
     find_accuracy_percent,
-    find_device_memory_gb,
+    find_device_memory,
     find_largest,
-    find_node_gbs,
+    find_node_bandwidth,
     find_setting,
 )
+from harness.claims.printed_units import in_unit
 from harness.claims.selection import Selection, select
+from harness.formatting import GIB
 
 FIGURE_4 = select("bulk-sampling-figure-4")
 TABLES_3_4 = select("bulk-sampling-tables-3-4")
@@ -33,10 +35,11 @@ def has_published_accuracy(evidence: Evidence, runs: Selection) -> bool:
     return abs(find_accuracy_percent(evidence, runs) - 79.6) < 8
 
 
-def count_words_of_sampling(evidence: Evidence) -> float:
-    """Count the words that a rank receives while it samples from a replicated graph."""
+@in_unit("bytes")
+def count_bytes_of_sampling(evidence: Evidence) -> float:
+    """Count the bytes that a rank sends while it samples from a replicated graph."""
     replayed = evidence.replay_rank("bulk-sage", "ogbn-products", 4, "4x1", batch=BATCH)
-    return replayed.count_work(phase="sample").words
+    return replayed.count_work(phase="sample").bytes
 
 
 def divide_steps_of_4_and_16_ranks(evidence: Evidence) -> float:
@@ -53,10 +56,13 @@ def divide_words_by_harmonic_mean(evidence: Evidence) -> float:
     return replayed.count_work(layer=1).payload / (2 * dense * (1 / 2 + 2 / 64))
 
 
-def is_beyond_gpu_memory(evidence: Evidence, dataset: str) -> bool:
-    """Return whether the edges in both directions, row pointers and a byte per feature exceed 40 GB."""
+def is_beyond_device_memory(evidence: Evidence, dataset: str, machine: str) -> bool:
+    """Return whether the edges in both directions, row pointers and a byte per feature exceed a device's memory."""
     n, edges = count_vertices(evidence, dataset), count_stored_edges(evidence, dataset)
-    return 16 * edges + 8 * n + n * count_features(evidence, dataset) > 40e9
+    return (
+        16 * edges + 8 * n + n * count_features(evidence, dataset)
+        > find_device_memory(evidence, machine) * GIB
+    )
 
 
 FORMULAS: Formulas = {
@@ -64,7 +70,7 @@ FORMULAS: Formulas = {
     "MBS-003": Formula(find_setting, FIGURE_4, "layers"),
     "MBS-005": Formula(count_vertices, "ogbn-products"),
     "MBS-006": Formula(count_nonzeros, "ogbn-products"),
-    "MBS-007": Formula(count_batches_of_training, "ogbn-products", 1024),
+    "MBS-007": Formula(count_batches_of_rounded, "ogbn-products", 1024),
     "MBS-008": Formula(count_features, "ogbn-products"),
     "MBS-009": Formula(average_nonzeros_per_vertex, "ogbn-products"),
     "MBS-010": Formula(count_vertices, "cagnet-protein"),
@@ -74,7 +80,7 @@ FORMULAS: Formulas = {
     "MBS-014": Formula(average_degree, "cagnet-protein"),
     "MBS-015": Formula(count_vertices, "ogbn-papers100m"),
     "MBS-016": Formula(count_twice_stored_edges, "ogbn-papers100m"),
-    "MBS-017": Formula(count_batches_of_training, "ogbn-papers100m", 1024),
+    "MBS-017": Formula(count_batches_of_rounded, "ogbn-papers100m", 1024),
     "MBS-018": Formula(count_features, "ogbn-papers100m"),
     "MBS-019": Formula(average_degree_both_ways, "ogbn-papers100m"),
     "MBS-020": Formula(find_setting, TABLES_3_4.narrow(strategy="bulk-sage"), "batch"),
@@ -88,15 +94,15 @@ FORMULAS: Formulas = {
     ),
     "MBS-028": Formula(count_devices_per_node, "perlmutter"),
     "MBS-029": Formula(count_nics_per_node, "perlmutter"),
-    "MBS-030": Formula(find_device_memory_gb, "perlmutter"),
-    "MBS-031": Formula(find_node_gbs, "perlmutter", 4),
+    "MBS-030": Formula(find_device_memory, "perlmutter"),
+    "MBS-031": Formula(find_node_bandwidth, "perlmutter", 4),
     "MBS-036": Formula(find_setting, FIGURE_4, "hidden"),
     "MBS-037": Formula(find_setting, FIGURE_4.narrow(dataset="ogbn-products"), "epochs"),
     "MBS-038": Formula(
         find_setting, FIGURE_4.narrow(strategy="bulk-sage", dataset="ogbn-products", ranks=4), "bulk"
     ),
-    "MBS-044": Formula(count_words_of_sampling),
+    "MBS-044": Formula(count_bytes_of_sampling),
     "MBS-045": Formula(divide_steps_of_4_and_16_ranks),
     "MBS-046": Formula(divide_words_by_harmonic_mean),
-    "MBS-048": Formula(is_beyond_gpu_memory, "ogbn-papers100m"),
+    "MBS-048": Formula(is_beyond_device_memory, "ogbn-papers100m", "perlmutter"),
 }

@@ -20,18 +20,19 @@ from harness.claims.formulas.quantities import (
     count_stored_edges,
     count_vertices,
     find_common_setting,
-    find_device_memory_gb,
+    find_device_memory,
     find_hardware,
-    find_node_gbs_decimal,
+    find_hardware_bandwidth,
+    find_node_bandwidth,
     find_setting,
     find_setting_of_datasets,
-    has_test,
     is_faster,
     is_scaling,
     list_rank_counts,
 )
+from harness.claims.printed_units import in_unit
 from harness.claims.selection import Selection, select
-from harness.formatting import GB
+from harness.formatting import GIB
 from harness.ledger import AxisName
 from harness.prediction.pricing import find_bandwidth, place_axis
 
@@ -150,10 +151,9 @@ def divide_dense_words_of_3d(evidence: Evidence) -> float:
 
 
 def divide_sparse_words(evidence: Evidence, scheme: Scheme, parts: int) -> float:
-    """Return the payload of blocks of A over nnz / parts."""
-    return count_layer_work(evidence, scheme, tensor="A").payload / (
-        count_nonzeros(evidence, "reddit") / parts
-    )
+    """Return the nonzeros in the payload of blocks of A over nnz / parts. A nonzero is a value and a column."""
+    sent = count_layer_work(evidence, scheme, tensor="A").payload / 2
+    return sent / (count_nonzeros(evidence, "reddit") / parts)
 
 
 def divide_calls(evidence: Evidence, scheme: Scheme, messages: float) -> float:
@@ -186,20 +186,22 @@ def count_devices_per_socket(evidence: Evidence, machine: str) -> float:
     return count_devices_per_node(evidence, machine) // find_hardware(evidence, machine, "sockets")
 
 
-def find_intra_node_gbs_decimal(evidence: Evidence, machine: str) -> float:
-    """Return the bandwidth between devices of a node in GB of 10^9 bytes a second."""
-    return evidence.load_links(machine).intra_gbs.value * GB / 1e9
+@in_unit("GiB/s")
+def find_intra_node_bandwidth(evidence: Evidence, machine: str) -> float:
+    """Return the bandwidth between devices of a node."""
+    return evidence.load_links(machine).intra_gbs.value
 
 
-def find_socket_gbs_decimal(evidence: Evidence, machine: str) -> float:
-    """Return a socket's share of the node's bandwidth in GB of 10^9 bytes a second."""
-    return find_node_gbs_decimal(evidence, machine) / find_hardware(evidence, machine, "sockets")
+@in_unit("GiB/s")
+def find_socket_bandwidth(evidence: Evidence, machine: str) -> float:
+    """Return a socket's share of the node's bandwidth."""
+    return find_node_bandwidth(evidence, machine) / find_hardware(evidence, machine, "sockets")
 
 
-def find_gbs_per_device(evidence: Evidence, machine: str) -> float:
+@in_unit("GiB/s")
+def find_bandwidth_per_device(evidence: Evidence, machine: str) -> float:
     """Return a device's share of the node's bandwidth."""
-    links = evidence.load_links(machine)
-    return links.node_gbs.value / links.devices_per_node
+    return find_node_bandwidth(evidence, machine, count_devices_per_node(evidence, machine))
 
 
 def find_ring_gbs(evidence: Evidence, machine: str, rings: int) -> float:
@@ -213,13 +215,15 @@ def divide_ring_bandwidths(evidence: Evidence, machine: str) -> float:
     return find_ring_gbs(evidence, machine, 2) / find_ring_gbs(evidence, machine, 1)
 
 
-# Runs that need too much memory: 40 bytes per edge and 12 per input feature, times c / P, compared with 15 GB.
+# Runs that need too much memory: 40 bytes per edge and 12 per input feature, times c / P, compared with the memory of a
+# device of Summit without 1 GB, which the libraries take. Both GB are 2^30 bytes.
 
 
 def is_out_of_memory(evidence: Evidence, dataset: str, ranks: int, replicas: int = 1) -> bool:
     """Return whether the adjacency and the dense matrices exceed the memory of a rank."""
     edges, n = count_stored_edges(evidence, dataset), count_vertices(evidence, dataset)
-    return (40 * edges + 12 * n * count_features(evidence, dataset)) * replicas / ranks > 15e9
+    needed = (40 * edges + 12 * n * count_features(evidence, dataset)) * replicas / ranks
+    return needed > (find_device_memory(evidence, "summit") - 1) * GIB
 
 
 def list_rank_counts_without_memory(evidence: Evidence, dataset: str) -> list[int]:
@@ -227,12 +231,13 @@ def list_rank_counts_without_memory(evidence: Evidence, dataset: str) -> list[in
     return [ranks for ranks in (4, 16) if is_out_of_memory(evidence, dataset, ranks)]
 
 
-def find_largest_without_memory(evidence: Evidence, dataset: str) -> int:
-    """Return the largest number of ranks, of 4 and 16, with too little memory."""
-    return max(list_rank_counts_without_memory(evidence, dataset))
-
-
 # Figures.
+
+
+def count_layers_of_vertices(evidence: Evidence, runs: Selection) -> int:
+    """Count the layers as the paper does: L layers of vertices have L - 1 weight matrices between them."""
+    (convolutions,) = evidence.list_values(runs, "layers")
+    return int(convolutions) + 1
 
 
 def find_largest_run_on_one_node(evidence: Evidence, runs: Selection, machine: str) -> int:
@@ -249,6 +254,7 @@ def pair_rank_counts(evidence: Evidence, runs: Selection) -> list[str]:
     return [f"{p}/{q}" if p != q else str(p) for p, q in zip(squares, cubes, strict=False)]
 
 
+@in_unit("percent")
 def find_feature_growth(evidence: Evidence, *datasets: str) -> float:
     """Return the mean percentage by which the widths of all layers grow as the hidden width does, from 16 to 64."""
     return mean(
@@ -257,11 +263,13 @@ def find_feature_growth(evidence: Evidence, *datasets: str) -> float:
     )
 
 
+@in_unit("epoch/s")
 def find_epochs_per_second(evidence: Evidence, runs: Selection) -> Estimate:
     """Return the epochs per second."""
     return 1 / evidence.time_epoch(runs).seconds
 
 
+@in_unit("s")
 def find_longest_epoch(evidence: Evidence, runs: Selection) -> Estimate:
     """Return the longest epoch among all strategies and numbers of ranks."""
     specs = evidence.list_runs(runs, any_grid=True)
@@ -314,11 +322,13 @@ def list_communication_gains(evidence: Evidence, *datasets: str) -> list[float]:
     ]
 
 
+@in_unit("percent")
 def find_smallest_communication_gain(evidence: Evidence, *datasets: str) -> float:
     """Return the smallest of these percentages."""
     return min(list_communication_gains(evidence, *datasets))
 
 
+@in_unit("percent")
 def find_largest_communication_gain(evidence: Evidence, *datasets: str) -> float:
     """Return the largest of these percentages."""
     return max(list_communication_gains(evidence, *datasets))
@@ -357,21 +367,20 @@ FORMULAS: Formulas = {
     "CAG-032": Formula(count_stored_edges, "cagnet-protein"),
     "CAG-033": Formula(count_features, "cagnet-protein"),
     "CAG-034": Formula(count_classes, "cagnet-protein"),
-    "CAG-036": Formula(find_setting, FIGURE_1, "layers"),
-    "CAG-037": Formula(has_test, "tests/conformance/test_kit.py", "test_a_built_in_strategy_conforms"),
+    "CAG-036": Formula(count_layers_of_vertices, FIGURE_1),
     "CAG-038": Formula(count_ranks_per_node, "summit"),
-    "CAG-039": Formula(find_device_memory_gb, "summit"),
+    "CAG-039": Formula(find_device_memory, "summit"),
     "CAG-040": Formula(find_hardware, "summit", "sockets"),
     "CAG-041": Formula(count_devices_per_socket, "summit"),
-    "CAG-042": Formula(find_intra_node_gbs_decimal, "summit"),
-    "CAG-043": Formula(find_hardware, "summit", "gbs_between_sockets"),
-    "CAG-044": Formula(find_hardware, "summit", "gbs_from_socket_to_nic"),
-    "CAG-045": Formula(find_node_gbs_decimal, "summit"),
-    "CAG-046": Formula(find_socket_gbs_decimal, "summit"),
+    "CAG-042": Formula(find_intra_node_bandwidth, "summit"),
+    "CAG-043": Formula(find_hardware_bandwidth, "summit", "gbs_between_sockets"),
+    "CAG-044": Formula(find_hardware_bandwidth, "summit", "gbs_from_socket_to_nic"),
+    "CAG-045": Formula(find_node_bandwidth, "summit"),
+    "CAG-046": Formula(find_socket_bandwidth, "summit"),
     "CAG-049": Formula(find_largest_run_on_one_node, FIGURE_1, "summit"),
     "CAG-050": Formula(find_setting_of_datasets, FIGURE_1, "epochs", "reddit", "cagnet-amazon"),
     "CAG-051": Formula(find_setting, FIGURE_1.narrow(dataset="cagnet-protein"), "epochs"),
-    "CAG-052": Formula(find_largest_without_memory, "cagnet-amazon"),
+    "CAG-052": Formula(list_rank_counts_without_memory, "cagnet-amazon"),
     "CAG-053": Formula(list_rank_counts_without_memory, "cagnet-protein"),
     "CAG-054": Formula(
         find_epochs_per_second, FIGURE_1.narrow(strategy="cagnet-1.5d", dataset="reddit", ranks=4)
@@ -410,5 +419,5 @@ FORMULAS: Formulas = {
     "CAG-085": Formula(find_largest_communication_gain, *GRAPHS[1:]),
     "CAG-086": Formula(has_crossover_on_amazon),
     "CAG-087": Formula(divide_ring_bandwidths, "summit"),
-    "CAG-088": Formula(find_gbs_per_device, "perlmutter"),
+    "CAG-088": Formula(find_bandwidth_per_device, "perlmutter"),
 }

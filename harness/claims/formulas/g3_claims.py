@@ -14,15 +14,17 @@ from harness.claims.formulas.quantities import (
     divide_epoch_times,
     find_accuracy_percent,
     find_common_setting,
+    find_node_bandwidth,
     find_setting,
+    find_setting_milliseconds,
     find_setting_of_datasets,
     halve_stored_edges,
     is_printed_at_most,
     list_rank_counts,
     subtract_accuracies,
 )
+from harness.claims.printed_units import in_unit
 from harness.claims.selection import Selection, select
-from harness.formatting import GB
 
 FIGURE_7 = select("g3-figure-7")
 FIGURE_12 = select("g3-figure-12")
@@ -50,11 +52,6 @@ def average_directed_degree(evidence: Evidence, dataset: str) -> float:
     return count_directed_edges(evidence, dataset) / count_vertices(evidence, dataset)
 
 
-def find_network_gbits(evidence: Evidence, machine: str) -> float:
-    """Return the bandwidth of a node in Gbit a second."""
-    return evidence.load_links(machine).node_gbs.value * GB * 8 / 1e9
-
-
 def find_speedup_over_distdgl(evidence: Evidence, ranks: int) -> Estimate:
     """Return the speed-up of GraphSAGE's epoch on ogbn-products over DistDGL."""
     runs = FIGURE_7.narrow(dataset="ogbn-products", ranks=ranks, kind="sage")
@@ -67,6 +64,7 @@ def find_largest_speedup_over_distdgl(evidence: Evidence, *counts: int) -> Estim
     return max(find_speedup_over_distdgl(evidence, ranks) for ranks in counts)
 
 
+@in_unit("points")
 def find_accuracy_gain_over(evidence: Evidence, strategy: str) -> float:
     """Return the percentage points by which G3 is more accurate on ogbn-papers100M."""
     runs = FIGURE_12.narrow(dataset="ogbn-papers100m")
@@ -109,7 +107,7 @@ FORMULAS: Formulas = {
     "G3-033": Formula(count_features, "twitter-2010"),
     "G3-034": Formula(count_classes, "twitter-2010"),
     "G3-035": Formula(average_directed_degree, "twitter-2010"),
-    "G3-044": Formula(find_network_gbits, "g3-cluster"),
+    "G3-044": Formula(find_node_bandwidth, "g3-cluster"),
     "G3-051": Formula(find_setting, FIGURE_7, "layers"),
     "G3-052": Formula(find_setting, FIGURE_7, "hidden"),
     "G3-053": Formula(find_setting, FIGURE_7.narrow(kind="gat"), "heads"),
@@ -130,7 +128,7 @@ FORMULAS: Formulas = {
     "G3-083": Formula(find_accuracy_percent, FIGURE_12.narrow(strategy="g3", dataset="graphsaint-amazon")),
     "G3-084": Formula(find_accuracy_percent, FIGURE_12.narrow(strategy="g3", dataset="ogbn-papers100m")),
     "G3-085": Formula(is_printed_at_most, "G3-085", "G3-078"),
-    "G3-086": Formula(is_printed_at_most, "G3-086", "G3-077"),
+    "G3-086": Formula(Evidence.read_printed, "G3-077"),
     "G3-088": Formula(
         find_accuracy_percent, FIGURE_12.narrow(strategy="cluster-gcn", dataset="ogbn-papers100m")
     ),
@@ -138,7 +136,7 @@ FORMULAS: Formulas = {
     "G3-090": Formula(find_accuracy_gain_over, "distdgl"),
     "G3-091": Formula(find_accuracy_gain_over, "cluster-gcn"),
     "G3-092": Formula(count_model_updates, "ogbn-papers100m"),
-    "G3-106": Formula(find_setting, FIGURE_13, "utilisation_ms"),
+    "G3-106": Formula(find_setting_milliseconds, FIGURE_13, "utilisation_ms"),
     "G3-108": Formula(find_setting, FIGURE_14.narrow(strategy="distdgl", layers=2), "fanouts"),
     "G3-109": Formula(find_setting, FIGURE_14.narrow(strategy="distdgl", layers=3), "fanouts"),
     "G3-110": Formula(find_setting, FIGURE_14.narrow(strategy="distdgl", layers=4), "fanouts"),

@@ -22,21 +22,22 @@ from harness.claims.formulas.quantities import (
     find_common_classes,
     find_common_features,
     find_common_setting,
-    find_device_memory_gb,
+    find_device_memory,
     find_hardware,
+    find_hardware_memory,
     find_largest,
-    find_node_gbs,
+    find_node_bandwidth,
     find_peak_tflops,
     find_setting,
     find_smallest,
-    has_test,
     is_faster,
     is_scaling,
     list_rank_counts,
     simplify,
 )
+from harness.claims.printed_units import in_unit
 from harness.claims.selection import Selection, select
-from harness.formatting import GB
+from harness.formatting import GIB
 from harness.prediction.pricing import price_spmm
 from harness.spec.machine_card import PlexusModel
 
@@ -66,11 +67,13 @@ def list_zero_shares(evidence: Evidence, datasets: Iterable[str]) -> list[float]
     return [1 - each.nonzeros / each.vertices**2 for each in facts]
 
 
+@in_unit("percent")
 def find_smallest_zero_percent(evidence: Evidence, *datasets: str) -> float:
     """Return the smallest percentage of zeros in A."""
     return 100 * min(list_zero_shares(evidence, datasets))
 
 
+@in_unit("percent")
 def find_largest_zero_percent(evidence: Evidence, *datasets: str) -> float:
     """Return the largest percentage of zeros in A."""
     return 100 * max(list_zero_shares(evidence, datasets))
@@ -173,34 +176,36 @@ def divide_all_reduce_words(evidence: Evidence) -> float:
     return work.words / work.payload / (2 * (4 - 1) / 4)
 
 
-def find_unsharded_gb(evidence: Evidence) -> float:
+@in_unit("bytes")
+def count_unsharded_bytes(evidence: Evidence) -> float:
     """Return the memory of ogbn-papers100M's features and of two permutations of A: rows, columns and values."""
     facts = evidence.load_facts("ogbn-papers100m")
-    return (facts.vertices * 128 * 4 + 2 * facts.nonzeros * (8 + 8 + 4)) / 1e9
+    return facts.vertices * 128 * 4 + 2 * facts.nonzeros * (8 + 8 + 4)
 
 
-def find_sharded_gb(evidence: Evidence) -> float:
+@in_unit("bytes")
+def count_sharded_bytes(evidence: Evidence) -> float:
     """Return the memory that a rank of 64 holds on ogbn-papers100M from step to step."""
     replayed = evidence.replay_rank("plexus", "ogbn-papers100m", 64, "4x8x2", hidden=128)
-    return sum(replayed.held_bytes.values()) / 1e9
+    return sum(replayed.held_bytes.values())
 
 
 def divide_unsharded_by_sharded(evidence: Evidence) -> float:
     """Return the memory of a process that loads the whole graph over that of a rank that loads its shards."""
-    return find_unsharded_gb(evidence) / find_sharded_gb(evidence)
+    return count_unsharded_bytes(evidence) / count_sharded_bytes(evidence)
 
 
-def find_largest_beyond_memory(evidence: Evidence, machine: str) -> int:
-    """Return the largest number of ranks whose peak on ogbn-papers100M exceeds a device's memory."""
+def list_rank_counts_beyond_memory(evidence: Evidence, machine: str) -> list[int]:
+    """List the numbers of ranks whose peak on ogbn-papers100M exceeds a device's memory."""
 
     def count_peak_bytes(ranks: int, grid: str) -> int:
         return evidence.replay_rank(
             "plexus", "ogbn-papers100m", ranks, grid, layers=3, hidden=128, permutation="double"
         ).peak_bytes
 
-    memory = find_device_memory_gb(evidence, machine) * GB
+    memory = find_device_memory(evidence, machine) * GIB
     grids = ((64, "4x8x2"), (128, "4x16x2"), (256, "4x16x4"))
-    return max(ranks for ranks, grid in grids if count_peak_bytes(ranks, grid) > memory)
+    return [ranks for ranks, grid in grids if count_peak_bytes(ranks, grid) > memory]
 
 
 # The model of sparse products.
@@ -234,6 +239,12 @@ def count_model_points(evidence: Evidence) -> int:
 def find_model_error(evidence: Evidence, column: str) -> float:
     """Return the error of equation 4.4 as `benchmarks/plexus.py` fits it."""
     return float(evidence.read_rows("benchmarks/results/plexus-model.csv")[1][column])
+
+
+@in_unit("ms")
+def find_model_error_in_milliseconds(evidence: Evidence, column: str) -> float:
+    """Return an error that is a time."""
+    return find_model_error(evidence, column)
 
 
 def load_coefficients(evidence: Evidence, machine: str) -> PlexusModel:
@@ -338,10 +349,11 @@ def is_not_scaling(evidence: Evidence, line: Selection) -> bool:
     return not is_scaling(evidence, line)
 
 
-def find_longest_milliseconds(evidence: Evidence, line: Selection, counts: tuple[int, ...]) -> Estimate:
-    """Return the longest epoch of a line at these numbers of ranks, in milliseconds."""
+@in_unit("s")
+def find_longest_seconds(evidence: Evidence, line: Selection, counts: tuple[int, ...]) -> Estimate:
+    """Return the longest epoch of a line at these numbers of ranks."""
     times = evidence.time_line(line)
-    return 1000 * max(times[ranks].seconds for ranks in counts)
+    return max(times[ranks].seconds for ranks in counts)
 
 
 def list_reductions(evidence: Evidence, runs: Selection) -> list[Estimate]:
@@ -394,9 +406,9 @@ FORMULAS: Formulas = {
     "PLX-071": Formula(divide_common_dimensions, 64, 1),
     "PLX-080": Formula(count_model_points),
     "PLX-083": Formula(find_model_error, "R^2 fitted"),
-    "PLX-084": Formula(find_model_error, "RMSE fitted"),
+    "PLX-084": Formula(find_model_error_in_milliseconds, "RMSE fitted"),
     "PLX-085": Formula(find_model_error, "R^2 rest"),
-    "PLX-086": Formula(find_model_error, "RMSE rest"),
+    "PLX-086": Formula(find_model_error_in_milliseconds, "RMSE rest"),
     "PLX-087": Formula(format_flops_coefficient, "perlmutter"),
     "PLX-088": Formula(format_forward_coefficient, "perlmutter"),
     "PLX-089": Formula(format_backward_coefficient, "perlmutter"),
@@ -408,23 +420,23 @@ FORMULAS: Formulas = {
     "PLX-098": Formula(find_smallest, FIGURE_6_LEFT, "ranks", 1),
     "PLX-101": Formula(find_smallest, FIGURE_6_RIGHT, "ranks"),
     "PLX-102": Formula(find_smallest, FIGURE_6_RIGHT, "ranks", 1),
-    "PLX-103": Formula(find_unsharded_gb),
-    "PLX-104": Formula(find_sharded_gb),
+    "PLX-103": Formula(count_unsharded_bytes),
+    "PLX-104": Formula(count_sharded_bytes),
     "PLX-107": Formula(divide_unsharded_by_sharded),
     "PLX-109": Formula(find_hardware, "perlmutter", "nodes_of_40_gb"),
     "PLX-110": Formula(find_hardware, "perlmutter", "nodes_of_80_gb"),
-    "PLX-111": Formula(find_device_memory_gb, "perlmutter"),
-    "PLX-112": Formula(find_hardware, "perlmutter", "memory_gb_of_large_nodes"),
+    "PLX-111": Formula(find_device_memory, "perlmutter"),
+    "PLX-112": Formula(find_hardware_memory, "perlmutter", "memory_gb_of_large_nodes"),
     "PLX-113": Formula(find_hardware, "frontier", "nodes"),
-    "PLX-114": Formula(find_device_memory_gb, "frontier", 2),
+    "PLX-114": Formula(find_device_memory, "frontier", 2),
     "PLX-115": Formula(find_peak_tflops, "perlmutter"),
     "PLX-116": Formula(find_peak_tflops, "frontier", 2),
     "PLX-117": Formula(count_nics_per_node, "perlmutter", "frontier"),
-    "PLX-118": Formula(find_node_gbs, "perlmutter", 4),
+    "PLX-118": Formula(find_node_bandwidth, "perlmutter", 4),
     "PLX-119": Formula(count_devices_per_node, "perlmutter"),
     "PLX-120": Formula(count_devices_per_node, "frontier", 2),
     "PLX-121": Formula(count_devices_per_gpu, "frontier"),
-    "PLX-126": Formula(find_largest_beyond_memory, "perlmutter"),
+    "PLX-126": Formula(list_rank_counts_beyond_memory, "perlmutter"),
     "PLX-127": Formula(count_vertices, "reddit"),
     "PLX-128": Formula(count_edges, "reddit"),
     "PLX-129": Formula(count_nonzeros, "reddit"),
@@ -468,7 +480,6 @@ FORMULAS: Formulas = {
     "PLX-167": Formula(count_all_epochs, FIGURE_10),
     "PLX-168": Formula(find_common_setting, "epochs", FIGURE_8, FIGURE_10),
     "PLX-169": Formula(count_trials, FIGURE_8, FIGURE_10),
-    "PLX-170": Formula(has_test, "tests/conformance/test_kit.py", "test_a_built_in_strategy_conforms"),
     "PLX-171": Formula(find_setting, FIGURE_7.narrow(strategy="plexus"), "ranks"),
     "PLX-172": Formula(find_setting, FIGURE_8.narrow(strategy="bns-gcn"), "p"),
     "PLX-174": Formula(is_scaling, predict_figure_8("plexus", "reddit")),
@@ -492,9 +503,7 @@ FORMULAS: Formulas = {
     "PLX-187": Formula(find_speedup_over_sa, "products-14m"),
     "PLX-188": Formula(find_speedup_over_bns, "products-14m", 256),
     "PLX-189": Formula(has_crossover_with_bns, "products-14m", 32, 64),
-    "PLX-192": Formula(
-        find_longest_milliseconds, predict_figure_8("plexus", "products-14m"), (32, 64, 128, 256)
-    ),
+    "PLX-192": Formula(find_longest_seconds, predict_figure_8("plexus", "products-14m"), (32, 64, 128, 256)),
     "PLX-194": Formula(has_crossover_of_datasets, "products-14m", "isolate-3-8m", 16, 128),
     "PLX-195": Formula(find_smallest, FIGURE_10.narrow(dataset="isolate-3-8m", machine=PERLMUTTER), "ranks"),
     "PLX-196": Formula(is_scaling, FIGURE_10_PERLMUTTER.narrow(dataset="europe-osm")),

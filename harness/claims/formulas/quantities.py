@@ -6,9 +6,8 @@ from math import ceil
 from harness.claims.estimates import Estimate, is_falling
 from harness.claims.evidence import Evidence, require
 from harness.claims.formula import Value
+from harness.claims.printed_units import in_unit
 from harness.claims.selection import Selection
-from harness.errors import UserError
-from harness.formatting import GB
 
 # Datasets: the counts that a card expects, which a build checks.
 
@@ -83,9 +82,9 @@ def average_degree_both_ways(evidence: Evidence, dataset: str) -> float:
     return count_twice_stored_edges(evidence, dataset) / count_vertices(evidence, dataset)
 
 
-def count_batches_of_training(evidence: Evidence, dataset: str, batch: int) -> int:
-    """Count the mini-batches of the training split."""
-    return ceil(count_training_vertices(evidence, dataset) / batch)
+def count_batches_of_rounded(evidence: Evidence, dataset: str, batch: int) -> int:
+    """Count the mini-batches of the training split, whose size is rounded to 100,000 vertices as in the paper."""
+    return ceil(round(count_training_vertices(evidence, dataset), -5) / batch)
 
 
 def count_batches_of_all(evidence: Evidence, dataset: str, batch: int) -> int:
@@ -116,30 +115,40 @@ def count_nics_per_node(evidence: Evidence, *machines: str) -> Value:
     return simplify([len(evidence.load_slurm(machine).interfaces) for machine in machines])
 
 
-def find_device_memory_gb(evidence: Evidence, machine: str, per_gpu: int = 1) -> float:
+@in_unit("GiB")
+def find_device_memory(evidence: Evidence, machine: str, per_gpu: int = 1) -> float:
     """Return the memory of a GPU of `per_gpu` devices."""
     memory = require(evidence.load_machine(machine).memory_gb, f"memory_gb (machine {machine})")
     return per_gpu * memory
 
 
+@in_unit("Tflop/s")
 def find_peak_tflops(evidence: Evidence, machine: str, per_gpu: int = 1) -> float:
     """Return the peak in float32 of a GPU of `per_gpu` devices."""
     return per_gpu * evidence.load_rates(machine).tflops.value
 
 
-def find_node_gbs(evidence: Evidence, machine: str, parts: int = 1) -> float:
-    """Return the bandwidth of a node in GB of 2^30 bytes a second, divided by its `parts`."""
+@in_unit("GiB/s")
+def find_node_bandwidth(evidence: Evidence, machine: str, parts: int = 1) -> float:
+    """Return the bandwidth of a node, divided by its `parts`."""
     return evidence.load_links(machine).node_gbs.value / parts
-
-
-def find_node_gbs_decimal(evidence: Evidence, machine: str) -> float:
-    """Return the bandwidth of a node in GB of 10^9 bytes a second."""
-    return evidence.load_links(machine).node_gbs.value * GB / 1e9
 
 
 def find_hardware(evidence: Evidence, machine: str, key: str) -> float:
     """Return a fact about the machine that only claims use."""
     return require(evidence.load_machine(machine).hardware.get(key), f"hardware.{key} (machine {machine})")
+
+
+@in_unit("GB/s")
+def find_hardware_bandwidth(evidence: Evidence, machine: str, key: str) -> float:
+    """Return a bandwidth among the facts that only claims use."""
+    return find_hardware(evidence, machine, key)
+
+
+@in_unit("GiB")
+def find_hardware_memory(evidence: Evidence, machine: str, key: str) -> float:
+    """Return a size of memory among the facts that only claims use."""
+    return find_hardware(evidence, machine, key)
 
 
 # Settings of the papers' experiments.
@@ -171,6 +180,14 @@ def find_setting_of_datasets(evidence: Evidence, runs: Selection, key: str, *dat
     return find_common_setting(evidence, key, *(runs.narrow(dataset=dataset) for dataset in datasets))
 
 
+@in_unit("ms")
+def find_setting_milliseconds(evidence: Evidence, runs: Selection, key: str) -> float:
+    """Return a time among the settings."""
+    (milliseconds,) = evidence.list_values(runs, key)
+    return float(milliseconds)
+
+
+@in_unit("percent")
 def find_percent(evidence: Evidence, runs: Selection, key: str) -> float:
     """Return a share among the settings in percent."""
     (share,) = evidence.list_values(runs, key)
@@ -201,32 +218,28 @@ def divide_printed(evidence: Evidence, one: str, other: str) -> float:
     return evidence.read_printed(one) / evidence.read_printed(other)
 
 
-def has_test(evidence: Evidence, path: str, name: str) -> bool:
-    """Return True if the project has a test of this name: a change that fails the test is not merged."""
-    file = evidence.root / path
-    if not file.is_file() or f"def {name}" not in file.read_text(encoding="utf-8"):
-        raise UserError(f"there is no test {path}::{name}")
-    return True
-
-
 # Times and accuracies of runs. `printed_runs` knows these functions, and which column of the table `runs` each returns.
 
 
-def find_epoch_milliseconds(evidence: Evidence, runs: Selection) -> Estimate:
-    """Return the epoch time in milliseconds."""
-    return 1000 * evidence.time_epoch(runs).seconds
+@in_unit("s")
+def find_epoch_seconds(evidence: Evidence, runs: Selection) -> Estimate:
+    """Return the epoch time."""
+    return evidence.time_epoch(runs).seconds
 
 
+@in_unit("s")
 def find_evaluation_seconds(evidence: Evidence, runs: Selection) -> Estimate:
     """Return the time of an evaluation of the whole graph."""
     return evidence.time_evaluation(runs).seconds
 
 
+@in_unit("s")
 def find_seconds_to_target(evidence: Evidence, runs: Selection) -> float:
     """Return the seconds of training until the runs reached their target accuracy."""
     return evidence.read_measured(runs, "seconds_to_target")
 
 
+@in_unit("percent")
 def find_accuracy_percent(evidence: Evidence, runs: Selection) -> float:
     """Return the last test accuracy of the runs."""
     return 100 * evidence.read_measured(runs, "accuracy_test")
@@ -250,6 +263,7 @@ def divide_seconds_to_target(evidence: Evidence, slower: Selection, faster: Sele
     return find_seconds_to_target(evidence, slower) / find_seconds_to_target(evidence, faster)
 
 
+@in_unit("points")
 def subtract_accuracies(evidence: Evidence, better: Selection, worse: Selection) -> float:
     """Return the gain of accuracy in percentage points."""
     return find_accuracy_percent(evidence, better) - find_accuracy_percent(evidence, worse)

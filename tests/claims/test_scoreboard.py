@@ -1,0 +1,244 @@
+"""Only results that can fail are counted, each once, and no result to which a constant was fitted."""
+
+import csv
+import re
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from harness.claims import Claim, ClaimFilter, Evidence, Result, judge_all, make_scoreboard, read_claims
+from harness.claims.claims import TRANSCRIBED
+from harness.claims.estimates import Estimate
+from harness.claims.formula import Formula
+from harness.claims.formulas import FORMULAS
+from harness.claims.printed_units import UNITS, find_conversion, in_unit
+from harness.claims.scoreboard import make_error_table
+from harness.claims.verdicts import Verdict, classify_error, compare, judge
+from harness.errors import UserError
+from harness.experiment.expand import expand
+from harness.experiment.experiment_file import load_experiment
+from harness.experiment.scales import select_scale
+from harness.results.parquet import ADDED_TO_CLAIMS, read_claims_table, write_claims
+from harness.spec.machine_card import FittedResult, list_machines, load_machine_card
+from harness.validation import validate
+
+ROOT = Path(__file__).parents[2]
+CLAIMS = {claim.id: claim for claims in read_claims(ROOT).values() for claim in claims}
+
+
+def change(claim: Claim, **fields: Any) -> Claim:
+    return validate(Claim, {**claim.model_dump(), **fields}, "a test")
+
+
+# Roles.
+
+
+def test_what_is_copied_from_a_paper_cannot_be_a_result() -> None:
+    assert not [
+        claim.id for claim in CLAIMS.values() if claim.role == "result" and claim.basis in TRANSCRIBED
+    ]
+    with pytest.raises(UserError, match="CAG-023 is copied from the paper"):
+        change(CLAIMS["CAG-023"], role="result")
+
+
+def test_settings_and_facts_never_reach_the_scoreboard(evidence: Evidence) -> None:
+    table_4 = judge_all(ROOT, evidence, ClaimFilter(figures=("plexus-tab4",)))["plexus"]
+    assert len(table_4) > 30
+    assert {verdict.uncounted for verdict in table_4} == {"fact", "setting"}
+    assert make_scoreboard(table_4)[-1] == ("all", *["0"] * 7)
+
+
+def test_scoreboard_has_each_counted_result_once() -> None:
+    verdicts = [Verdict(claim, Result.HOLDS, source="counted") for claim in CLAIMS.values()]
+    counted = sum(claim.is_counted for claim in CLAIMS.values())
+    assert 200 < counted < sum(claim.role == "result" for claim in CLAIMS.values()) < 300
+    assert make_scoreboard(verdicts)[-1] == ("all", str(counted), *["0"] * 5, str(counted))
+
+
+def test_duplicates_name_results_of_their_own() -> None:
+    for claim in CLAIMS.values():
+        for name in filter(None, claim.duplicate_of.split(";")):
+            assert CLAIMS[name].role == "result" and not CLAIMS[name].duplicate_of, claim.id
+
+
+def test_equal_numbers_of_equal_quantities_are_counted_once() -> None:
+    """One printed number of one quantity, system, baseline, graph and number of devices is one result."""
+    keys = Counter(
+        (
+            claim.metric,
+            claim.value,
+            claim.system,
+            claim.baseline,
+            claim.dataset,
+            claim.devices,
+            claim.config,
+            claim.machine,
+        )
+        for claim in CLAIMS.values()
+        if claim.is_counted and claim.number is not None
+    )
+    assert [key for key, count in keys.items() if count > 1] == []
+
+
+# Units.
+
+
+def test_every_value_in_a_unit_of_size_time_rate_or_share_declares_its_own() -> None:
+    statements = {"PLX-173", "CAG-053"}
+    wrong = [
+        claim.id
+        for claim in CLAIMS.values()
+        if claim.id in FORMULAS and claim.unit in UNITS and claim.id not in statements
+        if not (unit := FORMULAS[claim.id].unit) or UNITS[unit].dimension != UNITS[claim.unit].dimension
+    ]
+    assert wrong == []
+
+
+def test_values_are_converted_to_the_unit_that_the_paper_prints(
+    evidence: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @in_unit("s")
+    def take_four_seconds(_: Evidence) -> Estimate:
+        return Estimate(4.0, 3.0, 5.0)
+
+    monkeypatch.setitem(FORMULAS, "SGN-120", Formula(take_four_seconds))
+    verdict = judge(CLAIMS["SGN-120"], evidence)
+    assert verdict.ratio and verdict.ratio.value == pytest.approx(4000 / 4095)
+    assert verdict.ours == "4,000 [3,000 to 5,000]"
+
+
+def test_gigabytes_of_two_kinds_are_told_apart(evidence: Evidence) -> None:
+    assert find_conversion("GiB", "GB", "X") == pytest.approx(1.073741824)
+    ratio = judge(CLAIMS["MBS-031"], evidence).ratio
+    assert ratio and ratio.value == pytest.approx(1.073741824)
+    assert judge(CLAIMS["G3-044"], evidence).result is Result.HOLDS  # 1.16 GB of 2^30 bytes are 10 Gbit
+
+
+def test_values_of_other_dimensions_are_refused() -> None:
+    with pytest.raises(UserError, match="SGN-120: a value in GiB cannot be compared with one in ms"):
+        compare(CLAIMS["SGN-120"], 4.0, "GiB")
+    with pytest.raises(UserError, match="a value in no unit cannot be compared with one in ms"):
+        compare(CLAIMS["SGN-120"], 4.0)
+
+
+# Verdicts that can fail.
+
+
+def test_share_of_a_tolerance_is_a_share_of_the_printed_number(evidence: Evidence) -> None:
+    """22.15 ms miss the printed 20.1 ms by 10.2 %."""
+    verdict = judge(CLAIMS["PLX-086"], evidence)
+    assert (verdict.ours, verdict.result) == ("22.15", Result.WITHIN)
+
+
+def test_no_verdict_rests_on_the_existence_of_a_test(evidence: Evidence) -> None:
+    for name in ("PLX-170", "CAG-037", "SGN-005", "SGN-006", "SGN-007", "SGN-011"):
+        verdict = judge(CLAIMS[name], evidence)
+        assert verdict.result is Result.UNTESTED and verdict.reason, name
+
+
+def test_value_of_another_quantity_is_shown_without_a_verdict(evidence: Evidence) -> None:
+    verdict = judge(CLAIMS["CAG-018"], evidence)
+    assert (verdict.ours, verdict.result) == ("2.25", Result.UNTESTED)
+    assert verdict.reason.startswith("another quantity: ")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "error"),
+    [
+        (1.25, "within 1.25"),
+        (0.8, "within 1.25"),
+        (0.7, "within 1.5"),
+        (2.0, "within 2"),
+        (0.5, "within 2"),
+        (2.01, "beyond 2"),
+        (-1.0, "beyond 2"),
+        (0.0, "beyond 2"),
+    ],
+)
+def test_error_class_is_the_factor_in_either_direction(ratio: float, error: str) -> None:
+    assert classify_error(ratio) == error
+
+
+def test_errors_of_predictions_are_counted_with_the_widths_of_intervals() -> None:
+    def predict(name: str, ratio: float, spread: float, result: Result) -> Verdict:
+        return Verdict(
+            CLAIMS[name], result, "", Estimate(ratio, ratio / spread, ratio * spread), "", "predicted"
+        )
+
+    rows = make_error_table(
+        [
+            predict("SGN-100", 1.2, 2, Result.HOLDS),
+            predict("SGN-120", 0.25, 3, Result.CONTRADICTED),
+            predict("PLX-003", 1.0, 1.5, Result.FITTED),
+            predict("PLX-187", 1.0, 9, Result.HOLDS),  # a duplicate
+        ]
+    )
+    assert rows[1:] == [
+        ("tested", "2", "1", "0", "0", "1", "2.60", "6.50"),
+        ("of these held out", "1", "1", "0", "0", "0", "1.20", "4.00"),
+        ("fitted", "1", "1", "0", "0", "0", "1.00", "2.25"),
+    ]
+
+
+# Fits.
+
+
+def test_result_that_supplied_a_constant_does_not_count(
+    evidence: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = {name for name, claim in CLAIMS.items() if evidence.find_fitted_card(claim)}
+    figures = {"PLX-003", "PLX-004", "PLX-174", "PLX-181", "PLX-186", "PLX-194", "PLX-196", "PLX-197"}
+    assert fitted == figures | {"PLX-199"}
+    monkeypatch.setitem(FORMULAS, "PLX-174", Formula(lambda _: True))
+    assert judge(CLAIMS["PLX-174"], evidence).result is Result.FITTED
+    with pytest.raises(UserError, match=r"PLX-174 is held out, but a constant of the machine card .* fitted"):
+        judge(change(CLAIMS["PLX-174"], fitted="held out"), evidence)
+
+
+def test_cards_name_the_results_that_their_sources_name() -> None:
+    """A source that names a result of a paper, or the points of a figure, has it in `fitted_to`."""
+    figures = {
+        FittedResult(figure=f"plexus-{name}", system="plexus")
+        for name in ("fig8a", "fig8b", "fig8c", "fig10-left")
+    }
+    for name in list_machines(ROOT):
+        card = load_machine_card(ROOT, name)
+        sources = re.findall(r"source='([^']*)'|source=\"([^\"]*)\"", f"{card.rates} {card.links}")
+        text = " ".join("".join(pair) for pair in sources)
+        results = {each for each in re.findall(r"[A-Z0-9]{2,3}-\d{3}", text) if CLAIMS[each].role == "result"}
+        assert results <= {each.claim for each in card.fitted_to}, name
+        if "scaling points" in text or "an A100's" in text or "Frontier's" in text:
+            assert figures <= set(card.fitted_to), name
+
+
+def test_points_of_the_fit_are_runs_of_the_figures_that_cards_name() -> None:
+    with (ROOT / "benchmarks" / "data" / "plexus_spmm_points.csv").open() as file:
+        points = {
+            (row["dataset"].replace("_", "-"), int(row["gpus"]))
+            for row in csv.DictReader(file)
+            if row["set"] == "scaling"
+        }
+    runs = set()
+    for figure in ("plexus-figure-8", "plexus-figure-10"):
+        experiment = load_experiment(ROOT / "workflows" / "experiments" / f"{figure}.yaml")
+        specs = expand(ROOT, select_scale(ROOT, experiment, "published"), any_grid=True)
+        runs |= {(spec.dataset.name, spec.ranks) for spec in specs if spec.strategy.name == "plexus"}
+    assert len(points) == 40 and points <= runs
+
+
+# The table.
+
+
+def test_tables_of_claims_without_roles_are_still_read(tmp_path: Path, synthetic: SimpleNamespace) -> None:
+    path = tmp_path / "claims.parquet"
+    write_claims(path, synthetic.claims(), tmp_path)
+    now = read_claims_table(tmp_path)
+    pq.write_table(pq.read_table(path).drop_columns(list(ADDED_TO_CLAIMS)), path)
+    before = read_claims_table(tmp_path)
+    assert set(now.role) == {"result", "fact"} and (before[list(ADDED_TO_CLAIMS)] == "").all().all()
+    pd.testing.assert_frame_equal(*(table.drop(columns=list(ADDED_TO_CLAIMS)) for table in (before, now)))
