@@ -46,7 +46,7 @@ PAGES = {
         "prediction.links --hosts 4 --rate 400mbit --dataset amazon-shape --epochs 1",
         "prediction.memory --dataset ogbn-products@1/64",
     ],
-    "claims": ["harness claims --twins"],
+    "claims": ["harness claims --twins --all"],
     "findings": [
         f"findings.{part}"
         for part in ("balance", "model", "dimensions", "settings", "gain", "swaps", "edges")

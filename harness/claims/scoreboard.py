@@ -18,6 +18,7 @@ UNTESTED = {
     "cited": "quote other work",
     "run": "need the paper's own run, of which no record is among the collected tables",
     "prediction": "need twins or a graph that is too large for this machine",
+    "formula": "cannot be computed on this machine",
     "nothing": "have nothing to be compared with",
 }
 """Why results cannot be tested, by their basis."""

@@ -241,4 +241,5 @@ def test_tables_of_claims_without_roles_are_still_read(tmp_path: Path, synthetic
     pq.write_table(pq.read_table(path).drop_columns(list(ADDED_TO_CLAIMS)), path)
     before = read_claims_table(tmp_path)
     assert set(now.role) == {"result", "fact"} and (before[list(ADDED_TO_CLAIMS)] == "").all().all()
-    pd.testing.assert_frame_equal(*(table.drop(columns=list(ADDED_TO_CLAIMS)) for table in (before, now)))
+    before, now = (table.drop(columns=list(ADDED_TO_CLAIMS)) for table in (before, now))
+    pd.testing.assert_frame_equal(before, now)
