@@ -3,16 +3,16 @@
 Figures without data are skipped, and files that were drawn from earlier tables are removed.
 """
 
-import csv
 import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from html import escape
-from io import BytesIO, StringIO
+from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
 from harness.children import die_with_parent
 from harness.errors import UserError
+from harness.figures.composition import compose_figure
 from harness.figures.kind import FigureKind, Tables, find_kinds, read_tables
+from harness.figures.marks import Facet
 from harness.figures.panels import Panel, title_panels
 from harness.files import read_head, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
@@ -107,22 +109,19 @@ def file_stem(kind: str, dataset: str = "") -> str:
     return f"{kind}-{make_file_stem(dataset)}" if dataset else kind
 
 
-def file_stems(kind: str, panels: Sequence[Panel]) -> dict[str, str]:
-    """Return the file stems of a kind by dataset: "" for all datasets, then each dataset if there are several."""
-    datasets = sorted({panel.dataset for panel in panels})
-    return {dataset: file_stem(kind, dataset) for dataset in ("", *(datasets if len(datasets) > 1 else ()))}
-
-
-def draw_all(tables: Path, out: Path, on_step: OnStep = ignore_step) -> list[Path]:
-    """Draw every figure of the tables and return the files."""
+def draw_all(
+    tables: Path, out: Path, on_step: OnStep = ignore_step, chosen: Sequence[str] = ()
+) -> list[Path]:
+    """Draw every figure of the tables and return the files. The strategies `chosen` are never grey."""
     runs, collected = read_collected(tables, "runs"), read_tables(tables)
     if (runs.status == MISSING).all():
         raise UserError(
             f"{tables / 'runs.parquet'} holds no recorded run, so there are no figures to draw. "
             "Make runs with `harness run` or the workflow, then call `harness collect`."
         )
-    panels = make_panels(_drop_unused_columns(runs), read_claims_table(tables))
-    draw = partial(_draw_kind, panels=panels, tables=collected, out=out, digest=tables_digest(tables))
+    panels = make_panels(drop_unused_columns(runs), read_claims_table(tables))
+    digest = tables_digest(tables)
+    draw = partial(_draw_kind, panels=panels, tables=collected, out=out, digest=digest, chosen=chosen)
     cores, start = min(len(os.sched_getaffinity(0)), len(KINDS)), get_context("fork")
     # Forked processes share the imported modules and the tables that were read: neither is copied to them.
     with style_context(), ExitStack() as stack:
@@ -141,17 +140,17 @@ def draw_all(tables: Path, out: Path, on_step: OnStep = ignore_step) -> list[Pat
     return paths
 
 
-def _drop_unused_columns(runs: pd.DataFrame) -> pd.DataFrame:
+def drop_unused_columns(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of runs that figures need. Splitting runs into panels and curves copies every column."""
     unused = [name for name in runs if str(name).startswith("provenance.") and name not in ON_SHARED_CORES]
     return runs.drop(columns=[*unused, "spec", "extra"])
 
 
-_WORKER_DRAW: list[Callable[[FigureKind[Any]], list[Path]]] = []
+_WORKER_DRAW: list[Callable[[FigureKind], list[Path]]] = []
 """In a worker process: the function that draws a kind."""
 
 
-def _start_worker(parent: int, draw: Callable[[FigureKind[Any]], list[Path]]) -> None:
+def _start_worker(parent: int, draw: Callable[[FigureKind], list[Path]]) -> None:
     die_with_parent(parent)()
     _WORKER_DRAW.append(draw)
 
@@ -168,55 +167,43 @@ def make_panels(runs: pd.DataFrame, claims: pd.DataFrame) -> dict[Callable[..., 
 
 
 def _draw_kind(
-    kind: FigureKind[Any],
+    kind: FigureKind,
     panels: Mapping[Callable[..., Any], list[Panel]],
     tables: Tables,
     out: Path,
     digest: str,
+    chosen: Sequence[str] = (),
 ) -> list[Path]:
     """Draw a kind for all datasets together and, if there are several, for each dataset that has data."""
+    facets = kind.make_facets(panels[kind.split_panels], tables, chosen)
+    datasets = sorted({facet.dataset for facet in facets})
     paths = []
-    pairs = [
-        (panel, content)
-        for panel in panels[kind.split_panels]
-        if (content := kind.select_content(panel, tables))
-    ]
-    stems = file_stems(kind.name, [panel for panel, _ in pairs]) if pairs else {}
-    datasets = sorted({name for panel, _ in pairs for name in panel.graphs or (panel.dataset,)})
-    for dataset, name in stems.items():
-        drawn, contents = zip(*(pair for pair in pairs if dataset in ("", pair[0].dataset)), strict=True)
-        # The note of the page names a single dataset.
-        several = not dataset and (len(datasets) > 1 or kind.table == "claims")
-        subject = title_panels(drawn).note if kind.table == "runs" else dataset
-        subject = "; ".join(part for part in (", ".join(datasets) if several else "", subject) if part)
-        figure = kind.draw_figure(drawn, contents)
+    for dataset in ("", *(datasets if len(datasets) > 1 else ())) if facets else ():
+        shown = [facet for facet in facets if dataset in ("", facet.dataset)]
+        name, (titles, note) = file_stem(kind.name, dataset), title_panels([facet.panel for facet in shown])
+        titled = [replace(facet, title=title) for facet, title in zip(shown, titles, strict=True)]
+        # The note names a single dataset.
+        subject = "; ".join(
+            part for part in (", ".join(datasets) if titles[0] and not dataset else "", note) if part
+        )
+        figure = compose_figure(titled, kind.mark, note)
         files = render_all_formats(figure, out, name, f"tables {digest}", f"{kind.title}: {subject}")
-        files[out / f"{name}.csv"] = _format_csv(kind, drawn, contents)
-        files[out / f"{name}.txt"] = f"{kind.title}. {kind.caption.strip()}\n\nShown: {subject}.\n".encode()
+        files[out / f"{name}.csv"] = _format_csv(shown)
+        files[out / f"{name}.txt"] = (
+            f"{kind.question}\n\n{kind.caption.strip()}\n\nShown: {subject}.\n".encode()
+        )
         replace_files(files)
         paths += list(files)
     return paths
 
 
-def _format_csv(kind: FigureKind[Any], panels: Sequence[Panel], contents: Sequence[Any]) -> bytes:
-    """Format the numbers that a figure shows as CSV."""
-    rows = [
-        {"dataset": panel.dataset, "setting": panel.setting, **row}
-        for panel, content in zip(panels, contents, strict=True)
-        for row in kind.tabulate(content)
+def _format_csv(facets: Sequence[Facet]) -> bytes:
+    """Format the frames that a figure shows as CSV."""
+    frames = [
+        facet.frame.assign(dataset=facet.panel.dataset, setting=facet.panel.setting) for facet in facets
     ]
-    text = StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(
-        {key: "" if _is_missing(value) else spreadsheet_cell(value) for key, value in row.items()}
-        for row in rows
-    )
-    return text.getvalue().encode()
-
-
-def _is_missing(value: object) -> bool:
-    return bool(pd.isna(value))  # type: ignore[call-overload]
+    frame = pd.concat(frames, ignore_index=True).map(spreadsheet_cell, na_action="ignore")
+    return frame.to_csv(index=False, lineterminator="\n").encode()
 
 
 def _find_stale_files(out: Path, drawn: Sequence[Path]) -> list[Path]:

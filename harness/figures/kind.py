@@ -1,22 +1,21 @@
-"""A kind of figure: which runs its panels show, how the panels are drawn, and which numbers go into its CSV file.
+"""A kind of figure: a question, a tidy frame of the runs that answer it, and the mark that draws the frame.
 
-To add a kind, define a `FigureKind` in a module of this folder. `find_kinds` finds it there, and so do the report and
-the workflow.
+To add a kind, define a `FigureKind` in a module of `harness.figures.kinds`. `find_kinds` finds it there, and so do the
+report and the workflow. The frame is also the CSV file beside the figure and the data of the chart in the report.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import pandas as pd
-from matplotlib.artist import Artist
-from matplotlib.figure import Figure
 
-from harness.figures.page_layout import Section, compose_figure
-from harness.figures.panels import Panel, split_panels, title_panels
+from harness.figures import kinds
+from harness.figures.marks.facet import MOST_COLOURED, Facet, Mark
+from harness.figures.panels import Panel, split_panels
 from harness.results.epoch_parts import Frames
 from harness.results.parquet import group_by_run, read_collected
 
@@ -37,52 +36,61 @@ def read_tables(folder: Path) -> Tables:
     return Tables(*(group_by_run(read_collected(folder, name)) for name in names))
 
 
-Content = TypeVar("Content")
-
-
 @dataclass(frozen=True)
-class FigureKind(Generic[Content]):
+class FigureKind:
     """One kind of figure."""
 
     name: str
     """The stem of its files."""
     title: str
-    select_content: Callable[[Panel, Tables], Content | None]
-    """Selects what a panel shows. Panels whose content is empty or None are skipped."""
-    draw_figure: Callable[[Sequence[Panel], Sequence[Content]], Figure]
-    """Draws all panels of a figure."""
-    tabulate: Callable[[Content], Iterable[Mapping[str, Any]]]
-    """Lists the numbers that a panel shows, as rows for the CSV file next to the figure."""
+    question: str
+    """The question that the figure answers, which is its heading in the report."""
+    make_frame: Callable[[Panel, Tables], pd.DataFrame | None]
+    """Makes the tidy frame of a panel. Panels without a frame, or with an empty one, are skipped."""
+    mark: Mark
     split_panels: Callable[[pd.DataFrame], list[Panel]] = split_panels
     """Splits the rows of the table into panels. The runs of one panel are compared with each other."""
     table: Literal["runs", "claims"] = "runs"
     """The table that the figure shows."""
 
     _: KW_ONLY
+    best: str = ""
+    """The column whose smallest values choose the curves that have colours, if there are too many for all of them."""
     caption: str
-    """The text below the figure: plain sentences in reStructuredText."""
+    """The text below the figure: plain sentences."""
     place: int = 1000
     """The place of the figure in the report. Figures with smaller numbers come first."""
 
+    def make_facets(self, panels: Sequence[Panel], tables: Tables, chosen: Sequence[str] = ()) -> list[Facet]:
+        """Make a facet of each panel that has a frame. `chosen` are strategies that are never grey."""
+        made = [(panel, self.make_frame(panel, tables)) for panel in panels]
+        return [
+            Facet(panel.title, frame, panel, choose_highlights(frame, self.best, chosen) if self.best else ())
+            for panel, frame in made
+            if frame is not None and len(frame)
+        ]
 
-def find_kinds() -> tuple[FigureKind[Any], ...]:
-    """Return the kinds of figures that the modules of this package define, in the order of the report."""
-    package = __name__.rpartition(".")[0]
-    modules = [
-        import_module(f"{package}.{module.name}") for module in iter_modules([str(Path(__file__).parent)])
-    ]
+
+def choose_highlights(frame: pd.DataFrame, best: str, chosen: Sequence[str] = ()) -> list[str]:
+    """Choose the curves that have colours: none by name if all can have one, else the front, serial, and `chosen`.
+
+    The front are the curves that are best somewhere along x, which is the number of ranks if the frame has it. Those
+    that are best at the largest x fill the rest.
+    """
+    known = frame.dropna(subset=[best])
+    if known.curve.nunique() <= MOST_COLOURED:
+        return []
+    x = known["ranks"] if "ranks" in known else pd.Series(0, known.index)
+    medians = known.groupby([x.rename("x"), "curve"])[best].median()
+    front = medians.groupby("x").idxmin().map(lambda pair: pair[1])
+    wanted = known.curve[known.strategy.isin(["serial", *chosen])]
+    order = medians.sort_values().reset_index().sort_values("x", ascending=False, kind="stable").curve
+    return [*dict.fromkeys([*wanted, *front, *order])][: max(MOST_COLOURED, wanted.nunique())]
+
+
+def find_kinds() -> tuple[FigureKind, ...]:
+    """Return the kinds of figures that the modules of `harness.figures.kinds` define, in the order of the report."""
+    modules = [import_module(f"{kinds.__name__}.{module.name}") for module in iter_modules(kinds.__path__)]
     found = [value for module in modules for value in vars(module).values() if isinstance(value, FigureKind)]
-    kinds = {kind.name: kind for kind in found}  # a module may import the kind of another
-    return tuple(sorted(kinds.values(), key=lambda kind: (kind.place, kind.name)))
-
-
-def compose_panels(
-    panels: Sequence[Panel],
-    contents: Sequence[Content],
-    make_section: Callable[[str, Content], Section],
-    handles: Sequence[Artist] = (),
-) -> Figure:
-    """Compose a figure with one section for each panel under its title, a legend, and a note on the settings."""
-    titles, note = title_panels(panels)
-    sections = [make_section(title, content) for title, content in zip(titles, contents, strict=True)]
-    return compose_figure(sections, handles, note)
+    by_name = {kind.name: kind for kind in found}  # a module may import the kind of another
+    return tuple(sorted(by_name.values(), key=lambda kind: (kind.place, kind.name)))

@@ -19,7 +19,6 @@ KHAKI, SKY, AZURE, GREY = "#adad7d", "#86c8dd", "#578dff", "#656364"
 COLOURS = (BLUE, ORANGE, RED, MAGENTA, KHAKI, SKY, AZURE, GREY)
 """Petroff's eight colours, for everything that is not a strategy: verdicts, dimensions, layouts."""
 
-Dash = tuple[float, tuple[float, ...]]
 Marker = Any  # a name or a tuple; matplotlib types it as a closed list of literals
 
 
@@ -36,8 +35,21 @@ class CurveLook(NamedTuple):
     fill: Fillstyle = "full"
 
 
-DASHED: Dash = (0, (3.5, 1.5))
-DOT_DASH: Dash = (0, (5, 1.2, 1, 1.2))
+class SourceLine(NamedTuple):
+    """How the line of a source of values looks: its dashes, and whether its markers are hollow."""
+
+    dashes: Any
+    hollow: bool = False
+
+
+SOURCE_LINES = {
+    "measured": SourceLine("-"),
+    "emulated": SourceLine((0, (5, 1.2, 1, 1.2))),
+    "predicted": SourceLine((0, (3.5, 1.5))),
+    "external": SourceLine("-", hollow=True),
+    "published": SourceLine("none", hollow=True),
+}
+"""The lines of all sources. Printed values are points without a line."""
 
 FAMILIES: dict[str, dict[str, CurveLook]] = {
     "grey": {

@@ -34,6 +34,7 @@ SETTINGS = {
     "model.dropout": "dropout {}",
     "model.residual": "residual",
     "training.features": "features trained",
+    "family": "{}",
     "protocol": "{} protocol",
     "precision": "{}",
     "machine.name": "on {}",
@@ -45,6 +46,8 @@ NOTE_SETTINGS = ("model.kind", "model.layers", "model.hidden", "precision", "mac
 PARAMS = "strategy.params"
 BATCH = "training.batch"
 FEATURES = "training.features"
+FAMILY = "family"
+"""Whether an epoch trains on the full graph or on mini-batches."""
 BY_STRATEGY = "trained by some"
 """The value of `training.features` for a panel where some strategies train features and others do not."""
 EPOCH, TARGET = "epoch_seconds_median", "seconds_to_target"
@@ -90,6 +93,11 @@ class Panel:
     def curves(self) -> list["Curve"]:
         """The curves of the panel, measured ones first, strategies in the order of the palette."""
         return sort_curves(_make_curves(self))
+
+    @property
+    def looks(self) -> dict[str, CurveLook]:
+        """The look of each curve, by its label."""
+        return {curve.label: curve.look for curve in self.curves}
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,14 +208,22 @@ def _cached_points(
     return [(int(x), float(y)) for x, y in zip(line[x_column], line.middle, strict=True)]
 
 
-def split_panels(runs: pd.DataFrame, ignore: Collection[str] = (), graphs: Sequence[str] = ()) -> list[Panel]:
+def split_panels(
+    runs: pd.DataFrame,
+    ignore: Collection[str] = (),
+    graphs: Sequence[str] = (),
+    across_families: bool = False,
+) -> list[Panel]:
     """Split runs into panels, sorted by source and dataset. Planned runs that were never recorded are dropped.
 
     Runs that differ only in the settings `ignore` share a panel. If `graphs` names all datasets, runs on different
-    datasets share a panel too.
+    datasets share a panel too. Epochs of the full graph and of mini-batches differ in what they train on, and share a
+    panel only `across_families`.
     """
     recorded = runs[runs.status != MISSING]
-    settings = [name for name in SETTINGS if name not in ignore]
+    if not across_families:
+        recorded = recorded.assign(**{FAMILY: name_families(recorded)})
+    settings = [name for name in SETTINGS if name not in ignore and name in recorded]
     strategies = tuple(sorted(set(map(str, recorded["strategy.name"]))))
     order = _order_variants(recorded)
     keys = [*([] if graphs else ["dataset.name"]), *(name for name in settings if name != FEATURES)]
@@ -223,6 +239,15 @@ def split_panels(runs: pd.DataFrame, ignore: Collection[str] = (), graphs: Seque
         Panel(dataset, setting, group, values, strategies, tuple(graphs), order)
         for (dataset, values, group), setting in zip(groups, texts, strict=True)
     ]
+
+
+def name_families(runs: pd.DataFrame) -> "pd.Series[str]":
+    """Return for each run whether its strategy trains on the full graph or on mini-batches.
+
+    Papers and logs of other programs may not give the size of their batches; another run of the strategy does.
+    """
+    sampled = set(runs["strategy.name"][runs[BATCH] > 0])
+    return runs["strategy.name"].isin(sampled).map({True: "mini-batches", False: "full graph"})
 
 
 def _order_variants(runs: pd.DataFrame) -> dict[tuple[str, str, str], int]:
@@ -247,7 +272,7 @@ def _split_by_features(runs: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
 def split_with_graph_curves(runs: pd.DataFrame) -> list[Panel]:
     """Split runs into panels; if the tables have a single strategy on several graphs, each graph is a curve."""
     recorded = runs[runs.status != MISSING]
-    settings = recorded[[*SETTINGS]].map(str).agg("|".join, axis=1)
+    settings = recorded[[name for name in SETTINGS if name in recorded]].map(str).agg("|".join, axis=1)
     together = recorded.groupby(settings)["dataset.name"].nunique().max() > 1
     curves = recorded.assign(panel=settings).groupby(["panel", "source", "dataset.name"])
     variants = curves[VARIANT].apply(lambda rows: len(rows.drop_duplicates())).max() if len(recorded) else 0

@@ -1,0 +1,5 @@
+"""Marks: how the rows of a tidy frame are drawn. A kind of figure is a frame and one of these."""
+
+from harness.figures.marks.facet import Facet as Facet
+from harness.figures.marks.facet import Mark as Mark
+from harness.figures.marks.lines import Lines as Lines

@@ -1,0 +1,59 @@
+"""What marks draw: one facet, which is a tidy frame whose rows may be compared with each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from harness.figures.palette import CurveLook
+from harness.figures.panels import Panel
+
+MOST_COLOURED = 8
+"""The most curves that have colours on shared axes. All others are grey."""
+
+
+@dataclass(frozen=True, eq=False)
+class Facet:
+    """The rows that one pair of axes shows, and the looks of their curves.
+
+    Every frame has the columns `curve` (the label of a curve), `strategy`, `source` and `status`.
+    """
+
+    title: str
+    frame: pd.DataFrame
+    panel: Panel
+    highlights: Sequence[str] = ()
+    """The curves that have colours, if there are too many for all to have one; else empty."""
+
+    @cached_property
+    def looks(self) -> dict[str, CurveLook]:
+        """The look of each curve, by its label."""
+        return self.panel.looks
+
+    @property
+    def dataset(self) -> str:
+        """The dataset of its panel."""
+        return self.panel.dataset
+
+    def is_grey(self, curve: str) -> bool:
+        """Return whether a curve is drawn in grey behind the others."""
+        return bool(self.highlights) and curve not in self.highlights
+
+
+class Mark(Protocol):
+    """Draws a facet: on matplotlib's axes for files, and as a Vega-Lite chart for the report."""
+
+    def measure(self, facet: Facet) -> tuple[float, float]:
+        """Return the least width and the height of the axes of a facet in inches."""
+        ...
+
+    def draw(self, axes: Axes, facet: Facet) -> None:
+        """Draw a facet. Artists with a label become entries of the legend."""
+        ...
+
+    def describe(self, facet: Facet) -> dict[str, Any]:
+        """Return the Vega-Lite layers of a facet. They read the rows of its frame from the dataset `rows`."""
+        ...

@@ -1,0 +1,99 @@
+"""The axes of figures: which column an axis shows, in which unit, and where its ticks are.
+
+An axis is declared once and drawn twice: by matplotlib for files, and by Vega-Lite for the report. Both label ticks
+with SI prefixes, as the command line does.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from matplotlib.axis import Axis
+from matplotlib.ticker import (
+    EngFormatter,
+    FixedFormatter,
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+    PercentFormatter,
+)
+
+from harness.formatting import format_bytes, format_seconds, format_share, format_si, format_three_digits
+
+Unit = Literal["s", "B", "%", "", "times"]
+
+
+class Scale(NamedTuple):
+    """One axis of a figure."""
+
+    column: str
+    """The column of the frame."""
+    label: str
+    unit: Unit = ""
+    """The unit of the column: seconds, bytes, a share (0 to 1), a plain count, or a ratio."""
+    log: bool = False
+
+    def set_ticks(self, axis: Axis, values: Sequence[float]) -> None:
+        """Scale a matplotlib axis, and place and format its ticks for these values."""
+        axes: Any = axis.axes
+        (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log" if self.log else "linear")
+        axis.set_label_text(self.label)
+        if self.log:
+            subs = (1.0, 2.0, 5.0) if values and max(values) < 300 * min(values) else (1.0,)
+            axis.set_major_locator(LogLocator(subs=subs, numticks=8))
+        else:
+            axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(self.formatter)
+
+    def format_value(self, value: float) -> str:
+        """Format a value with three digits and its unit, as tables and annotations show it."""
+        if self.unit == "times":
+            return f"{format_three_digits(value)}×"
+        formats = {"s": format_seconds, "B": format_bytes, "%": format_share, "": format_si}
+        return formats[self.unit](value)
+
+    @property
+    def formatter(self) -> Any:
+        """The formatter of ticks."""
+        if self.unit == "%":
+            return PercentFormatter(1.0)
+        if self.unit == "times":
+            return FuncFormatter(lambda value, _: f"{value:g}×")
+        return EngFormatter(unit=self.unit, sep=" " if self.unit else "")
+
+    def encode(self, **options: Any) -> dict[str, Any]:
+        """Return the Vega-Lite encoding of the axis, without its channel."""
+        suffix = {"s": "'s'", "B": "'B'", "%": "", "": "", "times": "'×'"}[self.unit]
+        number = "format(datum.value, '.0%')" if self.unit == "%" else "format(datum.value, '~s')"
+        return {
+            "field": self.column,
+            "type": "quantitative",
+            "title": self.label,
+            "scale": {"type": "log" if self.log else "linear", "zero": False},
+            "axis": {"labelExpr": f"{number} + {suffix}" if suffix else number},
+            **options,
+        }
+
+
+RANKS = Scale("ranks", "ranks", "", log=True)
+
+
+def set_tried_ticks(axis: Axis, tried: Sequence[int]) -> None:
+    """Put the ticks of a binary logarithmic x axis at the tried numbers, and labels where there is room for them."""
+    axes: Any = axis.axes
+    axes.set_xscale("log", base=2)
+    room = 2**0.4 if len(tried) > 1 else 2.0
+    axes.set_xlim(tried[0] / room, tried[-1] * room)
+    octaves = max(math.log2(tried[-1] / tried[0]), 1.0)
+    labelled: list[int] = []
+    for number in sorted(tried, key=lambda number: (number & (number - 1) > 0, number)):
+        if all(abs(math.log2(number / other)) > octaves / 7 for other in labelled):
+            labelled.append(number)
+    axis.set_major_locator(FixedLocator(list(tried)))
+    axis.set_major_formatter(
+        FixedFormatter([f"{number:,}" if number in labelled else "" for number in tried])
+    )
+    axis.set_minor_locator(NullLocator())
