@@ -143,7 +143,7 @@ def draw_all(
 def drop_unused_columns(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of runs that figures need. Splitting runs into panels and curves copies every column."""
     unused = [name for name in runs if str(name).startswith("provenance.") and name not in ON_SHARED_CORES]
-    return runs.drop(columns=[*unused, "spec", "extra"])
+    return runs.drop(columns=[*unused, "spec"])
 
 
 _WORKER_DRAW: list[Callable[[FigureKind], list[Path]]] = []

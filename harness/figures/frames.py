@@ -1,8 +1,13 @@
 """Tidy frames that several kinds of figures share: one row for each launch, with what marks need to draw it."""
 
+from collections.abc import Callable, Collection
+from typing import Any, Literal
+
 import pandas as pd
 
 from harness.figures.panels import Curve, Panel
+from harness.formatting import format_count, format_three_digits
+from harness.results.schema import SOURCES
 
 LAUNCH_COLUMNS = ["ranks", "grid", "launch", "status", "run_id"]
 
@@ -29,3 +34,68 @@ def tabulate_best_grids(panel: Panel, column: str) -> pd.DataFrame | None:
             )
             frames.append(frame)
     return pd.concat(frames, ignore_index=True) if frames else None
+
+
+def tabulate_largest_ranks(
+    panel: Panel,
+    column: str,
+    *columns: str,
+    sources: Collection[str] = SOURCES,
+    best: Literal["min", "max"] = "min",
+) -> pd.DataFrame | None:
+    """Return the launches of each curve at the largest number of ranks with a value, on the grid with the best median.
+
+    A curve whose runs all failed has a row without a value. The column `label` names curve and grid, and `failures`
+    the runs at more ranks that did not finish.
+    """
+    frames = []
+    for curve in panel.curves:
+        if curve.source not in sources:
+            continue
+        done = curve.runs[(curve.runs.status == "ok") & curve.runs[column].notna()]
+        failed = curve.failures
+        if len(done):
+            done = done[done.ranks == done.ranks.max()].sort_values(["grid", "launch"])
+            medians = done.groupby("grid")[column].median()
+            done = done[done.grid == (medians.idxmin() if best == "min" else medians.idxmax())]
+            failed = failed[failed.ranks > done.ranks.max()]
+        shown = done if len(done) else failed.head(1)
+        if len(shown):
+            frame = tabulate_launches(curve, shown, column, *columns)
+            frame.insert(3, "label", f"{curve.label}, {describe_grid(shown.iloc[0])}")
+            frame["failures"] = describe_failures(failed)
+            frames.append(frame)
+    return pd.concat(frames, ignore_index=True) if frames else None
+
+
+def describe_grid(run: "pd.Series[Any]") -> str:
+    """Return the sizes of the axes of the grid of a run if it has several, else its number of ranks: 2×2×1, 4 ranks."""
+    sizes = [int(run[name]) for name in run.index if str(name).startswith("grid.") and pd.notna(run[name])]
+    return "×".join(map(str, sizes)) if len(sizes) > 1 else format_count(int(run.ranks), "rank")
+
+
+def describe_failures(failed: pd.DataFrame) -> str:
+    """Return how runs ended that did not finish: oom on 8 ranks."""
+    found = failed.groupby("status", sort=False).ranks.min()
+    return ", ".join(f"{status} on {format_count(int(ranks), 'rank')}" for status, ranks in found.items())
+
+
+def sort_rows(frame: pd.DataFrame, column: str, *, ascending: bool = True) -> pd.DataFrame:
+    """Sort the rows of a frame by the median of a column over the rows with the same label."""
+    medians = frame[column].groupby(frame.label).transform("median")
+    return frame.iloc[medians.sort_values(ascending=ascending, kind="stable").index].reset_index(drop=True)
+
+
+def add_notes(frame: pd.DataFrame, describe: Callable[[pd.DataFrame], str]) -> pd.DataFrame:
+    """Add the column `note`: what `describe` returns for the rows with the same label, and the failures."""
+    notes = {}
+    for label, rows in frame.groupby("label", sort=False):
+        failures = rows.failures.iloc[0] if "failures" in rows else ""
+        notes[label] = ", ".join(part for part in (describe(rows), failures) if part)
+    return frame.drop(columns="failures", errors="ignore").assign(note=frame.label.map(notes))
+
+
+def has_differences(frame: pd.DataFrame, column: str) -> bool:
+    """Return whether the labels of a frame have different medians, to three digits."""
+    medians = frame.groupby("label")[column].median().dropna()
+    return medians.map(format_three_digits).nunique() > 1

@@ -7,8 +7,8 @@ report and the workflow. The frame is also the CSV file beside the figure and th
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
-from pkgutil import iter_modules
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Literal, NamedTuple
 
 import pandas as pd

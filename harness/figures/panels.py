@@ -38,7 +38,9 @@ SETTINGS = {
     "protocol": "{} protocol",
     "precision": "{}",
     "machine.name": "on {}",
+    "at.ranks": "{} ranks",
 }
+"""The settings in which panels may differ, and how titles name them."""
 MODEL_PARTS = ("model.projection", "model.norm", "model.residual", "model.dropout")
 """Optional parts of a model. A model without any of them is called bare, a model with all of them full."""
 NOTE_SETTINGS = ("model.kind", "model.layers", "model.hidden", "precision", "machine.name")
@@ -47,6 +49,10 @@ PARAMS = "strategy.params"
 BATCH = "training.batch"
 FEATURES = "training.features"
 FAMILY = "family"
+AT_RANKS = "at.ranks"
+"""The only number of ranks that a panel shows, for kinds that split panels by it. Runs have no such column."""
+COUNTED = {"model.layers": "layer", AT_RANKS: "rank"}
+"""The settings that are numbers of something."""
 """Whether an epoch trains on the full graph or on mini-batches."""
 BY_STRATEGY = "trained by some"
 """The value of `training.features` for a panel where some strategies train features and others do not."""
@@ -315,6 +321,8 @@ def title_panels(panels: Sequence[Panel]) -> PanelTitles:
 
 def describe_oversubscription(runs: pd.DataFrame) -> str:
     """Return a warning if measured ranks shared cores, else an empty text."""
+    if "source" not in runs:
+        return ""  # claims
     measured = runs[(runs.source == "measured") & (runs.status == "ok")]
     affected = measured[find_oversubscribed(measured)]
     if affected.empty:
@@ -341,7 +349,7 @@ def describe_differences(values: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         ", ".join(
             [
-                *(_format_setting(name, one[name]) for name in varying if name not in parts),
+                *(_format_setting(name, one[name]) for name in varying if name in one and name not in parts),
                 *([_describe_model_parts(one, len(rates) > 1)] if parts else []),
             ]
         )
@@ -505,8 +513,8 @@ def _format_setting(name: str, value: Any) -> str:
         return "fixed features"
     if isinstance(value, bool | np.bool_):
         return SETTINGS[name] if value else f"no {SETTINGS[name]}"
-    if name == "model.layers":
-        return format_count(int(value), "layer")
+    if name in COUNTED:
+        return format_count(int(value), COUNTED[name])
     return SETTINGS[name].format(value).replace("_", " ")
 
 

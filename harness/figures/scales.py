@@ -14,10 +14,8 @@ from matplotlib.ticker import (
     FixedFormatter,
     FixedLocator,
     FuncFormatter,
-    LogLocator,
     MaxNLocator,
     NullLocator,
-    PercentFormatter,
 )
 
 from harness.formatting import format_bytes, format_seconds, format_share, format_si, format_three_digits
@@ -40,11 +38,11 @@ class Scale(NamedTuple):
         axes: Any = axis.axes
         (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log" if self.log else "linear")
         axis.set_label_text(self.label)
-        if self.log:
-            subs = (1.0, 2.0, 5.0) if values and max(values) < 300 * min(values) else (1.0,)
-            axis.set_major_locator(LogLocator(subs=subs, numticks=8))
-        else:
-            axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        room = LABEL_ROOM["x" if axis is axes.xaxis else "y"]
+        if self.log and values:
+            axis.set_major_locator(FixedLocator(choose_log_ticks(min(values), max(values), room)))
+        elif not self.log:
+            axis.set_major_locator(MaxNLocator(math.floor(1.2 / room), steps=[1, 2, 5, 10]))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(self.formatter)
 
@@ -59,7 +57,7 @@ class Scale(NamedTuple):
     def formatter(self) -> Any:
         """The formatter of ticks."""
         if self.unit == "%":
-            return PercentFormatter(1.0)
+            return FuncFormatter(lambda value, _: f"{100 * value:.4g} %")
         if self.unit == "times":
             return FuncFormatter(lambda value, _: f"{value:g}×")
         return EngFormatter(unit=self.unit, sep=" " if self.unit else "")
@@ -76,6 +74,30 @@ class Scale(NamedTuple):
             "axis": {"labelExpr": f"{number} + {suffix}" if suffix else number},
             **options,
         }
+
+
+LABEL_ROOM = {"x": 0.3, "y": 0.1}
+"""The share of an axis that the label of a tick needs."""
+
+
+def choose_log_ticks(low: float, high: float, room: float) -> list[float]:
+    """Choose the most ticks of a logarithmic axis that are at least a share of `room` of the axis apart.
+
+    They are 1, 2 and 5 times powers of ten, 1 and 3 times, or only powers. Short axes have linear steps.
+    """
+    length = math.log10(high / low)
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    for digits, gap in (((1, 2, 5), math.log10(2)), ((1, 3), math.log10(3)), ((1,), 1.0)):
+        ticks = [digit * 10.0**power for power in powers for digit in digits]
+        inside = [tick for tick in ticks if low * 0.98 <= tick <= high * 1.02]
+        if gap >= room * length and len(inside) > 1:
+            return inside
+    if length >= 1:
+        return [10.0**power for power in powers][:: math.ceil(room * length)]
+    return [
+        float(tick)
+        for tick in MaxNLocator(math.floor(0.9 / room), steps=[1, 2, 5, 10]).tick_values(low, high)
+    ]
 
 
 RANKS = Scale("ranks", "ranks", "", log=True)

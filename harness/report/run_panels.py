@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from harness.figures.breakdown import group_of_operation
-from harness.figures.costs import max_persistent_bytes
 from harness.figures.kind import Tables
+from harness.figures.operation_groups import group_of_operation
 from harness.figures.palette import GROUPS
 from harness.formatting import format_bytes
 from harness.ledger import Direction, Op, Phase
@@ -23,6 +22,7 @@ from harness.report.summary import format_value
 from harness.results.collect import describe_cause
 from harness.results.epoch_parts import TimedEpoch, find_middle_epochs, take_columns
 from harness.results.schema import MISSING, OK
+from harness.results.statistics import max_persistent_bytes
 from harness.spec.spec import canonical_json
 
 MAX_RANKS = 8

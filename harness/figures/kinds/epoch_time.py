@@ -1,0 +1,44 @@
+"""Epoch time of every curve at its largest number of ranks, from the fastest to the slowest."""
+
+import json
+
+import pandas as pd
+
+from harness.figures.frames import add_notes, sort_rows, tabulate_largest_ranks
+from harness.figures.kind import FigureKind, Tables
+from harness.figures.marks import Dots
+from harness.figures.panels import EPOCH, Panel
+from harness.figures.scales import Scale
+
+SECONDS = Scale(EPOCH, "epoch time", "s")
+
+
+def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
+    """Return the launches of each curve, and the interval of predictions; None for a single curve."""
+    frame = tabulate_largest_ranks(panel, EPOCH, "extra")
+    if frame is None or frame.dropna(subset=[EPOCH]).curve.nunique() < 2:
+        return None
+    extras = [json.loads(text) if text else {} for text in frame.pop("extra")]
+    for end in ("low", "high"):
+        frame[end] = pd.Series([extra.get(f"predicted.seconds.{end}") for extra in extras], dtype=float)
+    return add_notes(sort_rows(frame, EPOCH), _format_median)
+
+
+def _format_median(rows: pd.DataFrame) -> str:
+    median = rows[EPOCH].median()
+    return "" if pd.isna(median) else SECONDS.format_value(median)
+
+
+KIND = FigureKind(
+    "epoch-time",
+    "Epoch time",
+    "Which strategy is fastest here?",
+    make_frame,
+    Dots(SECONDS),
+    caption="""\
+Each curve at its largest number of ranks, on its fastest grid, sorted by epoch time. A marker is the median over
+launches, and small dots are launches. A line is the range of launches, or the interval of a prediction. Hollow
+markers are values of other programs or printed in papers. On the right: the median, and runs on more ranks that did
+not finish.""",
+    place=5,
+)

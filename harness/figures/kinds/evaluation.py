@@ -1,0 +1,88 @@
+"""Best test accuracy of each curve, and the training time until the target accuracy."""
+
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from harness.figures.frames import add_notes, has_differences, sort_rows, tabulate_largest_ranks
+from harness.figures.kind import FigureKind, Tables
+from harness.figures.marks import Dots
+from harness.figures.panels import TARGET, Panel, split_panels
+from harness.figures.scales import Scale
+
+ACCURACY = "best_accuracy"
+BEST = Scale(ACCURACY, "best test accuracy", "%")
+SECONDS = Scale(TARGET, "training time until the target accuracy", "s")
+
+
+def split_across_families(runs: pd.DataFrame) -> list[Panel]:
+    """Split runs into panels that full-graph and mini-batch training share: accuracies can be compared."""
+    return split_panels(runs, across_families=True)
+
+
+def make_accuracy_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
+    """Return the best accuracy of each launch, or the one that a paper or log gives; None if all are equal."""
+    done = panel.runs[panel.runs.status == "ok"]
+    best = [
+        _best_accuracy(run, accuracy, tables)
+        for run, accuracy in zip(done.run_id, done.accuracy_test, strict=True)
+    ]
+    known = replace(panel, runs=done.assign(**{ACCURACY: best}))
+    frame = tabulate_largest_ranks(known, ACCURACY, "evaluation_seconds", best="max")
+    if frame is None or not has_differences(frame, ACCURACY):
+        return None
+    return add_notes(
+        sort_rows(frame, ACCURACY, ascending=False), lambda rows: f"{100 * rows[ACCURACY].median():.1f} %"
+    )
+
+
+def _best_accuracy(run: str, accuracy: Any, tables: Tables) -> float:
+    """Return the best test accuracy over all evaluations of a run, or the last one without a table of them."""
+    evaluations = tables.accuracy.get(run)
+    if evaluations is not None:
+        tested = evaluations.accuracy[evaluations.split == "test"].dropna()
+        accuracy = tested.max() if len(tested) else accuracy
+    return float("nan") if accuracy is None else float(accuracy)
+
+
+def make_target_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
+    """Return the time to the target of each launch, and the runs that did not reach it; None if none did."""
+    wanted = panel.runs[(panel.runs["training.target"] > 0) | panel.runs[TARGET].notna()]
+    frame = tabulate_largest_ranks(replace(panel, runs=wanted), TARGET)
+    if frame is None or frame[TARGET].isna().all() or frame.label.nunique() < 2:
+        return None
+    return add_notes(sort_rows(frame, TARGET), _format_time)
+
+
+def _format_time(rows: pd.DataFrame) -> str:
+    median = rows[TARGET].median()
+    return "not reached" if pd.isna(median) else SECONDS.format_value(median)
+
+
+ACCURACY_KIND = FigureKind(
+    "evaluation",
+    "Best test accuracy",
+    "Which strategy is most accurate?",
+    make_accuracy_frame,
+    Dots(BEST),
+    split_across_families,
+    caption="""\
+The best test accuracy over all evaluations, for each curve at its largest number of ranks, sorted. A marker is the
+median over launches, small dots are launches, and a line is their range. Hollow markers are values of other programs
+or printed in papers.""",
+    place=80,
+)
+TARGET_KIND = FigureKind(
+    "target",
+    "Time to the target accuracy",
+    "Which strategy reaches the target accuracy first?",
+    make_target_frame,
+    Dots(SECONDS),
+    split_across_families,
+    caption="""\
+Training time until an evaluation reached the target accuracy on test vertices, for each curve at its largest number of
+ranks, sorted. Evaluations and setup are excluded. A marker is the median over launches, small dots are launches, and a
+line is their range. Hollow markers are values of other programs or printed in papers.""",
+    place=85,
+)

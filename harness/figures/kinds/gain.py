@@ -1,0 +1,62 @@
+"""Throughput relative to DistDGL-style mini-batches, which is how papers report the gain of a system."""
+
+import pandas as pd
+
+from harness.figures.frames import add_notes, describe_grid, sort_rows, tabulate_launches
+from harness.figures.kind import FigureKind, Tables
+from harness.figures.marks import Dots
+from harness.figures.panels import Curve, Panel
+from harness.figures.scales import Scale
+
+BASELINE = "distdgl"
+"""The strategy that all others are compared with."""
+THROUGHPUT = "vertices_per_second"
+RATIO = Scale("ratio", f"throughput relative to {BASELINE}", "times")
+
+
+def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
+    """Return the throughput of each launch over that of the baseline, at the most ranks that both have."""
+    baselines = [curve for curve in panel.curves if curve.strategy == BASELINE]
+    frames = [
+        frame
+        for curve in panel.curves
+        if curve.strategy != BASELINE
+        for frame in (_divide(curve, baseline) for baseline in baselines if baseline.source == curve.source)
+        if frame is not None
+    ]
+    if not frames:
+        return None
+    frame = sort_rows(
+        pd.concat(frames, ignore_index=True).drop_duplicates(["label", "run_id"]), "ratio", ascending=False
+    )
+    return add_notes(frame, lambda rows: RATIO.format_value(rows.ratio.median()))
+
+
+def _divide(curve: Curve, baseline: Curve) -> pd.DataFrame | None:
+    """Divide the throughputs of a curve by the median of the baseline, at the most ranks that both have."""
+    ours, theirs = (
+        each.summarize_launches("ranks", THROUGHPUT, best="max").set_index("ranks")
+        for each in (curve, baseline)
+    )
+    common = ours.index.intersection(theirs.index)
+    if common.empty:
+        return None
+    points, ranks = curve.points, common.max()
+    launches = points[(points.ranks == ranks) & (points.grid == ours.grid[ranks])].dropna(subset=[THROUGHPUT])
+    frame = tabulate_launches(curve, launches, THROUGHPUT)
+    frame["ratio"] = frame[THROUGHPUT] / theirs.middle[ranks]
+    return frame.assign(label=f"{curve.label}, {describe_grid(launches.iloc[0])}")
+
+
+KIND = FigureKind(
+    "gain",
+    f"Throughput relative to {BASELINE}",
+    f"How many times the throughput of {BASELINE}-style mini-batches?",
+    make_frame,
+    Dots(RATIO, line=1.0),
+    caption="""\
+Throughput in vertices per second of each strategy relative to DistDGL-style mini-batches (distdgl) on the same graph,
+model and machine, at the largest number of ranks that both have. A strategy on the right of the line at 1 is faster. A
+marker is the ratio of the medians over launches with the same source, and small dots are launches.""",
+    place=30,
+)
