@@ -85,17 +85,16 @@ def _set_heights(figure: Figure, heights: Sequence[float], columns: int) -> None
 
     Axes that are less high than others of their row are at its top.
     """
-    _lay_out(figure)
-    places = [axes.get_position() for axes in figure.axes]
     rows = [max(heights[start : start + columns]) for start in range(0, len(heights), columns)]
     page, height = figure.get_size_inches()
-    figure.set_size_inches(
-        page, height + sum(rows) - height * sum(place.height for place in places[::columns])
-    )
-    for number, (axes, place) in enumerate(zip(figure.axes, places, strict=True)):
-        if heights[number] < rows[number // columns] - 0.01:
+    for _ in range(2):  # a new height can move texts a little
+        _lay_out(figure)
+        height += sum(rows) - height * sum(axes.get_position().height for axes in figure.axes[::columns])
+        figure.set_size_inches(page, height)
+    for number, (axes, own) in enumerate(zip(figure.axes, heights, strict=True)):
+        if own < rows[number // columns] - 0.01:
             axes.set_anchor("N")
-            axes.set_box_aspect(heights[number] / (place.width * page))
+            axes.set_box_aspect(own / (axes.get_position().width * page))
 
 
 def _add_legend(figure: Figure, page: float, title: str) -> None:

@@ -1,13 +1,25 @@
-"""What the tests of figures share: collected tables of a synthetic study."""
+"""What the tests of figures share: collected tables of a synthetic study, and studies of many strategies."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from harness.figures.kind import Tables
+from harness.figures.palette import BUILT_IN
 from harness.results.collect import collect
-from harness.results.parquet import read_collected
+from harness.results.parquet import conform_frame, read_collected
+from harness.results.run_row import make_rows
+from harness.results.schema import RUNS, TABLES
+
+LONG_GRAPH = "a-graph-with-a-long-name@1-4096w1024"
+PLUGINS = ("my-strategy", "another-plugin-of-somebody-with-a-long-name")
+BASELINE = "distdgl"
 
 
 @pytest.fixture(scope="session")
@@ -29,5 +41,96 @@ def collected(tmp_path: Path) -> Callable[[Callable[[Path], object]], Path]:
         write(tmp_path / "runs")
         collect(tmp_path / "runs", tmp_path)
         return tmp_path
+
+    return make
+
+
+class Study(NamedTuple):
+    """Runs and their tables, and claims, as the kinds of figures take them."""
+
+    runs: pd.DataFrame
+    claims: pd.DataFrame
+    tables: Tables
+
+
+class StudyBuilder:
+    """Adds runs to a study."""
+
+    def __init__(self, synthetic: SimpleNamespace, seed: int) -> None:
+        self.synthetic, self.random = synthetic, np.random.default_rng(seed)
+        self.rows: list[dict[str, Any]] = []
+        self.frames: dict[str, dict[str, pd.DataFrame]] = {name: {} for name in Tables._fields}
+
+    def add(self, spec: Any, compute: float, talk: float) -> None:
+        """Add a measured run with all tables. Accuracy, memory and elements differ between runs."""
+        factor = float(self.random.uniform(0.5, 2))
+        frames = self.synthetic.make_tables(spec, compute, talk)
+        rows = [
+            {
+                "epoch": e,
+                "train_seconds": (e + 1) * compute,
+                "split": "test",
+                "accuracy": 0.3 + 0.08 * factor * e,
+            }
+            for e in range(6)
+        ]
+        frames["accuracy"] = pd.DataFrame(rows)
+        frames["ledger"].loc[frames["ledger"].phase == "loss", "phase"] = "sample"
+        frames["memory"]["persistent_bytes"] = (frames["memory"].persistent_bytes * factor).astype(int)
+        record = self.synthetic.make_record(spec, frames)
+        record["summary"] |= {"seconds_to_target": 5 * compute, "evaluation_seconds": 0.1 * compute}
+        if spec.ranks > 1:
+            received = record["summary"]["words_received"] * factor
+            record["summary"] |= {"words_received": received, "words_floor": received / (1 + factor)}
+        self.rows.append(make_rows(spec.model_dump(mode="json"), record).run)
+        for name, kept in self.frames.items():
+            table = "ledger" if name == "ledgers" else name
+            kept[spec.run_id] = frames[table].rename(columns=TABLES[table].recorded_names)
+
+    def add_prediction(self, spec: Any, seconds: float) -> None:
+        interval = {"low": 0.8 * seconds, "value": seconds, "high": 1.3 * seconds}
+        record = {"run_id": f"p{spec.run_id[1:]}", "label": spec.label, "status": "ok", "source": "predicted"}
+        record |= {"summary": {"epoch_seconds_median": seconds}, "provenance": {}, "error": None}
+        record["predicted"] = {"seconds": interval}
+        self.rows.append(make_rows(spec.model_dump(mode="json"), record).run)
+
+    def add_failure(self, spec: Any) -> None:
+        error = {"rank": 0, "type": "MemoryError", "message": "", "trace": ""}
+        record = {"run_id": spec.run_id, "label": spec.label, "status": "oom", "source": "measured"}
+        record |= {"summary": {}, "provenance": {}, "error": error}
+        self.rows.append(make_rows(spec.model_dump(mode="json"), record).run)
+
+
+@pytest.fixture(scope="session")
+def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
+    """`study_of(n)`: n strategies, most of which scale, on a graph of a long name, and two panels of another."""
+
+    @lru_cache
+    def make(count: int) -> Study:
+        others = [name for name in BUILT_IN if name not in ("serial", BASELINE)]
+        names = ["plexus", BASELINE] if count == 2 else ["serial", *others[: count - 4], BASELINE, *PLUGINS]
+        builder, target = StudyBuilder(synthetic, count), {"target": 0.6}
+        for number, name in enumerate(names):
+            base = float(builder.random.uniform(0.5, 2))
+            for ranks in (1,) if name == "serial" else (2, 4) if number % 3 else (4,):
+                grid = {"x": ranks // 2, "y": 2, "z": 1} if number % 2 and ranks > 1 else {"p": ranks}
+                spec = synthetic.make_spec(name, LONG_GRAPH, grid, training=target)
+                builder.add(spec, base / ranks, 0.1)
+                if number < 3:
+                    error = float(builder.random.uniform(0.5, 1.5))
+                    builder.add_prediction(spec, error * (base / ranks + 0.1))
+            if number % 4 == 1:
+                builder.add_failure(synthetic.make_spec(name, LONG_GRAPH, {"p": 8}, training=target))
+        full = {"projection": True, "norm": True, "residual": True, "dropout": 0.2}
+        for hidden, parts in ((16, {}), (1024, full)):
+            model = {"hidden": hidden, **parts}
+            for batch in (0, 64):
+                training = {"batch": batch, **target}
+                spec = synthetic.make_spec("bulk-ladies", "tiny", {"p": 2}, model=model, training=training)
+                builder.add(spec, 2e-6, 0.0)
+        claims = pd.DataFrame(
+            [{**claim, "what": f"{claim['what']} {'word ' * 30}"} for claim in synthetic.claims()]
+        )
+        return Study(conform_frame(pd.DataFrame(builder.rows), RUNS), claims, Tables(**builder.frames))
 
     return make

@@ -52,10 +52,9 @@ class Breakdown:
             return None
         frame["total"] = frame.groupby("label").seconds.transform("sum", min_count=1)
         frame = frame[frame.total.isna() | (frame.total > 0)].reset_index(drop=True)
-        frame[IDEAL_TIME.column] = (self._one_rank_seconds(curves, tables) / frame.ranks).where(
-            frame.ranks > 1
-        )
-        return add_notes(sort_rows(frame, "total"), _format_total).dropna(axis="columns", how="all")
+        if one_rank := self._one_rank_seconds(curves, tables):
+            frame[IDEAL_TIME.column] = (one_rank / frame.ranks).where(frame.ranks > 1)
+        return add_notes(sort_rows(frame, "total"), _format_total)
 
     def _tabulate(
         self, curve: Curve, tables: Tables, ranks: int | None, *, all_grids: bool
@@ -85,10 +84,10 @@ class Breakdown:
         return sums
 
     def _one_rank_seconds(self, curves: list[Curve], tables: Tables) -> float:
-        """Return the length of the shortest bar of one measured rank; NaN without one."""
+        """Return the length of the shortest bar of one measured rank; 0 without one."""
         runs = [curve.points[curve.points.ranks == 1] for curve in curves if curve.source == "measured"]
         totals = [sum(self.sum_groups(launches, tables).values()) for launches in runs if len(launches)]
-        return min((total for total in totals if total > 0), default=float("nan"))
+        return min((total for total in totals if total > 0), default=0.0)
 
 
 def _select_broken_down(curve: Curve, tables: Tables) -> Curve:

@@ -60,9 +60,7 @@ class Points:
     def draw(self, axes: Axes, facet: Facet) -> None:
         """Draw the grey points first, then the lines and the others."""
         frame, x, y = facet.frame, self.x.column, self.y.column
-        self.x.set_ticks(axes.xaxis, frame[x].tolist())
-        self.y.set_ticks(axes.yaxis, frame[y].tolist())
-        self._set_limits(axes, frame)
+        self._set_axes(axes, frame)
         axes.grid()
         labels = self._labels(facet)
         grey = ~frame.curve.isin(list(labels)) if self.front else frame.curve.map(facet.is_grey)
@@ -97,14 +95,15 @@ class Points:
         points = frame[frame[self.front]]
         return points.groupby("curve")[[self.x.column, self.y.column]].median().sort_values(self.x.column)
 
-    def _set_limits(self, axes: Axes, frame: pd.DataFrame) -> None:
+    def _set_axes(self, axes: Axes, frame: pd.DataFrame) -> None:
         """Leave room around the points. Both axes are the same if x and y are the same quantity."""
         limits = [(frame[scale.column].min(), frame[scale.column].max()) for scale in (self.x, self.y)]
         if self.equality:
             limits = [(min(low for low, _ in limits), max(high for _, high in limits))] * 2
-        for (low, high), set_limits in zip(limits, (axes.set_xlim, axes.set_ylim), strict=True):
-            room = max(high / low, 2.0) ** 0.08
-            set_limits(low / room, high * room)
+        for (low, high), scale, axis in zip(limits, (self.x, self.y), (axes.xaxis, axes.yaxis), strict=True):
+            room = max(high / low, 2.0) ** 0.08 * max(1.0, 2 * low / high) ** 0.5
+            scale.set_ticks(axis, [low / room, high * room])
+            (axes.set_xlim if axis is axes.xaxis else axes.set_ylim)(low / room, high * room)
 
     def _draw_equality(self, axes: Axes) -> None:
         ends = axes.get_xlim()
