@@ -3,7 +3,6 @@
 matplotlib's constrained layout keeps texts apart. What it guarantees is held by tests/figures/test_geometry.py.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -125,5 +124,5 @@ def _add_legend(figure: Figure, page: float, title: str) -> None:
 
 
 def _stacking_key(handle: Any) -> float:
-    """Return the order of an entry of a legend: bars as they are stacked, then all others."""
-    return handle[0].get_zorder() if isinstance(handle, BarContainer) else math.inf
+    """Return the order of an entry of a legend: bars as they are stacked, then all others from front to back."""
+    return handle[0].get_zorder() if isinstance(handle, BarContainer) else 1e3 - handle.get_zorder()

@@ -1,14 +1,17 @@
 """Tidy frames that several kinds of figures share: one row for each launch, with what marks need to draw it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal
 
 import pandas as pd
 
-from harness.figures.panels import Curve, Panel
+from harness.figures.panels import Curve, Panel, select_largest_ranks
 from harness.formatting import format_count, format_three_digits
+from harness.results.epoch_parts import Frames
 from harness.results.schema import SOURCES
 
+MIN_LOSSES = 3
+"""The fewest epochs whose losses are shown."""
 LAUNCH_COLUMNS = ["ranks", "grid", "launch", "status", "run_id"]
 
 
@@ -21,10 +24,10 @@ def tabulate_launches(curve: Curve, runs: pd.DataFrame, *columns: str) -> pd.Dat
     return frame
 
 
-def tabulate_best_grids(panel: Panel, column: str) -> pd.DataFrame | None:
+def tabulate_best_grids(curves: Iterable[Curve], column: str) -> pd.DataFrame | None:
     """Return the launches on the best grid of every number of ranks, and failures, of curves over several ranks."""
     frames = []
-    for curve in panel.curves:
+    for curve in curves:
         best = curve.summarize_launches("ranks", column, best="min")[["ranks", "grid"]]
         done = curve.points.merge(best, on=["ranks", "grid"])
         if done.ranks.nunique() > 1:
@@ -99,3 +102,41 @@ def has_differences(frame: pd.DataFrame, column: str) -> bool:
     """Return whether the labels of a frame have different medians, to three digits."""
     medians = frame.groupby("label")[column].median().dropna()
     return medians.map(format_three_digits).nunique() > 1
+
+
+def add_serial_reference(panel: Panel, frame: pd.DataFrame | None, column: str) -> pd.DataFrame | None:
+    """Add the column `serial`: the smallest median of a column over the measured serial runs on one rank, if any."""
+    if frame is None:
+        return None
+    medians = [
+        float(curve.points[column].median())
+        for curve in panel.curves
+        if curve.strategy == "serial" and curve.source == "measured"
+    ]
+    return frame.assign(serial=min(medians, default=float("nan")))
+
+
+def tabulate_run_tables(panel: Panel, tables: Frames, *columns: str) -> pd.DataFrame | None:
+    """Return the rows that a table has of each measured launch of a curve at its largest number of ranks."""
+    frames = []
+    for curve, points in select_largest_ranks(panel):
+        launches = tabulate_launches(curve, points, *columns)
+        known = [tables[run] for run in launches.run_id if run in tables]
+        if known:
+            frames.append(launches.merge(pd.concat(known), on="run_id"))
+    return pd.concat(frames, ignore_index=True) if frames else None
+
+
+def tabulate_losses(panel: Panel, epochs: Frames, *columns: str) -> pd.DataFrame | None:
+    """Return the loss of every epoch of measured curves at their largest number of ranks, counted from 1.
+
+    Warm-up epochs train too, so they count. Diverged runs and runs with fewer than three epochs are left out.
+    """
+    rows = tabulate_run_tables(panel, epochs, *columns)
+    if rows is None:
+        return None
+    rows = rows.dropna(subset=["loss"]).drop_duplicates(["run_id", "epoch"]).sort_values(["run_id", "epoch"])
+    counted = rows.assign(epoch=rows.groupby("run_id").cumcount() + 1).sort_index(kind="stable")
+    long = counted[counted.groupby("run_id").epoch.transform("max") >= MIN_LOSSES]
+    kept = [*dict.fromkeys(["curve", "strategy", "source", *LAUNCH_COLUMNS, *columns, "epoch", "loss"])]
+    return long[kept].reset_index(drop=True) if len(long) else None

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from harness.figures import kinds
-from harness.figures.marks.facet import MOST_COLOURED, Facet, Mark
+from harness.figures.marks.facet import MOST_COLOURED, Facet, Mark, name_without_source
 from harness.figures.panels import Panel, split_panels
 from harness.results.epoch_parts import Frames
 from harness.results.parquet import group_by_run, read_collected
@@ -75,17 +75,19 @@ def choose_highlights(frame: pd.DataFrame, best: str, chosen: Sequence[str] = ()
     """Choose the curves that have colours: none by name if all can have one, else the front, serial, and `chosen`.
 
     The front are the curves that are best somewhere along x, which is the number of ranks if the frame has it. Those
-    that are best at the largest x fill the rest.
+    that are best at the largest x fill the rest. Curves that differ only in their source count once.
     """
     known = frame.dropna(subset=[best])
-    if known.curve.nunique() <= MOST_COLOURED:
+    names = known.apply(lambda row: name_without_source(row.curve, row.source), axis=1)
+    if names.nunique() <= MOST_COLOURED:
         return []
     x = known["ranks"] if "ranks" in known else pd.Series(0, known.index)
-    medians = known.groupby([x.rename("x"), "curve"])[best].median()
+    medians = known.groupby([x.rename("x"), names.rename("name")])[best].median()
     front = medians.groupby("x").idxmin().map(lambda pair: pair[1])
-    wanted = known.curve[known.strategy.isin(["serial", *chosen])]
-    order = medians.sort_values().reset_index().sort_values("x", ascending=False, kind="stable").curve
-    return [*dict.fromkeys([*wanted, *front, *order])][: max(MOST_COLOURED, wanted.nunique())]
+    wanted = names[known.strategy.isin(["serial", *chosen])]
+    order = medians.sort_values().reset_index().sort_values("x", ascending=False, kind="stable")["name"]
+    best_names = [*dict.fromkeys([*wanted, *front, *order])][: max(MOST_COLOURED, wanted.nunique())]
+    return known.curve[names.isin(best_names)].unique().tolist()
 
 
 def find_kinds() -> tuple[FigureKind, ...]:

@@ -2,14 +2,16 @@
 
 Each built-in strategy has a unique pair of colour and marker. The strategies of a family share a hue and differ in
 lightness, so that they can be distinguished in grey. Strategies with the same marker have colours that colour-blind
-readers can distinguish too (tests/figures/test_palette.py computes the distances). Plugins take looks from a separate
-pool, chosen by a hash of the name.
+readers can distinguish too (tests/figures/test_palette.py computes the distances). No marker is a cross, which would
+read as a failure. Plugins take looks from a separate pool, chosen by a hash of the name.
 """
 
 import hashlib
 from collections.abc import Iterable
 from colorsys import hls_to_rgb, rgb_to_hls
 from typing import Any, Literal, NamedTuple
+
+from matplotlib.markers import MarkerStyle
 
 INK, PAPER, MUTED, FAINT, GRID = "#1f2328", "#ffffff", "#6e7781", "#f3f4f6", "#d8dee4"
 NAVY = "#16407a"
@@ -38,16 +40,18 @@ class CurveLook(NamedTuple):
 class SourceLine(NamedTuple):
     """How the line of a source of values looks: its dashes, and whether its markers are hollow."""
 
+    name: str
+    """The words of the legend."""
     dashes: Any
     hollow: bool = False
 
 
 SOURCE_LINES = {
-    "measured": SourceLine("-"),
-    "emulated": SourceLine((0, (5, 1.2, 1, 1.2))),
-    "predicted": SourceLine((0, (3.5, 1.5))),
-    "external": SourceLine("-", hollow=True),
-    "published": SourceLine("none", hollow=True),
+    "measured": SourceLine("measured", "-"),
+    "external": SourceLine("another program", "-", hollow=True),
+    "emulated": SourceLine("emulated", (0, (5, 1.2, 1, 1.2))),
+    "predicted": SourceLine("predicted", (0, (3.5, 1.5))),
+    "published": SourceLine("printed in a paper", "none", hollow=True),
 }
 """The lines of all sources. Printed values are points without a line."""
 
@@ -60,7 +64,7 @@ FAMILIES: dict[str, dict[str, CurveLook]] = {
         "cagnet-1d": CurveLook("#004998", "s"),
         "cagnet-1.5d": CurveLook("#047dc0", "D"),
         "cagnet-2d": CurveLook("#3e59bf", "<"),
-        "cagnet-3d": CurveLook("#4795e0", "X"),
+        "cagnet-3d": CurveLook("#4795e0", "^"),
         "cagnet-sa-1d": CurveLook("#68b3e6", "*"),
         "cagnet-sa-1.5d": CurveLook("#93cbeb", "h"),
         "sancus": CurveLook("#092d71", "p"),
@@ -68,9 +72,9 @@ FAMILIES: dict[str, dict[str, CurveLook]] = {
     # orange and red: layouts that rotate over three or four axes, or alternate between rows and columns
     "orange": {
         "plexus": CurveLook("#f66015", "o"),
-        "scalegnn": CurveLook("#ce251a", "X"),
+        "scalegnn": CurveLook("#ce251a", "s"),
         "rdm": CurveLook("#ffb067", "D"),
-        "compose": CurveLook("#8c2f0a", "P"),
+        "compose": CurveLook("#8c2f0a", ">"),
     },
     # green: partitions with halos or copies
     "green": {
@@ -85,7 +89,7 @@ FAMILIES: dict[str, dict[str, CurveLook]] = {
     "violet": {
         "graphsage": CurveLook("#9450b1", "*"),
         "graphsaint-node": CurveLook("#b782cc", ">"),
-        "pyg": CurveLook("#d2b0de", "P"),
+        "pyg": CurveLook("#d2b0de", "v"),
         "cluster-gcn": CurveLook("#673389", "h"),
     },
     # brown and yellow: samplers with a partitioned graph or partitioned features
@@ -135,6 +139,17 @@ def look_of(strategy: str, others: Iterable[str] = ()) -> CurveLook:
         taken[name] = number
     colour, marker = taken[strategy] % len(FREE_COLOURS), taken[strategy] // len(FREE_COLOURS)
     return CurveLook(FREE_COLOURS[colour], FREE_MARKERS[marker])
+
+
+def vega_shape(marker: Marker) -> str:
+    """Return the shape of a marker in Vega-Lite: a name, or the outline as an SVG path within -1 to 1."""
+    if marker == "o":
+        return "circle"
+    style = MarkerStyle(marker)
+    outline: Any = style.get_path().transformed(style.get_transform()).to_polygons()[0]
+    corners = outline[:-1]
+    largest = abs(corners).max()
+    return "M" + "L".join(f"{x:g},{y:g}" for x, y in (corners * (1, -1) / largest).round(3) + 0.0) + "Z"
 
 
 FAILURE_MARKERS: dict[str, Any] = {"oom": "x", "timeout": "+", "diverged": (3, 2, 0), "refused": "_"}

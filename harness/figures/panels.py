@@ -247,6 +247,11 @@ def split_panels(
     ]
 
 
+def split_across_families(runs: pd.DataFrame) -> list[Panel]:
+    """Split runs into panels that have full-graph and mini-batch strategies together."""
+    return split_panels(runs, across_families=True)
+
+
 def name_families(runs: pd.DataFrame) -> "pd.Series[str]":
     """Return for each run whether its strategy trains on the full graph or on mini-batches.
 

@@ -20,7 +20,7 @@ from matplotlib.ticker import (
 
 from harness.formatting import format_bytes, format_seconds, format_share, format_si, format_three_digits
 
-Unit = Literal["s", "B", "%", "", "times"]
+Unit = Literal["s", "B", "%", "", "times", "number"]
 
 
 class Scale(NamedTuple):
@@ -30,8 +30,10 @@ class Scale(NamedTuple):
     """The column of the frame."""
     label: str
     unit: Unit = ""
-    """The unit of the column: seconds, bytes, a share (0 to 1), a plain count, or a ratio."""
+    """The unit of the column: seconds, bytes, a share (0 to 1), a count, a ratio, or a number without SI prefixes."""
     log: bool = False
+    zero: bool = False
+    """Whether the axis starts at 0."""
 
     def set_ticks(self, axis: Axis, values: Sequence[float]) -> None:
         """Scale a matplotlib axis, and place and format its ticks for these values."""
@@ -42,7 +44,8 @@ class Scale(NamedTuple):
         if self.log and values:
             axis.set_major_locator(FixedLocator(choose_log_ticks(min(values), max(values), room)))
         elif not self.log:
-            axis.set_major_locator(MaxNLocator(math.floor(1.2 / room), steps=[1, 2, 5, 10]))
+            most = min(math.floor(1.2 / room), 6)
+            axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10], integer=not self.unit))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(self.formatter)
 
@@ -50,8 +53,20 @@ class Scale(NamedTuple):
         """Format a value with three digits and its unit, as tables and annotations show it."""
         if self.unit == "times":
             return f"{format_three_digits(value)}×"
+        if self.unit == "number":
+            return format_number(value)
         formats = {"s": format_seconds, "B": format_bytes, "%": format_share, "": format_si}
         return formats[self.unit](value)
+
+    def find_limits(self, values: Sequence[float]) -> tuple[float, float]:
+        """Return the limits of an axis for these values, with some room around them."""
+        low, high = min(values), max(values)
+        if self.log:
+            room = max((high / low) ** 0.06, 1.08)
+            return low / room, high * room
+        low = 0.0 if self.zero else low
+        room = 0.06 * ((high - low) or abs(high) or 1.0)
+        return low if self.zero else low - room, high + room
 
     @property
     def formatter(self) -> Any:
@@ -60,20 +75,36 @@ class Scale(NamedTuple):
             return FuncFormatter(lambda value, _: f"{100 * value:.4g} %")
         if self.unit == "times":
             return FuncFormatter(lambda value, _: f"{value:g}×")
+        if self.unit == "number":
+            return FuncFormatter(lambda value, _: format_number(value))
         return EngFormatter(unit=self.unit, sep=" " if self.unit else "")
 
     def encode(self, **options: Any) -> dict[str, Any]:
         """Return the Vega-Lite encoding of the axis, without its channel."""
-        suffix = {"s": "'s'", "B": "'B'", "%": "", "": "", "times": "'×'"}[self.unit]
-        number = "format(datum.value, '.0%')" if self.unit == "%" else "format(datum.value, '~s')"
+        number, si = "format(datum.value, '{}')", "format(datum.value, '~s')"
+        with_unit = f"replace({si}, /([a-zµ]?)$/i, ' $1{self.unit}')"  # "2m" becomes "2 ms"
+        labels = {
+            "%": "format(100 * datum.value, '~g') + ' %'",
+            "": si,
+            "times": f"{number.format('~g')} + '×'",
+        }
+        labels |= {"number": f"abs(datum.value) < 1e-3 ? {number.format('~e')} : {number.format('~g')}"}
         return {
             "field": self.column,
             "type": "quantitative",
             "title": self.label,
-            "scale": {"type": "log" if self.log else "linear", "zero": False},
-            "axis": {"labelExpr": f"{number} + {suffix}" if suffix else number},
+            "scale": {"type": "log" if self.log else "linear"} | ({} if self.log else {"zero": self.zero}),
+            "axis": {"labelExpr": labels.get(self.unit, with_unit), "tickCount": 5},
             **options,
         }
+
+
+def format_number(value: float) -> str:
+    """Format a number without SI prefixes: 0.25, 1e-7."""
+    if value == 0 or abs(value) >= 1e-3:
+        return f"{value:.3g}"
+    digits, exponent = f"{value:.2e}".split("e")
+    return f"{float(digits):g}e{int(exponent)}"
 
 
 LABEL_ROOM = {"x": 0.3, "y": 0.1}

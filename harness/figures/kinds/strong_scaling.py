@@ -1,22 +1,31 @@
 """Strong scaling: the epoch time over the number of ranks, both axes logarithmic."""
 
-from harness.figures.frames import tabulate_best_grids
-from harness.figures.kind import FigureKind
+import pandas as pd
+
+from harness.figures.frames import add_serial_reference, tabulate_best_grids
+from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Lines
-from harness.figures.panels import EPOCH, split_with_graph_curves
+from harness.figures.panels import EPOCH, Panel, split_with_graph_curves
 from harness.figures.scales import RANKS, Scale
+
+
+def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
+    """Return the launches of the curves with several numbers of ranks, and the epoch time of serial training."""
+    return add_serial_reference(panel, tabulate_best_grids(panel.curves, EPOCH), EPOCH)
+
 
 KIND = FigureKind(
     "strong-scaling",
     "Strong scaling",
     "How much faster is an epoch on more ranks?",
-    lambda panel, _: tabulate_best_grids(panel, EPOCH),
-    Lines(RANKS, Scale(EPOCH, "epoch time", "s", log=True), ideal=-1),
+    make_frame,
+    Lines(RANKS, Scale(EPOCH, "epoch time", "s", log=True), ideal=-1, reference="serial"),
     split_with_graph_curves,
     best=EPOCH,
     caption="""\
-A line joins the medians over launches on the fastest grid, the band is their range, and dots are launches. Dotted:
-ideal scaling from the first measured point. Solid: measured; dashed: predicted; dash-dotted: emulated; hollow with a
-line: other programs; hollow without one: printed values. Curves with a single number of ranks are left out.""",
+A line joins the medians over launches on the fastest grid, the band is their range, and dots are launches. Markers
+that would coincide are shifted sideways. Dotted: ideal scaling from the first measured point. Horizontal line: serial
+training on one rank. Dotted background: ranks shared cores, so the times do not measure scaling. Crossed-out markers
+at the top: runs that did not finish. Strategies with a single number of ranks are left out.""",
     place=10,
 )

@@ -6,3 +6,4 @@ from harness.figures.marks.facet import Facet as Facet
 from harness.figures.marks.facet import Mark as Mark
 from harness.figures.marks.lines import Lines as Lines
 from harness.figures.marks.points import Points as Points
+from harness.figures.marks.strips import Strips as Strips

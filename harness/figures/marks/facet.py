@@ -33,6 +33,16 @@ class Facet:
         """The look of each curve, by its label."""
         return self.panel.looks
 
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The name of each curve in a legend: its label, without a source that its line shows already."""
+        names, looks = dict[str, str](), dict[str, CurveLook]()
+        for curve, source in self.frame[["curve", "source"]].drop_duplicates().itertuples(index=False):
+            name = name_without_source(curve, source)
+            same = looks.setdefault(name, self.looks[curve]) == self.looks[curve]
+            names[curve] = name if same else curve
+        return names
+
     @property
     def dataset(self) -> str:
         """The dataset of its panel."""
@@ -41,6 +51,11 @@ class Facet:
     def is_grey(self, curve: str) -> bool:
         """Return whether a curve is drawn in grey behind the others."""
         return bool(self.highlights) and curve not in self.highlights
+
+
+def name_without_source(curve: str, source: str) -> str:
+    """Return the label of a curve without its source: plexus for plexus predicted."""
+    return curve.removesuffix(f" {source}")
 
 
 class Mark(Protocol):
@@ -55,5 +70,10 @@ class Mark(Protocol):
         ...
 
     def describe(self, facet: Facet) -> dict[str, Any]:
-        """Return the Vega-Lite layers of a facet. They read the rows of its frame from the dataset `rows`."""
+        """Return the Vega-Lite layers of a facet as `{"layer": [...]}`.
+
+        Layers without `data` read the rows of `facet.frame`, so the caller sets `data` of the chart. The caller also
+        adds the colour and shape of `curve`, the selection and the tooltip to every layer whose encoding does not
+        have them. A layer with its own `color`, such as a reference line, is not a curve and stays as it is.
+        """
         ...

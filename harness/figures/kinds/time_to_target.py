@@ -1,0 +1,30 @@
+"""Time to the target accuracy over the number of ranks, with the times that papers print."""
+
+import pandas as pd
+
+from harness.figures.frames import tabulate_best_grids
+from harness.figures.kind import FigureKind, Tables
+from harness.figures.marks import Lines
+from harness.figures.panels import TARGET, Panel, select_target_curves, split_across_families
+from harness.figures.scales import RANKS, Scale
+
+
+def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
+    """Return the launches that reached the target, of curves that did so on several numbers of ranks."""
+    return tabulate_best_grids(select_target_curves(panel, tables), TARGET)
+
+
+KIND = FigureKind(
+    "time-to-target",
+    "Time to the target accuracy",
+    "How long does it take to reach the target accuracy?",
+    make_frame,
+    Lines(RANKS, Scale(TARGET, "time to target accuracy", "s", log=True)),
+    split_across_families,
+    best=TARGET,
+    caption="""\
+Training time until the accuracy on test vertices reaches the target, without the time of evaluations. A line joins the
+medians over the launches that reached it on the fastest grid, and the band is their range. Strategies with a single
+number of ranks are left out.""",
+    place=90,
+)
