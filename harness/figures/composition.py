@@ -125,4 +125,4 @@ def _add_legend(figure: Figure, page: float, title: str) -> None:
 
 def _stacking_key(handle: Any) -> float:
     """Return the order of an entry of a legend: bars as they are stacked, then all others from front to back."""
-    return handle[0].get_zorder() if isinstance(handle, BarContainer) else 1e3 - handle.get_zorder()
+    return float(handle[0].get_zorder() if isinstance(handle, BarContainer) else 1e3 - handle.get_zorder())

@@ -43,12 +43,13 @@ KIND = FigureKind(
         Scale("epoch", "epoch"),
         Scale("difference", "|loss - serial loss|", "number", log=True),
         reference="rounding",
+        include="loss_of_serial",
     ),
     best="agreeing_digits",
     caption="""\
 The difference of the training loss to that of serial training with the same seed and settings, from the first epoch
 on, each strategy at its largest number of ranks. A line joins the medians over launches. Horizontal line: the rounding
-of one operation in the precision of the runs. Exact strategies stay close to it. Differences below a tenth of it, such
-as 0, are drawn there.""",
+of one operation in the precision of the runs, which exact strategies stay close to. The axis reaches up to the loss
+itself. Differences below a tenth of the rounding, such as 0, are drawn there.""",
     place=110,
 )

@@ -50,6 +50,8 @@ class Lines:
     """The exponent of x in ideal scaling, which dotted lines show; 0 for none."""
     reference: str = ""
     """A column whose values are drawn as horizontal lines, such as the target accuracy."""
+    include: str = ""
+    """A column whose values lie within the y axis, so that readers see the lines in proportion to them."""
     each_run: bool = False
     """Whether every run is a line, because runs have no x in common."""
 
@@ -86,12 +88,20 @@ class Lines:
     def _find_references(self, facet: Facet) -> list[float]:
         return sorted(facet.frame[self.reference].dropna().unique()) if self.reference else []
 
+    def find_limits(self, facet: Facet) -> tuple[float, float]:
+        """Return the limits of the y axis, without the rows of failures and ideal lines."""
+        shown = self._select_done(facet)
+        columns = [self.y.column, *([self.include] if self.include else [])]
+        values = [float(value) for column in columns for value in shown[column].dropna()]
+        return self.y.find_limits([*values, *self._find_references(facet)])
+
     def _set_axes(
         self, axes: Axes, facet: Facet, done: pd.DataFrame, ideal: list[IdealLine]
     ) -> tuple[float, float]:
         """Set the limits and ticks of both axes. Return the limits of y, without the rows of failures."""
-        values = [*done[self.y.column], *self._find_references(facet), *(y for line in ideal for y in line.y)]
-        low, high = limits = self.y.find_limits(values)
+        limits = self.find_limits(facet)
+        ends = [y for line in ideal for y in line.y]
+        low, high = limits = min(limits[0], *ends, math.inf), max(limits[1], *ends, -math.inf)
         self.y.set_ticks(axes.yaxis, limits)
         _, height = self.measure(facet)
         free = HEIGHT / height
@@ -237,7 +247,7 @@ class Lines:
             domain = [tried[0] / 2**0.4, tried[-1] * 2**0.4]
             x["scale"] = {"type": "log", "base": 2, "domain": domain, "nice": False}
             x["axis"] = {"values": tried, "labelExpr": "format(datum.value, ',')"}
-        y["scale"] |= {"domain": [*self.y.find_limits([*done[self.y.column], *self._find_references(facet)])]}
+        y["scale"] |= {"domain": [*self.find_limits(facet)]}
         layers = [*self._describe_background(facet, x, y)]
         one_line = {"curve", "strategy", "source", *(["run_id"] if self.each_run else [])}
         middle = {"aggregate": [{"op": "median", "field": self.y.column, "as": "median"}]}
