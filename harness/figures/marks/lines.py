@@ -154,16 +154,16 @@ class Lines:
     ) -> None:
         look, grey = facet.looks[curve], facet.is_grey(curve)
         line = SOURCE_LINES[str(rows.source.iloc[0])]
-        points = rows[self.x.column].nunique()
-        every = max(1, points // MAX_MARKERS)
+        launches = rows.groupby(self.x.column, as_index=False)[self.y.column]
+        # seaborn would take medians and ranges of logarithms on logarithmic axes.
+        shown = rows if self.each_run else launches.median()
+        every = max(1, rows[self.x.column].nunique() // MAX_MARKERS)
         sns.lineplot(
-            rows,
+            shown,
             x=self.x.column,
             y=self.y.column,
-            estimator=None if self.each_run else "median",
+            estimator=None,
             units="run_id" if self.each_run else None,
-            errorbar=None if grey or self.each_run else ("pi", 100),
-            err_kws={"linewidth": 0, "alpha": 0.18},
             color=GRID if grey else look.colour,
             linestyle=line.dashes,
             linewidth=0.8 if grey else 1.2,
@@ -185,10 +185,13 @@ class Lines:
             ax=axes,
         )
         several = rows[rows.duplicated(self.x.column, keep=False)]
-        if not grey and not self.each_run and len(several) and points <= 2 * MAX_MARKERS:
-            axes.scatter(
-                several[self.x.column], several[self.y.column], s=2, color=look.colour, linewidth=0, zorder=3
-            )
+        if grey or self.each_run or several.empty:
+            return
+        band = shown[self.x.column], launches.min()[self.y.column], launches.max()[self.y.column]
+        axes.fill_between(*band, color=look.colour, alpha=0.18, linewidth=0, zorder=1.5)
+        if every <= 2:
+            dots = several[self.x.column], several[self.y.column]
+            axes.scatter(*dots, s=2, color=look.colour, linewidth=0, zorder=3)
 
     def find_ideal_lines(self, facet: Facet) -> list[IdealLine]:
         """Return ideal scaling from the first point of measured curves, as far as it lies near the values.
