@@ -143,7 +143,7 @@ def set_tried_ticks(axis: Axis, tried: Sequence[int]) -> None:
     octaves = max(math.log2(tried[-1] / tried[0]), 1.0)
     labelled: list[int] = []
     for number in sorted(tried, key=lambda number: (number & (number - 1) > 0, number)):
-        if all(abs(math.log2(number / other)) > octaves / 7 for other in labelled):
+        if all(abs(math.log2(number / other)) >= octaves / 7 for other in labelled):
             labelled.append(number)
     axis.set_major_locator(FixedLocator(list(tried)))
     axis.set_major_formatter(

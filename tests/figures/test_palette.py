@@ -4,17 +4,20 @@ Distances are CIEDE2000 between colours as a viewer sees them: with full vision,
 the matrices of Machado, Oliveira and Fernandes (2009) at full severity.
 """
 
+import re
 from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
 
-from harness.figures.breakdown import group_of_operation
+from harness.figures.operation_groups import group_of_operation
 from harness.figures.palette import (
     BUILT_IN,
+    FAILURE_MARKERS,
     FAMILIES,
     FREE_COLOURS,
     FREE_MARKERS,
+    GRAPH_MARKERS,
     GROUPS,
     PAPER,
     STEPS,
@@ -22,6 +25,7 @@ from harness.figures.palette import (
     lighten_for_dark,
     look_of,
     named_colours,
+    vega_shape,
 )
 from harness.ledger import Op, Phase
 from harness.registry import registered_strategies
@@ -120,6 +124,24 @@ def test_families_share_a_hue_and_their_members_differ_in_grey_and_in_marker() -
         hues = [np.degrees(np.arctan2(*lab(look.colour)[:0:-1])) % 360 for look in looks]
         spread = max(abs((one - other + 180) % 360 - 180) for one, other in product(hues, hues))
         assert family == "grey" or spread < 65, (family, hues)
+
+
+ALL_MARKERS = {*(look.marker for look in BUILT_IN.values()), *FREE_MARKERS, *GRAPH_MARKERS}
+
+
+def test_no_marker_is_a_cross_because_a_cross_is_a_failure() -> None:
+    assert not ALL_MARKERS & {"x", "X", "+", "P", *FAILURE_MARKERS.values()}
+
+
+def test_markers_have_distinct_shapes_in_charts_of_the_report() -> None:
+    """A shape is an outline within -1 to 1, as Vega-Lite expects, with y pointing down."""
+    shapes = {marker: vega_shape(marker) for marker in ALL_MARKERS}
+    assert len(set(shapes.values())) == len(shapes)
+    assert shapes["o"] == "circle"
+    assert shapes["^"] == "M0,-1L-1,1L1,1Z", "the tip is above"
+    for marker, shape in shapes.items():
+        numbers = [float(number) for number in re.findall(r"-?[0-9.]+", shape)]
+        assert marker == "o" or max(map(abs, numbers)) == 1
 
 
 def test_colours_can_be_seen_on_light_and_on_dark_paper() -> None:

@@ -1,55 +1,72 @@
-"""Throughput stands over what was varied, and is what the tables say."""
+"""Throughput is over the depth of the model or the width of its features, never over ranks."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
-from harness.figures import breakdown, throughput
-from harness.figures.kind import read_tables
-from harness.ledger import SAMPLING
+from harness.figures.kind import FigureKind, read_tables
+from harness.figures.kinds.throughput import DEPTH_KIND, WIDTH_KIND
+from harness.figures.marks import Facet
 from harness.results.parquet import read_collected
 
 Collected = Callable[[Callable[[Path], object]], Path]
 
 
-def shown(folder: Path) -> dict[str, tuple[str, dict[str, pd.DataFrame]]]:
-    """Of every panel what x is, and the line of each curve by its label."""
-    tables = read_tables(folder)
-    lines = {}
-    for panel in throughput.split_across_sizes(read_collected(folder, "runs")):
-        if drawn := throughput.select_curves(panel, tables):
-            quantity = throughput.plot_throughput(panel, drawn)
-            lines[panel.title] = (
-                quantity.x_column,
-                {curve.label: quantity.median_line(curve) for curve in drawn},
-            )
-    return lines
+def facets_of(folder: Path, kind: FigureKind) -> list[Facet]:
+    return kind.make_facets(kind.split_panels(read_collected(folder, "runs")), read_tables(folder))
 
 
-def test_over_ranks_a_line_follows_the_best_grid(tables: Path, runs: pd.DataFrame) -> None:
-    over, lines = shown(tables)["products-14m"]
-    assert over == "ranks"
-    assert list(lines) == ["serial", "cagnet-1d", "plexus"], "the others have no throughput"
-    plexus = runs[(runs["strategy.name"] == "plexus") & (runs.source == "measured") & (runs.ranks == 4)]
-    best = plexus.groupby("grid").vertices_per_second.median().max()
-    line = lines["plexus"]
-    assert line[line.ranks == 4].middle.item() == best
-
-
-def test_other_programs_and_predictions_stand_beside_what_was_measured(
-    synthetic: SimpleNamespace, collected: Collected
+@pytest.mark.parametrize(("swept", "kind"), [("layers", DEPTH_KIND), ("features", WIDTH_KIND)])
+def test_depths_and_widths_share_a_panel_at_the_largest_number_of_ranks(
+    swept: str, kind: FigureKind, synthetic: SimpleNamespace, collected: Collected
 ) -> None:
     def write(folder: Path) -> None:
-        for seed, source in enumerate(("measured", "external", "predicted")):
-            spec = synthetic.make_spec("bns-gcn", "tiny", {"p": 2}, seed=seed)
-            synthetic.write_ok(folder, spec, 0.1, source=source)
+        for strategy, ranks in (("g3", 2), ("g3", 4), ("bns-gcn", 4)):
+            for value in (2, 3, 4):
+                name = f"big@1-64w{value}" if swept == "features" else "big@1-64"
+                layers = {"layers": value if swept == "layers" else 2}
+                spec = synthetic.make_spec(strategy, name, {"p": ranks}, model=layers)
+                tables = synthetic.make_tables(spec, 0.1 * value, 0.1)
+                record = synthetic.make_record(spec, tables)
+                record["summary"]["graph"]["features"] = value if swept == "features" else 9
+                synthetic.write_record(folder, spec.model_dump(mode="json"), record, tables)
 
-    _, lines = shown(collected(write))["tiny"]
-    assert list(lines) == ["bns-gcn", "bns-gcn external", "bns-gcn predicted"]
+    folder = collected(write)
+    (facet,) = facets_of(folder, kind)
+    assert facet.title == "big@1-64"
+    assert set(facet.frame.ranks) == {4}
+    for curve in ("g3", "bns-gcn"):
+        line = facet.frame[facet.frame.curve == curve].sort_values(swept)
+        assert line[swept].tolist() == [2, 3, 4]
+        assert line.vertices_per_second.is_monotonic_decreasing
+        seconds = line.epoch_seconds_median
+        assert line.vertices_per_second.tolist() == pytest.approx((12_000 / seconds).tolist())
+    other = WIDTH_KIND if kind is DEPTH_KIND else DEPTH_KIND
+    assert facets_of(folder, other) == []
+
+
+def test_over_ranks_there_is_no_throughput(synthetic: SimpleNamespace, collected: Collected) -> None:
+    """It would be the inverse of strong scaling."""
+
+    def write(folder: Path) -> None:
+        for ranks in (1, 2, 4):
+            synthetic.write_ok(folder, synthetic.make_spec("plexus", "tiny", {"p": ranks}), 1 / ranks)
+
+    folder = collected(write)
+    assert facets_of(folder, DEPTH_KIND) == facets_of(folder, WIDTH_KIND) == []
+
+
+def test_sources_are_curves_of_their_own(synthetic: SimpleNamespace, collected: Collected) -> None:
+    def write(folder: Path) -> None:
+        for seed, source in enumerate(("measured", "external", "predicted")):
+            for layers in (2, 3):
+                spec = synthetic.make_spec("bns-gcn", "tiny", {"p": 2}, seed=seed, model={"layers": layers})
+                synthetic.write_ok(folder, spec, 0.1, source=source)
+
+    (facet,) = facets_of(collected(write), DEPTH_KIND)
+    assert facet.frame.curve.unique().tolist() == ["bns-gcn", "bns-gcn external", "bns-gcn predicted"]
 
 
 def test_fan_outs_that_follow_the_layers_make_one_curve(
@@ -63,86 +80,6 @@ def test_fan_outs_that_follow_the_layers_make_one_curve(
             model = {"layers": len(fanouts)}
             synthetic.write_ok(folder, synthetic.make_spec(strategy, "tiny", {"p": 4}, model=model), 0.1)
 
-    over, lines = shown(collected(write))["tiny"]
-    assert over == "model.layers"
-    assert {label: list(line[over]) for label, line in lines.items()} == {
-        "distdgl (fanouts by layers)": [2, 3, 4]
-    }
-
-
-def test_a_gain_is_over_the_baseline_of_the_same_source_and_depth(
-    synthetic: SimpleNamespace, collected: Collected
-) -> None:
-    """Figure 14 of G3. Throughputs are vertices over seconds, so a gain is the ratio of the seconds."""
-    seconds = {
-        "measured": {"distdgl": [0.2, 0.4, 0.8], "g3": [0.1, 0.1, 0.1]},
-        "emulated": {"distdgl": [0.3], "g3": [0.1]},
-        "predicted": {"g3": [0.1]},
-    }
-
-    def write(folder: Path) -> None:
-        for source, each in seconds.items():
-            for strategy, times in each.items():
-                for layers, time in enumerate(times, start=2):
-                    spec = synthetic.make_spec(
-                        strategy, "tiny", {"p": 4}, model={"layers": layers}, seed=list(seconds).index(source)
-                    )
-                    synthetic.write_ok(folder, spec, time, source=source)
-
-    folder = collected(write)
-    (panel,) = throughput.split_across_sizes(read_collected(folder, "runs"))
-    shown = throughput.select_gains(panel, read_tables(folder))
-    assert shown and shown.x_label == "layers"
-    found = {group.label: {gain.x: round(gain.ratio, 6) for gain in group.bars} for group in shown.groups}
-    runs = read_collected(folder, "runs")
-    rates = runs.set_index(["source", "strategy.name", "model.layers"]).vertices_per_second
-    assert found == {
-        label: {
-            at: pytest.approx(rates[source, "g3", at] / rates[source, "distdgl", at], abs=1e-6)
-            for at in depths
-        }
-        for label, source, depths in (("g3", "measured", (2, 3, 4)), ("g3 emulated", "emulated", (2,)))
-    }
-    assert found["g3"][4] > found["g3"][3] > found["g3"][2] > 1
-    alone = panel.runs[panel.runs["strategy.name"] == "g3"]
-    assert throughput.select_gains(replace(panel, runs=alone), read_tables(folder)) is None
-
-
-@pytest.mark.parametrize("swept", ["layers", "features"])
-def test_depths_and_widths_stand_in_one_panel(
-    swept: str, synthetic: SimpleNamespace, collected: Collected
-) -> None:
-    def write(folder: Path) -> None:
-        for strategy, ranks in (("g3", 2), ("g3", 4), ("bns-gcn", 4)):
-            for value in (2, 3, 4):
-                name = f"big@1-64w{value}" if swept == "features" else "big@1-64"
-                spec = synthetic.make_spec(
-                    strategy, name, {"p": ranks}, model={"layers": value if swept == "layers" else 2}
-                )
-                tables = synthetic.make_tables(spec, 0.1 * value, 0.1)
-                record = synthetic.make_record(spec, tables)
-                record["summary"]["graph"]["features"] = value if swept == "features" else 9
-                synthetic.write_record(folder, spec.model_dump(mode="json"), record, tables)
-
-    found = shown(collected(write))
-    (title, (over, lines)), *others = found.items()
-    assert (title, others) == ("big@1-64", [])
-    assert over == {"layers": "model.layers", "features": "graph.features"}[swept]
-    for line in lines.values():
-        assert list(line[over]) == [2, 3, 4]
-        assert line.middle.is_monotonic_decreasing
-
-
-def test_sampling_is_shown_of_who_samples(tables: Path) -> None:
-    """Its parts add up to what the ledger has in these phases."""
-    collected = read_tables(tables)
-    panels = {
-        panel.dataset: panel for panel in breakdown.SAMPLING_KIND.split_panels(read_collected(tables, "runs"))
-    }
-    assert breakdown.select_sampling_bars(panels["products-14m"], collected) == []
-    (group,) = breakdown.select_sampling_bars(panels["isolate-3-8m"], collected)
-    ledgers = [rows for rows in collected.ledgers.values() if rows.phase.isin(SAMPLING).any()]
-    every = pd.concat(ledgers)
-    seconds = every[every.phase.isin(SAMPLING) & (every.epoch >= 0)].seconds
-    assert seconds.min() <= group.bars[0].seconds["sampling"] <= seconds.max()
-    assert group.bars[0].total == group.bars[0].seconds["sampling"]
+    (facet,) = facets_of(collected(write), DEPTH_KIND)
+    assert set(facet.frame.curve) == {"distdgl (fanouts by layers)"}
+    assert sorted(facet.frame.layers) == [2, 3, 4]

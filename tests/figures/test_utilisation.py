@@ -89,4 +89,4 @@ def test_charts_of_the_report_compile(facet: Facet) -> None:
     converter = pytest.importorskip("vl_convert")
     spec = {"data": {"values": facet.frame.to_dict("records")}, **utilisation.KIND.mark.describe(facet)}
     svg = converter.vegalite_to_svg(spec)
-    assert ">plexus, 2 ranks<" in svg and ">48%<" in svg
+    assert ">plexus, 2 ranks<" in svg and ">48 %<" in svg

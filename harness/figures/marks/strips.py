@@ -91,12 +91,16 @@ class Strips:
         }
         of_curve = {"aggregate": [{"op": "max", "field": self.summary, "as": "mean"}], "groupby": ["curve"]}
         mean = {
-            "transform": [of_curve, row],
+            "transform": [
+                of_curve,
+                row,
+                {"calculate": "format(100 * datum.mean, '.0f') + ' %'", "as": "text"},
+            ],
             "mark": {"type": "text", "align": "left", "dx": 4},
             "encoding": {
                 "x": {"value": "width"},
                 "y": y | {"field": "row"},
-                "text": {"field": "mean", "type": "quantitative", "format": ".0%"},
+                "text": {"field": "text"},
                 "color": {"value": MUTED},
             },
         }
