@@ -121,7 +121,7 @@ def tabulate_run_tables(panel: Panel, tables: Frames, *columns: str) -> pd.DataF
     frames = []
     for curve, points in select_largest_ranks(panel):
         launches = tabulate_launches(curve, points, *columns)
-        known = [tables[run] for run in launches.run_id if run in tables]
+        known = [tables[run].assign(run_id=run) for run in launches.run_id if run in tables]
         if known:
             frames.append(launches.merge(pd.concat(known), on="run_id"))
     return pd.concat(frames, ignore_index=True) if frames else None

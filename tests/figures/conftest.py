@@ -62,7 +62,7 @@ class StudyBuilder:
         self.frames: dict[str, dict[str, pd.DataFrame]] = {name: {} for name in Tables._fields}
 
     def add(self, spec: Any, compute: float, talk: float) -> None:
-        """Add a measured run with all tables. Accuracy, memory and elements differ between runs."""
+        """Add a measured run with all tables. Accuracy, loss, memory and elements differ between runs."""
         factor = float(self.random.uniform(0.5, 2))
         frames = self.synthetic.make_tables(spec, compute, talk)
         rows = [
@@ -76,6 +76,7 @@ class StudyBuilder:
         ]
         frames["accuracy"] = pd.DataFrame(rows)
         frames["ledger"].loc[frames["ledger"].phase == "loss", "phase"] = "sample"
+        frames["epochs"]["loss"] *= factor
         frames["memory"]["persistent_bytes"] = (frames["memory"].persistent_bytes * factor).astype(int)
         record = self.synthetic.make_record(spec, frames)
         record["summary"] |= {"seconds_to_target": 5 * compute, "evaluation_seconds": 0.1 * compute}
