@@ -72,7 +72,7 @@ def _add_titles(figure: Figure, facets: Sequence[Facet], columns: int) -> None:
         return
     _lay_out(figure)
     starts = [axes.get_position().x0 * figure.bbox.width for axes in figure.axes]
-    lefts = [axes.get_tightbbox().x0 for axes in figure.axes]
+    lefts = [box.x0 for axes in figure.axes if (box := axes.get_tightbbox())]
     for number, (axes, facet) in enumerate(zip(figure.axes, facets, strict=True)):
         last = (number + 1) % columns == 0 or number + 1 == len(facets)
         end = figure.bbox.width if last else lefts[number + 1]

@@ -45,21 +45,24 @@ def tabulate_largest_ranks(
     *columns: str,
     sources: Collection[str] = SOURCES,
     best: Literal["min", "max"] = "min",
+    keep_unknown: bool = False,
 ) -> pd.DataFrame | None:
     """Return the launches of each curve at the largest number of ranks with a value, on the grid with the best median.
 
-    A curve whose runs all failed has a row without a value. The column `label` names curve and grid, and `failures`
+    A curve whose runs all failed has a row without a value, and with `keep_unknown` so has one that has no value. The
+    column `label` names curve and grid, and `failures`
     the runs at more ranks that did not finish.
     """
     frames = []
     for curve in panel.curves:
         if curve.source not in sources:
             continue
-        done = curve.runs[(curve.runs.status == "ok") & curve.runs[column].notna()]
-        failed = curve.failures
+        done, failed = curve.runs[curve.runs.status == "ok"], curve.failures
+        if not keep_unknown or done[column].notna().any():
+            done = done[done[column].notna()]
         if len(done):
             done = done[done.ranks == done.ranks.max()].sort_values(["grid", "launch"])
-            medians = done.groupby("grid")[column].median()
+            medians = done.groupby("grid")[column].median().fillna(float("inf"))
             done = done[done.grid == (medians.idxmin() if best == "min" else medians.idxmax())]
             failed = failed[failed.ranks > done.ranks.max()]
         shown = done if len(done) else failed.head(1)

@@ -9,91 +9,118 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.figures.breakdown import BREAKDOWN, EpochBars, longest_bar
 from harness.figures.drawing import style_context
 from harness.figures.kind import read_tables
+from harness.figures.kinds import breakdown
+from harness.figures.marks import Facet
 from harness.figures.palette import GROUPS
-from harness.figures.panels import Panel, split_panels
+from harness.figures.panels import AT_RANKS
 from harness.results.parquet import read_collected
 
-
-@pytest.fixture(scope="module")
-def products(runs: pd.DataFrame) -> Panel:
-    return next(panel for panel in split_panels(runs) if panel.dataset == "products-14m")
+Collected = Callable[[Callable[[Path], object]], Path]
 
 
 @pytest.fixture(scope="module")
-def rows(products: Panel, tables) -> EpochBars:
-    return BREAKDOWN.select_bars(products, read_tables(tables))
+def facets(runs: pd.DataFrame, tables: Path) -> list[Facet]:
+    """The facets of one graph of the study, by falling numbers of ranks."""
+    panels = [panel for panel in breakdown.split_by_ranks(runs) if panel.dataset == "products-14m"]
+    return breakdown.KIND.make_facets(panels, read_tables(tables))
 
 
-def test_a_bar_is_as_long_as_the_epoch_of_the_scaling_figure(products: Panel, rows: EpochBars) -> None:
-    measured = {curve.label: curve.points for curve in products.curves if curve.source == "measured"}
-    assert [label for label, _ in rows] == list(measured)
-    for label, bars in rows:
-        done = [bar for bar in bars if bar.status == "ok"]
-        launches = measured[label].groupby(["ranks", "grid"]).epoch_seconds_median
-        assert [bar.total for bar in done] == pytest.approx(list(launches.median()), rel=1e-9)
+def test_facets_are_the_three_largest_numbers_of_ranks(facets: list[Facet]) -> None:
+    assert [facet.panel.values[AT_RANKS] for facet in facets] == [4, 2, 1]
+    for facet in facets:
+        assert set(facet.frame.ranks) == {facet.panel.values[AT_RANKS]}
 
 
-def test_groups_have_the_order_of_the_palette(rows: EpochBars) -> None:
-    for _, bars in rows:
-        for bar in bars:
-            assert list(bar.seconds) in (list(GROUPS), [])
+def test_a_bar_is_as_long_as_the_epoch(facets: list[Facet]) -> None:
+    for facet in facets:
+        for curve, bar in facet.frame.groupby("curve"):
+            (own,) = [each for each in facet.panel.curves if each.label == curve]
+            best = (
+                own.points[own.points.ranks == bar.ranks.iloc[0]]
+                .groupby("grid")
+                .epoch_seconds_median.median()
+            )
+            assert bar.seconds.sum() == pytest.approx(best.min(), rel=1e-9)
+            assert bar.total.unique() == pytest.approx([best.min()])
+            assert bar.grid.unique() == [best.idxmin()]
 
 
-def test_local_work_is_not_communication(rows: EpochBars) -> None:
-    bars = dict(rows)
-    serial, one_d = bars["serial"][0].seconds, bars["cagnet-1d"][1].seconds
-    communication = ("broadcast, gather", "reduce", "exchange")
-    assert sum(serial[group] for group in communication) == 0
-    assert sum(one_d[group] for group in communication) == pytest.approx(0.16, rel=0.1)
+def test_groups_have_the_order_of_the_palette(facets: list[Facet]) -> None:
+    for _, bar in facets[0].frame.groupby("label"):
+        assert list(bar.part) == list(GROUPS)
+
+
+def test_local_work_is_not_communication(facets: list[Facet]) -> None:
+    _, two, one = facets
+    serial = one.frame[one.frame.curve == "serial"].set_index("part").seconds
+    one_d = two.frame[two.frame.curve == "cagnet-1d"].set_index("part").seconds
+    communication = ["broadcast, gather", "reduce", "exchange"]
+    assert serial[communication].sum() == 0
+    assert one_d[communication].sum() == pytest.approx(0.16, rel=0.1)
     assert one_d["SpMM"] == pytest.approx(0.62, rel=0.1)
 
 
-def test_predicted_epochs_have_bars_of_their_parts(
-    synthetic: SimpleNamespace, collected: Callable[[Callable[[Path], object]], Path]
-) -> None:
-    """The ranks of a paper are predicted: its stacked bars stand beside those of the runs here."""
+def test_ideal_time_is_the_fastest_rank_alone_divided_by_ranks(facets: list[Facet]) -> None:
+    four, two, one = (facet.frame for facet in facets)
+    ideal = breakdown.IDEAL_TIME.column
+    fastest = one.groupby("curve").seconds.sum().min()
+    assert one[ideal].isna().all()
+    assert two[ideal].unique() == pytest.approx([fastest / 2])
+    assert four[ideal].unique() == pytest.approx([fastest / 4])
+
+
+def test_predicted_epochs_have_bars_of_their_parts(synthetic: SimpleNamespace, collected: Collected) -> None:
+    """Predictions and emulations have bars next to measured ones if they have a ledger."""
 
     def write(folder: Path) -> None:
         for ranks, source in ((2, "measured"), (64, "predicted"), (16, "emulated"), (32, "published")):
-            synthetic.write_ok(
-                folder,
-                synthetic.make_spec("plexus", "tiny", {"x": ranks, "y": 1, "z": 1}),
-                1.0,
-                source=source,
-            )
+            spec = synthetic.make_spec("plexus", "tiny", {"x": ranks, "y": 1, "z": 1})
+            synthetic.write_ok(folder, spec, 1.0, source=source)
         synthetic.write_quoted(folder, synthetic.make_spec("plexus", "tiny", {"z": 4}), 1.0, "predicted")
 
     folder = collected(write)
-    (panel,) = split_panels(read_collected(folder, "runs"))
-    found = dict(BREAKDOWN.select_bars(panel, read_tables(folder)))
-    assert {label: [bar.label for bar in bars] for label, bars in found.items()} == {
-        "plexus": ["2×1×1"],
-        "plexus emulated": ["16×1×1"],
-        "plexus predicted": ["64×1×1"],
-    }, "a paper prints no parts, and neither has a prediction without a ledger"
-    epochs = dict(zip(panel.runs.source, panel.runs.epoch_seconds_median, strict=True))
-    assert found["plexus predicted"][0].total == pytest.approx(epochs["predicted"])
+    panels = breakdown.split_by_ranks(read_collected(folder, "runs"))
+    frame = pd.concat([facet.frame for facet in breakdown.KIND.make_facets(panels, read_tables(folder))])
+    assert set(frame.label) == {"plexus, 2×1×1", "plexus emulated, 16×1×1", "plexus predicted, 64×1×1"}
+    epochs = panels[0].runs.query("source == 'predicted' and ranks == 64").epoch_seconds_median.item()
+    assert frame[frame.source == "predicted"].seconds.sum() == pytest.approx(epochs)
 
 
-def test_failures_have_a_row(rows: EpochBars) -> None:
-    assert [(bar.label, bar.status) for bar in dict(rows)["cagnet-1d"]][-1] == ("8", "oom")
+def test_single_strategy_shows_all_grids_and_failures_are_notes(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    def write(folder: Path) -> None:
+        for x, y in ((4, 1), (2, 2), (1, 4)):
+            synthetic.write_ok(
+                folder, synthetic.make_spec("plexus", "tiny", {"x": x, "y": y, "z": 1}), 1.0 * x
+            )
+        failed = synthetic.make_spec("plexus", "other", {"x": 8, "y": 1, "z": 1})
+        synthetic.write_failed(folder, failed, "oom", "MemoryError", "out of memory")
+        synthetic.write_ok(folder, synthetic.make_spec("rdm", "other", {"p": 8}), 1.0)
+
+    folder = collected(write)
+    frames = [
+        frame
+        for panel in breakdown.split_by_ranks(read_collected(folder, "runs"))
+        if (frame := breakdown.KIND.make_frame(panel, read_tables(folder))) is not None
+    ]
+    rows = {label: note for frame in frames for label, note in zip(frame.label, frame.note, strict=True)}
+    assert {"plexus, 1×4×1", "plexus, 2×2×1", "plexus, 4×1×1"} <= set(rows)
+    assert rows["plexus, 8×1×1"] == "oom on 8 ranks"
 
 
-def test_bars_are_drawn_end_to_end_with_their_total(rows: EpochBars) -> None:
+def test_bars_are_drawn_end_to_end_with_their_total(facets: list[Facet]) -> None:
     with style_context():
         axes = Figure().add_subplot()
-        BREAKDOWN.draw_bars(axes, rows, longest_bar(rows))
+        breakdown.KIND.mark.draw(axes, facets[1])
     ends: dict[float, list[tuple[float, float]]] = {}
     for patch in axes.patches:
-        ends.setdefault(patch.get_y(), []).append((patch.get_x(), patch.get_x() + patch.get_width()))
+        if patch.get_facecolor()[3]:  # type: ignore[index]
+            ends.setdefault(patch.get_y(), []).append((patch.get_x(), patch.get_x() + patch.get_width()))  # type: ignore[attr-defined]
     for bar in ends.values():
         assert bar[0][0] == 0
         assert all(left[1] == pytest.approx(right[0]) for left, right in pairwise(bar))
-    texts = [text.get_text() for text in axes.texts]
-    assert "× oom" in texts
-    assert {"serial", "cagnet-1d", "plexus"} <= set(texts), "bars carry their name"
-    assert any(text.startswith("1.9") or text.startswith("1.8") for text in texts)
-    assert len(ends) == sum(bar.status == "ok" for _, bars in rows for bar in bars)
+    assert len(ends) == facets[1].frame.label.nunique()
+    assert {text.get_text() for text in axes.texts} == set(facets[1].frame.note)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from harness.figures.frames import LAUNCH_COLUMNS, add_notes, describe_failures, describe_grid, sort_rows
+from harness.figures.frames import add_notes, describe_failures, describe_grid, sort_rows
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Bars
 from harness.figures.operation_groups import group_of_operation
@@ -24,12 +24,12 @@ IDEAL_TIME = Scale("ideal_seconds", "ideal: one rank / ranks", "s")
 
 
 def split_by_ranks(runs: pd.DataFrame) -> list[Panel]:
-    """Split runs into panels. If a curve has several numbers of ranks, split them further, by the largest numbers."""
+    """Split runs into panels. If a curve has several numbers of ranks, split them further, by the number of ranks."""
     panels = []
     for panel in split_panels(runs):
         done = panel.runs[panel.runs.source.isin(BROKEN_DOWN) & (panel.runs.status == "ok")]
         several = done.groupby(["source", "strategy.name"]).ranks.nunique().gt(1).any()
-        numbers = sorted(map(int, done.ranks.unique()))[-MAX_RANKS:] if several else []
+        numbers = sorted(map(int, done.ranks.unique()), reverse=True) if several else []
         panels += [replace(panel, values={**panel.values, AT_RANKS: ranks}) for ranks in numbers] or [panel]
     return panels
 
@@ -47,6 +47,8 @@ class Breakdown:
         curves = [_select_broken_down(curve, tables) for curve in panel.curves if curve.source in BROKEN_DOWN]
         alone = len({curve.strategy for curve in curves}) == 1
         ranks = panel.values.get(AT_RANKS)
+        if ranks not in (None, *sorted({n for curve in curves for n in curve.points.ranks})[-MAX_RANKS:]):
+            return None
         bars = [bar for curve in curves for bar in self._tabulate(curve, tables, ranks, all_grids=alone)]
         if not bars or not (frame := pd.concat(bars, ignore_index=True)).seconds.sum() > 0:
             return None
@@ -69,11 +71,12 @@ class Breakdown:
         for launches in grids or ([failed.head(1)] if len(failed) else []):
             sums = self.sum_groups(launches, tables) if grids else {"": float("nan")}
             frame = pd.DataFrame({"part": list(sums), "seconds": list(sums.values())})
-            grid = describe_grid(launches.iloc[0])
+            first = launches.iloc[0]
+            grid = describe_grid(first)
             name = curve.label if ranks is not None and "×" not in grid else f"{curve.label}, {grid}"
-            first = launches[LAUNCH_COLUMNS].iloc[0].drop(["launch", "run_id"]).to_dict()
             known = {"curve": curve.label, "strategy": curve.strategy, "source": curve.source, "label": name}
-            yield frame.assign(**known, **first, failures="" if grids else describe_failures(failed))
+            known |= {name: first[name] for name in ("ranks", "grid", "status")}
+            yield frame.assign(**known, failures="" if grids else describe_failures(failed))
 
     def sum_groups(self, launches: pd.DataFrame, tables: Tables) -> dict[str, float]:
         """Sum the seconds of the median epoch of launches by group. Groups without a row are 0."""

@@ -49,7 +49,7 @@ def _best_accuracy(run: str, accuracy: Any, tables: Tables) -> float:
 def make_target_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
     """Return the time to the target of each launch, and the runs that did not reach it; None if none did."""
     wanted = panel.runs[(panel.runs["training.target"] > 0) | panel.runs[TARGET].notna()]
-    frame = tabulate_largest_ranks(replace(panel, runs=wanted), TARGET)
+    frame = tabulate_largest_ranks(replace(panel, runs=wanted), TARGET, keep_unknown=True)
     if frame is None or frame[TARGET].isna().all() or frame.label.nunique() < 2:
         return None
     return add_notes(sort_rows(frame, TARGET), _format_time)

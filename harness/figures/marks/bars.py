@@ -65,7 +65,7 @@ class Bars:
             draw_ticks(axes, frame, rows, self.reference)
         draw_rows(axes, rows, notes=False)
         self.x.set_ticks(axes.xaxis, [0.0, *ends.iloc[:, -1]])
-        axes.set(xlim=(0, 1.02 * float(ends.max(axis=None)) or 1.0), ylabel="")
+        axes.set(xlim=(0, 1.02 * float(ends.to_numpy().max()) or 1.0), ylabel="")
 
     def describe(self, facet: Facet) -> dict[str, Any]:
         """Return Vega-Lite layers: stacked bars, their notes and ticks."""
@@ -73,6 +73,7 @@ class Bars:
         x["scale"] = {"type": "linear", "zero": True}
         found = [part for part in self.fills if (facet.frame.part == part).any()]
         number = f"indexof({found}, datum.part)"
+        legend = {"orient": "top", "columns": 4, "symbolType": "square"}
         colours = {"domain": found, "range": [self.fills[part].colour for part in found]}
         layers: list[dict[str, Any]] = [
             {
@@ -81,11 +82,17 @@ class Bars:
                 "encoding": {
                     "x": x,
                     "y": y,
-                    "color": {"field": "part", "type": "nominal", "title": None, "scale": colours},
+                    "color": {
+                        "field": "part",
+                        "type": "nominal",
+                        "title": None,
+                        "scale": colours,
+                        "legend": legend,
+                    },
                     "order": {"field": "order", "type": "quantitative"},
                 },
             },
-            describe_notes(self.x.encode()),
+            describe_notes(),
         ]
         if self.reference and self.reference.column in facet.frame:
             tick = {"type": "tick", "thickness": 2, "size": 14, "color": INK}

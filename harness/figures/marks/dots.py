@@ -48,22 +48,19 @@ class Dots:
     def _arrange(self, facet: Facet) -> Rows:
         return arrange_rows(facet.frame, self.letters)
 
-    def _columns(self, frame: pd.DataFrame) -> list[str]:
-        """Return the columns whose values are on the x axis."""
+    def _values(self, frame: pd.DataFrame) -> list[float]:
+        """Return all values on the x axis: those of the rows, intervals and ticks."""
         named = (self.x.column, self.reference.column if self.reference else "", "low", "high")
-        return [name for name in named if name in frame]
-
-    def _scale(self, frame: pd.DataFrame) -> Scale:
-        values = frame[self._columns(frame)].stack()
-        return widen_scale(self.x, values)
+        columns = [frame[name].dropna() for name in named if name in frame]
+        return pd.concat(columns).astype(float).tolist()
 
     def draw(self, axes: Axes, facet: Facet) -> None:
         """Draw the rows from top to bottom."""
         frame, rows = facet.frame, self._arrange(facet)
         draw_rows(axes, rows)
         done = frame.dropna(subset=[self.x.column])
-        scale = self._scale(frame)
-        values = frame[self._columns(frame)].stack().tolist() + ([] if self.line is None else [self.line])
+        values = [*self._values(frame), *([] if self.line is None else [self.line])]
+        scale = widen_scale(self.x, values)
         scale.set_ticks(axes.xaxis, values)
         places = done.label.map(rows.places)
         launches = done[done.duplicated("label", keep=False)]
@@ -114,7 +111,7 @@ class Dots:
     def describe(self, facet: Facet) -> dict[str, Any]:
         """Return Vega-Lite layers: the range, the launches, the median, the reference and the note of each row."""
         frame, y = facet.frame, encode_rows()
-        x = self._scale(frame).encode()
+        x = widen_scale(self.x, self._values(frame)).encode()
         middle = {"op": "median", "field": self.x.column, "as": "middle"}
         low = {"op": "min", "field": "low" if "low" in frame else self.x.column, "as": "from"}
         high = {"op": "max", "field": "high" if "high" in frame else self.x.column, "as": "to"}

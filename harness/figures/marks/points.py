@@ -120,7 +120,8 @@ class Points:
         shown = rows[[self.x.column, self.y.column]]
         if self.front:
             if len(shown) > 1:
-                axes.scatter(*shown.to_numpy().T, s=3, color=look.colour, linewidth=0, zorder=2.2)
+                x, y = (shown[scale.column] for scale in (self.x, self.y))
+                axes.scatter(x, y, s=3, color=look.colour, linewidth=0, zorder=2.2)
             shown = shown.median().to_frame().T
         axes.plot(
             *shown.to_numpy(dtype=float).T,
@@ -178,7 +179,7 @@ class Points:
             )
         if self.equality:
             values = frame[[self.x.column, self.y.column]]
-            ends = [float(values.min(axis=None)), float(values.max(axis=None))]
+            ends = [float(values.to_numpy().min()), float(values.to_numpy().max())]
             for factor, dash in ((1.0, [1, 0]), (FACTOR, [2, 3]), (1 / FACTOR, [2, 3])):
                 points = [{self.x.column: end, self.y.column: factor * end} for end in ends]
                 layers.append(

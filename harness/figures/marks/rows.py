@@ -1,5 +1,6 @@
 """Rows of a figure: a label on the left, dots or bars, and a note on the right."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -78,23 +79,21 @@ def encode_rows() -> dict[str, Any]:
     return {"field": "label", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 320}}
 
 
-def describe_notes(x: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return a Vega-Lite layer with the notes: on the right of the chart, or at `x`."""
+def describe_notes() -> dict[str, Any]:
+    """Return a Vega-Lite layer with the notes on the right of the chart."""
     fields = ["label", "curve", "strategy", "source", "note"]
-    position = x or {"value": "width"}
-    aggregate = [] if x is None else [{"op": "sum", "field": x["field"], "as": "end"}]
     return {
-        "transform": [{"aggregate": [*aggregate, {"op": "count", "as": "launches"}], "groupby": fields}],
+        "transform": [{"aggregate": [{"op": "count", "as": "launches"}], "groupby": fields}],
         "mark": {"type": "text", "align": "left", "dx": 5, "color": "currentColor"},
         "encoding": {
-            "x": position if x is None else x | {"field": "end"},
+            "x": {"value": "width"},
             "y": encode_rows(),
             "text": {"field": "note", "type": "nominal"},
         },
     }
 
 
-def widen_scale(scale: Scale, values: "pd.Series[float]") -> Scale:
+def widen_scale(scale: Scale, values: Sequence[float]) -> Scale:
     """Return the scale, logarithmic if the values differ by more than a factor of 20."""
-    low, high = values.min(), values.max()
-    return scale._replace(log=bool(scale.log or (low > 0 and high > 20 * low)))
+    low, high = min(values, default=1.0), max(values, default=1.0)
+    return scale._replace(log=scale.log or (low > 0 and high > 20 * low))
