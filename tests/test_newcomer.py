@@ -81,7 +81,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (PARAMETER, {"strategies/cagnet/oned.py", "docs/strategies/cagnet.md"}),
         (COLUMN, {"harness/results/schema.py"}),
-        (FIGURE, {"harness/figures/received_elements.py"}),
+        (FIGURE, {"harness/figures/kinds/messages.py"}),
         (MACHINE, {"config/machines/department.yaml"}),
         (MISTAKE, {"strategies/cagnet/oned.py"}),
     ],
@@ -141,11 +141,11 @@ from harness.results.collect import collect
 from tests.synthetic_runs import write_study
 
 found["kinds"] = [kind.name for kind in drawing.KINDS]
-drawing.KINDS = tuple(kind for kind in drawing.KINDS if kind.name == "received-elements")
+drawing.KINDS = tuple(kind for kind in drawing.KINDS if kind.name == "messages")
 write_study(Path("study"))
 collect(Path("study"), Path("tables"))
 found["drawn"] = sorted(path.name for path in drawing.draw_all(Path("tables"), Path("pictures")))
-found["caption"] = Path("pictures/received-elements.txt").read_text()
+found["caption"] = Path("pictures/messages.txt").read_text()
 print(json.dumps(found))
 """
 
@@ -183,12 +183,9 @@ def test_a_new_column_is_in_the_collected_tables(found: dict[str, Any], tree: Pa
 
 
 def test_a_new_kind_of_figure_is_drawn_at_its_place(found: dict[str, Any]) -> None:
-    assert found["kinds"].index("received-elements") == found["kinds"].index("costs") + 1
-    names = ["received-elements", "received-elements-isolate-3-8m", "received-elements-products-14m"]
-    assert found["drawn"] == sorted(
-        f"{name}.{ending}" for name in names for ending in ("pdf", "png", "svg", "csv", "txt")
-    )
-    assert found["caption"].startswith("Elements received. Elements that the rank with the most receives")
+    assert found["kinds"].index("messages") == found["kinds"].index("received") + 1
+    assert found["drawn"] == [f"messages.{ending}" for ending in ("csv", "pdf", "png", "svg", "txt")]
+    assert found["caption"].startswith("Which strategy sends the fewest messages?\n\nCollectives and messages")
 
 
 def test_a_new_card_is_listed_and_starts_jobs_and_ranks(found: dict[str, Any]) -> None:

@@ -8,17 +8,12 @@ import pandas as pd
 from harness.figures.frames import add_notes, has_differences, sort_rows, tabulate_largest_ranks
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Dots
-from harness.figures.panels import TARGET, Panel, split_panels
+from harness.figures.panels import TARGET, Panel, split_across_families
 from harness.figures.scales import Scale
 
 ACCURACY = "best_accuracy"
 BEST = Scale(ACCURACY, "best test accuracy", "%")
 SECONDS = Scale(TARGET, "training time until the target accuracy", "s")
-
-
-def split_across_families(runs: pd.DataFrame) -> list[Panel]:
-    """Split runs into panels that full-graph and mini-batch training share: accuracies can be compared."""
-    return split_panels(runs, across_families=True)
 
 
 def make_accuracy_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:

@@ -51,8 +51,7 @@ class Dots:
     def _values(self, frame: pd.DataFrame) -> list[float]:
         """Return all values on the x axis: those of the rows, intervals and ticks."""
         named = (self.x.column, self.reference.column if self.reference else "", "low", "high")
-        columns = [frame[name].dropna() for name in named if name in frame]
-        return pd.concat(columns).astype(float).tolist()
+        return [float(value) for name in named if name in frame for value in frame[name].dropna()]
 
     def draw(self, axes: Axes, facet: Facet) -> None:
         """Draw the rows from top to bottom."""
