@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,27 +17,20 @@ import pytest
 from matplotlib.figure import Figure
 
 from harness.errors import UserError
-from harness.figures import beside_papers, costs, draw_all, drawing, scaling
+from harness.figures import draw_all, drawing
+from harness.figures.composition import compose_figure
 from harness.figures.drawing import (
     FORMATS,
     KINDS,
     TEXT_FORMATS,
-    file_stem,
     render_all_formats,
     style_context,
     tables_digest,
 )
 from harness.figures.kind import read_tables
-from harness.figures.page_layout import (
-    LONGEST_WORD,
-    MOST_WORDS,
-    Cell,
-    Section,
-    compose_figure,
-    elide_word,
-    wrap_text,
-)
-from harness.figures.panels import split_panels
+from harness.figures.marks import Facet
+from harness.figures.panels import title_panels
+from harness.figures.wrapping import LONGEST_WORD, MOST_WORDS, elide_word, wrap_text
 from harness.results.schema import RUN_TABLES, RUNS
 
 Collected = Callable[[Callable[[Path], object]], Path]
@@ -47,23 +41,37 @@ def drawn(study: Path) -> list[Path]:
     return sorted((study / "figures").iterdir())
 
 
-NOT_SAMPLED = "products-14m"
-"""Nobody samples on this graph, so it has no figure of sampling."""
+TWO_GRAPHS = ("", "-isolate-3-8m", "-products-14m")
+"""The endings of the names of a kind that has something to show for both graphs of the study."""
+DRAWN = {
+    "breakdown": TWO_GRAPHS,
+    "epoch-time": ("",),  # isolate-3-8m has a single strategy
+    "papers": ("",),
+    "received": ("",),  # nothing differs on isolate-3-8m
+    "sampling": ("",),  # nobody samples on products-14m
+    "strong-scaling": ("",),
+}
+"""Kinds whose figures of the study are known, and the graphs that they show."""
+ABSENT = {"accuracy", "evaluation", "gain", "memory", "prediction", "target", "time-to-target"}
+"""No run of the study has test vertices or a target, is of DistDGL, or was predicted; all hold the same memory."""
 
 
 def test_there_is_a_figure_of_all_datasets_and_one_of_each_with_something_to_show(drawn: list[Path]) -> None:
-    of = {"runs": ("", "-isolate-3-8m", f"-{NOT_SAMPLED}"), "claims": ("",)}
-    # No run was evaluated on test vertices, none was predicted, none is of DistDGL. On one graph alone runs sample.
-    absent = {"accuracy", "prediction", "evaluation", "time-to-target", "sampling", "gain"}
-    names = [f"{kind.name}{each}" for kind in KINDS for each in of[kind.table] if kind.name not in absent]
+    stems = {path.stem for path in drawn}
+    assert stems >= {f"{name}{ending}" for name, endings in DRAWN.items() for ending in endings}
+    for kind in KINDS:
+        own = {stem.removeprefix(kind.name) for stem in stems if stem.startswith(kind.name)}
+        if kind.name in DRAWN:
+            assert own == set(DRAWN[kind.name]), kind.name
+        assert not (kind.name in ABSENT and "" in own), kind.name
     assert sorted(path.name for path in drawn) == sorted(
-        f"{name}.{ending}" for name in [*names, "sampling"] for ending in (*FORMATS, *TEXT_FORMATS)
-    ), "what has one graph or one figure is drawn once"
+        f"{stem}.{ending}" for stem in stems for ending in (*FORMATS, *TEXT_FORMATS)
+    )
     assert all(path.stat().st_size > 1000 for path in drawn if path.suffix[1:] in FORMATS)
 
 
 def test_an_svg_has_text_as_text_a_role_and_a_label(drawn: list[Path]) -> None:
-    svg = next(path for path in drawn if path.name == "strong-scaling-products-14m.svg").read_text()
+    svg = next(path for path in drawn if path.name == "strong-scaling.svg").read_text()
     assert re.search(r'<svg role="img" aria-label="Strong scaling: products-14m, [^"]+"', svg)
     assert re.search(r"<text [^>]*>cagnet-1d</text>", svg)
     assert not re.search(r'<path id="DejaVu', svg), "no glyph is drawn as a path"
@@ -85,24 +93,22 @@ def test_a_pdf_can_be_searched(drawn: list[Path]) -> None:
             assert b"/FontFile2" in path.read_bytes()
 
 
-def test_the_numbers_behind_a_figure_stand_beside_it(drawn: list[Path], runs: pd.DataFrame) -> None:
+def test_the_numbers_of_a_figure_are_written_as_csv(drawn: list[Path], runs: pd.DataFrame) -> None:
     """Every launch that the figure draws, and the seconds of every part of a bar."""
     by_name = {path.name: path for path in drawn}
-    launches = pd.read_csv(by_name["strong-scaling.csv"])
-    mine = runs[runs.epoch_seconds_median.notna() | (runs.status != "ok")]
-    assert sorted(launches.run_id) == sorted(mine.run_id)
-    both = launches.merge(runs, on="run_id")
-    done = both[both.status_x == "ok"]
+    launches = pd.read_csv(by_name["epoch-time.csv"]).merge(runs, on="run_id")
+    done = launches[launches.status_x == "ok"]
     assert done.epoch_seconds_median_x.tolist() == pytest.approx(done.epoch_seconds_median_y.tolist())
+    assert len(done[done.curve == "cagnet-1d"]) == 2, "two launches"
     parts = pd.read_csv(by_name["breakdown-products-14m.csv"])
-    one = parts[(parts.curve == "cagnet-1d") & (parts.ranks_or_grid.astype(str) == "2")]
+    one = parts[(parts.curve == "cagnet-1d") & (parts.ranks == 2)]
     measured = runs[(runs["strategy.name"] == "cagnet-1d") & (runs.ranks == 2)].epoch_seconds_median.median()
     assert one.seconds.sum() == pytest.approx(measured)
 
 
-def test_a_caption_stands_alone(drawn: list[Path]) -> None:
+def test_a_caption_answers_its_question_alone(drawn: list[Path]) -> None:
     text = next(path for path in drawn if path.name == "breakdown-products-14m.txt").read_text()
-    assert text.startswith("Breakdown of epoch time. Seconds that each operation takes in an epoch.")
+    assert text.startswith("Where does an epoch go?\n\nSeconds that each group of operations takes")
     assert "Shown: products-14m, gcn, 3 layers, hidden 128, float32, on local." in text
 
 
@@ -116,7 +122,7 @@ def test_figures_of_earlier_tables_are_removed(
     out = folder / "figures"
     out.mkdir()
     old = f"<svg><!-- tables {tables_digest(tables)} --></svg>"
-    for name in ("sampling", "costs-gone"):
+    for name in ("sampling", "received-gone"):
         (out / f"{name}.svg").write_text(old)
         (out / f"{name}.csv").write_text("")
     (out / "mine.svg").write_text(old)
@@ -130,8 +136,8 @@ def test_every_kind_says_how_it_is_read() -> None:
 
 
 def test_kinds_are_found_in_their_modules_in_the_order_of_the_report() -> None:
-    assert [kind.name for kind in KINDS[:3]] == ["strong-scaling", "throughput", "gain"]
-    assert {scaling.KIND, scaling.TARGET_KIND, costs.KIND, beside_papers.KIND} <= set(KINDS)
+    assert [kind.name for kind in KINDS[:2]] == ["epoch-time", "strong-scaling"]
+    assert [kind.place for kind in KINDS] == sorted(kind.place for kind in KINDS)
     assert len({kind.name for kind in KINDS}) == len(KINDS) >= 13
 
 
@@ -142,8 +148,8 @@ def test_figures_have_the_widths_of_a_paper(drawn: list[Path]) -> None:
         if path.suffix == ".pdf"
     }
     widths = {name: float(box[1].split()[2]) / 72 for name, box in boxes.items() if box}
-    assert widths["strong-scaling"] == pytest.approx(7.0, abs=0.01)
-    assert widths["breakdown-products-14m"] == pytest.approx(3.4, abs=0.01)
+    assert widths["breakdown"] == pytest.approx(7.0, abs=0.01)
+    assert widths["strong-scaling"] == pytest.approx(3.4, abs=0.01)
 
 
 def test_text_in_a_pdf_is_truetype(drawn: list[Path]) -> None:
@@ -160,13 +166,15 @@ def test_the_same_tables_give_the_same_bytes(
     """Twice, and whatever settings the user has."""
     stamp = re.search(r"tables \w{16}", next(path for path in drawn if path.suffix == ".svg").read_text())
     assert stamp
-    some = [panel for panel in split_panels(runs) if panel.dataset == "isolate-3-8m"]
-    kind, before = KINDS[0], {path.name: path for path in drawn}
-    name = file_stem(kind.name, "isolate-3-8m")
+    kind = next(kind for kind in KINDS if kind.name == "breakdown")
+    name, before = "breakdown-isolate-3-8m", {path.name: path for path in drawn}
+    some = [panel for panel in kind.split_panels(runs) if panel.dataset == "isolate-3-8m"]
     label = re.search(r'aria-label="([^"]*)"', before[f"{name}.svg"].read_text())
     assert label
     with mpl.rc_context(theirs), style_context():
-        figure = kind.draw_figure(some, [kind.select_content(panel, read_tables(tables)) for panel in some])
+        facets = [replace(facet, title="") for facet in kind.make_facets(some, read_tables(tables))]
+        _, note = title_panels([facet.panel for facet in facets])
+        figure = compose_figure(facets, kind.mark, note)
         again = render_all_formats(figure, tmp_path, name, stamp[0], label[1])
     for path, data in again.items():
         assert data == before[path.name].read_bytes(), path.name
@@ -174,7 +182,7 @@ def test_the_same_tables_give_the_same_bytes(
 
 
 def test_a_composed_figure_is_drawn_once_for_each_format(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: pd.DataFrame, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Figure] = []
     draw = Figure.draw
@@ -183,11 +191,11 @@ def test_a_composed_figure_is_drawn_once_for_each_format(
         drawn.append(figure)
         draw(figure, renderer)
 
-    monkeypatch.setattr(Figure, "draw", counted)
     with style_context():
-        figure = compose_figure([Section([Cell("", lambda _: None, 1.0)], 1)])
-        render_all_formats(figure, tmp_path, "empty", "tables 0")
-    assert len(drawn) == len(FORMATS)
+        facets: list[Facet] = KINDS[0].make_facets(KINDS[0].split_panels(runs), read_tables(tables))
+        monkeypatch.setattr(Figure, "draw", counted)
+        render_all_formats(compose_figure(facets, KINDS[0].mark), tmp_path, "one", "tables 0")
+    assert len(drawn) <= len(FORMATS) + 1, "one more for the layout"
 
 
 def test_names_of_users_are_drawn_as_they_are(synthetic: SimpleNamespace, collected: Collected) -> None:
@@ -211,7 +219,8 @@ def test_a_long_name_is_drawn_in_short_and_whole_in_the_numbers(
         for spec in specs:
             synthetic.write_ok(to, spec, 1.0)
 
-    monkeypatch.setattr(drawing, "KINDS", (scaling.KIND, costs.KIND))
+    some = [kind for kind in KINDS if kind.name in ("epoch-time", "strong-scaling", "breakdown")]
+    monkeypatch.setattr(drawing, "KINDS", tuple(some))
     folder = collected(write)
     for path in draw_all(folder, folder / "figures"):
         text = path.read_bytes().decode(errors="replace")
@@ -228,8 +237,9 @@ def test_long_words_are_short_and_distinct() -> None:
     assert elide_word("a-name_of/usual.length@1-64") == "a-name_of/usual.length@1-64"
     assert len({elide_word(word) for word in long}) == 2
     assert {len(elide_word(word)) for word in long} == {LONGEST_WORD}
-    assert len("".join(wrap_text(" ".join(long), 1.0))) == 2 * LONGEST_WORD
-    assert len(" ".join(wrap_text("word " * 10_000, 7.0)).split()) <= MOST_WORDS + 1
+    assert len(wrap_text(" ".join(long), 20).replace("\n", "")) == 2 * LONGEST_WORD
+    assert len(wrap_text("word " * 10_000, 100).split()) <= MOST_WORDS + 1
+    assert max(map(len, wrap_text(" ".join(long), 20).split("\n"))) <= 20
 
 
 def test_figures_are_drawn_one_after_the_other_where_there_are_no_semaphores(
@@ -241,7 +251,7 @@ def test_figures_are_drawn_one_after_the_other_where_there_are_no_semaphores(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(drawing, "ProcessPoolExecutor", refuse)
-    monkeypatch.setattr(drawing, "KINDS", drawing.KINDS[:1])
+    monkeypatch.setattr(drawing, "KINDS", tuple(kind for kind in KINDS if kind.name == "breakdown"))
     folder = collected(
         lambda to: synthetic.write_ok(to, synthetic.make_spec("serial", "tiny", {"p": 1}), 1.0)
     )

@@ -46,5 +46,5 @@ Elements that the rank with the most receives in an epoch, for each curve at its
 tick is the lower bound for all strategies of its kind, and the note on the right is their ratio. Rows without a tick
 have no known bound; their note is the number of elements. Bytes are added if they have another order, because
 strategies send elements of different sizes.""",
-    place=60,
+    place=62,
 )
