@@ -75,6 +75,7 @@ class StudyBuilder:
             for e in range(6)
         ]
         frames["accuracy"] = pd.DataFrame(rows)
+        frames["epochs"]["loss"] *= 1 + 0.01 * factor
         frames["ledger"].loc[frames["ledger"].phase == "loss", "phase"] = "sample"
         frames["epochs"]["loss"] *= factor
         frames["memory"]["persistent_bytes"] = (frames["memory"].persistent_bytes * factor).astype(int)
@@ -86,7 +87,8 @@ class StudyBuilder:
         self.rows.append(make_rows(spec.model_dump(mode="json"), record).run)
         for name, kept in self.frames.items():
             table = "ledger" if name == "ledgers" else name
-            kept[spec.run_id] = frames[table].rename(columns=TABLES[table].recorded_names)
+            rows = frames[table].rename(columns=TABLES[table].recorded_names)
+            kept[spec.run_id] = rows.assign(run_id=spec.run_id)
 
     def add_prediction(self, spec: Any, seconds: float) -> None:
         interval = {"low": 0.8 * seconds, "value": seconds, "high": 1.3 * seconds}
