@@ -24,8 +24,8 @@ from harness.figures.panels import split_panels, title_panels
 
 LONG_GRAPH = "a-graph-with-a-long-name@1-4096w1024"
 SIZES = (2, 7, *(pytest.param(count, marks=pytest.mark.slow) for count in (22, 28)))
-NOT_IN_STUDY = ("throughput-depth", "throughput-width", "agreement")
-"""Kinds of models that differ in depth or width. The smallest study has no serial run."""
+NOT_IN_STUDY = ("throughput-depth", "throughput-width", "agreement", "loss")
+"""Kinds of models that differ in depth or width, with a serial run, or without one: no study has them all."""
 Study = Any
 all_figures = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 row_figures = pytest.mark.parametrize(
