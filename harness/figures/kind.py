@@ -65,7 +65,12 @@ class FigureKind:
         """Make a facet of each panel that has a frame. `chosen` are strategies that are never grey."""
         made = [(panel, self.make_frame(panel, tables)) for panel in panels]
         return [
-            Facet(panel.title, frame, panel, choose_highlights(frame, self.best, chosen) if self.best else ())
+            Facet(
+                panel.title,
+                frame.reset_index(drop=True),
+                panel,
+                choose_highlights(frame, self.best, chosen) if self.best else (),
+            )
             for panel, frame in made
             if frame is not None and len(frame)
         ]

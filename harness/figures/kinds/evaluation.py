@@ -70,7 +70,7 @@ or printed in papers.""",
 )
 TARGET_KIND = FigureKind(
     "target",
-    "Time to the target accuracy",
+    "First to the target accuracy",
     "Which strategy reaches the target accuracy first?",
     make_target_frame,
     Dots(SECONDS),
