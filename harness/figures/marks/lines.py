@@ -235,9 +235,7 @@ class Lines:
                 look = facet.looks[curve]
                 at = [x], [1 - row * (place + 0.5)]
                 colour = GRID if facet.is_grey(curve) else look.colour
-                axes.plot(
-                    *at, marker=look.marker, markerfacecolor=PAPER, markeredgecolor=colour, **where, zorder=2
-                )
+                axes.plot(*at, marker=look.marker, markerfacecolor=PAPER, color=colour, **where, zorder=2)
                 label = "refused" if status == "refused" else f"did not finish: {status}"
                 axes.plot(*at, marker=failure_marker(status), color=INK, label=label, **where, zorder=2.1)
 
