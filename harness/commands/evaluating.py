@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from harness.commands.answer import Answer
 from harness.commands.output import MOST_ROWS, Block, Command, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG, File, Folder, Folders, Request
+from harness.commands.tracking import HistoryAnswer, track
 from harness.commands.verb import Reporter, verb
 from harness.formatting import format_bytes, format_count, format_whole
 from harness.results.record import describe_refused
@@ -204,8 +205,10 @@ class ReportRequest(TablesRequest):
     _: KW_ONLY
     figures: Folder = None
     """The folder of drawn figures (default: figures)."""
+    history: Folders = ()
+    """Instead, report what changed over the collected tables in these folders, and since which commit."""
     out: File = None
-    """The file to write (default: results/report.html)."""
+    """The file to write (default: results/report.html, or results/history.html with --history)."""
 
 
 @plain_dataclass(frozen=True)
@@ -223,11 +226,17 @@ class FileAnswer(Answer):
 
 
 @verb(ReportRequest)
-def report(request: ReportRequest, reporter: Reporter) -> FileAnswer:
-    """Write the report of the collected tables, one HTML file."""
+def report(request: ReportRequest, reporter: Reporter) -> FileAnswer | HistoryAnswer:
+    """Write the report of the collected tables, one HTML file.
+
+    With --history, compare the collected tables of several commits: what got faster or slower, by how much, and since
+    which commit.
+    """
     from harness.report import write_report
 
     root, results = request.home, request.results
+    if request.history:
+        return track(request.history, root, request.out or results / "history.html", reporter.step)
     pictures, out = request.figures or root / "figures", request.out or results / "report.html"
     return FileAnswer("report", write_report(request.folder, pictures, out, results / "plans", reporter.step))
 

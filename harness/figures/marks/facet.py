@@ -1,7 +1,7 @@
 """What marks draw: one facet, which is a tidy frame whose rows may be compared with each other."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -24,14 +24,16 @@ class Facet:
 
     title: str
     frame: pd.DataFrame
-    panel: Panel
+    panel: Panel = field(default_factory=lambda: Panel("", "", pd.DataFrame()))
     highlights: Sequence[str] = ()
     """The curves that have colours, if there are too many for all to have one; else empty."""
+    given_looks: Mapping[str, CurveLook] = field(default_factory=dict)
+    """The looks of curves that do not belong to a panel, by their labels."""
 
     @cached_property
     def looks(self) -> dict[str, CurveLook]:
         """The look of each curve, by its label."""
-        return self.panel.looks
+        return dict(self.given_looks) or self.panel.looks
 
     @cached_property
     def names(self) -> dict[str, str]:
