@@ -8,15 +8,19 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from benchmarks.measuring import Gcn, gather, named, spec_of, trainer_of
+from benchmarks.plotting import make_facets
 from benchmarks.registry import Drawing, Results, Table, benchmark
 from harness.comm.grid import Grid
+from harness.figures.composition import compose_figure
 from harness.figures.drawing import style_context
-from harness.figures.palette import look_of
+from harness.figures.marks import Dots
+from harness.figures.scales import Scale
 from harness.graph.model import TRAIN, Graph
 from harness.kernels.csr import row_indices
 from harness.launch.worker_pool import Pool
@@ -192,8 +196,8 @@ def loss_curves(
     name = name or (path.stem if path.suffix == ".npz" else "cora")
     training = Training(path.absolute(), name, layers, hidden, epochs, train_features)
     yield ", ".join(f"{key} {value}" for key, value in asdict(training).items() if key != "path")
-    curves = {(PYG, ""): train_pyg(training)}
-    reference = torch.tensor(curves[PYG, ""], dtype=torch.float64)
+    reference = torch.tensor(train_pyg(training), dtype=torch.float64)
+    distances = dict[tuple[str, str], float]()
     yield Table("strategy", "grid", "first loss:.6f", "last loss:.6f", "from PyG:.1e")
     with Pool(patience=PATIENCE) as pool:
         for strategy in strategies or list_built_in():
@@ -203,10 +207,10 @@ def loss_curves(
             first, *others = pool.run(world, train_strategy, training, strategy, grid)
             assert all(other == first for other in others), "the ranks do not agree on the loss"
             curve = torch.tensor(first, dtype=torch.float64)
-            curves[strategy, format_grid(grid)] = first
             distance = float(((curve - reference) / reference).abs().max())
+            distances[strategy, format_grid(grid)] = distance
             yield strategy, format_grid(grid), first[0], first[-1], distance
-    yield Drawing(f"loss-curves-{name}", draw_curves(curves), name)
+    yield Drawing(f"loss-curves-{name}", draw_distances(distances), name)
 
 
 def list_built_in() -> list[str]:
@@ -215,22 +219,23 @@ def list_built_in() -> list[str]:
     return sorted(point.name for point in points if point.value.startswith("harness.strategies."))
 
 
+SMALLEST = 1e-17
+"""Where equal losses are drawn: below the spacing of double precision."""
+
+
 @style_context()
-def draw_curves(curves: dict[tuple[str, str], list[float]]) -> Figure:
-    """Draw each curve on the others; markers are a few epochs apart, so that none is hidden."""
-    figure = Figure(figsize=(5.2, 3.2), layout="constrained")
-    axes = figure.subplots()
-    for place, ((name, grid), values) in enumerate(curves.items()):
-        look = look_of(name)
-        axes.plot(
-            values,
-            color=look.colour,
-            marker=look.marker,
-            markevery=(place, len(curves)),
-            label=f"{name}, {grid}" if grid else f"{name}, one process",
-            linewidth=1,
-        )
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("training loss")
-    axes.legend(fontsize=7)
-    return figure
+def draw_distances(distances: dict[tuple[str, str], float]) -> Figure:
+    """Draw the largest relative distance of each strategy's losses from the reference, the smallest first."""
+    rows = [
+        {
+            "curve": name,
+            "strategy": name,
+            "label": f"{name}, {grid}" if grid else name,
+            "distance": max(distance, SMALLEST),
+            "note": f"{distance:.1e}" if distance else "equal",
+        }
+        for (name, grid), distance in sorted(distances.items(), key=lambda item: item[1])
+    ]
+    scale = Scale("distance", "largest relative distance from PyG's loss", log=True)
+    title = f"All losses agree with PyG's within {max(distances.values()):.0e} of the loss"
+    return compose_figure(make_facets(pd.DataFrame(rows)), Dots(scale), title=title)

@@ -62,7 +62,8 @@ def find_changes(file: Path, root: Path, cpu: str) -> list[Change]:
         if steps := find_steps(times, len(groups)):
             step = steps[-1]
             assert step.interval
-            found.append(Change(*map(str, key), step.ratio, *step.interval, own[step.at], step.chance))
+            call, competitor = map(str, key)
+            found.append(Change(call, competitor, step.ratio, *step.interval, own[step.at], step.chance))
     return sorted(found, key=lambda change: -max(change.ratio, 1 / change.ratio))
 
 

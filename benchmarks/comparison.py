@@ -10,17 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from benchmarks.comparison_figures import draw_elements_and_time, draw_predicted, draw_times_to_target
 from benchmarks.measuring import gather, named, train_in_turns, trainer_of
-from benchmarks.plotting import set_plain_ticks
 from benchmarks.registry import FOUR_HOSTS, Drawing, Hosts, Results, Table, benchmark
 from benchmarks.runner import measure_on_hosts
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
-from harness.figures.drawing import style_context
-from harness.figures.palette import look_of
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
 from harness.runtime.open_run import open_run
@@ -36,8 +32,6 @@ KEY = ["graph", "machine", "ranks", "strategy", "options", "grid"]
 MACHINE, PUBLISHED, WORLDS = "perlmutter", "ogbn-products", (64, 256, 1024)
 EPOCHS = 2
 MILLION = 1e6
-USUAL_BYTES = 200e6
-"""What a rank holds whose marker has the usual size."""
 
 
 # Measured: every choice of the experiment, on this machine and on emulated hosts.
@@ -162,8 +156,10 @@ def table() -> Results:
         yield Table("strategy", *map(str, WORLDS), title=title)
         for strategy, group in ours.groupby("strategy", sort=False):
             yield strategy, *(show_interval(group[group.ranks == world]) for world in WORLDS)
-    yield Drawing("comparison", draw_comparison(on_links, ours))
-    yield Drawing("comparison-epochs", draw_epochs(on_links))
+    yield Drawing("comparison", draw_elements_and_time(on_links))
+    yield Drawing("comparison-epochs", draw_times_to_target(on_links))
+    if len(ours):
+        yield Drawing("comparison-predicted", draw_predicted(ours))
 
 
 def measure_choices(dataset: str, hosts: int, rate: int) -> Iterator[dict[str, Any]]:
@@ -248,7 +244,7 @@ def keep_rows(rows: list[dict[str, Any]]) -> None:
     known.drop_duplicates(KEY, keep="last").to_csv(ROWS, index=False)
 
 
-# The table and the figures.
+# The table.
 
 
 def show_interval(rows: pd.DataFrame) -> str:
@@ -257,90 +253,3 @@ def show_interval(rows: pd.DataFrame) -> str:
         return ""
     row = rows.iloc[0]
     return f"{1e3 * row['seconds']:.3g} ({1e3 * row.seconds_low:.3g} to {1e3 * row.seconds_high:.3g})"
-
-
-@style_context()
-def draw_comparison(on_links: pd.DataFrame, ours: pd.DataFrame) -> Figure:
-    """Draw the time to the target over words, for each number of hosts; and predicted epochs, if there are any."""
-    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
-    parts = [(draw_measured, on_links), (draw_predicted, ours)]
-    shown = [(draw, rows) for draw, rows in parts if len(rows)]
-    labelled = dict[str, Any]()
-    for axes, (draw, rows) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-        draw(axes, rows)
-        known = {label.split()[0] for label in labelled}  # a strategy has the same look in both
-        handles, labels = axes.get_legend_handles_labels()
-        fresh = zip(labels, handles, strict=True)
-        labelled |= {label: handle for label, handle in fresh if label.split()[0] not in known}
-    figure.legend(labelled.values(), labelled.keys(), fontsize=6, loc="outside right center")
-    return figure
-
-
-@style_context()
-def draw_epochs(on_links: pd.DataFrame) -> Figure:
-    """Draw the time to the target over the time of an epoch. On a dotted line all train for as many epochs."""
-    reached = on_links.dropna(subset=["seconds_to_target"])
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.subplots()
-    draw_targets(axes, reached, "seconds", "an epoch, s")
-    ends = [reached.seconds.min(), reached.seconds.max()]
-    for epochs in (2, 4, 8, 16, 32):
-        line = [epochs * end for end in ends]
-        axes.plot(ends, line, linestyle=":", linewidth=0.7, color="0.6", zorder=0.5)
-        axes.annotate(
-            f"{epochs} epochs", (ends[1], line[1]), xytext=(3, 0), textcoords="offset points",
-            va="center", fontsize=6, color="0.4",
-        )  # fmt: skip
-    figure.legend(fontsize=6, loc="outside right center")
-    return figure
-
-
-def draw_measured(axes: Axes, rows: pd.DataFrame) -> None:
-    reached = rows.dropna(subset=["seconds_to_target"])
-    words = reached.words * reached.epochs_to_target / MILLION
-    draw_targets(axes, reached.assign(words=words), "words", "words to the target, millions")
-
-
-def draw_targets(axes: Axes, reached: pd.DataFrame, along: str, xlabel: str) -> None:
-    """Draw the time to the target over a column. Points of the fewest hosts are filled."""
-    for number, (_, group) in enumerate(reached.groupby("ranks")):
-        draw_points(axes, group, along, hollow=number > 0)
-    filled, *hollow = map(str, sorted(reached.ranks.unique()))
-    fills = f"filled: {filled} hosts, hollow: {', '.join(hollow)}" if hollow else f"{filled} hosts"
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel=xlabel,
-        ylabel="time to the target, s",
-        title=f"{fills}; area: bytes held",
-    )
-    set_plain_ticks(axes.xaxis, axes.yaxis)
-
-
-def draw_predicted(axes: Axes, rows: pd.DataFrame) -> None:
-    for name, group in rows.groupby("strategy", sort=False):
-        look, line = look_of(str(name)), group.sort_values("ranks")
-        off = [line.seconds - line.seconds_low, line.seconds_high - line.seconds]
-        axes.errorbar(
-            line.ranks, line.seconds * 1e3, [each * 1e3 for each in off], color=look.colour,
-            marker=look.marker, markersize=4, linestyle="--", linewidth=0.8, elinewidth=0.5, label=str(name),
-        )  # fmt: skip
-    axes.set(
-        xscale="log", yscale="log", xlabel=f"GPUs of {MACHINE}", ylabel="predicted epoch, ms", title=PUBLISHED
-    )
-    set_plain_ticks(axes.yaxis)
-    axes.set_xticks(WORLDS, map(str, WORLDS))
-
-
-def draw_points(axes: Axes, group: pd.DataFrame, along: str, *, hollow: bool) -> None:
-    for row in group.to_dict("records"):
-        look = look_of(row["strategy"])
-        face = "none" if hollow else look.colour
-        name = f"{row['strategy']} {row['options']}".strip() if not hollow else None
-        style = {
-            "marker": look.marker,
-            "markersize": 5 * (row["bytes"] / USUAL_BYTES) ** 0.5,
-            "linestyle": "none",
-            "color": look.colour,
-        }
-        axes.plot([row[along]], [row["seconds_to_target"]], markerfacecolor=face, label=name, **style)

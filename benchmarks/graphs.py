@@ -12,16 +12,20 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 from torch import Tensor
 
 from benchmarks.measuring import in_a_process, peak_bytes, read_status, seconds_of, spec_of
+from benchmarks.plotting import make_facets
 from benchmarks.registry import Drawing, Results, Table, benchmark
 from harness.comm.grid import Grid
+from harness.figures.composition import compose_figure
 from harness.figures.drawing import style_context
-from harness.formatting import GIB
+from harness.figures.marks import Dots
+from harness.figures.scales import Scale
+from harness.formatting import GIB, format_seconds
 from harness.graph.blocks import Blocks
 from harness.graph.metis_partition import partition_with_balanced_metis
 from harness.graph.order import Permutation, permute_matrix
@@ -162,7 +166,9 @@ def build_twins(
             builds.append(build(card, Path(place), memory, permutation))
             yield builds[-1].row()
     if len(builds) > 1:
-        yield Drawing(f"building-{name}", draw_builds(builds), name)
+        yield Drawing(
+            f"building-{name}", draw_builds(Table(*COLUMNS).to_frame([each.row() for each in builds])), name
+        )
 
 
 def build(card: DatasetCard, folder: Path, memory: float, permutation: Permutation) -> Build:
@@ -209,18 +215,20 @@ def write_edges(path: Path, n: int, lines: int) -> None:
 
 
 @style_context()
-def draw_builds(builds: list[Build]) -> Figure:
-    """Draw seconds over entries, and the line through the smallest build that a linear cost would follow."""
-    figure = Figure(figsize=(4.2, 3.0), layout="constrained")
-    axes = figure.subplots()
-    entries = [each.entries for each in builds]
-    axes.plot(entries, [each.seconds for each in builds], marker="o", label="built")
-    linear = [builds[0].seconds * each.entries / builds[0].entries for each in builds]
-    axes.plot(entries, linear, linestyle="--", color="0.5", label="linear")
-    axes.set(xscale="log", yscale="log", xlabel="entries of A", ylabel="seconds")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.legend()
-    return figure
+def draw_builds(table: pd.DataFrame) -> Figure:
+    """Draw the time of a build for each entry of A: a row for each graph."""
+    cost = Scale("cost", "time of a build for each entry of A", "s")
+    frame = table.assign(curve="built", label=table.entries.map("{:,} entries".format))
+    frame["cost"] = frame.seconds / frame.entries
+    frame["note"] = frame.seconds.map(format_seconds)
+    return compose_figure(make_facets(frame), Dots(cost), title=title_builds(table))
+
+
+def title_builds(table: pd.DataFrame) -> str:
+    """Say how the cost of an entry changes from the smallest to the largest graph."""
+    costs = table.seconds / table.entries
+    size, change = table.entries.iloc[-1] / table.entries.iloc[0], costs.iloc[-1] / costs.iloc[0]
+    return f"With {size:.0f} times the entries, each entry takes {change:.2f} times as long to build"
 
 
 # Partitions.

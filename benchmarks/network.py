@@ -9,11 +9,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from benchmarks.measuring import named, spec_of, train_in_turns, trainer_of, trainer_on_hosts
-from benchmarks.plotting import stacked_bars
+from benchmarks.plotting import make_facets, stack_bars
 from benchmarks.registry import FOUR_HOSTS, Drawing, Hosts, Results, Table, benchmark
 from benchmarks.runner import measure_on_hosts
+from harness.figures.composition import compose_figure
 from harness.figures.drawing import style_context
-from harness.figures.palette import look_of
+from harness.figures.marks import Points
+from harness.figures.scales import Scale
+from harness.formatting import format_share
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
@@ -217,7 +220,7 @@ def slope(
         frame[["rate", "strategy", "scheme", "width", "seconds", "words"]].to_csv(POINTS, index=False)
     frame = pd.read_csv(POINTS)
     points = {rate: frame[frame.rate == rate] for rate in sorted(set(frame.rate.astype(int).tolist()))}
-    yield Drawing("slope", draw_slopes(points))
+    yield Drawing("slope", draw_slopes(frame))
     yield Table("links, Mbit/s", "95 % of it:.1f", "by the slope:.1f", "over it:.2f", "points")
     for rate, rows in points.items():
         found, useful = fit_bandwidth(rows), USEFUL * rate
@@ -270,25 +273,25 @@ def fit_bandwidth(rows: pd.DataFrame) -> float:
 
 
 @style_context()
-def draw_slopes(points: dict[int, pd.DataFrame]) -> Figure:
-    """Draw all rates in one panel, each with the line of its links."""
-    figure = Figure(figsize=(6.0, 3.4))
-    axes = figure.subplots()
-    for rate, rows in points.items():
-        far = rows.words.max()
-        end = far / 1e6, BITS * far / (USEFUL * rate * 1e6)
-        axes.plot(*zip((0, 0), end, strict=True), color="0.6", linewidth=0.8, zorder=1)
-        axes.text(*end, f" {rate} Mbit/s", fontsize=6, va="center")
-        for strategy, some in rows.groupby("strategy", sort=False):
-            look = look_of(str(strategy))
-            style = {"linestyle": "none", "marker": look.marker, "markersize": 4, "color": look.colour}
-            axes.plot(some.words / 1e6, some.seconds, label=str(strategy), **style)
-    handles, labels = axes.get_legend_handles_labels()
-    legend = dict(zip(labels, handles, strict=True))
-    axes.set_xlabel("words on the path of an epoch, millions")
-    axes.set_ylabel("epoch time, s")
-    figure.legend(legend.values(), legend.keys(), fontsize=6, loc="outside right center")
-    return figure
+def draw_slopes(frame: pd.DataFrame) -> Figure:
+    """Draw the epoch time over the elements on the path, a point for each strategy and width."""
+    shown = frame[["rate", "words", "seconds"]].sort_values("rate")
+    shown["curve"] = shown.rate.map("{} Mbit/s".format)
+    return compose_figure(
+        make_facets(shown),
+        Points(
+            Scale("words", "elements on the path of an epoch", log=True),
+            Scale("seconds", "epoch time", "s", log=True),
+        ),
+        title=title_slopes(frame),
+    )
+
+
+def title_slopes(frame: pd.DataFrame) -> str:
+    """Say which part of the useful rate of the links the slopes are."""
+    shares = [fit_bandwidth(rows) / (USEFUL * rows.rate.iloc[0]) for _, rows in frame.groupby("rate")]
+    share = f"{format_share(min(shares))} to {format_share(max(shares))}"
+    return f"An epoch grows with its elements at {share} of what the links carry"
 
 
 # G3's pipelines.
@@ -417,5 +420,6 @@ def ablation(
         yield name, epoch, sample, calls, seconds[0] / epoch, last / epoch
     rest = [max(e - s - m, 0) for e, s, m in zip(seconds, sampling, moving, strict=True)]
     parts = {"sampling": sampling, "collectives": moving, "everything else": rest}
-    figure = stacked_bars(list(STAGES), parts, "time of an epoch (s)", height=2.0)
+    title = f"All optimisations together make an epoch {seconds[0] / seconds[-1]:.2f} times as fast"
+    figure = stack_bars(list(STAGES), parts, Scale("seconds", "time of an epoch", "s"), title)
     yield Drawing(f"scalegnn-figure-5-{grid}-h{hidden}", figure, dataset)

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -24,12 +25,14 @@ from benchmarks.plexus_formulas import (
     terms_in_paper,
     terms_of_strategy,
 )
-from benchmarks.plotting import stacked_bars
+from benchmarks.plotting import make_facets, stack_bars
 from benchmarks.registry import Drawing, Hosts, Results, Table, benchmark
 from harness.comm.layout import list_grids
 from harness.experiment.requests import make_spec
+from harness.figures.composition import compose_figure
 from harness.figures.drawing import style_context
-from harness.figures.palette import COLOURS
+from harness.figures.marks import Points
+from harness.figures.scales import Scale
 from harness.graph.blocks import Blocks
 from harness.kernels.spmm import spmm
 from harness.ledger import AxisName
@@ -75,7 +78,8 @@ def grids(hosts: Hosts = EIGHT_HOSTS, dataset: str = "amazon-shape", epochs: int
         predictions, observations = zip(*pairs.values(), strict=True)
         rank = spearmanr(predictions, observations).statistic
         yield f"{len(pairs)} grids of {hosts.count} ranks on {dataset}, rank correlation {rank:.3f}"
-        yield Drawing(f"plexus-figure-5-{hosts.count}", draw_grids(pairs), dataset)
+        title = f"Predicted and observed epochs of {len(pairs)} grids: rank correlation {rank:.3f}"
+        yield Drawing(f"plexus-figure-5-{hosts.count}", draw_grids(pairs, title), dataset)
 
 
 @benchmark
@@ -100,11 +104,12 @@ def predicted_grids(machine: str = "perlmutter", ranks: int = 64) -> Results:
         times = multiplying, moving, multiplying + moving, replayed.seconds.value
         yield name, *(1e3 * seconds for seconds in times)
     parts = {
-        what: [1e3 * paper[part] for _, (paper, _) in best_first]
+        what: [paper[part] for _, (paper, _) in best_first]
         for part, what in enumerate(("products with A", "communication"))
     }
-    names, height = [name for name, _ in best_first], 0.4 + 0.15 * len(best_first)
-    figure = stacked_bars(names, parts, "predicted time of an epoch (ms)", height)
+    names, sums = [name for name, _ in best_first], [sum(paper) for _, (paper, _) in best_first]
+    title = f"The grid {names[0]} is predicted {sums[-1] / sums[0]:.1f} times as fast as {names[-1]}"
+    figure = stack_bars(names, parts, Scale("seconds", "predicted time of an epoch", "s"), title)
     yield Drawing(f"plexus-figure-5-{machine}", figure, "ogbn-products")
 
 
@@ -136,24 +141,21 @@ def predict_as_in_paper(strategy: Strategy) -> tuple[float, float]:
 
 
 @style_context()
-def draw_grids(pairs: dict[tuple[int, ...], tuple[float, float]]) -> Figure:
+def draw_grids(pairs: dict[tuple[int, ...], tuple[float, float]], title: str) -> Figure:
     """Draw a point for each grid, by the number of its axes with more than one rank; the line is equality."""
-    figure = Figure(figsize=(3.4, 3.0), layout="constrained")
-    axes = figure.subplots()
-    for (dimensions, name), colour, marker in zip(DIMENSIONS.items(), COLOURS, "so^", strict=False):
-        some = [pair for grid, pair in pairs.items() if sum(size > 1 for size in grid) == dimensions]
-        if some:
-            predicted, observed = zip(*some, strict=True)
-            label = f"{name} grids"
-            axes.plot(observed, predicted, linestyle="none", label=label, color=colour, marker=marker)
-    most = 1.05 * max(max(pair) for pair in pairs.values())
-    axes.plot([0, most], [0, most], color="0.6", linewidth=0.8)
-    axes.set_xlim(0, most)
-    axes.set_ylim(0, most)
-    axes.set_xlabel("observed time of an epoch (s)")
-    axes.set_ylabel("predicted (s)")
-    axes.legend()
-    return figure
+    rows = [
+        {
+            "curve": f"{DIMENSIONS[sum(size > 1 for size in grid)]} grids",
+            "predicted": predicted,
+            "observed": observed,
+        }
+        for grid, (predicted, observed) in sorted(pairs.items())
+    ]
+    observed, predicted = (
+        Scale(f"{name}", f"{name} time of an epoch", "s", log=True) for name in ("observed", "predicted")
+    )
+    frame = pd.DataFrame(rows).sort_values("curve", kind="stable")
+    return compose_figure(make_facets(frame), Points(observed, predicted, equality=True), title=title)
 
 
 # The model of products.

@@ -39,6 +39,7 @@ from typing import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 SPEED_LOST = 3
 """The exit code of a benchmark that ran to its end and found that speed was lost."""
@@ -83,6 +84,12 @@ class Table:
     def __init__(self, *columns: str, title: str = "") -> None:
         self.columns = [Column.parse(column) for column in columns]
         self.title = title
+
+    def to_frame(self, rows: "Sequence[Row]") -> "DataFrame":
+        """Return rows as a data frame whose columns have the titles of the table."""
+        import pandas as pd
+
+        return pd.DataFrame(rows, columns=[column.title for column in self.columns])
 
 
 class Drawing(NamedTuple):

@@ -51,9 +51,11 @@ TINY = {
     "prediction.memory": "--dataset tiny-sbm --ranks 2 --only cagnet-1d",
     "comparison.table": "",
     "received.by-strategy": "--dataset tiny-sbm --ranks 4",
+    "received.redraw": "",
     "findings.model": "",
     "findings.edges": "",
     "findings.gain": "",
+    "findings.redraw": "",
 }
 """The smallest setting of each benchmark that takes seconds."""
 QUICK = ("findings.gain", "prediction.products")

@@ -39,7 +39,7 @@ def compose_figure(facets: Sequence[Facet], mark: Mark, note: str = "", title: s
         for axes in axes_of_row[len(row) :]:
             axes.remove()
     _share_limits(zip(figure.axes, facets, strict=True))
-    _add_legend(figure, page, wrap_text(title, int(page / LETTER / 1.3)))
+    _add_legend(figure, page, wrap_text(title, int(page / LETTER / 1.45)))
     if note:
         note = wrap_text(note, int(page / LETTER) - 4)
         figure.supxlabel(note, x=0.01, ha="left", size=7, color=MUTED)
