@@ -44,7 +44,7 @@ COMPARED = [name for name in CONFIGURATION if name != "seed"]
 """The columns in which the runs of a series agree."""
 
 
-class Step(NamedTuple):
+class LevelChange(NamedTuple):
     """A change from one level to the next."""
 
     at: int
@@ -69,7 +69,7 @@ class _Split(NamedTuple):
     """The standard error of the shift."""
 
 
-def find_steps(values: Sequence[Sequence[float]], searched: int = 1) -> list[Step]:
+def find_steps(values: Sequence[Sequence[float]], searched: int = 1) -> list[LevelChange]:
     """Find the steps in positive values with noise: the launches of each commit, in the order of commits.
 
     Args:
@@ -91,7 +91,7 @@ def find_steps(values: Sequence[Sequence[float]], searched: int = 1) -> list[Ste
         half = float(stdtrit(split.freedom, 0.975)) * split.error
         interval = Interval(math.exp(split.shift - half), math.exp(split.shift + half))
         chance = _correct(split, stop - start - 1, searched)
-        steps.append(Step(place, after / before, interval, chance))
+        steps.append(LevelChange(place, after / before, interval, chance))
     return steps
 
 
@@ -144,7 +144,7 @@ def _median(values: Sequence[Sequence[float]]) -> float:
     return float(np.median(np.concatenate([np.asarray(launches) for launches in values])))
 
 
-def find_count_steps(values: Sequence[Mapping[Any, float]]) -> list[Step]:
+def find_count_steps(values: Sequence[Mapping[Any, float]]) -> list[LevelChange]:
     """Find the steps in counts: the value of each seed at each commit. Only values of the same seed are compared."""
     known: dict[Any, float] = {}
     steps = []
@@ -152,7 +152,7 @@ def find_count_steps(values: Sequence[Mapping[Any, float]]) -> list[Step]:
         changed = [(known[seed], count) for seed, count in counts.items() if known.get(seed, count) != count]
         if changed:
             ratios = [after / before if before else math.inf for before, after in changed]
-            steps.append(Step(at, float(np.median(ratios)), None, 0.0))
+            steps.append(LevelChange(at, float(np.median(ratios)), None, 0.0))
         known.update(counts)
     return steps
 
@@ -214,7 +214,7 @@ class Series:
     strategy: str
     quantity: TrackedQuantity
     points: Sequence[Point]
-    steps: Sequence[Step]
+    steps: Sequence[LevelChange]
     """The places of these steps are numbers of points."""
 
     @property
