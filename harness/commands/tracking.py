@@ -1,5 +1,6 @@
 """The history of `harness report --history`: what changed over several results, and since which commit."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -157,16 +158,21 @@ class HistoryAnswer(Answer):
             "label": series.label,
             "quantity": series.quantity.title,
             "verdict": series.verdict,
-            "ratio": series.ratio,
+            "ratio": _drop_infinity(series.ratio),
             "first": form(series.points[0].median),
             "last": form(series.points[-1].median),
             "points": [point._asdict() for point in series.points],
-            "steps": [found._asdict() for found in series.steps],
+            "steps": [{**found._asdict(), "ratio": _drop_infinity(found.ratio)} for found in series.steps],
         }
         if step is None or series.since is None:
             return row
-        found = {"step": step.ratio, "interval": step.interval, "chance": step.chance}
+        found = {"step": _drop_infinity(step.ratio), "interval": step.interval, "chance": step.chance}
         return {**row, **found, **self._name_commit(series.since)}
+
+
+def _drop_infinity(ratio: float) -> float | None:
+    """Return None for a ratio over 0, which JSON cannot express."""
+    return ratio if math.isfinite(ratio) else None
 
 
 def track(

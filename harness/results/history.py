@@ -7,8 +7,8 @@ A series is one quantity of one configuration on one kind of machine. A launch g
    logarithms. From `MANY_COMMITS` commits on, the medians of commits are compared instead of launches, so that
    differences between days count as noise. Fewer commits cannot show how much days differ.
 2. The chance of the largest t is multiplied by the number of places and of series that were searched (Bonferroni). A
-   step is certain if the result is at most `ALPHA`, so at most one in 20 histories of pure noise has a step anywhere.
-   Both sides of a step have at least two launches: one value is never a level.
+   step is certain if the result is at most `ALPHA`, so at most one in 20 histories has a step anywhere if all values
+   are independent noise. Both sides of a step have at least two launches: one value is never a level.
 3. Both sides of a step are searched in the same way. A step that was soon undone is noise to the first search.
 
 Counts have no noise: every difference between two runs of the same spec is a step.
