@@ -17,10 +17,10 @@ from benchmarks.measuring import Gcn, gather, named, spec_of, trainer_of
 from benchmarks.plotting import make_facets
 from benchmarks.registry import Drawing, Results, Table, benchmark
 from harness.comm.grid import Grid
-from harness.figures.composition import compose_figure
+from harness.figures.axis_scales import Scale
 from harness.figures.drawing import style_context
+from harness.figures.figure_layout import compose_figure
 from harness.figures.marks import Dots
-from harness.figures.scales import Scale
 from harness.graph.model import TRAIN, Graph
 from harness.kernels.csr import row_indices
 from harness.launch.worker_pool import Pool

@@ -5,11 +5,11 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from benchmarks.plotting import join_names, make_facets, show_intervals
-from harness.figures.composition import compose_figure
+from harness.figures.axis_scales import RANKS, Scale
 from harness.figures.drawing import style_context
+from harness.figures.figure_layout import compose_figure
 from harness.figures.marks import Dots, Lines, Points
 from harness.figures.palette import look_of
-from harness.figures.scales import RANKS, Scale
 from harness.formatting import format_count, format_seconds
 from harness.registry import load_strategy
 

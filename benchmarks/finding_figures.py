@@ -9,11 +9,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from benchmarks.plotting import join_names, make_facets, show_intervals
-from harness.figures.composition import PAGE_WIDTH, compose_figure
+from harness.figures.axis_scales import RANKS, Scale
 from harness.figures.drawing import style_context
+from harness.figures.figure_layout import PAGE_WIDTH, compose_figure
 from harness.figures.marks import Bars, Dots, Facet, Lines, Points
 from harness.figures.palette import NAVY, RED, Fill, numbered_look
-from harness.figures.scales import RANKS, Scale
 from harness.formatting import format_share, format_three_digits
 
 ONE = 1.0

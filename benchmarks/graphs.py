@@ -21,10 +21,10 @@ from benchmarks.measuring import in_a_process, peak_bytes, read_status, seconds_
 from benchmarks.plotting import make_facets
 from benchmarks.registry import Drawing, Results, Table, benchmark
 from harness.comm.grid import Grid
-from harness.figures.composition import compose_figure
+from harness.figures.axis_scales import Scale
 from harness.figures.drawing import style_context
+from harness.figures.figure_layout import compose_figure
 from harness.figures.marks import Dots
-from harness.figures.scales import Scale
 from harness.formatting import GIB, format_seconds
 from harness.graph.blocks import Blocks
 from harness.graph.metis_partition import partition_with_balanced_metis

@@ -12,10 +12,10 @@ from benchmarks.measuring import named, spec_of, train_in_turns, trainer_of, tra
 from benchmarks.plotting import make_facets, stack_bars
 from benchmarks.registry import FOUR_HOSTS, Drawing, Hosts, Results, Table, benchmark
 from benchmarks.runner import measure_on_hosts
-from harness.figures.composition import compose_figure
+from harness.figures.axis_scales import Scale
 from harness.figures.drawing import style_context
+from harness.figures.figure_layout import compose_figure
 from harness.figures.marks import Points
-from harness.figures.scales import Scale
 from harness.formatting import format_share
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root

@@ -29,10 +29,10 @@ from benchmarks.plotting import make_facets, stack_bars
 from benchmarks.registry import Drawing, Hosts, Results, Table, benchmark
 from harness.comm.layout import list_grids
 from harness.experiment.requests import make_spec
-from harness.figures.composition import compose_figure
+from harness.figures.axis_scales import Scale
 from harness.figures.drawing import style_context
+from harness.figures.figure_layout import compose_figure
 from harness.figures.marks import Points
-from harness.figures.scales import Scale
 from harness.graph.blocks import Blocks
 from harness.kernels.spmm import spmm
 from harness.ledger import AxisName

@@ -12,12 +12,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.figures.composition import compose_figure
+from harness.figures.axis_scales import Scale
 from harness.figures.drawing import style_context
+from harness.figures.figure_layout import compose_figure
 from harness.figures.marks import Bars, Facet
 from harness.figures.palette import COLOURS, CurveLook, Fill, look_of, numbered_look
 from harness.figures.panels import Panel
-from harness.figures.scales import Scale
 
 RESULTS = Path(__file__).parent / "results"
 

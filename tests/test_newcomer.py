@@ -185,7 +185,9 @@ def test_a_new_column_is_in_the_collected_tables(found: dict[str, Any], tree: Pa
 def test_a_new_kind_of_figure_is_drawn_at_its_place(found: dict[str, Any]) -> None:
     assert found["kinds"].index("messages") == found["kinds"].index("received") + 1
     assert found["drawn"] == [f"messages.{ending}" for ending in ("csv", "pdf", "png", "svg", "txt")]
-    assert found["caption"].startswith("Which strategy sends the fewest messages?\n\nCollectives and messages")
+    assert found["caption"].startswith(
+        "Which strategy sends the fewest messages?\n\nCollectives and messages"
+    )
 
 
 def test_a_new_card_is_listed_and_starts_jobs_and_ranks(found: dict[str, Any]) -> None:

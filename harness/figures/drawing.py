@@ -25,7 +25,7 @@ from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
 from harness.children import die_with_parent
 from harness.errors import UserError
-from harness.figures.composition import compose_figure
+from harness.figures.figure_layout import compose_figure
 from harness.figures.kind import FigureKind, Tables, find_kinds, read_tables
 from harness.figures.marks import Facet
 from harness.figures.panels import Panel, title_panels

@@ -11,11 +11,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.axes import Axes
 
-from harness.figures.composition import compose_figure
+from harness.figures.axis_scales import Scale, Unit
 from harness.figures.drawing import render_all_formats, style_context
+from harness.figures.figure_layout import compose_figure
 from harness.figures.marks import Facet, Lines
 from harness.figures.palette import MUTED, look_of
-from harness.figures.scales import Scale, Unit
 from harness.files import write_text
 from harness.results.history import EPOCH, PEAK, QUANTITIES, CodeVersion, History, Series
 

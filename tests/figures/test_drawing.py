@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 
 from harness.errors import UserError
 from harness.figures import draw_all, drawing
-from harness.figures.composition import compose_figure
 from harness.figures.drawing import (
     FORMATS,
     KINDS,
@@ -27,6 +26,7 @@ from harness.figures.drawing import (
     style_context,
     tables_digest,
 )
+from harness.figures.figure_layout import compose_figure
 from harness.figures.kind import read_tables
 from harness.figures.marks import Facet
 from harness.figures.panels import title_panels

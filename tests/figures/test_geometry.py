@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 
-from harness.figures.composition import COLUMN_WIDTH, PAGE_WIDTH, compose_figure
 from harness.figures.drawing import KINDS, style_context
+from harness.figures.figure_layout import COLUMN_WIDTH, PAGE_WIDTH, compose_figure
 from harness.figures.kind import FigureKind
 from harness.figures.marks import Bars, Dots, Facet
 from harness.figures.marks.facet import MOST_COLOURED

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from harness.figures.axis_scales import choose_log_ticks
 from harness.figures.kind import read_tables
-from harness.figures.kinds import memory, prediction
+from harness.figures.kinds import prediction, time_and_memory
 from harness.figures.marks.points import spread_apart
 from harness.figures.panels import split_panels
-from harness.figures.scales import choose_log_ticks
 from harness.results.parquet import read_collected
 from harness.results.statistics import max_persistent_bytes
 
@@ -36,10 +36,10 @@ def test_front_has_the_curves_that_no_other_beats_in_both(
 
     folder = collected(write)
     (panel,) = split_panels(read_collected(folder, "runs"))
-    frame = memory.make_frame(panel, read_tables(folder))
+    frame = time_and_memory.make_frame(panel, read_tables(folder))
     assert frame is not None
-    assert set(frame.curve[frame[memory.FRONT]]) == {"serial", "plexus", "rdm"}
-    held = frame.set_index("curve")[memory.MEMORY]
+    assert set(frame.curve[frame[time_and_memory.FRONT]]) == {"serial", "plexus", "rdm"}
+    held = frame.set_index("curve")[time_and_memory.MEMORY]
     assert held.to_dict() == {name: 3 * size for name, (_, size) in sizes.items()}, "three tensors"
 
 
@@ -51,7 +51,7 @@ def test_equal_memory_says_nothing(synthetic: SimpleNamespace, collected: Collec
         ]
     )
     (panel,) = split_panels(read_collected(folder, "runs"))
-    assert memory.make_frame(panel, read_tables(folder)) is None
+    assert time_and_memory.make_frame(panel, read_tables(folder)) is None
 
 
 def test_most_persistent_bytes_are_those_of_one_rank() -> None:

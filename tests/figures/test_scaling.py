@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.figures.composition import compose_figure
 from harness.figures.drawing import style_context
+from harness.figures.figure_layout import compose_figure
 from harness.figures.kind import FigureKind, read_tables
 from harness.figures.kinds import efficiency, strong_scaling, time_to_target
 from harness.figures.marks import Facet

@@ -2,11 +2,11 @@
 
 import pandas as pd
 
+from harness.figures.axis_scales import Scale
 from harness.figures.frames import tabulate_run_tables
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Lines
 from harness.figures.panels import Panel, split_across_families
-from harness.figures.scales import Scale
 
 
 def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:

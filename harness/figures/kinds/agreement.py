@@ -6,11 +6,11 @@ Exact strategies stay within rounding. Approximations, such as stale or sampled 
 import numpy as np
 import pandas as pd
 
+from harness.figures.axis_scales import Scale
 from harness.figures.frames import tabulate_losses
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Lines
 from harness.figures.panels import Panel
-from harness.figures.scales import Scale
 
 SAME_TRAINING = ["seed", "training.optimizer", "training.lr", "training.weight_decay", "training.features"]
 """The settings in which a run and the serial run agree."""

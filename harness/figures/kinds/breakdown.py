@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from harness.figures.axis_scales import Scale
 from harness.figures.frames import add_notes, describe_failures, describe_grid, sort_rows
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Bars
 from harness.figures.operation_groups import group_of_operation
 from harness.figures.palette import GROUPS, Fill
 from harness.figures.panels import AT_RANKS, EPOCH, Curve, Panel, split_panels
-from harness.figures.scales import Scale
 from harness.ledger import Op, Phase
 from harness.results.epoch_parts import split_launches
 

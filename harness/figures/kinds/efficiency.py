@@ -2,11 +2,11 @@
 
 import pandas as pd
 
+from harness.figures.axis_scales import RANKS, Scale
 from harness.figures.frames import tabulate_best_grids
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Lines
 from harness.figures.panels import EPOCH, Panel, split_with_graph_curves
-from harness.figures.scales import RANKS, Scale
 
 SOURCES = ("measured", "emulated", "predicted")
 

@@ -4,11 +4,11 @@ import json
 
 import pandas as pd
 
+from harness.figures.axis_scales import Scale
 from harness.figures.frames import add_notes, sort_rows, tabulate_largest_ranks
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Dots
 from harness.figures.panels import EPOCH, Panel
-from harness.figures.scales import Scale
 
 SECONDS = Scale(EPOCH, "epoch time", "s")
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pandas as pd
 
+from harness.figures.axis_scales import Scale
 from harness.figures.frames import add_notes, has_differences, sort_rows, tabulate_largest_ranks
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Dots
 from harness.figures.panels import TARGET, Panel, split_across_families
-from harness.figures.scales import Scale
 
 ACCURACY = "best_accuracy"
 BEST = Scale(ACCURACY, "best test accuracy", "%")

@@ -2,11 +2,11 @@
 
 import pandas as pd
 
+from harness.figures.axis_scales import Scale
 from harness.figures.frames import add_notes, describe_grid, sort_rows, tabulate_launches
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Dots
 from harness.figures.panels import Curve, Panel
-from harness.figures.scales import Scale
 
 BASELINE = "distdgl"
 """The strategy that all others are compared with."""

@@ -2,12 +2,12 @@
 
 import pandas as pd
 
+from harness.figures.axis_scales import Scale
 from harness.figures.frames import add_notes, sort_rows
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Dots
 from harness.figures.palette import BLUE, GREY, MUTED, ORANGE, RED, CurveLook
 from harness.figures.panels import Panel
-from harness.figures.scales import Scale
 
 VERDICTS = {
     "holds": CurveLook(BLUE, "o"),

@@ -2,10 +2,10 @@
 
 import pandas as pd
 
+from harness.figures.axis_scales import Scale
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Points
 from harness.figures.panels import EPOCH, VARIANT, Curve, Panel
-from harness.figures.scales import Scale
 from harness.formatting import format_count, format_share
 
 JOIN_COLUMNS = [*VARIANT, "ranks", "grid"]

@@ -2,11 +2,11 @@
 
 import pandas as pd
 
+from harness.figures.axis_scales import Scale
 from harness.figures.frames import add_notes, sort_rows, tabulate_largest_ranks
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Dots
 from harness.figures.panels import Panel
-from harness.figures.scales import Scale
 from harness.formatting import format_bytes, format_three_digits
 
 ELEMENTS, BYTES, BOUND = "elements_received", "bytes_received", "lower_bound"

@@ -8,11 +8,11 @@ from functools import partial
 
 import pandas as pd
 
+from harness.figures.axis_scales import Scale
 from harness.figures.frames import tabulate_launches
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Lines
 from harness.figures.panels import EPOCH, Panel, join_variants, split_panels
-from harness.figures.scales import Scale
 from harness.spec.dataset import strip_width
 
 COLUMN = "vertices_per_second"

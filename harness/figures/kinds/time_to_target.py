@@ -2,11 +2,11 @@
 
 import pandas as pd
 
+from harness.figures.axis_scales import RANKS, Scale
 from harness.figures.frames import tabulate_best_grids
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Lines
 from harness.figures.panels import TARGET, Panel, select_target_curves, split_across_families
-from harness.figures.scales import RANKS, Scale
 
 
 def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:

@@ -2,11 +2,11 @@
 
 import pandas as pd
 
+from harness.figures.axis_scales import Scale
 from harness.figures.frames import tabulate_losses
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Lines
 from harness.figures.panels import Panel
-from harness.figures.scales import Scale
 
 SAME = 1e-3
 """Losses that differ by a smaller share in every epoch make one line, which says nothing."""

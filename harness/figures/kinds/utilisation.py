@@ -2,11 +2,11 @@
 
 import pandas as pd
 
+from harness.figures.axis_scales import Scale
 from harness.figures.frames import LAUNCH_COLUMNS
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Strips
 from harness.figures.panels import Panel, select_largest_ranks
-from harness.figures.scales import Scale
 
 SHOWN_SECONDS = 5.0
 

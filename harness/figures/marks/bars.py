@@ -6,10 +6,10 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from harness.figures.axis_scales import Scale
 from harness.figures.marks.facet import Facet
 from harness.figures.marks.rows import Rows, arrange_rows, describe_notes, draw_rows, draw_ticks, encode_rows
 from harness.figures.palette import INK, PAPER, Fill
-from harness.figures.scales import Scale
 
 HEIGHT = 0.125
 """The height of a bar in inches."""

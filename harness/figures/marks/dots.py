@@ -8,6 +8,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 
+from harness.figures.axis_scales import Scale
 from harness.figures.marks.facet import Facet
 from harness.figures.marks.rows import (
     Rows,
@@ -19,7 +20,6 @@ from harness.figures.marks.rows import (
     widen_scale,
 )
 from harness.figures.palette import INK, MUTED, PAPER, SOURCE_LINES, CurveLook
-from harness.figures.scales import Scale
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from harness.figures.axis_scales import Scale, set_tried_ticks
 from harness.figures.marks.facet import Facet
 from harness.figures.palette import FAINT, GRID, INK, MUTED, PAPER, SOURCE_LINES, failure_marker
-from harness.figures.scales import Scale, set_tried_ticks
 
 WIDTH, HEIGHT = 2.6, 1.9  # inches of axes
 FAILURE_HEIGHT = 0.13  # inches of a row of failures

@@ -8,9 +8,9 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 
+from harness.figures.axis_scales import Scale
 from harness.figures.marks.facet import MOST_COLOURED, Facet
 from harness.figures.palette import GRID, INK, MUTED, PAPER, SOURCE_LINES
-from harness.figures.scales import Scale
 from harness.figures.wrapping import LETTER, LINE, elide_word
 
 FACTOR = 2.0

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 from matplotlib.axes import Axes
 
+from harness.figures.axis_scales import Scale
 from harness.figures.palette import INK, PAPER
-from harness.figures.scales import Scale
 from harness.figures.wrapping import LETTER, LINE, longest_line, wrap_text
 
 GAP = 0.045

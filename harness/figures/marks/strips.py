@@ -6,9 +6,9 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from harness.figures.axis_scales import Scale
 from harness.figures.marks.facet import Facet
 from harness.figures.palette import FAINT, MUTED
-from harness.figures.scales import Scale
 from harness.formatting import format_count
 
 STRIP_HEIGHT = 0.8  # of the row

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pandas as pd
 
+from harness.figures.axis_scales import Scale
 from harness.figures.frames import has_differences, tabulate_largest_ranks
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Points
 from harness.figures.panels import EPOCH, Panel
-from harness.figures.scales import Scale
 from harness.results.statistics import max_persistent_bytes
 
 MEMORY, FRONT = "persistent_bytes", "on_front"
