@@ -11,7 +11,7 @@ If that strategy has several variants, each variant has a colour.
 import json
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -155,11 +155,6 @@ class Curve:
         done = self.runs[self.runs.status == "ok"].dropna(subset=TIMES, how="all")
         return done.sort_values(["ranks", "grid", "launch"])
 
-    @property
-    def epoch_line(self) -> pd.DataFrame:
-        """The median and range of epoch seconds for each number of ranks."""
-        return self.summarize_launches("ranks", "epoch_seconds_median", best="min")
-
     def summarize_launches(self, x: str, column: str, best: Literal["min", "max"]) -> pd.DataFrame:
         """Return the median and range of a column over launches for each value of `x`, on the best grid."""
         groups = self.points.dropna(subset=[column]).groupby([x, "grid"])[column]
@@ -172,46 +167,6 @@ class Curve:
         """The runs that did not succeed, one for each number of ranks and status."""
         failed = self.runs[self.runs.status != "ok"]
         return failed.sort_values("ranks").drop_duplicates(["ranks", "status"])
-
-
-class PlottedQuantity(NamedTuple):
-    """What a plot shows: its x and y columns, which grid is best, the labels of the axes, and the unit of y."""
-
-    column: str
-    best: Literal["min", "max"]
-    x_column: str
-    x_label: str
-    y_label: str
-    factor: float
-    ideal_exponent: int
-    """The exponent of x in ideal scaling; 0 if no ideal line is drawn."""
-
-    def median_line(self, curve: Curve) -> pd.DataFrame:
-        """Return the median and range over launches for each x, on the best grid."""
-        return _cached_line(curve, self.x_column, self.column, self.best)
-
-    def scaled_points(self, curve: Curve) -> list[tuple[int, float]]:
-        """Return the x and the median of each point of the line, in the unit of the axis."""
-        return [(x, y * self.factor) for x, y in _cached_points(curve, self.x_column, self.column, self.best)]
-
-    def x_positions(self, curve: Curve) -> set[int]:
-        """Return every x at which the curve has a point or a failure."""
-        failed = set(curve.failures.ranks) if self.x_column == "ranks" else set()
-        return {x for x, _ in self.scaled_points(curve)} | {int(x) for x in failed}
-
-
-@lru_cache(maxsize=1024)
-def _cached_line(curve: Curve, x_column: str, column: str, best: Literal["min", "max"]) -> pd.DataFrame:
-    return curve.summarize_launches(x_column, column, best)
-
-
-@lru_cache(maxsize=1024)
-def _cached_points(
-    curve: Curve, x_column: str, column: str, best: Literal["min", "max"]
-) -> list[tuple[int, float]]:
-    """Return the x and the median of each point. Cached: each of the small axes needs the points of every curve."""
-    line = _cached_line(curve, x_column, column, best)
-    return [(int(x), float(y)) for x, y in zip(line[x_column], line.middle, strict=True)]
 
 
 def split_panels(
@@ -481,20 +436,6 @@ def _list_differing_settings(runs: pd.DataFrame) -> list[str]:
         for name in VARIANT
         if name != PARAMS and runs[name].nunique(dropna=False) > 1
     ]
-
-
-def tabulate_launches(lines: Sequence[Curve], column: str = EPOCH) -> Iterator[dict[str, Any]]:
-    """Yield a row for each launch."""
-    for curve in lines:
-        runs = curve.runs[["ranks", "grid", "launch", "status", column, "run_id"]]
-        own = {"curve": curve.label, "strategy": curve.strategy, "source": curve.source}
-        for row in runs.sort_values(["ranks", "grid", "launch"]).to_dict("records"):
-            yield {**own, **{str(name): value for name, value in row.items()}}
-
-
-def select_epoch_curves(panel: Panel, _: object) -> list[Curve]:
-    """Select the curves that have epoch times or failures. Papers may print other quantities instead."""
-    return [curve for curve in panel.curves if curve.points[EPOCH].notna().any() or len(curve.failures)]
 
 
 def select_target_curves(panel: Panel, _: object) -> list[Curve]:

@@ -8,7 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from harness.figures.panels import short_strategy_name, split_panels, split_with_graph_curves, title_panels
+from harness.figures.panels import (
+    EPOCH,
+    short_strategy_name,
+    split_panels,
+    split_with_graph_curves,
+    title_panels,
+)
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.spec.plan import make_plan
@@ -44,11 +50,13 @@ def test_protocols_and_widths_are_never_in_one_panel(
 def test_the_line_follows_the_fastest_grid_and_the_points_are_all_there(runs: pd.DataFrame) -> None:
     (panel,) = [panel for panel in split_panels(runs) if panel.dataset == "products-14m"]
     plexus = next(curve for curve in panel.curves if curve.label == "plexus")
-    assert list(plexus.epoch_line.grid) == ["x2y1z1", "x2y2z1"]
+    assert list(plexus.summarize_launches("ranks", EPOCH, best="min").grid) == ["x2y1z1", "x2y2z1"]
     mine = runs[(runs["strategy.name"] == "plexus") & (runs.source == "measured")]
     assert sorted(plexus.points.run_id) == sorted(mine.run_id)
     fastest = mine[mine.grid == "x2y2z1"].epoch_seconds_median
-    (row,) = plexus.epoch_line[plexus.epoch_line.ranks == 4].to_dict("records")
+    (row,) = plexus.summarize_launches("ranks", EPOCH, best="min")[
+        plexus.summarize_launches("ranks", EPOCH, best="min").ranks == 4
+    ].to_dict("records")
     assert (row["low"], row["middle"], row["high"]) == (fastest.min(), fastest.median(), fastest.max())
 
 
@@ -193,7 +201,7 @@ def test_a_parameter_that_follows_the_ranks_makes_one_curve(
     (panel,) = split_panels(read_collected(collected(bulks(synthetic, ((4, 49), (8, 25), (16, 13)))), "runs"))
     (curve,) = panel.curves
     assert curve.label == "bulk-sage (bulk by ranks) predicted"
-    assert list(curve.epoch_line.ranks) == [4, 8, 16]
+    assert list(curve.summarize_launches("ranks", EPOCH, best="min").ranks) == [4, 8, 16]
 
 
 def test_parameters_that_share_a_number_of_ranks_stay_apart(
