@@ -50,13 +50,12 @@ def test_protocols_and_widths_are_never_in_one_panel(
 def test_the_line_follows_the_fastest_grid_and_the_points_are_all_there(runs: pd.DataFrame) -> None:
     (panel,) = [panel for panel in split_panels(runs) if panel.dataset == "products-14m"]
     plexus = next(curve for curve in panel.curves if curve.label == "plexus")
-    assert list(plexus.summarize_launches("ranks", EPOCH, best="min").grid) == ["x2y1z1", "x2y2z1"]
+    line = plexus.summarize_launches("ranks", EPOCH, best="min")
+    assert list(line.grid) == ["x2y1z1", "x2y2z1"]
     mine = runs[(runs["strategy.name"] == "plexus") & (runs.source == "measured")]
     assert sorted(plexus.points.run_id) == sorted(mine.run_id)
     fastest = mine[mine.grid == "x2y2z1"].epoch_seconds_median
-    (row,) = plexus.summarize_launches("ranks", EPOCH, best="min")[
-        plexus.summarize_launches("ranks", EPOCH, best="min").ranks == 4
-    ].to_dict("records")
+    (row,) = line[line.ranks == 4].to_dict("records")
     assert (row["low"], row["middle"], row["high"]) == (fastest.min(), fastest.median(), fastest.max())
 
 

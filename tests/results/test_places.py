@@ -7,7 +7,8 @@ import pytest
 
 from harness.cli import main
 from harness.errors import UserError
-from harness.figures import scaling
+from harness.figures.kinds import strong_scaling
+from harness.figures.panels import EPOCH
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.spec.machine_card import Machine
@@ -38,7 +39,7 @@ def test_every_row_names_its_place(places: list[Path], tmp_path: Path) -> None:
 
 def test_a_figure_has_a_panel_for_each_machine(places: list[Path], tmp_path: Path) -> None:
     collect(places, tmp_path / "tables")
-    panels = scaling.KIND.split_panels(read_collected(tmp_path / "tables", "runs"))
+    panels = strong_scaling.KIND.split_panels(read_collected(tmp_path / "tables", "runs"))
     assert sorted(panel.setting for panel in panels) == sorted(f"on {name}" for name in MACHINES)
     for panel in panels:
         (curve,) = panel.curves
