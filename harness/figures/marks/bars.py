@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.figures.axis_scales import Scale
@@ -94,7 +95,7 @@ class Bars:
             },
             describe_notes(),
         ]
-        if self.reference and self.reference.column in facet.frame:
+        if self.reference and facet.frame.get(self.reference.column, pd.Series()).notna().any():
             tick = {"type": "tick", "thickness": 2, "size": 14, "color": INK}
             layers.append(
                 {"mark": tick, "encoding": {"x": self.x.encode(field=self.reference.column), "y": y}}

@@ -112,10 +112,14 @@ class Dots:
         frame, y = facet.frame, encode_rows()
         x = widen_scale(self.x, self._values(frame)).encode()
         middle = {"op": "median", "field": self.x.column, "as": "middle"}
-        low = {"op": "min", "field": "low" if "low" in frame else self.x.column, "as": "from"}
-        high = {"op": "max", "field": "high" if "high" in frame else self.x.column, "as": "to"}
+        low, high = {"op": "min", "field": "low", "as": "from"}, {"op": "max", "field": "high", "as": "to"}
         kept = ["label", "curve", "strategy", "source", *(["verdict"] if self.verdicts else [])]
-        rows = [{"aggregate": [middle, low, high], "groupby": kept}]
+        # Rows without an interval have the range of their launches.
+        ends = [
+            {"calculate": f"isValid(datum.{end}) ? datum.{end} : datum.{self.x.column}", "as": end}
+            for end in ("low", "high")
+        ]
+        rows = [*ends, {"aggregate": [middle, low, high], "groupby": kept}]
         layers: list[dict[str, Any]] = [
             {
                 "transform": rows,
@@ -130,7 +134,7 @@ class Dots:
             },
             describe_notes(),
         ]
-        if self.reference:
+        if self.reference and frame[self.reference.column].notna().any():
             tick = {"type": "tick", "thickness": 2, "size": 12, "color": INK}
             layers.append({"mark": tick, "encoding": {"x": x | {"field": self.reference.column}, "y": y}})
         if self.line is not None:
