@@ -13,7 +13,7 @@ class RunError(RuntimeError):
 
 
 EXTRAS = {
-    "plots": ("matplotlib", "seaborn", "jinja2"),
+    "plots": ("matplotlib", "seaborn", "jinja2", "vl_convert"),
     "partition": ("pymetis", "mtkahypar"),
     "ogb": ("ogb",),
     "pyg": ("torch_geometric",),

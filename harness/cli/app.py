@@ -53,6 +53,7 @@ REMOVED = {
     ("words", "--replay"): "`harness replay` shows the formulas next to the counts of a replayed rank.",
     ("plan", "--strategy"): f"`{PREDICT_ALL}` predicts the time of an epoch on every grid, and "
     "`harness list grids --strategy S --ranks P` lists the grids without a graph.",
+    ("report", "--figures"): "The report draws its own charts. `harness figures` draws them as files.",
     ("data info", "--ranks"): "`harness advise --dataset D --ranks P --all` compares the strategies on it.",
 }
 """Options that verbs had, and what does their work now."""

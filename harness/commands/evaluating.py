@@ -203,8 +203,6 @@ class ReportRequest(TablesRequest):
     """The report to write."""
 
     _: KW_ONLY
-    figures: Folder = None
-    """The folder of drawn figures (default: figures)."""
     history: Folders = ()
     """Instead, report what changed over the collected tables in these folders, and since which commit."""
     out: File = None
@@ -234,11 +232,11 @@ def report(request: ReportRequest, reporter: Reporter) -> FileAnswer | HistoryAn
     """
     from harness.report import write_report
 
-    root, results = request.home, request.results
+    results = request.results
     if request.history:
-        return track(request.history, root, request.out or results / "history.html", reporter.step)
-    pictures, out = request.figures or root / "figures", request.out or results / "report.html"
-    return FileAnswer("report", write_report(request.folder, pictures, out, results / "plans", reporter.step))
+        return track(request.history, request.home, request.out or results / "history.html", reporter.step)
+    out = request.out or results / "report.html"
+    return FileAnswer("report", write_report(request.folder, out, results / "plans", reporter.step))
 
 
 @dataclass(frozen=True, config=CONFIG)

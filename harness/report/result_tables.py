@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -30,11 +30,14 @@ ALWAYS_SHOWN = ("strategy", "ranks", "status")
 
 
 class Heading(NamedTuple):
-    """The heading of a column. `number`: the column holds numbers. `folded`: it is hidden at first."""
+    """The heading of a column of numbers or texts."""
 
     text: str
     number: bool
     folded: bool = False
+    """Whether the column is hidden at first."""
+    brief: Literal["", "name", "time"] = ""
+    """The line of a row on a narrow screen that shows the cell before it is unfolded."""
 
 
 class ResultTable(NamedTuple):
@@ -110,15 +113,17 @@ def _define_columns(unit: Unit, base: Baseline | None) -> dict[Heading, Callable
         return f"{format_three_digits(base.seconds / row.seconds)}×"
 
     return {
-        Heading("strategy", number=False): lambda row: row["strategy.name"],
-        Heading("details", number=False): lambda row: row.details,
-        Heading("ranks", number=True): lambda row: str(row.ranks),
-        Heading("grid", number=False): lambda row: row.grid,
-        Heading(f"median ({unit.name})", number=True): format_seconds("seconds"),
+        Heading("strategy", number=False, brief="name"): lambda row: row["strategy.name"],
+        Heading("details", number=False, brief="name"): lambda row: row.details,
+        Heading("ranks", number=True, brief="name"): lambda row: str(row.ranks),
+        Heading("grid", number=False, brief="name"): lambda row: row.grid,
+        Heading(f"median ({unit.name})", number=True, brief="time"): format_seconds("seconds"),
         Heading(f"range ({unit.name})", number=True): lambda row: (
             format_range("low", "high")(row) if row.ok > 1 else NO_VALUE
         ),
-        Heading(f"speed-up over {base.name}" if base else "speed-up", number=True): format_speedup,
+        Heading(
+            f"speed-up over {base.name}" if base else "speed-up", number=True, brief="time"
+        ): format_speedup,
         Heading("elements received", number=True): lambda row: _format_integer(row.elements_received),
         Heading("bytes received", number=True): lambda row: (
             NO_VALUE if math.isnan(row.bytes_received) else format_bytes(row.bytes_received)
@@ -127,7 +132,7 @@ def _define_columns(unit: Unit, base: Baseline | None) -> dict[Heading, Callable
             NO_VALUE if math.isnan(row.memory) else format_bytes(row.memory)
         ),
         Heading("launches", number=True): _format_launches,
-        Heading("status", number=False): _format_status,
+        Heading("status", number=False, brief="time"): _format_status,
         Heading("parameters", number=False, folded=True): _format_parameters,
         Heading(f"95 % interval ({unit.name})", number=True, folded=True): format_range(
             "interval_low", "interval_high"
@@ -162,8 +167,10 @@ def _define_columns(unit: Unit, base: Baseline | None) -> dict[Heading, Callable
 
 
 def _sort_key(row: Any) -> tuple[Any, ...]:
+    """Sort by source, then by epoch time, with rows without a time last."""
     return (
         SOURCES.index(row.source),
+        math.inf if math.isnan(row.seconds) else row.seconds,
         strategy_sort_key(row["strategy.name"]),
         row.details,
         row.ranks,
@@ -238,14 +245,33 @@ TINY_NONZEROS = 1e6
 """Nonzeros of a graph below which the messages of an epoch take longer than the work that ranks share."""
 
 
-def summarize_panel(panel: Panel, tables: Tables) -> list[str]:
-    """Summarise a panel in sentences: the fastest configuration, the next one, and how certain the order is.
+class Slowdown(NamedTuple):
+    """How much slower the fastest parallel run of a panel is than one rank."""
 
-    Compares measured runs, or else several strategies that were emulated or predicted. Empty without a comparison.
+    best: str
+    factor: float
+    shares: tuple[float, ...] = ()
+    """The least and the largest share of time that parallel runs communicate, if it is known."""
+    tiny: tuple[int, ...] = ()
+    """The vertices and nonzeros of a tiny graph."""
+
+
+class PanelSummary(NamedTuple):
+    """What a panel says: an answer of its own, and remarks that other panels may share."""
+
+    answer: str
+    certainty: str
+    slowdown: Slowdown | None
+
+
+def summarize_panel(panel: Panel, tables: Tables) -> PanelSummary | None:
+    """Summarize a panel: the fastest configuration, the next one, and how certain the order is.
+
+    Compares measured runs, or else several strategies that were emulated or predicted. None without a comparison.
     """
     compared = _select_compared(panel.configurations)
     if compared is None:
-        return []
+        return None
     unit = unit_for(float(compared.seconds.iloc[0]))
     first = compared.iloc[0]
     others = compared[compared["strategy.name"] != first["strategy.name"]]
@@ -263,15 +289,29 @@ def summarize_panel(panel: Panel, tables: Tables) -> list[str]:
         f"{format_three_digits(difference.ratio)} times as long{_format_ratio_interval(difference)}"
     )
     sentences = [
-        f"Fastest: {_name_configuration(first)}, {epoch} per epoch. "
+        f"Fastest: {_name_configuration(first)}, {epoch} per epoch.",
         f"{which}: {_name_configuration(second)}, {times_as_long}.",
-        *([certainty] if certainty else []),
-    ]
-    return [
-        *sentences,
         *_describe_largest_difference(difference),
-        *_describe_missing_speedup(panel, compared),
     ]
+    return PanelSummary(" ".join(sentences), certainty, find_slowdown(panel, compared))
+
+
+def merge_summaries(
+    summaries: Mapping[str, PanelSummary],
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return the answer of each panel, then each remark once; both with the titles of their panels."""
+    certain: dict[str, list[str]] = {}
+    slow: dict[str, dict[str, Slowdown]] = {}
+    for title, summary in summaries.items():
+        if summary.certainty:
+            certain.setdefault(summary.certainty, []).append(title)
+        if summary.slowdown:
+            slow.setdefault(summary.slowdown.best, {})[title] = summary.slowdown
+    remarks = [("; ".join(titles), text) for text, titles in certain.items()]
+    remarks += [
+        ("; ".join(found), _describe_slowdown(best, list(found.values()))) for best, found in slow.items()
+    ]
+    return [(title, summary.answer) for title, summary in summaries.items()], remarks
 
 
 def _select_compared(rows: pd.DataFrame) -> pd.DataFrame | None:
@@ -344,27 +384,37 @@ def _format_predicted_interval(extra: dict[str, Any]) -> str:
     return f"{format_three_digits(low * unit.per_second)} to {format_three_digits(high * unit.per_second)} {unit.name}"
 
 
-def _describe_missing_speedup(panel: Panel, compared: pd.DataFrame) -> list[str]:
-    """Describe that no parallel run is faster than one rank; empty if one is."""
+def find_slowdown(panel: Panel, compared: pd.DataFrame) -> Slowdown | None:
+    """Return by how much one rank beats every parallel run; None if a parallel run is faster."""
     on_one_rank, parallel = compared[compared.ranks == 1], compared[compared.ranks > 1]
     if on_one_rank.empty or parallel.empty:
-        return []
-    if float(parallel.seconds.min()) <= float(on_one_rank.seconds.min()):
-        return []
-    best = on_one_rank.iloc[0]
-    times = format_three_digits(float(parallel.seconds.min() / best.seconds))
-    text = (
-        f"Every parallel run here is slower than {_name_configuration(best)}, by a factor of {times} or more"
-    )
+        return None
+    factor = float(parallel.seconds.min()) / float(on_one_rank.seconds.min())
+    if factor <= 1:
+        return None
     shares = parallel.communicating_share.dropna()
-    if len(shares):
-        low, high = (f"{100 * share:.0f}" for share in (shares.min(), shares.max()))
-        text += f": they communicate {low if low == high else f'{low} to {high}'} % of their time"
     sizes = panel.runs[["graph.vertices", "graph.nonzeros"]].dropna()
-    if len(sizes) and float(sizes["graph.nonzeros"].max()) < TINY_NONZEROS:
-        vertices, nonzeros = (int(size) for size in sizes.iloc[0])
-        text += f". The graph is tiny: {vertices:,} vertices and {nonzeros:,} nonzeros"
-    return [f"{text}."]
+    is_tiny = len(sizes) > 0 and float(sizes["graph.nonzeros"].max()) < TINY_NONZEROS
+    return Slowdown(
+        _name_configuration(on_one_rank.iloc[0]),
+        factor,
+        (float(shares.min()), float(shares.max())) if len(shares) else (),
+        tuple(int(size) for size in sizes.iloc[0]) if is_tiny else (),
+    )
+
+
+def _describe_slowdown(best: str, found: Sequence[Slowdown]) -> str:
+    """Describe that no parallel run is faster than one rank, for all panels where this is so."""
+    factor = format_three_digits(min(one.factor for one in found))
+    text = f"Every parallel run here is slower than {best}, by a factor of {factor} or more"
+    if shares := [share for one in found for share in one.shares]:
+        low, high = (f"{100 * share:.0f}" for share in (min(shares), max(shares)))
+        text += f": they communicate {low if low == high else f'{low} to {high}'} % of their time"
+    if tiny := {one.tiny for one in found if one.tiny}:
+        vertices, nonzeros = map(max, zip(*tiny, strict=True))
+        subject, most = ("The graph is", "") if len(tiny) == 1 else ("The graphs are", "at most ")
+        text += f". {subject} tiny: {most}{vertices:,} vertices and {nonzeros:,} nonzeros"
+    return f"{text}."
 
 
 # The sizes of the graphs.

@@ -1,7 +1,7 @@
 """The data behind the panel of a run on the page: timelines of its ranks, its results, memory, and origin.
 
-The data of all runs is one JSON document in the page, from which its script draws. Texts that several runs share are
-stored once. A ledger has no order within an epoch, so timelines lay out its rows by their place in the algorithm.
+Texts that several runs share are stored once. A ledger has no order within an epoch, so timelines lay out its rows by
+their place in the algorithm.
 """
 
 import json
@@ -18,6 +18,7 @@ from harness.figures.palette import GROUPS
 from harness.formatting import format_bytes
 from harness.ledger import Direction, Op, Phase
 from harness.progress import OnStep, ignore_step, report_steps
+from harness.report.embedding import TextTable
 from harness.report.summary import format_value
 from harness.results.collect import describe_cause
 from harness.results.epoch_parts import TimedEpoch, find_middle_epochs, take_columns
@@ -36,17 +37,6 @@ OP_ORDER = [Op.BROADCAST, Op.ALL_GATHER, Op.ALL_TO_ALL, Op.RECV, Op.COPY, Op.SPM
 PHASES = list(Phase)
 
 
-class TextTable:
-    """Distinct texts with their numbers, in the order in which they were added."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def intern(self, text: str) -> int:
-        """Return the number of a text, which is added if it is new."""
-        return self.numbers.setdefault(text, len(self.numbers))
-
-
 class EpochPart(NamedTuple):
     """A part of the epoch of a rank: its group, its name, and its seconds."""
 
@@ -56,20 +46,17 @@ class EpochPart(NamedTuple):
 
 
 def build_document(
-    runs: pd.DataFrame, failures: pd.DataFrame, tables: Tables, on_step: OnStep = ignore_step
-) -> str:
-    """Return the data of all runs as JSON that is safe within an HTML script element."""
-    texts = TextTable()
+    runs: pd.DataFrame,
+    failures: pd.DataFrame,
+    tables: Tables,
+    texts: TextTable,
+    on_step: OnStep = ignore_step,
+) -> dict[str, Any]:
+    """Return the groups of operations and the data of all runs."""
     rows = report_steps([run for _, run in runs.iterrows()], lambda run: f"panel of {run.label}", on_step)
     causes = {failure.run_id: describe_cause(failure) for _, failure in failures.iterrows()}
     entries = [_describe_run(number, run, causes, tables, texts) for number, run in enumerate(rows, start=1)]
-    document = {
-        "groups": list(GROUPS),
-        "runs": dict(zip(runs.run_id, entries, strict=True)),
-        "texts": list(texts.numbers),
-    }
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return {"groups": list(GROUPS), "runs": dict(zip(runs.run_id, entries, strict=True))}
 
 
 def _describe_run(
@@ -78,6 +65,7 @@ def _describe_run(
     """Return the data of one run. Keys without a value are omitted."""
     entry = {
         "n": number,
+        "strategy": texts.intern(str(run["strategy.name"])),
         "name": texts.intern(_format_name(run)),
         "launch": _format_launch(run),
         "status": str(run.status),

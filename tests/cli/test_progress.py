@@ -51,8 +51,8 @@ def _draw(study: Path, _: Path, on_step: OnStep) -> int:
 
 
 def _report(study: Path, folder: Path, on_step: OnStep) -> int:
-    write_report(study / "tables", study / "figures", folder / "report.html", on_step=on_step)
-    return (folder / "report.html").read_text().count('"status":')
+    write_report(study / "tables", folder / "report.html", on_step=on_step)
+    return (folder / "report.html").read_text().count('"launch":"launch ')
 
 
 def _judge(study: Path, _: Path, on_step: OnStep) -> int:

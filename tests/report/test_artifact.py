@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def archive(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("artifact")
-    report = write_report(study / "tables", study / "figures", folder / "report.html")
+    report = write_report(study / "tables", folder / "report.html")
     return pack_artifact(ROOT, study / "tables", study / "figures", report, folder / "artifact.tar.gz")
 
 

@@ -1,10 +1,12 @@
 """The page is whole in itself, tells everything, and says what a reader must know before comparing."""
 
+import hashlib
 import json
 import re
-import shutil
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +16,13 @@ import pandas as pd
 import pytest
 
 from harness.errors import UserError
-from harness.figures import draw_all
 from harness.figures.drawing import KINDS
-from harness.figures.kind import read_tables
+from harness.figures.kind import FigureKind, read_tables
 from harness.figures.panels import split_panels
 from harness.report import run_panels, write_report
-from harness.report.page import SVG, _prefix_ids, _round_coordinates
+from harness.report.charts import SENTENCES, select_sentences
+from harness.report.embedding import TextTable, dump_json, encode_frame
+from harness.report.page import SVG, load_vega
 from harness.results import statistics
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
@@ -39,7 +42,7 @@ class Elements(HTMLParser):
         self.open: list[str] = []
         self.seen: list[tuple[str, dict[str, str | None]]] = []
         self.text, self.script = "", ""
-        self.feed(page)
+        self.feed(page.replace(load_vega(), ""))
         self.close()
         assert self.open == []
 
@@ -77,44 +80,57 @@ def test_nothing_is_loaded_from_elsewhere(page: str, elements: Elements) -> None
         for name in ("src", "href", "srcset", "action", "data", "poster"):
             assert (attributes.get(name) or "#").startswith(("#", "data:"))
     assert not {tag for tag, _ in elements.seen} & {"link", "iframe", "object", "embed", "base"}
-    assert not re.search(r"fetch\(|XMLHttpRequest|import\(|WebSocket|eval\(", elements.script)
-    assert "@import" not in page
-    assert set(re.findall(r"url\((.)", page)) <= {"#"}
-    assert set(re.findall(r"\w+://[^\"' ]*", page)) == {SVG}, "the name of a format, which is never asked for"
+    own = page.replace(load_vega(), "")
+    assert not re.search(r"fetch\(|XMLHttpRequest|import\(|WebSocket|eval\(|innerHTML|url\(|@import", own)
+    assert set(re.findall(r"\w+://[^\"' ]*", own)) == {SVG}, "the name of a format, which is never asked for"
+
+
+def test_the_policy_of_the_page_allows_its_own_scripts_only(page: str) -> None:
+    """Whatever a record may smuggle in, no other script runs, and nothing is loaded, Vega's loader included."""
+    (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
+    rules = dict(rule.split(" ", 1) for rule in unescape(policy).split("; "))
+    scripts = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    hashes = [b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    assert rules == {
+        "default-src": "'none'",
+        "script-src": " ".join(f"'sha256-{one}'" for one in hashes),
+        "style-src": "'unsafe-inline'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    assert len(scripts) == 2
 
 
 def test_every_name_is_used_once_and_every_reference_has_its_name(page: str, elements: Elements) -> None:
     names = Counter(attributes["id"] for _, attributes in elements.seen if "id" in attributes)
     assert names.most_common(1)[0][1] == 1
     references = {str(attributes["href"])[1:] for _, attributes in elements.seen if "href" in attributes}
-    references |= set(re.findall(r"url\(#([^)]*)\)", page))
     runs = {name for name in references if name.startswith("run-")}
     assert references - runs <= set(names)
     assert {name.removeprefix("run-") for name in runs} == set(document(elements)["runs"])
 
 
-def count_pictures(study: Path) -> dict[str, int]:
-    """The pictures of each kind of figure that was drawn: one for each graph, or one if it shows a single graph."""
-    stems = [path.stem for path in (study / "figures").glob("*.svg")]
-    graphs = {kind.name: sum(stem.startswith(f"{kind.name}-") for stem in stems) for kind in KINDS}
-    return {name: max(graphs[name], 1) for name in graphs if name in stems}
-
-
 def test_the_sections_are_there_in_order(elements: Elements, study: Path) -> None:
     sections = [attributes["id"] for tag, attributes in elements.seen if tag == "section"]
-    assert sections == [*BEFORE_FIGURES, *count_pictures(study), *AFTER_FIGURES]
-    assert [name for name in sections if name in ("strong-scaling", "sampling", "costs", "papers")] == [
-        *("strong-scaling", "sampling", "costs", "papers")
-    ]
+    drawn = {path.stem for path in (study / "figures").glob("*.svg")}
+    charts = [kind.name for kind in KINDS if kind.name in drawn]
+    assert sections == [*BEFORE_FIGURES, *charts, *AFTER_FIGURES]
+    assert "strong-scaling" in charts
 
 
-def test_every_figure_is_drawn_inline(elements: Elements, study: Path) -> None:
-    """Of two graphs, on one of which nobody samples, and of the claims in one picture; five kinds are empty."""
-    pictures = count_pictures(study)
-    assert (pictures["costs"], pictures["sampling"], pictures["papers"]) == (2, 1, 1)
-    assert sum(tag == "svg" for tag, _ in elements.seen) == sum(pictures.values())
-    labels = [attributes.get("aria-label") for tag, attributes in elements.seen if tag == "figure"]
-    assert "Strong scaling on products-14m" in labels
+def test_every_chart_has_the_rows_of_the_figures_numbers(elements: Elements, study: Path) -> None:
+    """The CSV file next to a figure and the charts of its kind come from the same frames."""
+    data = document(elements)
+    places = [attributes for tag, attributes in elements.seen if tag == "figure"]
+    rows: Counter[str] = Counter()
+    for place in places:
+        rows[str(place["aria-label"]).partition(": ")[0]] += data["charts"][int(str(place["data-chart"]))][
+            "rows"
+        ]
+    for kind in KINDS:
+        numbers = study / "figures" / f"{kind.name}.csv"
+        assert rows[kind.title] == (len(pd.read_csv(numbers)) if numbers.exists() else 0), kind.name
+    assert len(places) == len(data["charts"])
 
 
 def test_every_claim_is_told_with_its_verdict(elements: Elements, synthetic: SimpleNamespace) -> None:
@@ -127,10 +143,11 @@ def test_every_claim_is_told_with_its_verdict(elements: Elements, synthetic: Sim
 
 
 def test_the_page_is_small(page: str, elements: Elements) -> None:
-    """And a thousand runs leave room for their figures within 8 MB."""
-    assert len(page.encode()) < 1e6
-    entries = document(elements)["runs"].values()
-    assert 1000 * len(json.dumps(list(entries)).encode()) / len(entries) < 4e6
+    """Below 2 MB, and below 8 MB with a thousand runs."""
+    assert len(page.encode()) < 2e6
+    data = document(elements)
+    of_runs = len(json.dumps([data["runs"], [chart["columns"] for chart in data["charts"]]]).encode())
+    assert len(load_vega()) + 1000 * of_runs / len(data["runs"]) < 8e6
 
 
 def test_every_configuration_and_every_failure_is_told(study: Path, elements: Elements) -> None:
@@ -169,8 +186,10 @@ def test_data_of_one_more_launch_is_less_than_its_spec(synthetic: SimpleNamespac
             again = spec.model_copy(update={"launch": launch})
             synthetic.write_ok(tmp_path / "runs", again, 1.0)
         collect(tmp_path / "runs", tmp_path)
-        frames = (read_collected(tmp_path, name) for name in ("runs", "failures"))
-        return run_panels.build_document(*frames, read_tables(tmp_path))
+        runs, failures = (read_collected(tmp_path, name) for name in ("runs", "failures"))
+        texts = TextTable()
+        document = run_panels.build_document(runs, failures, read_tables(tmp_path), texts)
+        return dump_json([document, list(texts.numbers)])
 
     few, many = documents(2), documents(6)
     assert (len(many) - len(few)) / 4 < len(canonical_json(spec.model_dump(mode="json")))
@@ -178,19 +197,7 @@ def test_data_of_one_more_launch_is_less_than_its_spec(synthetic: SimpleNamespac
 
 @pytest.mark.parametrize("spec", ['{"a": 1}', '{"a":1,"a":1}', "[1]", "no spec", '{"a":NaN}'])
 def test_spec_in_another_spelling_is_kept_as_it_is(spec: str) -> None:
-    assert run_panels._intern_spec(spec, run_panels.TextTable()) == spec
-
-
-def test_coordinates_of_a_drawing_are_rounded_and_its_words_are_not() -> None:
-    drawing = '<path d="M 1.23456 -7.5 L 0.125 3"/><use x="10.98765" y="2"/><text x="1.5">0.12345</text>'
-    rounded = '<path d="M 1.23 -7.5 L 0.12 3"/><use x="10.98" y="2"/><text x="1.5">0.12345</text>'
-    assert _round_coordinates(drawing) == rounded
-
-
-def test_ids_of_a_drawing_are_kept_where_something_refers_to_them() -> None:
-    drawing = '<g id="mark_1"><path id="p" clip-path="url(#box)"/><use href="#p"/></g><rect id="box"/>'
-    kept = '<g><path id="fig-p" clip-path="url(#fig-box)"/><use href="#fig-p"/></g><rect id="fig-box"/>'
-    assert _prefix_ids(drawing, "fig") == kept
+    assert run_panels._intern_spec(spec, TextTable()) == spec
 
 
 def test_each_panel_is_summed_up_once(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +208,7 @@ def test_each_panel_is_summed_up_once(study: Path, tmp_path: Path, monkeypatch: 
         return statistics.summarize_configurations(runs)
 
     monkeypatch.setattr("harness.figures.panels.summarize_configurations", counted)
-    write_report(study / "tables", study / "figures", tmp_path / "report.html")
+    write_report(study / "tables", tmp_path / "report.html")
     assert len(calls) == len(split_panels(read_collected(study / "tables", "runs")))
 
 
@@ -215,7 +222,7 @@ def test_an_experiment_is_repeated_by_its_line(study: Path, tmp_path: Path) -> N
         ]
         plan = {"schema": 2, "experiment": name, "hash": "", "cost": "", "runs": listed}
         (tmp_path / f"{name}.json").write_text(json.dumps(plan))
-    page = write_report(study / "tables", study / "figures", tmp_path / "report.html", tmp_path).read_text()
+    page = write_report(study / "tables", tmp_path / "report.html", tmp_path).read_text()
     assert "--config experiment=workflows/experiments/mine.yaml</pre>" in page
 
 
@@ -357,10 +364,7 @@ def test_clean_runs_of_one_commit_need_no_warning(page: str) -> None:
 
 
 def test_the_same_tables_give_the_same_page(study: Path, tmp_path: Path) -> None:
-    pages = [
-        write_report(study / "tables", study / "figures", tmp_path / "report.html").read_text()
-        for _ in range(2)
-    ]
+    pages = [write_report(study / "tables", tmp_path / "report.html").read_text() for _ in range(2)]
     assert pages[0] == pages[1]
 
 
@@ -431,7 +435,7 @@ def test_a_refused_prediction_is_neither_a_number_nor_a_run(
 
 
 def test_text_of_users_is_text(synthetic: SimpleNamespace, tmp_path: Path) -> None:
-    """In the tables of the page, and in the figures too."""
+    """In the tables of the page and in its data."""
     evil = "<script>alert('x')</script>"
     spec, other = (
         synthetic.make_spec(f"--> {evil}", "evil", {"p": 1}),
@@ -441,9 +445,10 @@ def test_text_of_users_is_text(synthetic: SimpleNamespace, tmp_path: Path) -> No
     synthetic.write_ok(tmp_path / "runs", spec, 0.01, provenance=told)
     synthetic.write_failed(tmp_path / "runs", other, "failed", evil, f"{evil} & more")
     collect(tmp_path / "runs", tmp_path)
-    draw_all(tmp_path, tmp_path / "figures")
-    elements = Elements(write_report(tmp_path, tmp_path / "figures", tmp_path / "report.html").read_text())
-    assert [tag for tag, _ in elements.seen].count("script") == 2, "the data and the script of the page"
+    elements = Elements(write_report(tmp_path, tmp_path / "report.html").read_text())
+    assert [tag for tag, _ in elements.seen].count("script") == 3, (
+        "the data, Vega, and the script of the page"
+    )
     assert evil in elements.text
     assert evil not in elements.script and evil in str(document(elements))
 
@@ -483,22 +488,81 @@ def test_the_measured_payload_is_compared_with_the_formula(
     assert "12,345" in text
 
 
-def test_figures_of_other_tables_are_refused(study: Path, synthetic: SimpleNamespace, tmp_path: Path) -> None:
-    shutil.copytree(study / "runs", tmp_path / "runs")
-    synthetic.write_ok(
-        tmp_path / "runs", synthetic.make_spec("serial", "products-14m", {"p": 1}, launch=9), 1.9
-    )
-    collect(tmp_path / "runs", tmp_path)
-    with pytest.raises(UserError, match=r"other tables.*harness figures"):
-        write_report(tmp_path, study / "figures", tmp_path / "report.html")
-    assert not (tmp_path / "report.html").exists()
-
-
-def test_missing_figures_are_refused(study: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"holds no figure of these tables.*harness figures"):
-        write_report(study / "tables", tmp_path, tmp_path / "report.html")
-
-
 def test_missing_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"does not exist.*harness collect"):
-        write_report(tmp_path, tmp_path, tmp_path / "report.html")
+        write_report(tmp_path, tmp_path / "report.html")
+
+
+def test_frames_become_columns_with_texts_stored_once() -> None:
+    texts = TextTable()
+    frame = pd.DataFrame(
+        {
+            "curve": ["a", "b", "a"],
+            "seconds": [0.123456789, float("nan"), 3.0],
+            "source": ["x"] * 3,
+            "done": [True] * 3,
+        }
+    )
+    assert encode_frame(frame, texts) == {
+        "curve": {"values": [0, 1, 0], "texts": True},
+        "seconds": {"values": [0.123457, None, 3]},
+        "source": {"values": [2], "texts": True},
+        "done": {"values": [1]},
+    }
+    assert list(texts.numbers) == ["a", "b", "x"]
+
+
+def test_captions_speak_of_the_marks_that_are_drawn() -> None:
+    caption = (
+        "A line joins medians. Dotted background: cores. Crossed-out markers: failures. Hollow markers: some."
+    )
+    frame = pd.DataFrame({"curve": ["a"], "status": ["ok"], "source": ["measured"], "shared_cores": [False]})
+    assert select_sentences(caption, [frame]) == "A line joins medians."
+    assert select_sentences(caption, [frame, frame.assign(status="oom")]) == (
+        "A line joins medians. Crossed-out markers: failures."
+    )
+    assert select_sentences(caption, [frame.assign(shared_cores=True, source="published")]) == (
+        "A line joins medians. Dotted background: cores. Hollow markers: some."
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_captions_have_the_sentences_whose_marks_may_be_absent(kind: FigureKind) -> None:
+    """A sentence that speaks of such a mark begins with words that the page knows."""
+    sentences = re.split(r"(?<=\.)\s+", " ".join(kind.caption.split()))
+    for sentence in sentences:
+        if re.search(r"hollow markers|crossed|dotted background|coincide", sentence, re.IGNORECASE):
+            assert sentence.startswith(tuple(SENTENCES)), sentence
+
+
+def test_remarks_that_hold_for_several_graphs_are_said_once(
+    synthetic: SimpleNamespace, page_of: PageOf
+) -> None:
+    def fill(folder: Path) -> None:
+        for dataset, seconds in (("tiny", 0.02), ("lone", 0.03)):
+            synthetic.write_ok(folder, synthetic.make_spec("serial", dataset, {"p": 1}), 0.001)
+            synthetic.write_ok(folder, synthetic.make_spec("plexus", dataset, {"p": 4}), 0.001, seconds)
+
+    text = " ".join(Elements(page_of(fill)).text.split())
+    assert text.count("Fastest:") == 2
+    assert text.count("One of the two was launched only once") == 1
+    assert text.count("Every parallel run here is slower than serial on 1 rank") == 1
+
+
+def test_rows_are_sorted_by_epoch_time(synthetic: SimpleNamespace, page_of: PageOf) -> None:
+    def fill(folder: Path) -> None:
+        for strategy, seconds in (("serial", 0.3), ("g3", 0.1), ("plexus", 0.2)):
+            synthetic.write_quoted(
+                folder, synthetic.make_spec(strategy, "tiny", {"p": 1}), seconds, "measured"
+            )
+        synthetic.write_failed(
+            folder, synthetic.make_spec("rdm", "tiny", {"p": 1}), "oom", "Died", "of memory"
+        )
+
+    table = page_of(fill).split('class="results"')[1]
+    assert re.findall(r'<tr><td class="name" data-name="strategy">([^<]*)', table) == [
+        "g3",
+        "plexus",
+        "serial",
+        "rdm",
+    ]

@@ -162,7 +162,7 @@ def test_tables_of_damaged_records_are_drawn_reported_and_packed(
     for words in (
         ("collect", "--runs", runs, "--out", tables),
         ("figures", "--tables", tables, "--out", figures),
-        ("report", *drawn, "--out", report),
+        ("report", "--tables", tables, "--out", report),
         ("artifact", *drawn, "--report", report, "--out", tmp_path / "artifact.tar.gz"),
     ):
         code, _, err = called(capsys, *words)
@@ -191,7 +191,7 @@ def test_a_plan_that_cannot_be_read_does_not_block_the_report(
     monkeypatch.setenv("HARNESS_RESULTS", str(tmp_path))
     (tmp_path / "plans").mkdir()
     (tmp_path / "plans" / "broken.json").write_text("{")
-    words = ("--tables", study / "tables", "--figures", study / "figures", "--out", tmp_path / "report.html")
+    words = ("--tables", study / "tables", "--out", tmp_path / "report.html")
     code, _, err = called(capsys, "report", *words)
     assert code == 0, err
 

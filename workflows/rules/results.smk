@@ -1,4 +1,4 @@
-# Results: tables from records, figures from tables, and a report from both. These rules run no strategy.
+# Results: tables from records, figures and a report from tables. These rules run no strategy.
 
 
 rule collect:
@@ -68,7 +68,6 @@ rule figures:
 rule report:
     input:
         rules.collect.output,
-        figures=rules.figures.output,
     output:
         report("results/report.html", caption="../report/report.rst", category="Report"),
     log:
@@ -80,4 +79,4 @@ rule report:
     message:
         "Writing the report"
     shell:
-        "harness report --tables results --figures {input.figures:q} --out {output:q} > {log:q} 2>&1"
+        "harness report --tables results --out {output:q} > {log:q} 2>&1"
