@@ -267,7 +267,7 @@ def write_study(runs: Path) -> None:
 def claims() -> list[dict[str, Any]]:
     """The claims of a figure, one by each verdict, and one of a paper's text."""
     known = {"paper": "plexus", "place": "Section 7", "config": "", "formula": "f()", "printed": "2 x"}
-    known |= dict.fromkeys(("source", "duplicate_of", "uncounted", "error"), "")
+    known |= dict.fromkeys(("source", "duplicate_of", "error"), "")
     none = {"ours": "", "ratio": None, "ratio_low": None, "ratio_high": None, "reason": "it takes the run"}
 
     def claim(number: int, basis: str, ratio: float, spread: float, verdict: str) -> dict[str, Any]:
@@ -283,7 +283,8 @@ def claims() -> list[dict[str, Any]]:
             **band,
             "ours": f"{2 * ratio:g}",
             "basis": basis,
-            "role": "result" if basis in ("prediction", "formula", "run") else "fact",
+            "role": (role := "result" if basis in ("prediction", "formula", "run") else "fact"),
+            "uncounted": "" if role == "result" else role,
             "verdict": verdict,
             "reason": "",
         }

@@ -93,7 +93,7 @@ def _pack_archive(files: dict[str, bytes], on_step: OnStep) -> bytes:
 def _format_claims(claims: pd.DataFrame) -> str:
     """Format every claim as CSV, with our value, the verdict, and the command that checks it."""
     text = StringIO()
-    columns = ["id", "paper", "place", "what", "config", "printed", "ours", "verdict", "reason"]
+    columns = ["id", "paper", "place", "what", "config", "printed", "ours", "verdict", "uncounted", "reason"]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*columns, "command"])
     for _, claim in claims.iterrows():
@@ -128,7 +128,9 @@ def _format_readme(runs: pd.DataFrame, claims: pd.DataFrame, size: int) -> str:
     measured = runs[(runs.source == "measured") & (runs.status == OK)]
     hours = (measured["provenance.finished"] - measured["provenance.started"]).dt.total_seconds().sum() / 3600
     most = int(measured.ranks.max()) if len(measured) else 0
-    verdicts = "".join(f"- {count} {name}\n" for name, count in claims.verdict.value_counts().items())
+    verdicts = "".join(
+        f"- {count} {name}\n" for name, count in claims.verdict[claims.uncounted == ""].value_counts().items()
+    )
     graphs = ", ".join(sorted(set(runs["dataset.name"])))
     return f"""# Artifact
 

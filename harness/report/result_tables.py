@@ -455,12 +455,13 @@ def _format_size(size: Any) -> str:
 
 
 def tabulate_verdicts(table: pd.DataFrame) -> ResultTable | None:
-    """Count the verdicts of each paper: a row for each paper, a column for each verdict."""
-    if table.empty:
+    """Count the verdicts on results: a row for each source of our values, a column for each verdict."""
+    counted = table[table.uncounted == ""]
+    if counted.empty:
         return None
-    counts = table.groupby(["paper", "verdict"], sort=False).size().unstack(fill_value=0)
-    headings = [Heading("paper", number=False), *(Heading(str(name), number=True) for name in counts)]
-    rows = [[str(paper), *(str(count) for count in row)] for paper, row in counts.iterrows()]
+    counts = counted.groupby(["source", "verdict"], sort=False).size().unstack(fill_value=0)
+    headings = [Heading("source", number=False), *(Heading(str(name), number=True) for name in counts)]
+    rows = [[str(source), *(str(count) for count in row)] for source, row in counts.iterrows()]
     return ResultTable("", headings, rows)
 
 
@@ -473,6 +474,7 @@ CLAIM_HEADINGS = {
     "ours": "ours",
     "basis": "source of our value",
     "verdict": "verdict",
+    "uncounted": "why not counted",
     "reason": "explanation",
 }
 

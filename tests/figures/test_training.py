@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from harness.figures.drawing import style_context
 from harness.figures.kind import FigureKind, read_tables
-from harness.figures.kinds import accuracy, agreement, training_loss
+from harness.figures.kinds import accuracy, loss_difference, training_loss
 from harness.figures.marks import Facet
 from harness.results.parquet import read_collected
 
@@ -111,7 +111,7 @@ def test_agreement_is_the_difference_to_the_loss_of_serial_training(
         write_losses(folder, "plexus", SERIAL)
         write_losses(folder, "plexus", [9.0, 9.0, 9.0, 9.0], seed=1)
 
-    (facet,) = facets_of(collected(write), agreement.KIND)
+    (facet,) = facets_of(collected(write), loss_difference.KIND)
     rounding = EPSILON * np.median(SERIAL)
     assert facet.frame.rounding.unique().tolist() == pytest.approx([rounding])
     found = {curve: rows.difference.tolist() for curve, rows in facet.frame.groupby("curve")}
@@ -121,7 +121,7 @@ def test_agreement_is_the_difference_to_the_loss_of_serial_training(
     assert facet.frame.epoch.unique().tolist() == [1, 2, 3, 4], "warm-up epochs train too"
     with style_context():
         axes = Figure().add_subplot()
-        agreement.KIND.mark.draw(axes, facet)
+        loss_difference.KIND.mark.draw(axes, facet)
     assert axes.get_yscale() == "log"
     low, high = axes.get_ylim()
     assert low < rounding / 10 and high > max(SERIAL), "the axis reaches up to the loss"
@@ -137,7 +137,7 @@ def test_the_strategies_that_differ_most_have_colours(
         for number in range(10):
             write_losses(folder, f"s{number}", [loss * (1 + 4.0**number * EPSILON) for loss in SERIAL])
 
-    (facet,) = facets_of(collected(write), agreement.KIND)
+    (facet,) = facets_of(collected(write), loss_difference.KIND)
     assert set(facet.highlights) == {f"s{number}" for number in range(2, 10)}
 
 
@@ -155,7 +155,9 @@ def test_losses_are_drawn_only_without_serial_training_and_if_they_differ(
     (facet,) = facets_of(folder, training_loss.KIND)
     assert set(facet.frame.curve) == {"graphsage", "distdgl"}
     assert facet.frame.loss[facet.frame.curve == "graphsage"].tolist() == SERIAL
-    assert facets_of(folder, agreement.KIND) == [], "all agree to the last bit, or nothing to compare with"
+    assert facets_of(folder, loss_difference.KIND) == [], (
+        "all agree to the last bit, or nothing to compare with"
+    )
 
 
 def test_runs_of_fewer_than_three_epochs_have_no_line(
@@ -166,5 +168,5 @@ def test_runs_of_fewer_than_three_epochs_have_no_line(
         write_losses(folder, "plexus", [2.0, 1.1])
         write_losses(folder, "rdm", [2.0, 1.1, 0.5, float("nan")])
 
-    (facet,) = facets_of(collected(write), agreement.KIND)
+    (facet,) = facets_of(collected(write), loss_difference.KIND)
     assert facet.frame.groupby("curve").epoch.max().to_dict() == {"rdm": 3}

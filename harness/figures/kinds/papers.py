@@ -11,13 +11,12 @@ from harness.figures.panels import Panel
 
 VERDICTS = {
     "holds": CurveLook(BLUE, "o"),
-    "within a factor": CurveLook(ORANGE, "D"),
+    "consistent": CurveLook(BLUE, "D"),
+    "within a factor": CurveLook(ORANGE, "^"),
     "contradicted": CurveLook(RED, "v"),
     "fitted": CurveLook(GREY, "s"),
     "cannot be tested here": CurveLook(MUTED, "_"),
 }
-RESULT_BASES = ("formula", "prediction", "run")
-"""Where our value of a result is taken from. Settings are compared with cards and experiments instead."""
 
 
 def split_by_paper_figure(claims: pd.DataFrame) -> list[Panel]:
@@ -28,7 +27,7 @@ def split_by_paper_figure(claims: pd.DataFrame) -> list[Panel]:
 
 def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
     """Return a row for each result among the claims of a figure; None if no result has a ratio."""
-    claims = panel.runs[panel.runs.basis.isin(RESULT_BASES) & panel.runs.verdict.isin(list(VERDICTS))]
+    claims = panel.runs[(panel.runs.uncounted == "") & panel.runs.verdict.isin(list(VERDICTS))]
     if not (claims.ratio > 0).any():
         return None
     labels = claims.what.where(claims.config == "", claims.what + " (" + claims.config + ")")
@@ -70,6 +69,6 @@ KIND = FigureKind(
 Claims behind a figure or table of a paper: our value divided by the printed one, the interval of a prediction, and the
 verdict. On the right are our value and the printed one. Our value is measured if the paper's own run was made;
 otherwise it comes from a prediction or a formula. Rows without a marker are statements, and claims that cannot be
-tested on this machine. Settings of the paper are not shown.""",
+tested on this machine. Settings, facts and other claims that the scoreboard does not count are not shown.""",
     place=130,
 )
