@@ -141,9 +141,13 @@ def draw_all(
 
 
 def drop_unused_columns(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns of runs that figures need. Splitting runs into panels and curves copies every column."""
+    """Return the columns of runs that figures need. Splitting runs into panels and curves copies every column.
+
+    Texts become objects, which pandas keeps in one block and copies at once.
+    """
     unused = [name for name in runs if str(name).startswith("provenance.") and name not in ON_SHARED_CORES]
-    return runs.drop(columns=[*unused, "spec"])
+    kept = runs.drop(columns=[*unused, "spec"])
+    return pd.DataFrame(kept.astype(dict.fromkeys(kept.select_dtypes("str").columns, object)).copy())
 
 
 _WORKER_DRAW: list[Callable[[FigureKind], list[Path]]] = []
@@ -160,10 +164,16 @@ def _draw_in_worker(number: int) -> list[Path]:
 
 
 def make_panels(runs: pd.DataFrame, claims: pd.DataFrame) -> dict[Callable[..., Any], list[Panel]]:
-    """Return the panels by the function that splits them. Kinds with the same function share panels and curves."""
+    """Return the panels by the function that splits them. Kinds share panels and curves of the same runs."""
     tables = {"runs": runs, "claims": claims}
     table_of = {kind.split_panels: kind.table for kind in KINDS}
-    return {split: split(tables[table]) for split, table in table_of.items()}
+    known: dict[tuple[Any, ...], Panel] = {}
+
+    def share(panel: Panel) -> Panel:
+        content = (panel.dataset, panel.setting, str(panel.values), panel.graphs, *panel.runs.index)
+        return known.setdefault(content, panel)
+
+    return {split: [share(panel) for panel in split(tables[table])] for split, table in table_of.items()}
 
 
 def _draw_kind(

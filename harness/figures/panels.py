@@ -100,6 +100,12 @@ class Panel:
         """The curves of the panel, measured ones first, strategies in the order of the palette."""
         return sort_curves(_make_curves(self))
 
+    def add_value(self, name: str, value: Any) -> "Panel":
+        """Return a panel of the same runs and curves whose values have one more entry."""
+        panel = replace(self, values={**self.values, name: value})
+        vars(panel)["curves"] = self.curves  # which are costly to make
+        return panel
+
     @property
     def looks(self) -> dict[str, CurveLook]:
         """The look of each curve, by its label."""

@@ -30,7 +30,7 @@ def split_by_ranks(runs: pd.DataFrame) -> list[Panel]:
         done = panel.runs[panel.runs.source.isin(BROKEN_DOWN) & (panel.runs.status == "ok")]
         several = done.groupby(["source", "strategy.name"]).ranks.nunique().gt(1).any()
         numbers = sorted(map(int, done.ranks.unique()), reverse=True) if several else []
-        panels += [replace(panel, values={**panel.values, AT_RANKS: ranks}) for ranks in numbers] or [panel]
+        panels += [panel.add_value(AT_RANKS, ranks) for ranks in numbers] or [panel]
     return panels
 
 
