@@ -287,7 +287,7 @@ def title_panels(panels: Sequence[Panel]) -> PanelTitles:
 
 def describe_oversubscription(runs: pd.DataFrame) -> str:
     """Return a warning if measured ranks shared cores, else an empty text."""
-    if "source" not in runs:
+    if "status" not in runs:
         return ""  # claims
     measured = runs[(runs.source == "measured") & (runs.status == "ok")]
     affected = measured[find_oversubscribed(measured)]

@@ -29,8 +29,8 @@ from harness.results.parquet import read_collected
 from harness.spec.spec import canonical_json
 
 PageOf = Callable[..., str]
-BEFORE_FIGURES = ["answer", "results", "runs"]
-AFTER_FIGURES = ["claims", "failures", "run", "machines", "provenance", "again"]
+BEFORE_FIGURES = ["answer"]
+AFTER_FIGURES = ["results", "runs", "claims", "failures", "run", "machines", "provenance", "again"]
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
