@@ -81,7 +81,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (PARAMETER, {"strategies/cagnet/oned.py", "docs/strategies/cagnet.md"}),
         (COLUMN, {"harness/results/schema.py"}),
-        (FIGURE, {"harness/figures/kinds/messages.py"}),
+        (FIGURE, {"harness/figures/kinds/fewest_messages.py"}),
         (MACHINE, {"config/machines/department.yaml"}),
         (MISTAKE, {"strategies/cagnet/oned.py"}),
     ],

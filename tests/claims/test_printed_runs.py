@@ -74,7 +74,7 @@ def test_printed_values_stand_in_tables_and_figures(
     assert set(runs.source) == {"published"}
     kinds = {kind.name: kind for kind in KINDS if kind.table == "runs"}
     shown = {
-        name: [panel.title for panel in kind.split_panels(runs) if kind.select_content(panel, tables)]
+        name: [facet.title for facet in kind.make_facets(kind.split_panels(runs), tables)]
         for name, kind in kinds.items()
     }
     assert [title.partition(",")[0] for title in shown["strong-scaling"]] == ["ogbn-papers100m"]
