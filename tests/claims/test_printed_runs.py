@@ -79,4 +79,4 @@ def test_printed_values_stand_in_tables_and_figures(
     }
     assert [title.partition(",")[0] for title in shown["strong-scaling"]] == ["ogbn-papers100m"]
     assert [title.partition(",")[0] for title in shown["time-to-target"]] == ["reddit"]
-    assert [title.partition(",")[0] for title in shown["evaluation"]] == ["reddit"]
+    assert not shown["evaluation"]  # a single printed accuracy has nothing to be compared with

@@ -17,6 +17,8 @@ def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
     if launches is None:
         return None
     done = launches[(launches.status == "ok") & launches.source.isin(SOURCES)]
+    if done.empty:
+        return None
     done = done.assign(ideal=1.0, rank_seconds=done.ranks * done[EPOCH])
     fewest = done.ranks == done.groupby("curve").ranks.transform("min")
     first = done[fewest].groupby("curve").rank_seconds.median()
