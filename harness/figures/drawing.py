@@ -73,18 +73,28 @@ def render_all_formats(
     figure: Figure, folder: Path, name: str, origin: str, label: str = ""
 ) -> dict[Path, bytes]:
     """Render a figure as PDF, PNG and SVG after one layout. Text stays text in PDF and SVG."""
+    return {
+        folder / f"{name}.{file_format}": picture
+        for file_format, picture in render_formats(figure, FORMATS, name, origin, label).items()
+    }
+
+
+def render_formats(
+    figure: Figure, formats: Sequence[str], name: str, origin: str, label: str = ""
+) -> dict[str, bytes]:
+    """Render a figure in some file formats after one layout."""
     if not isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):  # it lays nothing out
         figure.draw_without_rendering()
     with mpl.rc_context({"svg.fonttype": "none", "figure.constrained_layout.use": False}):
         figure.set_layout_engine(None)  # with "none", a placeholder stays and each file is drawn twice
-        files = {
-            folder / f"{name}.{file_format}": render_figure(figure, file_format, name, origin)
-            for file_format in FORMATS
-        }
-    svg = folder / f"{name}.svg"
-    element = f'<svg role="img" aria-label="{escape(label or name)}"'
-    files[svg] = files[svg].replace(b"<svg", element.encode(), 1)
-    return files
+        for axes in figure.axes:  # the last digits of the layout's solver differ from one process to another
+            left, bottom, width, height = axes.get_position(original=True).bounds
+            axes.set_position((round(left, 6), round(bottom, 6), round(width, 6), round(height, 6)))
+        pictures = {file_format: render_figure(figure, file_format, name, origin) for file_format in formats}
+    if "svg" in pictures:
+        element = f'<svg role="img" aria-label="{escape(label or name)}"'
+        pictures["svg"] = pictures["svg"].replace(b"<svg", element.encode(), 1)
+    return pictures
 
 
 def render_figure(figure: Figure, file_format: str, name: str, origin: str) -> bytes:

@@ -89,6 +89,7 @@ def _set_heights(figure: Figure, heights: Sequence[float], columns: int) -> None
     for _ in range(2):  # a new height can move texts a little
         _lay_out(figure)
         height += sum(rows) - height * sum(axes.get_position().height for axes in figure.axes[::columns])
+        height = round(height, 4)
         figure.set_size_inches(page, height)
     for number, (axes, own) in enumerate(zip(figure.axes, heights, strict=True)):
         if own < rows[number // columns] - 0.01:

@@ -181,6 +181,20 @@ def test_the_same_tables_give_the_same_bytes(
     assert plt.get_fignums() == [], "drawing leaves no figure open"
 
 
+def test_last_digits_of_the_layout_do_not_reach_the_files(
+    runs: pd.DataFrame, tables: Path, tmp_path: Path
+) -> None:
+    """A solver places the axes, and its last digits differ from one process to another."""
+    kind = next(kind for kind in KINDS if kind.name == "breakdown")
+    with style_context():
+        figure = compose_figure(kind.make_facets(kind.split_panels(runs), read_tables(tables)), kind.mark)
+        render_all_formats(figure, tmp_path, "one", "tables 0")
+    for axes in figure.axes:
+        bounds = axes.get_position(original=True).bounds
+        assert all(abs(bound - round(bound, 6)) < 1e-12 for bound in bounds)
+    assert round(figure.get_figheight(), 4) == figure.get_figheight()
+
+
 def test_a_composed_figure_is_drawn_once_for_each_format(
     runs: pd.DataFrame, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
