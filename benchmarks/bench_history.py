@@ -43,10 +43,14 @@ def keep_ratios(file: Path, facts: Mapping[str, object], ratios: Mapping[tuple[s
         )
 
 
-def find_changes(file: Path, root: Path, cpu: str) -> list[Change]:
-    """Return the last step of each ratio on this processor, the largest first."""
+def read_ratios(file: Path, cpu: str) -> pd.DataFrame:
+    """Return the ratios that the file has of a processor, in the order in which they were measured."""
     rows = pd.read_csv(file, keep_default_na=False)
-    rows = rows[rows.cpu == cpu].sort_values("started", kind="stable")
+    return rows[rows.cpu == cpu].sort_values("started", kind="stable")
+
+
+def find_changes(rows: pd.DataFrame, root: Path) -> list[Change]:
+    """Return the last step of each ratio, the largest first."""
     clean = {name.removesuffix(WITH_CHANGES) for name in rows.commit}
     known = sort_commits(root, clean)
     commits = list(dict.fromkeys(rows.commit))
@@ -68,10 +72,10 @@ def find_changes(file: Path, root: Path, cpu: str) -> list[Change]:
 
 
 def report_changes(file: Path, root: Path, cpu: str) -> Iterator[Table | Row | str]:
-    """Yield a table of what got slower or faster since which commit, or why there is none."""
-    changes, rows = find_changes(file, root, cpu), pd.read_csv(file, keep_default_na=False)
-    commits = rows.commit[rows.cpu == cpu].nunique()
-    launches = rows[rows.cpu == cpu].groupby("commit").started.nunique().tolist()
+    """Yield a table of what got slower or faster since which commit, or the reason that nothing is shown."""
+    rows = read_ratios(file, cpu)
+    changes, commits = find_changes(rows, root), rows.commit.nunique()
+    launches = rows.groupby("commit").started.nunique().tolist()
     if not changes:
         decided = can_decide([[1.0] * number for number in launches])
         reason = (

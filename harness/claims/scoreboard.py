@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import get_args
 
-from harness.claims.verdicts import ERROR_CLASSES, Result, Source, Verdict
+from harness.claims.verdicts import ERROR_CLASSES, Result, Source, Verdict, compute_error
 from harness.formatting import format_count
 
 Rows = list[tuple[str, ...]]
@@ -50,7 +50,7 @@ def make_error_table(verdicts: Iterable[Verdict]) -> Rows:
     for name, group in [("tested", tested), ("of these held out", held_out), ("fitted", fitted)]:
         if group:
             counts = Counter(each.error for each in group)
-            factors = [_compute_error(each) for each in group]
+            factors = [compute_error(each.ratio.value) for each in group if each.ratio]
             widths = _list_widths(group)
             rows.append(
                 (
@@ -64,13 +64,6 @@ def make_error_table(verdicts: Iterable[Verdict]) -> Rows:
     return rows if len(rows) > 1 else []
 
 
-def _compute_error(verdict: Verdict) -> float:
-    """Return the factor between our value and the printed one."""
-    assert verdict.ratio
-    value = verdict.ratio.value
-    return max(value, 1 / value) if value > 0 else float("inf")
-
-
 def _list_widths(verdicts: Iterable[Verdict]) -> list[float]:
     """List the widths of the intervals of our values, as factors."""
     ratios = [each.ratio for each in verdicts if each.ratio]
@@ -78,14 +71,14 @@ def _list_widths(verdicts: Iterable[Verdict]) -> list[float]:
 
 
 def describe_uncounted(verdicts: Iterable[Verdict]) -> list[str]:
-    """Count the results that are not counted by reason, in a sentence; none if there are no such results."""
+    """Describe in a sentence why results are not counted; empty if all are counted."""
     reasons = Counter(each.uncounted for each in verdicts if each.claim.role == "result" and each.uncounted)
     found = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
     return [f"{format_count(reasons.total(), 'result')} not counted, by reason: {found}."] if found else []
 
 
 def describe_untested(verdicts: Iterable[Verdict]) -> list[str]:
-    """Count the results that cannot be tested by reason, in a sentence; none if there are no such results."""
+    """Describe in a sentence why results cannot be tested; empty if all can."""
     untested = (each for each in select_counted(verdicts) if each.result is Result.UNTESTED)
     bases = Counter(each.claim.basis for each in untested)
     parts = [f"{count} {UNTESTED[basis]}" for basis, count in bases.most_common()]
@@ -93,7 +86,7 @@ def describe_untested(verdicts: Iterable[Verdict]) -> list[str]:
 
 
 def describe_held_out(verdicts: Iterable[Verdict]) -> list[str]:
-    """Count the held-out results by verdict, in a sentence; none if there are no such results."""
+    """Count the verdicts on held-out results in a sentence; empty if no result is held out."""
     held_out = [each for each in select_counted(verdicts) if each.claim.fitted == "held out"]
     return [f"Of {len(held_out)} held-out results, {describe_results(held_out)}."] if held_out else []
 
@@ -110,7 +103,7 @@ def describe_results(verdicts: Sequence[Verdict]) -> str:
 
 
 def describe_other_claims(verdicts: Iterable[Verdict]) -> list[str]:
-    """Count the settings and facts, in a sentence; none if there are none."""
+    """Count the settings and facts in a sentence; empty without any."""
     roles = Counter(each.claim.role for each in verdicts)
     found = [format_count(roles[role], role) for role in ("setting", "fact") if roles[role]]
     return [f"{' and '.join(found)} not counted (--all)."] if found else []

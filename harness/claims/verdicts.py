@@ -6,6 +6,7 @@ consistent. A claim to which a constant was fitted cannot test it, so it is mark
 """
 
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -93,11 +94,14 @@ class Verdict(NamedTuple):
         }
 
 
+def compute_error(ratio: float) -> float:
+    """Return the factor between our value and the printed one, at least 1, by their ratio."""
+    return max(ratio, 1 / ratio) if ratio > 0 else inf
+
+
 def classify_error(ratio: float) -> str:
     """Return the smallest class that contains the ratio of our value to the printed one."""
-    if ratio <= 0:
-        return BEYOND
-    error = max(ratio, 1 / ratio)
+    error = compute_error(ratio)
     classes = zip(ERROR_FACTORS, ERROR_CLASSES, strict=False)
     return next((name for factor, name in classes if error <= factor), BEYOND)
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from harness.figures.axis_scales import Scale
 from harness.figures.panels import Curve, Panel, select_largest_ranks
 from harness.formatting import format_count, format_three_digits
 from harness.results.epoch_parts import Frames
@@ -16,7 +17,7 @@ LAUNCH_COLUMNS = ["ranks", "grid", "launch", "status", "run_id"]
 
 
 def tabulate_launches(curve: Curve, runs: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """Return a row for each of these runs of a curve: the curve, the launch, and the columns that are asked for."""
+    """Return a row for each of the given runs of a curve: the curve, the launch, and the requested columns."""
     frame = runs[[*LAUNCH_COLUMNS, *columns]].copy()
     frame.insert(0, "curve", curve.label)
     frame.insert(1, "strategy", curve.strategy)
@@ -50,8 +51,7 @@ def tabulate_largest_ranks(
     """Return the launches of each curve at the largest number of ranks with a value, on the grid with the best median.
 
     A curve whose runs all failed has a row without a value, and with `keep_unknown` so has one that has no value. The
-    column `label` names curve and grid, and `failures`
-    the runs at more ranks that did not finish.
+    column `label` names curve and grid, and `failures` the runs at more ranks that did not finish.
     """
     frames = []
     for curve in panel.curves:
@@ -99,6 +99,16 @@ def add_notes(frame: pd.DataFrame, describe: Callable[[pd.DataFrame], str]) -> p
         failures = rows.failures.iloc[0] if "failures" in rows else ""
         notes[label] = ", ".join(part for part in (describe(rows), failures) if part)
     return frame.drop(columns="failures", errors="ignore").assign(note=frame.label.map(notes))
+
+
+def describe_median(scale: Scale, unknown: str = "") -> Callable[[pd.DataFrame], str]:
+    """Return a function that formats the median of the column of a scale, or returns `unknown` without a value."""
+
+    def describe(rows: pd.DataFrame) -> str:
+        median = rows[scale.column].median()
+        return unknown if pd.isna(median) else scale.format_value(median)
+
+    return describe
 
 
 def has_differences(frame: pd.DataFrame, column: str) -> bool:

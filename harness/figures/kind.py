@@ -83,7 +83,8 @@ def choose_highlights(frame: pd.DataFrame, best: str, chosen: Sequence[str] = ()
     that are best at the largest x fill the rest. Curves that differ only in their source count once.
     """
     known = frame.dropna(subset=[best])
-    names = known.apply(lambda row: name_without_source(row.curve, row.source), axis=1)
+    pairs = known[["curve", "source"]].drop_duplicates().itertuples(index=False)
+    names = known.curve.map({curve: name_without_source(curve, source) for curve, source in pairs})
     if names.nunique() <= MOST_COLOURED:
         return []
     x = known["ranks"] if "ranks" in known else pd.Series(0, known.index)

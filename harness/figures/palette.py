@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from colorsys import hls_to_rgb, rgb_to_hls
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from matplotlib.markers import MarkerStyle
+from numpy.typing import NDArray
 
 INK, PAPER, MUTED, FAINT, GRID = "#1f2328", "#ffffff", "#6e7781", "#f3f4f6", "#d8dee4"
 NAVY = "#16407a"
@@ -141,15 +143,40 @@ def look_of(strategy: str, others: Iterable[str] = ()) -> CurveLook:
     return CurveLook(FREE_COLOURS[colour], FREE_MARKERS[marker])
 
 
-def vega_shape(marker: Marker) -> str:
-    """Return the shape of a marker in Vega-Lite: a name, or the outline as an SVG path within -1 to 1."""
+def outline_marker(marker: Marker) -> str:
+    """Return the outline of a marker as an SVG path within a square from -1 to 1, which Vega-Lite takes as a shape."""
     if marker == "o":
-        return "circle"
+        return "M-.8,0A.8,.8 0 1,0 .8,0A.8,.8 0 1,0 -.8,0Z"
     style = MarkerStyle(marker)
-    outline: Any = style.get_path().transformed(style.get_transform()).to_polygons()[0]
-    corners = outline[:-1]
-    largest = abs(corners).max()
-    return "M" + "L".join(f"{x:g},{y:g}" for x, y in (corners * (1, -1) / largest).round(3) + 0.0) + "Z"
+    polygons = style.get_path().transformed(style.get_transform()).to_polygons(closed_only=False)
+    lines = [np.asarray(polygon, dtype=float) for polygon in polygons]
+    largest = max(float(np.abs(line).max()) for line in lines)
+    return "".join(_format_outline(line / largest) for line in lines)
+
+
+def _format_outline(line: NDArray[np.float64]) -> str:
+    """Format the points of a line as an SVG path, which is closed if the line is."""
+    is_closed = bool((line[0] == line[-1]).all())
+    points = ((line[:-1] if is_closed else line) * (1, -1)).round(3) + 0.0  # y points down; there is no -0
+    return f"M{'L'.join(f'{x:.3g},{y:.3g}' for x, y in points.tolist())}{'Z' if is_closed else ''}"
+
+
+DOTTED: dict[str, Any] = {"linestyle": (0, (1, 1.6)), "linewidth": 0.8, "zorder": 1.4}
+"""The style of lines that are not data: ideal scaling, and a factor of two."""
+
+
+def style_marker(look: CurveLook, *, hollow: bool) -> dict[str, Any]:
+    """Return the properties of a single marker in matplotlib."""
+    return {
+        "linestyle": "none",
+        "marker": look.marker,
+        "fillstyle": look.fill,
+        "markersize": 5.5,
+        "markeredgewidth": 0.8 if hollow else 0.4,
+        "color": look.colour,
+        "markerfacecolor": PAPER if hollow else None,
+        "markeredgecolor": look.colour if hollow else PAPER,
+    }
 
 
 FAILURE_MARKERS: dict[str, Any] = {"oom": "x", "timeout": "+", "diverged": (3, 2, 0), "refused": "_"}

@@ -8,10 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
-from matplotlib.markers import MarkerStyle
-from numpy.typing import NDArray
 
 from harness.figures.axis_scales import Scale
 from harness.figures.kind import FigureKind, Tables
@@ -24,9 +21,9 @@ from harness.figures.palette import (
     PAPER,
     SOURCE_LINES,
     CurveLook,
-    Marker,
     look_of,
     named_colours,
+    outline_marker,
     strategy_sort_key,
 )
 from harness.figures.panels import Panel, title_panels
@@ -130,26 +127,8 @@ def name_colour(colour: str) -> str:
     return VARIABLES.get(colour, colour)
 
 
-def outline_marker(marker: Marker) -> str:
-    """Return the outline of matplotlib's marker as an SVG path within a square from -1 to 1."""
-    if marker == "o":
-        return "M-.8,0A.8,.8 0 1,0 .8,0A.8,.8 0 1,0 -.8,0Z"
-    style = MarkerStyle(marker)
-    polygons = style.get_path().transformed(style.get_transform()).to_polygons(closed_only=False)
-    lines = [np.asarray(polygon, dtype=float) for polygon in polygons]
-    largest = max(float(np.abs(line).max()) for line in lines)
-    return "".join(_format_outline(line / largest) for line in lines)
-
-
-def _format_outline(line: "NDArray[np.float64]") -> str:
-    """Format the points of a line as an SVG path, which is closed if the line is."""
-    points = "L".join(f"{x:.3g},{-y:.3g}" for x, y in line.tolist())
-    return f"M{points}{'Z' if (line[0] == line[-1]).all() else ''}"
-
-
-def _list_scales(mark: Mark) -> Iterator[Scale]:
-    for value in vars(mark).values():
-        yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, Scale))
+def _list_scales(mark: Mark) -> list[Scale]:
+    return [value for value in vars(mark).values() if isinstance(value, Scale)]
 
 
 def _has_any(column: str, values: Sequence[Any] = (True,)) -> Callable[[pd.DataFrame], bool]:
@@ -255,12 +234,6 @@ def _add_looks(unit: dict[str, Any], facet: Facet, verdicts: Mapping[str, CurveL
         present = set(facet.frame[encoding["color"]["field"]][facet.frame[encoding["x"]["field"]] > 0])
         pairs = [pair for pair in zip(scale["domain"], scale["range"], strict=True) if pair[0] in present]
         scale |= {"domain": [value for value, _ in pairs], "range": [name_colour(each) for _, each in pairs]}
-    encoding.get("y", {}).get("axis", {}).pop("labelLimit", None)  # the page's script sets it from the width
-    if (
-        encoding.get("text", {}).get("field") == "note"
-    ):  # notes are next to the axes, where zoom does not move them
-        unit["mark"]["clip"] = False
-        encoding["x"] = {"value": "width"}
     if kind in COLOURED and looks and not {"color", "fill", "stroke"} & {*encoding, *unit["mark"]}:
         colour = _encode_looks(field, list(looks), colours)
         if kind == "point":

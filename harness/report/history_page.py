@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from harness.figures.axis_scales import Scale, Unit
-from harness.figures.drawing import render_all_formats, style_context
+from harness.figures.drawing import render_formats, style_context
 from harness.figures.figure_layout import compose_figure
 from harness.figures.marks import Facet, Lines
 from harness.figures.palette import MUTED, look_of
 from harness.files import write_text
+from harness.report.templates import load_template
 from harness.results.history import EPOCH, PEAK, QUANTITIES, CodeVersion, History, Series
 
 MOST_CHARTS = 12
@@ -38,16 +38,8 @@ def write_history(
     history: History, headline: str, tables: Sequence[PageTable], notes: Sequence[str], out: Path
 ) -> Path:
     """Write the page `out` with tables, notes, and the charts of a history, and return its path."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
     figures = [(title, Markup(svg)) for title, svg in draw_history(history).items()]
-    template = environment.get_template("history_page.html")
+    template = load_template("history_page.html")
     write_text(out, template.render(headline=headline, tables=tables, notes=notes, figures=figures))
     return out
 
@@ -83,14 +75,8 @@ def _draw_quantity(shown: Sequence[Series], commits: Sequence[CodeVersion], titl
             legend.remove()  # the title of each chart names its only curve
         for axes, each in zip(figure.axes, shown, strict=True):
             _name_commits(axes, each, commits)
-        (svg,) = (
-            text
-            for path, text in render_all_formats(
-                figure, Path(), quantity.column, "harness report --history", title
-            ).items()
-            if path.suffix == ".svg"
-        )
-    return re.sub(r"^.*?(?=<svg\b)", "", svg.decode(), flags=re.DOTALL)
+        pictures = render_formats(figure, ["svg"], quantity.column, "harness report --history", title)
+    return re.sub(r"^.*?(?=<svg\b)", "", pictures["svg"].decode(), flags=re.DOTALL)
 
 
 def describe_change(series: Series, commits: Sequence[CodeVersion]) -> str:

@@ -11,7 +11,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from harness.documents import read_json
@@ -34,11 +33,11 @@ from harness.report.result_tables import (
     tabulate_panel,
     tabulate_verdicts,
 )
+from harness.report.templates import TEMPLATES, load_template
 from harness.results.parquet import read_claims_table, read_collected
 from harness.results.table_schema import SCHEMA
 from harness.spec.plan import read_plan
 
-TEMPLATES = Path(__file__).parent
 SCRIPTS = ("tables.js", "charts.js", "runs.js")
 """The page's own scripts, which run as one."""
 SVG = "http://www.w3.org/2000/svg"
@@ -66,7 +65,7 @@ def write_report(tables: Path, out: Path, plans: Path | None = None, on_step: On
     )
     scripts = [load_vega(), "\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in SCRIPTS)]
     arguments = f"--tables {shlex.quote(str(tables))}"
-    page = _load_template().render(
+    page = load_template("page.html").render(
         headline=summary.format_headline(runs),
         facts=summary.summarize_runs(runs),
         notes=summary.list_warnings(runs),
@@ -145,15 +144,3 @@ def _format_colours() -> str:
         f":root {{{light}}}\n@media (prefers-color-scheme: dark) {{ :root {{{dark}}} }}\n"
         f"@media print {{ :root {{{light}}} }}\n{groups}"
     )
-
-
-def _load_template() -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template("page.html")

@@ -25,7 +25,7 @@ from harness.figures.palette import (
     lighten_for_dark,
     look_of,
     named_colours,
-    vega_shape,
+    outline_marker,
 )
 from harness.ledger import Op, Phase
 from harness.registry import registered_strategies
@@ -135,9 +135,9 @@ def test_no_marker_is_a_cross_because_a_cross_is_a_failure() -> None:
 
 def test_markers_have_distinct_shapes_in_charts_of_the_report() -> None:
     """A shape is an outline within -1 to 1, as Vega-Lite expects, with y pointing down."""
-    shapes = {marker: vega_shape(marker) for marker in ALL_MARKERS}
+    shapes = {marker: outline_marker(marker) for marker in ALL_MARKERS}
     assert len(set(shapes.values())) == len(shapes)
-    assert shapes["o"] == "circle"
+    assert shapes["o"] == "M-.8,0A.8,.8 0 1,0 .8,0A.8,.8 0 1,0 -.8,0Z"
     assert shapes["^"] == "M0,-1L-1,1L1,1Z", "the tip is above"
     for marker, shape in shapes.items():
         numbers = [float(number) for number in re.findall(r"-?[0-9.]+", shape)]

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 
 from harness.figures.axis_scales import Scale
-from harness.figures.frames import add_notes, sort_rows, tabulate_largest_ranks
+from harness.figures.frames import add_notes, describe_median, sort_rows, tabulate_largest_ranks
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Dots
 from harness.figures.panels import EPOCH, Panel
@@ -21,12 +21,7 @@ def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
     extras = [json.loads(text) if text else {} for text in frame.pop("extra")]
     for end in ("low", "high"):
         frame[end] = pd.Series([extra.get(f"predicted.seconds.{end}") for extra in extras], dtype=float)
-    return add_notes(sort_rows(frame, EPOCH), _format_median)
-
-
-def _format_median(rows: pd.DataFrame) -> str:
-    median = rows[EPOCH].median()
-    return "" if pd.isna(median) else SECONDS.format_value(median)
+    return add_notes(sort_rows(frame, EPOCH), describe_median(SECONDS))
 
 
 KIND = FigureKind(

@@ -6,7 +6,13 @@ from typing import Any
 import pandas as pd
 
 from harness.figures.axis_scales import Scale
-from harness.figures.frames import add_notes, has_differences, sort_rows, tabulate_largest_ranks
+from harness.figures.frames import (
+    add_notes,
+    describe_median,
+    has_differences,
+    sort_rows,
+    tabulate_largest_ranks,
+)
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Dots
 from harness.figures.panels import TARGET, Panel, split_across_families
@@ -47,12 +53,7 @@ def make_target_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
     frame = tabulate_largest_ranks(replace(panel, runs=wanted), TARGET, keep_unknown=True)
     if frame is None or frame[TARGET].isna().all() or frame.label.nunique() < 2:
         return None
-    return add_notes(sort_rows(frame, TARGET), _format_time)
-
-
-def _format_time(rows: pd.DataFrame) -> str:
-    median = rows[TARGET].median()
-    return "not reached" if pd.isna(median) else SECONDS.format_value(median)
+    return add_notes(sort_rows(frame, TARGET), describe_median(SECONDS, "not reached"))
 
 
 ACCURACY_KIND = FigureKind(

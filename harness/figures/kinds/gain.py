@@ -3,7 +3,7 @@
 import pandas as pd
 
 from harness.figures.axis_scales import Scale
-from harness.figures.frames import add_notes, describe_grid, sort_rows, tabulate_launches
+from harness.figures.frames import add_notes, describe_grid, describe_median, sort_rows, tabulate_launches
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Dots
 from harness.figures.panels import Curve, Panel
@@ -15,7 +15,7 @@ RATIO = Scale("ratio", f"throughput relative to {BASELINE}", "times")
 
 
 def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
-    """Return the throughput of each launch over that of the baseline, at the most ranks that both have."""
+    """Return the throughput of each launch relative to the baseline, at the most ranks that both have."""
     baselines = [curve for curve in panel.curves if curve.strategy == BASELINE]
     frames = [
         frame
@@ -29,7 +29,7 @@ def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
     frame = sort_rows(
         pd.concat(frames, ignore_index=True).drop_duplicates(["label", "run_id"]), "ratio", ascending=False
     )
-    return add_notes(frame, lambda rows: RATIO.format_value(rows.ratio.median()))
+    return add_notes(frame, describe_median(RATIO))
 
 
 def _divide(curve: Curve, baseline: Curve) -> pd.DataFrame | None:

@@ -13,7 +13,7 @@ STEPS_OF_SAMPLING = Breakdown(STEPS, sampling_step_of)
 
 
 def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
-    """Return the parts of each bar of curves that sample; None if there is none."""
+    """Return the parts of each bar of curves that sample; None if no curve does."""
     frame = STEPS_OF_SAMPLING.make_frame(panel, tables)
     return None if frame is None else frame[frame.total > 0].reset_index(drop=True)
 

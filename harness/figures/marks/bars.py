@@ -4,13 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.figures.axis_scales import Scale
 from harness.figures.marks.facet import Facet
-from harness.figures.marks.rows import Rows, arrange_rows, describe_notes, draw_rows, draw_ticks, encode_rows
-from harness.figures.palette import INK, PAPER, Fill
+from harness.figures.marks.rows import (
+    Rows,
+    arrange_rows,
+    describe_notes,
+    describe_ticks,
+    draw_rows,
+    draw_ticks,
+    encode_rows,
+)
+from harness.figures.palette import PAPER, Fill
 
 HEIGHT = 0.125
 """The height of a bar in inches."""
@@ -95,9 +102,6 @@ class Bars:
             },
             describe_notes(),
         ]
-        if self.reference and facet.frame.get(self.reference.column, pd.Series()).notna().any():
-            tick = {"type": "tick", "thickness": 2, "size": 14, "color": INK}
-            layers.append(
-                {"mark": tick, "encoding": {"x": self.x.encode(field=self.reference.column), "y": y}}
-            )
+        if self.reference:
+            layers += describe_ticks(facet.frame, self.x.encode(field=self.reference.column), size=14)
         return {"layer": layers}

@@ -14,12 +14,13 @@ from harness.figures.marks.rows import (
     Rows,
     arrange_rows,
     describe_notes,
+    describe_ticks,
     draw_rows,
     draw_ticks,
     encode_rows,
     widen_scale,
 )
-from harness.figures.palette import INK, MUTED, PAPER, SOURCE_LINES, CurveLook
+from harness.figures.palette import MUTED, SOURCE_LINES, CurveLook, style_marker
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Dots:
         return arrange_rows(facet.frame, self.letters)
 
     def _values(self, frame: pd.DataFrame) -> list[float]:
-        """Return all values on the x axis: those of the rows, intervals and ticks."""
+        """Return all values on the x axis: of rows, intervals and ticks."""
         named = (self.x.column, self.reference.column if self.reference else "", "low", "high")
         return [float(value) for name in named if name in frame for value in frame[name].dropna()]
 
@@ -95,16 +96,9 @@ class Dots:
         axes.plot(
             [values.median()],
             [place],
-            linestyle="none",
-            marker=look.marker,
-            fillstyle=look.fill,
-            markersize=5.5,
-            markeredgewidth=0.8 if source.hollow else 0.4,
-            color=look.colour,
-            markerfacecolor=PAPER if source.hollow else None,
-            markeredgecolor=look.colour if source.hollow else PAPER,
             label=first.verdict if self.verdicts else None,
             zorder=2.5,
+            **style_marker(look, hollow=source.hollow),
         )
 
     def describe(self, facet: Facet) -> dict[str, Any]:
@@ -134,9 +128,8 @@ class Dots:
             },
             describe_notes(),
         ]
-        if self.reference and frame[self.reference.column].notna().any():
-            tick = {"type": "tick", "thickness": 2, "size": 12, "color": INK}
-            layers.append({"mark": tick, "encoding": {"x": x | {"field": self.reference.column}, "y": y}})
+        if self.reference:
+            layers += describe_ticks(frame, x | {"field": self.reference.column}, size=12)
         if self.line is not None:
             rule = {"type": "rule", "color": MUTED}
             layers.insert(0, {"mark": rule, "encoding": {"x": {"datum": self.line}}})

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 
 from harness.figures.axis_scales import Scale, set_tried_ticks
 from harness.figures.marks.facet import Facet
-from harness.figures.palette import FAINT, GRID, INK, MUTED, PAPER, SOURCE_LINES, failure_marker
+from harness.figures.palette import DOTTED, FAINT, GRID, INK, MUTED, PAPER, SOURCE_LINES, failure_marker
 
 WIDTH, HEIGHT = 2.6, 1.9  # inches of axes
 FAILURE_HEIGHT = 0.13  # inches of a row of failures
@@ -23,7 +23,6 @@ SMALL_MARKERS = ("*", "<", ">", "^", "v", "d", (4, 1, 0), (3, 1, 0))
 MAX_MARKERS = 7  # on a line with many points
 MAX_IDEAL = 3  # curves with an ideal line of their own
 IDEAL_RANGE = 2  # ideal lines may extend the axis by this factor
-DOTTED: dict[str, Any] = {"linestyle": (0, (1, 1.6)), "linewidth": 0.8, "zorder": 1.4}
 SHARED_CORES: dict[str, Any] = {"facecolor": FAINT, "hatch": "....", "edgecolor": GRID, "linewidth": 0}
 VEGA_DASHES = {"measured": [1, 0], "external": [1, 0], "emulated": [8, 2, 2, 2], "predicted": [5, 3]}
 
@@ -32,7 +31,7 @@ class IdealLine(NamedTuple):
     """Ideal scaling from the first measured point of a curve."""
 
     curve: str
-    """The label of the curve; empty if the line stands for all curves."""
+    """The label of the curve; empty if one line is drawn for all curves."""
     x: list[float]
     y: list[float]
 

@@ -10,14 +10,13 @@ from matplotlib.axes import Axes
 
 from harness.figures.axis_scales import Scale
 from harness.figures.marks.facet import MOST_COLOURED, Facet
-from harness.figures.palette import GRID, INK, MUTED, PAPER, SOURCE_LINES
+from harness.figures.palette import DOTTED, GRID, INK, MUTED, SOURCE_LINES, style_marker
 from harness.figures.wrapping import LETTER, LINE, elide_word
 
 FACTOR = 2.0
 """The factor of the dotted lines next to the line of equality."""
 PLOT_WIDTH, PLOT_HEIGHT = 2.1, 1.9
 LABEL_LETTERS = 40
-DOTTED: dict[str, Any] = {"linestyle": (0, (1, 1.6)), "linewidth": 0.8, "color": MUTED, "zorder": 1.4}
 
 
 @dataclass(frozen=True)
@@ -109,14 +108,14 @@ class Points:
         ends = axes.get_xlim()
         axes.plot(ends, ends, color=MUTED, linewidth=0.8, label="equal", zorder=1.4)
         for factor in (FACTOR, 1 / FACTOR):
-            axes.plot(ends, [factor * end for end in ends], label=f"a factor of {FACTOR:g}", **DOTTED)
+            axes.plot(
+                ends, [factor * end for end in ends], label=f"a factor of {FACTOR:g}", color=MUTED, **DOTTED
+            )
 
     def _draw_curve(self, axes: Axes, curve: str, rows: pd.DataFrame, facet: Facet) -> None:
         """Draw the points of a curve; with a front, their median, and small dots for launches."""
-        look, hollow = (
-            facet.looks[curve],
-            SOURCE_LINES[rows.source.iloc[0]].hollow or (self.equality and rows.source.iloc[0] != "measured"),
-        )
+        look, source = facet.looks[curve], rows.source.iloc[0]
+        hollow = SOURCE_LINES[source].hollow or (self.equality and source != "measured")
         shown = rows[[self.x.column, self.y.column]]
         if self.front:
             if len(shown) > 1:
@@ -125,16 +124,9 @@ class Points:
             shown = shown.median().to_frame().T
         axes.plot(
             *shown.to_numpy(dtype=float).T,
-            linestyle="none",
-            marker=look.marker,
-            fillstyle=look.fill,
-            markersize=5.5,
-            markeredgewidth=0.8 if hollow else 0.4,
-            color=look.colour,
-            markerfacecolor=PAPER if hollow else None,
-            markeredgecolor=look.colour if hollow else PAPER,
             label=None if self.front else curve,
             zorder=2.5,
+            **style_marker(look, hollow=hollow),
         )
 
     def _draw_labels(self, axes: Axes, facet: Facet, labels: dict[str, str]) -> None:

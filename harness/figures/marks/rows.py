@@ -76,7 +76,7 @@ def draw_ticks(axes: Axes, frame: pd.DataFrame, rows: Rows, scale: Scale) -> Non
 
 def encode_rows() -> dict[str, Any]:
     """Return the Vega-Lite encoding of rows in the order of the frame."""
-    return {"field": "label", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 320}}
+    return {"field": "label", "type": "nominal", "sort": None, "title": None}
 
 
 def describe_notes() -> dict[str, Any]:
@@ -84,13 +84,21 @@ def describe_notes() -> dict[str, Any]:
     fields = ["label", "curve", "strategy", "source", "note"]
     return {
         "transform": [{"aggregate": [{"op": "count", "as": "launches"}], "groupby": fields}],
-        "mark": {"type": "text", "align": "left", "dx": 5, "color": "currentColor"},
+        "mark": {"type": "text", "align": "left", "dx": 5, "color": "currentColor", "clip": False},
         "encoding": {
             "x": {"value": "width"},
             "y": encode_rows(),
             "text": {"field": "note", "type": "nominal"},
         },
     }
+
+
+def describe_ticks(frame: pd.DataFrame, x: dict[str, Any], size: int) -> list[dict[str, Any]]:
+    """Return a Vega-Lite layer with a tick in each row that has a value in the column of `x`; none if no row has."""
+    if not frame.get(x["field"], pd.Series()).notna().any():
+        return []
+    tick = {"type": "tick", "thickness": 2, "size": size, "color": INK}
+    return [{"mark": tick, "encoding": {"x": x, "y": encode_rows()}}]
 
 
 def widen_scale(scale: Scale, values: Sequence[float]) -> Scale:

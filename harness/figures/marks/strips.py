@@ -1,7 +1,6 @@
 """Strips: a row for each curve, filled up to a share that changes over time."""
 
 from dataclasses import dataclass
-from textwrap import fill
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -9,6 +8,7 @@ from matplotlib.axes import Axes
 from harness.figures.axis_scales import Scale
 from harness.figures.marks.facet import Facet
 from harness.figures.palette import FAINT, MUTED
+from harness.figures.wrapping import wrap_text
 from harness.formatting import format_count
 
 STRIP_HEIGHT = 0.8  # of the row
@@ -56,7 +56,7 @@ class Strips:
                 ha="left",
                 clip_on=False,
             )
-        axes.set_yticks(range(len(labels)), [fill(label, 34) for label in labels])
+        axes.set_yticks(range(len(labels)), [wrap_text(label, 34) for label in labels])
         axes.set_ylim(len(labels) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
         self.x.set_ticks(axes.xaxis, [0.0, last])
