@@ -52,6 +52,7 @@ PAGES = {
         for part in ("balance", "model", "dimensions", "settings", "gain", "swaps", "edges")
     ],
     "received": ["received.by-strategy"],
+    "held-out": ["held_out.draw"],
     "comparison": ["comparison.measured", "comparison.predicted", "comparison.table"],
     "bench": ["bench"],
     "epoch": [

@@ -1,5 +1,6 @@
 """Every claim of a paper has a verdict or a reason for its absence, and verdicts depend only on numbers."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from benchmarks.held_out import draw_from_strata
 from harness.claims import Claim, Evidence, Result, read_claims, select
 from harness.claims.estimates import EpochTime, EpochTimes, Estimate, divide_epochs, is_falling
 from harness.claims.formula import Formula
@@ -237,3 +239,24 @@ def test_findings_are_computed_as_their_page_has_them(tmp_path: Path) -> None:
         {path.name: path.read_bytes() for path in tmp_path.glob(f"{run}/*.svg")} for run in (1, 2)
     )
     assert first == second and sorted(first) == ["findings-edges.svg", "findings-model.svg"]
+
+
+def test_held_out_results_are_those_of_the_recorded_draw() -> None:
+    page = (ROOT / "benchmarks" / "results" / "held-out.md").read_text()
+    drawn = set(re.findall(r"\b(?:CAG|G3|MBS|PLX|SGN)-\d+", page))
+    marked = [
+        claim for of_paper in read_claims(ROOT).values() for claim in of_paper if claim.fitted == "held out"
+    ]
+    assert {claim.id for claim in marked} == drawn
+    assert len(drawn) == 60
+    assert all(claim.basis == "prediction" for claim in marked)
+
+
+def test_a_draw_is_proportional_to_the_strata_and_follows_its_seed() -> None:
+    strata = {("a", "ratio"): [f"A-{i}" for i in range(10)], ("b", "ratio"): [f"B-{i}" for i in range(5)]}
+    first = draw_from_strata(strata, 6, seed=1)
+    assert sorted(each[0] for each in first) == list("AAAABB")
+    assert draw_from_strata({key: ids[::-1] for key, ids in reversed(strata.items())}, 6, seed=1) == first
+    assert any(draw_from_strata(strata, 6, seed=seed) != first for seed in range(2, 6))
+    with pytest.raises(ValueError, match="16 results cannot be drawn from 15"):
+        draw_from_strata(strata, 16, seed=1)
