@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from resource import RUSAGE_SELF, getrusage
 from statistics import median
+from time import perf_counter
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,48 @@ def collectives(ranks: tuple[int, ...] = (2, 4), rounds: int = 15) -> Results:
                     for way, seconds in slowest_rank(by_rank).items():
                         times = 1e3 * median(seconds), 1e3 * min(seconds)
                         yield kind, world, rows * COLUMNS * 4 // 1024, way, *times
+
+
+@benchmark
+def queue(ranks: tuple[int, ...] = (2, 4), mebibytes: int = 16, rounds: int = 15) -> Results:
+    """Time the sum of one number while exchanges are in flight, in their process group and in one of its own.
+
+    Milliseconds are the slowest rank's median over rounds in which the two take turns. Times are those of this
+    machine's memory, not of a network.
+
+    Args:
+        ranks: sizes of worlds
+        mebibytes: what each rank sends in an exchange
+    """
+    yield Table("ranks", "exchanges in flight", "in their group, ms:.2f", "in its own group, ms:.2f")
+    with Pool() as pool:
+        for world in ranks:
+            for in_flight in (0, 1, 2, 3, 4):
+                taken = slowest_rank(pool.run(world, time_sum_beside_exchanges, in_flight, mebibytes, rounds))
+                yield world, in_flight, *(1e3 * median(taken[way]) for way in ("shared", "own"))
+
+
+def time_sum_beside_exchanges(in_flight: int, mebibytes: int, rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of sums of one number that are asked for right after exchanges have begun."""
+    axis = Grid.build({AxisName.P: engine.world_size()}, Ledger(recording=False))[AxisName.P]
+    sizes = split_range(mebibytes << 14, axis.size)
+    rows, lengths = torch.zeros(mebibytes << 14, 16), list(map(len, sizes))
+    received = [lengths[axis.index]] * axis.size
+    seconds: dict[str, list[float]] = {"shared": [], "own": []}
+    for _ in range(rounds):
+        for way, group in (("shared", axis.group), ("own", axis.reductions)):
+            assert group is not None, "this measures worlds of two ranks and more"
+            axis.barrier()
+            started = [
+                axis.all_to_all.later(rows, send=lengths, receive=received, tensor=TensorName.H)
+                for _ in range(in_flight)
+            ]
+            since = perf_counter()
+            calls.all_reduce(group, torch.ones(1), Reduction.SUM, None, later=False).result()
+            seconds[way].append(perf_counter() - since)
+            for each in started:
+                each.wait()
+    return seconds
 
 
 def uneven_sizes(rows: int, ranks: int) -> list[int]:

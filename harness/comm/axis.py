@@ -112,6 +112,10 @@ class Axis:
     """The global ranks of the members, in the order of their indices."""
     group: Group | None
     """None for an axis of one rank."""
+    reductions: Group | None
+    """A second group of the same ranks, for all-reduces. In one group, a call begins after the calls before it: gloo
+    serves two at a time, and NCCL one, so a sum of one number would wait for exchanges that are meant to be overlapped.
+    """
     ledger: Ledger
     device: torch.device
     ring: RingCollectives | None = None
@@ -129,7 +133,7 @@ class Axis:
 
         `wire` overrides the dtype in which x is sent.
         """
-        if (group := self.group) is None:
+        if (group := self.reductions) is None:
             return EmptyCall(x)
         wire = wire or self._wire_dtype(tensor, x.dtype)
         return self._make_call(
@@ -149,7 +153,7 @@ class Axis:
 
         The words of each tensor are recorded under its layer; the call and its time, under the first layer.
         """
-        if (group := self.group) is None or not xs:
+        if (group := self.reductions) is None or not xs:
             return EmptyCall(xs)
         rows = [self._make_key(Op.ALL_REDUCE, tensor)._replace(layer=layer) for layer in layers]
 

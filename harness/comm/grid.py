@@ -25,7 +25,8 @@ class Grid:
     """One rank's view of its grid.
 
     Every axis of more than one rank has a process group, created when the grid is built. Combined axes (`axis`) get a
-    group at their first use; the combination of all axes uses the world's. An axis of one rank has no group.
+    group at their first use; the combination of all axes uses the world's. An axis of one rank has no group. A second
+    group of the same ranks, for all-reduces, is created at the first use of every axis.
     """
 
     shape: dict[AxisName, int]
@@ -40,6 +41,8 @@ class Grid:
     _axes: dict[tuple[AxisName, ...], Axis] = field(default_factory=dict)
     _rings: dict[Group, RingCollectives] = field(default_factory=dict)
     """The ring collectives of each group; axes with the same group share them."""
+    _reductions: dict[Group, Group] = field(default_factory=dict)
+    """The group for the all-reduces of each group."""
 
     @classmethod
     def build(
@@ -74,7 +77,7 @@ class Grid:
     def axis(self, names: tuple[AxisName, ...]) -> Axis:
         """Return several axes combined into one. Members are in rank order, whatever the order of the names.
 
-        The first call for a set of names creates its group, so every rank must make these calls in the same order.
+        The first call for a set of names creates its groups, so every rank must make these calls in the same order.
         """
         if unknown := [name for name in names if name not in self.shape]:
             raise UserError(
@@ -98,13 +101,21 @@ class Grid:
         ranks = list_members(self.shape, self.coordinates, names)
         label = names[0] if len(names) == 1 else "+".join(names)
         group = self._get_group(names) if self.device.type != "meta" else _make_replay_group(ranks)
-        index, ring = ranks.index(self.rank), self._get_ring(group)
-        return Axis(label, len(ranks), index, ranks, group, self.ledger, self.device, ring, self.wire)
+        index, ring, reductions = ranks.index(self.rank), self._get_ring(group), self._get_reductions(group, ranks)
+        return Axis(label, len(ranks), index, ranks, group, reductions, self.ledger, self.device, ring, self.wire)
 
     def _get_ring(self, group: Group | None) -> RingCollectives | None:
         if group is None or self.composed_from is None:
             return None
         return self._rings.setdefault(group, RingCollectives(group, self.composed_from))
+
+    def _get_reductions(self, group: Group | None, ranks: tuple[int, ...]) -> Group | None:
+        """Return the group for the all-reduces of a group, which must not wait for its calls in flight."""
+        if group is None or self.device.type == "meta":
+            return group
+        if group not in self._reductions:
+            self._reductions[group] = _make_group(ranks)
+        return self._reductions[group]
 
     def _get_group(self, names: tuple[AxisName, ...]) -> Group | None:
         wide = tuple(name for name in names if self.shape[name] > 1)
@@ -122,8 +133,11 @@ def _make_replay_group(ranks: tuple[int, ...]) -> Group | None:
     """Create the group of a replayed rank. A mesh would also create those of all other ranks, perhaps thousands."""
     if len(ranks) == 1:
         return None
-    if len(ranks) == world_size():
-        return torch.distributed.group.WORLD
+    return torch.distributed.group.WORLD if len(ranks) == world_size() else _make_group(ranks)
+
+
+def _make_group(ranks: tuple[int, ...]) -> Group:
+    """Create a group. Only its members call this."""
     group: Group = torch.distributed.new_group(list(ranks), use_local_synchronization=True)
     return group
 

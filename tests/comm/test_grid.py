@@ -77,3 +77,27 @@ def test_grid_of_the_wrong_size_is_refused(shape: dict[AxisName, int], said: str
 def test_unknown_axis_is_refused_with_the_known_axes() -> None:
     with pytest.raises(UserError, match="has the axes x, y, and no axis z"):
         Grid.build({X: 1, Y: 1}, Ledger())[Z]
+
+
+def reduce_beside_messages(in_flight: int) -> float:
+    """Return a sum that rank 0 asks for before it sends its part of exchanges that the others have begun."""
+    grid = Grid.build({X: 3}, Ledger())
+    axis, rows = grid[X], torch.full((3, 2), float(grid.rank))
+
+    def start_messages() -> list:
+        sizes = [1] * 3
+        return [
+            axis.all_to_all.later(rows, send=sizes, receive=sizes, tensor=TensorName.H)
+            for _ in range(in_flight)
+        ]
+
+    started = [] if grid.rank == 0 else start_messages()
+    total = axis.all_reduce(torch.ones(1), tensor=TensorName.LOSS).item()
+    for pending in started or start_messages():
+        assert pending.wait()[:, 0].tolist() == [0.0, 1.0, 2.0]
+    return total
+
+
+def test_a_sum_does_not_wait_for_messages_in_flight(ranks) -> None:
+    """In one group of gloo, which serves two calls at a time, none of these ranks would ever get its sum."""
+    assert ranks(3, reduce_beside_messages, 4) == [3.0] * 3

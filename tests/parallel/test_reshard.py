@@ -33,7 +33,7 @@ def test_resharded_blocks_equal_the_target_layout(
         return H[down.start : down.stop, across.start : across.stop]
 
     def plan(rank: int):
-        axis = Axis("x+y+z", len(world), rank, tuple(world), None, Ledger(), torch.device("cpu"))
+        axis = Axis("x+y+z", len(world), rank, tuple(world), None, None, Ledger(), torch.device("cpu"))
         return plan_reshard(axis, grid, source, target, rows, cols)
 
     plans = [plan(rank) for rank in world]
@@ -57,7 +57,7 @@ def test_plan_takes_local_elements_from_the_rank_itself() -> None:
     grid = {Z: 2, X: 3, Y: 2}
     rows = {axis: split_evenly(24, size) for axis, size in grid.items()}
     for rank, (source, target) in product(range(12), [(INPUT, OUTPUT)]):
-        axis = Axis("x+y+z", 12, rank, tuple(range(12)), None, Ledger(), torch.device("cpu"))
+        axis = Axis("x+y+z", 12, rank, tuple(range(12)), None, None, Ledger(), torch.device("cpu"))
         plan = plan_reshard(axis, grid, source, target, rows, rows)
         at = coordinates(grid, rank)
         mine, wanted = source.block(at, rows, rows), target.block(at, rows, rows)
