@@ -261,7 +261,15 @@ def measure_partitioner(name: str, method: Method, parts: int) -> tuple[object, 
 
 Way = Method | Literal["block"]
 GRAPHS = ("sbm-4096", "amazon-shape", "reddit-shape", "rmat-17", "osm-shape")
-STAGES: tuple[Way, ...] = ("random", "block", "metis", "metis-balanced", "g3-literal", "g3-guarded")
+STAGES: tuple[Way, ...] = (
+    "random",
+    "block",
+    "metis",
+    "metis-volume",
+    "metis-balanced",
+    "g3-literal",
+    "g3-guarded",
+)
 SMALL = ("sbm-4096", "amazon-shape")
 """Graphs that are also cut by the hypergraph partitioner, which is slow."""
 LARGE_PARTS = 16

@@ -57,8 +57,8 @@ class OrderRequest(GraphRequest):
     permutation: Literal["none", "single", "double"] = "none"
     """A random order of the vertices: one for rows and columns, or one for each."""
     partition: Annotated[str, OptionStyle(metavar="NAME")] = "block"
-    """The method that assigns vertices to parts: block, random, metis, metis-balanced, g3-literal, g3-guarded,
-    hypergraph, libra, or file:NAME for the file partitions/NAME of the data folder."""
+    """The method that assigns vertices to parts: block, random, metis, metis-volume, metis-balanced, g3-literal,
+    g3-guarded, hypergraph, libra, or file:NAME for the file partitions/NAME of the data folder."""
     parts: PartCounts = (0,)
     """The number of parts of the partition, equal to the number of ranks that split the rows; `build` and `verify` take
     several."""

@@ -1,7 +1,8 @@
-"""METIS: parts with equal numbers of vertices that cut few edges (Karypis and Kumar, 1998), as CAGNET uses it.
+"""METIS: parts with equal numbers of vertices (Karypis and Kumar, 1998), as CAGNET, BNS-GCN and PipeGCN use it.
 
 METIS gets the undirected graph without loops: u and v are neighbours if A has (u, v) or (v, u). Vertices and edges have
-the weight 1, so METIS balances vertices, not nonzeros, and minimises cut edges, not communication. Parts may be empty.
+the weight 1, so METIS balances vertices, not nonzeros. It minimises the cut edges, or the volume: the number of pairs
+of a vertex and another part with a neighbour of it, which is the number of rows that parts send. Parts may be empty.
 """
 
 import ctypes
@@ -22,13 +23,15 @@ METIS_BYTES_PER_ENTRY = 160
 """Memory for each neighbour of a vertex: METIS keeps the graphs of all levels of coarsening."""
 
 
-def partition_with_metis(A: Csr, parts: int, seed: int) -> Tensor:
-    """Return the part of every vertex, by k-way partitioning."""
+def partition_with_metis(A: Csr, parts: int, seed: int, *, volume: bool = False) -> Tensor:
+    """Return the part of every vertex, by k-way partitioning. `volume` minimises the volume instead of the cut."""
     pymetis = import_library("metis")
     index = pymetis.zero_copy_dtype()
     M = find_neighbours(A)
     graph = pymetis.CSRAdjacency(M.indptr.astype(index), M.indices.astype(index))
-    options = pymetis.Options(seed=seed % SEED_COUNT)
+    kinds = pymetis._internal.ObjType
+    objective = kinds.VOL if volume else kinds.CUT
+    options = pymetis.Options(seed=seed % SEED_COUNT, objtype=int(objective))
     result = pymetis.part_graph(parts, graph, recursive=False, options=options)
     return torch.from_numpy(np.array(result.vertex_part, dtype=np.int64))
 

@@ -32,7 +32,9 @@ from harness.ranges import ranges_between
 
 CHUNK_VERTICES = 1 << 22
 """Vertices that are sorted at a time."""
-Method = Literal["random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph", "libra"]
+Method = Literal[
+    "random", "metis", "metis-volume", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph", "libra"
+]
 
 VERSION = 2
 """The version of the methods, raised whenever the same graph gets another partition."""
@@ -120,6 +122,7 @@ def assign_random_parts(n: int, parts: int, seed: int) -> Tensor:
 
 METHODS: dict[Method, Callable[[Csr, int, int], Tensor | SwapResult]] = {
     "metis": partition_with_metis,
+    "metis-volume": partial(partition_with_metis, volume=True),
     "metis-balanced": partition_with_balanced_metis,
     "g3-literal": partial(partition_with_g3, guarded=False),
     "g3-guarded": partial(partition_with_g3, guarded=True),

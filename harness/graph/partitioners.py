@@ -8,6 +8,7 @@ from harness.errors import UserError
 
 PACKAGES = {
     "metis": "pymetis",
+    "metis-volume": "pymetis",
     "metis-balanced": "pymetis",
     "g3-literal": "pymetis",
     "g3-guarded": "pymetis",

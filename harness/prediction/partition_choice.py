@@ -1,10 +1,10 @@
-"""Compares the partition that advice assumes with a METIS partition, for strategies that split the vertices into parts.
+"""Compares the partition that advice assumes with METIS partitions, for strategies that split the vertices into parts.
 
 Only partitions that are built are predicted, because advice must not start builds. For others, the command that builds
 one is given.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 from time import monotonic
@@ -19,6 +19,8 @@ from harness.strategy import Facts, Ready, admit
 NEAR = 4.0
 """Strategies within this factor of the fastest are compared."""
 
+OTHERS = ("metis", "metis-volume")
+
 BuiltLookup = Callable[[DatasetChoice], tuple[Facts, Blocks | None] | None]
 """Returns the facts and the blocks of a graph if it is built, otherwise None."""
 
@@ -28,24 +30,29 @@ def compare_partitions(
     look_up: BuiltLookup,
     predicts: Predictor | None = None,
     seconds: float = inf,
-    other: str = "metis",
+    others: Sequence[str] = OTHERS,
 ) -> Advice:
-    """Return the advice with what another partition changes, if the graph is built.
+    """Return the advice with what the best of other partitions changes, if the graph is built.
 
     Args:
         advice: The advice, whose strategies split the vertices into blocks of equal size.
         look_up: Returns a graph with the other partition, if it is built.
         predicts: The function that predicts an option; by default, a `CachingPredictor`.
         seconds: The time after which no prediction is started.
-        other: The other partition.
+        others: The other partitions.
     """
     end, predict_option = monotonic() + seconds, predicts or CachingPredictor()
     choices = [
-        _compare(option, advice, look_up, predict_option, end, other)
+        _select_best([_compare(option, advice, look_up, predict_option, end, other) for other in others])
         for options in (advice.full_graph, advice.mini_batch)
         for option in _select_options(options)
     ]
     return replace(advice, partitions=tuple(choices))
+
+
+def _select_best(choices: Sequence[PartitionChoice]) -> PartitionChoice:
+    """Return the choice that speeds a strategy up most; the first if none was predicted."""
+    return max(choices, key=lambda choice: choice.speedup or 0.0)
 
 
 def _select_options(options: list[Option]) -> Iterator[Option]:

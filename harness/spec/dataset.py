@@ -10,7 +10,16 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from harness.validation import VERTICES, Frozen, Seed, check_name
 
-COMPUTED = ("random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph", "libra")
+COMPUTED = (
+    "random",
+    "metis",
+    "metis-volume",
+    "metis-balanced",
+    "g3-literal",
+    "g3-guarded",
+    "hypergraph",
+    "libra",
+)
 FILE = "file:"
 ACCEPTED = f"block, {', '.join(COMPUTED)}, or {FILE}NAME for the file partitions/NAME of the data folder"
 

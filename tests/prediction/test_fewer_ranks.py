@@ -117,7 +117,7 @@ def test_no_time_is_named_as_the_reason(tiny: KnownGraph) -> None:
 def test_built_partition_is_compared_and_a_missing_one_names_its_command(tiny: KnownGraph) -> None:
     advice = advise(candidates_on(tiny, 4, ["cagnet-sa-1d", "rdm"]), LOCAL)
     other = build_known("random", 4)
-    built = compare_partitions(advice, lambda _: other, other="random").partitions
+    built = compare_partitions(advice, lambda _: other, others=["random"]).partitions
     assert [(each.strategy, each.assumed, each.other) for each in built] == [
         ("cagnet-sa-1d", "block", "random")
     ]
@@ -133,6 +133,22 @@ def test_built_partition_is_compared_and_a_missing_one_names_its_command(tiny: K
     (missing,) = compare_partitions(advice, lambda _: None).partitions
     assert missing.option is None and missing.reason
     assert "harness data build tiny-sbm --partition metis --parts 4" in missing.reason
+
+
+def test_the_better_of_two_built_partitions_is_named(tiny: KnownGraph) -> None:
+    advice = advise(candidates_on(tiny, 4, ["cagnet-sa-1d"]), LOCAL)
+    built = {name: build_known(name, 4) for name in ("random", "metis")}
+
+    def look_up(choice: DatasetChoice) -> KnownGraph | None:
+        return built.get(choice.partition)
+
+    speedups = {
+        name: compare_partitions(advice, look_up, others=[name]).partitions[0].speedup for name in built
+    }
+    assert speedups["metis"] > speedups["random"]
+    for others in (["random", "metis"], ["metis", "random"], ["hypergraph", "random", "metis"]):
+        (best,) = compare_partitions(advice, look_up, others=others).partitions
+        assert (best.other, best.speedup) == ("metis", speedups["metis"])
 
 
 # Replays that end early.
