@@ -145,7 +145,7 @@ class CopiedRows(RowOperators):
         self.halo = Halo(hold(leaving), list(map(len, M)), list(map(len, K)))
         self.bins = [self.build_bin(M, K, number, hold) for number in range(strategy.delay)]
         for direction, layer, width in strategy.reductions() if self.bins else ():
-            buffer = partial(ctx.memory.hold_zeros, strategy.reduced_tensor(direction))
+            buffer = partial(ctx.memory.hold_zeros, strategy.reduced_tensor(direction, layer))
             self.delayed[direction, layer] = DelayedSums(
                 buffer(len(leaving), width), buffer(len(V) - self.masters, width), {}
             )
@@ -174,7 +174,7 @@ class CopiedRows(RowOperators):
     def reduce_copies(self, layer: int, direction: Direction, x_VF: Tensor) -> Tensor:
         """Return the sums of x over copies, in one direction; `up` is to the masters, `down` from them."""
         up, down = self.strategy.message_directions(layer, direction)
-        tensor = self.strategy.reduced_tensor(direction)
+        tensor = self.strategy.reduced_tensor(direction, layer)
         with self.ledger.op(Op.COPY, tensor=tensor):
             sum_NF = x_VF[: self.masters].clone()
             x_KF = x_VF[self.masters :] if up else x_VF.new_zeros(len(self.V) - self.masters, x_VF.shape[1])
@@ -285,9 +285,9 @@ class DistGnn(RowStrategy):
     def is_last(self, layer: int) -> bool:
         return layer + 1 == len(self.shapes)
 
-    def reduced_tensor(self, direction: Direction) -> TensorName:
-        """Return the name of the tensor that copies sum in a direction."""
-        names = (TensorName.Z, TensorName.G) if self.combine_first else (TensorName.T, TensorName.DT)
+    def reduced_tensor(self, direction: Direction, layer: int) -> TensorName:
+        """Return the name of the tensor that copies sum in a direction of a layer."""
+        names = (TensorName.Z, TensorName.G) if self.combines_first(layer) else (TensorName.T, TensorName.DT)
         return names[direction is BACKWARD]
 
     def message_directions(self, layer: int, direction: Direction) -> tuple[bool, bool]:
@@ -297,11 +297,13 @@ class DistGnn(RowStrategy):
 
     def reductions(self) -> list[tuple[Direction, int, int]]:
         """Return the direction, layer and width of every sum over copies in an epoch."""
-        widths = [shape[self.combine_first] for shape in self.shapes]
+        widths = [shape[self.combines_first(layer)] for layer, shape in enumerate(self.shapes)]
         forward = [(FORWARD, layer, width) for layer, width in enumerate(widths)]
         if self.delay and self.params.gradients == "own":
             return forward
-        backward = [layer for layer, _ in enumerate(widths) if self.combine_first or self.needs_dH(layer)]
+        backward = [
+            layer for layer, _ in enumerate(widths) if self.combines_first(layer) or self.needs_dH(layer)
+        ]
         return forward + [(BACKWARD, layer, widths[layer]) for layer in backward]
 
     def in_bin(self, vertices: Tensor, number: int) -> Tensor:
@@ -350,7 +352,7 @@ class DistGnn(RowStrategy):
                 layer,
                 Op.ALL_TO_ALL,
                 P,
-                self.reduced_tensor(direction),
+                self.reduced_tensor(direction, layer),
                 width * (M * up + K * down),
             )
         self.add_reductions(words, P)
@@ -365,8 +367,7 @@ class DistGnn(RowStrategy):
         held[TensorName.X] += word * K * self.facts.features
         in_bins = (M + K) * bool(self.delay)
         held[TensorName.INDEX] = LONG * (N + K + M + in_bins) + csr_bytes(N, M, precision)
-        for direction, _, width in self.reductions() if self.delay else ():
-            held[self.reduced_tensor(direction)] = held.get(
-                self.reduced_tensor(direction), 0
-            ) + word * width * (M + K)
+        for direction, layer, width in self.reductions() if self.delay else ():
+            tensor = self.reduced_tensor(direction, layer)
+            held[tensor] = held.get(tensor, 0) + word * width * (M + K)
         return held

@@ -265,7 +265,7 @@ class Rdm(RowStrategy):
 
     def allowed_orders(self, layer: int) -> list[bool]:
         """Return the allowed values of `combines_first` for a layer, starting with the model's order."""
-        first = self.combine_first
+        first = self.combines_first(layer)
         if self.params.decoupled:
             return [True]
         return [first] if self.params.order == "model" else [first, not first]

@@ -102,7 +102,11 @@ class Sancus(RowScheme):
 
     def has_changing_input(self, layer: int) -> bool:
         """Return whether a layer's input changes between epochs; fixed features do not."""
-        return self.needs_dH(layer) or self.combine_first
+        return self.needs_dH(layer) or self.combines_first(layer)
+
+    def is_narrower_combined(self, layer: int) -> bool:
+        """Return whether H W should come first. Fixed features are sent once, which (A H) W makes use of."""
+        return super().is_narrower_combined(layer) and (self.needs_dH(layer) or not self.has_cache)
 
     def is_broadcast(self, j: int, layer: int, epoch: int) -> bool:
         """Return whether rank j broadcasts its rows for a layer; `epoch` counts from 0, warm-up included."""
@@ -111,18 +115,20 @@ class Sancus(RowScheme):
 
     def cached_widths(self) -> list[int]:
         """Return the width of the cached rows of each layer; empty without a cache."""
-        return [shape[self.combine_first] for shape in self.shapes] if self.has_cache else []
+        widths = [shape[self.combines_first(layer)] for layer, shape in enumerate(self.shapes)]
+        return widths if self.has_cache else []
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         return self.words_of_epoch(at, counts, 0)
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """Return the words of the 1D algorithm, minus the rows whose broadcast is skipped."""
-        words, moves = super().words(at, counts), TensorName.T if self.combine_first else TensorName.H
+        words = super().words(at, counts)
         for layer, width in enumerate(self.cached_widths()):
             skipped = [
                 len(block) for j, block in enumerate(self.blocks()) if not self.is_broadcast(j, layer, epoch)
             ]
+            moves = TensorName.T if self.combines_first(layer) else TensorName.H
             words.add(FORWARD, layer, Op.BROADCAST, AxisName.P, moves, -width * sum(skipped))
         return words
 

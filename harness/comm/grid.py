@@ -101,8 +101,14 @@ class Grid:
         ranks = list_members(self.shape, self.coordinates, names)
         label = names[0] if len(names) == 1 else "+".join(names)
         group = self._get_group(names) if self.device.type != "meta" else _make_replay_group(ranks)
-        index, ring, reductions = ranks.index(self.rank), self._get_ring(group), self._get_reductions(group, ranks)
-        return Axis(label, len(ranks), index, ranks, group, reductions, self.ledger, self.device, ring, self.wire)
+        index, ring, reductions = (
+            ranks.index(self.rank),
+            self._get_ring(group),
+            self._get_reductions(group, ranks),
+        )
+        return Axis(
+            label, len(ranks), index, ranks, group, reductions, self.ledger, self.device, ring, self.wire
+        )
 
     def _get_ring(self, group: Group | None) -> RingCollectives | None:
         if group is None or self.composed_from is None:

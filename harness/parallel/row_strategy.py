@@ -72,11 +72,6 @@ class RowStrategy(Strategy):
         return Boundary(counts, blocks, at[self.rows_over], range(len(blocks)))
 
     @property
-    def combine_first(self) -> bool:
-        """True if layers multiply by W before A, where the model chooses the order."""
-        return self.spec.model.order == "combine_first"
-
-    @property
     def needs_own_features(self) -> bool:
         """True if a root weight multiplies X, in addition to A X."""
         return any(weight.part is Part.ROOT for weight in self.weights)
@@ -257,6 +252,7 @@ class RowOperators(LayerOperators):
         `others` are vertices of other ranks whose features are stored after this rank's own.
         """
         super().__init__(ctx, strategy.output_piece(ctx.at).rows)
+        self.combines_first = strategy.combines_first
         self.over = ctx.grid.axis(over)
         self.shares = ctx.grid.axis((*over, across)) if across else self.over
         """The axis over which partial losses are summed."""
@@ -264,11 +260,6 @@ class RowOperators(LayerOperators):
         self.rows, split = output.rows, ctx.grid[across] if across else None
         self.label_loss = make_label_loss(ctx, output, order, self.over, split, self.shares)
         self.X, self._memory = ctx.blocks.features(*strategy.input_piece(ctx.at), others), ctx.memory
-
-    @property
-    def combine_first(self) -> bool:
-        """True if a convolution multiplies by W before A."""
-        return self.model.order == "combine_first"
 
     def inputs(self) -> Tensor:
         return self.X
@@ -281,9 +272,9 @@ class RowOperators(LayerOperators):
         return AX
 
     def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
-        """Return A H W, multiplied in the order that the model names."""
+        """Return A H W, multiplied in the order of the layer."""
         with self.ledger.phase(Phase.CONVOLVE, layer):
-            if self.combine_first:
+            if self.combines_first(layer):
                 return self.aggregate(layer, self.kernels.gemm(H_NF, W_FH, TensorName.T), TensorName.Z)
             return self.kernels.gemm(self.aggregate(layer, H_NF, TensorName.T), W_FH, TensorName.Z)
 

@@ -258,7 +258,7 @@ RUNS = TableSchema(
             ("model.layers", NULLABLE, "number of layers"),
             ("model.hidden", NULLABLE, "width of the hidden layers; for gat, the width of one head"),
             ("model.heads", NULLABLE, "attention heads, if the model is gat"),
-            ("model.order", TEXT, "the first step of a convolution: aggregate_first or combine_first"),
+            ("model.order", TEXT, "the first step of a convolution: aggregate_first, combine_first or best"),
             ("model.projection", TRUTH, "whether features are first projected to the hidden width"),
             ("model.norm", TRUTH, "whether layers are normalised"),
             ("model.activation", TEXT, "relu or none"),

@@ -155,6 +155,8 @@ class Strategy(ABC):
     """Whether it trains on mini-batches of `training.batch` vertices instead of the full graph."""
     has_model_parts: ClassVar[bool] = False
     """Whether models may have a projection, normalisation, dropout or residual connections."""
+    aggregates_first: ClassVar[bool] = False
+    """Whether its algorithm multiplies (A H) W in every layer, whatever the widths."""
     models: ClassVar[tuple[str, ...]] = ("gcn",)
     """The kinds of models that the strategy trains."""
     can_recompute: ClassVar[bool] = False
@@ -289,6 +291,21 @@ class Strategy(ABC):
         """Return whether the gradient of a layer's input is needed."""
         return layer > 0 or self.spec.training.features or self.spec.model.projection
 
+    def combines_first(self, layer: int) -> bool:
+        """Return whether a layer multiplies by W before A: as the model says, or as `order=best` decides."""
+        order = self.spec.model.order
+        if order == "best":
+            return not self.aggregates_first and self.is_narrower_combined(layer)
+        return order == "combine_first"
+
+    def is_narrower_combined(self, layer: int) -> bool:
+        """Return whether the products with A of an epoch have fewer columns if H W comes first.
+
+        With (A H) W, the backward pass multiplies by A^T only for the gradient of the layer's input.
+        """
+        f_in, f_out = self.shapes[layer]
+        return 2 * f_out < (1 + self.needs_dH(layer)) * f_in
+
     def parameter_pieces(self, rank: int) -> list[Piece]:
         """Return the pieces of all trained tensors that a rank holds: the weights, then the features if trained."""
         trained = [self.input_piece(self.coordinates(rank))] if self.spec.training.features else []
@@ -396,6 +413,7 @@ EXPECTED: dict[str, tuple[str, IsValid]] = {
     ),
     "mini_batches": ("a bool", lambda value, _: isinstance(value, bool)),
     "has_model_parts": ("a bool", lambda value, _: isinstance(value, bool)),
+    "aggregates_first": ("a bool", lambda value, _: isinstance(value, bool)),
     "can_recompute": ("a bool", lambda value, _: isinstance(value, bool)),
     "models": (f"a tuple of {', '.join(KINDS)}", lambda value, _: _is_models(value)),
     "Params": (

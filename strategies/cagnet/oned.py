@@ -25,7 +25,15 @@ from harness.parallel.halo import Boundary
 from harness.parallel.row_strategy import RowOperators, RowStrategy, reduce_all_gradients
 from harness.ranges import split_evenly
 from harness.strategies.cagnet.summa import run_stages
-from harness.strategies.cagnet.terms import BACKWARD, COL, FORWARD, ROW, MovedRows, refuse_kept_T
+from harness.strategies.cagnet.terms import (
+    BACKWARD,
+    COL,
+    FORWARD,
+    ROW,
+    MovedRows,
+    is_narrower_combined,
+    refuse_kept_T,
+)
 from harness.strategy import (
     Context,
     Coordinates,
@@ -52,10 +60,10 @@ class Convolve1D(Function):
     """Z = A H W by Algorithm 1. The backward pass is the same loop over A^T."""
 
     @staticmethod
-    def forward(saved: Any, H_NF: Tensor, W_FH: Tensor, ops: "WholeRows") -> Tensor:
+    def forward(saved: Any, H_NF: Tensor, W_FH: Tensor, ops: "WholeRows", combines_first: bool) -> Tensor:
         gemm, multiply, T = ops.kernels.gemm, ops.multiply, TensorName.T
         saved.ops = ops
-        if ops.combine_first:
+        if combines_first:
             saved.save_for_backward(H_NF, W_FH)
             return multiply(ops.A_NK, gemm(H_NF, W_FH, T), moves=T, makes=TensorName.Z)
         T_NF = multiply(ops.A_NK, H_NF, moves=TensorName.H, makes=T)
@@ -63,7 +71,7 @@ class Convolve1D(Function):
         return gemm(T_NF, W_FH, TensorName.Z)
 
     @staticmethod
-    def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, Tensor, None]:
+    def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
         ops, (kept_NF, W_FH) = saved.ops, saved.saved_tensors
         gemm, needs_dH = ops.kernels.gemm, saved.needs_input_grad[0]
         S_NH = dH_NF = None
@@ -73,7 +81,7 @@ class Convolve1D(Function):
         Y_FH = ops.over.all_reduce(Y_FH, tensor=TensorName.DW)
         if needs_dH:
             dH_NF = gemm(S_NH, W_FH.T, TensorName.DH)
-        return dH_NF, Y_FH, None
+        return dH_NF, Y_FH, None, None
 
 
 class WholeRows(RowOperators):
@@ -91,7 +99,7 @@ class WholeRows(RowOperators):
 
     def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
-            Z_NH: Tensor = apply(self.ledger, Convolve1D, H_NF, W_FH, self)
+            Z_NH: Tensor = apply(self.ledger, Convolve1D, H_NF, W_FH, self, self.combines_first(layer))
             return Z_NH
 
     def multiply(self, A_NK: Any, H_NF: Tensor, *, moves: TensorName, makes: TensorName) -> Tensor:
@@ -214,6 +222,9 @@ class RowScheme(RowStrategy):
     def refuse(self) -> str | None:
         return refuse_kept_T(self.params.weight_gradient, self.spec.model.order) or super().refuse()
 
+    def is_narrower_combined(self, layer: int) -> bool:
+        return is_narrower_combined(*self.shapes[layer], self.params.weight_gradient)
+
     def stages(self, at: Coordinates) -> range:
         """Return the blocks of H that the rank at `at` multiplies by: all blocks, or its replica's share."""
         stages = range(self.grid[self.rows_over])
@@ -236,9 +247,10 @@ class RowScheme(RowStrategy):
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Return rows of width f_(l-1) forward and f_l backward, the weight gradients and the loss (section IV-A)."""
         words = Words(self.grid, self.recomputed_layers)
-        combines, keeps_T = self.combine_first, self.params.weight_gradient == "T"
+        keeps_T = self.params.weight_gradient == "T"
         forward, backward = self.moved_rows(at, counts), self.moved_rows(at, counts, transposed=True)
         for layer, (f_in, f_out) in enumerate(self.shapes):
+            combines = self.combines_first(layer)
             for op, axis, rows, sums in forward:
                 T, Z = (TensorName.T, TensorName.Z) if combines else (TensorName.H, TensorName.T)
                 words.add(FORWARD, layer, op, axis, Z if sums else T, rows * (f_out if combines else f_in))

@@ -18,6 +18,14 @@ class MovedRows(NamedTuple):
     """True for rows of the product, which are summed; False for rows of the right factor."""
 
 
+def is_narrower_combined(f_in: int, f_out: int, weight_gradient: str) -> bool:
+    """Return whether the products with A of a layer have fewer columns if H W comes first.
+
+    The backward pass multiplies G, of f_out columns, in both orders. T cannot be kept if H W comes first.
+    """
+    return f_out < f_in and weight_gradient != "T"
+
+
 def refuse_kept_T(weight_gradient: str, order: str) -> str | None:
     """Return why Y = T^T G is impossible in this order of products, or None."""
     if weight_gradient == "T" and order == "combine_first":

@@ -26,7 +26,16 @@ from harness.parallel.norm import Epilogue, NormPlan, normalise_rows
 from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.ranges import intersect_ranges, split_evenly, split_range
 from harness.strategies.cagnet.summa import PackedBlock, Split3D, SummaBlocks, redistribute_transposed
-from harness.strategies.cagnet.terms import BACKWARD, COL, FIBRE, FORWARD, ROW, MovedRows, refuse_kept_T
+from harness.strategies.cagnet.terms import (
+    BACKWARD,
+    COL,
+    FIBRE,
+    FORWARD,
+    ROW,
+    MovedRows,
+    is_narrower_combined,
+    refuse_kept_T,
+)
 from harness.strategy import (
     Context,
     Coordinates,
@@ -65,9 +74,9 @@ class Convolve2D(Function):
     """Z = A H W by Algorithm 3, and its backward pass."""
 
     @staticmethod
-    def forward(saved: Any, H_NF: Tensor, W: Tensor, ops: "Summa") -> Tensor:
+    def forward(saved: Any, H_NF: Tensor, W: Tensor, ops: "Summa", combines_first: bool) -> Tensor:
         saved.ops, (f_in, _), gather_rows = ops, W.shape, ops.blocks.gather_rows
-        if ops.combine_first:
+        if combines_first:
             saved.save_for_backward(W, H_NF)
             T_NH = ops.multiply_by_W(gather_rows(H_NF, f_in, TensorName.H), W, TensorName.T)
             return ops.multiply(ops.A_NK, T_NH, moves=TensorName.T, makes=TensorName.Z)
@@ -80,7 +89,7 @@ class Convolve2D(Function):
         return ops.multiply_by_W(T_row, W, TensorName.Z)
 
     @staticmethod
-    def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, Tensor, None]:
+    def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
         ops, (W, *kept), needs_dH = saved.ops, saved.saved_tensors, saved.needs_input_grad[0]
         variant, (f_in, f_out) = ops.weight_gradient, W.shape
         dH_NF, S_row = None, []
@@ -91,10 +100,10 @@ class Convolve2D(Function):
         if needs_dH:
             dH_NF = ops.multiply_by_W(S_row, W.T, TensorName.DH)
         if variant == "T":
-            return dH_NF, ops.outer_product(G_NH, f_out, kept).T.contiguous(), None
+            return dH_NF, ops.outer_product(G_NH, f_out, kept).T.contiguous(), None, None
         if variant == "S":
-            return dH_NF, ops.outer_product(kept[0], f_in, S_row), None
-        return dH_NF, ops.multiply_transposed(kept[0], S_NH, f_in, f_out), None
+            return dH_NF, ops.outer_product(kept[0], f_in, S_row), None, None
+        return dH_NF, ops.multiply_transposed(kept[0], S_NH, f_in, f_out), None, None
 
 
 class Multiply2D(Function):
@@ -146,7 +155,7 @@ class Summa(RowOperators):
 
     def convolve(self, layer: int, H_NF: Tensor, W: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
-            Z_NH: Tensor = apply(self.ledger, Convolve2D, H_NF, W, self)
+            Z_NH: Tensor = apply(self.ledger, Convolve2D, H_NF, W, self, self.combines_first(layer))
             return Z_NH
 
     def features(self, layer: int, H_NH: Tensor) -> range:
@@ -225,6 +234,9 @@ class TwoD(RowStrategy):
                 f"one: use a grid of at most {narrowest} columns"
             )
         return refuse_kept_T(self.params.weight_gradient, self.spec.model.order) or super().refuse()
+
+    def is_narrower_combined(self, layer: int) -> bool:
+        return is_narrower_combined(*self.shapes[layer], self.params.weight_gradient)
 
     @property
     def layout(self) -> Split3D:
@@ -319,7 +331,7 @@ class TwoD(RowStrategy):
                 words.add(direction, layer, op, axis, makes if sums else factor, block)
 
         for layer, (f_in, f_out) in enumerate(self.shapes):
-            if self.spec.model.order == "combine_first":
+            if self.combines_first(layer):
                 words.add(FORWARD, layer, self._block_op, COL, TensorName.H, own * f_in)
                 add_product(FORWARD, layer, TensorName.T, TensorName.Z, f_out)
             else:

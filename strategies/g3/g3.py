@@ -70,6 +70,7 @@ class G3(RowStrategy):
     name = "g3"
     paper = "G3 (SIGMOD 2023)"
     promise = Promise.EXACT
+    aggregates_first = True
     models = ("gcn", "sage", "gat")
 
     class Params(MessageParams):

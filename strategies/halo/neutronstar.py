@@ -275,7 +275,7 @@ class NeutronStar(PartitionParallel):
 
     def _trained_below(self, layer: int) -> int:
         """Return the number of elements of all weights that a row is multiplied by before a layer aggregates it."""
-        last = layer if self.combine_first else layer - 1
+        last = layer if self.combines_first(layer) else layer - 1
         below = [each for each in self.weights if each.layer <= last and each.part is not WeightPart.HEAD]
         return sum(rows * cols for _, _, (rows, cols) in below)
 

@@ -189,7 +189,7 @@ class PartOperators(RowOperators):
         edges = self.parts[layer].matrices
         assert isinstance(edges, Edges)
         with self.ledger.phase(Phase.CONVOLVE, layer):
-            if self.strategy.combine_first:
+            if self.combines_first(layer):
                 T_NH = self.kernels.gemm(H_NF, W_FH, TensorName.T)
                 T_KH = self.wait_for_rows(layer, T_NH, self.fetch_rows(layer, T_NH.detach()))
             else:
@@ -250,7 +250,7 @@ class PartitionParallel(RowStrategy):
         for layer in self.exchanging_layers:
             (arriving, leaving), width = exchanged_rows[layer], self.aggregated_width(layer)
             words.add(FORWARD, layer, Op.ALL_TO_ALL, P, TensorName.H, width * arriving)
-            if self.combine_first or self.needs_dH(layer):
+            if self.combines_first(layer) or self.needs_dH(layer):
                 words.add(BACKWARD, layer, Op.ALL_TO_ALL, P, TensorName.DH, width * leaving)
         self.add_reductions(words, P)
         return words
@@ -266,11 +266,15 @@ class PartitionParallel(RowStrategy):
             return "the features are trained"
         if self.spec.model.projection:
             return "a trained projection comes before it"
-        return "it combines first" if self.combine_first else None
+        return "it combines first" if self.spec.model.order == "combine_first" else None
 
     @property
     def precomputes(self) -> bool:
         return self.precompute_refusal is None
+
+    def is_narrower_combined(self, layer: int) -> bool:
+        """Return whether H W should come first. A X that is computed once takes no product with A in an epoch."""
+        return super().is_narrower_combined(layer) and not (self.precomputes and layer == 0)
 
     def describe_first_layer(self) -> str:
         """Return a description for the run's record: aggregated once or in every epoch, and why."""
@@ -284,7 +288,7 @@ class PartitionParallel(RowStrategy):
 
     def aggregated_width(self, layer: int) -> int:
         """Return the width of the rows that a layer aggregates."""
-        return self.shapes[layer][self.combine_first]
+        return self.shapes[layer][self.combines_first(layer)]
 
     def exchanged_rows(self, boundary: Boundary, epoch: int) -> list[tuple[int, int]]:
         """Return the number of rows that arrive, and of rows whose gradients return, for each layer of an epoch."""

@@ -67,7 +67,7 @@ class Pipe(PartitionParallel):
         backward = [
             (BACKWARD, layer, width)
             for _, layer, width in forward
-            if self.combine_first or self.needs_dH(layer)
+            if self.combines_first(layer) or self.needs_dH(layer)
         ]
         return forward + backward
 

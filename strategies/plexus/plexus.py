@@ -135,6 +135,7 @@ class Plexus(Strategy):
     promise = Promise.EXACT
     has_model_parts = True
     can_recompute = True
+    aggregates_first = True
     models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (X, Y, Z)
     slowest_first = CUBE

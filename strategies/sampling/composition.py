@@ -75,6 +75,7 @@ class SampledStrategy(RowStrategy):
     promise = Promise.ESTIMATOR
     mini_batches = True
     has_model_parts = True
+    aggregates_first = True
     can_recompute = True
     models: ClassVar[tuple[str, ...]] = ("gcn", "sage", "gat")
     axes: ClassVar[tuple[AxisName, ...]] = (P,)

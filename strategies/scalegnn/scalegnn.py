@@ -49,6 +49,7 @@ class ScaleGNN(Strategy):
     mini_batches = True
     has_model_parts = True
     can_recompute = True
+    aggregates_first = True
     models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (D, X, Y, Z)
     slowest_first = (D, *CUBE)
