@@ -1,5 +1,6 @@
 """What training reaches: accuracies with stale rows, and losses compared with PyTorch Geometric's."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -17,6 +18,9 @@ from benchmarks.measuring import Gcn, gather, named, spec_of, trainer_of
 from benchmarks.plotting import make_facets
 from benchmarks.registry import Drawing, Results, Table, benchmark
 from harness.comm.grid import Grid
+from harness.experiment.expand import expand
+from harness.experiment.experiment_file import load_experiment
+from harness.experiment.scales import select_scale
 from harness.figures.axis_scales import Scale
 from harness.figures.drawing import style_context
 from harness.figures.figure_layout import compose_figure
@@ -28,6 +32,7 @@ from harness.ledger import AxisName, Ledger
 from harness.models.weights import Part, Weight, init_weight
 from harness.registry import load_strategy, registered_strategies
 from harness.runtime.trainer import Trainer
+from harness.spec.root import find_root
 from harness.spec.spec import Spec, format_grid
 from harness.store.contents import load_graph
 from harness.store.dataset_card import DatasetCard
@@ -97,6 +102,32 @@ def train_curve(spec: Spec, at: Sequence[int]) -> tuple[list[float], float] | No
     every = gather(trainer.ctx.grid.world, words / max(at))
     trainer.ctx.grid.drain()
     return (accuracies, max(every)) if every else None
+
+
+# Samplers.
+
+
+@benchmark
+def samplers(experiment: str = "scalegnn-table-1") -> Results:
+    """Train every run of an experiment, and compare the best test accuracy of each over its seeds.
+
+    Args:
+        experiment: a file of workflows/experiments, whose runs for a laptop are trained
+    """
+    root = find_root()
+    path = root / "workflows" / "experiments" / f"{experiment}.yaml"
+    specs = expand(root, select_scale(root, load_experiment(path), "laptop"))
+    best = defaultdict[tuple[str, str], list[float]](list)
+    with Pool(patience=PATIENCE) as pool:
+        for spec in specs:
+            epochs = range(
+                spec.training.evaluate_every, spec.training.epochs + 1, spec.training.evaluate_every
+            )
+            accuracies, _ = pool.run(spec.ranks, train_curve, spec, epochs)[0]
+            best[named(spec.strategy.name, spec.strategy.params), spec.dataset.name].append(max(accuracies))
+    yield Table("strategy", "dataset", "seeds", "mean:.3f", "lowest:.3f", "highest:.3f")
+    for (strategy, dataset), reached in best.items():
+        yield strategy, dataset, len(reached), mean(reached), min(reached), max(reached)
 
 
 # Loss curves.

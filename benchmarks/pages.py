@@ -67,7 +67,7 @@ PAGES = {
     "spmm": ["spmm"],
     "loops": ["loops"],
     "sampling": ["sampling --scale 20 --bulk 1 2 4 8 16 32 64", "sampling.messages --hosts 4 --rate 200mbit"],
-    "collectives": ["collectives"],
+    "collectives": ["collectives", "collectives.queue"],
     "links": ["collectives.links --hosts 4 --rate 200mbit"],
     "network": ["network --hosts 4 --rate 200mbit"],
     "compose": [f"compose.pairs {links} --dataset {graph}" for links in LINKS for graph in COMPOSE_GRAPHS],
@@ -105,6 +105,7 @@ PAGES = {
     ],
     "minibatches": ["minibatches"],
     "staleness": ["accuracy.staleness"],
+    "samplers": ["accuracy.samplers"],
     "scalegnn": [
         "network.ablation --hosts 2 --rate 200mbit --grid 1x1x2x1",
         "network.ablation --hosts 4 --rate 200mbit --grid 1x2x2x1",

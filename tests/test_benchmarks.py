@@ -44,12 +44,14 @@ TINY = {
     "sampling.caches": "--graphs tiny-sbm --ranks 2 --batch 8",
     "minibatches": "--scale 8 --turns 3 --dataset sbm-4096",
     "collectives": "--ranks 2 --rounds 1",
+    "collectives.queue": "--ranks 2 --mebibytes 1 --rounds 1",
     "accuracy.staleness": "--dataset tiny-sbm --ranks 2 --seeds 1 --epochs 1 2",
     "plexus.predicted-grids": "--ranks 4",
     "prediction.products": "",
     "prediction.loopback": "--dataset tiny-sbm --ranks 2 --epochs 1 --only cagnet-1d g3",
     "prediction.memory": "--dataset tiny-sbm --ranks 2 --only cagnet-1d",
     "comparison.table": "",
+    "held_out.draw": "",
     "received.by-strategy": "--dataset tiny-sbm --ranks 4",
     "received.redraw": "",
     "findings.model": "",
@@ -58,7 +60,7 @@ TINY = {
     "findings.redraw": "",
 }
 """The smallest setting of each benchmark that takes seconds."""
-QUICK = ("findings.gain", "prediction.products")
+QUICK = ("findings.gain", "held_out.draw", "prediction.products")
 LONG = {
     "bench": "its sizes are part of what a landing compares",
     "spmm": "bench has its graphs, and its turns are counted in seconds",
@@ -66,6 +68,7 @@ LONG = {
     "plexus.published-model": "writes a file that claims read; tests/claims compare it",
     "compose.search": "keeps its choices among the recorded results",
     "accuracy.loss-curves": "needs files that are downloaded",
+    "accuracy.samplers": "needs files that are downloaded, and trains for many minutes",
     "launching.rendezvous": "waits three seconds for its clients, and for a name server on some machines",
     "launching.file-calls": "traces interpreters for a minute",
     "findings.dimensions": "predicts for minutes",
