@@ -180,14 +180,14 @@ def track(
 ) -> HistoryAnswer:
     """Return the history of several folders of collected tables, and write its page if `out` is given."""
     from harness.results.history import Results, make_history
-    from harness.results.parquet import group_by_run, read_collected
+    from harness.results.parquet import RunTable, read_collected
     from harness.runtime.provenance import sort_commits
 
     results = [
         Results(
             str(folder),
             read_collected(folder, "runs"),
-            *(group_by_run(read_collected(folder, name)) for name in ("epochs", "memory")),
+            *(RunTable(read_collected(folder, name)) for name in ("epochs", "memory")),
         )
         for folder in report_steps(folders, lambda folder: f"reading {folder}", on_step)
     ]

@@ -4,7 +4,7 @@ To add a kind, define a `FigureKind` in a module of `harness.figures.kinds`. `fi
 report and the workflow. The frame is also the CSV file beside the figure and the data of the chart in the report.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,24 +16,36 @@ import pandas as pd
 from harness.figures import kinds
 from harness.figures.marks.facet import MOST_COLOURED, Facet, Mark, name_without_source
 from harness.figures.panels import Panel, split_panels
-from harness.results.epoch_parts import Frames
-from harness.results.parquet import group_by_run, read_collected
+from harness.results.epoch_parts import Parts, split_epochs
+from harness.results.parquet import RunTable, read_collected
 
 
 class Tables(NamedTuple):
-    """The collected tables except `runs`, each split by run."""
+    """The collected tables except `runs`."""
 
-    epochs: Frames
-    ledgers: Frames
-    memory: Frames
-    accuracy: Frames
-    utilisation: Frames
+    epochs: RunTable
+    ledgers: RunTable
+    memory: RunTable
+    accuracy: RunTable
+    utilisation: RunTable
+    parts: Mapping[str, Parts]
+    """The median epoch of each run by phase, op and tensor. See `epoch_parts.split_epochs`."""
+
+
+READ_TABLES = ("epochs", "ledger", "memory", "accuracy", "utilisation")
+"""The names of the collected tables that kinds read."""
 
 
 def read_tables(folder: Path) -> Tables:
     """Read the collected tables of a folder."""
-    names = ("epochs", "ledger", "memory", "accuracy", "utilisation")
-    return Tables(*(group_by_run(read_collected(folder, name)) for name in names))
+    return make_tables({name: read_collected(folder, name) for name in READ_TABLES})
+
+
+def make_tables(frames: Mapping[str, pd.DataFrame]) -> Tables:
+    """Make the tables that kinds read of the collected tables with the names `READ_TABLES`."""
+    parts = split_epochs(frames["epochs"], frames["ledger"])
+    epochs, ledgers, memory, accuracy, utilisation = (RunTable(frames[name]) for name in READ_TABLES)
+    return Tables(epochs, ledgers, memory, accuracy, utilisation, parts)
 
 
 @dataclass(frozen=True)

@@ -100,10 +100,24 @@ class Panel:
         """The curves of the panel, measured ones first, strategies in the order of the palette."""
         return sort_curves(_make_curves(self))
 
+    @cached_property
+    def launches(self) -> pd.DataFrame:
+        """The runs of all curves in their order, each with the label of its curve in the column `curve`.
+
+        The runs of a curve are sorted by ranks, grid and launch.
+        """
+        frames = [
+            curve.runs.assign(curve=curve.label, strategy=curve.strategy).sort_values(
+                ["ranks", "grid", "launch"]
+            )
+            for curve in self.curves
+        ]
+        return pd.concat(frames, ignore_index=True) if frames else self.runs.assign(curve="", strategy="")
+
     def add_value(self, name: str, value: Any) -> "Panel":
         """Return a panel of the same runs and curves whose values have one more entry."""
         panel = replace(self, values={**self.values, name: value})
-        vars(panel)["curves"] = self.curves  # which are costly to make
+        vars(panel).update(curves=self.curves, launches=self.launches)  # which are costly to make
         return panel
 
     @property
@@ -149,13 +163,6 @@ class Curve:
         return str(self.runs["dataset.name"].iloc[0])
 
     @cached_property
-    def oversubscribed_from(self) -> int:
-        """The smallest number of ranks at which measured runs were oversubscribed; 0 if none were."""
-        points = self.points
-        shared = points[find_oversubscribed(points)] if self.source == "measured" else points[:0]
-        return int(shared.ranks.min()) if len(shared) else 0
-
-    @cached_property
     def points(self) -> pd.DataFrame:
         """The launches that succeeded and have a time. Papers may print only the time to a target."""
         done = self.runs[self.runs.status == "ok"].dropna(subset=TIMES, how="all")
@@ -167,12 +174,6 @@ class Curve:
         each = groups.agg(middle="median", low="min", high="max").reset_index()
         ordered = each.sort_values(["middle", "grid"], ascending=[best == "min", True])
         return ordered.groupby(x).head(1).sort_values(x)
-
-    @cached_property
-    def failures(self) -> pd.DataFrame:
-        """The runs that did not succeed, one for each number of ranks and status."""
-        failed = self.runs[self.runs.status != "ok"]
-        return failed.sort_values("ranks").drop_duplicates(["ranks", "status"])
 
 
 def split_panels(
@@ -344,14 +345,6 @@ def is_same_setting(one: Any, other: Any) -> bool:
     )
 
 
-def select_largest_ranks(panel: Panel) -> Iterator[tuple[Curve, pd.DataFrame]]:
-    """Yield each measured curve that has points, with its points at its largest number of ranks."""
-    for curve in panel.curves:
-        points = curve.points
-        if curve.source == "measured" and not points.empty:
-            yield curve, points[points.ranks == points.ranks.max()]
-
-
 def sort_curves(curves: Iterable[Curve]) -> list[Curve]:
     """Sort curves: measured ones first, strategies in the order of the palette."""
     return sorted(
@@ -442,12 +435,6 @@ def _list_differing_settings(runs: pd.DataFrame) -> list[str]:
         for name in VARIANT
         if name != PARAMS and runs[name].nunique(dropna=False) > 1
     ]
-
-
-def select_target_curves(panel: Panel, _: object) -> list[Curve]:
-    """Select the curves with runs that reached their target accuracy, and only those runs."""
-    reached = {curve: curve.runs[TARGET].notna() for curve in panel.curves}
-    return [replace(curve, runs=curve.runs[rows]) for curve, rows in reached.items() if rows.any()]
 
 
 def is_unknown(value: Any) -> bool:

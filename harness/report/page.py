@@ -35,6 +35,7 @@ from harness.report.result_tables import (
 )
 from harness.report.templates import TEMPLATES, load_template
 from harness.results.parquet import read_claims_table, read_collected
+from harness.results.statistics import find_persistent_bytes
 from harness.results.table_schema import SCHEMA
 from harness.spec.plan import read_plan
 
@@ -59,7 +60,7 @@ def write_report(tables: Path, out: Path, plans: Path | None = None, on_step: On
     texts = TextTable()
     sections, charts = make_charts(KINDS, panels, by_run, texts)
     document = run_panels.build_document(runs, failures, by_run, texts, on_step) | {"charts": charts}
-    persistent_bytes = run_panels.persistent_bytes_by_run(by_run.memory.items())
+    persistent_bytes = {str(run): size for run, size in find_persistent_bytes(by_run.memory.rows).items()}
     answers, remarks = merge_summaries(
         {panel.title: found for panel in compared if (found := summarize_panel(panel, by_run))}
     )

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from harness.figures.kind import Tables
@@ -21,9 +20,8 @@ from harness.progress import OnStep, ignore_step, report_steps
 from harness.report.embedding import TextTable
 from harness.report.summary import format_value
 from harness.results.collect import describe_cause
-from harness.results.epoch_parts import TimedEpoch, find_middle_epochs, take_columns
+from harness.results.epoch_parts import find_middle_epochs
 from harness.results.schema import MISSING, OK
-from harness.results.statistics import max_persistent_bytes
 from harness.spec.spec import canonical_json
 
 MAX_RANKS = 8
@@ -52,35 +50,39 @@ def build_document(
     texts: TextTable,
     on_step: OnStep = ignore_step,
 ) -> dict[str, Any]:
-    """Return the groups of operations and the data of all runs."""
+    """Return the groups of operations and the data of all runs. Keys without a value are omitted."""
     rows = report_steps([run for _, run in runs.iterrows()], lambda run: f"panel of {run.label}", on_step)
     causes = {failure.run_id: describe_cause(failure) for _, failure in failures.iterrows()}
-    entries = [_describe_run(number, run, causes, tables, texts) for number, run in enumerate(rows, start=1)]
+    epochs, tensors = _collect_median_epochs(tables), _collect_tensors(tables.memory.rows)
+    entries = []
+    for number, run in enumerate(rows, start=1):
+        entry = {
+            **_describe_run(number, run, causes.get(run.run_id, ""), texts),
+            "memory": [
+                [texts.intern(name), size] for name, size in list_largest_tensors(tensors.get(run.run_id, []))
+            ],
+            "ranks": _build_timelines(epochs[run.run_id], texts)
+            if run.status == OK and run.run_id in epochs
+            else [],
+        }
+        entries.append({key: value for key, value in entry.items() if value not in ("", None, [])})
     return {"groups": list(GROUPS), "runs": dict(zip(runs.run_id, entries, strict=True))}
 
 
-def _describe_run(
-    number: int, run: "pd.Series[Any]", causes: Mapping[str, str], tables: Tables, texts: TextTable
-) -> dict[str, Any]:
-    """Return the data of one run. Keys without a value are omitted."""
-    entry = {
+def _describe_run(number: int, run: "pd.Series[Any]", cause: str, texts: TextTable) -> dict[str, Any]:
+    """Return what the row of a run in the table `runs` says about it."""
+    return {
         "n": number,
         "strategy": texts.intern(str(run["strategy.name"])),
         "name": texts.intern(_format_name(run)),
         "launch": _format_launch(run),
         "status": str(run.status),
-        "cause": causes.get(run.run_id, ""),
+        "cause": cause,
         "facts": [[texts.intern(key), value] for key, value in list_facts(run)],
         "from": [[texts.intern(key), texts.intern(value)] for key, value in list_origin(run)],
         "command": texts.intern(str(run["provenance.command"])) if run["provenance.command"] else None,
         "spec": _intern_spec(str(run.spec), texts),
-        "memory": [
-            [texts.intern(name), size]
-            for name, size in list_largest_tensors(tables.memory.get(run.run_id, pd.DataFrame()))
-        ],
-        "ranks": _build_timelines(run, tables, texts),
     }
-    return {key: value for key, value in entry.items() if value not in ("", None, [])}
 
 
 def _intern_spec(spec: str, texts: TextTable) -> list[int] | str:
@@ -162,21 +164,29 @@ def _format_seconds(value: Any) -> str:
     return f"{value:.4g} s" if value >= 1 else f"{1e3 * value:.4g} ms"
 
 
-MEMORY_COLUMNS = ("tensor", "host_peak_bytes", "device_peak_bytes", "persistent_bytes")
+class TensorBytes(NamedTuple):
+    """The bytes of a tensor on the rank that has the most. The tensor without a name is the whole process."""
+
+    tensor: str
+    host_peak_bytes: int
+    device_peak_bytes: int
+    persistent_bytes: int
 
 
-def list_largest_tensors(memory: pd.DataFrame) -> list[tuple[str, int]]:
-    """List peak memory, then the largest tensors, each with the bytes of the rank that has the most."""
-    if memory.empty:
-        return []
-    host = device = 0
-    held: dict[str, int] = {}
-    for values in zip(*(memory[name].tolist() for name in MEMORY_COLUMNS), strict=True):
-        tensor, host_peak, device_peak, size = values
-        if tensor:
-            held[tensor] = max(held.get(tensor, 0), size)
-        else:
-            host, device = max(host, host_peak), max(device, device_peak)
+def _collect_tensors(memory: pd.DataFrame) -> dict[str, list[TensorBytes]]:
+    """Return the tensors of each run."""
+    most = memory.groupby(["run_id", "tensor"])[[*TensorBytes._fields[1:]]].max().reset_index()
+    found: dict[str, list[TensorBytes]] = {}
+    for run, *values in most.itertuples(index=False):
+        found.setdefault(run, []).append(TensorBytes(*values))
+    return found
+
+
+def list_largest_tensors(found: Iterable[TensorBytes]) -> list[tuple[str, int]]:
+    """List the peaks of memory, then the largest tensors, with their bytes."""
+    held = {each.tensor: each.persistent_bytes for each in found if each.tensor}
+    host = max((each.host_peak_bytes for each in found if not each.tensor), default=0)
+    device = max((each.device_peak_bytes for each in found if not each.tensor), default=0)
     tensors = sorted(sorted(held), key=held.__getitem__, reverse=True)[:MAX_TENSORS]
     rows = [
         ("peak of the process", host),
@@ -189,24 +199,34 @@ def list_largest_tensors(memory: pd.DataFrame) -> list[tuple[str, int]]:
 # Timelines.
 
 
-def _build_timelines(run: "pd.Series[Any]", tables: Tables, texts: TextTable) -> list[list[Any]]:
-    """Return, for a choice of ranks, the rank and the group, name and microseconds of each part of its median epoch."""
-    epochs, ledger = tables.epochs.get(run.run_id), tables.ledgers.get(run.run_id)
-    if run.status != OK or epochs is None or ledger is None:
-        return []
-    middle = find_middle_epochs(epochs)
-    if not middle:
-        return []
-    epoch = middle[0].epoch
-    lengths = {
-        rank: seconds
-        for number, rank, seconds in zip(*(epochs[name].tolist() for name in TimedEpoch._fields), strict=True)
-        if number == epoch
-    }
-    chosen = np.flatnonzero(ledger.epoch.to_numpy() == epoch)
-    keyed: dict[int, list[dict[str, Any]]] = {}
-    for values in zip(*take_columns(ledger, ("rank_id", *TIMELINE_COLUMNS), chosen), strict=True):
-        keyed.setdefault(values[0], []).append(dict(zip(TIMELINE_COLUMNS, values[1:], strict=True)))
+class MedianEpoch(NamedTuple):
+    """The median epoch of a run: its seconds and its rows of the ledger by rank."""
+
+    seconds: dict[int, float]
+    rows: dict[int, list[dict[str, Any]]]
+
+
+TIMELINE_COLUMNS = ("layer", "direction", "phase", "op", "axis", "tensor", "seconds")
+"""The columns of the ledger that a timeline needs."""
+
+
+def _collect_median_epochs(tables: Tables) -> dict[str, MedianEpoch]:
+    """Return the median epoch of each run that has a ledger. All runs are read at once, which takes less time."""
+    middle = find_middle_epochs(tables.epochs.rows).drop_duplicates("run_id")[["run_id", "epoch"]]
+    seconds = tables.epochs.rows[["run_id", "epoch", "rank_id", "seconds"]].merge(middle)
+    rows = tables.ledgers.rows[["run_id", "epoch", "rank_id", *TIMELINE_COLUMNS]].merge(middle)
+    found: dict[str, MedianEpoch] = {}
+    for run, _, rank, length in seconds.itertuples(index=False):
+        if run in tables.ledgers:
+            found.setdefault(run, MedianEpoch({}, {})).seconds[rank] = length
+    for run, _, rank, *values in rows.itertuples(index=False):
+        row = dict(zip(TIMELINE_COLUMNS, values, strict=True))
+        found[run].rows.setdefault(rank, []).append(row)
+    return found
+
+
+def _build_timelines(epoch: MedianEpoch, texts: TextTable) -> list[list[Any]]:
+    """Return, for a choice of ranks, the rank and the group, name and microseconds of each part of an epoch."""
     return [
         [
             rank,
@@ -216,8 +236,8 @@ def _build_timelines(run: "pd.Series[Any]", tables: Tables, texts: TextTable) ->
                 if part.seconds > 0
             ),
         ]
-        for rank in _choose_ranks(lengths)
-        if (parts := lay_out_timeline(keyed.get(rank, []), lengths[rank]))
+        for rank in _choose_ranks(epoch.seconds)
+        if (parts := lay_out_timeline(epoch.rows.get(rank, []), epoch.seconds[rank]))
     ]
 
 
@@ -228,10 +248,6 @@ def _choose_ranks(lengths: Mapping[int, float]) -> list[int]:
         return ranks
     spread = {ranks[number * (len(ranks) - 1) // (MAX_RANKS - 2)] for number in range(MAX_RANKS - 1)}
     return sorted(spread | {max(lengths, key=lengths.__getitem__)})
-
-
-TIMELINE_COLUMNS = ("layer", "direction", "phase", "op", "axis", "tensor", "seconds")
-"""The columns of the ledger that a timeline needs."""
 
 
 def lay_out_timeline(rows: Iterable[Mapping[str, Any]], seconds: float) -> list[EpochPart]:
@@ -271,8 +287,3 @@ def _format_part(row: Mapping[str, Any]) -> str:
     what = " ".join(part for part in (row["op"].replace("_", "-"), row["tensor"]) if part)
     over = f" over {row['axis']}" if row["axis"] else ""
     return f"{layer}{row['direction']}, {row['phase']}: {what}{over}"
-
-
-def persistent_bytes_by_run(memory: Iterable[tuple[str, pd.DataFrame]]) -> dict[str, float]:
-    """Return, for each run, the persistent bytes of the rank that has the most."""
-    return {run: max_persistent_bytes(rows) for run, rows in memory}

@@ -213,7 +213,7 @@ def load_side(name: str, runs: Path) -> Side:
     if (folder / "runs.parquet").is_file():
         frame = parquet.read_collected(folder, "runs")
         epochs, ledger = (parquet.read_collected(folder, table) for table in ("epochs", "ledger"))
-        return Side(frame, parquet.group_by_run(epochs), parquet.group_by_run(ledger))
+        return Side(frame, parquet.RunTable(epochs), parquet.RunTable(ledger))
     try:
         return load_side_of_run(find_run(runs, name))
     except UserError as error:

@@ -5,11 +5,8 @@ one epoch, and its rows are used. The median of an even number of epochs is the 
 rows. The same holds for launches. Other choices of rows would not add up to the median.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
 
 from harness.ledger import Op, Phase
@@ -20,69 +17,55 @@ KEY = ["phase", "op", "tensor"]
 Parts = dict[tuple[str, str, str], float]
 """Seconds by phase, op and tensor."""
 REST = (Phase.OTHER.value, Op.GLUE.value, "")
+"""The key of time outside the rows of the ledger."""
 
 
-class TimedEpoch(NamedTuple):
-    """The time of one epoch on one rank."""
-
-    epoch: int
-    rank_id: int
-    seconds: float
-
-
-def find_middle_epochs(epochs: pd.DataFrame) -> list[TimedEpoch]:
-    """Return the middle timed epoch, or the middle two, each with the time of its slowest rank."""
-    slowest: dict[int, TimedEpoch] = {}
-    columns = (epochs[name].tolist() for name in TimedEpoch._fields)
-    for each in map(TimedEpoch._make, zip(*columns, strict=True)):
-        if each.epoch >= 0 and (each.epoch not in slowest or each.seconds > slowest[each.epoch].seconds):
-            slowest[each.epoch] = each
-    ordered = sorted(slowest.values(), key=lambda each: (each.seconds, each.epoch))
-    return ordered[max(len(ordered) - 1, 0) // 2 : len(ordered) // 2 + 1]
+def find_middle_epochs(epochs: pd.DataFrame) -> pd.DataFrame:
+    """Return the middle timed epoch of each run, or the middle two, each with the time of its slowest rank."""
+    timed = epochs.loc[epochs.epoch >= 0, ["run_id", "epoch", "rank_id", "seconds"]]
+    slowest = timed.sort_values("seconds", ascending=False, kind="stable")
+    ordered = slowest.drop_duplicates(["run_id", "epoch"]).sort_values(["run_id", "seconds", "epoch"])
+    runs = ordered.groupby("run_id").run_id
+    place, number = runs.cumcount(), runs.transform("size")
+    return ordered[(place >= (number - 1) // 2) & (place <= number // 2)]
 
 
-def take_columns(
-    frame: pd.DataFrame, names: Sequence[str], rows: np.ndarray[Any, Any]
-) -> Iterator[list[Any]]:
-    """Yield the values of columns at these rows. Indexing the frame would copy all of its columns."""
-    return (frame[name].array.take(rows).tolist() for name in names)
+def split_epochs(epochs: pd.DataFrame, ledger: pd.DataFrame) -> dict[str, Parts]:
+    """Split the median epoch of each launch that has rows in both tables.
 
-
-def split_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> Parts:
-    """Split the median epoch of one launch. The sum is its `statistics.compute_median_epoch`.
-
-    Time outside the rows of the ledger counts as other.
+    The sum of a launch is its `statistics.compute_median_epoch`. Time outside the rows of the ledger counts as other.
     """
     middle = find_middle_epochs(epochs)
-    epoch, rank = ledger.epoch.to_numpy(), ledger.rank_id.to_numpy()
-    chosen = np.zeros(len(ledger), dtype=bool)
-    for each in middle:
-        chosen |= (epoch == each.epoch) & (rank == each.rank_id)
-    parts: Parts = {}
-    for *key, seconds in zip(*take_columns(ledger, [*KEY, "seconds"], np.flatnonzero(chosen)), strict=True):
-        phase, op, tensor = key
-        parts[phase, op, tensor] = parts.get((phase, op, tensor), 0.0) + seconds / len(middle)
-    total = sum(each.seconds for each in middle) / len(middle) if middle else math.nan
-    parts[REST] = parts.get(REST, 0.0) + total - sum(parts.values())
+    middle = middle[middle.run_id.isin(ledger.run_id.unique())]
+    whole, number = (middle.groupby("run_id").seconds.agg(name).to_dict() for name in ("mean", "size"))
+    rows = ledger[["run_id", "epoch", "rank_id", *KEY, "seconds"]].merge(middle.drop(columns="seconds"))
+    parts: dict[str, Parts] = {str(run): {} for run in whole}
+    for run, phase, op, tensor, seconds in zip(
+        *(rows[name] for name in ("run_id", *KEY, "seconds")), strict=True
+    ):
+        own = parts[run]
+        own[phase, op, tensor] = own.get((phase, op, tensor), 0.0) + seconds / number[run]
+    for run, own in parts.items():
+        own[REST] = own.get(REST, 0.0) + whole[run] - sum(own.values())
     return parts
 
 
-def split_launches(runs: pd.DataFrame, epochs: Frames, ledgers: Frames) -> Parts:
+def split_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> Parts:
+    """Split the median epoch of one launch; empty without timed epochs."""
+    return split_epochs(epochs.assign(run_id=""), ledger.assign(run_id="")).get("", {})
+
+
+def split_launches(launches: pd.DataFrame, parts: Mapping[str, Parts]) -> Parts:
     """Split the median epoch time over the launches of one configuration. The sum is that median.
 
-    For a launch without a ledger, all time counts as other.
+    `parts` is what `split_epochs` returns. For a launch without parts, all time counts as other.
     """
-    ordered = runs[["epoch_seconds_median", "run_id"]].sort_values(["epoch_seconds_median", "run_id"])
-    middle = _take_middle(ordered)
-    parts = [
-        split_launch(epochs[run], ledgers[run]) if run in epochs and run in ledgers else {REST: seconds}
-        for seconds, run in middle.itertuples(index=False)
-    ]
-    keys = sorted({key for some in parts for key in some})
-    return {key: sum(some.get(key, 0.0) for some in parts) / len(parts) for key in keys}
+    ordered = sorted(zip(launches.epoch_seconds_median, launches.run_id, strict=True))
+    middle = [parts.get(run, {REST: seconds}) for seconds, run in _take_middle(ordered)]
+    keys = sorted({key for some in middle for key in some})
+    return {key: sum(some.get(key, 0.0) for some in middle) / len(middle) for key in keys}
 
 
-def _take_middle(ordered: pd.DataFrame) -> pd.DataFrame:
-    """Return the middle row, or the middle two."""
-    n = len(ordered)
-    return ordered.iloc[(n - 1) // 2 : n // 2 + 1]
+def _take_middle(ordered: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Return the middle entry, or the middle two."""
+    return ordered[max(len(ordered) - 1, 0) // 2 : len(ordered) // 2 + 1]

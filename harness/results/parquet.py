@@ -1,7 +1,7 @@
 """Reads and writes tables as parquet files. Every file contains the number of its schema, which reading checks."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from io import BytesIO
@@ -185,9 +185,30 @@ def read_collected(tables: Path, name: str) -> pd.DataFrame:
     return TableFrame(to_pandas(read_consistent_table(tables, name), TABLES[name]))
 
 
-def group_by_run(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Split a collected table by run id. The rows of each run must be consecutive."""
-    return {run_id: rows.iloc[part] for run_id, part in find_run_slices(rows["run_id"].to_numpy()).items()}
+class RunTable(Mapping[str, pd.DataFrame]):
+    """A collected table: all of its rows, and the rows of each run by run id. The rows of a run must be consecutive.
+
+    Kinds that read many runs use `rows`: a frame of one run takes longer to make than to read.
+    """
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self.rows = rows
+        self._slices = find_run_slices(rows["run_id"].to_numpy())
+
+    def __getitem__(self, run_id: str) -> pd.DataFrame:
+        return self.rows.iloc[self._slices[run_id]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._slices)
+
+    def __len__(self) -> int:
+        return len(self._slices)
+
+    def select(self, runs: Iterable[str]) -> pd.DataFrame:
+        """Return the rows of some runs, in the order of the runs. Runs without rows are skipped."""
+        numbers = np.arange(len(self.rows))
+        known = [numbers[self._slices[run]] for run in runs if run in self._slices]
+        return self.rows.iloc[np.concatenate([numbers[:0], *known])]
 
 
 def find_run_slices(ids: np.ndarray[Any, Any]) -> dict[str, slice]:

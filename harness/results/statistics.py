@@ -11,7 +11,6 @@ from itertools import combinations
 from math import comb
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from harness.ledger import Op, Phase
@@ -331,9 +330,7 @@ def _list_differences(first: "pd.Series[Any]", last: "pd.Series[Any]") -> dict[s
     return {name: (one, two) for name, (one, two) in texts.items() if one != two}
 
 
-def max_persistent_bytes(memory: pd.DataFrame | None) -> float:
-    """Return the persistent bytes of the rank that has the most; 0 without a table."""
-    if memory is None:
-        return 0.0
-    _, rank = np.unique(memory.rank_id.to_numpy(), return_inverse=True)
-    return float(np.bincount(rank, memory.persistent_bytes.to_numpy()).max())
+def find_persistent_bytes(memory: pd.DataFrame) -> "pd.Series[float]":
+    """Return for each run in the table `memory` the persistent bytes of the rank that has the most."""
+    of_ranks = memory.groupby(["run_id", "rank_id"]).persistent_bytes.sum()
+    return of_ranks.groupby("run_id").max().astype(float)

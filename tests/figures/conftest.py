@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.figures.kind import Tables
+from harness.figures.kind import READ_TABLES, Tables, make_tables
 from harness.figures.palette import BUILT_IN
 from harness.results.collect import collect
 from harness.results.parquet import conform_frame, read_collected
@@ -59,7 +59,7 @@ class StudyBuilder:
     def __init__(self, synthetic: SimpleNamespace, seed: int) -> None:
         self.synthetic, self.random = synthetic, np.random.default_rng(seed)
         self.rows: list[dict[str, Any]] = []
-        self.frames: dict[str, dict[str, pd.DataFrame]] = {name: {} for name in Tables._fields}
+        self.frames: dict[str, list[pd.DataFrame]] = {name: [] for name in READ_TABLES}
 
     def add(self, spec: Any, compute: float, talk: float) -> None:
         """Add a measured run with all tables. Accuracy, loss, memory and elements differ between runs."""
@@ -86,9 +86,8 @@ class StudyBuilder:
             record["summary"] |= {"words_received": received, "words_floor": received / (1 + factor)}
         self.rows.append(make_rows(spec.model_dump(mode="json"), record).run)
         for name, kept in self.frames.items():
-            table = "ledger" if name == "ledgers" else name
-            rows = frames[table].rename(columns=TABLES[table].recorded_names)
-            kept[spec.run_id] = rows.assign(run_id=spec.run_id)
+            rows = frames[name].rename(columns=TABLES[name].recorded_names)
+            kept.append(rows.assign(run_id=spec.run_id))
 
     def add_prediction(self, spec: Any, seconds: float) -> None:
         interval = {"low": 0.8 * seconds, "value": seconds, "high": 1.3 * seconds}
@@ -134,6 +133,7 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
         claims = pd.DataFrame(
             [{**claim, "what": f"{claim['what']} {'word ' * 30}"} for claim in synthetic.claims()]
         )
-        return Study(conform_frame(pd.DataFrame(builder.rows), RUNS), claims, Tables(**builder.frames))
+        frames = {name: conform_frame(pd.concat(rows), TABLES[name]) for name, rows in builder.frames.items()}
+        return Study(conform_frame(pd.DataFrame(builder.rows), RUNS), claims, make_tables(frames))
 
     return make

@@ -13,7 +13,7 @@ from harness.figures.kinds import prediction, time_and_memory
 from harness.figures.marks.points import spread_apart
 from harness.figures.panels import split_panels
 from harness.results.parquet import read_collected
-from harness.results.statistics import max_persistent_bytes
+from harness.results.statistics import find_persistent_bytes
 
 Collected = Callable[[Callable[[Path], object]], Path]
 
@@ -55,8 +55,9 @@ def test_equal_memory_says_nothing(synthetic: SimpleNamespace, collected: Collec
 
 
 def test_most_persistent_bytes_are_those_of_one_rank() -> None:
-    table = pd.DataFrame({"rank_id": [0, 0, 5, 5], "persistent_bytes": [1, 2, 30, 40]})
-    assert (max_persistent_bytes(table), max_persistent_bytes(None)) == (70, 0)
+    ranks, sizes = {"rank_id": [0, 0, 5, 5]}, {"persistent_bytes": [1, 2, 30, 40]}
+    table = pd.DataFrame({"run_id": ["a"] * 3 + ["b"], **ranks, **sizes})
+    assert find_persistent_bytes(table).to_dict() == {"a": 30, "b": 40}
 
 
 def test_predictions_are_paired_with_runs_of_their_grid(

@@ -13,6 +13,7 @@ from scipy.stats import binom
 
 from harness.results import epoch_parts, statistics
 from harness.results.collect import collect
+from harness.results.parquet import RunTable
 
 PIECES = [("convolve", "spmm"), ("convolve", "glue"), ("sync", "all_reduce"), ("other", "glue")]
 
@@ -104,6 +105,25 @@ def test_the_parts_are_those_of_the_slowest_rank() -> None:
     assert parts == {(*spmm, ""): 4, (*wait, ""): 0, ("other", "glue", ""): 0.5}
 
 
+def test_runs_are_split_together_as_each_of_them_is_split_alone() -> None:
+    spmm, wait = ("convolve", "spmm"), ("sync", "all_reduce")
+    epochs = {"a": epochs_of([[2.0, 4.5], [3.0, 1.0]]), "b": epochs_of([[1.0]]), "c": epochs_of([[7.0]])}
+    ledgers = {
+        "a": ledger_of({(0, 1): {spmm: 4, wait: 0.25}, (1, 0): {spmm: 2}}),
+        "b": ledger_of({(0, 0): {spmm: 0.5}}),
+    }
+    whole = [
+        pd.concat([rows.assign(run_id=run) for run, rows in tables.items()], ignore_index=True)
+        for tables in (epochs, ledgers)
+    ]
+    parts = epoch_parts.split_epochs(*whole)
+    assert parts == {run: epoch_parts.split_launch(epochs[run], ledgers[run]) for run in "ab"}
+    table = RunTable(whole[0])
+    assert list(table) == ["a", "b", "c"]
+    assert table.select(["c", "unknown", "a"]).seconds.tolist() == [7.0, 2.0, 4.5, 3.0, 1.0]
+    assert table["b"].seconds.tolist() == [1.0]
+
+
 def test_launches_are_summed_up_by_the_middle(synthetic: SimpleNamespace, tmp_path: Path) -> None:
     values = [1.0, 5.0, 2.0, 4.0]
     frames, ledgers = {}, {}
@@ -121,7 +141,8 @@ def test_launches_are_summed_up_by_the_middle(synthetic: SimpleNamespace, tmp_pa
     assert (row["seconds"], row["low"], row["high"]) == (3.0, 1.0, 5.0)
     assert row["seconds_paper"] == 6.0
     assert math.isnan(row["interval_low"])
-    parts = epoch_parts.split_launches(runs[runs.status == "ok"], frames, ledgers)
+    parts = {run: epoch_parts.split_launch(frames[run], ledgers[run]) for run in frames}
+    parts = epoch_parts.split_launches(runs[runs.status == "ok"], parts)
     assert sum(parts.values()) == pytest.approx(3.0)
 
 

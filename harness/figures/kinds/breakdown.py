@@ -1,17 +1,27 @@
 """Breakdown of an epoch: stacked bars with the seconds of each group of operations."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import pandas as pd
 
 from harness.figures.axis_scales import Scale
-from harness.figures.frames import add_notes, describe_failures, describe_grid, sort_rows
+from harness.figures.frames import (
+    add_notes,
+    concat_by_curve,
+    describe_failures,
+    describe_grids,
+    select_best_grids,
+    select_failures,
+    select_points,
+    sort_rows,
+    take_columns,
+)
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Bars
 from harness.figures.operation_groups import group_of_operation
 from harness.figures.palette import GROUPS, Fill
-from harness.figures.panels import AT_RANKS, EPOCH, Curve, Panel, split_panels
+from harness.figures.panels import AT_RANKS, EPOCH, Panel, split_panels
 from harness.ledger import Op, Phase
 from harness.results.epoch_parts import split_launches
 
@@ -44,60 +54,64 @@ class Breakdown:
 
     def make_frame(self, panel: Panel, tables: Tables) -> pd.DataFrame | None:
         """Return a row for each part of each bar, and the ideal time; None if all bars are empty."""
-        curves = [_select_broken_down(curve, tables) for curve in panel.curves if curve.source in BROKEN_DOWN]
-        alone = len({curve.strategy for curve in curves}) == 1
-        ranks = panel.values.get(AT_RANKS)
-        if ranks not in (None, *sorted({n for curve in curves for n in curve.points.ranks})[-MAX_RANKS:]):
+        launches = take_columns(panel.launches)
+        launches = launches[launches.source.isin(BROKEN_DOWN)]
+        alone, ranks = launches.strategy.nunique() == 1, panel.values.get(AT_RANKS)
+        # Some predictions give only the epoch time.
+        launches = launches[(launches.source == "measured") | launches.run_id.isin(tables.ledgers)]
+        points, failed = select_points(launches).dropna(subset=[EPOCH]), select_failures(launches)
+        if ranks not in (None, *sorted(points.ranks.unique())[-MAX_RANKS:]):
             return None
-        bars = [bar for curve in curves for bar in self._tabulate(curve, tables, ranks, all_grids=alone)]
-        if not bars or not (frame := pd.concat(bars, ignore_index=True)).seconds.sum() > 0:
-            return None
+        one_rank = self._one_rank_seconds(points, tables)
+        if ranks is not None:
+            points, failed = points[points.ranks == ranks], failed[failed.ranks == ranks]
+        if not alone:
+            points = select_best_grids(points, ["curve"], EPOCH, best="min")
+        frame = self._tabulate_bars(points, failed, tables, with_ranks=ranks is None)
         frame["total"] = frame.groupby("label").seconds.transform("sum", min_count=1)
         frame = frame[frame.total.isna() | (frame.total > 0)].reset_index(drop=True)
-        if one_rank := self._one_rank_seconds(curves, tables):
+        if not frame.total.any():
+            return None
+        if one_rank:
             frame[IDEAL_TIME.column] = (one_rank / frame.ranks).where(frame.ranks > 1)
         return add_notes(sort_rows(frame, "total"), _format_total)
 
-    def _tabulate(
-        self, curve: Curve, tables: Tables, ranks: int | None, *, all_grids: bool
-    ) -> Iterator[pd.DataFrame]:
-        """Yield the parts of each bar of a curve: its fastest grid or all grids, or the run that did not finish."""
-        points, failed = curve.points.dropna(subset=[EPOCH]), curve.failures
-        if ranks is not None:
-            points, failed = points[points.ranks == ranks], failed[failed.ranks == ranks]
-        grids = [launches for _, launches in points.groupby("grid")]
-        if not all_grids:
-            grids = sorted(grids, key=lambda launches: float(launches[EPOCH].median()))[:1]
-        for launches in grids or ([failed.head(1)] if len(failed) else []):
-            sums = self.sum_groups(launches, tables) if grids else {"": float("nan")}
-            frame = pd.DataFrame({"part": list(sums), "seconds": list(sums.values())})
-            first = launches.iloc[0]
-            grid = describe_grid(first)
-            name = curve.label if ranks is not None and "×" not in grid else f"{curve.label}, {grid}"
-            known = {"curve": curve.label, "strategy": curve.strategy, "source": curve.source, "label": name}
-            known |= {name: first[name] for name in ("ranks", "grid", "status")}
-            yield frame.assign(**known, failures="" if grids else describe_failures(failed))
+    def _tabulate_bars(
+        self, points: pd.DataFrame, failed: pd.DataFrame, tables: Tables, *, with_ranks: bool
+    ) -> pd.DataFrame:
+        """Return the parts of a bar of each curve and grid. A curve without a time has the run that did not finish."""
+        failed = failed[~failed.curve.isin(points.curve)]
+        launches = concat_by_curve(pd.concat([points, failed]), points, failed.drop_duplicates("curve"))
+        grids = describe_grids(launches)
+        named = grids.str.contains("×") | with_ranks
+        launches["label"] = launches.curve + (", " + grids).where(named, "")
+        launches["failures"] = describe_failures(launches, failed)
+        sums = [
+            (label, part, seconds)
+            for label, rows in launches.groupby("label", sort=False)
+            for part, seconds in self._sum_groups(rows, tables).items()
+        ]
+        bars = launches.drop_duplicates("label")
+        known = ["curve", "strategy", "source", "label", "ranks", "grid", "status", "failures"]
+        return pd.DataFrame(sums, columns=["label", "part", "seconds"]).merge(bars[known])[
+            ["part", "seconds", *known]
+        ]
 
-    def sum_groups(self, launches: pd.DataFrame, tables: Tables) -> dict[str, float]:
+    def _sum_groups(self, launches: pd.DataFrame, tables: Tables) -> dict[str, float]:
         """Sum the seconds of the median epoch of launches by group. Groups without a row are 0."""
+        if launches[EPOCH].isna().all():
+            return {"": float("nan")}
         sums = dict.fromkeys(self.groups, 0.0)
-        for (phase, op, tensor), seconds in split_launches(launches, tables.epochs, tables.ledgers).items():
+        for (phase, op, tensor), seconds in split_launches(launches, tables.parts).items():
             if group := self.group_of(Phase(phase), Op(op), tensor):
                 sums[group] += seconds
         return sums
 
-    def _one_rank_seconds(self, curves: list[Curve], tables: Tables) -> float:
+    def _one_rank_seconds(self, points: pd.DataFrame, tables: Tables) -> float:
         """Return the length of the shortest bar of one measured rank; 0 without one."""
-        runs = [curve.points[curve.points.ranks == 1] for curve in curves if curve.source == "measured"]
-        totals = [sum(self.sum_groups(launches, tables).values()) for launches in runs if len(launches)]
+        launches = points[(points.source == "measured") & (points.ranks == 1)]
+        totals = [sum(self._sum_groups(rows, tables).values()) for _, rows in launches.groupby("curve")]
         return min((total for total in totals if total > 0), default=0.0)
-
-
-def _select_broken_down(curve: Curve, tables: Tables) -> Curve:
-    """Return a curve with only the runs that have a ledger. Some predictions give only the epoch time."""
-    if curve.source == "measured":
-        return curve
-    return replace(curve, runs=curve.runs[curve.runs.run_id.isin(tables.ledgers)])
 
 
 def _format_total(rows: pd.DataFrame) -> str:

@@ -13,7 +13,7 @@ SOURCES = ("measured", "emulated", "predicted")
 
 def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
     """Return the efficiency of each launch: the rank-seconds of an epoch on the fewest ranks, over its own."""
-    launches = tabulate_best_grids(panel.curves, EPOCH)
+    launches = tabulate_best_grids(panel.launches, EPOCH)
     if launches is None:
         return None
     done = launches[(launches.status == "ok") & launches.source.isin(SOURCES)]

@@ -15,7 +15,7 @@ SECONDS = Scale(EPOCH, "epoch time", "s")
 
 def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
     """Return the launches of each curve, and the interval of predictions; None for a single curve."""
-    frame = tabulate_largest_ranks(panel, EPOCH, "extra")
+    frame = tabulate_largest_ranks(panel.launches, EPOCH, "extra")
     if frame is None or frame.dropna(subset=[EPOCH]).curve.nunique() < 2:
         return None
     extras = [json.loads(text) if text else {} for text in frame.pop("extra")]

@@ -1,8 +1,5 @@
 """Best test accuracy of each curve, and the training time until the target accuracy."""
 
-from dataclasses import replace
-from typing import Any
-
 import pandas as pd
 
 from harness.figures.axis_scales import Scale
@@ -24,13 +21,11 @@ SECONDS = Scale(TARGET, "training time until the target accuracy", "s")
 
 def make_accuracy_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
     """Return the best accuracy of each launch, or the one that a paper or log gives; None if all are equal."""
-    done = panel.runs[panel.runs.status == "ok"]
-    best = [
-        _best_accuracy(run, accuracy, tables)
-        for run, accuracy in zip(done.run_id, done.accuracy_test, strict=True)
-    ]
-    known = replace(panel, runs=done.assign(**{ACCURACY: best}))
-    frame = tabulate_largest_ranks(known, ACCURACY, "evaluation_seconds", best="max")
+    done = panel.launches[panel.launches.status == "ok"]
+    tested = tables.accuracy.rows[tables.accuracy.rows.split == "test"]
+    best = done.run_id.map(tested.groupby("run_id").accuracy.max()).fillna(done.accuracy_test)
+    launches = done.assign(**{ACCURACY: best})
+    frame = tabulate_largest_ranks(launches, ACCURACY, "evaluation_seconds", best="max")
     if frame is None or not has_differences(frame, ACCURACY):
         return None
     return add_notes(
@@ -38,19 +33,11 @@ def make_accuracy_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
     )
 
 
-def _best_accuracy(run: str, accuracy: Any, tables: Tables) -> float:
-    """Return the best test accuracy over all evaluations of a run, or the last one without a table of them."""
-    evaluations = tables.accuracy.get(run)
-    if evaluations is not None:
-        tested = evaluations.accuracy[evaluations.split == "test"].dropna()
-        accuracy = tested.max() if len(tested) else accuracy
-    return float("nan") if accuracy is None else float(accuracy)
-
-
 def make_target_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
     """Return the time to the target of each launch, and the runs that did not reach it; None if none did."""
-    wanted = panel.runs[(panel.runs["training.target"] > 0) | panel.runs[TARGET].notna()]
-    frame = tabulate_largest_ranks(replace(panel, runs=wanted), TARGET, keep_unknown=True)
+    launches = panel.launches
+    wanted = launches[(launches["training.target"] > 0) | launches[TARGET].notna()]
+    frame = tabulate_largest_ranks(wanted, TARGET, keep_unknown=True)
     if frame is None or frame[TARGET].isna().all() or frame.label.nunique() < 2:
         return None
     return add_notes(sort_rows(frame, TARGET), describe_median(SECONDS, "not reached"))

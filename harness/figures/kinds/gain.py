@@ -3,7 +3,7 @@
 import pandas as pd
 
 from harness.figures.axis_scales import Scale
-from harness.figures.frames import add_notes, describe_grid, describe_median, sort_rows, tabulate_launches
+from harness.figures.frames import add_notes, describe_grids, describe_median, sort_rows, tabulate_launches
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Dots
 from harness.figures.panels import Curve, Panel
@@ -45,7 +45,7 @@ def _divide(curve: Curve, baseline: Curve) -> pd.DataFrame | None:
     launches = points[(points.ranks == ranks) & (points.grid == ours.grid[ranks])].dropna(subset=[THROUGHPUT])
     frame = tabulate_launches(curve, launches, THROUGHPUT)
     frame["ratio"] = frame[THROUGHPUT] / theirs.middle[ranks]
-    return frame.assign(label=f"{curve.label}, {describe_grid(launches.iloc[0])}")
+    return frame.assign(label=f"{curve.label}, " + describe_grids(launches))
 
 
 KIND = FigureKind(

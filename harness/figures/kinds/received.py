@@ -15,7 +15,7 @@ RECEIVED = Scale(ELEMENTS, "elements received per epoch")
 
 def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
     """Return the launches of each curve on several ranks; None if nothing differs and no bound is known."""
-    frame = tabulate_largest_ranks(panel, ELEMENTS, BYTES, "elements_bound")
+    frame = tabulate_largest_ranks(panel.launches, ELEMENTS, BYTES, "elements_bound")
     if frame is None or (frame := frame[(frame[ELEMENTS] > 0)].reset_index(drop=True)).empty:
         return None
     frame = sort_rows(frame.rename(columns={"elements_bound": BOUND}), ELEMENTS)

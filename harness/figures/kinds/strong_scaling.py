@@ -11,7 +11,7 @@ from harness.figures.panels import EPOCH, Panel, split_with_graph_curves
 
 def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
     """Return the launches of the curves with several numbers of ranks, and the epoch time of serial training."""
-    return add_serial_reference(panel, tabulate_best_grids(panel.curves, EPOCH), EPOCH)
+    return add_serial_reference(panel.launches, tabulate_best_grids(panel.launches, EPOCH), EPOCH)
 
 
 KIND = FigureKind(

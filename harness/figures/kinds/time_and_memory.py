@@ -1,7 +1,5 @@
 """Epoch time over memory, with the front of curves to which no other is superior in both."""
 
-from dataclasses import replace
-
 import pandas as pd
 
 from harness.figures.axis_scales import Scale
@@ -9,16 +7,16 @@ from harness.figures.frames import has_differences, tabulate_largest_ranks
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Points
 from harness.figures.panels import EPOCH, Panel
-from harness.results.statistics import max_persistent_bytes
+from harness.results.statistics import find_persistent_bytes
 
 MEMORY, FRONT = "persistent_bytes", "on_front"
 
 
 def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
     """Return the launches of each measured curve with epoch time and memory; None if all need the same memory."""
-    known = panel.runs[panel.runs.run_id.isin(tables.memory)]
-    held = [max_persistent_bytes(tables.memory[run]) for run in known.run_id]
-    frame = tabulate_largest_ranks(replace(panel, runs=known.assign(**{MEMORY: held})), EPOCH, MEMORY)
+    held = panel.launches.run_id.map(find_persistent_bytes(tables.memory.rows))
+    known = panel.launches.assign(**{MEMORY: held}).dropna(subset=[MEMORY])
+    frame = tabulate_largest_ranks(known, EPOCH, MEMORY)
     if frame is None:
         return None
     frame = frame[frame[EPOCH].notna() & (frame[MEMORY] > 0)].drop(columns="failures")

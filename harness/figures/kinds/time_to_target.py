@@ -6,12 +6,12 @@ from harness.figures.axis_scales import RANKS, Scale
 from harness.figures.frames import tabulate_best_grids
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Lines
-from harness.figures.panels import TARGET, Panel, select_target_curves, split_across_families
+from harness.figures.panels import TARGET, Panel, split_across_families
 
 
-def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
+def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
     """Return the launches that reached the target, of curves that did so on several numbers of ranks."""
-    return tabulate_best_grids(select_target_curves(panel, tables), TARGET)
+    return tabulate_best_grids(panel.launches.dropna(subset=[TARGET]), TARGET)
 
 
 KIND = FigureKind(

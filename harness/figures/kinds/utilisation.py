@@ -3,10 +3,10 @@
 import pandas as pd
 
 from harness.figures.axis_scales import Scale
-from harness.figures.frames import LAUNCH_COLUMNS
+from harness.figures.frames import CURVE_COLUMNS, LAUNCH_COLUMNS, select_largest_ranks
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Strips
-from harness.figures.panels import Panel, select_largest_ranks
+from harness.figures.panels import Panel
 
 SHOWN_SECONDS = 5.0
 
@@ -14,14 +14,12 @@ SHOWN_SECONDS = 5.0
 def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
     """Return the windows of the first launch of each curve at its largest number of ranks, busiest curves first."""
     frames = []
-    for curve, points in select_largest_ranks(panel):
-        run = points.iloc[0]
-        windows = tables.utilisation.get(str(run.run_id))
+    for _, run in select_largest_ranks(panel.launches).drop_duplicates("curve").iterrows():
+        windows = tables.utilisation.get(run.run_id)
         if windows is not None and len(busy := average_ranks(windows)):
             mean = (busy.computing * busy.seconds).sum() / busy.seconds.sum()
             shown = busy[busy.begin < SHOWN_SECONDS].reset_index(drop=True)
-            own = {"curve": curve.label, "strategy": curve.strategy, "source": curve.source}
-            frames.append(shown.assign(**own, **run[LAUNCH_COLUMNS], mean=mean))
+            frames.append(shown.assign(**run[[*CURVE_COLUMNS, *LAUNCH_COLUMNS]], mean=mean))
     if not frames:
         return None
     frame = pd.concat(frames).sort_values(["mean"], ascending=False, kind="stable", ignore_index=True)

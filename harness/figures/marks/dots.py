@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 
 from harness.figures.axis_scales import Scale
@@ -56,6 +55,8 @@ class Dots:
 
     def draw(self, axes: Axes, facet: Facet) -> None:
         """Draw the rows from top to bottom."""
+        import seaborn as sns  # takes a second, and the report does not draw
+
         frame, rows = facet.frame, self._arrange(facet)
         draw_rows(axes, rows)
         done = frame.dropna(subset=[self.x.column])

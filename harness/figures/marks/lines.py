@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
@@ -151,6 +150,8 @@ class Lines:
     def _draw_curve(
         self, axes: Axes, curve: str, rows: pd.DataFrame, facet: Facet, name: str, place: int
     ) -> None:
+        import seaborn as sns  # takes a second, and the report does not draw
+
         look, grey = facet.looks[curve], facet.is_grey(curve)
         line = SOURCE_LINES[str(rows.source.iloc[0])]
         launches = rows.groupby(self.x.column, as_index=False)[self.y.column]

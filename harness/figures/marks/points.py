@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 
 from harness.figures.axis_scales import Scale
@@ -58,6 +57,8 @@ class Points:
 
     def draw(self, axes: Axes, facet: Facet) -> None:
         """Draw the grey points first, then the lines and the others."""
+        import seaborn as sns  # takes a second, and the report does not draw
+
         frame, x, y = facet.frame, self.x.column, self.y.column
         self._set_axes(axes, frame)
         axes.grid()
