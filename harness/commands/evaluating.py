@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
 from harness.commands.output import MOST_ROWS, Block, Command, Headline, Table, TableColumn, View
-from harness.commands.request import CONFIG, File, Folder, Folders, Request
+from harness.commands.request import CONFIG, File, Folder, Folders, Names, OptionStyle, Request
 from harness.commands.tracking import HistoryAnswer, track
 from harness.commands.verb import Reporter, verb
 from harness.formatting import format_bytes, format_count, format_whole
@@ -156,6 +156,9 @@ class FiguresRequest(TablesRequest):
     _: KW_ONLY
     out: Folder = None
     """The folder for the figures (default: figures)."""
+    highlight: Annotated[Names, OptionStyle(metavar="NAME[,NAME...]", completes="strategies")] = ()
+    """Strategies that always have a colour. Where more than eight share axes, only the best ones have, and the others
+    are grey."""
 
 
 @plain_dataclass(frozen=True)
@@ -195,7 +198,7 @@ def figures(request: FiguresRequest, reporter: Reporter) -> FiguresAnswer:
     from harness.figures import draw_all
 
     out = request.out or request.home / "figures"
-    return FiguresAnswer(out, draw_all(request.folder, out, reporter.step))
+    return FiguresAnswer(out, draw_all(request.folder, out, reporter.step, request.highlight))
 
 
 @dataclass(frozen=True, config=CONFIG)

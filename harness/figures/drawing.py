@@ -35,6 +35,7 @@ from harness.results.parquet import read_claims_table, read_collected
 from harness.results.schema import MISSING, TABLES
 from harness.results.statistics import ON_SHARED_CORES
 from harness.untrusted import make_file_stem, spreadsheet_cell
+from harness.validation import unknown_name_error
 
 # A figure is written as PDF, PNG and SVG, its numbers as CSV, its caption as text. The same tables give the same bytes.
 #
@@ -129,6 +130,9 @@ def draw_all(
             f"{tables / 'runs.parquet'} holds no recorded run, so there are no figures to draw. "
             "Make runs with `harness run` or the workflow, then call `harness collect`."
         )
+    for name in chosen:
+        if name not in (known := set(runs["strategy.name"])):
+            raise unknown_name_error(f"{tables}: strategy", name, list(known))
     panels = make_panels(drop_unused_columns(runs), read_claims_table(tables))
     digest = tables_digest(tables)
     draw = partial(_draw_kind, panels=panels, tables=collected, out=out, digest=digest, chosen=chosen)

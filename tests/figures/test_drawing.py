@@ -278,6 +278,12 @@ def test_no_tables_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "figures").exists()
 
 
+def test_unknown_strategy_cannot_be_chosen(tables: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"strategy 'plexsu' is unknown\. Did you mean plexus\?"):
+        draw_all(tables, tmp_path / "figures", chosen=["serial", "plexsu"])
+    assert not (tmp_path / "figures").exists()
+
+
 def test_tables_without_a_run_are_refused(tables: Path, tmp_path: Path) -> None:
     from harness.results import parquet
 
