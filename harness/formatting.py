@@ -55,7 +55,7 @@ def format_seconds(seconds: float) -> str:
     """Format a time with three digits: 35.0 ns, 5.04 ms, 1.25 s; from ten minutes on in minutes."""
     if seconds == 0:
         return "0 s"
-    for unit, size, below in (("ns", 1e-9, 1e-6), ("us", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 600.0)):
+    for unit, size, below in (("ns", 1e-9, 1e-6), ("µs", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 600.0)):
         if seconds < below * 0.9995:
             return f"{format_three_digits(seconds / size)} {unit}"
     return f"{seconds / 60:,.0f} min"
@@ -64,7 +64,7 @@ def format_seconds(seconds: float) -> str:
 def format_interval(low: float, high: float) -> str:
     """Format an interval of times in the unit of its upper end: 3.57 - 7.10 ms."""
     number, _, unit = format_seconds(high).partition(" ")
-    scale = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}[unit]
+    scale = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}[unit]
     return f"{format_three_digits(low / scale)} - {number} {unit}"
 
 

@@ -70,7 +70,7 @@ def test_counts_have_si_prefixes(value: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (3.5e-5, "35.0 us"),
+        (3.5e-5, "35.0 µs"),
         (0.00504, "5.04 ms"),
         (0.9999, "1.00 s"),
         (1.25, "1.25 s"),

@@ -174,7 +174,7 @@ class CalibrationAnswer(Answer):
 UNITS = {
     "tflops": "TFLOP/s",
     "gbs": "GB/s",
-    "us": "us",
+    "us": "µs",
     "ns": "ns",
     "gb": "GB",
     "share": "",

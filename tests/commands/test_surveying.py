@@ -53,7 +53,7 @@ def test_a_machine_that_lacks_nothing_passes() -> None:
 def test_links_have_units_and_the_widest_group_is_quoted() -> None:
     lines = page(LinksAnswer("local", 4, LINKS, None))
     assert lines[0] == (
-        f"4 ranks on local: each receives {0.25 * GB / 1e6:.0f} MB/s in an all-reduce of 2 ranks, latency 35.0 us"
+        f"4 ranks on local: each receives {0.25 * GB / 1e6:.0f} MB/s in an all-reduce of 2 ranks, latency 35.0 µs"
     )
     assert lines[3].split() == ["2", "1", f"{2 * GB / 1e9:.2f}", "GB/s"]
     assert any(line.split() == ["network", "Socket"] for line in lines)
@@ -72,7 +72,7 @@ def test_constants_are_rows_with_units_and_factors(tmp_path: Path) -> None:
         "memory_gb": ("80.0", "GB", None),
         "rates.memory_gbs": ("71.1", "GB/s", 1.26),
         "rates.spmm.entry": ("0.490", None, None),
-        "links.latency_us": ("12.0", "us", 1.5),
+        "links.latency_us": ("12.0", "µs", 1.5),
     }
     answer = CalibrationAnswer(
         "mine", sections, ["copies left out: a reason"], tmp_path / "mine.yaml", tmp_path

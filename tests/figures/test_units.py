@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.figures.axis_scales import Scale
 from harness.figures.units import unit_for
-from harness.formatting import format_three_digits
+from harness.formatting import format_interval, format_seconds, format_three_digits
 
 
 @pytest.mark.parametrize(
@@ -37,3 +38,11 @@ def test_three_digits_are_within_half_a_percent(value: float) -> None:
 )
 def test_the_unit_suits_the_time(seconds: float, name: str) -> None:
     assert unit_for(seconds).name == name
+
+
+@pytest.mark.parametrize("seconds", [2e-6, 5e-3, 3.0])
+def test_terminal_tables_and_axes_spell_units_of_time_alike(seconds: float) -> None:
+    unit = unit_for(seconds).name
+    assert format_seconds(seconds).endswith(f" {unit}")
+    assert Scale("t", "time", "s").formatter(seconds).endswith(f" {unit}")
+    assert format_interval(seconds, 2 * seconds).endswith(f" {unit}")
