@@ -9,6 +9,7 @@ from typing import Any
 from harness.commands.output import Table, TableColumn
 from harness.errors import UserError
 from harness.formatting import format_bytes, format_count, format_seconds, format_share, format_si
+from harness.ledger import AxisName
 from harness.results.record import Record
 from harness.results.schema import RUNS
 from harness.spec.spec import format_grid
@@ -28,9 +29,12 @@ def get_name(record: Record, key: str) -> str:
 
 
 def format_grid_of(record: Record) -> str:
-    """Return the grid of a run as --grid accepts it; empty if the record of another program lacks it."""
-    grid = record.spec.get("grid")
-    return format_grid(grid) if grid else ""
+    """Return the grid of a run as --grid accepts it; empty if the record of another program lacks it.
+
+    A record has the axes in alphabetical order. They are shown in the order in which strategies list them.
+    """
+    grid = record.spec.get("grid") or {}
+    return format_grid({axis: grid[axis] for axis in [*AxisName, *grid] if axis in grid}) if grid else ""
 
 
 def describe_run(record: Record) -> str:

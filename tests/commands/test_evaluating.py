@@ -1,5 +1,6 @@
 """collect, compare and claims: the answer first, what changed before what did not, and long tables cut."""
 
+import json
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +13,13 @@ from harness.commands import VERBS
 from harness.commands.comparing import CompareAnswer
 from harness.commands.output import EVERYTHING, Headline, View
 from harness.commands.recording_programs import ProgramName
+from harness.commands.run_facts import format_grid_of
 from harness.commands.verb import load_verb
 from harness.external.programs import PROGRAMS
+from harness.registry import load_strategy, registered_strategies
 from harness.results.collect import collect
 from harness.results.statistics import Difference, Interval
+from harness.spec.spec import canonical_json, format_grid
 
 
 def difference(
@@ -119,3 +123,25 @@ def test_frame_of_a_collection_is_its_table_of_runs(synthetic: SimpleNamespace, 
     collection = collect(tmp_path / "runs", tmp_path)
     answer = CollectAnswer(collection, CollectRequest(runs=(tmp_path / "runs",)))
     assert answer.to_frame().equals(collection.runs)
+
+
+def test_highlighted_strategies_are_passed_to_the_figures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen = []
+
+    def draw_all(tables: Path, out: Path, on_step: object, chosen: object) -> list[Path]:
+        seen.append(chosen)
+        return []
+
+    monkeypatch.setattr("harness.figures.draw_all", draw_all)
+    assert main(["figures", "--highlight", "plexus,rdm", "--out", str(tmp_path)]) == 0
+    assert seen == [("plexus", "rdm")]
+
+
+@pytest.mark.parametrize("name", sorted(point.name for point in registered_strategies()))
+def test_recorded_grid_is_printed_in_the_order_of_its_strategy(name: str) -> None:
+    for ranks in (1, 2, 4, 8):
+        for grid in load_strategy(name).grids(ranks):
+            recorded = json.loads(canonical_json({axis.value: size for axis, size in grid.items()}))
+            assert format_grid_of(SimpleNamespace(spec={"grid": recorded})) == format_grid(grid)  # type: ignore[arg-type]
