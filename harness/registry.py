@@ -7,6 +7,7 @@ installed, and an earlier installation of another version does not matter.
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 import traceback
@@ -124,6 +125,11 @@ def _find_entry_point(name: str) -> EntryPoint:
         values = ", ".join(point.value for point in points)
         raise UserError(
             f"strategy {name!r} is registered {len(points)} times: {values}. Uninstall one of them."
+        )
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII):
+        raise UserError(
+            f"strategy {name!r} ({points[0].value}) has a name that is not accepted: a name begins with a letter or a "
+            "digit, and contains only these, '_', '.' and '-'. Rename it in the entry points of its package."
         )
     return points[0]
 

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from harness import registry
 from harness.cli import main
+from harness.errors import UserError
 from harness.experiment.known_graph import look_up_graph
 from harness.experiment.requests import admit_on_all_grids
 from harness.sources import AnySource, ReadOptions
@@ -314,3 +315,13 @@ def test_a_broken_plugin_keeps_no_other_from_being_listed(project, monkeypatch):
     reason = admit_on_all_grids(project, "broken", request, partial(look_up_graph, project), "here").reason
     assert "there is no module nothing" in reason
     assert "Install it again" in reason
+
+
+@pytest.mark.parametrize("name", ["__proto__", "_mine", "two words", "<b>"])
+def test_a_plugin_with_a_name_that_pages_cannot_show_is_refused(monkeypatch, name):
+    points = [*registry.registered_strategies(), EntryPoint(name, "mine.plugin:Mine", registry.GROUP)]
+    monkeypatch.setattr(registry, "registered_strategies", lambda: points)
+    with pytest.raises(
+        UserError, match=r"\(mine\.plugin:Mine\) has a name that is not accepted: a name begins"
+    ):
+        registry.load_strategy(name)
