@@ -61,7 +61,7 @@ class StudyBuilder:
         self.rows: list[dict[str, Any]] = []
         self.frames: dict[str, list[pd.DataFrame]] = {name: [] for name in READ_TABLES}
 
-    def add(self, spec: Any, compute: float, talk: float) -> None:
+    def add(self, spec: Any, compute: float, talk: float, features: int = 9) -> None:
         """Add a measured run with all tables. Accuracy, loss, memory and elements differ between runs."""
         factor = float(self.random.uniform(0.5, 2))
         frames = self.synthetic.make_tables(spec, compute, talk)
@@ -69,6 +69,7 @@ class StudyBuilder:
             {
                 "epoch": e,
                 "train_seconds": (e + 1) * compute,
+                "eval_seconds": 0.1,
                 "split": "test",
                 "accuracy": 0.3 + 0.08 * factor * e,
             }
@@ -81,6 +82,7 @@ class StudyBuilder:
         frames["memory"]["persistent_bytes"] = (frames["memory"].persistent_bytes * factor).astype(int)
         record = self.synthetic.make_record(spec, frames)
         record["summary"] |= {"seconds_to_target": 5 * compute, "evaluation_seconds": 0.1 * compute}
+        record["summary"]["graph"]["features"] = features
         if spec.ranks > 1:
             received = record["summary"]["words_received"] * factor
             record["summary"] |= {"words_received": received, "words_floor": received / (1 + factor)}
@@ -95,6 +97,10 @@ class StudyBuilder:
         record |= {"summary": {"epoch_seconds_median": seconds}, "provenance": {}, "error": None}
         record["predicted"] = {"seconds": interval}
         self.rows.append(make_rows(spec.model_dump(mode="json"), record).run)
+
+    def build(self, claims: pd.DataFrame) -> Study:
+        frames = {name: conform_frame(pd.concat(rows), TABLES[name]) for name, rows in self.frames.items()}
+        return Study(conform_frame(pd.DataFrame(self.rows), RUNS), claims, make_tables(frames))
 
     def add_failure(self, spec: Any) -> None:
         error = {"rank": 0, "type": "MemoryError", "message": "", "trace": ""}
@@ -133,7 +139,26 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
         claims = pd.DataFrame(
             [{**claim, "what": f"{claim['what']} {'word ' * 30}"} for claim in synthetic.claims()]
         )
-        frames = {name: conform_frame(pd.concat(rows), TABLES[name]) for name, rows in builder.frames.items()}
-        return Study(conform_frame(pd.DataFrame(builder.rows), RUNS), claims, make_tables(frames))
+        return builder.build(claims)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def growth_study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
+    """`growth_study_of(n)`: n strategies with models of three depths, and on graphs of three widths."""
+
+    @lru_cache
+    def make(count: int) -> Study:
+        builder = StudyBuilder(synthetic, count)
+        for name in list(BUILT_IN)[-count:]:
+            base = float(builder.random.uniform(0.5, 2))
+            for width in (64, 256, 1024):
+                spec = synthetic.make_spec(name, f"a-graph-with-a-long-name@1-4096w{width}", {"p": 4})
+                builder.add(spec, base * width / 64, 0.1, width)
+            for layers in (2, 4, 8):
+                spec = synthetic.make_spec(name, LONG_GRAPH, {"p": 2}, model={"layers": layers})
+                builder.add(spec, base * layers, 0.1)
+        return builder.build(pd.DataFrame())
 
     return make

@@ -23,11 +23,22 @@ from harness.figures.marks.facet import MOST_COLOURED
 from harness.figures.panels import split_panels, title_panels
 
 LONG_GRAPH = "a-graph-with-a-long-name@1-4096w1024"
-SIZES = (2, 7, *(pytest.param(count, marks=pytest.mark.slow) for count in (22, 28)))
-NOT_IN_STUDY = ("throughput-depth", "throughput-width", "agreement", "loss")
-"""Kinds of models that differ in depth or width, with a serial run, or without one: no study has them all."""
+SLOW = (22, 28)
+SIZES = (2, 7, *(pytest.param(count, marks=pytest.mark.slow) for count in SLOW))
+NOT_SHOWN = {"agreement": (2,), "loss": (7, *SLOW)}
+"""The sizes of studies without a kind: the smallest has no serial run, and losses are shown only without one."""
+GROWTH = ("throughput-depth", "throughput-width")
+"""The kinds of a study whose models differ in depth and width."""
 Study = Any
-all_figures = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+every_figure = pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        pytest.param(kind, count, marks=[pytest.mark.slow] * (count in SLOW), id=f"{kind.name}-{count}")
+        for kind in KINDS
+        for count in (2, 7, *SLOW)
+        if count not in NOT_SHOWN.get(kind.name, ())
+    ],
+)
 row_figures = pytest.mark.parametrize(
     "kind", [kind for kind in KINDS if isinstance(kind.mark, Dots | Bars)], ids=lambda kind: kind.name
 )
@@ -35,15 +46,16 @@ all_sizes = pytest.mark.parametrize("count", SIZES)
 
 
 @pytest.fixture(scope="module")
-def facets_of(study_of: Callable[[int], Study]) -> Callable[[FigureKind, int], list[Facet]]:
+def facets_of(
+    study_of: Callable[[int], Study], growth_study_of: Callable[[int], Study]
+) -> Callable[[FigureKind, int], list[Facet]]:
     @lru_cache
     def make(name: str, count: int) -> list[Facet]:
-        kind, study = next(kind for kind in KINDS if kind.name == name), study_of(count)
+        kind = next(kind for kind in KINDS if kind.name == name)
+        study = (growth_study_of if name in GROWTH else study_of)(count)
         panels = kind.split_panels(study.runs if kind.table == "runs" else study.claims)
         facets = kind.make_facets(panels, study.tables)
-        if not facets:
-            assert kind.name in NOT_IN_STUDY
-            pytest.skip("the study has nothing that this kind shows")
+        assert facets, "no study shows this kind"
         titles, _ = title_panels([facet.panel for facet in facets])
         return [replace(facet, title=title) for facet, title in zip(facets, titles, strict=True)]
 
@@ -108,8 +120,7 @@ def overlap(one: Bbox, other: Bbox) -> bool:
     return wide > 1 and high > 1
 
 
-@all_figures
-@all_sizes
+@every_figure
 def test_no_text_overlaps_another_or_leaves_the_page(
     kind: FigureKind, count: int, figure_of: Callable[..., Figure]
 ) -> None:
@@ -123,8 +134,7 @@ def test_no_text_overlaps_another_or_leaves_the_page(
         assert not overlap(a, b), f"{one!r} overlaps {other!r}: {a}, {b}"
 
 
-@all_figures
-@all_sizes
+@every_figure
 def test_text_has_seven_to_nine_points_at_the_printed_width(
     kind: FigureKind, count: int, figure_of: Callable[..., Figure]
 ) -> None:
@@ -133,8 +143,7 @@ def test_text_has_seven_to_nine_points_at_the_printed_width(
     assert {text.get_fontsize() for text in texts(figure) if text.get_text()} <= {7.0, 8.0, 9.0}
 
 
-@all_figures
-@pytest.mark.parametrize("count", [7, pytest.param(28, marks=pytest.mark.slow)])
+@every_figure
 def test_one_panel_fits_on_a_page(
     kind: FigureKind, count: int, facets_of: Callable[..., list[Facet]]
 ) -> None:
@@ -145,8 +154,7 @@ def test_one_panel_fits_on_a_page(
     assert draw(kind, one).get_size_inches()[1] <= 9
 
 
-@all_figures
-@all_sizes
+@every_figure
 def test_no_axes_are_empty_and_none_share_a_place(
     kind: FigureKind, count: int, figure_of: Callable[..., Figure]
 ) -> None:
@@ -159,8 +167,7 @@ def test_no_axes_are_empty_and_none_share_a_place(
         assert not overlap(one.get_window_extent(), other.get_window_extent())
 
 
-@all_figures
-@all_sizes
+@every_figure
 def test_axes_have_the_height_that_the_mark_wants(
     kind: FigureKind, count: int, figure_of: Callable[..., Figure], facets_of: Callable[..., list[Facet]]
 ) -> None:
@@ -170,8 +177,7 @@ def test_axes_have_the_height_that_the_mark_wants(
         assert height == pytest.approx(kind.mark.measure(facet)[1], abs=0.1)
 
 
-@all_figures
-@all_sizes
+@every_figure
 def test_facets_of_the_same_runs_have_the_same_axis(
     kind: FigureKind, count: int, figure_of: Callable[..., Figure], facets_of: Callable[..., list[Facet]]
 ) -> None:
@@ -191,8 +197,7 @@ def test_no_two_strategies_look_alike(count: int, study_of: Callable[[int], Stud
     assert len({curve.strategy for panel in panels for curve in panel.curves}) == count
 
 
-@all_figures
-@all_sizes
+@every_figure
 def test_no_two_entries_of_a_legend_look_alike(
     kind: FigureKind, count: int, figure_of: Callable[..., Figure]
 ) -> None:
@@ -212,8 +217,7 @@ def test_no_two_entries_of_a_legend_look_alike(
         assert len(set(fills)) == len(fills)
 
 
-@all_figures
-@all_sizes
+@every_figure
 def test_shared_axes_have_at_most_eight_colours(
     kind: FigureKind, count: int, figure_of: Callable[..., Figure]
 ) -> None:
@@ -237,12 +241,11 @@ def test_rows_are_sorted_by_value(
         assert facet.frame.groupby("label", sort=False).ngroup().is_monotonic_increasing, "rows are together"
 
 
-@all_figures
+@every_figure
 def test_every_frame_has_the_columns_that_marks_need(
-    kind: FigureKind, facets_of: Callable[..., list[Facet]]
+    kind: FigureKind, count: int, facets_of: Callable[..., list[Facet]]
 ) -> None:
-    facets = facets_of(kind, 7)
-    assert facets
+    facets = facets_of(kind, count)
     assert (
         len({tuple(sorted(facet.frame)) for facet in facets if facet.panel.runs is facets[0].panel.runs}) == 1
     )
