@@ -283,7 +283,7 @@ class RunShowAnswer(Answer):
         return self.row.to_frame().T
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        from harness.report.run_panels import list_facts, list_largest_tensors, list_origin
+        from harness.report.run_panels import collect_tensors, list_facts, list_largest_tensors, list_origin
 
         record = self.record
         yield Headline(describe_result(record))
@@ -300,7 +300,8 @@ class RunShowAnswer(Answer):
         settings = list_chosen_settings(record)
         yield FactList([(key, str(value)) for key, value in settings.items()], "Settings")
         yield FactList(list_facts(self.row), "Result")
-        memory = list_largest_tensors(record.table("memory"))
+        tensors = collect_tensors(record.table("memory").assign(run_id=""))
+        memory = list_largest_tensors(tensors.get("", []))
         yield FactList([(name, format_bytes(size)) for name, size in memory], "Maximum memory over the ranks")
         if view.verbose:
             yield tabulate_phases(record)

@@ -53,7 +53,7 @@ def build_document(
     """Return the groups of operations and the data of all runs. Keys without a value are omitted."""
     rows = report_steps([run for _, run in runs.iterrows()], lambda run: f"panel of {run.label}", on_step)
     causes = {failure.run_id: describe_cause(failure) for _, failure in failures.iterrows()}
-    epochs, tensors = _collect_median_epochs(tables), _collect_tensors(tables.memory.rows)
+    epochs, tensors = _collect_median_epochs(tables), collect_tensors(tables.memory.rows)
     entries = []
     for number, run in enumerate(rows, start=1):
         entry = {
@@ -173,7 +173,7 @@ class TensorBytes(NamedTuple):
     persistent_bytes: int
 
 
-def _collect_tensors(memory: pd.DataFrame) -> dict[str, list[TensorBytes]]:
+def collect_tensors(memory: pd.DataFrame) -> dict[str, list[TensorBytes]]:
     """Return the tensors of each run."""
     most = memory.groupby(["run_id", "tensor"])[[*TensorBytes._fields[1:]]].max().reset_index()
     found: dict[str, list[TensorBytes]] = {}
