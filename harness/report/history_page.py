@@ -1,4 +1,7 @@
-"""The page of changes over time: what changed since which commit, and charts of the series that changed."""
+"""The page of changes over time: what changed since which commit, and charts of the series that changed.
+
+The charts are static: each shows a single series, with nothing to select.
+"""
 
 import math
 import re
