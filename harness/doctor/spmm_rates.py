@@ -2,6 +2,9 @@
 
 The products are of graphs of two kinds and several sizes, with dense matrices of several widths. On a GPU the sizes are
 chosen around the size whose dense matrix fills the cache, so that the times show the effect of the cache.
+
+How much of the cache the rows of the dense matrix have, and how many columns the library multiplies in one pass, is
+not documented. Of a few choices, the one that predicts held-out products best is taken.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,17 +19,26 @@ from torch import Tensor
 
 from harness.device import free_memory, gpu_properties, is_gpu
 from harness.doctor.measurements import Calibrator
-from harness.doctor.term_fit import compute_factor, compute_held_out_ratios, fit_terms
+from harness.doctor.term_fit import Numbers, compute_factor, compute_held_out_ratios, fit_terms
 from harness.errors import RunError
 from harness.formatting import MB
 from harness.kernels import Csr, cast, from_coo
 from harness.kernels.spmm import cache_for_products, spmm
 from harness.ledger.tape import ProductShape
-from harness.prediction.pricing import BYTES_PER_VALUE, FITTED_BYTES, NANO, compute_spmm_factors, price_spmm
+from harness.prediction.pricing import (
+    BYTES_PER_VALUE,
+    FITTED_BYTES,
+    NANO,
+    SPMM_TERMS,
+    compute_spmm_factors,
+    price_spmm,
+)
 from harness.sources.rmat import Rmat
 from harness.spec.machine_card import SpmmTerms
 from harness.strategy.context import Measurements
 
+TINY = 1e-3
+"""A smaller ratio counts as this, because a fit to few times may predict 0."""
 UNKNOWN_CACHE = 32 << 20
 """The assumed cache size in bytes of a GPU for which torch does not report it."""
 SCALES, WIDTHS = (11, 14, 17), (1, 4, 16, 41, 128, 256)
@@ -36,8 +48,11 @@ DEGREES, KINDS = (4, 24), 2
 WIDTHS_ON_GPU, WIDTHS_IN_HALF = (1, 2, 4, 8, 16, 32, 41, 64, 128, 256), (64, 256)
 OFFSETS, LARGEST, SMALLEST = (-4, -2, 0, 2), 21, 4
 """On a GPU: offsets of the graph scales from the scale whose 64 columns fill the cache, and bounds of the scales."""
-NAMES = ("entry_column", "entry", "row_column", "row", "call", "missed_column")
-"""The terms of `harness.prediction.pricing.compute_spmm_factors`, in order."""
+CACHE_PARTS = (1, 1 / 2)
+"""The parts of a GPU's cache that rows of the dense matrix may have. The cache of an A100 has two halves; a row that
+processors on both sides read may be in both."""
+PASSES = (None, 64, 128, 256)
+"""The columns that the library of a GPU may multiply in one pass; None means all."""
 
 
 class SizedGraph(NamedTuple):
@@ -49,11 +64,21 @@ class SizedGraph(NamedTuple):
 
 
 class ProductTime(NamedTuple):
-    """The measured time of a sparse product. `scale` is the base-2 logarithm of the graph size."""
+    """The measured time of a sparse product. `scale` names the size of its graph, such as its base-2 logarithm."""
 
     scale: int
     product: ProductShape
     seconds: float
+
+
+class SpmmForm(NamedTuple):
+    """What is chosen before terms are fitted."""
+
+    cache_mb: float | None = None
+    """The size of the cache; None leaves the two terms for missed rows out."""
+    pass_columns: int | None = None
+    terms: tuple[str, ...] = SPMM_TERMS
+    """The terms that are fitted. The others are 0."""
 
 
 def measure_spmm_constants(calibrator: Calibrator, launch: float) -> dict[str, Any]:
@@ -61,13 +86,14 @@ def measure_spmm_constants(calibrator: Calibrator, launch: float) -> dict[str, A
     device = calibrator.device
     if not is_gpu(device):
         return {
-            **fit_spmm(_measure_products(calibrator, SCALES, WIDTHS), None, launch),
+            **fit_spmm(_measure_products(calibrator, SCALES, WIDTHS), [SpmmForm()], launch),
             "source": calibrator.source,
         }
     cache = gpu_properties(device).cache or UNKNOWN_CACHE
     measured = _measure_products(calibrator, choose_gpu_scales(cache, free_memory(device)), WIDTHS_ON_GPU)
     full = [each for each in measured if each.product.values == "float32"]
-    terms = fit_spmm([each for each in full if each.product.columns > 1], cache / MB, launch)
+    several = [each for each in full if each.product.columns > 1]
+    terms = fit_spmm(several, list_gpu_forms(cache / MB), launch)
     _note_extrapolation(calibrator, measured, terms, launch)
     return {**terms, "source": calibrator.source}
 
@@ -131,22 +157,59 @@ def _note_extrapolation(
             )
 
 
-def fit_spmm(measured: Sequence[ProductTime], cache_mb: float | None, launch: float) -> dict[str, Any]:
-    """Return the terms by name, in nanoseconds, and their interval. The launch in each time is priced separately."""
+def list_gpu_forms(cache_mb: float) -> list[SpmmForm]:
+    """Return the forms that a product on a GPU with this cache may have, the simplest first."""
+    return [SpmmForm(part * cache_mb, columns) for columns in PASSES for part in CACHE_PARTS]
+
+
+def fit_spmm(measured: Sequence[ProductTime], forms: Sequence[SpmmForm], launch: float) -> dict[str, Any]:
+    """Return the terms by name, in nanoseconds, with their interval.
+
+    Of the forms, the one with the smallest held-out errors is taken, the first if several are equal. The launch in each
+    time is priced separately.
+    """
     if not measured:
         raise RunError("no sparse product could be measured")
-    seconds = np.array([each.seconds for each in measured])
-    factors = np.array([compute_spmm_factors(each.product, cache_mb) for each in measured], dtype=np.float64)
+    form = min(forms, key=lambda each: _measure_spread(hold_out_products(measured, each, launch)))
+    factors, seconds = _tabulate(measured, form)
+    found = fit_terms(factors, seconds, _limit_launch(launch, seconds))
+    values = {name: _round(each / NANO) for name, each in zip(SPMM_TERMS, found.tolist(), strict=True)}
+    if form.cache_mb is None:
+        del values["missed_column"], values["missed_entry"]
+    else:
+        values["cache_mb"] = _round(form.cache_mb)
+    passes = {} if form.pass_columns is None else {"pass_columns": form.pass_columns}
+    return {**values, **passes, "within": compute_factor(hold_out_products(measured, form, launch))}
+
+
+def hold_out_products(measured: Sequence[ProductTime], form: SpmmForm, launch: float) -> Numbers:
+    """Return predicted over measured seconds, each predicted by a fit that saw neither its size nor its width."""
+    factors, seconds = _tabulate(measured, form)
     labels = [each.scale for each in measured], [each.product.columns for each in measured]
-    known = min(launch, float(seconds.min()) / 2)
-    found = fit_terms(factors, seconds, known)
-    values = {name: float(f"{each / NANO:.4g}") for name, each in zip(NAMES, found.tolist(), strict=False)}
-    cache = {} if cache_mb is None else {"cache_mb": float(f"{cache_mb:.4g}")}
-    return {
-        **values,
-        **cache,
-        "within": compute_factor(compute_held_out_ratios(factors, seconds, labels, known)),
-    }
+    return compute_held_out_ratios(factors, seconds, labels, _limit_launch(launch, seconds))
+
+
+def _tabulate(measured: Sequence[ProductTime], form: SpmmForm) -> tuple[Numbers, Numbers]:
+    """Return the factors of the terms of each product, and its seconds."""
+    is_fitted = np.array([name in form.terms for name in SPMM_TERMS])
+    each = [compute_spmm_factors(time.product, form.cache_mb, form.pass_columns) for time in measured]
+    factors = np.array(each, dtype=np.float64) * is_fitted
+    return factors, np.array([time.seconds for time in measured])
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _limit_launch(launch: float, seconds: Numbers) -> float:
+    """Return the part of each time that is a launch, at most half of the shortest time."""
+    return min(launch, float(seconds.min()) / 2)
+
+
+def _measure_spread(ratios: Numbers) -> float:
+    """Return the mean square of the logarithms of held-out ratios; infinite if nothing was held out."""
+    logs = np.log(np.maximum(ratios[~np.isnan(ratios)], TINY))
+    return float(np.mean(logs**2)) if len(logs) else float("inf")
 
 
 def _describe_product(A: Csr, width: int) -> str:

@@ -2,7 +2,7 @@
 
 Kernels. A dense product or an elementwise kernel takes the longer of its arithmetic and its memory traffic (a
 roofline), each at the fraction of the peak that kernels reach. A sparse product takes the sum of five terms of its
-shape, and of a sixth for rows that do not fit the cache, if the card gives the size of the cache.
+shape, and of two more for rows that do not fit the cache, if the card gives the size of the cache.
 
 Calls. A ring of p members has p - 1 rounds, each with the latency of a message. An axis has the bandwidth of Plexus'
 equation 4.6, or a measured one. Small reductions use a tree where a tree is faster. An all-to-all is limited by the
@@ -35,6 +35,8 @@ MICRO, NANO = 1e-6, 1e-9
 BYTES_PER_VALUE = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 FITTED_BYTES = 4
 """The bytes of a value in the products to which the terms of a card were fitted."""
+SPMM_TERMS = ("entry_column", "entry", "row_column", "row", "call", "missed_column", "missed_entry")
+"""The terms of a sparse product in a card (`harness.spec.machine_card.SpmmTerms`)."""
 
 
 class TimePart(IntEnum):
@@ -117,27 +119,35 @@ def price_kernels(event: Event, rates: Rates) -> Seconds:
     return seconds
 
 
-def compute_spmm_factors(product: ProductShape, cache_mb: float | None = None) -> tuple[float, ...]:
-    """Return the factors of the five terms of a sparse product, and of the sixth if the size of the cache is given."""
+def compute_spmm_factors(
+    product: ProductShape, cache_mb: float | None = None, pass_columns: int | None = None
+) -> tuple[float, ...]:
+    """Return the factors of the terms of a sparse product, in the order of `SPMM_TERMS`."""
     m, n, entries = product.rows, product.columns, product.nonzeros
-    five = entries * n, entries, m * n, m, 1
-    return five if cache_mb is None else (*five, entries * n * compute_miss_rate(product, cache_mb))
+    width = min(n, pass_columns or n)
+    passes = ceil(n / width) if n else 0
+    missed = entries * compute_miss_rate(product, width, cache_mb)
+    return entries * n, entries * passes, m * n, m * passes, 1, missed * n, missed * passes
 
 
-def compute_miss_rate(product: ProductShape, cache_mb: float) -> float:
-    """Return the fraction of the rows of the dense matrix that do not fit the cache. Only rows that are read count."""
+def compute_miss_rate(product: ProductShape, width: int, cache_mb: float | None) -> float:
+    """Return the fraction of the reads of `width` columns of the dense matrix that miss the cache.
+
+    Rows are read in no order, so a cache holds any row with the same probability. Rows that no nonzero reads do not
+    count. Without the size of the cache, no read misses.
+    """
+    if cache_mb is None:
+        return 0.0
     rows_read = min(product.inner, product.nonzeros)
-    size, cache = rows_read * product.columns * BYTES_PER_VALUE[product.values], cache_mb * MB
+    size, cache = rows_read * width * BYTES_PER_VALUE[product.values], cache_mb * MB
     return 1 - cache / size if size > cache else 0.0
 
 
 def price_spmm(product: ProductShape, terms: SpmmTerms) -> float:
     """Return the seconds of a sparse product in float32. The data type only affects how much fits the cache."""
-    each: tuple[float, ...] = (terms.entry_column, terms.entry, terms.row_column, terms.row, terms.call)
-    if terms.cache_mb is not None:
-        each = *each, terms.missed_column
-    factors = compute_spmm_factors(product, terms.cache_mb)
-    return NANO * sum(term * factor for term, factor in zip(each, factors, strict=True))
+    factors = compute_spmm_factors(product, terms.cache_mb, terms.pass_columns)
+    each = [getattr(terms, name) for name in SPMM_TERMS]
+    return NANO * float(sum(term * factor for term, factor in zip(each, factors, strict=True)))
 
 
 def price_copies(event: Event, links: Links) -> Seconds:

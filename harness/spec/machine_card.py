@@ -23,33 +23,42 @@ class Constant(Frozen):
 class SpmmTerms(Frozen):
     """The time of the product of a sparse matrix (m x k) and a dense matrix (k x n), as a sum of terms in nanoseconds.
 
-    Terms are not negative: a negative term would give negative times where it dominates. `missed_column` prices the
-    rows of the dense matrix that do not fit into the cache and are read from memory. It needs the size of the cache,
-    and is 0 on cards without it.
+    A kernel may multiply only `pass_columns` columns of the dense matrix at a time. It then reads the sparse matrix in
+    each pass, and the terms `entry`, `row` and `missed_entry` count once per pass. Without `pass_columns`, all columns
+    are multiplied in one pass.
+
+    The terms `missed_column` and `missed_entry` price the rows of the dense matrix that do not fit into the cache and
+    are read from memory. They need the size of the cache, and are 0 on cards without it. Terms are not negative: a
+    negative term would give negative times where it dominates.
     """
 
     entry_column: float = Field(ge=0, allow_inf_nan=False)
     """Per nonzero and column of the dense matrix: reading a row and adding it."""
     entry: float = Field(ge=0, allow_inf_nan=False)
-    """Per nonzero: reading its column and its value."""
+    """Per nonzero and pass: reading its column and its value."""
     row_column: float = Field(ge=0, allow_inf_nan=False)
-    """Per element of the result."""
+    """Per element of the result, also in rows without nonzeros."""
     row: float = Field(ge=0, allow_inf_nan=False)
-    """Per row of the result."""
+    """Per row of the result and pass, also without nonzeros."""
     call: float = Field(ge=0, allow_inf_nan=False)
     """Per product."""
     missed_column: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """Per nonzero and column of the dense matrix, times the fraction of the dense matrix that exceeds the cache."""
+    """Per nonzero and column of the dense matrix, times the fraction of its rows that miss the cache: their bytes."""
+    missed_entry: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """Per nonzero and pass, times the same fraction: a row takes at least one access to memory, however short it is."""
     cache_mb: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """The size of the cache in 2^20 bytes."""
+    """The size of the cache that holds rows of the dense matrix, in 2^20 bytes."""
+    pass_columns: int | None = Field(None, ge=1)
+    """The columns of the dense matrix that are multiplied in one pass; None means all."""
     within: float = Field(ge=1, allow_inf_nan=False)
     """The true time lies between sum / within and sum * within."""
     source: str = Field(min_length=1)
 
     @model_validator(mode="after")
     def _check_cache_size(self) -> Self:
-        if self.missed_column and self.cache_mb is None:
-            raise ValueError("missed_column needs cache_mb, the size of the cache in 2^20 bytes")
+        for name in ("missed_column", "missed_entry"):
+            if getattr(self, name) and self.cache_mb is None:
+                raise ValueError(f"{name} needs cache_mb, the size of the cache in 2^20 bytes")
         return self
 
 

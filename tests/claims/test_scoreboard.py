@@ -192,12 +192,22 @@ def test_result_that_supplied_a_constant_does_not_count(
     evidence: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fitted = {name for name, claim in CLAIMS.items() if evidence.find_fitted_card(claim)}
-    figures = {"PLX-003", "PLX-004", "PLX-174", "PLX-181", "PLX-186", "PLX-194", "PLX-196", "PLX-197"}
-    assert fitted == figures | {"PLX-199"}
-    monkeypatch.setitem(FORMULAS, "PLX-174", Formula(lambda _: True))
-    assert judge(CLAIMS["PLX-174"], evidence).result is Result.FITTED
-    with pytest.raises(UserError, match=r"PLX-174 is held out, but a constant of the machine card .* fitted"):
-        judge(change(CLAIMS["PLX-174"], fitted="held out"), evidence)
+    assert fitted == {"PLX-199"}
+    monkeypatch.setitem(FORMULAS, "PLX-199", Formula(lambda _: True))
+    assert judge(CLAIMS["PLX-199"], evidence).result is Result.FITTED
+    with pytest.raises(UserError, match=r"PLX-199 is held out, but a constant of the machine card .* fitted"):
+        judge(change(CLAIMS["PLX-199"], fitted="held out"), evidence)
+
+
+def test_fitted_figure_marks_the_results_of_its_system(
+    evidence: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PLX-174 is a result of Plexus alone. The others are settings, or compare it with another system."""
+    supplied = [FittedResult(figure="plexus-fig8a", system="plexus")]
+    monkeypatch.setattr(evidence, "fitted_results", {"perlmutter": supplied})
+    of_figure = [claim for claim in CLAIMS.values() if claim.figure == "plexus-fig8a"]
+    assert len(of_figure) > 5
+    assert [claim.id for claim in of_figure if evidence.find_fitted_card(claim)] == ["PLX-174"]
 
 
 def test_cards_name_the_results_that_their_sources_name() -> None:
@@ -212,11 +222,13 @@ def test_cards_name_the_results_that_their_sources_name() -> None:
         text = " ".join("".join(pair) for pair in sources)
         results = {each for each in re.findall(r"[A-Z0-9]{2,3}-\d{3}", text) if CLAIMS[each].role == "result"}
         assert results <= {each.claim for each in card.fitted_to}, name
-        if "scaling points" in text or "an A100's" in text or "Frontier's" in text:
+        if "plexus_spmm_points" in text or "scaling points" in text:
             assert figures <= set(card.fitted_to), name
+        if "Frontier's" in text:
+            assert FittedResult(claim="PLX-199") in card.fitted_to, name
 
 
-def test_points_of_the_fit_are_runs_of_the_figures_that_cards_name() -> None:
+def test_published_epochs_are_runs_of_the_figures_that_a_fit_on_them_must_name() -> None:
     with (ROOT / "benchmarks" / "data" / "plexus_spmm_points.csv").open() as file:
         points = {
             (row["dataset"].replace("_", "-"), int(row["gpus"]))

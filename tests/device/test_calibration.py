@@ -52,7 +52,7 @@ def test_a_gpu_has_a_card_after_its_calibration(on_gpus: Callable[..., list[Any]
     measured = card.rates.tflops, card.rates.tflops_half, card.rates.launch_us, card.links.host_gbs
     assert all(each and each.source.startswith("measured by harness doctor on fake, ") for each in measured)
     assert card.rates.sample_ns.source.endswith("drawn by graphsage on the GPU")
-    assert card.rates.spmm.cache_mb == pytest.approx(1 / 16, rel=1e-3)
+    assert card.rates.spmm.cache_mb in (pytest.approx(1 / 16, rel=1e-3), pytest.approx(1 / 32, rel=1e-3))
     assert card.rates.cores_per_node is None
     assert card.links.call_us and "a floor" in card.links.call_us.source
     assert card.links.intra_gbs.source.startswith("assumed") and card.links.intra_gbs.within >= 4

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from harness.doctor.spmm_rates import NAMES, ProductTime, fit_spmm
+from harness.doctor.spmm_rates import ProductTime, SpmmForm, fit_spmm, list_gpu_forms
 from harness.doctor.term_fit import (
     compute_factor,
     compute_held_out_ratios,
@@ -18,7 +18,7 @@ from harness.doctor.term_fit import (
 )
 from harness.errors import RunError
 from harness.ledger.tape import ProductShape
-from harness.prediction.pricing import compute_spmm_factors, price_spmm
+from harness.prediction.pricing import SPMM_TERMS, compute_spmm_factors, price_spmm
 from harness.spec.machine_card import SpmmTerms
 
 PLANTED = SpmmTerms(
@@ -28,7 +28,9 @@ PLANTED = SpmmTerms(
     row=0.06,
     call=15_000,
     missed_column=0.001,
-    cache_mb=50,
+    missed_entry=0.04,
+    cache_mb=25,
+    pass_columns=128,
     within=1,
     source="planted",
 )
@@ -63,17 +65,28 @@ def measured(scales: tuple[int, ...], widths: tuple[int, ...], noise: float, see
     return times
 
 
-def test_planted_terms_are_found_without_noise() -> None:
-    found = fit_spmm(measured(SCALES, WIDTHS, 0.0, 0), PLANTED.cache_mb, LAUNCH)
-    for name in NAMES:
+def test_planted_terms_and_their_form_are_found_without_noise() -> None:
+    """Half of the cache of 50 MB holds rows, and 128 columns are multiplied in one pass."""
+    found = fit_spmm(measured(SCALES, WIDTHS, 0.0, 0), list_gpu_forms(50), LAUNCH)
+    for name in SPMM_TERMS:
         assert found[name] == pytest.approx(getattr(PLANTED, name), rel=0.01), name
+    assert (found["cache_mb"], found["pass_columns"]) == (25, 128)
     assert found["within"] <= 1.01
+
+
+def test_terms_that_a_form_leaves_out_are_zero() -> None:
+    times = measured(SCALES, WIDTHS, 0.0, 0)
+    form = SpmmForm(25, 128, tuple(name for name in SPMM_TERMS if name != "missed_entry"))
+    assert fit_spmm(times, [form], LAUNCH)["missed_entry"] == 0.0
+    without_cache = fit_spmm(times, [SpmmForm()], LAUNCH)
+    assert not {"missed_column", "missed_entry", "cache_mb", "pass_columns"} & without_cache.keys()
+    assert SpmmTerms(**without_cache, source="fitted").pass_columns is None
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_interval_holds_noisy_products_of_unseen_sizes_and_widths(seed: int) -> None:
     noise = 0.1
-    found = fit_spmm(measured(SCALES, WIDTHS, noise, seed), PLANTED.cache_mb, LAUNCH)
+    found = fit_spmm(measured(SCALES, WIDTHS, noise, seed), list_gpu_forms(50), LAUNCH)
     terms = SpmmTerms(**found, source="fitted")
     for name in ("entry", "missed_column", "call"):  # those that most of the time consists of
         assert found[name] == pytest.approx(getattr(PLANTED, name), rel=0.2), name
@@ -90,7 +103,7 @@ def test_five_terms_have_a_wide_interval_where_the_cache_decides() -> None:
     terms = np.array([compute_spmm_factors(each.product) for each in times], dtype=np.float64)
     seconds = np.array([each.seconds for each in times])
     fitted = compute_factor(terms @ fit_terms(terms, seconds, LAUNCH) / (seconds - LAUNCH))
-    held_out = fit_spmm(times, None, LAUNCH)["within"]
+    held_out = fit_spmm(times, [SpmmForm()], LAUNCH)["within"]
     assert held_out > fitted > 1.1
 
 

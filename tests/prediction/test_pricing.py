@@ -10,6 +10,7 @@ from harness.ledger import AxisName, Direction, Key, Op, Phase, TensorName
 from harness.ledger.tape import Event, ProductShape
 from harness.prediction.pricing import (
     GB,
+    SPMM_TERMS,
     AxisPlacement,
     CallBytes,
     TimePart,
@@ -213,12 +214,33 @@ def test_kernels_are_a_roofline_and_sparse_products_five_terms() -> None:
         (1 << 26, "float32", 1 - 1 / 16),  # no more rows are read than there are nonzeros
     ],
 )
-def test_rows_that_the_cache_cannot_hold_take_a_sixth_term(inner: int, values: str, missed: float) -> None:
+def test_rows_that_the_cache_cannot_hold_take_two_more_terms(inner: int, values: str, missed: float) -> None:
     entries, width = 1 << 22, 64
     product = ProductShape(1000, inner, width, entries, values, "int32")
-    cached = RATES.spmm.model_copy(update={"cache_mb": 64.0, "missed_column": 0.5})
+    cached = RATES.spmm.model_copy(update={"cache_mb": 64.0, "missed_column": 0.5, "missed_entry": 7.0})
     more = price_spmm(product, cached) - price_spmm(product, RATES.spmm)
-    assert more == pytest.approx(1e-9 * 0.5 * missed * entries * width, abs=1e-12)
+    assert more == pytest.approx(1e-9 * missed * entries * (0.5 * width + 7), abs=1e-12)
+
+
+@pytest.mark.parametrize(("columns", "passes"), [(40, 1), (64, 1), (65, 2), (512, 8)])
+def test_a_pass_reads_the_nonzeros_and_the_rows_once(columns: int, passes: int) -> None:
+    """The cache holds a pass over 64 columns of H, however many columns H has."""
+    spmm = RATES.spmm.model_copy(update={"pass_columns": 64, "cache_mb": 64.0, "missed_column": 0.5})
+    e = 1 << 20
+    product = ProductShape(10, 1 << 18, columns, e, "float32", "int32")
+    expected = e * columns + 2 * e * passes + 3 * 10 * columns + 4 * 10 * passes + 5
+    assert price_spmm(product, spmm) == pytest.approx(1e-9 * expected)
+    missed = columns - 64 if columns > 64 else 0  # of all columns at once, these do not fit
+    whole = spmm.model_copy(update={"pass_columns": None})
+    once = e * columns + 2 * e + 3 * 10 * columns + 4 * 10 + 5 + 0.5 * e * missed
+    assert price_spmm(product, whole) == pytest.approx(1e-9 * once)
+
+
+def test_rows_without_nonzeros_take_the_time_of_their_zeros() -> None:
+    """A hypersparse block has many more rows than nonzeros."""
+    empty = ProductShape(1_000_000, 1_000_000, 16, 0, "float32", "int32")
+    assert price_spmm(empty, RATES.spmm) == pytest.approx(1e-9 * (3 * 16e6 + 4e6 + 5))
+    assert price_spmm(empty._replace(columns=0), RATES.spmm) == pytest.approx(1e-9 * 5)
 
 
 def test_a_card_with_rates_for_half_precision_and_for_calls_prices_them_by_these() -> None:
@@ -264,7 +286,7 @@ def test_a_constant_is_positive_and_has_an_interval_and_a_source(section: str, k
         MachineCard.model_validate(data)
 
 
-@pytest.mark.parametrize("term", ["entry_column", "entry", "row_column", "row", "call", "missed_column"])
+@pytest.mark.parametrize("term", SPMM_TERMS)
 def test_a_term_of_a_product_is_not_negative(term: str) -> None:
     data = CARD.model_dump()
     data["rates"]["spmm"][term] = -1e-9

@@ -30,7 +30,8 @@ CARD: dict[str, Any] = {
         **dict.fromkeys(("tflops", "memory_gbs", "efficiency", "launch_us", "sample_ns"), CONSTANT),
         "spmm": {
             **dict.fromkeys(("entry_column", "entry", "row_column", "row", "call", "within"), 1.0),
-            **dict.fromkeys(("missed_column", "cache_mb"), 1.0),
+            **dict.fromkeys(("missed_column", "missed_entry", "cache_mb"), 1.0),
+            "pass_columns": 1,
             "source": "assumed",
         },
         "cores_per_node": 1,
@@ -82,9 +83,11 @@ def test_cards_of_clusters_turn_the_flight_recorder_of_nccl_on() -> None:
         assert environment.get("TORCH_NCCL_DUMP_ON_TIMEOUT") == "1", card.name
 
 
-def test_a_term_for_what_the_cache_misses_needs_the_size_of_the_cache() -> None:
-    without = {key: value for key, value in CARD["rates"]["spmm"].items() if key != "cache_mb"}
-    with pytest.raises(UserError, match="missed_column needs cache_mb"):
+@pytest.mark.parametrize("term", ["missed_column", "missed_entry"])
+def test_a_term_for_what_the_cache_misses_needs_the_size_of_the_cache(term: str) -> None:
+    left_out = {"cache_mb", "missed_column", "missed_entry"} - {term}
+    without = {key: value for key, value in CARD["rates"]["spmm"].items() if key not in left_out}
+    with pytest.raises(UserError, match=f"{term} needs cache_mb"):
         validate(MachineCard, {**CARD, "rates": {**CARD["rates"], "spmm": without}}, "whole")
 
 
