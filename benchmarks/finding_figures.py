@@ -48,7 +48,7 @@ def title_balance(table: pd.DataFrame) -> str:
     )
 
 
-MODELS = {"printed": "equation 4.4 as printed", "terms": "five terms for each product"}
+MODELS = {"printed": "equation 4.4 as printed", "terms": "terms for each product"}
 
 
 @style_context()

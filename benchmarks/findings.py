@@ -25,10 +25,9 @@ from benchmarks.finding_figures import (
 )
 from benchmarks.plexus_formulas import Coefficients, predict_milliseconds, terms_in_code
 from benchmarks.plotting import RESULTS, read_recorded
-from benchmarks.prediction import POINTS, terms_of_epoch
+from benchmarks.prediction import POINTS, predict_point
 from benchmarks.registry import Drawing, Results, Row, Table, benchmark
 from harness.claims import Evidence, read_claims, select
-from harness.doctor.term_fit import fit_terms
 from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
@@ -39,7 +38,6 @@ from harness.kernels.csr import Csr
 from harness.ledger import AxisName
 from harness.parallel.rotating_layout import FIRST
 from harness.prediction.epoch import Prediction, predict
-from harness.prediction.pricing import MICRO
 from harness.progress import ignore_step
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
@@ -126,41 +124,38 @@ def find_fastest(graph: str, scheme: str, ranks: int) -> tuple[str, Prediction]:
 
 @benchmark
 def model() -> Results:
-    """Compare two models of Plexus' products with published times: equation 4.4 as printed, and five terms of our own.
+    """Compare two models of Plexus' products with published times: equation 4.4 as printed, and terms of each product.
 
-    The five terms are fitted to the scaling points; both are judged on 28 other grids.
+    The terms are those of the card of Perlmutter, which were fitted to single products. No epoch supplied any of them.
     """
     points = predict_points()
-    rest = points[~points.fitted]
+    grids = points[~points.scaling]
     yield Table(
         *("model, on 28 grids of 64 GPUs", "rank correlation:.3f", "R2 of the times:.2f"),
         "median of model over published:.2f",
     )
     for name, column in (
         ("equation 4.4, coefficients as printed", "printed"),
-        ("five terms of each product", "terms"),
+        ("terms of each product", "terms"),
     ):
-        some, true = rest[column], rest.published
+        some, true = grids[column], grids.published
         residual = 1 - ((true - some) ** 2).sum() / ((true - true.mean()) ** 2).sum()
         ranks = spearmanr(some, true).statistic
         yield name, float(ranks), float(residual), float(np.median(some / true))
-    yield draw_models(rest)
+    yield draw_models(grids)
 
 
 def predict_points() -> pd.DataFrame:
     """Return the published seconds of each grid, and those of both models: by the printed equation, and by terms."""
     points = list(csv.DictReader(POINTS.read_text(encoding="utf-8").splitlines()))
-    fitted = np.array([point["set"] == "scaling" for point in points])
-    published = np.array([float(point["spmm_ms_per_epoch"]) for point in points])
-    terms = np.array([terms_of_epoch(point) for point in points])
-    ours = terms @ fit_terms(terms[fitted], published[fitted] * MILLISECONDS * MICRO)
-    theirs = np.array([predict_by_equation(point) for point in points])
+    rates = load_machine_card(find_root(), "perlmutter").rates
+    assert rates
     return pd.DataFrame(
         {
-            "fitted": fitted,
-            "published": published / MILLISECONDS,
-            "printed": theirs / MILLISECONDS,
-            "terms": ours,
+            "scaling": [point["set"] == "scaling" for point in points],
+            "published": [float(point["spmm_ms_per_epoch"]) / MILLISECONDS for point in points],
+            "printed": [predict_by_equation(point) / MILLISECONDS for point in points],
+            "terms": [predict_point(point, rates.spmm) for point in points],
         }
     )
 
@@ -341,5 +336,5 @@ def redraw() -> Results:
         table, *_ = read_recorded("findings", f"findings.{name}")
         yield Drawing(f"findings-{name}", draw(table))
     points = predict_points()
-    yield draw_models(points[~points.fitted])
+    yield draw_models(points[~points.scaling])
     yield from draw_recorded_dimensions()

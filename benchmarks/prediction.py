@@ -331,15 +331,12 @@ def read_products() -> list[ProductTime]:
     """Return the published products. Blocks of one matrix have the same size."""
     with PRODUCTS.open() as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
-    sizes = ("rows", "inner", "columns", "nonzeros")
-    return [
-        ProductTime(
-            int(row["vertices"]),
-            ProductShape(*(int(row[name]) for name in sizes), "float32", "int64"),
-            float(row["milliseconds"]) * 1e3 * MICRO,
-        )
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        m, k, n, nonzeros = (int(row[name]) for name in ("rows", "inner", "columns", "nonzeros"))
+        product = ProductShape(m, k, n, nonzeros, "float32", "int64")
+        found.append(ProductTime(int(row["vertices"]), product, float(row["milliseconds"]) * 1e3 * MICRO))
+    return found
 
 
 def fit_a100() -> dict[str, Any]:

@@ -34,7 +34,7 @@ def list_titles() -> dict[str, str]:
     """Return the title of each recorded figure, computed from the recorded rows."""
     measured, predicted = read_comparison()
     dimensions, points = pd.read_csv(DIMENSIONS), predict_points()
-    models = points[~points.fitted].melt("published", ["printed", "terms"], "model", "seconds")
+    models = points[~points.scaling].melt("published", ["printed", "terms"], "model", "seconds")
     (received,) = read_recorded("received", "received.by-strategy")
     (builds,) = read_recorded("building", "graphs.build-twins ogbn-papers100m 1/64 1/16 1/4 1")
     return {

@@ -286,7 +286,10 @@ def price_epochs(
         duration = each.seconds * last.count_repetitions(each.item)
         entries[last.epoch.replayed.events[each.item].key] += duration
         waiting += duration * each.is_waiting
-        parts += duration * last.compute_part_shares(each.item, is_waiting=each.is_waiting)
+        if each.is_issuing:
+            parts[TimePart.ISSUE] += duration
+        else:
+            parts += duration * last.compute_part_shares(each.item, is_waiting=each.is_waiting)
     shares, deviation = {}, log(RESIDUAL) ** 2
     for name, (within, scaled) in list_constants(card).items():
         shares[name] = float(parts[list(scaled)].sum()) / seconds
@@ -447,11 +450,13 @@ class PricedRank:
         self._call_cache: dict[Hashable, CallCost] = {}
         self._item_cache: dict[tuple[int, ...], _ItemCost] = {}
         self._share_cache: dict[int, Seconds] = {}
+        has_issues = not (epoch.is_measured or epoch.strategy.spec.training.cuda_graph)
         for number, event in enumerate(epoch.replayed.events):
             own_work, seconds = prices.price_work(event)
+            issue = prices.price_issue(event, len(epoch.calls.get(number, ()))) if has_issues else 0.0
             if number not in epoch.calls and not epoch.is_measured:
                 names = () if event.leaves else epoch.message_names(event.waits_for)
-                self.items.append(WorkItem(seconds, (), names))
+                self.items.append(WorkItem(seconds, (), names, issue=issue))
                 self._work.append(own_work)
                 self._move_prefetched(number, event)
                 continue
@@ -464,7 +469,7 @@ class PricedRank:
             ]
             waits_for = event.waits_for if event.waits_for != NO_INDEX else number
             needs = () if event.leaves else epoch.message_names(waits_for)
-            self.items.append(WorkItem(cost.work, posts, needs, handling=cost.handling))
+            self.items.append(WorkItem(cost.work, posts, needs, handling=cost.handling, issue=issue))
             self._work.append(cost.on_cores)
             if cost.on_links is not None:
                 self._links[number] = cost.on_links
@@ -518,7 +523,7 @@ class PricedRank:
         """Move the work of item `number` to the background thread, which may start it at item `first`."""
         item, piece = self.items[number], ("background", self.epoch.replayed.rank, number)
         self._links[number] = self._links.get(number, 0.0) + self._work[number]
-        self.items[number] = item._replace(work=0.0, needs=(*item.needs, piece))
+        self.items[number] = item._replace(work=0.0, needs=(*item.needs, piece), issue=0.0)
         earlier = self.items[first]
         self.items[first] = earlier._replace(background=(*earlier.background, (piece, item.work)))
 

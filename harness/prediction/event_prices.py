@@ -8,6 +8,7 @@ import numpy as np
 from harness.ledger import MOVING, NO_INDEX, AxisName, Op
 from harness.ledger.tape import Event
 from harness.prediction.pricing import (
+    MICRO,
     AxisPlacement,
     CallBytes,
     Seconds,
@@ -55,6 +56,12 @@ class EventPrices:
                 self._work.clear()
             found = self._work[key] = seconds, float(seconds.sum())
         return found
+
+    def price_issue(self, event: Event, calls: int) -> float:
+        """Return the seconds in which the host issues an event's kernels and calls."""
+        assert self.card.rates
+        issue = self.card.rates.issue_us
+        return (event.kernels + len(event.products) + calls) * MICRO * issue.value if issue else 0.0
 
     def price_call(self, size: CallBytes, placement: AxisPlacement) -> CallCost:
         """Return the cost of a call of these bytes on an axis."""

@@ -45,6 +45,7 @@ class TimePart(IntEnum):
     ARITHMETIC = 0
     MEMORY = auto()
     LAUNCH = auto()
+    ISSUE = auto()
     SAMPLE = auto()
     SPMM = auto()
     INTRA = auto()
@@ -73,6 +74,7 @@ def list_constants(card: MachineCard) -> dict[str, tuple[float, tuple[TimePart, 
         "rates.memory_gbs": (rates.memory_gbs, (TimePart.MEMORY,)),
         "rates.efficiency": (rates.efficiency, (TimePart.ARITHMETIC, TimePart.MEMORY)),
         "rates.launch_us": (rates.launch_us, (TimePart.LAUNCH,)),
+        "rates.issue_us": (rates.issue_us, (TimePart.ISSUE,)),
         "rates.sample_ns": (rates.sample_ns, (TimePart.SAMPLE,)),
         "rates.spmm": (rates.spmm, (TimePart.SPMM,)),
         "links.intra_gbs": (links.intra_gbs, (TimePart.INTRA, TimePart.INTRA_ALL_TO_ALL)),

@@ -4,6 +4,9 @@ A rank processes its items in order. An item first does local work. It then post
 in flight, and waits for the messages that it needs. A message starts when every poster has posted it and the links of
 every poster are free; the links of a rank carry one message at a time.
 
+If a rank has a device, its host issues the items in order and does not wait for them. No item ends before the host has
+issued it.
+
 A rank may have a background thread, which starts a piece of work when the rank reaches an item and completes pieces in
 order. The rank waits for such a piece as it waits for a message.
 
@@ -34,15 +37,20 @@ class WorkItem(NamedTuple):
     """The work that the background thread may start when the rank reaches this item, with its seconds."""
     handling: float = 0.0
     """Seconds of work on the messages while they are in flight."""
+    issue: float = 0.0
+    """Seconds in which the host issues this item, while the device may still execute earlier ones."""
 
 
 class Slice(NamedTuple):
-    """An interval of a rank's time: work on an item, or waiting for the messages that it needs."""
+    """An interval of a rank's time: work on an item, or waiting for its issue or for the messages that it needs."""
 
     item: int
     """The index of the item."""
     seconds: float
     is_waiting: bool
+    """True if the rank waits for messages."""
+    is_issuing: bool = False
+    """True if the device waits until the host has issued all of the item."""
 
 
 class Timeline(NamedTuple):
@@ -65,6 +73,10 @@ class _RankState:
     """True once the messages of the current item are posted."""
     wake_time: float | None = None
     """When the messages that the rank waits for end; infinite while unknown, None while the rank works."""
+    issued: float = 0.0
+    """When the host has issued the current item."""
+    waits_for_issue: bool = False
+    """True if the current slice is a wait for the host."""
     slice_start: float = 0.0
     """When the current slice started."""
     links_free: float = 0.0
@@ -78,10 +90,21 @@ class _RankState:
     def is_done(self) -> bool:
         return self.number == len(self.items)
 
-    def end_slice(self, now: float, *, is_waiting: bool) -> None:
+    def is_issuing(self, now: float) -> bool:
+        """Return whether the device waits for the host to issue the rest of the current item."""
+        is_idle = self.remaining <= TINY and not self.has_posted and self.wake_time is None
+        return is_idle and self.issued > now
+
+    def find_change(self, now: float, pace: float) -> float:
+        """Return the seconds until the rank has done its work, or until its wait ends."""
+        if self.wake_time is not None:
+            return self.wake_time - now
+        return self.issued - now if self.is_issuing(now) else self.remaining / pace
+
+    def end_slice(self, now: float, *, is_waiting: bool, is_issuing: bool = False) -> None:
         """Record the current slice, and start the next one."""
         if now > self.slice_start:
-            self.slices.append(Slice(self.number, now - self.slice_start, is_waiting))
+            self.slices.append(Slice(self.number, now - self.slice_start, is_waiting, is_issuing))
         self.slice_start = now
 
     def start_next_item(self, messages: "_Messages", now: float) -> None:
@@ -93,6 +116,7 @@ class _RankState:
         if not self.is_done:
             item = self.items[self.number]
             self.remaining, self.has_posted = item.work, False
+            self.issued += item.issue
             for message, seconds in item.background:
                 self.thread_free = max(now, self.thread_free) + seconds
                 messages.set_end(message, self.thread_free)
@@ -140,23 +164,33 @@ def simulate_ranks(ranks: Sequence[Sequence[WorkItem]], cores: float | None = No
         for rank in active:
             if rank.wake_time is not None:
                 rank.wake_time = messages.find_end(rank.items[rank.number].needs)
-        working = [rank for rank in active if rank.wake_time is None]
+        working = [rank for rank in active if rank.wake_time is None and not rank.is_issuing(now)]
         pace = min(1.0, (cores or inf) / max(len(working), 1))
-        step = min(
-            min((rank.remaining for rank in working), default=inf) / pace,
-            min((rank.wake_time for rank in active if rank.wake_time is not None), default=inf) - now,
-        )
+        step = min(rank.find_change(now, pace) for rank in active)
         assert step < inf, "every rank waits for a message that no rank posts"
         now += max(step, 0.0)
         for rank in working:
             rank.remaining -= step * pace
         for rank in active:
-            if rank.wake_time is None and rank.remaining <= TINY:
-                _finish_work(rank, messages, now)
-            elif rank.wake_time is not None and rank.wake_time <= now:
-                rank.end_slice(now, is_waiting=True)
-                rank.start_next_item(messages, now)
+            _continue_rank(rank, messages, now)
     return [Timeline(rank.slices, rank.ends) for rank in states]
+
+
+def _continue_rank(rank: _RankState, messages: _Messages, now: float) -> None:
+    """End what the rank has done by now: its work, or its wait for the host or for messages."""
+    if rank.wake_time is not None:
+        if rank.wake_time <= now:
+            rank.end_slice(now, is_waiting=True)
+            rank.start_next_item(messages, now)
+    elif rank.is_issuing(now):
+        if not rank.waits_for_issue:
+            rank.end_slice(now, is_waiting=False)
+            rank.waits_for_issue = True
+    elif rank.remaining <= TINY:
+        if rank.waits_for_issue:
+            rank.end_slice(now, is_waiting=False, is_issuing=True)
+            rank.waits_for_issue = False
+        _finish_work(rank, messages, now)
 
 
 def _finish_work(rank: _RankState, messages: _Messages, now: float) -> None:

@@ -75,6 +75,9 @@ class Rates(Frozen):
     """The fraction of both peaks that kernels reach."""
     launch_us: Constant
     """The time of a kernel with almost no work, in microseconds."""
+    issue_us: Constant | None = None
+    """The time in which the host issues a kernel or a call through its framework, in microseconds, while the device
+    executes earlier ones. None if ranks compute on the host, or if `launch_us` was measured with it."""
     sample_ns: Constant
     """The time to sample an entry of A and to number its vertices, in nanoseconds. Sampling runs on the device that
     holds A, the host or the GPU; the source says on which it was measured."""

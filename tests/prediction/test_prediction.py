@@ -80,7 +80,7 @@ def ready(
         "grid": grid,
         "model": model or {"layers": 3, "hidden": 16},
         "training": {"batch": 40 if strategy.mini_batches else 0, **training},
-        "machine": {"name": "any", "device": device},
+        "machine": {"name": "any", "device": device, "engine": "nccl" if device == "cuda" else "gloo"},
     }
     return admit(strategy, Spec.model_validate(spec), facts or facts_of(STORE))
 
@@ -259,6 +259,44 @@ def test_a_share_is_what_a_better_constant_saves(section: str, key: str, factor:
     after = predict(Ready(strategy), better(PERLMUTTER, section, key, factor))
     saved = 1 - after.seconds.value / before.seconds.value
     assert saved == pytest.approx(before.shares[f"{section}.{key}"] * (1 - 1 / 1.01), abs=2e-4)
+
+
+@pytest.mark.parametrize(("name", "grid"), [("plexus", {"x": 2, "y": 1, "z": 2}), ("graphsage", {"d": 4})])
+def test_an_epoch_on_a_gpu_is_not_shorter_than_the_issue_of_its_kernels(
+    name: str, grid: dict[Any, int]
+) -> None:
+    """On a tiny graph the host is the bottleneck, unless a CUDA graph issues all kernels at once."""
+    strategy = ready(name, grid)
+    rates = PERLMUTTER.rates
+    assert rates and rates.issue_us
+    predicted = predict(Ready(strategy, STORE), PERLMUTTER)
+    (epoch,) = replay_ranks(Ready(strategy, STORE), [predicted.rank], strategy.steps)
+    kernels = sum(event.kernels + len(event.products) for event in epoch.replayed.events)
+    issue = 1e-6 * rates.issue_us.value * kernels
+    assert kernels > 50 and predicted.seconds.value >= issue
+    assert sum(predicted.shares[f"rates.{each}"] for each in ("issue_us", "launch_us")) > 0.1
+    assert sum(predicted.entries.values()) == pytest.approx(predicted.seconds.value)
+    free = PERLMUTTER.model_copy(update={"rates": rates.model_copy(update={"issue_us": None})})
+    slow = rates.issue_us.model_copy(update={"value": 1000.0})
+    bound = PERLMUTTER.model_copy(update={"rates": rates.model_copy(update={"issue_us": slow})})
+    assert predict(Ready(strategy, STORE), free).seconds.value <= predicted.seconds.value
+    limited = predict(Ready(strategy, STORE), bound)
+    assert limited.seconds.value >= 1e-3 * kernels
+    assert limited.shares["rates.issue_us"] > 0.9 and limited.limited_by == "rates.issue_us"
+
+
+def test_a_cuda_graph_takes_no_time_of_the_host_for_each_kernel() -> None:
+    rates = PERLMUTTER.rates
+    assert rates
+    free = PERLMUTTER.model_copy(update={"rates": rates.model_copy(update={"issue_us": None})})
+    grid: dict[Any, int] = {"p": 4}
+    ordinary, captured = (
+        predict(Ready(ready("cagnet-1d", grid, device="cuda", cuda_graph=is_captured), STORE), PERLMUTTER)
+        for is_captured in (False, True)
+    )
+    without = predict(Ready(ready("cagnet-1d", grid, device="cuda"), STORE), free)
+    assert captured.seconds.value == pytest.approx(without.seconds.value)
+    assert captured.seconds.value < ordinary.seconds.value
 
 
 def test_the_interval_is_wider_where_constants_are() -> None:

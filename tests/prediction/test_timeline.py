@@ -1,6 +1,8 @@
 """Ranks played against each other: who waits for whom, how long, and what cores and links allow."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.prediction.timeline import Slice, WorkItem, simulate_ranks
 
@@ -79,3 +81,41 @@ def test_slices_add_up_to_the_end() -> None:
 def test_a_message_that_nobody_posts_is_an_error() -> None:
     with pytest.raises(AssertionError, match="no rank posts"):
         simulate_ranks([[WorkItem(1.0, (), ["never"])]])
+
+
+# Hosts that issue the work of a device.
+
+
+def test_device_waits_where_the_host_issues_more_slowly() -> None:
+    """The host needs 4 s for four items. The device has done the last one by then, except for what comes after."""
+    (rank,) = simulate_ranks([[WorkItem(0.25, issue=1.0)] * 4 + [WorkItem(3.0, issue=0.5)]])
+    assert rank.ends == [1.0, 2.0, 3.0, 4.0, 7.0]
+    assert rank.slices[:2] == [Slice(0, 0.25, False), Slice(0, 0.75, False, is_issuing=True)]
+    assert not rank.slices[-1].is_issuing and sum(each.seconds for each in rank.slices) == 7.0
+
+
+def test_host_that_issues_faster_costs_nothing() -> None:
+    items = [WorkItem(0.5), WorkItem(1.0, [("c", 2.0)], ["c"]), WorkItem(0.5)]
+    issued = [item._replace(issue=0.25) for item in items]
+    assert simulate_ranks([issued]) == simulate_ranks([items])
+
+
+def test_message_of_a_device_that_waits_for_its_host_is_late() -> None:
+    slow, fast = [WorkItem(0.0, [("c", 1.0)], ["c"], issue=2.0)], [WorkItem(0.0, [("c", 1.0)], ["c"])]
+    assert ends(slow, fast) == [[3.0], [3.0]]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3)), min_size=1, max_size=12),
+)
+def test_no_item_ends_before_it_is_issued_or_before_the_device_has_done_it(
+    items: list[tuple[float, float]],
+) -> None:
+    """Judge: end[i] = max(end[i - 1] + work, issued[i])."""
+    (rank,) = simulate_ranks([[WorkItem(work, issue=issue) for work, issue in items]])
+    end = issued = 0.0
+    for found, (work, issue) in zip(rank.ends, items, strict=True):
+        issued += issue
+        end = max(end + work, issued)
+        assert found == pytest.approx(end, abs=1e-9)
+    assert sum(each.seconds for each in rank.slices) == pytest.approx(end, abs=1e-9)

@@ -27,7 +27,9 @@ CARD: dict[str, Any] = {
         "measured": [{"before": 1, "size": 2, "gbs": 1.0}],
     },
     "rates": {
-        **dict.fromkeys(("tflops", "memory_gbs", "efficiency", "launch_us", "sample_ns"), CONSTANT),
+        **dict.fromkeys(
+            ("tflops", "memory_gbs", "efficiency", "launch_us", "issue_us", "sample_ns"), CONSTANT
+        ),
         "spmm": {
             **dict.fromkeys(("entry_column", "entry", "row_column", "row", "call", "within"), 1.0),
             **dict.fromkeys(("missed_column", "missed_entry", "cache_mb"), 1.0),
