@@ -392,9 +392,8 @@ def products() -> Results:
     larger of it and its inverse. Then the sparse products of 68 epochs of Plexus, which no fit has seen, are predicted
     (benchmarks/data/plexus_spmm_points.csv).
     """
-    everything = read_products()
+    everything, found = read_products(), fit_a100()
     measured = [each for each in everything if each.product.columns > 1]
-    found = fit_spmm(measured, list_gpu_forms(A100_CACHE_MB), A100_LAUNCH)
     yield "nanoseconds: " + ", ".join(f"{name} {value:g}" for name, value in found.items())
     factors = ("median factor:.2f", "nine of ten:.2f", "largest:.2f")
     yield Table("terms, for held-out products", *factors)
