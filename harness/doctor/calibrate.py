@@ -53,7 +53,7 @@ class Calibration(NamedTuple):
     """The result of a calibration."""
 
     sections: dict[str, Any]
-    """The sections of a card, with the machine on which they were measured; on a GPU also its `memory_gb`."""
+    """The sections of a card, with the machine on which `rates` were measured; on a GPU also its `memory_gb`."""
     notes: list[str]
     """What was skipped and why, and facts that have no place in a section."""
     table: str
@@ -85,7 +85,8 @@ def calibrate_machine(
             "rates": rates,
             "links": fit_links(measure_links(root, machine, ranks, report), ranks, on_cores=True),
         }
-    sections["measured_on"] = describe_machine(card.device).model_dump(exclude_none=True)
+    if "rates" in sections:
+        sections["measured_on"] = describe_machine(card.device).model_dump(exclude_none=True)
     name = gpu_properties(device).name if is_gpu(device) else "this machine"
     return Calibration(sections, calibrator.notes, format_table(calibrator.times), name)
 
