@@ -46,6 +46,7 @@ PAGES = {
         "prediction.links --hosts 4 --rate 400mbit --dataset amazon-shape --epochs 1",
         "prediction.memory --dataset ogbn-products@1/64",
     ],
+    "messages": ["prediction.messages"],
     "claims": ["harness claims --twins --all"],
     "findings": [
         f"findings.{part}"

@@ -134,9 +134,10 @@ def predict_as_in_paper(strategy: Strategy) -> tuple[float, float]:
     """Return the seconds of products and of communication by the paper's own model, equations 4.4 and 4.6."""
     card = load_machine_card(find_root(), strategy.spec.machine.name)
     assert isinstance(strategy, Plexus) and card.plexus_model and card.links
-    coefficients = Coefficients(**card.plexus_model.model_dump())
+    coefficients = Coefficients(**card.plexus_model.model_dump(include=set(Coefficients._fields)))
     words = strategy.words(strategy.coordinates(0), BlockCounts(ShapeBlocks(strategy.facts)))
-    moving = price_rings(words, strategy.grid, card.links, WORD[strategy.spec.precision])
+    links = card.plexus_model.replace_bandwidths(card.links)
+    moving = price_rings(words, strategy.grid, links, WORD[strategy.spec.precision])
     return predict_milliseconds(terms_of_strategy(strategy), coefficients) / 1e3, moving
 
 

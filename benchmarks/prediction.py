@@ -13,6 +13,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+from benchmarks import message_fit
 from benchmarks.measuring import (
     card_of_hosts,
     gather,
@@ -28,7 +29,7 @@ from harness.doctor.spmm_rates import ProductTime, SpmmForm, fit_spmm, hold_out_
 from harness.errors import UserError
 from harness.formatting import MB
 from harness.launch.worker_pool import Pool
-from harness.ledger import AxisName
+from harness.ledger import AxisName, Op
 from harness.ledger.tape import Event, ProductShape, Tape
 from harness.locks import TurnLock
 from harness.parallel.roles import get_layer_share, get_roles
@@ -304,6 +305,49 @@ def predict_memory(spec: Spec) -> tuple[int, int]:
     ready = Ready(*open_run(find_root(), spec))
     epochs = replay_ranks(ready, range(spec.ranks))
     return max(sum(each.replayed.persistent_bytes.values()) for each in epochs), compute_peak_bytes(epochs)
+
+
+# Published times of messages.
+
+
+@benchmark
+def messages() -> Results:
+    """Fit the constants of links to published times of collectives, and predict what the fit has not seen.
+
+    Fitted are 96 calls of NCCL on Perlmutter (benchmarks/data/perlmutter_collectives.csv). Each size and each number of
+    ranks is held out in turn. The first table has the mean ratios of predicted to measured times, the lines below it
+    are for its card. Then come the bandwidths of axes in training and the all-to-alls that others report.
+    """
+    card, points = load_machine_card(find_root(), "perlmutter"), message_fit.read_points()
+    values, held = message_fit.fit_constants(card, points), message_fit.HeldOut.compute(card, points)
+    fitted = message_fit.change_links(card, values)
+    ratios = {
+        "by the card": message_fit.compute_ratios(card, points),
+        "fitted": message_fit.compute_ratios(fitted, points),
+        "its size held out": held.by_size,
+        "its ranks held out": held.by_span,
+    }
+    yield Table("calls", "ranks", "MB", *(f"{name}:.2f" for name in ratios))
+    kinds = [
+        ("all-to-all" if p.op is Op.ALL_TO_ALL else "ring", p.ranks, f"to {message_fit.SMALL:g}")
+        if p.megabytes <= message_fit.SMALL
+        else ("all-to-all" if p.op is Op.ALL_TO_ALL else "ring", p.ranks, f"from {message_fit.LARGE:g}")
+        for p in points
+    ]
+    for kind in sorted(set(kinds), reverse=True):
+        some = [number for number, each in enumerate(kinds) if each == kind]
+        yield *kind, *(float(np.exp(np.log(each[some]).mean())) for each in ratios.values())
+    within = message_fit.find_intervals(card, held)
+    lines = [f"{name}: {{ value: {values[name]:.4g}, within: {within[name]} }}" for name in within]
+    noise = message_fit.measure_noise(card, points)
+    yield "\n".join([*lines, f"noise: {{ deviation: {noise:.2g} }}"])
+    yield Table("members", "ranks apart", "reported GB/s", "predicted GB/s:.1f")
+    for (before, size), (low, high) in message_fit.REPORTED_AXES.items():
+        bandwidth = message_fit.predict_axis_bandwidth(fitted, before, size)
+        yield size, before, f"{low:g} to {high:g}", bandwidth / 1e9
+    yield Table("ranks", "bytes of an all-to-all", "reported s", "predicted s:.3f")
+    for (ranks, size), (low, high) in message_fit.REPORTED_EXCHANGES.items():
+        yield ranks, size, f"{low:g} to {high:g}", message_fit.predict_exchange(fitted, ranks, size)
 
 
 # Published times of sparse products.

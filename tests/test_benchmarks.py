@@ -48,6 +48,7 @@ TINY = {
     "accuracy.staleness": "--dataset tiny-sbm --ranks 2 --seeds 1 --epochs 1 2",
     "plexus.predicted-grids": "--ranks 4",
     "prediction.products": "",
+    "prediction.messages": "",
     "prediction.loopback": "--dataset tiny-sbm --ranks 2 --epochs 1 --only cagnet-1d g3",
     "prediction.memory": "--dataset tiny-sbm --ranks 2 --only cagnet-1d",
     "comparison.table": "",
@@ -60,7 +61,7 @@ TINY = {
     "findings.redraw": "",
 }
 """The smallest setting of each benchmark that takes seconds."""
-QUICK = ("findings.gain", "held_out.draw", "prediction.products")
+QUICK = ("findings.gain", "held_out.draw", "prediction.products", "prediction.messages")
 LONG = {
     "bench": "its sizes are part of what a landing compares",
     "spmm": "bench has its graphs, and its turns are counted in seconds",

@@ -117,7 +117,8 @@ class EpochTimes(dict[tuple[Any, ...], EpochTime]):
 def divide_epochs(one: EpochTime, other: EpochTime) -> Estimate:
     """Return the ratio of two epoch times.
 
-    On one machine the errors of shared constants cancel, and the interval covers what is left.
+    On one machine the errors of shared constants cancel, but not the noise of both runs. The interval covers what is
+    left.
     """
     ratio, variance = one.seconds / other.seconds, 0.0
     if one.prediction or other.prediction:
@@ -129,6 +130,7 @@ def divide_epochs(one: EpochTime, other: EpochTime) -> Estimate:
         pairs = zip(*deviations, strict=True)
         same = one.machine == other.machine
         variance += sum((a - b) ** 2 if same else a**2 + b**2 for a, b in pairs)
+        variance += sum(each.prediction.noise**2 for each in (one, other) if each.prediction)
     spread = exp(sqrt(variance))
     return Estimate(ratio, ratio / spread, ratio * spread)
 

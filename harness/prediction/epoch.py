@@ -28,6 +28,7 @@ from harness.prediction.event_prices import (
     count_bytes,
 )
 from harness.prediction.pricing import (
+    BETWEEN_NODES,
     AxisPlacement,
     CallBytes,
     Seconds,
@@ -81,6 +82,8 @@ class Prediction:
     """The peak memory over all replayed ranks, including the mini-batches that are sampled at once."""
     shares: Mapping[str, float]
     """The share of the epoch that is proportional to each constant of the card."""
+    noise: float = 0.0
+    """The deviation of the logarithm of the epoch by the noise of messages between nodes."""
 
     @property
     def parts(self) -> dict[str, float]:
@@ -290,7 +293,8 @@ def price_epochs(
             parts[TimePart.ISSUE] += duration
         else:
             parts += duration * last.compute_part_shares(each.item, is_waiting=each.is_waiting)
-    shares, deviation = {}, log(RESIDUAL) ** 2
+    noise = compute_noise(card, parts / seconds, last.epoch.strategy.spec.ranks)
+    shares, deviation = {}, log(RESIDUAL) ** 2 + noise**2
     for name, (within, scaled) in list_constants(card).items():
         shares[name] = float(parts[list(scaled)].sum()) / seconds
         deviation += log(1 + shares[name] * (within - 1)) ** 2
@@ -303,7 +307,20 @@ def price_epochs(
         last.epoch.elements_received,
         compute_peak_bytes(epochs),
         shares,
+        noise,
     )
+
+
+def compute_noise(card: MachineCard, shares: Seconds, ranks: int) -> float:
+    """Return the deviation of the logarithm of an epoch by the noise of messages between nodes.
+
+    A rank waits for the slowest of all ranks. Of n normal deviates, the largest is about sqrt(2 ln n) deviations above
+    the mean. `shares` are the shares of the epoch that each part of the time takes.
+    """
+    if not (card.links and card.links.noise):
+        return 0.0
+    slowest = card.links.noise.deviation * sqrt(2 * log(ranks))
+    return log(1 + float(shares[list(BETWEEN_NODES)].sum()) * slowest)
 
 
 def _count_cores(epochs: "Sequence[RankEpoch]", card: MachineCard) -> float | None:

@@ -4,10 +4,13 @@ Kernels. A dense product or an elementwise kernel takes the longer of its arithm
 roofline), each at the fraction of the peak that kernels reach. A sparse product takes the sum of five terms of its
 shape, and of two more for rows that do not fit the cache, if the card gives the size of the cache.
 
-Calls. A ring of p members has p - 1 rounds, each with the latency of a message. An axis has the bandwidth of Plexus'
-equation 4.6, or a measured one. Small reductions use a tree where a tree is faster. An all-to-all is limited by the
-links between nodes, which the ranks of a node share. Calls of Gloo are priced by the algorithms of
-`harness.comm.collectives`.
+Calls. A call takes a minimum time, the latency of each round, and the transfer of its bytes. A ring of p members has
+p - 1 rounds. Between nodes an axis has the bandwidth of Plexus' equation 4.6, or a measured one: the axes whose members
+lie in the same nodes share the links of the nodes. Inside a node a call of p devices uses p - 1 direct links of each
+device, unless a switch connects them. NCCL cuts what leaves a node into slices, so that the latency of a slice overlaps
+with the transfer of others. Small reductions use a tree where a tree is faster. An all-to-all is limited by the links
+between nodes, which the ranks of a node share. Calls of Gloo are priced by the algorithms of
+`harness.comm.collectives`; if ranks compute on GPUs, their bytes are copied through the host.
 
 Copies between a device and its host are limited by the bandwidth and the latency of the link between them.
 
@@ -17,7 +20,7 @@ it, and how the uncertainty of a constant affects it.
 
 from collections.abc import Mapping
 from enum import IntEnum, auto
-from math import ceil, log2, prod
+from math import ceil, inf, log2, prod, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -49,9 +52,11 @@ class TimePart(IntEnum):
     SAMPLE = auto()
     SPMM = auto()
     INTRA = auto()
+    PEER = auto()
     NODE = auto()
-    INTRA_ALL_TO_ALL = auto()
     NODE_ALL_TO_ALL = auto()
+    CALL = auto()
+    EXCHANGE = auto()
     INTRA_LATENCY = auto()
     LATENCY = auto()
     CPU = auto()
@@ -63,26 +68,29 @@ class TimePart(IntEnum):
 
 Seconds = NDArray[np.float64]
 """The seconds of each part."""
+BETWEEN_NODES = (TimePart.NODE, TimePart.NODE_ALL_TO_ALL, TimePart.LATENCY)
+"""The parts that are spent on the links between nodes, where the messages of others cause noise."""
 
 
 def list_constants(card: MachineCard) -> dict[str, tuple[float, tuple[TimePart, ...]]]:
     """Return the factor of the interval of each constant of a card, and the parts of a time that it scales."""
     rates, links = card.rates, card.links
     assert rates and links, "check_card has not been called"
+    unmeasured = [TimePart.CALL] * (not links.call_us) + [TimePart.EXCHANGE] * (not links.exchange_us)
     named: dict[str, tuple[Constant | SpmmTerms | None, tuple[TimePart, ...]]] = {
         "rates.tflops": (rates.tflops, (TimePart.ARITHMETIC,)),
         "rates.memory_gbs": (rates.memory_gbs, (TimePart.MEMORY,)),
         "rates.efficiency": (rates.efficiency, (TimePart.ARITHMETIC, TimePart.MEMORY)),
-        "rates.launch_us": (rates.launch_us, (TimePart.LAUNCH,)),
+        "rates.launch_us": (rates.launch_us, (TimePart.LAUNCH, *(() if links.call_us else unmeasured))),
         "rates.issue_us": (rates.issue_us, (TimePart.ISSUE,)),
         "rates.sample_ns": (rates.sample_ns, (TimePart.SAMPLE,)),
         "rates.spmm": (rates.spmm, (TimePart.SPMM,)),
-        "links.intra_gbs": (links.intra_gbs, (TimePart.INTRA, TimePart.INTRA_ALL_TO_ALL)),
+        "links.intra_gbs": (links.intra_gbs, (TimePart.INTRA,)),
+        "links.peer_gbs": (links.peer_gbs, (TimePart.PEER,)),
         "links.node_gbs": (links.node_gbs, (TimePart.NODE, TimePart.NODE_ALL_TO_ALL)),
-        "links.all_to_all_share": (
-            links.all_to_all_share,
-            (TimePart.INTRA_ALL_TO_ALL, TimePart.NODE_ALL_TO_ALL),
-        ),
+        "links.all_to_all_share": (links.all_to_all_share, (TimePart.NODE_ALL_TO_ALL,)),
+        "links.call_us": (links.call_us, (TimePart.CALL, *unmeasured)),
+        "links.exchange_us": (links.exchange_us, (TimePart.EXCHANGE,)),
         "links.intra_latency_us": (links.intra_latency_us, (TimePart.INTRA_LATENCY,)),
         "links.latency_us": (links.latency_us, (TimePart.LATENCY,)),
         "links.cpu_gbs": (links.cpu_gbs, (TimePart.CPU,)),
@@ -90,10 +98,9 @@ def list_constants(card: MachineCard) -> dict[str, tuple[float, tuple[TimePart, 
         "links.host_latency_us": (links.host_latency_us, (TimePart.HOST_LATENCY,)),
     }
     within = {name: (constant.within, parts) for name, (constant, parts) in named.items() if constant}
-    # If two constants scale the same part, the wider of their intervals counts.
-    for name, other in (("rates.tflops", rates.tflops_half), ("rates.launch_us", links.call_us)):
-        factor, parts = within[name]
-        within[name] = max(factor, other.within) if other else factor, parts
+    if rates.tflops_half:  # both scale the same part, and the wider of their intervals counts
+        factor, parts = within["rates.tflops"]
+        within["rates.tflops"] = max(factor, rates.tflops_half.within), parts
     return within
 
 
@@ -172,6 +179,7 @@ class AxisPlacement(NamedTuple):
     """The distance in ranks between neighbours."""
     size: int
     members_per_node: int
+    """The members on a node; on the last node there may be fewer."""
     ranks_per_node: int
     """The ranks of a node, which all send at the same time."""
 
@@ -188,24 +196,39 @@ def place_axis(grid: Mapping[AxisName, int], label: str, links: Links) -> AxisPl
 
 
 def place_pair(one: int, other: int, world: int, links: Links) -> AxisPlacement:
-    """Return the placement of two ranks that exchange messages, as an axis of two."""
+    """Return the placement of two ranks that exchange messages, as an axis of two.
+
+    All ranks of a node are assumed to exchange messages at the same time, so that each has its part of the links.
+    """
     per_node = links.devices_per_node
-    is_same_node = one // per_node == other // per_node
-    return AxisPlacement(abs(one - other), 2, 2 if is_same_node else 1, min(per_node, world))
+    if one // per_node == other // per_node:
+        return AxisPlacement(abs(one - other), 2, 2, min(per_node, world))
+    return AxisPlacement(max(abs(one - other), per_node), 2, 1, min(per_node, world))
 
 
 def find_bandwidth(links: Links, axis: AxisPlacement) -> float:
     """Return the bandwidth of a ring over an axis in GB/s (Plexus, equation 4.6).
 
-    A measured bandwidth takes precedence. An axis within a node has the bandwidth of the node. Otherwise, the ranks
-    between two neighbours of the axis share the links of their node.
+    A measured bandwidth takes precedence. Otherwise, an axis within a node has the direct links of its members, or the
+    bandwidth of a device, and the ranks between two neighbours of any other axis share the links of a node.
     """
-    measured = [row.gbs for row in links.measured if row.before <= axis.stride and row.size <= axis.size]
-    if measured:
-        return measured[-1]
+    if (measured := find_measured_bandwidth(links, axis)) is not None:
+        return measured
     if axis.members_per_node == axis.size:
-        return links.intra_gbs.value
+        return _find_bandwidth_inside(links, axis.size)[0]
     return links.node_gbs.value / min(links.devices_per_node, axis.stride)
+
+
+def find_measured_bandwidth(links: Links, axis: AxisPlacement) -> float | None:
+    """Return the bandwidth that was measured on such an axis; None if none was."""
+    found = [row.gbs for row in links.measured if row.before <= axis.stride and row.size <= axis.size]
+    return found[-1] if found else None
+
+
+def _find_bandwidth_inside(links: Links, members: int) -> tuple[float, TimePart]:
+    """Return the bandwidth of a call of this many devices of a node in GB/s, and the part of its transfer."""
+    by_peers = (members - 1) * links.peer_gbs.value if links.peer_gbs else inf
+    return min((by_peers, TimePart.PEER), (links.intra_gbs.value, TimePart.INTRA), key=lambda pair: pair[0])
 
 
 def price_rings(words: Words, grid: Mapping[AxisName, int], links: Links, bytes_of_word: float) -> float:
@@ -234,37 +257,60 @@ class LinkTraffic(NamedTuple):
     """The number of messages that must follow each other."""
     bytes: float
     """The bytes on the busiest link of a member."""
-    is_contended: bool = False
-    """True for an all-to-all, whose messages compete for the links."""
+    is_exchange: bool = False
+    """True for an all-to-all, whose messages compete for the links between nodes."""
+    is_tree: bool = False
+    """True if the hops are those of a tree, with one subtree on each node."""
 
 
 def price_call(size: CallBytes, axis: AxisPlacement, card: MachineCard) -> tuple[Seconds, Seconds]:
     """Return the seconds of a call of all members of an axis: on the cores, and on the links."""
     links, rates, on_links = card.links, card.rates, np.zeros(len(TimePart))
     assert links and rates
-    traffic = (_model_gloo if card.engine == "gloo" else _model_nccl)(size, axis, card.composed_from)
-    # The fractions of the hops of a ring, and of the bytes of an all-to-all, that leave a node.
-    leaving = 0.0 if axis.members_per_node == axis.size else 1 / axis.members_per_node
-    outside = (axis.size - axis.members_per_node) / (axis.size - 1)
+    uses_gloo = card.engine == "gloo"
+    traffic = (_model_gloo if uses_gloo else _model_nccl)(size, axis, card.composed_from)
+    leaving = _find_leaving_fraction(axis, is_tree=traffic.is_tree)
+    outside = (axis.size - axis.members_per_node) / (axis.size - 1)  # of the bytes of an all-to-all
     on_links[TimePart.INTRA_LATENCY] = traffic.hops * (1 - leaving) * MICRO * links.intra_latency_us.value
     on_links[TimePart.LATENCY] = traffic.hops * leaving * MICRO * links.latency_us.value
-    if traffic.is_contended:
-        scale = GB * links.all_to_all_share.value
-        inner = (1 - outside) * traffic.bytes / (scale * links.intra_gbs.value)
-        outer = outside * traffic.bytes * axis.ranks_per_node / (scale * links.node_gbs.value)
-        on_links[TimePart.NODE_ALL_TO_ALL if outer > inner else TimePart.INTRA_ALL_TO_ALL] = max(inner, outer)
+    if traffic.is_exchange:
+        gbs, part = _find_bandwidth_inside(links, axis.members_per_node)
+        inner = (1 - outside) * traffic.bytes / (GB * gbs) if outside < 1 else 0.0
+        node = GB * links.all_to_all_share.value * links.node_gbs.value
+        outer = outside * traffic.bytes * axis.ranks_per_node / node
+        on_links[TimePart.NODE_ALL_TO_ALL if outer > inner else part] = max(inner, outer)
     else:
-        on_links[TimePart.NODE if leaving else TimePart.INTRA] = traffic.bytes / (
-            GB * find_bandwidth(links, axis)
-        )
+        transfer = traffic.bytes / (GB * find_bandwidth(links, axis))
+        part = TimePart.NODE if leaving else _find_bandwidth_inside(links, axis.size)[1]
+        on_links[part] = transfer
+        if leaving and not uses_gloo and find_measured_bandwidth(links, axis) is None:
+            # The time of slices of the best size is (sqrt(latency) + sqrt(transfer))^2.
+            slicing = sqrt(transfer * on_links[TimePart.LATENCY])
+            on_links[[TimePart.NODE, TimePart.LATENCY]] += slicing
+    if uses_gloo and links.host_gbs and links.host_latency_us:  # through the host, both ways
+        pieces = axis.size - 1 if traffic.is_exchange else 1
+        on_links[TimePart.HOST] = 2 * size.buffer / (GB * links.host_gbs.value)
+        on_links[TimePart.HOST_LATENCY] = 2 * pieces * MICRO * links.host_latency_us.value
     on_cores = np.zeros(len(TimePart))
     if links.cpu_gbs is None:
-        on_links[TimePart.LAUNCH] = MICRO * (links.call_us or rates.launch_us).value
+        call = links.call_us or rates.launch_us
+        floor = (links.exchange_us or call) if traffic.is_exchange else call
+        on_links[TimePart.EXCHANGE if traffic.is_exchange else TimePart.CALL] = MICRO * floor.value
         return on_cores, on_links
     for latency in (TimePart.INTRA_LATENCY, TimePart.LATENCY):  # the cores wake each other
         on_cores[latency], on_links[latency] = on_links[latency], 0.0
     on_cores[TimePart.CPU] = traffic.bytes / (GB * links.cpu_gbs.value)
     return on_cores, on_links
+
+
+def _find_leaving_fraction(axis: AxisPlacement, *, is_tree: bool) -> float:
+    """Return the fraction of the hops of a ring or a tree that leave a node."""
+    if axis.members_per_node == axis.size:
+        return 0.0
+    if not is_tree:
+        return 1 / axis.members_per_node
+    inside, nodes = axis.members_per_node, ceil(axis.size / axis.members_per_node)
+    return ceil(log2(nodes)) / (ceil(log2(inside)) + ceil(log2(nodes)))
 
 
 def _model_nccl(size: CallBytes, axis: AxisPlacement, _: int | None) -> LinkTraffic:
@@ -274,9 +320,9 @@ def _model_nccl(size: CallBytes, axis: AxisPlacement, _: int | None) -> LinkTraf
     """
     rounds = axis.size - 1
     forms = {
-        Op.ALL_REDUCE: LinkTraffic(2 * min(rounds, ceil(log2(axis.size))), size.received),
+        Op.ALL_REDUCE: LinkTraffic(2 * ceil(log2(axis.size)), size.received, is_tree=True),
         Op.BROADCAST: LinkTraffic(1, size.buffer),
-        Op.ALL_TO_ALL: LinkTraffic(rounds, size.received, is_contended=True),
+        Op.ALL_TO_ALL: LinkTraffic(rounds, size.received, is_exchange=True),
         Op.SEND: LinkTraffic(1, size.buffer),
         Op.RECV: LinkTraffic(1, size.buffer),
     }
@@ -291,7 +337,7 @@ def _model_gloo(size: CallBytes, axis: AxisPlacement, composed_from: int | None)
     """
     members, rounds, copies = axis.size, axis.size - 1, ceil(log2(axis.size))
     composed = composed_from is not None and size.buffer >= composed_from
-    exchanged = LinkTraffic(rounds, size.received, is_contended=True)
+    exchanged = LinkTraffic(rounds, size.received, is_exchange=True)
     forms = {
         Op.ALL_REDUCE: LinkTraffic(2 * rounds, size.received),
         Op.BROADCAST: LinkTraffic(copies / 2, copies * size.buffer),
@@ -302,7 +348,7 @@ def _model_gloo(size: CallBytes, axis: AxisPlacement, composed_from: int | None)
     if composed and size.op is Op.BROADCAST:
         return LinkTraffic(members, size.buffer * (PIECES + members - 2) / PIECES)
     if size.op is Op.ALL_REDUCE and members > 2 and size.buffer * members <= SMALL_REDUCTION:
-        return LinkTraffic(rounds, rounds * size.buffer, is_contended=True)
+        return LinkTraffic(rounds, rounds * size.buffer, is_exchange=True)
     if size.op is Op.ALL_GATHER and not composed and size.buffer <= SMALL_GATHER:
         return exchanged
     return forms.get(size.op, exchanged)

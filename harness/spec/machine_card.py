@@ -95,12 +95,23 @@ class MeasuredLink(Frozen):
     """GB per second received by a member of a ring."""
 
 
+class Noise(Frozen):
+    """How much the time of a message between nodes varies from rank to rank and from run to run."""
+
+    deviation: float = Field(ge=0, allow_inf_nan=False)
+    """The standard deviation, as a fraction of the time."""
+    source: str = Field(min_length=1)
+
+
 class Links(Frozen):
     """The links between ranks, for predictions. A GB is 2^30 bytes. Ranks fill one node after the other."""
 
     devices_per_node: int = Field(ge=1)
     intra_gbs: Constant
-    """GB per second between the devices of a node."""
+    """GB per second into a device from all other devices of its node."""
+    peer_gbs: Constant | None = None
+    """GB per second from one device of a node to another over their direct link. A call of p devices uses p - 1 links
+    of each, up to `intra_gbs`. None if any two devices reach `intra_gbs`, as over a switch."""
     node_gbs: Constant
     """GB per second into or out of a node, for all its devices together."""
     intra_latency_us: Constant
@@ -108,7 +119,7 @@ class Links(Frozen):
     latency_us: Constant
     """The time of an empty message between nodes."""
     all_to_all_share: Constant
-    """The fraction of the bandwidth that an all-to-all reaches, because its messages collide."""
+    """The fraction of the bandwidth between nodes that an all-to-all reaches, because its messages collide."""
     host_gbs: Constant | None = None
     """GB per second in one direction between a device and its host, while all devices of the node copy. None if ranks
     compute on the host."""
@@ -116,6 +127,10 @@ class Links(Frozen):
     """The time of an empty copy between a device and its host."""
     call_us: Constant | None = None
     """The minimum time of a call between devices, whatever its size; None means `launch_us`."""
+    exchange_us: Constant | None = None
+    """The minimum time of an all-to-all between devices; None means `call_us`."""
+    noise: Noise | None = None
+    """The noise of messages between nodes, which widens the intervals of predictions; None means no noise."""
     cpu_gbs: Constant | None = None
     """GB per second that a core sends and receives at the same time, if messages use the cores that compute."""
     measured: tuple[MeasuredLink, ...] = ()
@@ -167,15 +182,31 @@ class FittedResult(Frozen):
 
 
 class PlexusModel(Frozen):
-    """The coefficients of the Plexus paper's model of products, equation 4.4 (benchmarks/plexus_formulas.py).
+    """The Plexus paper's models of products, equation 4.4, and of bandwidths, equation 4.6.
 
-    It gives milliseconds, and is only used for the paper's figure 5. Predictions use the rates of the device.
+    They are only used for the paper's figure 5. Predictions use the rates of the device and the links of the card.
     """
 
     flops: float = Field(ge=0)
+    """`flops`, `forward`, `backward` and `intercept` are the coefficients of equation 4.4, which gives milliseconds
+    (benchmarks/plexus_formulas.py)."""
     forward: float = Field(ge=0)
     backward: float = Field(ge=0)
     intercept: float = Field(0.0, ge=0)
+    intra_gbs: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """GB per second within a node in equation 4.6; None means that of `links`."""
+    node_gbs: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """GB per second into or out of a node in equation 4.6; None means that of `links`."""
+
+    def replace_bandwidths(self, links: Links) -> Links:
+        """Return the links with the bandwidths of equation 4.6."""
+        named = {"intra_gbs": self.intra_gbs, "node_gbs": self.node_gbs}
+        changed = {
+            name: Constant(value=gbs, within=1.0, source="Plexus, equation 4.6")
+            for name, gbs in named.items()
+            if gbs
+        }
+        return links.model_copy(update={**changed, "peer_gbs": None} if changed else {})
 
 
 class Builds(Frozen):

@@ -2,9 +2,11 @@
 
 from collections import Counter
 from itertools import product
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -27,16 +29,17 @@ from harness.prediction.epoch import (
     Prediction,
     PricedRank,
     RankEpoch,
+    compute_noise,
     predict,
     price_epochs,
     replay_ranks,
     representative_ranks,
 )
 from harness.prediction.event_prices import EventPrices
-from harness.prediction.pricing import list_constants, price_call, price_copies, price_kernels
+from harness.prediction.pricing import TimePart, list_constants, price_call, price_copies, price_kernels
 from harness.registry import load_strategy, registered_strategies
 from harness.replay import replay
-from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
+from harness.spec.machine_card import MachineCard, Noise, list_machines, load_machine_card
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
 from harness.strategy import (
@@ -249,7 +252,7 @@ def better(card: MachineCard, section: str, key: str, factor: float) -> MachineC
         ("rates", "tflops", 1.01),
         ("rates", "launch_us", 1 / 1.01),
         ("links", "node_gbs", 1.01),
-        ("links", "intra_gbs", 1.01),
+        ("links", "peer_gbs", 1.01),
         ("links", "latency_us", 1 / 1.01),
     ],
 )
@@ -311,6 +314,32 @@ def test_the_interval_is_wider_where_constants_are() -> None:
     assert wide.seconds.value == narrow.seconds.value
     assert wide.seconds.high > narrow.seconds.high
     assert wide.seconds.value / wide.seconds.low == pytest.approx(wide.seconds.high / wide.seconds.value)
+
+
+def test_noise_of_links_widens_the_interval_with_the_number_of_ranks() -> None:
+    """1,024 ranks whose messages deviate by 0.27 take twice as long: 1 + 0.27 sqrt(2 ln 1024) = 2."""
+    noisy, silent = (
+        better_links(PERLMUTTER, noise=noise) for noise in (Noise(deviation=0.27, source="any"), None)
+    )
+    shares = np.zeros(len(TimePart))
+    shares[TimePart.NODE] = 1.0
+    assert exp(compute_noise(noisy, shares, 1024)) == pytest.approx(2.0, rel=0.01)
+    deviations = [compute_noise(noisy, shares, ranks) for ranks in (1, 2, 64, 4096)]
+    assert deviations == sorted(set(deviations)) and deviations[0] == 0
+    assert compute_noise(silent, shares, 1024) == compute_noise(noisy, np.zeros(len(TimePart)), 1024) == 0
+    ranks = Ready(ready("plexus", {"x": 4, "y": 2, "z": 2}, PRODUCTS))
+    one, other = predict(ranks, noisy), predict(ranks, silent)
+    assert one.seconds.value == other.seconds.value and one.shares == other.shares
+    widths = [log(each.seconds.high / each.seconds.value) for each in (one, other)]
+    assert widths[0] ** 2 == pytest.approx(widths[1] ** 2 + one.noise**2)
+    assert one.noise > other.noise == 0
+    inside = Ready(ready("plexus", {"x": 2, "y": 2, "z": 1}, PRODUCTS))
+    assert predict(inside, noisy).noise == 0, "one node"
+
+
+def better_links(card: MachineCard, **changed: Any) -> MachineCard:
+    assert card.links
+    return card.model_copy(update={"links": card.links.model_copy(update=changed)})
 
 
 def test_advice_ranks_what_fits_and_names_what_does_not() -> None:

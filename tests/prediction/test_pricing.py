@@ -141,19 +141,54 @@ def on_links(moved: CallBytes, axis: AxisPlacement, machine: MachineCard = CARD)
 def test_a_gather_inside_a_node_has_a_latency_for_each_round() -> None:
     seconds = on_links(CallBytes(Op.ALL_GATHER, 4 * GB, 3 * GB), on_axis(1, 4))
     assert seconds == pytest.approx(
-        {TimePart.INTRA_LATENCY: 3e-6, TimePart.INTRA: 3 / 200, TimePart.LAUNCH: 7e-6}
+        {TimePart.INTRA_LATENCY: 3e-6, TimePart.INTRA: 3 / 200, TimePart.CALL: 7e-6}
     )
 
 
 def test_a_ring_over_nodes_leaves_each_node_once() -> None:
-    seconds = on_links(CallBytes(Op.ALL_GATHER, 16 * GB, 15 * GB), on_axis(1, 16))
+    seconds = on_links(CallBytes(Op.ALL_GATHER, 0, 0), on_axis(1, 16))
     hops = {TimePart.INTRA_LATENCY: 15 * 3 / 4 * 1e-6, TimePart.LATENCY: 15 / 4 * 10e-6}
-    assert seconds == pytest.approx({**hops, TimePart.NODE: 15 / 100, TimePart.LAUNCH: 7e-6})
+    assert seconds == pytest.approx({**hops, TimePart.CALL: 7e-6})
+
+
+@pytest.mark.parametrize("received", [1 << 16, 1 << 26, 15 * GB])
+def test_slices_between_nodes_take_the_least_time_of_any_number_of_slices(received: int) -> None:
+    """Of k slices, the last one leaves after k steps and arrives h hops later; a step is a latency and a slice."""
+    seconds = on_links(CallBytes(Op.ALL_GATHER, received * 16 / 15, received), on_axis(1, 16))
+    hops, latency, transfer = 15 / 4, 10e-6, received / (100 * GB)
+    slices = [2 ** (power / 64) for power in range(-1280, 1280)]
+    best = min((hops + k) * (latency + transfer / k) for k in slices)
+    assert seconds[TimePart.NODE] + seconds[TimePart.LATENCY] == pytest.approx(best, rel=1e-3)
+
+
+def test_measured_bandwidths_include_slices() -> None:
+    rows = [{"before": 1, "size": 2, "gbs": 50.0}]
+    machine = card(measured=rows)
+    seconds = on_links(CallBytes(Op.ALL_GATHER, 16 * GB, 15 * GB), on_axis(1, 16), machine)
+    assert seconds[TimePart.NODE] == pytest.approx(15 / 50)
+    assert seconds[TimePart.LATENCY] == pytest.approx(15 / 4 * 10e-6)
 
 
 def test_a_reduction_of_many_takes_a_tree() -> None:
     seconds = on_links(CallBytes(Op.ALL_REDUCE, 0, 0), on_axis(4, 256))
-    assert seconds == pytest.approx({TimePart.LATENCY: 2 * 8 * 10e-6, TimePart.LAUNCH: 7e-6})
+    assert seconds == pytest.approx({TimePart.LATENCY: 2 * 8 * 10e-6, TimePart.CALL: 7e-6})
+
+
+def test_a_tree_over_nodes_has_a_tree_on_each_node() -> None:
+    seconds = on_links(CallBytes(Op.ALL_REDUCE, 0, 0), on_axis(1, 64))
+    levels = {TimePart.INTRA_LATENCY: 2 * 2 * 1e-6, TimePart.LATENCY: 2 * 4 * 10e-6}
+    assert seconds == pytest.approx({**levels, TimePart.CALL: 7e-6})
+
+
+@pytest.mark.parametrize(("members", "gbs"), [(2, 60), (3, 120), (4, 150)])
+def test_devices_of_a_node_use_all_their_direct_links(members: int, gbs: float) -> None:
+    meshed = card(peer_gbs=constant(60), intra_gbs=constant(150)).links
+    assert meshed
+    assert find_bandwidth(meshed, on_axis(1, members)) == gbs
+    assert find_bandwidth(meshed, place_pair(0, 3, 8, meshed)) == 60
+    assert find_bandwidth(LINKS, on_axis(1, members)) == 200, "a switch"
+    seconds = on_links(CallBytes(Op.ALL_TO_ALL, 0, GB), on_axis(1, members), card(peer_gbs=constant(60)))
+    assert seconds[TimePart.PEER] == pytest.approx(1 / (60 * (members - 1)))
 
 
 def test_an_all_to_all_is_bound_by_what_leaves_a_node() -> None:
@@ -161,12 +196,14 @@ def test_an_all_to_all_is_bound_by_what_leaves_a_node() -> None:
     seconds = on_links(CallBytes(Op.ALL_TO_ALL, 16 * GB, 15 * GB), on_axis(1, 16))
     assert seconds[TimePart.NODE_ALL_TO_ALL] == pytest.approx(12 * 4 / 100 / 0.5)
     inside = on_links(CallBytes(Op.ALL_TO_ALL, 4 * GB, 3 * GB), on_axis(1, 4))
-    assert inside[TimePart.INTRA_ALL_TO_ALL] == pytest.approx(3 / 200 / 0.5)
+    assert inside[TimePart.INTRA] == pytest.approx(3 / 200), "nothing collides inside a node"
 
 
 @pytest.mark.parametrize(("one", "other", "inside"), [(0, 3, 2), (3, 4, 1), (5, 4, 2), (0, 9, 1)])
 def test_two_ranks_of_a_node_are_near_each_other(one: int, other: int, inside: int) -> None:
-    assert place_pair(one, other, 12, LINKS).members_per_node == inside
+    pair = place_pair(one, other, 12, LINKS)
+    assert pair.members_per_node == inside
+    assert find_bandwidth(LINKS, pair) == (200 if inside == 2 else 25), "four ranks share the links of a node"
 
 
 def test_gloo_sends_a_broadcast_along_a_tree_and_in_pieces_where_it_is_composed() -> None:
@@ -248,13 +285,42 @@ def test_a_card_with_rates_for_half_precision_and_for_calls_prices_them_by_these
     for values, expected in (("float32", 64), ("bfloat16", 16), ("float64", 128)):
         dense = Event(KEY, products=[ProductShape(4000, 4000, 4000, 0, values, "")])
         assert price_kernels(dense, half)[TimePart.ARITHMETIC] == pytest.approx(2e-3 * expected)
-    moved, axis = CallBytes(Op.ALL_REDUCE, 0, 0), on_axis(1, 4)
-    slow = card(call_us=constant(50, within=4))
-    assert on_links(moved, axis)[TimePart.LAUNCH] == pytest.approx(7e-6)
-    assert on_links(moved, axis, slow)[TimePart.LAUNCH] == pytest.approx(50e-6)
-    both = list_constants(slow.model_copy(update={"rates": half}))
-    assert (both["rates.tflops"][0], both["rates.launch_us"][0]) == (3, 4), "the wider interval of two"
-    assert (list_constants(CARD)["rates.tflops"][0], list_constants(CARD)["rates.launch_us"][0]) == (1.5, 1.5)
+    assert list_constants(CARD.model_copy(update={"rates": half}))["rates.tflops"][0] == 3, (
+        "the wider interval"
+    )
+    assert list_constants(CARD)["rates.tflops"][0] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("floors", "reduction", "exchange"),
+    [
+        ({}, ("rates.launch_us", 7), ("rates.launch_us", 7)),
+        ({"call_us": 50}, ("links.call_us", 50), ("links.call_us", 50)),
+        ({"exchange_us": 90}, ("rates.launch_us", 7), ("links.exchange_us", 90)),
+        ({"call_us": 50, "exchange_us": 90}, ("links.call_us", 50), ("links.exchange_us", 90)),
+    ],
+)
+def test_minimum_time_of_a_call_scales_with_its_constant(
+    floors: dict[str, float], reduction: tuple[str, float], exchange: tuple[str, float]
+) -> None:
+    machine = card(**{name: constant(value) for name, value in floors.items()})
+    for op, part, (name, microseconds) in (
+        (Op.ALL_REDUCE, TimePart.CALL, reduction),
+        (Op.ALL_TO_ALL, TimePart.EXCHANGE, exchange),
+    ):
+        assert on_links(CallBytes(op, 0, 0), on_axis(1, 4), machine)[part] == pytest.approx(
+            1e-6 * microseconds
+        )
+        assert [key for key, (_, parts) in list_constants(machine).items() if part in parts] == [name]
+
+
+def test_gloo_on_gpus_copies_its_messages_through_the_host() -> None:
+    staged = card("gloo", host_gbs=constant(20), host_latency_us=constant(10), call_us=constant(5))
+    seconds = on_links(CallBytes(Op.ALL_TO_ALL, 16 * GB, 15 * GB), on_axis(1, 16), staged)
+    assert seconds[TimePart.HOST] == pytest.approx(2 * 16 / 20), "to the host, and back to the device"
+    assert seconds[TimePart.HOST_LATENCY] == pytest.approx(2 * 15 * 10e-6), "one copy for each member"
+    on_hosts = on_links(CallBytes(Op.ALL_TO_ALL, 16 * GB, 15 * GB), on_axis(1, 16), card("gloo"))
+    assert TimePart.HOST not in on_hosts
 
 
 def test_copies_take_the_link_of_the_host_where_there_is_one() -> None:
@@ -303,4 +369,5 @@ def test_every_constant_of_every_card_scales_a_part_of_the_time(name: str) -> No
         ]
         on_gpu = {TimePart.HOST, TimePart.HOST_LATENCY, TimePart.ISSUE}
         elsewhere = on_gpu if machine.device == "cpu" else {TimePart.CPU}
+        elsewhere |= set() if machine.links.peer_gbs else {TimePart.PEER}
         assert set(TimePart) - set(parts) == elsewhere | {TimePart.MEASURED}

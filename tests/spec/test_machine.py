@@ -24,6 +24,8 @@ CARD: dict[str, Any] = {
             ("intra_gbs", "node_gbs", "intra_latency_us", "latency_us", "all_to_all_share", "cpu_gbs"),
             CONSTANT,
         ),
+        **dict.fromkeys(("peer_gbs", "call_us", "exchange_us"), CONSTANT),
+        "noise": {"deviation": 1.0, "source": "assumed"},
         "measured": [{"before": 1, "size": 2, "gbs": 1.0}],
     },
     "rates": {
@@ -38,7 +40,9 @@ CARD: dict[str, Any] = {
         },
         "cores_per_node": 1,
     },
-    "plexus_model": {"flops": 1.0, "forward": 1.0, "backward": 1.0, "intercept": 1.0},
+    "plexus_model": dict.fromkeys(
+        ("flops", "forward", "backward", "intercept", "intra_gbs", "node_gbs"), 1.0
+    ),
     "slurm": {
         "ranks_per_node": 1,
         "cpus_per_rank": 1,
