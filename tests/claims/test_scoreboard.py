@@ -114,8 +114,8 @@ def test_values_are_converted_to_the_unit_that_the_paper_prints(
 
 def test_gigabytes_of_two_kinds_are_told_apart(evidence: Evidence) -> None:
     assert find_conversion("GiB", "GB", "X") == pytest.approx(1.073741824)
-    ratio = judge(CLAIMS["MBS-031"], evidence).ratio
-    assert ratio and ratio.value == pytest.approx(1.073741824)
+    ratio = judge(CLAIMS["SGN-033"], evidence).ratio
+    assert ratio and ratio.value == pytest.approx(93.1 * 1.073741824 / 100)
     assert judge(CLAIMS["G3-044"], evidence).result is Result.HOLDS  # 1.16 GB of 2^30 bytes are 10 Gbit
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from harness.comm.launchers import RankPlace
+from harness.errors import UserError
 from harness.experiment.requests import make_spec
 from harness.launch.fork_server import ForkServer
 from harness.launch.launch import launch, launch_in_process
@@ -104,6 +105,15 @@ def test_a_world_of_another_size_is_refused(world: int, tmp_path: Path) -> None:
     (fault,) = read_faults(tmp_path)
     assert fault["status"] == "refused"
     assert f"{world} ranks" in fault["message"] and "2" in fault["message"]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_card_for_predictions_only_is_refused(tmp_path: Path) -> None:
+    """Ranks compute where their engine is, and gloo's is the host, so the record of such a run would be wrong."""
+    with pytest.raises(
+        UserError, match=r"perlmutter-gloo has device cuda and engine gloo.*only for predictions"
+    ):
+        launch(spec("cagnet-1d", 2, machine="perlmutter-gloo"), ROOT, tmp_path / "runs", ignore)
     assert not (tmp_path / "runs").exists()
 
 

@@ -316,6 +316,27 @@ def test_the_interval_is_wider_where_constants_are() -> None:
     assert wide.seconds.value / wide.seconds.low == pytest.approx(wide.seconds.high / wide.seconds.value)
 
 
+@pytest.mark.parametrize(("moves", "copies"), [("broadcasts", 0), ("all_gather", 2)])
+def test_assembly_of_blocks_of_A_is_on_the_tape(moves: str, copies: int) -> None:
+    """A broadcast brings a packed block, which is read in place; gathered blocks are read and written once more."""
+    strategy = ready("cagnet-2d", {"row": 4, "col": 4}, PRODUCTS, params={"moves": moves})
+    arrived = [event for event in replay(strategy).events if event.key.tensor is TensorName.A]
+    sent = sum(event.amounts.bytes for event in arrived)
+    assert sum(event.streamed for event in arrived) == pytest.approx(copies * sent, rel=1e-3)
+    assert PERLMUTTER.rates
+    seconds = sum(price_kernels(event, PERLMUTTER.rates)[TimePart.MEMORY] for event in arrived)
+    assert (seconds > 0) == (copies > 0)
+
+
+def test_messages_through_the_host_are_slower() -> None:
+    """The card of gloo prices the same replay, as a claim's `card` does."""
+    strategy, gloo = ready("cagnet-1d", {"p": 8}, PRODUCTS), load_machine_card(ROOT, "perlmutter-gloo")
+    (epoch,) = replay_ranks(Ready(strategy), [0])
+    by_nccl, by_gloo = (price_epochs([epoch], card) for card in (PERLMUTTER, gloo))
+    assert by_gloo.shares["links.host_gbs"] > 0 == by_nccl.shares["links.host_gbs"]
+    assert by_gloo.waiting > 5 * by_nccl.waiting
+
+
 def test_noise_of_links_widens_the_interval_with_the_number_of_ranks() -> None:
     """1,024 ranks whose messages deviate by 0.27 take twice as long: 1 + 0.27 sqrt(2 ln 1024) = 2."""
     noisy, silent = (

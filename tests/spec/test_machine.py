@@ -79,6 +79,12 @@ def test_every_card_loads(name: str) -> None:
     assert load_machine_card(ROOT, name).name == name
 
 
+@pytest.mark.parametrize("name", ["perlmutter-measured", "perlmutter-gloo"])
+def test_cards_of_one_machine_have_the_same_devices(name: str) -> None:
+    card, sibling = (load_machine_card(ROOT, each) for each in ("perlmutter", name))
+    assert (sibling.rates, sibling.fitted_to) == (card.rates, card.fitted_to)
+
+
 def test_cards_of_clusters_turn_the_flight_recorder_of_nccl_on() -> None:
     cards = [load_machine_card(ROOT, name) for name in list_machines(ROOT)]
     with_gpus = [card for card in cards if card.engine == "nccl" and card.slurm]
