@@ -25,7 +25,7 @@ import yaml
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.device import gpu_build, gpu_count, gpu_properties, is_gpu
-from harness.doctor.gpu_links import make_unmeasured_links, measure_call_constant, measure_host_constants
+from harness.doctor.gpu_links import make_unmeasured_links, measure_call_constants, measure_host_constants
 from harness.doctor.kernel_rates import (
     count_cores_per_node,
     measure_dense_constants,
@@ -161,7 +161,7 @@ def _measure_gpu_sections(
         calibrator.try_stage("copies between host and GPU", partial(measure_host_constants, calibrator)) or {}
     )
     report("measuring calls over NCCL")
-    call = calibrator.try_stage("calls over NCCL", partial(measure_call_constant, calibrator)) or {}
+    call = calibrator.try_stage("calls over NCCL", partial(measure_call_constants, calibrator)) or {}
     sections["links"] = known | host | call
     return sections
 

@@ -5,7 +5,7 @@ A world of one rank sends no data, so the time of its calls is the overhead of t
 
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,21 +79,30 @@ FEW, MANY = 4, 1 << 26
 """The sizes in bytes of the calls."""
 LEAST_WITHIN = 2.0
 """The minimum factor of the interval: calls between GPUs take longer, by an amount that one GPU cannot measure."""
+EXCHANGE = "all_to_all"
+"""The name of the call that has its own minimum time."""
 PATIENCE = 60.0
 """The time limit of the measurement in seconds."""
 
 
-def measure_call_constant(calibrator: Calibrator) -> dict[str, Any]:
-    """Return the minimum time of an NCCL call, measured in a separate process, because NCCL may hang."""
+def measure_call_constants(calibrator: Calibrator) -> dict[str, Any]:
+    """Return the minimum times of an NCCL call and of an all-to-all, measured in a process that may hang."""
     reset_memory(calibrator.device)  # the other process needs GPU memory too
     with Pool(engine=Engine.NCCL, patience=PATIENCE) as pool:
         (times,) = pool.run(1, time_calls)
     calibrator.times += times
-    value, within = compute_median_and_factor(
-        [each.seconds for each in times if each.bytes == FEW], LEAST_WITHIN
-    )
+    small = [each for each in times if each.bytes == FEW]
+    return {
+        name: make_call_constant(calibrator, [each.seconds for each in small if is_of_kind(each.kernel)])
+        for name, is_of_kind in (("call_us", EXCHANGE.__ne__), ("exchange_us", EXCHANGE.__eq__))
+    }
+
+
+def make_call_constant(calibrator: Calibrator, seconds: Sequence[float]) -> dict[str, Any]:
+    """Return a constant for the minimum time of calls."""
+    value, within = compute_median_and_factor(seconds, LEAST_WITHIN)
     remark = "a floor: calls of a world of one over NCCL, which send nothing"
-    return {"call_us": calibrator.make_constant(value / MICRO, max(within, LEAST_WITHIN), remark)}
+    return calibrator.make_constant(value / MICRO, max(within, LEAST_WITHIN), remark)
 
 
 def time_calls() -> list[KernelTime]:
@@ -121,7 +130,7 @@ def list_calls(x: Tensor) -> dict[str, Callable[[], object]]:
         "all_reduce": partial(collectives.all_reduce, group, x, Reduction.SUM, None, later=False),
         "all_gather": partial(collectives.all_gather, group, x, sizes, None, None, later=False),
         "reduce_scatter": partial(collectives.reduce_scatter, group, x, sizes, None, later=False),
-        "all_to_all": partial(collectives.all_to_all, group, x, sizes, sizes, None, later=False),
+        EXCHANGE: partial(collectives.all_to_all, group, x, sizes, sizes, None, later=False),
         "broadcast": partial(collectives.broadcast_send, group, x, None, later=False),
     }
     return {name: partial(_wait_for_call, start) for name, start in started.items()}

@@ -138,10 +138,11 @@ def _run_and_record(
     spec: Spec, root: Path, runs: Path, run: Callable[[Path], RunEnd], turn: BlockPlace | None = None
 ) -> Path:
     """Run in a scratch folder, write the record if no rank did, and return the run folder."""
-    if spec.machine.device == "cuda" and spec.machine.engine == "gloo":
+    machine = spec.machine
+    if machine.device != "cpu" and machine.engine == "gloo":
         raise UserError(
-            f"The card {spec.machine.name} has device cuda and engine gloo, which is only for predictions: with gloo, "
-            "ranks compute on the host. Choose a card with engine nccl, or with device cpu."
+            f"The card {machine.name} has device {machine.device} and engine gloo, which is only for predictions: with "
+            "gloo, ranks compute on the host. Choose a card with engine nccl, or with device cpu."
         )
     with explain_os_errors(runs):
         runs.mkdir(parents=True, exist_ok=True)

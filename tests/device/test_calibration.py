@@ -54,7 +54,8 @@ def test_a_gpu_has_a_card_after_its_calibration(on_gpus: Callable[..., list[Any]
     assert card.rates.sample_ns.source.endswith("drawn by graphsage on the GPU")
     assert card.rates.spmm.cache_mb in (pytest.approx(1 / 16, rel=1e-3), pytest.approx(1 / 32, rel=1e-3))
     assert card.rates.cores_per_node is None
-    assert card.links.call_us and "a floor" in card.links.call_us.source
+    for floor in (card.links.call_us, card.links.exchange_us):
+        assert floor and "a floor" in floor.source
     assert card.links.intra_gbs.source.startswith("assumed") and card.links.intra_gbs.within >= 4
     assert {"links.host_gbs", "links.host_latency_us"} <= list_constants(card).keys()
     assert [words for words in told if "NCCL" in words] == ["measuring calls over NCCL"]
@@ -79,7 +80,7 @@ def with_failing_stages(root: Path) -> list[dict[str, Any] | list[str]]:
         for stage in (
             "measure_dense_constants",
             "measure_spmm_constants",
-            "measure_call_constant",
+            "measure_call_constants",
             "measure_host_constants",
         ):
             patch.setattr(calibrate, stage, fail)
