@@ -337,6 +337,9 @@ def messages() -> Results:
     for kind in sorted(set(kinds), reverse=True):
         some = [number for number, each in enumerate(kinds) if each == kind]
         yield *kind, *(float(np.exp(np.log(each[some]).mean())) for each in ratios.values())
+    for name, each in ratios.items():
+        half, most = np.quantile(np.exp(abs(np.log(each))), (0.5, 0.9))
+        yield f"{name}: half within a factor of {half:.2f}, nine of ten within {most:.2f}"
     within = message_fit.find_intervals(card, held)
     lines = [f"{name}: {{ value: {values[name]:.4g}, within: {within[name]} }}" for name in within]
     noise = message_fit.measure_noise(card, points)
