@@ -29,7 +29,7 @@ class DoctorRequest(Request):
     calibrate: bool = False
     """Measure kernels and links, and write them to the machine card. This takes about a minute on an idle machine."""
     links: bool = False
-    """Measure all-reduces between ranks, on this machine or in this Slurm job. This takes about 30 seconds."""
+    """Measure all-reduces between ranks, on this machine or in this Slurm job. This takes about 40 seconds."""
     ranks: Ranks | None = None
     """With --links or --calibrate: the number of ranks (default: 2, or 1 to calibrate a machine with a single GPU)."""
     machine: MachineName | None = None

@@ -154,7 +154,9 @@ def _measure_gpu_sections(
         )
     per_node = card.slurm.ranks_per_node if card.slurm else gpu_count()
     known = (
-        fit_links(between, per_node) if between else before.get("links") or make_unmeasured_links(per_node)
+        fit_links(between, per_node, by_nccl=True)
+        if between
+        else before.get("links") or make_unmeasured_links(per_node)
     )
     report("measuring copies between host and GPU")
     host = (
@@ -162,7 +164,8 @@ def _measure_gpu_sections(
     )
     report("measuring calls over NCCL")
     call = calibrator.try_stage("calls over NCCL", partial(measure_call_constants, calibrator)) or {}
-    sections["links"] = known | host | call
+    # The floor of calls between GPUs is better than that of a world of one rank.
+    sections["links"] = call | known | host if between else known | host | call
     return sections
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import yaml
 
@@ -25,6 +26,7 @@ from harness.comm.axis import Axis
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.device import synchronize
+from harness.doctor.term_fit import fit_terms
 from harness.documents import read_yaml
 from harness.errors import RunError, UserError
 from harness.files import SCRATCH, owner_tag, read_tail, remove_leftovers, write_text
@@ -34,13 +36,14 @@ from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks
 from harness.launch.rank_starter import make_rank_starter
 from harness.ledger import AxisName, Ledger, TensorName
+from harness.prediction.pricing import AxisPlacement, count_tree_levels
 from harness.progress import Log
 from harness.spec.machine_card import MACHINES, MachineCard, MeasuredLink, load_machine, load_machine_card
 from harness.spec.root import find_results_folder
 from harness.validation import RANKS, check_name, format_value
 
 LONGEST = 120.0
-"""The time limit of the measurement in seconds. The ranks stop by themselves after about thirty."""
+"""The time limit of the measurement in seconds. The ranks stop by themselves after about forty."""
 
 
 class LinkMeasurement(NamedTuple):
@@ -50,6 +53,8 @@ class LinkMeasurement(NamedTuple):
     latency_us: float
     network: str | None = None
     """The network between nodes that NCCL chose; None without NCCL."""
+    small_us: tuple[float, ...] = ()
+    """The time of the smallest all-reduce on the axis of each row."""
 
 
 def measure_links(root: Path, machine: str, ranks: int, report: Log) -> LinkMeasurement:
@@ -59,7 +64,7 @@ def measure_links(root: Path, machine: str, ranks: int, report: Log) -> LinkMeas
     card, folder = load_machine(root, machine), find_results_folder(root)
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
-    report(f"measuring all-reduces between {ranks} ranks over {card.engine}, about 30 s")
+    report(f"measuring all-reduces between {ranks} ranks over {card.engine}, about 40 s")
     with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{owner_tag()}.", dir=folder) as name:
         out, log = Path(name) / "measured.json", Path(name) / "log"
         program = ["harness.doctor.links", "--engine", card.engine]
@@ -76,7 +81,10 @@ def measure_links(root: Path, machine: str, ranks: int, report: Log) -> LinkMeas
         result = json.loads(out.read_text(encoding="utf-8"))
     check_network(load_machine_card(root, machine), ranks, result["network"])
     return LinkMeasurement(
-        [MeasuredLink(**row) for row in result["rows"]], result["latency_us"], result["network"]
+        [MeasuredLink(**row) for row in result["rows"]],
+        result["latency_us"],
+        result["network"],
+        tuple(result["small_us"]),
     )
 
 
@@ -111,17 +119,20 @@ def write_card(root: Path, machine: str, name: str, measured: LinkMeasurement) -
     )
     document = read_yaml(root / source, str(source))
     per_node = card.slurm.ranks_per_node if card.slurm else max(row.size for row in measured.rows)
-    document["links"] = fit_links(measured, per_node)
+    document["links"] = fit_links(measured, per_node, by_nccl=card.engine == "nccl")
     origin = f"# {machine}.yaml, links by all-reduces on {platform.node()}, {time.strftime('%Y-%m-%d')}."
     write_text(path, f"{origin}\n{yaml.safe_dump(document, sort_keys=False)}")
     return path
 
 
-def fit_links(measured: LinkMeasurement, per_node: int, *, on_cores: bool = False) -> dict[str, Any]:
+def fit_links(
+    measured: LinkMeasurement, per_node: int, *, on_cores: bool = False, by_nccl: bool = False
+) -> dict[str, Any]:
     """Return the `links` of a card. Rows are sorted, because an axis takes the last row that is not above it.
 
     `on_cores` means that the ranks share the cores of one machine. The time of a message is then the time for which
-    it occupies cores, and the links themselves take almost no time.
+    it occupies cores, and the links themselves take almost no time. `by_nccl` means that small all-reduces are trees
+    after a minimum time, and not rings.
     """
     rows = sorted(measured.rows, key=lambda row: (row.before, row.size))
     inside = [row.gbs for row in rows if row.before * row.size <= per_node]
@@ -146,10 +157,30 @@ def fit_links(measured: LinkMeasurement, per_node: int, *, on_cores: bool = Fals
         "intra_latency_us": latency,
         "latency_us": dict(latency),
         "all_to_all_share": make_constant(0.5, 2.0, ASSUMED),
+        **(_fit_small_calls(measured, per_node) if by_nccl else {}),
         "measured": [{**row.model_dump(), "gbs": float(f"{row.gbs:.4g}")} for row in rows],
     }
 
 
+def _fit_small_calls(measured: LinkMeasurement, per_node: int) -> dict[str, Any]:
+    """Return the minimum time of a call and the latencies, from the smallest all-reduces: two hops for each level."""
+    levels = [
+        count_tree_levels(
+            AxisPlacement(row.before, row.size, min(row.size, max(1, per_node // row.before)), per_node)
+        )
+        for row in measured.rows
+    ]
+    terms = np.array([(1.0, 2.0 * inside, 2.0 * outside) for inside, outside in levels])
+    call, *latencies = np.maximum(fit_terms(terms, np.array(measured.small_us)), LEAST_US).tolist()
+    fitted = {"call_us": make_constant(call, 1.5)}
+    for name, latency, hops in zip(("intra_latency_us", "latency_us"), latencies, terms.T[1:], strict=True):
+        if hops.any():
+            fitted[name] = make_constant(latency, 1.5)
+    return fitted
+
+
+LEAST_US = 0.1
+"""The least time of a constant in microseconds, because a constant is positive."""
 ASSUMED, MEASURED = "assumed", "measured by harness doctor"
 
 
@@ -193,15 +224,16 @@ def main() -> int:
 def measure_on_rank(world: int, device: torch.device) -> dict[str, object]:
     """Return the bandwidth on every axis, and the time of the smallest all-reduce between all ranks."""
     shapes = list_axes(world)
-    rows = []
+    rows, small_us = [], []
     for before, size in shapes:
         grid = _make_grid(world, before, size, device)
+        small_us.append(1e6 * _time_call(grid, grid[AxisName.Y], 4, SECONDS / len(shapes) / 2, SMALL_ROUNDS))
         seconds = _time_call(grid, grid[AxisName.Y], LARGE, SECONDS / len(shapes), ROUNDS)
         received = traffic.all_reduce(LARGE, size).received
         rows.append({"before": before, "size": size, "gbs": received / seconds / GB})
     grid = _make_grid(world, 1, world, device)
     latency = _time_call(grid, grid[AxisName.Y], 4, SECONDS / len(shapes), SMALL_ROUNDS)
-    return {"rows": rows, "latency_us": 1e6 * latency}
+    return {"rows": rows, "latency_us": 1e6 * latency, "small_us": small_us}
 
 
 def list_axes(world: int) -> list[tuple[int, int]]:

@@ -309,8 +309,14 @@ def _find_leaving_fraction(axis: AxisPlacement, *, is_tree: bool) -> float:
         return 0.0
     if not is_tree:
         return 1 / axis.members_per_node
-    inside, nodes = axis.members_per_node, ceil(axis.size / axis.members_per_node)
-    return ceil(log2(nodes)) / (ceil(log2(inside)) + ceil(log2(nodes)))
+    inside, outside = count_tree_levels(axis)
+    return outside / (inside + outside)
+
+
+def count_tree_levels(axis: AxisPlacement) -> tuple[int, int]:
+    """Return the levels of a tree with one subtree on each node: those inside a node, and those between nodes."""
+    nodes = ceil(axis.size / axis.members_per_node)
+    return ceil(log2(axis.members_per_node)), ceil(log2(nodes))
 
 
 def _model_nccl(size: CallBytes, axis: AxisPlacement, _: int | None) -> LinkTraffic:
@@ -320,7 +326,7 @@ def _model_nccl(size: CallBytes, axis: AxisPlacement, _: int | None) -> LinkTraf
     """
     rounds = axis.size - 1
     forms = {
-        Op.ALL_REDUCE: LinkTraffic(2 * ceil(log2(axis.size)), size.received, is_tree=True),
+        Op.ALL_REDUCE: LinkTraffic(2 * sum(count_tree_levels(axis)), size.received, is_tree=True),
         Op.BROADCAST: LinkTraffic(1, size.buffer),
         Op.ALL_TO_ALL: LinkTraffic(rounds, size.received, is_exchange=True),
         Op.SEND: LinkTraffic(1, size.buffer),

@@ -32,6 +32,20 @@ def test_every_axis_fills_the_world_with_groups(world: int) -> None:
     assert world == 1 or (1, world) in found
 
 
+def test_smallest_calls_over_nccl_give_a_floor_and_latencies(tmp_path: Path) -> None:
+    """The predicted time of the smallest all-reduce on each axis is the one that was measured."""
+    (tmp_path / "config" / "machines").mkdir(parents=True)
+    lines = "device: cuda\nengine: nccl\nslurm: {ranks_per_node: 4}\n"
+    (tmp_path / "config" / "machines" / "mine.yaml").write_text(lines)
+    axes = {(1, 2): 40 + 4, (1, 4): 40 + 8, (1, 8): 40 + 8 + 20, (2, 4): 40 + 4 + 20, (4, 4): 40 + 40}
+    rows = [MeasuredLink(before=before, size=size, gbs=1.0) for before, size in axes]
+    write_card(tmp_path, "mine", "fitted", LinkMeasurement(rows, 80.0, None, tuple(axes.values())))
+    links = load_machine_card(tmp_path, "fitted").links
+    assert links and links.call_us
+    found = [links.call_us.value, links.intra_latency_us.value, links.latency_us.value]
+    assert found == pytest.approx([40, 2, 10], rel=1e-3)
+
+
 def test_predictions_take_from_the_written_card_what_was_measured(tmp_path: Path) -> None:
     """Whatever the order in which the rows came."""
     (tmp_path / "config" / "machines").mkdir(parents=True)
