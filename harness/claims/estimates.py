@@ -68,11 +68,15 @@ class EpochTime(NamedTuple):
         return Estimate(self.seconds, interval.low, interval.high)
 
     def compute_log_deviations(self, names: Iterable[str]) -> list[float]:
-        """Return the change of the logarithm of the time as each named constant moves to the end of its interval."""
+        """Return the change of the logarithm of the time as each named constant moves to the end of its interval.
+
+        A constant that the machine card does not have changes nothing.
+        """
         if self.prediction is None or self.machine is None:
             return [0.0 for _ in names]
         factors = {name: factor for name, (factor, _) in list_constants(self.machine).items()}
-        return [log(1 + self.prediction.shares[name] * (factors[name] - 1)) for name in names]
+        shares = self.prediction.shares
+        return [log(1 + shares.get(name, 0.0) * (factors.get(name, 1.0) - 1)) for name in names]
 
 
 class EpochTimes(dict[tuple[Any, ...], EpochTime]):
@@ -123,9 +127,8 @@ def divide_epochs(one: EpochTime, other: EpochTime) -> Estimate:
     ratio, variance = one.seconds / other.seconds, 0.0
     if one.prediction or other.prediction:
         variance += log(RESIDUAL) ** 2
-        card = one.machine or other.machine
-        assert card
-        constants = list(list_constants(card))
+        cards = [each.machine for each in (one, other) if each.machine]
+        constants = list(dict.fromkeys(name for card in cards for name in list_constants(card)))
         deviations = (each.compute_log_deviations(constants) for each in (one, other))
         pairs = zip(*deviations, strict=True)
         same = one.machine == other.machine

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from math import log, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,12 @@ from harness.errors import UserError
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
 from harness.experiment.scales import select_scale
+from harness.prediction.epoch import PredictedSeconds, Prediction
+from harness.prediction.pricing import list_constants
 from harness.results.parquet import read_claims_table, serialize_table, to_arrow
 from harness.results.schema import RUNS
 from harness.results.table_schema import TEXT, TRUTH
+from harness.spec.machine_card import load_machine_card
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = read_claims(ROOT)
@@ -177,6 +181,28 @@ def test_an_epoch_over_itself_is_one_within_what_the_model_leaves_out(evidence: 
 def test_measured_epochs_have_no_interval() -> None:
     both = divide_epochs(EpochTime(3.0), EpochTime(2.0))
     assert (both.value, both.low, both.high) == (1.5, 1.5, 1.5)
+
+
+def predicted_on(machine: str, constant: str, noise: float) -> EpochTime:
+    """An epoch of one second that is proportional to one constant of a card."""
+    card = load_machine_card(ROOT, machine)
+    shares = dict.fromkeys(list_constants(card), 0.0) | {constant: 1.0}
+    seconds = PredictedSeconds(1.0, 1.0, 1.0)
+    return EpochTime(1.0, card, Prediction(0, seconds, {}, 0.0, 0.0, 0, shares, noise))
+
+
+def test_ratio_of_epochs_on_two_machines_has_the_constants_of_both() -> None:
+    """The card of gloo lacks links.call_us, and that of NCCL has links.peer_gbs."""
+    one, other = (
+        predicted_on(*each)
+        for each in (("perlmutter", "links.peer_gbs", 0.1), ("perlmutter-gloo", "links.host_gbs", 0.2))
+    )
+    assert one.machine and one.machine.links and one.machine.links.peer_gbs
+    assert other.machine and other.machine.links and other.machine.links.host_gbs
+    within = one.machine.links.peer_gbs.within, other.machine.links.host_gbs.within
+    variance = log(1.25) ** 2 + sum(log(factor) ** 2 for factor in within) + 0.1**2 + 0.2**2
+    assert log(divide_epochs(one, other).high) == pytest.approx(sqrt(variance))
+    assert log(divide_epochs(one, one).high) == pytest.approx(sqrt(log(1.25) ** 2 + 2 * 0.1**2))
 
 
 def test_a_record_of_the_papers_run_counts_more_than_a_prediction(tmp_path: Path) -> None:
