@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from harness.commands.answer import Answer
 from harness.commands.output import MOST_ROWS, Block, Command, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG, File, Folder, Folders, Names, OptionStyle, Request
+from harness.commands.run_facts import RECORD_AGAIN
 from harness.commands.tracking import HistoryAnswer, track
 from harness.commands.verb import Reporter, verb
 from harness.formatting import format_bytes, format_count, format_whole
@@ -118,7 +119,10 @@ class CollectAnswer(Answer):
         if commands:
             yield "To repeat the failed runs:"
             yield from map(Command, commands)
-        if any(runs.status.isin(SETTLED) & (runs.status != "ok")):
+        is_external = runs.source == "external"
+        if any(~runs.status.isin(["ok", MISSING]) & is_external):
+            yield RECORD_AGAIN
+        if any(runs.status.isin(SETTLED) & (runs.status != "ok") & ~is_external):
             yield "A run that ended as oom, timeout or diverged is a result: only --fresh repeats it."
 
 

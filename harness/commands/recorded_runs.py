@@ -16,7 +16,9 @@ from harness.commands.answer import Answer
 from harness.commands.output import Block, Command, FactList, Headline, Raw, Table, TableColumn, View
 from harness.commands.request import CONFIG, Folder, Names, OptionStyle, Request, split_commas
 from harness.commands.run_facts import (
+    BEYOND_TITLE,
     ID_LENGTH,
+    RECORD_AGAIN,
     describe_result,
     format_grid_of,
     format_time,
@@ -224,8 +226,8 @@ class RunListRequest(RunFilter):
 def list_runs(request: RunListRequest, reporter: Reporter) -> RunListAnswer:
     """List the recorded runs, the latest last.
 
-    A row has the start of the id, the median time of an epoch, the elements that the busiest rank receives in an epoch,
-    the end of the run, and the size of its folder.
+    A row has the start of the id, the median time of an epoch (for another program, what its log has), the elements
+    that the busiest rank receives in an epoch, the end of the run, and the size of its folder.
     """
     return RunListAnswer(list_runs_found(request.select(reporter)), request.folder)
 
@@ -299,6 +301,10 @@ class RunShowAnswer(Answer):
         yield from self._lay_out_failure()
         settings = list_chosen_settings(record)
         yield FactList([(key, str(value)) for key, value in settings.items()], "Settings")
+        if external := record.record.get("external"):
+            if external["unknown"]:
+                yield FactList([("unknown", ", ".join(external["unknown"]))])
+            yield FactList(list(external["beyond"].items()), BEYOND_TITLE)
         yield FactList(list_facts(self.row), "Result")
         tensors = collect_tensors(record.table("memory").assign(run_id=""))
         memory = list_largest_tensors(tensors.get("", []))
@@ -312,6 +318,8 @@ class RunShowAnswer(Answer):
         if self.repeat:
             yield "To repeat it:"
             yield Command(self.repeat)
+        elif record.record["source"] == "external":
+            yield RECORD_AGAIN
 
     def _lay_out_failure(self) -> Iterator[Block]:
         from harness.results.collect import describe_cause, make_failure

@@ -13,7 +13,13 @@ from pydantic.dataclasses import dataclass
 from harness.commands.answer import Answer
 from harness.commands.output import Block, FactList, Headline, View
 from harness.commands.request import CONFIG, DatasetName, Folder, OptionStyle, Request, Settings
-from harness.commands.run_facts import describe_error, describe_run, name_amounts
+from harness.commands.run_facts import (
+    BEYOND_TITLE,
+    describe_error,
+    describe_run,
+    name_amounts,
+    name_epoch_time,
+)
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
 from harness.files import read_head
@@ -22,7 +28,7 @@ from harness.formatting import format_seconds
 if TYPE_CHECKING:
     from harness.results.record import Record
 
-ProgramName = Literal["bns-gcn", "pipegcn"]
+ProgramName = Literal["bns-gcn", "pipegcn", "plexus", "sancus", "adaqp"]
 
 
 @dataclass(frozen=True, config=CONFIG, kw_only=True)
@@ -30,7 +36,7 @@ class ExternalRequest(Request):
     """What the log of another program does not show."""
 
     format: ProgramName
-    """The program that writes the log."""
+    """The program that writes the log: BNS-GCN, PipeGCN, Plexus, SANCUS or AdaQP."""
     dataset: DatasetName | None = None
     """The name of the graph here, if the program uses another name."""
     settings: Settings = Field(default_factory=dict)
@@ -86,7 +92,9 @@ class ExternalAnswer(Answer):
         record, external = self.record.record, self.record.record["external"]
         seconds = record["summary"].get("epoch_seconds_median")
         result = (
-            f"{format_seconds(seconds)} an epoch, as {external['program']} measures it" if seconds else "ok"
+            f"{format_seconds(seconds)} an epoch ({name_epoch_time(self.record)} by {external['program']})"
+            if seconds
+            else "ok"
         )
         yield Headline(
             f"{describe_run(self.record)}: {result if record['status'] == 'ok' else record['status']}"
@@ -98,7 +106,7 @@ class ExternalAnswer(Answer):
             facts.append(("Not in the log", ", ".join(external["unknown"])))
         yield FactList(facts)
         if beyond := external["beyond"]:
-            yield FactList([(option, words) for option, words in beyond.items()], "Options that no spec has")
+            yield FactList(list(beyond.items()), BEYOND_TITLE)
 
 
 @verb(ExternalRunRequest)
@@ -140,7 +148,8 @@ def _record_logs(
     exit_code: int | None = None,
 ) -> ExternalAnswer:
     from harness.external.log_record import record_log
-    from harness.external.programs import PROGRAMS, ProgramLog
+    from harness.external.program import ProgramLog
+    from harness.external.programs import PROGRAMS
     from harness.results.record import read_record
 
     named = {"dataset.name": request.dataset} if request.dataset else {}
@@ -148,7 +157,12 @@ def _record_logs(
         request.home,
         request.out or request.default_runs,
         PROGRAMS[request.format],
-        ProgramLog("\n".join(map(_read_log, logs)), ", ".join(map(str, logs)), exit_code),
+        ProgramLog(
+            "\n".join(map(_read_log, logs)),
+            ", ".join(map(str, logs)),
+            exit_code,
+            provenance.get("command", ""),
+        ),
         {**request.settings, **named},
         dict(provenance),
     )

@@ -46,12 +46,32 @@ def describe_run(record: Record) -> str:
     return f"{names}, {ranks}{grid}" if ranks else names
 
 
+BEYOND_TITLE = "Beyond a spec"
+"""The title of what a spec cannot express about a run of another program."""
+
+
+RECORD_AGAIN = (
+    "To repeat a run of another program, run that program again: `harness external run` records its output, and "
+    "`harness external read` its log."
+)
+
+
+def name_epoch_time(record: Record) -> str:
+    """Return what the epoch time of another program's run is: its mean or its median."""
+    return str(record.record.get("external", {}).get("times", "mean"))
+
+
 def describe_result(record: Record) -> str:
-    """Return the line that a person would quote: the run, its median epoch, and its accuracy or its failure."""
+    """Return the line that a person would quote: the run, its epoch time, and its accuracy or its failure."""
     summary, status = record.record["summary"], record.record["status"]
     parts = [] if status == "ok" else [status]
     if (seconds := summary.get("epoch_seconds_median")) is not None:
-        source = {"predicted": ", predicted", "emulated": ", emulated"}.get(record.record["source"], "")
+        sources = {
+            "predicted": ", predicted",
+            "emulated": ", emulated",
+            "external": f" ({name_epoch_time(record)} of a log)",
+        }
+        source = sources.get(record.record["source"], "")
         epochs = f" (median of {summary['epochs']})" if summary.get("epochs") and not source else source
         parts.append(f"{format_seconds(seconds)} an epoch{epochs}")
     if (accuracy := summary.get("accuracy_test")) is not None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -24,12 +25,14 @@ import pandas as pd
 from harness.children import die_with_parent, kill_group_on_exit
 from harness.errors import RunError, UserError
 from harness.experiment.requests import make_spec, nest_settings
-from harness.external.programs import KEYS, EpochReport, LogSettings, Program, ProgramLog, read_settings
-from harness.ledger import NO_INDEX, Amounts, AxisName, Direction, Key, Op, Phase, TensorName
+from harness.external.program import REST, EpochReport, LoggedRun, Program, ProgramLog
+from harness.external.programs import LogSettings, read_settings, suggest_format
+from harness.ledger import Amounts
 from harness.results.record import write_record
 from harness.runtime.fault import status_of_error
 from harness.runtime.provenance import collect_provenance
 from harness.runtime.rank_tables import entry_to_row
+from harness.spec.dataset import FILE
 from harness.spec.spec import Spec, digest, label_grid
 from harness.store.catalog import load_card
 from harness.untrusted import redact_command
@@ -127,30 +130,26 @@ def _copy_output(program: "subprocess.Popen[bytes]", log: Path) -> None:
     program.wait()
 
 
-# The tables of a log. A log has no times of single epochs, but means over all epochs so far.
-
-EXCHANGE = Key(Phase.CONVOLVE, NO_INDEX, Direction.FORWARD, Op.ALL_TO_ALL, AxisName.P, tensor=TensorName.H)
-REDUCTION = Key(Phase.SYNC, NO_INDEX, Direction.BACKWARD, Op.ALL_REDUCE, AxisName.P, tensor=TensorName.DW)
-REST = Key(Phase.OTHER, NO_INDEX, Direction.FORWARD)
+# The tables of a log.
 
 
-def make_tables(log: ProgramLog) -> dict[str, pd.DataFrame]:
+def make_tables(run: LoggedRun, program: Program) -> dict[str, pd.DataFrame]:
     """Return the tables of a record, filled with everything in the log that has a column."""
     rows = {
         "epochs": [
             {"epoch": report.epoch, "rank": report.rank, "seconds": report.seconds, "loss": report.loss}
-            for report in log.reports
+            for report in run.reports
         ],
-        "ledger": [row for report in log.reports if isfinite(report.seconds) for row in _make_ledger(report)],
+        "ledger": [row for report in run.reports if isfinite(report.seconds) for row in _make_ledger(report)],
         "accuracy": [
             {
                 "epoch": epoch,
-                "train_seconds": _sum_training_seconds(log, epoch),
+                "train_seconds": _sum_training_seconds(run, epoch) if program.times == "mean" else None,
                 "eval_seconds": None,
                 "split": split,
                 "accuracy": share,
             }
-            for epoch, split, share in log.accuracies
+            for epoch, split, share in run.accuracies
         ],
         "memory": [
             {
@@ -160,120 +159,135 @@ def make_tables(log: ProgramLog) -> dict[str, pd.DataFrame]:
                 "persistent_bytes": 0,
                 "tensor": "",
             }
-            for rank, peak in log.device_peaks.items()
+            for rank, peak in run.device_peaks.items()
         ],
     }
     return {name: pd.DataFrame(each) for name, each in rows.items()}
 
 
-def make_summary(log: ProgramLog, vertices: int | None) -> dict[str, Any]:
-    """Return the summary of a log. The epoch time is the last mean of the slowest process."""
-    seconds = max(report.seconds for report in log.last_reports.values())
-    known = isfinite(seconds)
-    accuracy = {f"accuracy_{split}": share for _, split, share in log.accuracies}
-    accuracy |= {"accuracy_test": log.final_test_accuracy} if log.final_test_accuracy is not None else {}
+def make_summary(run: LoggedRun, program: Program, vertices: int | None) -> dict[str, Any]:
+    """Return the summary of a log."""
+    seconds = _find_epoch_seconds(run, program)
+    accuracy = {f"accuracy_{split}": share for _, split, share in run.accuracies}
+    accuracy |= {"accuracy_test": run.final_test_accuracy} if run.final_test_accuracy is not None else {}
     return {
-        "epochs": max(report.epoch for report in log.last_reports.values()) + 1,
-        "epoch_seconds_median": seconds if known else None,
-        "vertices_per_second": vertices / seconds if known and vertices else None,
+        "epochs": max(report.epoch for report in run.reports) + 1,
+        "epoch_seconds_median": seconds,
+        "vertices_per_second": vertices / seconds if seconds and vertices else None,
+        **({"final_loss": run.final_loss} if run.final_loss is not None else {}),
         **accuracy,
     }
 
 
+def _find_epoch_seconds(run: LoggedRun, program: Program) -> float | None:
+    """Return the last mean of the slowest process, or the median of the printed epochs; None without times."""
+    if program.times == "mean":
+        seconds = max(report.seconds for report in run.last_reports.values())
+        return seconds if isfinite(seconds) else None
+    printed = [report.seconds for report in run.reports if isfinite(report.seconds)]
+    return median(printed) if printed else None
+
+
 def _make_ledger(report: EpochReport) -> list[dict[str, Any]]:
-    """Return the ledger rows of a report: the exchange of rows, the reduction of gradients, and the remaining time."""
-    parts = {EXCHANGE: report.communicating, REDUCTION: report.reducing}
-    parts[REST] = report.seconds - sum(parts.values())
+    """Return the ledger rows of a report: its parts, and the remaining time."""
+    rest = report.seconds - sum(amounts.seconds for amounts in report.parts.values())
+    parts = {**report.parts, REST: Amounts(seconds=max(rest, 0.0))}
     at = {"epoch": report.epoch, "rank": report.rank}
-    return [{**at, **entry_to_row(key, Amounts(seconds=seconds))} for key, seconds in parts.items()]
+    return [{**at, **entry_to_row(key, amounts)} for key, amounts in parts.items()]
 
 
-def _sum_training_seconds(log: ProgramLog, epoch: int) -> float | None:
+def _sum_training_seconds(run: LoggedRun, epoch: int) -> float | None:
     """Return the seconds of training before an evaluation, computed from the mean of the slowest process."""
-    means = [report.seconds for report in log.reports if report.epoch == epoch and isfinite(report.seconds)]
+    means = [report.seconds for report in run.reports if report.epoch == epoch and isfinite(report.seconds)]
     return (epoch + 1) * max(means) if means else None
 
 
 # Checks that a log contains one whole run, and signs that the run did not finish.
 
 
-def check_has_reports(log: ProgramLog, program: Program) -> None:
-    """Raise an error for a log without reports, unless we ran the program and it printed its options or was stopped."""
+def check_has_reports(log: ProgramLog, run: LoggedRun, program: Program) -> None:
+    """Raise an error for a log without reports, unless we ran the program and it began to train or was stopped."""
+    if run.mismatch:
+        raise UserError(
+            f"{log.where} is not a log of {program.title}: {run.mismatch}.{suggest_format(log, program)}"
+        )
     ran = log.exit_code is not None
-    if log.reports or (ran and log.settings) or log.exit_code == -signal.SIGTERM:
+    if run.reports or (ran and run.has_begun) or log.exit_code == -signal.SIGTERM:
         return
     ended = f" (exit code {log.exit_code})" if ran else ""
+    other = suggest_format(log, program) or (
+        " Was the program stopped before its first report, or is this the log of another program?"
+    )
     raise (RunError if ran else UserError)(
-        f"{log.where}{ended} has no report of an epoch in the format of {program.title} (Process 000 | Epoch 00009 | "
-        "Time(s) ... | Comm(s) ... | Reduce(s) ... | Loss ...). Was the program stopped before its first report "
-        f"(--log-every), or is this the log of another program? It ends:\n{log.format_last_lines()}"
+        f"{log.where}{ended} has no report of an epoch in the format of {program.title} ({program.report}).{other} "
+        f"It ends:\n{log.format_last_lines()}"
     )
 
 
-def check_processes(log: ProgramLog, world: int) -> None:
+def check_processes(log: ProgramLog, run: LoggedRun, program: Program, world: int) -> None:
     """Raise UserError if the log lacks processes, or has two reports of a process for the same epoch."""
-    present, several_nodes = set(log.last_reports), log.settings.get("parts_per_node", world) < world
+    present, several_nodes = set(run.last_reports), run.options.get("parts_per_node", world) < world
     if present - set(range(world)) or (several_nodes and len(present) < world):
         raise UserError(
             f"{log.where} has reports of the processes {sorted(present)}, but the run had {world}. A run on several "
             "nodes writes a log on each: give all of them."
         )
-    reports = Counter((report.rank, report.epoch) for report in log.reports)
+    reports = Counter((report.rank, report.epoch) for report in run.reports)
     if twice := [report for report, times in reports.items() if times > 1]:
         rank, epoch = min(twice)
         raise UserError(
-            f"{log.where} has epoch {epoch} of process {rank} more than once, so it contains several runs. Give the "
-            "log of one run."
+            f"{log.where} has epoch {epoch} of process {rank} more than once, so it contains several runs. "
+            f"{program.appends or ONE_RUN}"
         )
 
 
-def check_is_one_run(log: ProgramLog, program: Program) -> None:
+ONE_RUN = "Give the log of one run."
+
+
+def check_is_one_run(log: ProgramLog, run: LoggedRun, program: Program) -> None:
     """Raise UserError if the log contains options of different runs. The seed may differ from node to node."""
-    for other in log.settings_of_nodes:
-        ours = {key: value for key, value in log.settings.items() if key in KEYS and key != "seed"}
-        differing = [key for key, value in ours.items() if other.get(key, value) != value]
-        if program.mark in other and differing:
+    for other in run.nodes:
+        differing = [key for key, value in other.items() if run.options.get(key, value) != value]
+        if differing:
             raise UserError(
-                f"{log.where} has the options of several runs, which differ in {', '.join(differing)}. Give the log "
-                "of one run."
+                f"{log.where} has the options of several runs, which differ in {', '.join(differing)}. "
+                f"{program.appends or ONE_RUN}"
             )
 
 
-def find_divergence(log: ProgramLog) -> str | None:
+def find_divergence(run: LoggedRun) -> str | None:
     """Return a message about the first loss that was not finite, which never recovers; None if all are finite."""
     lost = min(
-        ((report.epoch, report.rank, report.loss) for report in log.reports if not isfinite(report.loss)),
+        ((report.epoch, report.rank, report.loss) for report in run.reports if not isfinite(report.loss)),
         default=None,
     )
     return None if lost is None else f"In epoch {lost[0]} the loss of process {lost[1]} was {lost[2]}"
 
 
-def find_failure(log: ProgramLog, world: int, epochs: int | None) -> str | None:
+def find_failure(
+    log: ProgramLog, run: LoggedRun, program: Program, world: int, epochs: int | None
+) -> str | None:
     """Return the reason why the run did not finish; None if it did.
 
-    The exit code is not enough: the programs exit with 0 even if one of their processes fails. All processes report
-    after the same epochs, at a fixed interval. `epochs` is the requested number, None if the log does not show it.
+    The exit code is not enough: some of these programs exit with 0 even if one of their processes fails. Processes
+    report at a fixed interval. `epochs` is the requested number, None if it is not known.
     """
     if log.exit_code == -signal.SIGTERM:
         return "It was stopped by a SIGTERM"
     if log.exit_code:
         return f"It ended with exit code {log.exit_code}"
-    if silent := sorted(set(range(world)) - set(log.last_reports)):
+    reporting = range(world if program.all_report else 1)
+    if silent := sorted(set(reporting) - set(run.last_reports)):
         return f"Of its {world} processes {', '.join(map(str, silent))} reported no epoch"
-    ends, every = {report.epoch for report in log.last_reports.values()}, log.reports[0].epoch + 1
+    ends, every = {report.epoch for report in run.last_reports.values()}, run.reports[0].epoch + 1
     if len(ends) > 1 or (epochs is not None and max(ends) + 1 + every <= epochs):
         total = "" if epochs is None else f" of {epochs}"
         return f"Its processes came to epoch {' and '.join(map(str, sorted(ends)))}{total}"
+    if run.has_ended is False and epochs is None:
+        return f"It came to epoch {max(ends)} and did not print {program.ending}"
     return None
 
 
-NEEDED = {
-    "dataset.name": "which graph it trains on: give it by --dataset.",
-    "ranks": "how many processes it had: give it by --set ranks=N.",
-    "strategy.name": "whether its pipeline was on (--enable-pipeline): give --set strategy.name=pipegcn if it was, or "
-    "--set strategy.name=bns-gcn if it waited for the whole boundary.",
-}
-"""The keys that every record needs, with the end of the error for a log that lacks them."""
 PARAMS = "strategy.params."
 NEVER_LOGGED = {"launch"}
 """Keys that exist only in the harness, so that the options may set them to any value."""
@@ -288,40 +302,48 @@ def record_log(
     provenance: Mapping[str, Any],
 ) -> Path:
     """Write the run folder of a log and return its path. `asked` holds the keys of its spec that the user gives."""
-    check_has_reports(log, program)
-    settings = read_settings(log, program)
-    spec, known = _make_spec(root, log, settings, dict(_flatten_keys(asked)))
-    check_processes(log, spec.ranks)
-    check_is_one_run(log, program)
+    run = program.read(log)
+    check_has_reports(log, run, program)
+    settings = read_settings(log, run, program)
+    check_is_one_run(log, run, program)
+    spec, known = _make_spec(root, log, run, program, settings, dict(_flatten_keys(asked)))
+    check_processes(log, run, program, spec.ranks)
     vertices = load_card(root, spec.dataset.name).expected.n
     epochs = spec.training.epochs if "training.epochs" in known else None
-    status, failure = _find_end(log, spec.ranks, epochs)
+    status, failure = _find_end(log, run, program, spec.ranks, epochs)
     text = hashlib.sha256(log.text.encode()).hexdigest()
     known_spec, unknown = _select_known(spec.model_dump(mode="json"), known)
     run_id = digest({"spec": known_spec, "log_sha256": text})
     seed = f"-s{spec.seed}" if "seed" in known else ""
     name = f"{spec.dataset.name}-{spec.strategy.name}-{label_grid(spec.grid)}{seed}"
+    whole_graph = None if "inductive" in settings.beyond else vertices
     record = {
         "run_id": run_id,
         "label": f"{name}-external-{run_id[:6]}",
         "status": status,
         "source": "external",
-        "summary": {} if failure else make_summary(log, None if "inductive" in settings.beyond else vertices),
-        "provenance": {"engine": log.settings.get("backend", ""), **provenance},
+        "summary": {} if failure else make_summary(run, program, whole_graph),
+        "provenance": {"engine": run.options.get("backend", ""), **provenance},
         "error": _make_error(log, failure) if failure else None,
         "external": {
             "program": program.title,
             "log_sha256": text,
-            "options": _format_value(log.settings),
+            "times": program.times,
+            "options": _format_value(run.options),
             "unknown": unknown,
             "beyond": settings.beyond,
         },
     }
-    return write_record(runs, known_spec, record, make_tables(log))
+    return write_record(runs, known_spec, record, make_tables(run, program))
 
 
 def _make_spec(
-    root: Path, log: ProgramLog, settings: LogSettings, asked: Mapping[str, Any]
+    root: Path,
+    log: ProgramLog,
+    run: LoggedRun,
+    program: Program,
+    settings: LogSettings,
+    asked: Mapping[str, Any],
 ) -> tuple[Spec, set[str]]:
     """Return the spec from the keys of the log and of the user, and the set of known keys.
 
@@ -333,14 +355,21 @@ def _make_spec(
                 f"{log.where}: the run had {key} = {settings.keys[key]!r}, but the options say {asked[key]!r}. Leave "
                 "out the keys that the log shows."
             )
-    keys = {**({"ranks": len(log.last_reports)} if log.reports else {}), **settings.keys, **asked}
-    for key, way_out in NEEDED.items():
+    for key in sorted(settings.lost.keys() & asked.keys()):
+        if not str(asked[key]).startswith(FILE):
+            name = settings.lost[key]
+            raise UserError(
+                f"{log.where}: {key} has no value for this run ({name}: {settings.beyond[name]}). Leave it out."
+            )
+    counted = {"ranks": len(run.last_reports)} if program.all_report and run.reports else {}
+    keys = {**counted, **settings.keys, **asked}
+    for key, way_out in program.needed.items():
         if key not in keys:
             raise UserError(f"{log.where} does not say {way_out}")
     spec = make_spec(
         root, nest_settings({key: value for key, value in keys.items() if value != {}}), log.where
     )
-    known = {*keys, "grid", "strategy.name"}
+    known = {*keys, "ranks", "grid", "strategy.name"}
     if "dataset.partition" in known:
         known.add("dataset.parts")
     if spec.model.kind != "gat" and "model.kind" in known:
@@ -378,11 +407,13 @@ def _select_known(data: Mapping[str, Any], known: Set[str], at: str = "") -> tup
     return part, unknown
 
 
-def _find_end(log: ProgramLog, world: int, epochs: int | None) -> tuple[str, str | None]:
+def _find_end(
+    log: ProgramLog, run: LoggedRun, program: Program, world: int, epochs: int | None
+) -> tuple[str, str | None]:
     """Return the status of a run, and the reason if it is not ok."""
-    failure = find_failure(log, world, epochs)
+    failure = find_failure(log, run, program, world, epochs)
     status = status_of_error(RunError(log.format_last_lines(200))) if failure else "ok"
-    if status != "oom" and (lost := find_divergence(log)):
+    if status != "oom" and (lost := find_divergence(run)):
         return "diverged", lost
     return status, failure
 

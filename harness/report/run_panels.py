@@ -114,7 +114,7 @@ def list_facts(run: "pd.Series[Any]") -> list[tuple[str, str]]:
     """List the results of a run. Elements, bytes and messages are those of an epoch, on the rank with the most."""
     payload, formula = run.elements_payload, run.elements_payload_formula
     values = {
-        "epoch, median": _format_seconds(run.epoch_seconds_median),
+        f"epoch, {_name_epoch_time(run)}": _format_seconds(run.epoch_seconds_median),
         "epoch, paper’s mean": _format_seconds(run.epoch_seconds_paper),
         "setup": _format_seconds(run.setup_seconds),
         "elements received": _format_number(run.elements_received),
@@ -130,6 +130,13 @@ def list_facts(run: "pd.Series[Any]") -> list[tuple[str, str]]:
         "choices made": format_value(run.chosen),
     }
     return [(key, value) for key, value in values.items() if value]
+
+
+def _name_epoch_time(run: "pd.Series[Any]") -> str:
+    """Return what the epoch time of a run is; for another program, what its log has."""
+    if run.source != "external":
+        return "median"
+    return f"{json.loads(run.extra or '{}').get('external.times', 'mean')} of a log"
 
 
 def list_origin(run: "pd.Series[Any]") -> list[tuple[str, str]]:

@@ -92,9 +92,11 @@ def list_warnings(runs: Runs) -> list[str]:
         f"{format_count(int(oversubscribed.sum()), 'run')} had more threads than cores ({load}): the "
         "ranks shared cores, so the times do not measure scaling.": oversubscribed.any(),
         f"{format_count(busy, *more_runs)} ended on a machine whose load exceeded its cores.": busy,
-        "Numbers of other programs (external) come from the programs' logs: the epoch time is a mean, and the program "
-        "decides what an epoch includes and how the graph was prepared.": (runs.source == "external").any(),
-        f"Other programs also used settings that a spec cannot express: {'; '.join(unknown)}.": unknown,
+        "Numbers of other programs (external) come from the programs' logs: the epoch time is a mean or a median of "
+        "what they print, and the program decides what an epoch includes and how the graph was prepared.": (
+            runs.source == "external"
+        ).any(),
+        f"Other programs differ in what a spec cannot express: {'; '.join(unknown)}.": unknown,
         f"The stored graph changed between runs of {', '.join(altered)}.": altered,
     }
     return [note for note, holds in applies.items() if holds]

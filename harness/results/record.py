@@ -76,6 +76,11 @@ class Record:
         try:
             return validate(Spec, self.spec, f"{self.folder} holds no whole record: its spec")
         except UserError as error:
+            if self.record["source"] == "external":
+                raise UserError(
+                    f"{self.folder} is the record of another program's run, whose log does not show all settings, so "
+                    "the harness cannot repeat or emulate it."
+                ) from None
             raise UserError(f"{error} {WAY_OUT.format(folder=self.folder)}") from None
 
     def to_frame(self) -> "pd.DataFrame":
