@@ -320,7 +320,8 @@ RUNS = TableSchema(
             (
                 "epoch_seconds_median",
                 REAL,
-                "epoch time, as in all figures: median over timed epochs of the slowest rank's time",
+                "epoch time, as in all figures: median over timed epochs of the slowest rank's time; for another "
+                "program, the mean or the median of its log",
             ),
             (
                 "epoch_seconds_paper",
