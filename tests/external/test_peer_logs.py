@@ -52,8 +52,10 @@ def sum_seconds(record: Record) -> dict[str, float]:
     return {op: float(seconds) for op, seconds in ledger.groupby("op").seconds.sum().items()}
 
 
-def test_format_option_lists_every_program() -> None:
-    assert set(get_args(ProgramName)) == set(PROGRAMS)
+def test_format_option_and_page_list_every_program() -> None:
+    page = (find_root() / "docs" / "how-to" / "other-programs.md").read_text()
+    listed = re.findall(r"^\| `([a-z][\w-]*)` \|", page, flags=re.MULTILINE)
+    assert set(get_args(ProgramName)) == set(PROGRAMS) == set(listed)
 
 
 def test_programs_only_name_keys_that_a_spec_has() -> None:
