@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.sources.twin import MAX_COUNTED_EDGES, PowerLawTwin, RoadTwin
+from harness.sources.distinct_draws import MAX_COUNTED_EDGES
+from harness.sources.twin import PowerLawTwin, RoadTwin
 from harness.spec.dataset import DatasetChoice, strip_width
 from harness.store.catalog import list_cards, load_card
 from harness.store.contents import get_generator, load_graph
