@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from harness.sources.communities import CommunitiesSource
 from harness.sources.edge_list import EdgeList
 from harness.sources.graphsaint import GraphSaint
 from harness.sources.hipmcl import CombBlas, Triples
@@ -25,6 +26,7 @@ AnySource = Annotated[
     RmatSource
     | SbmSource
     | LatticeSource
+    | CommunitiesSource
     | MatrixMarket
     | EdgeList
     | Npz

@@ -14,6 +14,7 @@ from harness.kernels.random import NUMBA_THRESHOLD
 from harness.sources import ReadOptions
 from harness.sources.archive import FileRef
 from harness.sources.edge_list import EdgeList
+from harness.sources.communities import CommunitiesSource, CommunityLaw
 from harness.sources.lattice import LatticeSource
 from harness.sources.matrix_market import MatrixMarket
 from harness.sources.npz import Npz
@@ -131,6 +132,7 @@ def test_matrices_in_text(tmp_path, name, symmetry, field, at_once):
     [
         RmatSource(kind="rmat", scale=7, edge_factor=4),
         SbmSource(kind="sbm", n=90, mean_degree=5, homophily=0.5),
+        CommunitiesSource(kind="communities", n=500, edges=2000, law=CommunityLaw(across=0.1, growth=1)),
         LatticeSource(kind="lattice", height=9, width=7),
         LatticeSource(kind="lattice", height=9, width=7, connected=False),
     ],

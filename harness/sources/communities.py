@@ -1,0 +1,196 @@
+"""Generates a graph with nested communities, power-law degrees and a number of distinct edges, at any scale.
+
+The graph is two halves, each half two quarters, and so on. `across` is the fraction of edges between the two halves.
+Every further division multiplies the fraction by `growth`: the edges between the halves of each half are
+`across * growth` of all edges. So in 2^k parts that follow the communities, the cut is
+
+    cut(2^k) = across * (1 + growth + ... + growth^(k - 1))
+
+of the edges. A growth of 1 gives every division as many edges, and of sqrt(2) gives a planar graph. The edges that are
+left stay in the smallest communities, which have room for them.
+
+Vertices are drawn by rank. The rank is n u^skew for a uniform number u, so the first x n of n ranks have x^(1/skew) of
+the ends of edges. A skew of 1 gives equal degrees, and of 2 degrees that fall with the root of the rank. The last k
+bits of a rank name its community among 2^k, so all communities have the same degrees. A random permutation hides the
+ranks.
+
+No draw needs a table: an edge is a function of (parameters, seed, number). `harness.sources.community_counts` computes
+what to expect, and fits the parameters to a published cut.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from harness.graph.model import Ints
+from harness.kernels.jit import compiled
+from harness.kernels.random import hash_index
+from harness.sources.distinct_draws import DistinctDraws
+from harness.sources.rank_permutation import derive_edge_keys, to_unit
+from harness.sources.source import GraphSize, Source
+from harness.validation import VERTICES, Frozen
+
+MIN_COMMUNITY = 16
+"""The fewest vertices of a community."""
+ROOM = 2
+"""The vertices of a community, compared with the mean number of neighbours that its vertices have inside."""
+MOST_DIVISIONS = 40
+SHARE_BITS = 32
+"""Bits of the fraction of edges that a division cuts, few enough that all machines round it alike."""
+
+
+class CommunityLaw(Frozen):
+    """The communities and the degrees of a graph of any size."""
+
+    across: float = Field(ge=0, le=0.5)
+    """The fraction of edges between the two halves of the graph."""
+    growth: float = Field(gt=0, le=2)
+    """The fraction of edges between the halves of all communities, over that of the communities twice as large."""
+    skew: float = Field(2.0, ge=1, le=8, multiple_of=0.25)
+    """The first x n ranks have x^(1 / skew) of the ends of edges."""
+
+    def compute_cuts(self, n: int, degree: float) -> NDArray[np.float64]:
+        """Return the fraction of edges between communities after each division, for a mean number of neighbours.
+
+        Divisions end where a community would have no room for its edges. No cut exceeds that of random vertices.
+        """
+        cuts: list[float] = []
+        cut, share = 0.0, self.across
+        while len(cuts) < MOST_DIVISIONS:
+            parts = 1 << (len(cuts) + 1)
+            cut, share = max(cut, min(cut + share, 1 - 1 / parts)), share * self.growth
+            if n // parts < max(MIN_COMMUNITY, ROOM * degree * (1 - cut)):
+                break
+            cuts.append(round(cut * 2**SHARE_BITS) / 2**SHARE_BITS)
+        return np.array(cuts)
+
+
+@dataclass(frozen=True)
+class Communities(DistinctDraws):
+    """The generator. Draw k uses random numbers 3 k .. 3 k + 2."""
+
+    law: CommunityLaw = field(kw_only=True)
+
+    chunk: ClassVar[int] = 1 << 20
+    version: ClassVar[int] = 1
+
+    @cached_property
+    def cuts(self) -> NDArray[np.float64]:
+        """The fraction of draws between communities after each division."""
+        ends = 1 if self.directed else 2
+        return self.law.compute_cuts(self.n, ends * self.distinct / self.n)
+
+    @property
+    def divisions(self) -> int:
+        """The number of divisions: there are 2^divisions smallest communities."""
+        return len(self.cuts)
+
+    def draw_edge_ranks(self, draws: range) -> tuple[Ints, Ints]:
+        """Return the ranks of source and target of these draws."""
+        ends = np.empty(len(draws), np.int64), np.empty(len(draws), np.int64)
+        quarters = round(4 * self.law.skew)
+        draw_nested(draws.start, self.n, quarters, self.cuts, derive_edge_keys(self.seed), ends)
+        return ends
+
+    def compute_one_way(self, source: Ints, target: Ints) -> NDArray[np.float64]:
+        """Return the probability that a draw goes from one rank to another."""
+        shared = np.minimum(count_shared_divisions(source, target), self.divisions)
+        shares = np.diff(self.cuts, prepend=0.0, append=1.0)
+        bits = np.minimum(shared + 1, self.divisions)
+        return self.compute_rank_mass(source, 0) * shares[shared] * self.compute_rank_mass(target, bits)
+
+    def compute_rank_mass(self, rank: Ints, bits: Ints | int) -> NDArray[np.float64]:
+        """Return the probability that a drawn rank becomes this one if its last `bits` bits are given.
+
+        It is the probability of the block of 2^bits ranks around it, and for the last rank of its community that of the
+        incomplete block behind it too.
+        """
+        size = np.left_shift(1, bits)
+        first = rank - rank % size
+        last = np.where(rank + size >= self.n, self.n, first + size)
+        power = 1 / self.law.skew
+        mass: NDArray[np.float64] = (last / self.n) ** power - (first / self.n) ** power
+        return mass
+
+
+class CommunitiesSource(Source):
+    """A generated graph with nested communities, power-law degrees, and `edges` distinct edges."""
+
+    kind: Literal["communities"]
+    n: int = Field(ge=1, le=VERTICES)
+    edges: int = Field(ge=0, le=VERTICES)
+    """The number of distinct edges, without loops."""
+    directed: bool = False
+    """True if (u, v) and (v, u) are different edges; equal to `directed` of the card."""
+    law: CommunityLaw
+
+    @model_validator(mode="after")
+    def _check_edges(self) -> "CommunitiesSource":
+        most = self.n * (self.n - 1) // (1 if self.directed else 2)
+        if self.edges > most:
+            raise ValueError(f"{self.n} vertices have at most {most} edges")
+        return self
+
+    def make_generator(self, seed: int, classes: int) -> Communities:
+        return Communities(self.n, self.edges, seed, self.directed, law=self.law)
+
+    def get_size(self, seed: int, classes: int) -> GraphSize:
+        return GraphSize(self.n, self.edges)
+
+
+def count_shared_divisions(one: Ints, other: Ints) -> Ints:
+    """Return how many divisions leave two ranks in the same community; 63 for the same rank."""
+    lowest_bit = (one ^ other) & -(one ^ other)
+    shared: Ints = np.where(lowest_bit == 0, 63, np.frexp(lowest_bit.astype(np.float64))[1] - 1)
+    return shared
+
+
+# Compiled loop. Verifier (tests/sources/test_communities.py): Python's integers.
+
+NUMBERS_PER_DRAW = 3
+"""Random numbers per draw: its source, the division between its ends, and its target."""
+
+
+@compiled(nogil=True)
+def draw_nested(
+    first: int, n: int, quarters: int, cuts: Any, keys: tuple[Any, Any], out: tuple[Any, Any]
+) -> None:
+    """Fill `out` with the ranks of source and target of the draws from `first` on.
+
+    `quarters` is four times the skew. `cuts` are the fractions of draws between communities after each division.
+    """
+    source, target = out
+    for k in range(source.size):
+        index = np.uint64(NUMBERS_PER_DRAW) * np.uint64(first + k)
+        start = draw_skewed_rank(hash_index(index, keys[0], keys[1]), n, quarters)
+        chance = to_unit(hash_index(index + np.uint64(1), keys[0], keys[1]))
+        end = draw_skewed_rank(hash_index(index + np.uint64(2), keys[0], keys[1]), n, quarters)
+        shared = 0
+        while shared < cuts.size and chance >= cuts[shared]:
+            shared += 1
+        bits, given = shared, start
+        if shared < cuts.size:
+            bits, given = shared + 1, start ^ (1 << shared)
+        end = (end >> bits << bits) | (given & ((1 << bits) - 1))
+        if end >= n:
+            end -= 1 << bits
+        source[k], target[k] = start, end
+
+
+@compiled(nogil=True)
+def draw_skewed_rank(bits: Any, n: int, quarters: int) -> int:
+    """Draw a rank n u^(quarters / 4), by products and roots, which all machines round alike."""
+    u = to_unit(bits)
+    power = 1.0
+    for _ in range(quarters // 4):
+        power *= u
+    half = np.sqrt(u)
+    if quarters % 4 >= 2:
+        power *= half
+    if quarters % 2:
+        power *= np.sqrt(half)
+    return min(int(power * n), n - 1)
