@@ -13,8 +13,8 @@ from harness.errors import UserError
 from harness.kernels.random import NUMBA_THRESHOLD
 from harness.sources import ReadOptions
 from harness.sources.archive import FileRef
-from harness.sources.edge_list import EdgeList
 from harness.sources.communities import CommunitiesSource, CommunityLaw
+from harness.sources.edge_list import EdgeList
 from harness.sources.lattice import LatticeSource
 from harness.sources.matrix_market import MatrixMarket
 from harness.sources.npz import Npz
