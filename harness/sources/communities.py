@@ -7,7 +7,8 @@ Every further division multiplies the fraction by `growth`: the edges between th
     cut(2^k) = across * (1 + growth + ... + growth^(k - 1))
 
 of the edges. A growth of 1 gives every division as many edges, and of sqrt(2) gives a planar graph. The edges that are
-left stay in the smallest communities, which have room for them.
+left stay in the smallest communities, which have room for them. In a small graph with many communities, hubs have
+fewer neighbours than the law of degrees says, because they cannot have more than their community.
 
 Vertices are drawn by rank. The rank is n u^skew for a uniform number u, so the first x n of n ranks have x^(1/skew) of
 the ends of edges. A skew of 1 gives equal degrees, and of 2 degrees that fall with the root of the rank. The last k
@@ -29,18 +30,19 @@ from pydantic import Field, model_validator
 from harness.graph.model import Ints
 from harness.kernels.jit import compiled
 from harness.kernels.random import hash_index
-from harness.sources.distinct_draws import DistinctDraws
+from harness.sources.distinct_draws import DRAWS_PER_EDGE, DistinctDraws
 from harness.sources.rank_permutation import derive_edge_keys, to_unit
 from harness.sources.source import GraphSize, Source
 from harness.validation import VERTICES, Frozen
 
 MIN_COMMUNITY = 16
 """The fewest vertices of a community."""
-ROOM = 2
-"""The vertices of a community, compared with the mean number of neighbours that its vertices have inside."""
-MOST_DIVISIONS = 40
+ROOM = 1.5
+"""The fewest vertices of a community, compared with the mean number of neighbours that its vertices have inside."""
+DRAWS_PRECISION = 2.0**-10
+"""The precision of the estimated draws per edge inside communities."""
 SHARE_BITS = 32
-"""Bits of the fraction of edges that a division cuts, few enough that all machines round it alike."""
+"""Bits of the fraction of draws that a division cuts, few enough that all machines round it alike."""
 
 
 class CommunityLaw(Frozen):
@@ -52,21 +54,22 @@ class CommunityLaw(Frozen):
     """The fraction of edges between the halves of all communities, over that of the communities twice as large."""
     skew: float = Field(2.0, ge=1, le=8, multiple_of=0.25)
     """The first x n ranks have x^(1 / skew) of the ends of edges."""
+    divisions: int = Field(8, ge=0, le=32)
+    """How often communities are divided if there is room: 8 times gives 256 communities."""
 
     def compute_cuts(self, n: int, degree: float) -> NDArray[np.float64]:
         """Return the fraction of edges between communities after each division, for a mean number of neighbours.
 
-        Divisions end where a community would have no room for its edges. No cut exceeds that of random vertices.
+        The last division is the last that leaves room for the edges inside. No cut exceeds that of random vertices.
         """
         cuts: list[float] = []
-        cut, share = 0.0, self.across
-        while len(cuts) < MOST_DIVISIONS:
-            parts = 1 << (len(cuts) + 1)
-            cut, share = max(cut, min(cut + share, 1 - 1 / parts)), share * self.growth
-            if n // parts < max(MIN_COMMUNITY, ROOM * degree * (1 - cut)):
-                break
-            cuts.append(round(cut * 2**SHARE_BITS) / 2**SHARE_BITS)
-        return np.array(cuts)
+        cut, share, deepest = 0.0, self.across, 0
+        for division in range(1, self.divisions + 1):
+            cut, share = max(cut, min(cut + share, 1 - 0.5**division)), share * self.growth
+            cuts.append(cut)
+            if n >> division >= max(MIN_COMMUNITY, ROOM * degree * (1 - cut)):
+                deepest = division
+        return np.array(cuts[:deepest])
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,12 @@ class Communities(DistinctDraws):
     def cuts(self) -> NDArray[np.float64]:
         """The fraction of draws between communities after each division."""
         ends = 1 if self.directed else 2
-        return self.law.compute_cuts(self.n, ends * self.distinct / self.n)
+        cuts = self.law.compute_cuts(self.n, ends * self.distinct / self.n)
+        if not len(cuts) or not self.distinct:
+            return cuts
+        inside = self._estimate_draws_inside(len(cuts), self.distinct * (1 - cuts[-1]))
+        draws = inside + self.distinct * cuts[-1]
+        return round_all(cuts * self.distinct / draws, SHARE_BITS)
 
     @property
     def divisions(self) -> int:
@@ -95,6 +103,31 @@ class Communities(DistinctDraws):
         quarters = round(4 * self.law.skew)
         draw_nested(draws.start, self.n, quarters, self.cuts, derive_edge_keys(self.seed), ends)
         return ends
+
+    def _estimate_draws_inside(self, divisions: int, edges: float) -> float:
+        """Estimate the draws inside the smallest communities that give a number of distinct edges.
+
+        Their vertices are those of one community, one of each block of 2^divisions ranks. Blocks behind the first are
+        grouped, as their probabilities hardly differ.
+        """
+        blocks = self.n >> divisions
+        bounds = np.unique(np.concatenate([np.arange(256), np.geomspace(256, blocks, 512)]).astype(np.int64))
+        bounds = np.append(bounds[bounds < blocks], blocks)
+        sizes = np.diff(bounds)
+        chance = np.diff((bounds / blocks) ** (1 / self.law.skew)) / sizes
+        both = 1 if self.directed else 2
+        pairs = np.outer(sizes, sizes) - np.diag(sizes)
+        likely = both * np.outer(chance, chance)
+        target = edges / (1 << divisions)
+
+        def count_edges(draws: float) -> float:
+            return float((pairs * -np.expm1(-draws * likely)).sum()) / both
+
+        few, many = 1.0, float(DRAWS_PER_EDGE)
+        while many - few > DRAWS_PRECISION:
+            middle = (few + many) / 2
+            few, many = (middle, many) if count_edges(middle * target) < target else (few, middle)
+        return few * edges
 
     def compute_one_way(self, source: Ints, target: Ints) -> NDArray[np.float64]:
         """Return the probability that a draw goes from one rank to another."""
@@ -140,6 +173,12 @@ class CommunitiesSource(Source):
 
     def get_size(self, seed: int, classes: int) -> GraphSize:
         return GraphSize(self.n, self.edges)
+
+
+def round_all(numbers: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
+    """Return numbers with this many bits after the binary point."""
+    rounded: NDArray[np.float64] = np.round(numbers * 2.0**bits) / 2.0**bits
+    return rounded
 
 
 def count_shared_divisions(one: Ints, other: Ints) -> Ints:
