@@ -82,6 +82,7 @@ PAGES = {
         for name, ranks, grid in SCHEMES
     ],
     "partitions": ["graphs.partitions"],
+    "twins": ["twins.boundaries"],
     "caches": ["sampling.caches"],
     "pipelines": [
         "network.pipelines --hosts 4 --rate 200mbit",

@@ -60,7 +60,7 @@ class Claim(Frozen):
     """What our value is computed from: a card, an experiment's file, a replay or arithmetic, a prediction, or a run."""
     tolerance: Tolerance
     fitted: Literal["", "held out"]
-    """`held out`: no constant of a machine card may be fitted to this claim. Cards name those to which one was."""
+    """`held out`: no constant of a card may be fitted to this claim. Cards name those to which one was."""
     duplicate_of: str
     """The ids of the claims that print the same number, or from whose numbers this one is computed."""
     uncounted: Literal["", "tautology", "vacuous", "another quantity"]

@@ -8,6 +8,7 @@ all of them. A measured run counts instead of its prediction if its record is am
 import csv
 from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
@@ -29,6 +30,7 @@ from harness.progress import Log
 from harness.registry import load_strategy
 from harness.replay import ReplayedRank, replay
 from harness.results.parquet import read_collected
+from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import (
     FittedResult,
     Links,
@@ -39,15 +41,19 @@ from harness.spec.machine_card import (
     load_machine_card,
 )
 from harness.spec.spec import Spec
-from harness.store.catalog import load_card
+from harness.store.catalog import list_cards, load_card
 from harness.store.dataset_card import DatasetCard
+from harness.store.datasets import build_store, locate_store
+from harness.store.manifest import Cut, read_manifest
 from harness.strategy import Facts, Ready, Strategy, admit
 
 EXPERIMENTS = Path("workflows") / "experiments"
 OPEN_SETTINGS = ("model.hidden", "training.batch")
 """The settings that papers leave open."""
 
-Consulted = Literal["replay", "prediction", "record"]
+BUILD_TWINS = "its sizes depend on the edges: `harness claims --twins` builds twins of the graph, in minutes"
+
+Consulted = Literal["replay", "prediction", "record", "twin"]
 T = TypeVar("T")
 
 
@@ -158,8 +164,14 @@ class Evidence:
         cards = {name: self.load_machine(name) for name in list_machines(self.root)}
         return {name: list(card.fitted_to) for name, card in cards.items() if card.fitted_to}
 
+    @cached_property
+    def fitted_graphs(self) -> dict[str, tuple[str, ...]]:
+        """The claims whose printed cut supplied the communities of twins, by the dataset card that names them."""
+        cards = {name: self.load_card(name) for name in list_cards(self.root)}
+        return {name: card.communities.fitted_to for name, card in cards.items() if card.communities}
+
     def find_fitted_card(self, claim: Claim) -> str:
-        """Return a machine card of which a constant was fitted to this claim's number or runs; empty if there is none.
+        """Return a card of which a constant was fitted to this claim's number or runs; empty if there is none.
 
         A claim on the runs of one system in a figure is known to a fit on these runs. A comparison with another
         system is not: the fit has seen one side of it.
@@ -169,8 +181,9 @@ class Evidence:
         names = {FittedResult(claim=claim.id)}
         if claim.basis == "prediction" and claim.figure and claim.system and not claim.baseline:
             names.add(FittedResult(figure=claim.figure, system=claim.system))
-        fitted = (card for card, results in self.fitted_results.items() if names.intersection(results))
-        return next(fitted, "")
+        machines = (card for card, results in self.fitted_results.items() if names.intersection(results))
+        graphs = (card for card, claims in self.fitted_graphs.items() if claim.id in claims)
+        return next(chain(machines, graphs), "")
 
     def read_rows(self, path: str) -> list[dict[str, str]]:
         """Read the rows of a CSV file of this project."""
@@ -249,6 +262,21 @@ class Evidence:
         spec = make_spec(self.root, nest_settings(request), "a claim")
         return admit(load_strategy(strategy), spec, self.load_facts(dataset))
 
+    # Partitions.
+
+    def read_cut(self, dataset: str, partition: str, parts: int, twin: str = "") -> Cut:
+        """Return the work and the communication of the parts of a graph if its store is built, else of a twin."""
+        choice = DatasetChoice(name=dataset, partition=partition, parts=parts)
+        folder = locate_store(self.root, self.load_card(dataset), choice)
+        if not folder.exists():
+            if not (twin and self.twins):
+                raise UntestableClaim(BUILD_TWINS)
+            self.consulted.add("twin")
+            choice = choice.model_copy(update={"name": f"{dataset}@{twin.replace('/', '-')}"})
+            self.log(f"partitioning {choice.name} into {parts} parts by {partition}")
+            folder = build_store(self.root, choice)
+        return require(read_manifest(folder)[0].cut, f"parts (store {folder.name})")
+
     # Times, predicted or measured.
 
     def time_epoch(self, runs: Selection) -> EpochTimes:
@@ -300,9 +328,7 @@ class Evidence:
         spec = Spec.model_validate_json(document)
         card, strategy = self.load_machine(machine or spec.machine.name), self._admit_run(spec)
         if twins and not self.twins:
-            raise UntestableClaim(
-                "its sizes depend on the edges: `harness claims --twins` builds twins of the graph, in minutes"
-            )
+            raise UntestableClaim(BUILD_TWINS)
         if twins:
             ready = admit_on_twins(self.root, strategy, twins.split(","), self.log)
             prediction = predict_from_twins(strategy, card, ready)

@@ -31,8 +31,8 @@ ERROR_CLASSES = (*(f"within {factor:g}" for factor in ERROR_FACTORS), BEYOND)
 """The classes of the errors of predicted numbers: the factor between our value and the printed one."""
 
 Source = Literal["counted", "computed", "measured", "predicted", "none"]
-"""How our value comes about: counted in a replay, computed from sizes or printed numbers, measured in a run, predicted
-from a machine card; or there is nothing to compare with."""
+"""How our value comes about: counted in a replay, computed from sizes, printed numbers or a twin, measured in a run,
+predicted from a machine card; or there is nothing to compare with."""
 SOURCES_BY_BASIS: dict[str, Source] = {"formula": "computed", "prediction": "predicted", "run": "measured"}
 
 
@@ -165,9 +165,7 @@ def judge(claim: Claim, evidence: Evidence, *, quick: bool = False) -> Verdict:
     verdict = compare(claim, ours, formula.unit)._replace(source=find_source(claim, evidence.consulted))
     if card := evidence.find_fitted_card(claim):
         if claim.fitted == "held out":
-            raise UserError(
-                f"{claim.id} is held out, but a constant of the machine card {card} was fitted to it."
-            )
+            raise UserError(f"{claim.id} is held out, but a constant of the card {card} was fitted to it.")
         verdict = verdict._replace(
             result=Result.FITTED, reason=f"a constant of the card {card} was fitted to it"
         )
@@ -182,6 +180,8 @@ def find_source(claim: Claim, consulted: set[Consulted]) -> Source:
         return "measured"
     if claim.basis == "formula" and "replay" in consulted:
         return "counted"
+    if claim.basis == "run" and "twin" in consulted:
+        return "computed"
     return SOURCES_BY_BASIS.get(claim.basis, "none")
 
 

@@ -95,7 +95,7 @@ def fit_to_rows(
     """
     few, *_, many = _check_targets(rows) * 2
     degree = edges * (1 if directed else 2) / n
-    divisions = max(CommunityLaw.model_fields["divisions"].default, ceil(log2(many)))
+    divisions = ceil(log2(many))  # nothing is known of smaller communities
     vertices = min(n, max(FITTED_VERTICES, round(PART_VERTICES * degree * many)))
 
     def make_graph(growth: float, across: float) -> Communities:

@@ -10,7 +10,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from harness.graph.model import LabelTask, Weighting
 from harness.sources import AnySource
-from harness.validation import CLASSES, WIDTH, Frozen, Seed
+from harness.sources.communities import CommunityLaw
+from harness.validation import CLASSES, VERTICES, WIDTH, Frozen, Seed
 
 # Recipes for the data of the vertices: features, labels, and the split. `harness.store.contents` applies them.
 
@@ -119,6 +120,24 @@ class Expected(Frozen):
     """The number of labelled vertices in the training split."""
 
 
+class PublishedRows(Frozen):
+    """The rows of others that the parts of METIS need together, as published for the graph."""
+
+    parts: int = Field(ge=2, le=VERTICES)
+    rows: int = Field(ge=1)
+    source: str = Field(min_length=1)
+
+
+class PublishedCommunities(Frozen):
+    """The communities of twins, fitted to published cuts of the graph (`harness.sources.community_counts`)."""
+
+    law: CommunityLaw
+    published: tuple[PublishedRows, ...] = Field(min_length=1, max_length=2)
+    """What the law was fitted to."""
+    fitted_to: tuple[str, ...] = ()
+    """The claims of papers among them. A fitted claim is not a test."""
+
+
 class DatasetCard(Frozen):
     """Everything that defines a dataset, up to the order of its vertices."""
 
@@ -141,6 +160,8 @@ class DatasetCard(Frozen):
     expected: Expected = Expected()
     nature: Literal["power", "clusters", "lattice"] | None = None
     """The kind of its twins (`harness.store.twin_card`): power-law degrees, these with clusters, or a road map."""
+    communities: PublishedCommunities | None = None
+    """If a cut of the graph is published, its twins have communities by these numbers instead of clusters."""
 
     @field_validator("directed")
     @classmethod
@@ -225,7 +246,9 @@ class DatasetCard(Frozen):
 
         Keys that were added after stores existed are included only if they are set, so other stores keep their names.
         """
-        fields = self.model_dump(mode="json", exclude={"description", "licence", "expected", "nature"})
+        fields = self.model_dump(
+            mode="json", exclude={"description", "licence", "expected", "nature", "communities"}
+        )
         for place, key in ((fields, "weights"), (fields["source"], "names")):
             if not place.get(key):
                 place.pop(key, None)

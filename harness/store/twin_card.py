@@ -1,8 +1,9 @@
 """Twins of published graphs: NAME@SCALE, such as ogbn-products@1/16, has 1/16 of the vertices and edges.
 
 A twin has the width, the classes and the split of its card, generated anew, and a similar degree distribution;
-NAME@1/16w256 has 256 features. A twin is built only if its nonzeros are the published number times the scale, within
-1 %. All measurements on it carry its name, so none can be mistaken for one of the published graph.
+NAME@1/16w256 has 256 features. If a cut of the graph is published, the twin has communities with the same cut. A twin
+is built only if its nonzeros are the published number times the scale, within 1 %. All measurements on it carry its
+name, so none can be mistaken for one of the published graph.
 """
 
 import re
@@ -31,8 +32,9 @@ def make_twin_card(card: DatasetCard, scale: str) -> DatasetCard:
     vertices, its_edges = _scale_size(n, edges, fraction)
     _check_density(card, scale, fraction, n, edges)
     nonzeros = (1 if card.directed else 2) * its_edges + vertices
+    kind = f"nature: {card.nature}" if card.communities is None else "with communities by its published cut"
     description = (
-        f"Twin of {card.name}, {fraction} of its size, nature: {card.nature}; {nonzeros:,} nonzeros as published, "
+        f"Twin of {card.name}, {fraction} of its size, {kind}; {nonzeros:,} nonzeros as published, "
         f"within {TOLERANCE:.0%}"
     )
     random_split = {"kind": "random", "train": 0.6, "valid": 0.2}
@@ -41,13 +43,7 @@ def make_twin_card(card: DatasetCard, scale: str) -> DatasetCard:
         {
             "name": f"{card.name}@{scale.replace('/', '-')}",
             "description": description,
-            "source": {
-                "kind": "twin",
-                "nature": card.nature,
-                "n": vertices,
-                "edges": its_edges,
-                "directed": card.directed,
-            },
+            "source": _make_source(card, vertices, its_edges),
             "directed": card.directed,
             "classes": min(card.classes, vertices),
             "features": {"kind": "uniform", "width": own_width or width},
@@ -59,6 +55,13 @@ def make_twin_card(card: DatasetCard, scale: str) -> DatasetCard:
         },
         f"the twin {card.name}@{clip_line(scale, 60)}",
     )
+
+
+def _make_source(card: DatasetCard, vertices: int, edges: int) -> dict[str, object]:
+    size = {"n": vertices, "edges": edges, "directed": card.directed}
+    if card.communities is None:
+        return {"kind": "twin", "nature": card.nature, **size}
+    return {"kind": "communities", "law": card.communities.law.model_dump(), **size}
 
 
 def _scale_size(n: int, edges: int, fraction: Fraction) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from harness.experiment.experiment_file import load_experiment
 from harness.experiment.scales import select_scale
 from harness.results.parquet import ADDED_TO_CLAIMS, read_claims_table, write_claims
 from harness.spec.machine_card import FittedResult, list_machines, load_machine_card
+from harness.store.catalog import list_cards, load_card
 from harness.validation import validate
 
 ROOT = Path(__file__).parents[2]
@@ -192,10 +193,10 @@ def test_result_that_supplied_a_constant_does_not_count(
     evidence: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fitted = {name for name, claim in CLAIMS.items() if evidence.find_fitted_card(claim)}
-    assert fitted == {"PLX-199"}
+    assert fitted == {"PLX-190", "PLX-191", "PLX-199"}
     monkeypatch.setitem(FORMULAS, "PLX-199", Formula(lambda _: True))
     assert judge(CLAIMS["PLX-199"], evidence).result is Result.FITTED
-    with pytest.raises(UserError, match=r"PLX-199 is held out, but a constant of the machine card .* fitted"):
+    with pytest.raises(UserError, match=r"PLX-199 is held out, but a constant of the card .* fitted"):
         judge(change(CLAIMS["PLX-199"], fitted="held out"), evidence)
 
 
@@ -226,6 +227,16 @@ def test_cards_name_the_results_that_their_sources_name() -> None:
             assert figures <= set(card.fitted_to), name
         if "Frontier's" in text:
             assert FittedResult(claim="PLX-199") in card.fitted_to, name
+
+
+def test_dataset_cards_name_the_results_whose_cut_they_have() -> None:
+    """A twin that was fitted to a printed cut cannot test it, nor may the cut be held out."""
+    for name in list_cards(ROOT):
+        if communities := load_card(ROOT, name).communities:
+            sources = " ".join(each.source for each in communities.published)
+            named = set(re.findall(r"\b[A-Z0-9]{2,3}-\d{3}\b", sources))
+            assert named == set(communities.fitted_to), name
+            assert all(CLAIMS[claim].fitted != "held out" for claim in named)
 
 
 def test_published_epochs_are_runs_of_the_figures_that_a_fit_on_them_must_name() -> None:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
+from harness.sources.communities import Communities
+from harness.sources.community_counts import estimate_rows
 from harness.sources.distinct_draws import MAX_COUNTED_EDGES
 from harness.sources.twin import PowerLawTwin, RoadTwin
 from harness.spec.dataset import DatasetChoice, strip_width
@@ -69,7 +71,10 @@ def test_every_twin_expects_them_at_a_large_scale(name, scale):
     """Judge: the integral over ranks and clusters of the chance that an edge is among the draws."""
     card = load_card(ROOT, f"{name}@{scale}")
     generator = get_generator(card)
-    edges = generator.draws if isinstance(generator, RoadTwin) else different(generator)
+    count = {RoadTwin: lambda twin: twin.draws, Communities: count_in_communities}.get(
+        type(generator), different
+    )
+    edges = count(generator)
     assert edges == pytest.approx(card.source.edges, rel=0.004)
 
 
@@ -110,6 +115,25 @@ def different(twin):
     wide = both * anywhere * p**2
     pairs = members * (members - 1) / both
     return total + pairs @ (found(wide + both * twin.within * p / members) - found(wide))
+
+
+def count_in_communities(twin):
+    """The edges that are expected of the draws of an undirected twin. A community has a vertex of each block.
+
+    For each division, the pairs are those between both halves of the communities; then those inside the smallest.
+    """
+    total, shares = 0.0, np.diff(twin.cuts, prepend=0, append=1)
+    for division, share in enumerate(shares):
+        is_inside = division == twin.divisions
+        blocks = twin.n >> (division if is_inside else division + 1)
+        bins = np.unique(np.concatenate([np.arange(300), np.geomspace(300, blocks, 1500)]).astype(np.int64))
+        bins = np.append(bins[bins < blocks], blocks)
+        sizes = np.diff(bins)
+        mass = np.diff((bins / blocks) ** (1 / twin.law.skew)) / sizes
+        chance = (2 if is_inside else 1) * share * np.outer(mass, mass) / 2**division
+        pairs = np.outer(sizes, sizes) - (np.diag(sizes) if is_inside else 0)
+        total += 2**division * (pairs * -np.expm1(-twin.draws * chance)).sum() / (2 if is_inside else 1)
+    return total
 
 
 @pytest.mark.parametrize("nature", ["power", "clusters", "lattice"])
@@ -212,3 +236,37 @@ def test_a_card_without_a_nature_has_no_twins(root, write_card):
     write_card(root, "big", **{**PUBLISHED, "expected": {"n": 9}})
     with pytest.raises(UserError, match=r"does not say nature, expected\.nnz_adj, expected\.features"):
         load_card(root, "big@1")
+
+
+COMMUNITIES = [name for name in CARDS if load_card(ROOT, name).communities]
+
+
+@pytest.mark.parametrize("name", COMMUNITIES)
+def test_twins_with_communities_need_the_published_rows(name):
+    """Computed for a twin of a hundredth of the size and more, and scaled up."""
+    card = load_card(ROOT, name)
+    parts = max(card.expected.n // 100_000, 4)
+    twin = get_generator(load_card(ROOT, f"{name}@1/{parts}w1"))
+    for published in card.communities.published:
+        rows = estimate_rows(twin, published.parts) * card.expected.n / twin.n
+        assert rows == pytest.approx(published.rows, rel=0.03)
+
+
+def test_a_twin_with_communities_is_drawn_by_the_law_of_its_card(root, write_card):
+    published = {
+        "law": {"across": 0.01, "growth": 1.2},
+        "published": [{"parts": 8, "rows": 20_000, "source": "somewhere"}],
+    }
+    write_card(root, "big", **PUBLISHED, nature="clusters", communities=published)
+    write_card(root, "plain", **PUBLISHED, nature="clusters")
+    card = load_card(root, "big@1/4")
+    assert (card.source.kind, card.source.law.across, card.source.n) == ("communities", 0.01, 8000)
+    assert "communities" in card.description
+    assert load_card(root, "plain@1/4").source.kind == "twin"
+    fields = load_card(root, "big").dump_data_fields()
+    assert fields == {
+        **load_card(root, "plain").dump_data_fields(),
+        "name": "big",
+    }  # the store of the graph stays
+    store = open_dataset(root, DatasetChoice(name="big@1/4", partition="metis", parts=8))
+    assert store.nnz == 2 * 80_000 + 8000

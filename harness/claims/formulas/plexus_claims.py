@@ -56,6 +56,8 @@ TWINS = {
     "products-14m": "1/256,1/128,1/64",
 }
 """The scales of the twins on which BNS-GCN is predicted."""
+PARTITIONED_TWIN = "1/64w1"
+"""The twin whose parts are counted."""
 
 
 # Datasets.
@@ -120,6 +122,15 @@ def find_imbalance_by_edges(evidence: Evidence, dataset: str) -> float:
     """Return the imbalance of a single permutation from the counts of edges and vertices."""
     n, edges = count_vertices(evidence, dataset), count_edges(evidence, dataset)
     return (2 * edges + 8 * n) / count_nonzeros(evidence, dataset)
+
+
+# Partitions.
+
+
+def count_vertices_of_parts(evidence: Evidence, dataset: str, parts: int, *, twin: str) -> float:
+    """Count the vertices of all parts by METIS, those that a part needs of others included."""
+    cut, n = evidence.read_cut(dataset, "metis", parts, twin), count_vertices(evidence, dataset)
+    return n + n * sum(cut.needed) / cut.bounds[-1]
 
 
 # Words, flops and memory of a rank.
@@ -503,6 +514,8 @@ FORMULAS: Formulas = {
     "PLX-187": Formula(find_speedup_over_sa, "products-14m"),
     "PLX-188": Formula(find_speedup_over_bns, "products-14m", 256),
     "PLX-189": Formula(has_crossover_with_bns, "products-14m", 32, 64),
+    "PLX-190": Formula(count_vertices_of_parts, "products-14m", 32, twin=PARTITIONED_TWIN),
+    "PLX-191": Formula(count_vertices_of_parts, "products-14m", 256, twin=PARTITIONED_TWIN),
     "PLX-192": Formula(find_longest_seconds, predict_figure_8("plexus", "products-14m"), (32, 64, 128, 256)),
     "PLX-194": Formula(has_crossover_of_datasets, "products-14m", "isolate-3-8m", 16, 128),
     "PLX-195": Formula(find_smallest, FIGURE_10.narrow(dataset="isolate-3-8m", machine=PERLMUTTER), "ranks"),
