@@ -97,7 +97,7 @@ def make_matrix(graph: Communities) -> Csr:
     """Return the adjacency of a drawn graph, with loops."""
     from scipy.sparse import coo_array, eye_array
 
-    source, target = draw_edges(graph, range(graph.draws))
+    source, target, *_ = draw_edges(graph, range(graph.draws))
     pattern = coo_array((np.ones(len(source)), (source, target)), shape=(graph.n, graph.n)).tocsr()
     return from_scipy((pattern + pattern.T + eye_array(graph.n)).tocsr())
 

@@ -182,7 +182,8 @@ class Evidence:
         if claim.basis == "prediction" and claim.figure and claim.system and not claim.baseline:
             names.add(FittedResult(figure=claim.figure, system=claim.system))
         machines = (card for card, results in self.fitted_results.items() if names.intersection(results))
-        graphs = (card for card, claims in self.fitted_graphs.items() if claim.id in claims)
+        graphs = [card for card, claims in self.fitted_graphs.items() if claim.id in claims]
+        graphs.sort(key=lambda card: card not in claim.dataset.split(";"))
         return next(chain(machines, graphs), "")
 
     def read_rows(self, path: str) -> list[dict[str, str]]:
