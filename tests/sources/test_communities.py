@@ -246,7 +246,7 @@ def test_metis_finds_parts_that_need_as_many_rows_as_the_communities(parts):
 
 @pytest.mark.parametrize("law", LAWS[:2])
 def test_a_law_is_found_again_by_the_rows_of_its_graph(law):
-    n, edges = 4000, 15_000
+    n, edges, law = 4000, 15_000, law.model_copy(update={"divisions": 4})
     graph = Communities(n, edges, seed=0, law=law)
     rows = {parts: estimate_rows(graph, parts) for parts in (4, 10, 16)}
     found = fit_to_rows(n, edges, law.skew, {4: rows[4], 16: rows[16]})
