@@ -3,7 +3,7 @@
 A vertex is sent to every other part in which it has a neighbour, so the number of rows that parts need of others is a
 sum over vertices and parts. The parts are the communities after some divisions. METIS finds parts that need about as
 many rows (benchmarks/results/twins.md).
-Verifier (tests/sources/test_community_counts.py): all pairs of vertices one by one, and graphs that are drawn.
+Verifier (tests/sources/test_communities.py): all pairs of vertices one by one, and graphs that are drawn.
 """
 
 from collections.abc import Callable, Mapping

@@ -229,6 +229,12 @@ def test_cards_name_the_results_that_their_sources_name() -> None:
             assert FittedResult(claim="PLX-199") in card.fitted_to, name
 
 
+def test_claim_on_parts_waits_for_twins_to_be_allowed(evidence: Evidence) -> None:
+    verdict = judge(CLAIMS["PLX-190"], evidence)
+    assert verdict.result is Result.UNTESTED
+    assert "harness claims --twins" in verdict.reason
+
+
 def test_dataset_cards_name_the_results_whose_cut_they_have() -> None:
     """A twin that was fitted to a printed cut cannot test it, nor may the cut be held out."""
     for name in list_cards(ROOT):
