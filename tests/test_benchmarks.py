@@ -33,6 +33,7 @@ TINY = {
     "graphs.build-twins": "ogbn-products 1/4096 1/2048 --width 2",
     "graphs.partition-memory": "metis 2 tiny-sbm",
     "graphs.partitions": "--graphs tiny-sbm --parts 2 --large",
+    "twins.boundaries": "--graphs tiny-sbm --parts 2 4 --fitted 4 --seeds 1",
     "graphs.loading": "--dataset tiny-sbm --grid 1x1x2",
     "epoch.serial": "--dataset tiny-sbm --turns 1",
     "epoch.parallel": "--dataset tiny-sbm --turns 1",
