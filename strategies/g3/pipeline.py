@@ -97,7 +97,7 @@ class Pipeline:
         waiting = dict.fromkeys(self.plan.messages if incoming else ())
 
         def receive(addresses: Iterable[Address]) -> None:
-            for address in addresses:
+            for address in addresses if waiting else ():
                 if incoming and address in waiting:
                     del waiting[address]
                     layer.use_rows(self._receive_rows(address, incoming, layer.H_KF))

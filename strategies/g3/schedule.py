@@ -9,6 +9,7 @@ once, before training.
 Legend: N this rank's vertices, K the vertices of others that it needs, in the order of owner, bin and number.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -102,16 +103,20 @@ def build_schedule(
     needed, turns, sends = find_halo(ctx, blocks, own, bins_of_rank)
     A_NK = _build_halo_matrix(ctx, blocks, own, needed)
     messages, first_bin = _build_messages(needed, transpose(A_NK), bin_list)
+    find_needed = _make_needed_finder(A_NK, messages)
+    completes: dict[int, list[Address]] = defaultdict(list)
+    for address, first in first_bin.items():
+        completes[first].append(address)
     bins = [
         Bin(
             ctx.memory.hold(TensorName.INDEX, rows.clone()),
             {
-                peer: ctx.memory.hold(TensorName.INDEX, lists[i])
+                peer: ctx.memory.hold(TensorName.INDEX, lists[i].clone())
                 for peer, lists in sends.items()
                 if i in lists
             },
-            _find_needed_messages(select_bin_rows(A_NK, rows), messages),
-            [address for address, first in first_bin.items() if first == i],
+            find_needed(rows),
+            completes.get(i, ()),
         )
         for i, rows in enumerate(bin_list.parts)
     ]
@@ -194,9 +199,10 @@ def _exchange_requests(
 
 
 def _group_by_bin(vertices: Tensor, bin_and_turn: Tensor) -> dict[int, Tensor]:
-    """Return the vertices of each bin, given the bin and the turn of every vertex."""
-    bins = bin_and_turn[:, 0]
-    return {int(number): vertices[bins == number] for number in bins.unique()}
+    """Return the vertices of each bin, given the bin and the turn of every vertex; views of one sorted list."""
+    bins, order = bin_and_turn[:, 0].sort(stable=True)
+    numbers, sizes = bins.unique_consecutive(return_counts=True)
+    return dict(zip(numbers.tolist(), vertices[order].split(sizes.tolist()), strict=True))
 
 
 # The turns in which gradients return.
@@ -285,14 +291,24 @@ def _build_messages(
     return messages, first_bin
 
 
-def _find_needed_messages(A_BK: Csr, messages: Mapping[Address, Message]) -> list[Address]:
-    """Return the messages in whose columns these rows have a nonzero; with shapes only, all messages."""
-    if A_BK.col.is_meta:
-        return list(messages)
-    ends = torch.tensor([message.slots.stop for message in messages.values()], dtype=A_BK.col.dtype)
-    hit = torch.bucketize(A_BK.col, ends, right=True).unique().tolist()
+def _make_needed_finder(
+    A_NK: Csr, messages: Mapping[Address, Message]
+) -> Callable[[Tensor], Sequence[Address]]:
+    """Return a function that finds the messages in whose columns the rows of a bin have a nonzero.
+
+    With shapes only, every bin needs all messages. All bins then share one list: there are as many lists as bins, and
+    as many messages as bins times peers.
+    """
     addresses = list(messages)
-    return [addresses[place] for place in hit]
+    if A_NK.col.is_meta:
+        return lambda rows: addresses
+    ends = torch.tensor([message.slots.stop for message in messages.values()], dtype=A_NK.col.dtype)
+
+    def find(rows: Tensor) -> list[Address]:
+        hit = torch.bucketize(select_rows(A_NK, rows).col, ends, right=True).unique().tolist()
+        return [addresses[place] for place in hit]
+
+    return find
 
 
 def select_bin_rows(A: Csr, rows: Tensor) -> Csr:
