@@ -103,7 +103,8 @@ def request_rows(
 def fetch_matrix_rows(requests: RowRequests, outgoing: Csr, own: Csr, simulate: Callable[[], Csr]) -> Csr:
     """Return the requested rows of a sparse matrix, given the rows to send and this member's own.
 
-    Row lengths are exchanged first, then columns, then values. `simulate` computes the same rows for a replay.
+    Row lengths are exchanged first, then columns, then values. `simulate` computes the same rows for a replay; with
+    shapes only, its rows have equal lengths.
     """
     simulated_rows, ledger = cache(simulate), requests.over.ledger
 
@@ -112,11 +113,15 @@ def fetch_matrix_rows(requests: RowRequests, outgoing: Csr, own: Csr, simulate: 
 
     lengths = _exchange_values(requests, outgoing.rowptr.diff(), own.rowptr.diff(), TensorName.COUNT)
     lengths = resolve_in_replay(lengths, simulated_lengths, ledger).to(own.rowptr.device)
-    remote = torch.cat([lengths[: requests.before], lengths[requests.before + own.rows :]])
-    parts = sum_parts(
-        torch.cat([remote, outgoing.rowptr.diff()]), requests.receive_counts + requests.send_counts
-    )
-    receive_counts, send_counts = parts[: requests.over.size], parts[requests.over.size :]
+    if lengths.is_meta:
+        receive_counts = share_entries(simulated_rows(), requests.receive_counts)
+        send_counts = share_entries(outgoing, requests.send_counts)
+    else:
+        remote = torch.cat([lengths[: requests.before], lengths[requests.before + own.rows :]])
+        parts = sum_parts(
+            torch.cat([remote, outgoing.rowptr.diff()]), requests.receive_counts + requests.send_counts
+        )
+        receive_counts, send_counts = parts[: requests.over.size], parts[requests.over.size :]
     entries = requests._replace(
         receive_counts=receive_counts,
         send_counts=send_counts,
@@ -143,6 +148,11 @@ def sum_parts(lengths: Tensor, parts: list[int]) -> list[int]:
     """Return the sums of consecutive parts. Synchronizes with the device once."""
     totals: list[int] = torch.stack([part.sum() for part in lengths.split(parts)]).tolist()
     return totals
+
+
+def share_entries(A: Csr, parts: list[int]) -> list[int]:
+    """Return the entries of some rows of A for each number of rows, if all rows have equally many."""
+    return [A.nnz * rows // max(A.rows, 1) for rows in parts]
 
 
 def sort_by_owner(vertices: Tensor, blocks: Sequence[range]) -> tuple[Tensor, list[int]]:

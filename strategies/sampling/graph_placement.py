@@ -28,6 +28,7 @@ from harness.parallel.row_requests import (
     invert_permutation,
     is_in_block,
     request_rows,
+    select_owner,
     sort_by_owner,
 )
 from harness.strategies.sampling.sampler import DrawKey, DrawRows, GraphView, Sampler
@@ -41,7 +42,6 @@ from harness.strategy import (
     Piece,
     Words,
     compute_every_time,
-    require_entries,
 )
 
 
@@ -261,14 +261,7 @@ class PartitionedGraph(GraphPlacement):
         return Piece(layout.rows(at), layout.vertices)
 
     def create_view(self, rank: Rank) -> GraphView:
-        A_NK = self.sampling_block(rank)
-        require_entries(
-            A_NK,
-            "Sampling a partitioned graph",
-            "the words depend on the neighbours that are drawn",
-            "use graphsage, which replicates the graph",
-        )
-        return BlockRowGraph(A_NK, rank)
+        return BlockRowGraph(self.sampling_block(rank), rank)
 
     def add_words(self, count: WordCount) -> None:
         """Add, layer by layer, the vertices that are requested, and the lengths, columns and values of their rows."""
@@ -305,7 +298,7 @@ class BlockRowGraph:
             """Return the vertices of this rank in the frontier of each group."""
             groups = range(self.over.size)
             frontiers = (self.global_replay.vertices(key.step, group)[key.layer + 1] for group in groups)
-            return [frontier[is_in_block(frontier, self.own)] for frontier in frontiers]
+            return [select_owner(frontier, self.blocks, self.over.index) for frontier in frontiers]
 
         def replayed_sample() -> Csr:
             return draw(self.global_replay.graph.A, sorted_vertices, sorted_vertices, key)
@@ -319,4 +312,4 @@ class BlockRowGraph:
         leaving = vstack([draw_for(group, rows) for group, rows in enumerate(by_group)])
         own = draw_for(self.over.index, sorted_vertices.split(counts)[self.over.index] - self.start)
         rows = fetch_matrix_rows(requests, leaving, own, replayed_sample)
-        return select_rows(rows, invert_permutation(order))
+        return rows if rows.val.is_meta else select_rows(rows, invert_permutation(order))

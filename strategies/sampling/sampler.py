@@ -21,7 +21,7 @@ from harness.device import is_on_gpu, upload
 from harness.kernels import Csr, row_indices, to_device
 from harness.kernels.csr import relabel_columns
 from harness.kernels.induced import induced_pair
-from harness.kernels.parts import nonempty_columns
+from harness.kernels.parts import expected_distinct, nonempty_columns
 from harness.kernels.random import Purpose, Seed, derive_key, random_order, uniform
 from harness.kernels.shuffle import random_permutation
 from harness.ledger import TensorName
@@ -189,12 +189,15 @@ def fanout_per_hop(fanouts: Sequence[int], layers: int) -> list[int]:
 def renumber_columns(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:
     """Return the frontier, the vertices of A's rows followed by its other filled columns, and A renumbered.
 
-    The columns of the renumbered matrix are positions in the frontier.
+    The columns of the renumbered matrix are positions in the frontier. With shapes only, each row has its self-loop, and
+    its other entries are spread evenly over all columns.
     """
-    beyond = nonempty_columns(A, rows)
     if A.val.is_meta:
-        frontier = beyond.new_empty(min(len(rows) + len(beyond), A.cols))
+        others = max(A.cols - len(rows), 0)
+        draws = max(A.nnz - len(rows), 0) * others // max(A.cols, 1)
+        frontier = A.col.new_empty(len(rows) + expected_distinct(others, draws), dtype=torch.int64)
         return frontier, A._replace(cols=len(frontier))
+    beyond = nonempty_columns(A, rows)
     frontier = torch.cat([rows, beyond])
     ascending, order = frontier.sort()
     col = order[torch.searchsorted(ascending, A.col.long())]

@@ -153,7 +153,7 @@ def experiment(tmp_path: Path) -> Path:
     """A paper's runs: two launches of one, and one whose words the edges decide."""
     graph = {"name": "ogbn-products", "permutation": "double"}
     plexus = {"strategy": "plexus", "dataset": graph, "grid": ["2x2x2"], "launch": [0, 1]}
-    sampled = {"strategy": "distdgl", "dataset": "ogbn-products", "ranks": 8}
+    sampled = {"strategy": "salient", "dataset": "ogbn-products", "ranks": 8}
     published = {"machine": "perlmutter", "runs": [plexus, sampled]}
     laptop = [{"strategy": "serial", "dataset": "tiny-sbm"}]
     path = tmp_path / "mine.yaml"
@@ -169,12 +169,12 @@ def test_the_runs_of_an_experiment_are_predicted_once_for_all_launches(
     data = json.loads(answer(capsys, "predict", "--experiment", str(experiment), "--out", str(out), "--json"))
     assert [(run["machine"], run["ranks"]) for run in data["predicted"]] == [("perlmutter", 8)]
     (refused,) = data["refused"].items()
-    assert "distdgl" in refused[0]
+    assert "salient" in refused[0]
     statuses = {
         record.spec["strategy"]["name"]: (record.record["status"], record.record["source"])
         for record in map(read_record, out.iterdir())
     }
-    assert statuses == {"plexus": ("ok", "predicted"), "distdgl": ("refused", "predicted")}
+    assert statuses == {"plexus": ("ok", "predicted"), "salient": ("refused", "predicted")}
 
 
 def test_runs_that_are_alike_on_several_machines_share_their_replays(
@@ -213,7 +213,7 @@ def test_an_experiment_of_refused_runs_leaves_their_reasons(
     assert "1 without a prediction (--why)" in page
     (folder,) = out.iterdir()
     record = read_record(folder).record
-    assert record["status"] == "refused" and "distdgl" in record["label"]
+    assert record["status"] == "refused" and "salient" in record["label"]
     assert record["error"]["message"] and not record["summary"]
     assert main(["collect", "--runs", str(out), "--out", str(tmp_path / "tables")]) == 0
     (failure,) = read_collected(tmp_path / "tables", "failures").to_dict("records")
