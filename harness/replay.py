@@ -24,6 +24,7 @@ from harness.comm.launchers import RankPlace
 from harness.device import HOST_DEVICE_COPY
 from harness.errors import UserError
 from harness.graph.blocks import Blocks
+from harness.kernels.attention import ATTEND, ATTEND_COLUMNS_BACKWARD, ATTEND_ROWS_BACKWARD
 from harness.kernels.spmm import PRODUCT, PRODUCT_ADD
 from harness.ledger import Amounts, Key, TensorName
 from harness.ledger.tape import Event, ProductShape, Tape
@@ -34,10 +35,17 @@ from harness.strategy.facts import ShapeBlocks
 # The meter records the flops and bytes of every operator, and the shapes of products, under the current key of a tape.
 #
 # Flops come from the formulas of torch and of `harness.kernels.spmm`. Operands and results are each counted as read or
-# written once. Messages are not kernels: the axes count them.
+# written once; of a tensor from which rows are selected, or in which rows are replaced, only these rows. Messages are
+# not kernels: the axes count them.
 
 ATEN = torch.ops.aten
 DENSE = {ATEN.mm, ATEN.addmm, ATEN.addmm_}
+SELECTED_ROWS = {ATEN.index_select: 2, ATEN.index: 2}
+"""Operators that select rows, and how often each byte of their result is read or written."""
+CHANGED_ROWS = {ATEN.index_copy_: 2, ATEN.index_copy: 2, ATEN.index_add_: 3, ATEN.index_add: 3}
+"""Operators that replace rows or add to them, and how often each byte of the source is read or written."""
+ATTENTION = {each.overloadpacket for each in (ATTEND, ATTEND_ROWS_BACKWARD, ATTEND_COLUMNS_BACKWARD)}
+"""Operators that read a row of their operands for each entry of a sparse matrix."""
 ONLY_ALLOCATE = {ATEN.empty, ATEN.empty_strided, ATEN.empty_like, ATEN.new_empty, ATEN.new_empty_strided}
 
 
@@ -261,8 +269,25 @@ def _count_work(
     operands: list[Tensor],
 ) -> OperatorWork:
     flops = int(traits.flops(*args, **kwargs, out_val=result)) if traits.flops else 0
-    touched = sum([x.nbytes for x in operands]) + sum([x.nbytes for x in _collect_tensors((result,))])
+    touched = _count_bytes(traits.func.overloadpacket, operands, result)
     return OperatorWork(flops, touched, _match_product(traits.func, args) if traits.is_product else None)
+
+
+def _count_bytes(operator: Any, operands: list[Tensor], result: Any) -> int:
+    """Return the bytes that an operator reads and writes."""
+    if operator in SELECTED_ROWS:
+        return SELECTED_ROWS[operator] * int(result.nbytes) + sum([x.nbytes for x in operands[1:]])
+    if operator in CHANGED_ROWS:
+        _, index, source = operands
+        return index.nbytes + CHANGED_ROWS[operator] * source.nbytes
+    results = sum([x.nbytes for x in _collect_tensors((result,))])
+    if operator in ATTENTION:
+        entries = len(operands[1])
+        shares = [
+            min(entries / max(x.shape[1], 1), 1.0) if x.dim() > 1 else 1.0 for x in operands
+        ]  # heads, rows
+        return round(sum(x.nbytes * share for x, share in zip(operands, shares, strict=True))) + results
+    return sum([x.nbytes for x in operands]) + results
 
 
 def _describe_outcome(

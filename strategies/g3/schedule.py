@@ -103,7 +103,7 @@ def build_schedule(
     needed, turns, sends = find_halo(ctx, blocks, own, bins_of_rank)
     A_NK = _build_halo_matrix(ctx, blocks, own, needed)
     messages, first_bin = _build_messages(needed, transpose(A_NK), bin_list)
-    find_needed = _make_needed_finder(A_NK, messages)
+    needs = _find_needed_messages(A_NK, messages, bin_list.parts)
     completes: dict[int, list[Address]] = defaultdict(list)
     for address, first in first_bin.items():
         completes[first].append(address)
@@ -115,7 +115,7 @@ def build_schedule(
                 for peer, lists in sends.items()
                 if i in lists
             },
-            find_needed(rows),
+            needs[i],
             completes.get(i, ()),
         )
         for i, rows in enumerate(bin_list.parts)
@@ -291,24 +291,20 @@ def _build_messages(
     return messages, first_bin
 
 
-def _make_needed_finder(
-    A_NK: Csr, messages: Mapping[Address, Message]
-) -> Callable[[Tensor], Sequence[Address]]:
-    """Return a function that finds the messages in whose columns the rows of a bin have a nonzero.
+def _find_needed_messages(
+    A_NK: Csr, messages: Mapping[Address, Message], parts: Sequence[Tensor]
+) -> list[list[Address]]:
+    """Return for each bin the messages in whose columns its rows have a nonzero.
 
-    With shapes only, every bin needs all messages. All bins then share one list: there are as many lists as bins, and
-    as many messages as bins times peers.
+    With shapes only, every bin needs all messages, and all bins share one list: there are as many lists as bins, and
+    the messages are as many as bins times peers.
     """
     addresses = list(messages)
     if A_NK.col.is_meta:
-        return lambda rows: addresses
+        return [addresses] * len(parts)
     ends = torch.tensor([message.slots.stop for message in messages.values()], dtype=A_NK.col.dtype)
-
-    def find(rows: Tensor) -> list[Address]:
-        hit = torch.bucketize(select_rows(A_NK, rows).col, ends, right=True).unique().tolist()
-        return [addresses[place] for place in hit]
-
-    return find
+    hits = (torch.bucketize(select_rows(A_NK, rows).col, ends, right=True).unique() for rows in parts)
+    return [[addresses[place] for place in hit.tolist()] for hit in hits]
 
 
 def select_bin_rows(A: Csr, rows: Tensor) -> Csr:

@@ -189,8 +189,8 @@ def fanout_per_hop(fanouts: Sequence[int], layers: int) -> list[int]:
 def renumber_columns(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:
     """Return the frontier, the vertices of A's rows followed by its other filled columns, and A renumbered.
 
-    The columns of the renumbered matrix are positions in the frontier. With shapes only, each row has its self-loop, and
-    its other entries are spread evenly over all columns.
+    The columns of the renumbered matrix are positions in the frontier. With shapes only, each row has its self-loop,
+    and its other entries are spread evenly over all columns.
     """
     if A.val.is_meta:
         others = max(A.cols - len(rows), 0)
