@@ -53,6 +53,13 @@ def enclose(estimates: Iterable[Estimate]) -> Estimate:
     return Estimate(every[0].value, min(each.low for each in every), max(each.high for each in every))
 
 
+def average(estimates: Iterable[Estimate]) -> Estimate:
+    """Return the arithmetic mean of numbers, and of the ends of their intervals."""
+    every = list(estimates)
+    ends = ([each.value for each in every], [each.low for each in every], [each.high for each in every])
+    return Estimate(*(sum(numbers) / len(every) for numbers in ends))
+
+
 class EpochTime(NamedTuple):
     """The time of an epoch of one run. A measured time has neither a machine card nor a prediction."""
 

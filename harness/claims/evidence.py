@@ -25,6 +25,7 @@ from harness.experiment.scales import select_scale
 from harness.ledger import Key
 from harness.prediction.epoch import REPLAYED_STEPS, predict
 from harness.prediction.predicted_record import load_prediction
+from harness.prediction.scaled_sizes import predict_from_scaled_sizes
 from harness.prediction.twins import predict_from_twins
 from harness.progress import Log
 from harness.registry import load_strategy
@@ -48,6 +49,8 @@ from harness.store.manifest import Cut, read_manifest
 from harness.strategy import Facts, Ready, Strategy, admit
 
 EXPERIMENTS = Path("workflows") / "experiments"
+MANY_BINS = 10_000
+"""The number of bins of all ranks from which an epoch is extrapolated from smaller graphs."""
 OPEN_SETTINGS = ("model.hidden", "training.batch")
 """The settings that papers leave open."""
 
@@ -333,6 +336,8 @@ class Evidence:
         if twins:
             ready = admit_on_twins(self.root, strategy, twins.split(","), self.log)
             prediction = predict_from_twins(strategy, card, ready)
+        elif has_many_bins(strategy):
+            prediction = predict_from_scaled_sizes(strategy, card)
         else:
             folder, facts = self.predictions, strategy.facts
             recorded = load_prediction(folder, spec, facts, card) if folder else None
@@ -353,6 +358,12 @@ class Evidence:
             )
         self.consulted.add("record")
         return float(median(measured))
+
+
+def has_many_bins(strategy: Strategy) -> bool:
+    """Return whether a replay would compute very many bins (`harness.prediction.scaled_sizes`)."""
+    size = getattr(strategy, "bin_size", 0)
+    return bool(size) and strategy.facts.vertices > MANY_BINS * size
 
 
 def require(value: T | None, what: str) -> T:

@@ -16,6 +16,7 @@ from harness.claims.formulas.quantities import (
     find_evaluation_seconds,
     find_seconds_to_target,
 )
+from harness.claims.formulas.scalegnn_claims import find_sampled_evaluation_seconds
 from harness.claims.printed_units import UNITS
 from harness.claims.selection import Selection
 from harness.results.record import write_record
@@ -25,6 +26,7 @@ COLUMNS: Mapping[object, str] = {
     find_epoch_seconds: "epoch_seconds_median",
     find_seconds_to_target: "seconds_to_target",
     find_evaluation_seconds: "evaluation_seconds",
+    find_sampled_evaluation_seconds: "evaluation_seconds",
     find_accuracy_percent: "accuracy_test",
 }
 """The column for each function whose value is that of a run."""

@@ -43,6 +43,7 @@ class TrainingSettings(TypedDict, total=False):
     prefetch: bool
     fused: bool
     overlap: bool
+    pipeline: str
 
 
 class Settings(TrainingSettings, total=False):

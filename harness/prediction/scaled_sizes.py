@@ -23,8 +23,8 @@ def predict_from_scaled_sizes(
     """Predict an epoch from two graphs, the `parts`-th of the strategy's graph in vertices and nonzeros."""
     if strategy.mini_batches or strategy.facts.bounds:
         raise UserError(
-            f"{strategy.name} on {strategy.spec.dataset.name} cannot be predicted from smaller sizes: its epoch must be "
-            "one step on the whole graph, and its parts must be known by their sizes only."
+            f"{strategy.name} on {strategy.spec.dataset.name} cannot be predicted from smaller sizes: its epoch "
+            "must be one step on the whole graph, and its parts must be known by their sizes only."
         )
     small, large = (
         admit(type(strategy), strategy.spec, scale_facts(strategy.facts, 1 / each)) for each in parts

@@ -41,7 +41,7 @@ def test_a_printed_value_is_of_one_run_and_in_our_unit(
         ("CAG-063", "the end of an axis"),
         ("SGN-016", "a share"),
         ("PLX-092", "no run at all"),
-        ("G3-087", "no formula"),
+        ("G3-117", "no formula"),
     ],
 )
 def test_bounds_ratios_and_shares_are_values_of_no_run(claim: str, why: str, evidence: Evidence) -> None:

@@ -1,5 +1,6 @@
 """The formulas of the claims on bulk sampling by products of matrices."""
 
+from harness.claims.estimates import Estimate
 from harness.claims.evidence import Evidence
 from harness.claims.formula import Formula, Formulas
 from harness.claims.formulas.quantities import (
@@ -15,6 +16,7 @@ from harness.claims.formulas.quantities import (
     count_stored_edges,
     count_twice_stored_edges,
     count_vertices,
+    divide_epoch_times,
     find_accuracy_percent,
     find_device_memory,
     find_largest,
@@ -24,6 +26,7 @@ from harness.claims.formulas.quantities import (
 from harness.claims.printed_units import in_unit
 from harness.claims.selection import Selection, select
 from harness.formatting import GIB
+from harness.ledger import SAMPLING
 
 FIGURE_4 = select("bulk-sampling-figure-4")
 TABLES_3_4 = select("bulk-sampling-tables-3-4")
@@ -54,6 +57,20 @@ def divide_words_by_harmonic_mean(evidence: Evidence) -> float:
     replayed = evidence.replay_rank("cagnet-1.5d", "reddit", 64, "32x2", hidden=64, layers=4)
     dense = 64 * count_vertices(evidence, "reddit")
     return replayed.count_work(layer=1).payload / (2 * dense * (1 / 2 + 2 / 64))
+
+
+@in_unit("percent")
+def find_parallel_efficiency(evidence: Evidence, dataset: str, few: int = 4, many: int = 128) -> Estimate:
+    """Return the speed-up of GraphSAGE's epoch over the ideal one. Our copy lacks the ends: one node, and the most."""
+    line = FIGURE_4.narrow(strategy="bulk-sage", dataset=dataset)
+    return divide_epoch_times(evidence, line.narrow(ranks=few), line.narrow(ranks=many)) * (100 * few / many)
+
+
+@in_unit("percent")
+def find_sampling_percent(evidence: Evidence, dataset: str, ranks: int) -> Estimate:
+    """Return the share of sampling in GraphSAGE's epoch."""
+    times = evidence.time_epoch(FIGURE_4.narrow(strategy="bulk-sage", dataset=dataset, ranks=ranks))
+    return times.compute_percent_under(lambda key: key.phase in SAMPLING)
 
 
 def is_beyond_device_memory(evidence: Evidence, dataset: str, machine: str) -> bool:
@@ -101,6 +118,10 @@ FORMULAS: Formulas = {
     "MBS-038": Formula(
         find_setting, FIGURE_4.narrow(strategy="bulk-sage", dataset="ogbn-products", ranks=4), "bulk"
     ),
+    "MBS-040": Formula(find_parallel_efficiency, "ogbn-products"),
+    "MBS-041": Formula(find_parallel_efficiency, "ogbn-papers100m"),
+    "MBS-042": Formula(find_parallel_efficiency, "cagnet-protein"),
+    "MBS-043": Formula(find_sampling_percent, "ogbn-papers100m", 4),
     "MBS-044": Formula(count_bytes_of_sampling),
     "MBS-045": Formula(divide_steps_of_4_and_16_ranks),
     "MBS-046": Formula(divide_words_by_harmonic_mean),

@@ -1,6 +1,8 @@
 """The formulas of the claims of G3."""
 
-from harness.claims.estimates import Estimate
+from collections.abc import Sequence
+
+from harness.claims.estimates import Estimate, average
 from harness.claims.evidence import Evidence
 from harness.claims.formula import Formula, Formulas
 from harness.claims.formulas.quantities import (
@@ -14,6 +16,7 @@ from harness.claims.formulas.quantities import (
     divide_epoch_times,
     find_accuracy_percent,
     find_common_setting,
+    find_epoch_seconds,
     find_node_bandwidth,
     find_setting,
     find_setting_milliseconds,
@@ -26,13 +29,21 @@ from harness.claims.formulas.quantities import (
 from harness.claims.printed_units import in_unit
 from harness.claims.selection import Selection, select
 
-FIGURE_7 = select("g3-figure-7")
-FIGURE_12 = select("g3-figure-12")
-FIGURE_13 = select("g3-figure-13")
-FIGURE_14 = select("g3-figure-14")
-FIGURE_11 = select("g3-figure-11", strategy="g3")
-TWINS = "1/20,1/12,1/7"
-"""The scales of the twins of ogbn-products: samplers of partitioned graphs need edges."""
+PRODUCTS, AMAZON, PAPERS, TWITTER = "ogbn-products", "graphsaint-amazon", "ogbn-papers100m", "twitter-2010"
+FIGURE_2, FIGURE_7, FIGURE_11, FIGURE_12, FIGURE_13, FIGURE_14, FIGURE_15, FIGURE_17 = (
+    select(f"g3-figure-{number}") for number in (2, 7, 11, 12, 13, 14, 15, 17)
+)
+BINS = FIGURE_11.narrow(strategy="g3")
+SCALING = {
+    dataset: select(f"g3-figure-{number}", dataset=dataset)
+    for number, dataset in ((7, PRODUCTS), (8, AMAZON), (9, PAPERS), (10, TWITTER))
+}
+"""Figures 7 to 10, by dataset."""
+MODELS = ("sage", "gcn", "gat")
+SMALL_GRAPHS = (PRODUCTS, AMAZON)
+"""The graphs on which the full-graph baselines finish. The paper says that they run out of memory on large graphs."""
+TWINS = "1/64,1/32,1/16"
+"""The scales of the twins for NeutronStar, whose sizes depend on the edges."""
 BATCH, DEVICES = 1000, 16
 
 
@@ -52,16 +63,106 @@ def average_directed_degree(evidence: Evidence, dataset: str) -> float:
     return count_directed_edges(evidence, dataset) / count_vertices(evidence, dataset)
 
 
-def find_speedup_over_distdgl(evidence: Evidence, ranks: int) -> Estimate:
-    """Return the speed-up of GraphSAGE's epoch on ogbn-products over DistDGL."""
-    runs = FIGURE_7.narrow(dataset="ogbn-products", ranks=ranks, kind="sage")
-    slower = runs.narrow(strategy="distdgl").with_twins(TWINS)
+# Comparisons with mini-batches, from the cards of the graphs: neighbours of a vertex may be anywhere, for both systems.
+
+
+def find_speedup_over_distdgl(evidence: Evidence, runs: Selection) -> Estimate:
+    """Return the speed-up of an epoch over DistDGL's."""
+    return divide_epoch_times(evidence, runs.narrow(strategy="distdgl"), runs.narrow(strategy="g3"))
+
+
+def find_largest_speedup_over_distdgl(evidence: Evidence, dataset: str) -> Estimate:
+    """Return the largest speed-up among all models and numbers of ranks of figures 7 to 10."""
+    line = SCALING[dataset]
+    counts = list_rank_counts(evidence, line)
+    runs = (line.narrow(ranks=ranks, kind=kind) for ranks in counts for kind in MODELS)
+    return max(find_speedup_over_distdgl(evidence, each) for each in runs)
+
+
+def average_speedup_over_distdgl(evidence: Evidence, dataset: str) -> Estimate:
+    """Return the mean speed-up of the three models on 16 ranks."""
+    runs = SCALING[dataset].narrow(ranks=DEVICES)
+    return average(find_speedup_over_distdgl(evidence, runs.narrow(kind=kind)) for kind in MODELS)
+
+
+def list_speedups_over_distdgl(evidence: Evidence, kinds: Sequence[str]) -> list[Estimate]:
+    """List the speed-ups of some models on 16 ranks and all four graphs."""
+    lines = (line.narrow(ranks=DEVICES, kind=kind) for line in SCALING.values() for kind in kinds)
+    return [find_speedup_over_distdgl(evidence, runs) for runs in lines]
+
+
+def find_least_speedup_of_models(evidence: Evidence, *kinds: str) -> Estimate:
+    """Return the smallest of these speed-ups."""
+    return min(list_speedups_over_distdgl(evidence, kinds))
+
+
+def find_largest_speedup_of_models(evidence: Evidence, *kinds: str) -> Estimate:
+    """Return the largest of these speed-ups."""
+    return max(list_speedups_over_distdgl(evidence, kinds))
+
+
+def list_scaling(evidence: Evidence, dataset: str, strategy: str) -> list[Estimate]:
+    """List the speed-ups of the three models from 8 to 16 ranks."""
+    line = SCALING[dataset].narrow(strategy=strategy)
+    lines = (line.narrow(kind=kind) for kind in MODELS)
+    return [divide_epoch_times(evidence, each.narrow(ranks=8), each.narrow(ranks=16)) for each in lines]
+
+
+def find_largest_scaling(evidence: Evidence, dataset: str, strategy: str) -> Estimate:
+    """Return the largest of these speed-ups."""
+    return max(list_scaling(evidence, dataset, strategy))
+
+
+def average_scaling(evidence: Evidence, dataset: str, strategy: str) -> Estimate:
+    """Return the mean of these speed-ups."""
+    return average(list_scaling(evidence, dataset, strategy))
+
+
+# Comparisons with full-graph systems.
+
+
+def find_speedup_over(evidence: Evidence, strategy: str, dataset: str, kind: str) -> Estimate:
+    """Return the speed-up over another full-graph system, each with its own partitions."""
+    runs = FIGURE_11.narrow(dataset=dataset, kind=kind)
+    slower = runs.narrow(strategy=strategy)
+    if strategy == "neutronstar":
+        slower = slower.with_twins(TWINS)
     return divide_epoch_times(evidence, slower, runs.narrow(strategy="g3"))
 
 
-def find_largest_speedup_over_distdgl(evidence: Evidence, *counts: int) -> Estimate:
-    """Return the largest of these speed-ups among some numbers of ranks."""
-    return max(find_speedup_over_distdgl(evidence, ranks) for ranks in counts)
+def average_speedup_over(evidence: Evidence, strategy: str, kind: str) -> Estimate:
+    """Return the mean of this speed-up over the graphs on which the other system finishes."""
+    return average(find_speedup_over(evidence, strategy, dataset, kind) for dataset in SMALL_GRAPHS)
+
+
+def list_speedups_over_systems(evidence: Evidence) -> list[Estimate]:
+    """List the speed-ups over both systems, of both models, on the graphs on which the systems finish."""
+    return [
+        find_speedup_over(evidence, strategy, dataset, kind)
+        for strategy in ("bns-gcn", "neutronstar")
+        for dataset in SMALL_GRAPHS
+        for kind in ("sage", "gat")
+    ]
+
+
+def find_least_speedup_over_systems(evidence: Evidence) -> Estimate:
+    """Return the smallest of these speed-ups."""
+    return min(list_speedups_over_systems(evidence))
+
+
+def find_largest_speedup_over_systems(evidence: Evidence) -> Estimate:
+    """Return the largest of these speed-ups."""
+    return max(list_speedups_over_systems(evidence))
+
+
+def find_largest_speedup_of_pipeline(evidence: Evidence) -> Estimate:
+    """Return the largest speed-up of the whole pipeline over the sequential order, on both graphs and all ranks."""
+    lines = (FIGURE_17.narrow(strategy="g3", dataset=dataset) for dataset in SMALL_GRAPHS)
+    runs = [line.narrow(ranks=ranks) for line in lines for ranks in list_rank_counts(evidence, line)]
+    return max(
+        divide_epoch_times(evidence, each.narrow(pipeline="sequential"), each.narrow(pipeline="full"))
+        for each in runs
+    )
 
 
 @in_unit("points")
@@ -86,6 +187,7 @@ def find_feature_range(evidence: Evidence, runs: Selection) -> str:
 FORMULAS: Formulas = {
     "G3-001": Formula(Evidence.read_printed, "G3-077"),
     "G3-002": Formula(find_accuracy_gain_over, "distdgl"),
+    "G3-008": Formula(divide_epoch_times, FIGURE_2.narrow(ranks=2), FIGURE_2.narrow(ranks=16)),
     "G3-010": Formula(divide_largest_by_smallest_ranks, FIGURE_7),
     "G3-016": Formula(count_vertices, "ogbn-products"),
     "G3-017": Formula(count_stored_edges, "ogbn-products"),
@@ -114,21 +216,53 @@ FORMULAS: Formulas = {
     "G3-054": Formula(find_setting, FIGURE_13.narrow(strategy="bns-gcn"), "p"),
     "G3-055": Formula(find_setting, FIGURE_7.narrow(strategy="distdgl"), "batch"),
     "G3-056": Formula(find_setting, FIGURE_7.narrow(strategy="distdgl"), "fanouts"),
-    "G3-057": Formula(find_setting_of_datasets, FIGURE_11, "bin_nodes", "ogbn-products", "graphsaint-amazon"),
-    "G3-058": Formula(find_setting_of_datasets, FIGURE_11, "bin_nodes", "ogbn-papers100m", "twitter-2010"),
+    "G3-057": Formula(
+        find_setting_of_datasets,
+        FIGURE_11.narrow(strategy="g3"),
+        "bin_nodes",
+        "ogbn-products",
+        "graphsaint-amazon",
+    ),
+    "G3-058": Formula(
+        find_setting_of_datasets,
+        FIGURE_11.narrow(strategy="g3"),
+        "bin_nodes",
+        "ogbn-papers100m",
+        "twitter-2010",
+    ),
     "G3-059": Formula(
         find_common_setting,
         "bin_nodes",
         *(select(f"g3-figure-{number}", strategy="g3") for number in (7, 8, 9, 10)),
     ),
-    "G3-060": Formula(find_largest_speedup_over_distdgl, 8, 16),
-    "G3-068": Formula(find_speedup_over_distdgl, 16),
+    "G3-060": Formula(find_largest_speedup_over_distdgl, PRODUCTS),
+    "G3-061": Formula(find_largest_speedup_over_distdgl, AMAZON),
+    "G3-062": Formula(find_largest_speedup_over_distdgl, PAPERS),
+    "G3-063": Formula(find_largest_speedup_over_distdgl, TWITTER),
+    "G3-064": Formula(find_largest_scaling, PAPERS, "distdgl"),
+    "G3-065": Formula(average_scaling, PAPERS, "g3"),
+    "G3-066": Formula(average_scaling, TWITTER, "g3"),
+    "G3-067": Formula(average_scaling, TWITTER, "distdgl"),
+    "G3-068": Formula(average_speedup_over_distdgl, PRODUCTS),
+    "G3-069": Formula(average_speedup_over_distdgl, AMAZON),
+    "G3-070": Formula(average_speedup_over_distdgl, PAPERS),
     "G3-071": Formula(is_printed_at_most, "G3-072", "G3-071"),
+    "G3-072": Formula(find_least_speedup_of_models, "sage", "gcn"),
+    "G3-073": Formula(find_largest_speedup_of_models, "sage", "gcn"),
+    "G3-074": Formula(find_least_speedup_of_models, "gat"),
+    "G3-075": Formula(find_largest_speedup_of_models, "gat"),
+    "G3-076": Formula(find_least_speedup_over_systems),
+    "G3-077": Formula(find_largest_speedup_over_systems),
+    "G3-078": Formula(average_speedup_over, "bns-gcn", "sage"),
+    "G3-079": Formula(average_speedup_over, "bns-gcn", "gat"),
+    "G3-080": Formula(average_speedup_over, "neutronstar", "sage"),
+    "G3-081": Formula(average_speedup_over, "neutronstar", "gat"),
     "G3-082": Formula(find_accuracy_percent, FIGURE_12.narrow(strategy="g3", dataset="ogbn-products")),
     "G3-083": Formula(find_accuracy_percent, FIGURE_12.narrow(strategy="g3", dataset="graphsaint-amazon")),
     "G3-084": Formula(find_accuracy_percent, FIGURE_12.narrow(strategy="g3", dataset="ogbn-papers100m")),
     "G3-085": Formula(is_printed_at_most, "G3-085", "G3-078"),
     "G3-086": Formula(Evidence.read_printed, "G3-077"),
+    "G3-087": Formula(find_epoch_seconds, FIGURE_12.narrow(strategy="cluster-gcn", dataset=PAPERS)),
     "G3-088": Formula(
         find_accuracy_percent, FIGURE_12.narrow(strategy="cluster-gcn", dataset="ogbn-papers100m")
     ),
@@ -140,5 +274,20 @@ FORMULAS: Formulas = {
     "G3-108": Formula(find_setting, FIGURE_14.narrow(strategy="distdgl", layers=2), "fanouts"),
     "G3-109": Formula(find_setting, FIGURE_14.narrow(strategy="distdgl", layers=3), "fanouts"),
     "G3-110": Formula(find_setting, FIGURE_14.narrow(strategy="distdgl", layers=4), "fanouts"),
+    **{
+        claim: Formula(find_speedup_over_distdgl, FIGURE_14.narrow(dataset=dataset, layers=4))
+        for claim, dataset in (
+            ("G3-003", PRODUCTS),
+            ("G3-111", PRODUCTS),
+            ("G3-112", AMAZON),
+            ("G3-113", PAPERS),
+            ("G3-114", TWITTER),
+        )
+    },
+    **{
+        claim: Formula(find_speedup_over_distdgl, FIGURE_15.narrow(dataset=f"{AMAZON}@1w256"))
+        for claim in ("G3-004", "G3-116")
+    },
+    "G3-118": Formula(find_largest_speedup_of_pipeline),
     "G3-115": Formula(find_feature_range, select("g3-figure-15")),
 }
