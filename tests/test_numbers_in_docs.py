@@ -48,7 +48,7 @@ def find_numbers(text: str) -> list[str]:
 
 def is_size(number: str) -> bool:
     """Whether a number is a power of two, which is a width or a number of ranks that someone chose."""
-    return number.isdigit() and int(number).bit_count() == 1
+    return "." not in number and int(number.replace(",", "")).bit_count() == 1
 
 
 @cache
