@@ -24,7 +24,7 @@ def extract_block(A: Csr, rows: range, cols: range) -> Csr:
     """Return A[rows, cols] with local indices. If `cols` covers all columns, the result is a view of A."""
     assert rows.step == cols.step == 1
     rows = range(min(rows.start, A.rows), min(max(rows.stop, rows.start), A.rows))
-    if A.col.is_meta:
+    if A.rowptr.is_meta:
         nnz = A.nnz * len(rows) * len(cols) // max(A.rows * A.cols, 1)
         rowptr = A.rowptr.new_empty(len(rows) + 1)
         return Csr(rowptr, A.col.new_empty(nnz), A.val.new_empty(nnz), len(cols))

@@ -65,6 +65,7 @@ def record_prediction(
             "peak_bytes": predicted.peak_bytes,
             "limited_by": predicted.limited_by,
             "shares": dict(predicted.shares),
+            "noise": predicted.noise,
             "sizes": "counted" if facts.exact else "expected",
             "run": emulates,
             "constants": _dump_constants(card),
@@ -106,6 +107,7 @@ def load_prediction(runs: Path, spec: Spec, facts: Facts, card: MachineCard) -> 
             stored["words_received"],
             stored["peak_bytes"],
             stored["shares"],
+            stored["noise"],
         )
     except (LookupError, TypeError, ValueError) as error:
         reason = clip_line(f"{type(error).__name__}: {error}", 200)

@@ -41,7 +41,7 @@ def test_first_line_has_the_median_of_the_timed_epochs(answer: RunAnswer) -> Non
     first = next(answer.lay_out(View()))
     assert isinstance(first, Headline)
     assert re.fullmatch(
-        r"cagnet-2d on tiny-sbm, 2 ranks \(col=\d,row=\d\): [\d.]+ m?s an epoch \(median of 3\), "
+        r"cagnet-2d on tiny-sbm, 2 ranks \(row=\d,col=\d\): [\d.]+ m?s an epoch \(median of 3\), "
         r"test accuracy 0\.\d{3}",
         first.text,
     )
