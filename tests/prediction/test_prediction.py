@@ -286,7 +286,9 @@ def test_an_epoch_on_a_gpu_is_not_shorter_than_the_issue_of_its_kernels(
     limited = predict(Ready(strategy, STORE), bound)
     assert limited.seconds.value >= 1e-3 * kernels
     assert limited.limited_by == "rates.issue_us"
-    assert limited.shares["rates.issue_us"] > 0.8  # the rest is waiting for other ranks, whose hosts are as slow
+    assert (
+        limited.shares["rates.issue_us"] > 0.8
+    )  # the rest is waiting for other ranks, whose hosts are as slow
 
 
 def test_a_cuda_graph_takes_no_time_of_the_host_for_each_kernel() -> None:
