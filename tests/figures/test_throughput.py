@@ -83,3 +83,5 @@ def test_fan_outs_that_follow_the_layers_make_one_curve(
     (facet,) = facets_of(collected(write), DEPTH_KIND)
     assert set(facet.frame.curve) == {"distdgl (fanouts by layers)"}
     assert sorted(facet.frame.layers) == [2, 3, 4]
+    assert facet.looks["distdgl (fanouts by layers)"] == next(iter(facet.panel.looks.values()))
+    assert facet.names == {"distdgl (fanouts by layers)": "distdgl (fanouts by layers)"}

@@ -32,8 +32,13 @@ class Facet:
 
     @cached_property
     def looks(self) -> dict[str, CurveLook]:
-        """The look of each curve, by its label."""
-        return dict(self.given_looks) or self.panel.looks
+        """The look of each curve, by its label. A curve that joins variants of a strategy looks like the first."""
+        looks = dict(self.given_looks) or self.panel.looks
+        first: dict[str, CurveLook] = {}
+        for curve in self.panel.curves if len(self.panel.runs) else ():
+            first.setdefault(curve.strategy, curve.look)
+        pairs = self.frame[["curve", "strategy"]].drop_duplicates().itertuples(index=False)
+        return {curve: first[strategy] for curve, strategy in pairs if strategy in first} | looks
 
     @cached_property
     def names(self) -> dict[str, str]:
