@@ -155,8 +155,8 @@ class Strategy(ABC):
     """Whether it trains on mini-batches of `training.batch` vertices instead of the full graph."""
     has_model_parts: ClassVar[bool] = False
     """Whether models may have a projection, normalisation, dropout or residual connections."""
-    aggregates_first: ClassVar[bool] = False
-    """Whether its algorithm multiplies (A H) W in every layer, whatever the widths."""
+    combine_first_refusal: ClassVar[str | None] = None
+    """Why every layer multiplies (A H) W, whatever the widths; None if a layer may multiply by W first."""
     models: ClassVar[tuple[str, ...]] = ("gcn",)
     """The kinds of models that the strategy trains."""
     can_recompute: ClassVar[bool] = False
@@ -295,7 +295,7 @@ class Strategy(ABC):
         """Return whether a layer multiplies by W before A: as the model says, or as `order=best` decides."""
         order = self.spec.model.order
         if order == "best":
-            return not self.aggregates_first and self.is_narrower_combined(layer)
+            return self.combine_first_refusal is None and self.is_narrower_combined(layer)
         return order == "combine_first"
 
     def is_narrower_combined(self, layer: int) -> bool:
@@ -413,7 +413,6 @@ EXPECTED: dict[str, tuple[str, IsValid]] = {
     ),
     "mini_batches": ("a bool", lambda value, _: isinstance(value, bool)),
     "has_model_parts": ("a bool", lambda value, _: isinstance(value, bool)),
-    "aggregates_first": ("a bool", lambda value, _: isinstance(value, bool)),
     "can_recompute": ("a bool", lambda value, _: isinstance(value, bool)),
     "models": (f"a tuple of {', '.join(KINDS)}", lambda value, _: _is_models(value)),
     "Params": (

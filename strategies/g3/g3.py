@@ -70,7 +70,7 @@ class G3(RowStrategy):
     name = "g3"
     paper = "G3 (SIGMOD 2023)"
     promise = Promise.EXACT
-    aggregates_first = True
+    combine_first_refusal = "a bin aggregates before it combines"
     models = ("gcn", "sage", "gat")
 
     class Params(MessageParams):
@@ -114,8 +114,6 @@ class G3(RowStrategy):
     def refuse(self) -> str | None:
         if self.spec.training.features:
             return "features are fetched from other ranks once: train them with bns-gcn"
-        if self.spec.model.order == "combine_first":
-            return "a bin aggregates before it combines: use order aggregate_first"
         return super().refuse()
 
     def operators(self, ctx: Context) -> BinOperators:

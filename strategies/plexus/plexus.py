@@ -135,7 +135,7 @@ class Plexus(Strategy):
     promise = Promise.EXACT
     has_model_parts = True
     can_recompute = True
-    aggregates_first = True
+    combine_first_refusal = "its axes rotate with (A H) W and not with A (H W)"
     models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (X, Y, Z)
     slowest_first = CUBE
@@ -143,8 +143,6 @@ class Plexus(Strategy):
     params: PlexusParams
 
     def refuse(self) -> str | None:
-        if self.spec.model.order == "combine_first":
-            return "its axes rotate with (A H) W and not with A (H W): use order aggregate_first"
         if self.params.loops == "apart" and self.spec.dataset.permutation == "double":
             return "a double permutation leaves no self-loops on the diagonal: use single, or loops in_A"
         if self.spec.training.features and self.spec.model.projection:

@@ -75,7 +75,7 @@ class SampledStrategy(RowStrategy):
     promise = Promise.ESTIMATOR
     mini_batches = True
     has_model_parts = True
-    aggregates_first = True
+    combine_first_refusal = "it multiplies (A H) W"
     can_recompute = True
     models: ClassVar[tuple[str, ...]] = ("gcn", "sage", "gat")
     axes: ClassVar[tuple[AxisName, ...]] = (P,)
@@ -106,8 +106,6 @@ class SampledStrategy(RowStrategy):
         return Promise.APPROXIMATE if self.spec.model.kind == "gat" else self.promise
 
     def refuse(self) -> str | None:
-        if self.spec.model.order == "combine_first":
-            return "it multiplies (A H) W: use order aggregate_first"
         if self.spec.training.features:
             return "its features are fixed: leave training.features at false"
         return super().refuse()

@@ -49,7 +49,7 @@ class ScaleGNN(Strategy):
     mini_batches = True
     has_model_parts = True
     can_recompute = True
-    aggregates_first = True
+    combine_first_refusal = "its axes rotate with (A H) W and not with A (H W)"
     models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (D, X, Y, Z)
     slowest_first = (D, *CUBE)
@@ -57,8 +57,6 @@ class ScaleGNN(Strategy):
     params: ScaleGNNParams
 
     def refuse(self) -> str | None:
-        if self.spec.model.order == "combine_first":
-            return "its axes rotate with (A H) W and not with A (H W): use order aggregate_first"
         if self.spec.training.features:
             return "its features are fixed: leave training.features at false"
         if self.spec.dataset.permutation == "double":
