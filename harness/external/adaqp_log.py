@@ -19,12 +19,12 @@ from harness.external.program import (
     NUMBER,
     PRODUCT,
     REDUCTION,
-    Accuracy,
     Beyond,
     EpochReport,
     LoggedRun,
     Program,
     ProgramLog,
+    list_accuracies,
     map_named,
 )
 from harness.ledger import NO_INDEX, Amounts, Direction, Key, Op, Phase
@@ -94,9 +94,9 @@ def _read(log: ProgramLog) -> LoggedRun:
         options,
         reports,
         [
-            Accuracy(int(epoch) - 1, split, float(share) / 100)
+            each
             for epoch, _, *shares in printed
-            for split, share in zip(("train", "valid", "test"), shares, strict=True)
+            for each in list_accuracies(int(epoch) - 1, *(float(share) / 100 for share in shares))
         ],
         float(test[1]) / 100 if test else None,
         final_loss=float(printed[-1][1]) if printed else None,

@@ -91,7 +91,7 @@ FIXED: Options = {
     "protocol": "faithful",
     "precision": "float32",
 }
-"""The keys that the program fixes. Its loss is that of all labelled vertices."""
+"""The keys that the program fixes. Its loss covers all labelled vertices."""
 
 
 def _read(log: ProgramLog) -> LoggedRun:

@@ -44,6 +44,11 @@ class Accuracy(NamedTuple):
     share: float
 
 
+def list_accuracies(epoch: int, train: float, valid: float, test: float) -> list[Accuracy]:
+    """Return the accuracies on all splits after an epoch, given as fractions."""
+    return [Accuracy(epoch, "train", train), Accuracy(epoch, "valid", valid), Accuracy(epoch, "test", test)]
+
+
 class LoggedRun(NamedTuple):
     """Everything that a log shows about a run."""
 

@@ -18,12 +18,12 @@ from harness.external.program import (
     NUMBER,
     PRODUCT,
     REDUCTION,
-    Accuracy,
     Beyond,
     EpochReport,
     LoggedRun,
     Program,
     ProgramLog,
+    list_accuracies,
     map_named,
 )
 from harness.ledger import NO_INDEX, Amounts, AxisName, Direction, Key, Op, Phase, TensorName
@@ -88,9 +88,9 @@ def _read(log: ProgramLog) -> LoggedRun:
         options,
         _read_reports(log.text, timers),
         [
-            Accuracy(int(epoch), split, float(share))
+            each
             for epoch, *shares in ACCURACY.findall(log.text)
-            for split, share in zip(("train", "valid", "test"), shares, strict=True)
+            for each in list_accuracies(int(epoch), *map(float, shares))
         ],
         nodes=processes,
         has_begun=bool(processes),

@@ -130,8 +130,9 @@ def draw_all(
             f"{tables / 'runs.parquet'} holds no recorded run, so there are no figures to draw. "
             "Make runs with `harness run` or the workflow, then call `harness collect`."
         )
+    known = set(runs["strategy.name"])
     for name in chosen:
-        if name not in (known := set(runs["strategy.name"])):
+        if name not in known:
             raise unknown_name_error(f"{tables}: strategy", name, list(known))
     panels = make_panels(drop_unused_columns(runs), read_claims_table(tables))
     digest = tables_digest(tables)

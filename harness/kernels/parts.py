@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from harness.device import is_on_gpu
-from harness.kernels.csr import Csr, from_coo, index_dtype, row_indices, take, to_numpy
+from harness.kernels.csr import Csr, from_coo, index_dtype, make_meta_csr, row_indices, take, to_numpy
 from harness.kernels.jit import compiled, popcount, prefetch
 
 
@@ -26,8 +26,7 @@ def extract_block(A: Csr, rows: range, cols: range) -> Csr:
     rows = range(min(rows.start, A.rows), min(max(rows.stop, rows.start), A.rows))
     if A.rowptr.is_meta:
         nnz = A.nnz * len(rows) * len(cols) // max(A.rows * A.cols, 1)
-        rowptr = A.rowptr.new_empty(len(rows) + 1)
-        return Csr(rowptr, A.col.new_empty(nnz), A.val.new_empty(nnz), len(cols))
+        return make_meta_csr(len(rows), len(cols), nnz, A.val.dtype)
     if len(cols) < A.cols and not is_on_gpu(A.val):
         return assemble([Placement(A, rows, cols, 0, 0)], (len(rows), len(cols)))
     rowptr = A.rowptr[rows.start : rows.stop + 1]

@@ -8,6 +8,7 @@ import runpy
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +22,9 @@ from harness.figures.panels import SETTINGS, split_panels
 from harness.report.result_tables import tabulate_panel
 from harness.report.summary import list_warnings
 from harness.results.collect import collect
-from harness.results.record import Record, read_record, write_record
+from harness.results.record import write_record
 from harness.spec.root import find_root
+from tests.external.conftest import only
 from tests.folder_contents import read_files
 
 LOGS = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("logs.py"))))
@@ -30,21 +32,9 @@ ANOTHER = "epoch 3 loss 0.4\n"
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Any:
-    """`read(text, *options)`: the exit code of `harness external read`, of a log of that text."""
-
-    def act(text: str, *options: str, program: str = "bns-gcn") -> int:
-        log = tmp_path / "some.log"
-        log.write_text(text)
-        words = ["external", "read", str(log), "--format", program, "--out", str(tmp_path / "runs")]
-        return main([*words, *options])
-
-    return act
-
-
-def only(folder: Path) -> Record:
-    (run,) = (folder / "runs").iterdir()
-    return read_record(run)
+def read(read_as: Callable[..., int]) -> Any:
+    """`read(text, *options)`: the exit code of `harness external read`, of a log of BNS-GCN or another program."""
+    return lambda text, *options, program="bns-gcn": read_as(program, text, *options)
 
 
 def test_a_log_becomes_a_record_that_says_where_it_is_from(read: Any, tmp_path: Path) -> None:

@@ -16,30 +16,13 @@ from harness.experiment.requests import make_spec
 from harness.external.log_options import parse_command
 from harness.external.programs import PROGRAMS
 from harness.registry import load_strategy
-from harness.results.record import Record, read_record
+from harness.results.record import Record
 from harness.spec.root import find_root
+from tests.external.conftest import only
 
 LOGS = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("logs.py"))))
 NAN, INF = float("nan"), float("inf")
 TREE = ("--dataset", "reddit", "--set", "grid=2x1x2")
-
-
-@pytest.fixture
-def read(tmp_path: Path) -> Any:
-    """`read(program, text, *options)`: the exit code of `harness external read`, of a log of that text."""
-
-    def act(program: str, text: str, *options: str) -> int:
-        log = tmp_path / "some.log"
-        log.write_text(text)
-        words = ["external", "read", str(log), "--format", program, "--out", str(tmp_path / "runs")]
-        return main([*words, *options])
-
-    return act
-
-
-def only(folder: Path) -> Record:
-    (run,) = (folder / "runs").iterdir()
-    return read_record(run)
 
 
 def known_parameters(record: Record) -> dict[str, Any]:
@@ -75,10 +58,10 @@ def test_programs_only_name_keys_that_a_spec_has() -> None:
 # Plexus.
 
 
-def test_plexus_grid_follows_from_the_echoed_command(read: Any, tmp_path: Path) -> None:
+def test_plexus_grid_follows_from_the_echoed_command(read_as: Any, tmp_path: Path) -> None:
     """Its x, y and z are --G_intra_r, --G_intra_c and --G_intra_d (plexus.init), and so are ours (the roles agree)."""
     command = LOGS.plexus_command((2, 1, 3), "--lr 0.5", "--hidden_size=64", "--tune_gemms")
-    assert read("plexus", LOGS.plexus(command=command), "--dataset", "reddit") == 0
+    assert read_as("plexus", LOGS.plexus(command=command), "--dataset", "reddit") == 0
     record = only(tmp_path)
     spec = record.spec
     assert (spec["grid"], spec["ranks"]) == ({"x": 2, "y": 1, "z": 3}, 6)
@@ -97,8 +80,8 @@ def test_plexus_grid_follows_from_the_echoed_command(read: Any, tmp_path: Path) 
     assert spec["dataset"]["permutation"] is None, "the data folder decides"
 
 
-def test_plexus_times_are_those_of_the_timed_epochs(read: Any, tmp_path: Path) -> None:
-    assert read("plexus", LOGS.plexus(), *TREE) == 0
+def test_plexus_times_are_those_of_the_timed_epochs(read_as: Any, tmp_path: Path) -> None:
+    assert read_as("plexus", LOGS.plexus(), *TREE) == 0
     record = only(tmp_path)
     epochs = record.table("epochs")
     assert list(epochs.loss) == [3.5, 3.25, 3.0]
@@ -112,24 +95,24 @@ def test_plexus_times_are_those_of_the_timed_epochs(read: Any, tmp_path: Path) -
     assert sum(seconds.values()) == pytest.approx(0.230), "the rest is other work"
 
 
-def test_plexus_without_timers_of_collectives_claims_none(read: Any, tmp_path: Path) -> None:
+def test_plexus_without_timers_of_collectives_claims_none(read_as: Any, tmp_path: Path) -> None:
     """The released AxoNN does not time its collectives."""
-    assert read("plexus", LOGS.plexus(collectives=False), *TREE) == 0
+    assert read_as("plexus", LOGS.plexus(collectives=False), *TREE) == 0
     assert "all_reduce" not in sum_seconds(only(tmp_path))
 
 
-def test_plexus_overlapped_sums_are_no_products(read: Any, tmp_path: Path) -> None:
+def test_plexus_overlapped_sums_are_no_products(read_as: Any, tmp_path: Path) -> None:
     text = LOGS.plexus(aggregation="AGG = A * H and All-Reduce AGG")
-    assert read("plexus", text, *TREE) == 0
+    assert read_as("plexus", text, *TREE) == 0
     record = only(tmp_path)
     assert record.spec["strategy"]["params"]["aggregation"] == "overlapped"
     assert record.spec["strategy"]["params"]["blocks"] == "unknown"
     assert sum_seconds(record)["spmm"] == pytest.approx(2 * 0.008), "only that of the backward pass"
 
 
-def test_plexus_names_weights_that_do_not_train(read: Any, tmp_path: Path, capsys: Any) -> None:
+def test_plexus_names_weights_that_do_not_train(read_as: Any, tmp_path: Path, capsys: Any) -> None:
     split = LOGS.plexus(command=LOGS.plexus_command((1, 2, 1)))
-    assert read("plexus", split, "--dataset", "reddit") == 0
+    assert read_as("plexus", split, "--dataset", "reddit") == 0
     beyond = only(tmp_path).record["external"]["beyond"]
     assert "Net.layers is a plain list" in beyond["weights"] and "labels" in beyond
     assert "Net.layers is a plain list" in " ".join(capsys.readouterr().out.split())
@@ -148,8 +131,8 @@ def make_log(text: str) -> Any:
 # SANCUS.
 
 
-def test_sancus_describes_itself(read: Any, tmp_path: Path) -> None:
-    assert read("sancus", LOGS.sancus()) == 0
+def test_sancus_describes_itself(read_as: Any, tmp_path: Path) -> None:
+    assert read_as("sancus", LOGS.sancus()) == 0
     record = only(tmp_path)
     spec, summary = record.spec, record.record["summary"]
     assert (spec["strategy"]["name"], spec["dataset"]["name"], spec["ranks"]) == ("sancus", "reddit", 2)
@@ -167,9 +150,9 @@ def test_sancus_describes_itself(read: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("cached", "stale", "named"), [(False, 0, "caches"), (True, "unknown", "schedule")])
 def test_sancus_counts_of_broadcasts_show_its_caches(
-    cached: bool, stale: Any, named: str, read: Any, tmp_path: Path
+    cached: bool, stale: Any, named: str, read_as: Any, tmp_path: Path
 ) -> None:
-    assert read("sancus", LOGS.sancus(cached=cached)) == 0
+    assert read_as("sancus", LOGS.sancus(cached=cached)) == 0
     record = only(tmp_path)
     assert record.spec["strategy"]["params"]["stale"] == stale
     assert record.record["external"]["beyond"].keys() == {named, "loss", "features"}
@@ -188,9 +171,9 @@ def test_sancus_counts_of_broadcasts_show_its_caches(
     ],
 )
 def test_adaqp_mode_follows_from_its_times(
-    mode: str, strategy: str, known: dict[str, Any], read: Any, tmp_path: Path
+    mode: str, strategy: str, known: dict[str, Any], read_as: Any, tmp_path: Path
 ) -> None:
-    assert read("adaqp", LOGS.adaqp(mode), "--dataset", "reddit") == 0
+    assert read_as("adaqp", LOGS.adaqp(mode), "--dataset", "reddit") == 0
     record = only(tmp_path)
     assert (record.spec["strategy"]["name"], record.spec["ranks"]) == (strategy, 4)
     assert known_parameters(record) == known
@@ -205,8 +188,8 @@ def test_adaqp_mode_follows_from_its_times(
     assert exchange.in_flight_seconds.sum() == pytest.approx(1.5 * known["overlap"])
 
 
-def test_adaqp_results_are_those_of_all_vertices(read: Any, tmp_path: Path) -> None:
-    assert read("adaqp", LOGS.adaqp(), "--dataset", "reddit", "--set", "strategy.params.bits=8") == 0
+def test_adaqp_results_are_those_of_all_vertices(read_as: Any, tmp_path: Path) -> None:
+    assert read_as("adaqp", LOGS.adaqp(), "--dataset", "reddit", "--set", "strategy.params.bits=8") == 0
     record = only(tmp_path)
     summary = record.record["summary"]
     assert summary["epoch_seconds_median"] == pytest.approx(1.2), "the median of the printed epochs"
@@ -215,8 +198,8 @@ def test_adaqp_results_are_those_of_all_vertices(read: Any, tmp_path: Path) -> N
     assert len(record.table("accuracy")) == 9
 
 
-def test_adaqp_scores_of_several_labels_are_read(read: Any, tmp_path: Path) -> None:
-    assert read("adaqp", LOGS.adaqp(metric="F1 micro"), "--dataset", "reddit") == 0
+def test_adaqp_scores_of_several_labels_are_read(read_as: Any, tmp_path: Path) -> None:
+    assert read_as("adaqp", LOGS.adaqp(metric="F1 micro"), "--dataset", "reddit") == 0
     assert only(tmp_path).record["summary"]["accuracy_valid"] == 0.91
 
 
@@ -224,14 +207,14 @@ def test_adaqp_scores_of_several_labels_are_read(read: Any, tmp_path: Path) -> N
     ("scheme", "words"), [("adaptive", "chooses the bit width"), ("random", "for each row anew")]
 )
 def test_adaqp_schemes_that_no_spec_has_leave_the_bits_unknown(
-    scheme: str, words: str, read: Any, tmp_path: Path, capsys: Any
+    scheme: str, words: str, read_as: Any, tmp_path: Path, capsys: Any
 ) -> None:
     text = LOGS.adaqp(scheme=scheme)
-    assert read("adaqp", text, "--dataset", "reddit", "--set", "strategy.params.bits=8") == 2
+    assert read_as("adaqp", text, "--dataset", "reddit", "--set", "strategy.params.bits=8") == 2
     assert "strategy.params.bits has no value for this run (assign_scheme" in " ".join(
         capsys.readouterr().err.split()
     )
-    assert read("adaqp", text, "--dataset", "reddit") == 0
+    assert read_as("adaqp", text, "--dataset", "reddit") == 0
     record = only(tmp_path)
     assert record.spec["strategy"]["params"]["bits"] == "unknown"
     assert words in record.record["external"]["beyond"]["assign_scheme"]
@@ -283,9 +266,9 @@ MESSAGES = [
     ids=[f"{each[0]}-{number}" for number, each in enumerate(MESSAGES)],
 )
 def test_logs_that_are_not_one_whole_run_are_refused(
-    program: str, text: str, options: tuple[str, ...], reason: str, read: Any, capsys: Any, tmp_path: Path
+    program: str, text: str, options: tuple[str, ...], reason: str, read_as: Any, capsys: Any, tmp_path: Path
 ) -> None:
-    assert read(program, text, *options) == 2
+    assert read_as(program, text, *options) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert re.search(reason, said), said
     assert not (tmp_path / "runs").exists()
@@ -330,9 +313,9 @@ def test_logs_that_are_not_one_whole_run_are_refused(
     ],
 )
 def test_runs_that_did_not_end_well_are_recorded_as_such(
-    program: str, text: str, options: tuple[str, ...], status: str, reason: str, read: Any, tmp_path: Path
+    program: str, text: str, options: tuple[str, ...], status: str, reason: str, read_as: Any, tmp_path: Path
 ) -> None:
-    assert read(program, text, *options) == 1
+    assert read_as(program, text, *options) == 1
     record = only(tmp_path).record
     assert (record["status"], record["summary"]) == (status, {})
     assert reason in record["error"]["message"]
@@ -348,7 +331,7 @@ def test_runs_that_did_not_end_well_are_recorded_as_such(
     ],
 )
 def test_prefixes_of_lines_hide_nothing(
-    program: str, text: str, options: tuple[str, ...], prefix: str, read: Any, tmp_path: Path
+    program: str, text: str, options: tuple[str, ...], prefix: str, read_as: Any, tmp_path: Path
 ) -> None:
     plain = PROGRAMS[program].read(make_log(text))
     assert plain.reports
@@ -383,8 +366,8 @@ def test_arguments_are_those_of_the_called_script(command: str, options: dict[st
 # Showing and collecting.
 
 
-def test_shown_run_names_its_mean_and_what_is_unknown(read: Any, tmp_path: Path, capsys: Any) -> None:
-    assert read("sancus", LOGS.sancus()) == 0
+def test_shown_run_names_its_mean_and_what_is_unknown(read_as: Any, tmp_path: Path, capsys: Any) -> None:
+    assert read_as("sancus", LOGS.sancus()) == 0
     capsys.readouterr()
     run_id = only(tmp_path).record["run_id"]
     assert main(["runs", "show", run_id, "--runs", str(tmp_path / "runs")]) == 0
@@ -395,8 +378,8 @@ def test_shown_run_names_its_mean_and_what_is_unknown(read: Any, tmp_path: Path,
     assert "harness external run" in shown and "harness run --spec" not in shown
 
 
-def test_median_of_a_log_is_called_a_median(read: Any, tmp_path: Path, capsys: Any) -> None:
-    assert read("adaqp", LOGS.adaqp(), "--dataset", "reddit") == 0
+def test_median_of_a_log_is_called_a_median(read_as: Any, tmp_path: Path, capsys: Any) -> None:
+    assert read_as("adaqp", LOGS.adaqp(), "--dataset", "reddit") == 0
     capsys.readouterr()
     assert main(["runs", "show", only(tmp_path).record["run_id"], "--runs", str(tmp_path / "runs")]) == 0
     assert "epoch, median of a log" in " ".join(capsys.readouterr().out.split())
@@ -404,9 +387,9 @@ def test_median_of_a_log_is_called_a_median(read: Any, tmp_path: Path, capsys: A
 
 @pytest.mark.parametrize("losses", [(2.0, NAN), (2.0, 1.0)])
 def test_failed_run_of_another_program_is_not_repeated_by_a_spec(
-    losses: tuple[float, ...], read: Any, tmp_path: Path, capsys: Any
+    losses: tuple[float, ...], read_as: Any, tmp_path: Path, capsys: Any
 ) -> None:
-    assert read("sancus", LOGS.sancus(losses, finished=False)) == 1
+    assert read_as("sancus", LOGS.sancus(losses, finished=False)) == 1
     capsys.readouterr()
     assert main(["collect", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -415,8 +398,8 @@ def test_failed_run_of_another_program_is_not_repeated_by_a_spec(
     assert list(pd.read_parquet(tmp_path / "runs.parquet").source) == ["external"]
 
 
-def test_record_of_another_program_is_not_emulated(read: Any, tmp_path: Path, capsys: Any) -> None:
-    assert read("sancus", LOGS.sancus()) == 0
+def test_record_of_another_program_is_not_emulated(read_as: Any, tmp_path: Path, capsys: Any) -> None:
+    assert read_as("sancus", LOGS.sancus()) == 0
     capsys.readouterr()
     assert main(["emulate", str(next((tmp_path / "runs").iterdir()))]) == 2
     said = " ".join(capsys.readouterr().err.split())

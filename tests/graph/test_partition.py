@@ -5,6 +5,7 @@ so that rows and columns, and what is needed and who needs it, are not the same.
 """
 
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.graph.order import permute_matrix
 from harness.graph.partition import (
+    Method,
     assign_random_parts,
     compute_parts,
     count_needed_rows,
@@ -28,17 +30,9 @@ from harness.kernels.random import Purpose, random_order
 from harness.sources.rmat import Rmat
 from harness.sources.sbm import Sbm
 from harness.sources.source import generate_graph
+from harness.spec.dataset import COMPUTED
 
-METHODS = [
-    "random",
-    "metis",
-    "metis-volume",
-    "metis-balanced",
-    "g3-literal",
-    "g3-guarded",
-    "hypergraph",
-    "libra",
-]
+METHODS = get_args(Method)
 N, PARTS = 307, 4
 
 
@@ -60,6 +54,10 @@ def total(A, part):
     """The number of rows exchanged by all parts."""
     partition = order_by_part(part, PARTS)
     return sum(count_needed_rows(permute_matrix(A, partition.order, partition.order), partition.bounds))
+
+
+def test_a_spec_names_every_method_in_its_order():
+    assert COMPUTED == METHODS
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -34,11 +34,10 @@ class Facet:
     def looks(self) -> dict[str, CurveLook]:
         """The look of each curve, by its label. A curve that joins variants of a strategy looks like the first."""
         looks = dict(self.given_looks) or self.panel.looks
-        first: dict[str, CurveLook] = {}
-        for curve in self.panel.curves if len(self.panel.runs) else ():
-            first.setdefault(curve.strategy, curve.look)
-        pairs = self.frame[["curve", "strategy"]].drop_duplicates().itertuples(index=False)
-        return {curve: first[strategy] for curve, strategy in pairs if strategy in first} | looks
+        for curve, strategy in self.frame[["curve", "strategy"]].drop_duplicates().itertuples(index=False):
+            if curve not in looks:
+                looks[curve] = next(each.look for each in self.panel.curves if each.strategy == strategy)
+        return looks
 
     @cached_property
     def names(self) -> dict[str, str]:
