@@ -126,7 +126,7 @@ def find_fastest(graph: str, scheme: str, ranks: int) -> tuple[str, Prediction]:
 def model() -> Results:
     """Compare two models of Plexus' products with published times: equation 4.4 as printed, and terms of each product.
 
-    The terms are those of the card of Perlmutter, which were fitted to single products. No epoch supplied any of them.
+    The terms are from Perlmutter's card, where they were fitted to single products. No epoch supplied any of them.
     """
     points = predict_points()
     grids = points[~points.scaling]

@@ -425,7 +425,7 @@ def list_regimes(measured: Sequence[ProductTime]) -> dict[str, NDArray[np.bool_]
 
 
 def list_quantiles(ratios: Numbers) -> tuple[float, float, float]:
-    """Return the factor between prediction and measurement: the median, that of nine of ten, and the largest."""
+    """Return the median, the 90th percentile and the largest of the factors between prediction and measurement."""
     off = np.maximum(ratios, 1 / ratios)
     return float(np.median(off)), float(np.quantile(off, 0.9)), float(off.max())
 

@@ -164,7 +164,7 @@ def _measure_gpu_sections(
     )
     report("measuring calls over NCCL")
     call = calibrator.try_stage("calls over NCCL", partial(measure_call_constants, calibrator)) or {}
-    # The floor of calls between GPUs is better than that of a world of one rank.
+    # Calls between GPUs give a better floor than calls in a world of one rank.
     sections["links"] = call | known | host if between else known | host | call
     return sections
 

@@ -260,7 +260,7 @@ class LinkTraffic(NamedTuple):
     is_exchange: bool = False
     """True for an all-to-all, whose messages compete for the links between nodes."""
     is_tree: bool = False
-    """True if the hops are those of a tree, with one subtree on each node."""
+    """True if the hops form a tree, with one subtree on each node."""
 
 
 def price_call(size: CallBytes, axis: AxisPlacement, card: MachineCard) -> tuple[Seconds, Seconds]:

@@ -60,7 +60,7 @@ class CommunityLaw(Frozen):
     def compute_cuts(self, n: int, degree: float) -> NDArray[np.float64]:
         """Return the fraction of edges between communities after each division, for a mean number of neighbours.
 
-        The last division is the last that leaves room for the edges inside. No cut exceeds that of random vertices.
+        The last division is the last that leaves room for the edges inside. No cut exceeds the cut of random vertices.
         """
         cuts: list[float] = []
         cut, share, deepest = 0.0, self.across, 0
@@ -139,8 +139,8 @@ class Communities(DistinctDraws):
     def compute_rank_mass(self, rank: Ints, bits: Ints | int) -> NDArray[np.float64]:
         """Return the probability that a drawn rank becomes this one if its last `bits` bits are given.
 
-        It is the probability of the block of 2^bits ranks around it, and for the last rank of its community that of the
-        incomplete block behind it too.
+        It is the probability of the block of 2^bits ranks around it. The last rank of a community also has the
+        probability of the incomplete block behind it.
         """
         size = np.left_shift(1, bits)
         first = rank - rank % size
