@@ -14,7 +14,7 @@ from harness.validation import Frozen, unknown_name_error, validate
 
 CLAIMS = Path("workflows") / "claims"
 
-Comparator = Literal["=", "approx", "up_to", "at_least", "range_low", "range_high"]
+Comparator = Literal["=", "approx", "up_to", "below", "at_least", "range_low", "range_high"]
 Tolerance = Literal["exact", "1%", "10%", "1.5x"]
 Basis = Literal["card", "machine", "experiment", "formula", "prediction", "run", "cited", "nothing"]
 Role = Literal["setting", "fact", "result"]
@@ -24,6 +24,7 @@ TRANSCRIBED = ("card", "machine", "experiment")
 SIGNS = {
     "approx": "about ",
     "up_to": "up to ",
+    "below": "below ",
     "at_least": "at least ",
     "range_low": "from ",
     "range_high": "to ",
@@ -54,7 +55,11 @@ class Claim(Frozen):
     value: str
     unit: str
     comparator: Comparator
-    """How the paper qualifies the value: equal, about, at most, at least, or one end of a range."""
+    """How the paper qualifies the value.
+
+    `up_to` is the largest value that the paper found, and `range_low` and `range_high` are the ends of a range of such
+    values, so ours is compared with the number. `below` and `at_least` are bounds, such as the end of an axis.
+    """
     kind: Literal["absolute", "ratio", "machine_independent"]
     basis: Basis
     """What our value is computed from: a card, an experiment's file, a replay or arithmetic, a prediction, or a run."""

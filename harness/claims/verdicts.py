@@ -2,7 +2,8 @@
 
 The number that is compared is the point, whether it has an interval or not: it holds if it is within the claim's
 tolerance of the printed number. If only the interval of a prediction contains the printed number, the two are
-consistent. A claim to which a constant was fitted cannot test it, so it is marked `fitted`.
+consistent, unless the interval is so wide that it would contain nearly every number. A claim to which a constant was
+fitted cannot test it, so it is marked `fitted`.
 """
 
 from enum import StrEnum
@@ -22,6 +23,8 @@ from harness.progress import OnStep, ignore_step, report_steps
 
 FACTOR = 2.0
 """A value outside its tolerance, but within this factor of the printed one, is `within a factor`."""
+WIDEST = 10.0
+"""The largest ratio of the ends of an interval that can make a claim `consistent`."""
 RELATIVE_TOLERANCES = {"1%": 0.01, "10%": 0.1}
 STRICT_TOLERANCES = ("exact", "1%")
 """Tolerances of claims for which being within the factor does not count."""
@@ -211,7 +214,7 @@ def _judge_statement(holds: bool) -> Result:
 def _judge_number(claim: Claim, ours: Estimate, printed: float) -> Result:
     if _is_close(claim, ours.value, printed):
         return Result.HOLDS
-    if ours.low < ours.high and _is_inside(claim, ours, printed):
+    if 0 < ours.low < ours.high <= WIDEST * ours.low and _is_inside(claim, ours, printed):
         return Result.CONSISTENT
     is_near = printed and 1 / FACTOR <= ours.value / printed <= FACTOR
     return Result.WITHIN if is_near and claim.tolerance not in STRICT_TOLERANCES else Result.CONTRADICTED
@@ -220,7 +223,7 @@ def _judge_number(claim: Claim, ours: Estimate, printed: float) -> Result:
 def _is_inside(claim: Claim, ours: Estimate, printed: float) -> bool:
     """Return whether the interval contains the printed number. A bound may lie on its open side."""
     above_low = claim.comparator == "at_least" or ours.low <= printed
-    below_high = claim.comparator == "up_to" or printed <= ours.high
+    below_high = claim.comparator == "below" or printed <= ours.high
     return above_low and below_high
 
 
@@ -230,7 +233,7 @@ def _is_close(claim: Claim, ours: float, printed: float) -> bool:
     A share of the tolerance is a share of the printed number. A bound holds on its open side too, unless it is strict.
     """
     if claim.tolerance not in STRICT_TOLERANCES and (
-        (claim.comparator == "up_to" and ours <= printed)
+        (claim.comparator == "below" and ours <= printed)
         or (claim.comparator == "at_least" and ours >= printed)
     ):
         return True

@@ -44,6 +44,8 @@ from harness.spec.machine_card import PlexusModel
 PERLMUTTER = frozenset({"perlmutter", "perlmutter-80gb"})
 MEASURED_CARD = "perlmutter-measured"
 """The card of Perlmutter with measured bandwidths."""
+GLOO_CARD = "perlmutter-gloo"
+"""The card of Perlmutter for programs that send through the host and gloo, as the authors' BNS-GCN does by default."""
 FIGURE_5, FIGURE_7, FIGURE_8, FIGURE_10 = (select(f"plexus-figure-{number}") for number in (5, 7, 8, 10))
 FIGURE_6_LEFT, FIGURE_6_RIGHT = (select(f"plexus-figure-6-{side}") for side in ("left", "right"))
 FIGURE_10_PERLMUTTER = select("plexus-figure-10", card=MEASURED_CARD, machine=PERLMUTTER)
@@ -311,8 +313,9 @@ def count_all_epochs(evidence: Evidence, runs: Selection) -> int:
 
 
 def predict_figure_8(strategy: str, dataset: str, ranks: int = 0) -> Selection:
-    """Select a line of figure 8, or one point of it, priced by the measured card."""
-    runs = select("plexus-figure-8", card=MEASURED_CARD, strategy=strategy, dataset=dataset)
+    """Select a line of figure 8, or one point of it, priced by the card for the engine of its program."""
+    card = GLOO_CARD if strategy == "bns-gcn" else MEASURED_CARD
+    runs = select("plexus-figure-8", card=card, strategy=strategy, dataset=dataset)
     if strategy == "cagnet-sa-1d":
         runs = runs.narrow(permutation="single")
     if strategy == "bns-gcn":
