@@ -88,11 +88,6 @@ class SurveyAnswer(Answer):
         return f"This machine lacks {format_count(len(self.missing), 'item')}: {names}{check}"
 
 
-ITEM_COLUMNS = (
-    TableColumn("state", "state"),
-    TableColumn("what", "what"),
-    TableColumn("found", "found", may_wrap=True),
-)
 STATES = ("MISSING", "CHECK", "ok")
 
 

@@ -180,8 +180,7 @@ const showRuns = (id, against = "") => {
   const tables = [factsOf(run), memoryOf(run), originOf(run)].filter((rows) => rows.length).map(pairsTable);
   panel.append(make("div", { class: "side" }, ...tables));
   if (run.command !== undefined) panel.append(make("p", {}, "Started by"), make("pre", {}, textOf(run.command)));
-  const summary = make("summary", {}, "spec, for harness run --spec FILE");
-  panel.append(make("details", {}, summary, make("pre", {}, specOf(run))));
+  panel.append(make("details", {}, make("summary", {}, "spec"), make("pre", {}, specOf(run))));
 };
 
 for (const [id, run] of Object.entries(data.runs)) {
