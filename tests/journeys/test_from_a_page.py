@@ -95,7 +95,7 @@ def test_a_new_strategy_goes_from_the_scaffold_to_conforms_and_into_a_figure(pro
     drawing = next(each.line for each in steps if each.line.startswith("harness collect "))
     for line in (*runs, drawing):
         typed(line, project)
-    with (project / "figures/costs.csv").open() as numbers:
+    with (project / "figures/epoch-time.csv").open() as numbers:
         rows = list(csv.DictReader(numbers))
     assert {row["curve"] for row in rows} == {"MyStrategy", "cagnet-1d"}
 
