@@ -4,11 +4,13 @@ During training, each rank also appends its rows to a file after every epoch, ou
 finished epochs are kept even if the rank is killed.
 """
 
+import copyreg
 import pickle
 import resource
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from io import BytesIO
 from math import isnan
 from pathlib import Path
@@ -33,10 +35,8 @@ from harness.strategy import Context, RemoteRows
 
 Row = dict[str, Any]
 T = TypeVar("T")
-READABLE = {
-    (kind.__module__, kind.__qualname__)
-    for kind in (Affinity, RemoteRows, AxisName, Direction, Op, Phase, TensorName)
-} | {
+ENUMS: tuple[type[Enum], ...] = (AxisName, Direction, Op, Phase, TensorName)
+READABLE = {(kind.__module__, kind.__qualname__) for kind in (Affinity, RemoteRows, *ENUMS)} | {
     (__name__, "RankTables"),
     (LedgerRows.__module__, "LedgerRows"),
     ("numpy", "dtype"),
@@ -198,7 +198,7 @@ def gather_tables(world: Axis, value: T) -> list[T]:
     The values are sent over the grid that the ranks already share. Loading them never runs code that they name.
     """
     pickled = BytesIO()
-    pickle.dump(value, pickled)
+    _TablesWriter(pickled).dump(value)
     data = torch.frombuffer(pickled.getbuffer(), dtype=torch.uint8).to(world.device)
     sizes = world.all_gather(torch.tensor([len(data)], device=world.device), tensor=TensorName.COUNT).tolist()
     receives = {rank: (size,) for rank, size in enumerate(sizes)} if world.index == 0 else {}
@@ -208,6 +208,19 @@ def gather_tables(world: Axis, value: T) -> list[T]:
         pickled = BytesIO(received.pop(rank).cpu().numpy().tobytes())  # frees the buffer of the rank
         values.append(_TablesReader(pickled).load())
     return values
+
+
+def _reduce_member(member: Enum) -> tuple[type[Enum], tuple[Any]]:
+    return type(member), (member.value,)
+
+
+class _TablesWriter(pickle.Pickler):
+    """Pickles a member of an enum as its class and value, as Python does, except for 3.11.0 to 3.11.3.
+
+    These versions pickle a call of getattr, which `_TablesReader` refuses.
+    """
+
+    dispatch_table = copyreg.dispatch_table | dict.fromkeys(ENUMS, _reduce_member)
 
 
 class _TablesReader(pickle.Unpickler):
@@ -236,7 +249,7 @@ class Journal:
         """Write an entry, without waiting for the disk."""
         more = {name: getattr(self._tables, name)[done:] for name, done in self._written.items()}
         with self._path.open("ab") as file:
-            pickle.dump(more, file)
+            _TablesWriter(file).dump(more)
         for name, rows in more.items():
             self._written[name] += len(rows)
 

@@ -17,7 +17,14 @@ from harness.models import SplitAccuracy
 from harness.results.parquet import serialize_table, to_arrow
 from harness.results.schema import RUN_TABLES
 from harness.runtime.ledger_rows import LedgerRows, key_to_row
-from harness.runtime.rank_tables import Journal, RankTables, _TablesReader, read_unfinished_tables
+from harness.runtime.rank_tables import (
+    ENUMS,
+    Journal,
+    RankTables,
+    _TablesReader,
+    _TablesWriter,
+    read_unfinished_tables,
+)
 from harness.runtime.recording import make_frames
 from harness.runtime.trainer import Epoch
 
@@ -71,9 +78,21 @@ def ranks() -> dict[int, dict[int, Entries]]:
 def test_file_of_ledger_has_the_bytes_of_one_made_row_by_row(ranks: dict[int, dict[int, Entries]]) -> None:
     tables = [make_tables(rank, epochs) for rank, epochs in ranks.items()]
     assert file_of(make_frames(tables)["ledger"]) == file_row_by_row(ranks)
-    sent = pickle.loads(pickle.dumps(tables))
-    assert sent == tables
-    assert _TablesReader(BytesIO(pickle.dumps(tables))).load() == tables
+    assert pickle.loads(pickle.dumps(tables)) == tables
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_tables_are_read_whatever_way_python_pickles_members_of_enums(
+    ranks: dict[int, dict[int, Entries]], by_name: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.11.0 to 3.11.3 pickle a member as a call of getattr with its class and its name."""
+    if by_name:
+        for kind in ENUMS:
+            monkeypatch.setattr(kind, "__reduce_ex__", lambda self, _: (getattr, (type(self), self._name_)))
+        assert b"getattr" in pickle.dumps(Op.SPMM)
+    tables, file = [make_tables(rank, epochs) for rank, epochs in ranks.items()], BytesIO()
+    _TablesWriter(file).dump(tables)
+    assert _TablesReader(BytesIO(file.getvalue())).load() == tables
 
 
 def test_journal_gives_back_the_ledger_of_the_epochs_that_all_ranks_finished(
