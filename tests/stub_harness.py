@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 ORDER = {"permutation": "none", "seed": 0, "partition": "block", "parts": 0}
-FIGURES = ("costs", "strong-scaling", "strong-scaling-tiny-sbm")
+FIGURES = ("received", "strong-scaling", "strong-scaling-tiny-sbm")
 DRAWING = '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>'
 
 

@@ -298,7 +298,7 @@ def test_the_end_names_the_figures_and_the_report(finished: tuple[Project, str])
     project, output = finished
     ending = output[output.index("Figures and report:") :]
     named = re.findall(r"^  (\S+)$", ending, flags=re.MULTILINE)
-    assert [Path(name).name for name in named] == ["costs.svg", "strong-scaling.svg", "report.html"]
+    assert [Path(name).name for name in named] == ["received.svg", "strong-scaling.svg", "report.html"]
     assert all((project.folder / name).is_file() for name in named)
 
 
@@ -323,7 +323,7 @@ def test_the_report_of_snakemake_holds_every_caption(finished: tuple[Project, st
     project.snakemake("--report", "report.zip")
     with ZipFile(project.folder / "report.zip") as report:
         pages = "".join(report.read(name).decode(errors="replace") for name in report.namelist())
-    for name in ("costs", "strong-scaling", "strong-scaling-tiny-sbm"):
+    for name in ("received", "strong-scaling", "strong-scaling-tiny-sbm"):
         assert f"How to read {name}." in pages
     assert "Shown: " not in pages, "names of graphs are not markup"
 

@@ -27,7 +27,7 @@ def read_captions(folder: str) -> dict[str, str]:
 
 
 def list_main_figures(folder: str) -> list[str]:
-    """Return the pictures of all datasets together: costs.svg, but not the costs-DATASET.svg next to it."""
+    """Return the pictures of all datasets together: received.svg, but not the received-DATASET.svg next to it."""
     names = {path.stem: str(path) for path in sorted(Path(folder).glob("*.svg"))}
     return [path for name, path in names.items() if not any(name.startswith(f"{other}-") for other in names)]
 

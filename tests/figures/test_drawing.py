@@ -33,6 +33,8 @@ from harness.figures.panels import title_panels
 from harness.figures.wrapping import LONGEST_WORD, MOST_WORDS, elide_word, wrap_text
 from harness.results.schema import RUN_TABLES, RUNS
 
+ROOT = Path(__file__).parents[2]
+
 Collected = Callable[[Callable[[Path], object]], Path]
 
 
@@ -139,6 +141,20 @@ def test_kinds_are_found_in_their_modules_in_the_order_of_the_report() -> None:
     assert [kind.name for kind in KINDS[:2]] == ["epoch-time", "strong-scaling"]
     assert [kind.place for kind in KINDS] == sorted(kind.place for kind in KINDS)
     assert len({kind.name for kind in KINDS}) == len(KINDS) >= 13
+
+
+def test_every_figure_that_a_page_names_is_a_kind() -> None:
+    names = {kind.name for kind in KINDS}
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = [
+        (page.name, name)
+        for page in pages
+        for pair in re.findall(r"figure `([a-z-]+)`|figures/\w+/([a-z-]+)\.svg", page.read_text())
+        for name in pair
+        if name
+    ]
+    assert len(named) > 4
+    assert [(page, name) for page, name in named if name not in names] == []
 
 
 def test_figures_have_the_widths_of_a_paper(drawn: list[Path]) -> None:
