@@ -276,3 +276,11 @@ def test_the_commands_of_the_readme_exist() -> None:
     assert set(re.findall(r"\bmake ([a-z-]+)", readme)) <= targets
     known = {verb.split()[0] for verb in VERBS}
     assert set(re.findall(r"`harness ([a-z]+)", readme)) <= known
+
+
+def test_the_tests_for_several_versions_exist() -> None:
+    text = (ROOT / "tests" / "versions.sh").read_text()
+    rooms = re.search(r"for room in ([^;]+); do", text)
+    assert rooms and len(rooms[1].split()) > 5
+    assert [room for room in rooms[1].split() if not (ROOT / "tests" / room).is_dir()] == []
+    assert all((ROOT / name).is_file() for name in re.findall(r"tests/\w+\.py", text))

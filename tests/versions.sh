@@ -12,21 +12,23 @@ folder=$(realpath -m "$1")
 shift
 tests=("$@")
 if [ ${#tests[@]} = 0 ]; then
-  for room in kernels comm graph models parallel ledger run launch strategies replay results figures; do
+  for room in kernels comm graph models parallel ledger runtime launch strategies replay results figures; do
     tests+=("tests/$room")
   done
   tests+=(tests/test_uninstalled.py)
 fi
 
 found=()
-for python in ${PYTHONS:-python3.11 python3.12 python3.13}; do
-  if "$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then
-    found+=("$python")
+for python in ${PYTHONS:-/usr/bin/python3 python3.11 python3.12 python3.13}; do
+  if version=$("$python" -c 'import platform, venv; print(platform.python_version())' 2> /dev/null) &&
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    found+=("$version $python")
   else
     echo "Left out: there is no $python with venv, or it is older than 3.11."
   fi
 done
-[ ${#found[@]} -gt 0 ] || { echo "No Python was found. Name some: PYTHONS='python3.11 /path/to/python'" >&2; exit 1; }
+mapfile -t found < <(printf '%s\n' "${found[@]}" | sort -V | cut -d ' ' -f 2)
+[ -n "${found[0]}" ] || { echo "No Python was found. Name some: PYTHONS='python3.11 /path/to/python'" >&2; exit 1; }
 
 requirements() { # lowest or newest
   "$1" - "$2" << 'END'
