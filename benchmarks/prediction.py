@@ -159,11 +159,25 @@ def observe(specs: list[Spec], epochs: int) -> list[Observed]:
     return seconds
 
 
+class EndedGroup:
+    """Counts as a group that this process has."""
+
+    def shutdown(self) -> None:
+        pass
+
+
 def leave_groups() -> None:
-    """End all groups but the world's: the threads of hundreds of groups would slow the epochs that come last."""
-    for group in list(dist.distributed_c10d._world.pg_map):
+    """End all groups but the world's: the threads of hundreds of groups would slow the epochs that come last.
+
+    Torch names a group of some ranks after the number of groups that there are. They must not become fewer: under the
+    same name, a later group would find the addresses of an earlier one.
+    """
+    world = dist.distributed_c10d._world
+    for group in list(world.pg_map):
         if group is not dist.group.WORLD:
+            name = world.pg_names[group]
             dist.destroy_process_group(group)
+            world.pg_names[EndedGroup()] = name
 
 
 def predict_epochs(
