@@ -177,7 +177,7 @@ def leave_groups() -> None:
         if group is not dist.group.WORLD:
             name = world.pg_names[group]
             dist.destroy_process_group(group)
-            world.pg_names[EndedGroup()] = name
+            world.pg_names[EndedGroup()] = name  # type: ignore[index]
 
 
 def predict_epochs(
