@@ -18,6 +18,7 @@ Comparator = Literal["=", "approx", "up_to", "below", "at_least", "range_low", "
 Tolerance = Literal["exact", "1%", "10%", "1.5x"]
 Basis = Literal["card", "machine", "experiment", "formula", "prediction", "run", "cited", "nothing"]
 Role = Literal["setting", "fact", "result"]
+Reading = Literal["text", "table", "figure", "axis", "ratio"]
 TRANSCRIBED = ("card", "machine", "experiment")
 """Bases of claims that this project copies into its own files. A copy of a number cannot be a result."""
 
@@ -103,6 +104,21 @@ class Claim(Frozen):
         """The value as the paper prints it, with its unit."""
         unit = {"1": "", "count": "", "formula": "", "percent": " %"}.get(self.unit, f" {self.unit}")
         return f"{SIGNS.get(self.comparator, '')}{self.value}{unit}"
+
+    @property
+    def read(self) -> Reading:
+        """Where in the paper the number was read. A ratio needs another value to become one of a run."""
+        if "_axis_" in self.metric:
+            return "axis"
+        if self.kind == "ratio":
+            return "ratio"
+        return (
+            "table"
+            if self.place.startswith("Table")
+            else "figure"
+            if self.place.startswith("Fig")
+            else "text"
+        )
 
     @property
     def number(self) -> float | None:

@@ -83,5 +83,6 @@ def _record(runs: Path, values: list[PrintedValue]) -> Path:
         "provenance": {},
         "error": None,
         "printed": printed,
+        "read": {each.claim.id: each.claim.read for each in values},
     }
     return write_record(runs, document, record, {})

@@ -134,6 +134,7 @@ def claims(request: ClaimsRequest, reporter: Reporter) -> ClaimsAnswer:
     runs, or from predictions where there is no record. All claims together take minutes.
     """
     from harness.claims import ClaimFilter, Evidence, judge_all
+    from harness.claims.printed_marks import format_marks
     from harness.claims.printed_runs import record_printed
     from harness.results.parquet import write_claims
 
@@ -146,5 +147,8 @@ def claims(request: ClaimsRequest, reporter: Reporter) -> ClaimsAnswer:
     verdicts = judge_all(root, evidence, chosen, quick=request.quick, on_step=reporter.step)
     answer = ClaimsAnswer(request, verdicts)
     if request.out:
-        write_claims(request.out, answer.list_rows(), tables)
+        every = [verdict.claim for some in verdicts.values() for verdict in some]
+        shown = [{"read": claim.read, "marks": format_marks(claim, evidence)} for claim in every]
+        rows = [row | marks for row, marks in zip(answer.list_rows(), shown, strict=True)]
+        write_claims(request.out, rows, tables)
     return answer

@@ -15,6 +15,7 @@ from html import escape
 from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -29,6 +30,7 @@ from harness.figures.figure_layout import compose_figure
 from harness.figures.kind import FigureKind, Tables, find_kinds, read_tables
 from harness.figures.marks import Facet
 from harness.figures.panels import Panel, title_panels
+from harness.figures.placed_marks import describe_marks, join_marks
 from harness.files import read_head, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results.parquet import read_claims_table, read_collected
@@ -44,6 +46,7 @@ from harness.validation import unknown_name_error
 STYLE = Path(__file__).with_name("style.mplstyle")
 FORMATS = ("pdf", "png", "svg")
 TEXT_FORMATS = ("csv", "txt")
+CAPTION_WIDTH = 120
 
 
 @contextmanager
@@ -214,9 +217,9 @@ def _draw_kind(
         figure = compose_figure(titled, kind.mark, note)
         files = render_all_formats(figure, out, name, f"tables {digest}", f"{kind.title}: {subject}")
         files[out / f"{name}.csv"] = _format_csv(shown)
-        files[out / f"{name}.txt"] = (
-            f"{kind.question}\n\n{kind.caption.strip()}\n\nShown: {subject}.\n".encode()
-        )
+        printed = fill(describe_marks([facet.printed for facet in shown]), CAPTION_WIDTH)
+        caption = "\n\n".join(filter(None, (kind.caption.strip(), printed)))
+        files[out / f"{name}.txt"] = f"{kind.question}\n\n{caption}\n\nShown: {subject}.\n".encode()
         replace_files(files)
         paths += list(files)
     return paths
@@ -225,7 +228,9 @@ def _draw_kind(
 def _format_csv(facets: Sequence[Facet]) -> bytes:
     """Format the frames that a figure shows as CSV."""
     frames = [
-        facet.frame.assign(dataset=facet.panel.dataset, setting=facet.panel.setting) for facet in facets
+        rows.assign(dataset=facet.panel.dataset, setting=facet.panel.setting)
+        for facet in facets
+        for rows in join_marks(facet.frame, facet.printed)
     ]
     frame = pd.concat(frames, ignore_index=True).map(spreadsheet_cell, na_action="ignore")
     return frame.to_csv(index=False, lineterminator="\n").encode()

@@ -16,8 +16,9 @@ import pandas as pd
 from harness.figures import kinds
 from harness.figures.marks.facet import MOST_COLOURED, Facet, Mark, name_without_source
 from harness.figures.panels import Panel, split_panels
+from harness.figures.placed_marks import PrintedMark, add_readings, read_marks
 from harness.results.epoch_parts import Parts, split_epochs
-from harness.results.parquet import RunTable, read_collected
+from harness.results.parquet import RunTable, read_claims_table, read_collected
 
 
 class Tables(NamedTuple):
@@ -30,6 +31,8 @@ class Tables(NamedTuple):
     utilisation: RunTable
     parts: Mapping[str, Parts]
     """The median epoch of each run by phase, op and tensor. See `epoch_parts.split_epochs`."""
+    marks: Sequence[PrintedMark] = ()
+    """What papers print about several runs, from the table of claims."""
 
 
 READ_TABLES = ("epochs", "ledger", "memory", "accuracy", "utilisation")
@@ -38,7 +41,8 @@ READ_TABLES = ("epochs", "ledger", "memory", "accuracy", "utilisation")
 
 def read_tables(folder: Path) -> Tables:
     """Read the collected tables of a folder."""
-    return make_tables({name: read_collected(folder, name) for name in READ_TABLES})
+    tables = make_tables({name: read_collected(folder, name) for name in READ_TABLES})
+    return tables._replace(marks=read_marks(read_claims_table(folder)))
 
 
 def make_tables(frames: Mapping[str, pd.DataFrame]) -> Tables:
@@ -70,6 +74,8 @@ class FigureKind:
     """The column whose smallest values choose the curves that have colours, if there are too many for all of them."""
     caption: str
     """The text below the figure: plain sentences."""
+    place_marks: Callable[[Panel, pd.DataFrame, Sequence[PrintedMark]], pd.DataFrame] | None = None
+    """Places what papers print about several runs among the rows of a frame; None if the figure shows none."""
     place: int = 1000
     """The place of the figure in the report. Figures with smaller numbers come first."""
 
@@ -79,9 +85,10 @@ class FigureKind:
         return [
             Facet(
                 panel.title,
-                frame.reset_index(drop=True),
+                add_readings(frame.reset_index(drop=True), panel),
                 panel,
                 choose_highlights(frame, self.best, chosen) if self.best else (),
+                printed=self.place_marks(panel, frame, tables.marks) if self.place_marks else pd.DataFrame(),
             )
             for panel, frame in made
             if frame is not None and len(frame)

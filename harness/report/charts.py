@@ -27,6 +27,7 @@ from harness.figures.palette import (
     strategy_sort_key,
 )
 from harness.figures.panels import Panel, title_panels
+from harness.figures.placed_marks import describe_marks
 from harness.report.embedding import TextTable, encode_frame
 from harness.results.schema import OK
 
@@ -109,6 +110,7 @@ def make_charts(
                 }
             )
         caption = select_sentences(kind.caption, [facet.frame for facet in facets])
+        caption = " ".join(filter(None, (caption, describe_marks([facet.printed for facet in facets]))))
         sections.append(ChartSection(kind.name, kind.title, kind.question, caption, note, places))
     return sections, documents
 

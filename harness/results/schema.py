@@ -544,6 +544,18 @@ CLAIMS = TableSchema(
         ("what", TEXT, "the quantity, the system and the graph"),
         ("config", TEXT, "the setting"),
         ("printed", TEXT, "the value as the paper prints it"),
+        (
+            "read",
+            TEXT,
+            "how it was read: from the text, a table, the caption or a label of a figure, the end of an axis, or as a "
+            "ratio of two values",
+        ),
+        (
+            "marks",
+            TEXT,
+            "what figures of epoch times show of it, as JSON: the number, and the runs that it describes "
+            "and compares; empty if nothing",
+        ),
         ("ours", TEXT, "our value, with its interval; empty if the claim cannot be tested here"),
         ("basis", TEXT, "what our value is taken from"),
         ("source", TEXT, "how our value comes about: counted, computed, measured, predicted, or none"),

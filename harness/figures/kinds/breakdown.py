@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 
@@ -22,6 +23,7 @@ from harness.figures.marks import Bars
 from harness.figures.operation_groups import group_of_operation
 from harness.figures.palette import GROUPS, Fill
 from harness.figures.panels import AT_RANKS, EPOCH, Panel, split_panels
+from harness.figures.placed_marks import IN_BARS, place_among_times
 from harness.ledger import Op, Phase
 from harness.results.epoch_parts import split_launches
 
@@ -126,6 +128,7 @@ KIND = FigureKind(
     Breakdown(GROUPS, group_of_operation).make_frame,
     Bars(SECONDS, GROUPS, reference=IDEAL_TIME),
     split_by_ranks,
+    place_marks=partial(place_among_times, column="total", kinds=IN_BARS),
     caption="""\
 Seconds that each group of operations takes in an epoch, sorted by their sum. A bar is the median epoch on its slowest
 rank, so its length is the epoch time. Each curve is on its fastest grid; a single strategy shows all grids. Blue: local

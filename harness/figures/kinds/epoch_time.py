@@ -1,6 +1,7 @@
 """Epoch time of every curve at its largest number of ranks, from the fastest to the slowest."""
 
 import json
+from functools import partial
 
 import pandas as pd
 
@@ -9,6 +10,7 @@ from harness.figures.frames import add_notes, describe_median, sort_rows, tabula
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Dots
 from harness.figures.panels import EPOCH, Panel
+from harness.figures.placed_marks import IN_ROWS, place_among_times
 
 SECONDS = Scale(EPOCH, "epoch time", "s")
 
@@ -30,6 +32,7 @@ KIND = FigureKind(
     "Which strategy is fastest here?",
     make_frame,
     Dots(SECONDS),
+    place_marks=partial(place_among_times, column=EPOCH, kinds=IN_ROWS),
     caption="""\
 Each curve at its largest number of ranks, on its fastest grid, sorted by epoch time. A marker is the median over
 launches, and small dots are launches. A line is the range of launches, or the interval of a prediction. Hollow

@@ -1,12 +1,23 @@
 """Throughput relative to DistDGL-style mini-batches, which is how papers report the gain of a system."""
 
+from functools import partial
+
 import pandas as pd
 
 from harness.figures.axis_scales import Scale
-from harness.figures.frames import add_notes, describe_grids, describe_median, sort_rows, tabulate_launches
+from harness.figures.frames import (
+    CURVE_COLUMNS,
+    LAUNCH_COLUMNS,
+    add_notes,
+    describe_grids,
+    describe_median,
+    sort_rows,
+    tabulate_launches,
+)
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Dots
 from harness.figures.panels import Curve, Panel
+from harness.figures.placed_marks import find_printed_gains, place_among_gains
 
 BASELINE = "distdgl"
 """The strategy that all others are compared with."""
@@ -14,8 +25,11 @@ THROUGHPUT = "vertices_per_second"
 RATIO = Scale("ratio", f"throughput relative to {BASELINE}", "times")
 
 
-def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
-    """Return the throughput of each launch relative to the baseline, at the most ranks that both have."""
+def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
+    """Return the throughput of each launch relative to the baseline, at the most ranks that both have.
+
+    A strategy without such a value has a row if a paper prints its ratio.
+    """
     baselines = [curve for curve in panel.curves if curve.strategy == BASELINE]
     frames = [
         frame
@@ -24,12 +38,17 @@ def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
         for frame in (_divide(curve, baseline) for baseline in baselines if baseline.source == curve.source)
         if frame is not None
     ]
+    printed = find_printed_gains(panel, tables.marks, BASELINE)
+    unknown = printed[~printed.curve.isin({curve for rows in frames for curve in rows.curve})]
+    if len(unknown):
+        labels = unknown.curve + ", " + describe_grids(unknown)
+        frames.append(unknown[[*CURVE_COLUMNS, *LAUNCH_COLUMNS]].assign(label=labels, ratio=float("nan")))
     if not frames:
         return None
     frame = sort_rows(
         pd.concat(frames, ignore_index=True).drop_duplicates(["label", "run_id"]), "ratio", ascending=False
     )
-    return add_notes(frame, describe_median(RATIO))
+    return add_notes(frame, describe_median(RATIO, "no value of ours"))
 
 
 def _divide(curve: Curve, baseline: Curve) -> pd.DataFrame | None:
@@ -54,6 +73,7 @@ KIND = FigureKind(
     f"How many times the throughput of {BASELINE}-style mini-batches?",
     make_frame,
     Dots(RATIO, line=1.0),
+    place_marks=partial(place_among_gains, column=RATIO.column, baseline=BASELINE),
     caption="""\
 Throughput in vertices per second of each strategy relative to DistDGL-style mini-batches (distdgl) on the same graph,
 model and machine, at the largest number of ranks that both have. A strategy on the right of the line at 1 is faster. A

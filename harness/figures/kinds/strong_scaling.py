@@ -1,5 +1,7 @@
 """Strong scaling: the epoch time over the number of ranks, both axes logarithmic."""
 
+from functools import partial
+
 import pandas as pd
 
 from harness.figures.axis_scales import RANKS, Scale
@@ -7,6 +9,7 @@ from harness.figures.frames import add_serial_reference, tabulate_best_grids
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Lines
 from harness.figures.panels import EPOCH, Panel, split_with_graph_curves
+from harness.figures.placed_marks import OVER_RANKS, place_among_times
 
 
 def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
@@ -22,6 +25,7 @@ KIND = FigureKind(
     Lines(RANKS, Scale(EPOCH, "epoch time", "s", log=True), ideal=-1, reference="serial"),
     split_with_graph_curves,
     best=EPOCH,
+    place_marks=partial(place_among_times, column=EPOCH, kinds=OVER_RANKS),
     caption="""\
 A line joins the medians over launches on the fastest grid, the band is their range, and dots are launches. Markers
 that would coincide are shifted sideways. Dotted: ideal scaling from the first measured point. Horizontal line: serial

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 
 from harness.figures.axis_scales import Scale
 from harness.figures.marks.facet import Facet
+from harness.figures.marks.printed import describe_in_rows, draw_in_rows, list_values
 from harness.figures.marks.rows import (
     Rows,
     arrange_rows,
@@ -19,6 +20,8 @@ from harness.figures.marks.rows import (
 )
 from harness.figures.palette import PAPER, Fill
 
+TOTAL = "total"
+"""The column with the length of a whole bar."""
 HEIGHT = 0.125
 """The height of a bar in inches."""
 
@@ -71,9 +74,11 @@ class Bars:
         axes.bar_label(whole, rows.notes, padding=3, fontsize=7)
         if self.reference and self.reference.column in frame:
             draw_ticks(axes, frame, rows, self.reference)
+        draw_in_rows(axes, facet, rows.places, TOTAL)
         draw_rows(axes, rows, notes=False)
-        self.x.set_ticks(axes.xaxis, [0.0, *ends.iloc[:, -1]])
-        axes.set(xlim=(0, 1.02 * float(ends.to_numpy().max()) or 1.0), ylabel="")
+        values = [0.0, *ends.iloc[:, -1], *list_values(facet, TOTAL)]
+        self.x.set_ticks(axes.xaxis, values)
+        axes.set(xlim=(0, 1.02 * float(max(values)) or 1.0), ylabel="")
 
     def describe(self, facet: Facet) -> dict[str, Any]:
         """Return Vega-Lite layers: stacked bars, their notes and ticks."""
@@ -104,4 +109,5 @@ class Bars:
         ]
         if self.reference:
             layers += describe_ticks(facet.frame, self.x.encode(field=self.reference.column), size=14)
+        layers += describe_in_rows(facet, self.x.encode(field=TOTAL), y)
         return {"layer": layers}

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 
 from harness.figures.axis_scales import Scale
 from harness.figures.marks.facet import Facet
+from harness.figures.marks.printed import describe_in_rows, draw_in_rows, list_values
 from harness.figures.marks.rows import (
     Rows,
     arrange_rows,
@@ -53,6 +54,9 @@ class Dots:
         named = (self.x.column, self.reference.column if self.reference else "", "low", "high")
         return [float(value) for name in named if name in frame for value in frame[name].dropna()]
 
+    def _all_values(self, facet: Facet) -> list[float]:
+        return [*self._values(facet.frame), *list_values(facet, self.x.column)]
+
     def draw(self, axes: Axes, facet: Facet) -> None:
         """Draw the rows from top to bottom."""
         import seaborn as sns  # takes a second, and the report does not draw
@@ -60,7 +64,7 @@ class Dots:
         frame, rows = facet.frame, self._arrange(facet)
         draw_rows(axes, rows)
         done = frame.dropna(subset=[self.x.column])
-        values = [*self._values(frame), *([] if self.line is None else [self.line])]
+        values = [*self._all_values(facet), *([] if self.line is None else [self.line])]
         scale = widen_scale(self.x, values)
         scale.set_ticks(axes.xaxis, values)
         places = done.label.map(rows.places)
@@ -80,6 +84,7 @@ class Dots:
             self._draw_row(axes, group, rows.places[str(label)], facet)
         if self.reference:
             draw_ticks(axes, frame, rows, self.reference)
+        draw_in_rows(axes, facet, rows.places, scale.column)
         if self.line is not None:
             axes.axvline(self.line, color=MUTED, linewidth=0.8, zorder=1)
         _set_limits(axes, scale, values)
@@ -105,7 +110,7 @@ class Dots:
     def describe(self, facet: Facet) -> dict[str, Any]:
         """Return Vega-Lite layers: the range, the launches, the median, the reference and the note of each row."""
         frame, y = facet.frame, encode_rows()
-        x = widen_scale(self.x, self._values(frame)).encode()
+        x = widen_scale(self.x, self._all_values(facet)).encode()
         middle = {"op": "median", "field": self.x.column, "as": "middle"}
         low, high = {"op": "min", "field": "low", "as": "from"}, {"op": "max", "field": "high", "as": "to"}
         kept = ["label", "curve", "strategy", "source", *(["verdict"] if self.verdicts else [])]
@@ -131,6 +136,7 @@ class Dots:
         ]
         if self.reference:
             layers += describe_ticks(frame, x | {"field": self.reference.column}, size=12)
+        layers += describe_in_rows(facet, x, y)
         if self.line is not None:
             rule = {"type": "rule", "color": MUTED}
             layers.insert(0, {"mark": rule, "encoding": {"x": {"datum": self.line}}})

@@ -12,6 +12,7 @@ from matplotlib.patches import Rectangle
 
 from harness.figures.axis_scales import Scale, set_tried_ticks
 from harness.figures.marks.facet import Facet
+from harness.figures.marks.printed import describe_over_ranks, draw_over_ranks, list_values
 from harness.figures.palette import DOTTED, FAINT, GRID, INK, MUTED, PAPER, SOURCE_LINES, failure_marker
 
 WIDTH, HEIGHT = 2.6, 1.9  # inches of axes
@@ -77,6 +78,7 @@ class Lines:
             axes.plot([], [], color=MUTED, label="ideal", **DOTTED)
         if begin := self._find_shared_cores(facet):
             axes.axvspan(begin, axes.get_xlim()[1], label="ranks shared cores", zorder=0.3, **SHARED_CORES)
+        draw_over_ranks(axes, facet, self.x.column, self.y.column, shifts)
         self._draw_failures(axes, facet)
 
     def _select_done(self, facet: Facet) -> pd.DataFrame:
@@ -91,7 +93,9 @@ class Lines:
         shown = self._select_done(facet)
         columns = [self.y.column, *([self.include] if self.include else [])]
         values = [float(value) for column in columns for value in shown[column].dropna()]
-        return self.y.find_limits([*values, *self._find_references(facet)])
+        return self.y.find_limits(
+            [*values, *list_values(facet, self.y.column), *self._find_references(facet)]
+        )
 
     def _set_axes(
         self, axes: Axes, facet: Facet, done: pd.DataFrame, ideal: list[IdealLine]
@@ -294,7 +298,10 @@ class Lines:
             "mark": {"type": "text", "text": "×", "fontSize": 15, "y": 6},
             "encoding": {"x": x},
         }
-        return {"layer": [*layers, line, *points, *([failures] if self._has_failures(facet) else [])]}
+        printed = describe_over_ranks(facet, x, y)
+        return {
+            "layer": [*layers, line, *points, *printed, *([failures] if self._has_failures(facet) else [])]
+        }
 
     def _has_failures(self, facet: Facet) -> bool:
         return bool((facet.frame.status != "ok").any())
