@@ -1,6 +1,6 @@
 """What the tests of figures share: collected tables of a synthetic study, and studies of many strategies."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,15 +98,55 @@ class StudyBuilder:
         record["predicted"] = {"seconds": interval}
         self.rows.append(make_rows(spec.model_dump(mode="json"), record).run)
 
-    def build(self, claims: pd.DataFrame) -> Study:
+    def build(self, claims: pd.DataFrame, marks: Sequence[dict[str, Any]] = ()) -> Study:
         frames = {name: conform_frame(pd.concat(rows), TABLES[name]) for name, rows in self.frames.items()}
-        return Study(conform_frame(pd.DataFrame(self.rows), RUNS), claims, make_tables(frames))
+        tables = make_tables(frames)._replace(marks=marks)
+        return Study(conform_frame(pd.DataFrame(self.rows), RUNS), claims, tables)
 
     def add_failure(self, spec: Any) -> None:
         error = {"rank": 0, "type": "MemoryError", "message": "", "trace": ""}
         record = {"run_id": spec.run_id, "label": spec.label, "status": "oom", "source": "measured"}
         record |= {"summary": {}, "provenance": {}, "error": error}
         self.rows.append(make_rows(spec.model_dump(mode="json"), record).run)
+
+
+def make_mark(kind: str, number: float, runs: dict[str, Any], slower: Any = None, bound: str = "") -> Any:
+    """A mark as figures read it from the table of claims; settings are given as single values."""
+
+    def settings(values: dict[str, Any]) -> dict[str, list[Any]]:
+        return {"dataset.name": [LONG_GRAPH], **{name: [value] for name, value in values.items()}}
+
+    mark: dict[str, Any] = {"kind": kind, "number": number, "bound": bound, "mean_of": 1}
+    claim = f"PLX-{kind}-{number:g}-{bound}"
+    mark |= {
+        "claim": claim,
+        "original": claim,
+        "read": "text",
+        "place": "Section 7",
+        "printed": f"{number:g} x",
+    }
+    return mark | {"runs": settings(runs), "relative_to": settings(slower) if slower else None}
+
+
+def make_marks(one: str, other: str) -> list[Any]:
+    """Marks of all kinds about two strategies on 2 and 4 ranks."""
+
+    def at(name: str, ranks: int) -> dict[str, Any]:
+        return {"strategy.name": name, "ranks": ranks}
+
+    return [
+        make_mark("ratio", 3.0, at(other, 4), at(one, 4)),
+        make_mark("ratio", 5.0, at(other, 4), at(one, 4), "at most"),
+        make_mark("ratio", 1.5, at(other, 4), at(other, 2), "at least"),
+        make_mark("ratio", 1.9, at(other, 4), at(other, 2), "at most"),
+        make_mark("ratio", 1.7, at(one, 4), at(one, 2)),
+        make_mark("ratio", 2.0, at(one, 4), at(BASELINE, 4)),
+        make_mark("ratio", 2.5, at(one, 4), at(BASELINE, 4), "at most"),
+        make_mark("seconds", 0.2, at(one, 2), bound="at most"),
+        make_mark("end of scaling", 4, {"strategy.name": one}),
+        make_mark("crossing", 4, {}),
+        make_mark("end of axis", 3.0, {}),
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -139,7 +179,7 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
         claims = pd.DataFrame(
             [{**claim, "what": f"{claim['what']} {'word ' * 30}"} for claim in synthetic.claims()]
         )
-        return builder.build(claims)
+        return builder.build(claims, make_marks(*names[1:3]) if count > 2 else ())
 
     return make
 

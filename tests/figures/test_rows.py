@@ -28,8 +28,10 @@ def frame_of(collected: Collected) -> Callable[[FigureKind, Callable[[Path], obj
 
     def make(kind: FigureKind, write: Callable[[Path], object]) -> pd.DataFrame | None:
         folder = collected(write)
-        (panel,) = kind.split_panels(read_collected(folder, "runs"))
-        return kind.make_frame(panel, read_tables(folder))
+        panels, tables = kind.split_panels(read_collected(folder, "runs")), read_tables(folder)
+        frames = [kind.make_frame(panel, tables) for panel in panels]
+        (frame,) = [frame for frame in frames if frame is not None] or [None]
+        return frame
 
     return make
 

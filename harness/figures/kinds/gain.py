@@ -16,7 +16,14 @@ from harness.figures.frames import (
 )
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Dots
-from harness.figures.panels import Curve, Panel
+from harness.figures.panels import (
+    FAMILY,
+    Curve,
+    Panel,
+    name_families,
+    split_across_families,
+    split_panels,
+)
 from harness.figures.placed_marks import find_printed_gains, place_among_gains
 
 BASELINE = "distdgl"
@@ -25,20 +32,34 @@ THROUGHPUT = "vertices_per_second"
 RATIO = Scale("ratio", f"throughput relative to {BASELINE}", "times")
 
 
+def split_with_all_families(runs: pd.DataFrame) -> list[Panel]:
+    """Split runs into panels of one family, followed by panels with full-graph and mini-batch strategies together."""
+    return [*split_panels(runs), *split_across_families(runs)]
+
+
 def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
     """Return the throughput of each launch relative to the baseline, at the most ranks that both have.
 
-    A strategy without such a value has a row if a paper prints its ratio.
+    A strategy of another family is compared with the baseline only if a paper prints the ratio. A printed ratio has a
+    row even without a value of ours.
     """
+    is_one_family = FAMILY in panel.values
     baselines = [curve for curve in panel.curves if curve.strategy == BASELINE]
+    if not baselines or not (is_one_family or tables.marks):
+        return None
+    printed = find_printed_gains(panel, tables.marks, BASELINE)
+    curves = [curve for curve in panel.curves if curve.strategy != BASELINE]
+    if not is_one_family:
+        families = panel.runs["strategy.name"].groupby(name_families(panel.runs)).agg(set)
+        others = set().union(*(names for names in families if BASELINE not in names))
+        printed = printed[printed.strategy.isin(others)]
+        curves = [curve for curve in curves if curve.label in set(printed.curve)]
     frames = [
         frame
-        for curve in panel.curves
-        if curve.strategy != BASELINE
+        for curve in curves
         for frame in (_divide(curve, baseline) for baseline in baselines if baseline.source == curve.source)
         if frame is not None
     ]
-    printed = find_printed_gains(panel, tables.marks, BASELINE)
     unknown = printed[~printed.curve.isin({curve for rows in frames for curve in rows.curve})]
     if len(unknown):
         labels = unknown.curve + ", " + describe_grids(unknown)
@@ -73,6 +94,7 @@ KIND = FigureKind(
     f"How many times the throughput of {BASELINE}-style mini-batches?",
     make_frame,
     Dots(RATIO, line=1.0),
+    split_with_all_families,
     place_marks=partial(place_among_gains, column=RATIO.column, baseline=BASELINE),
     caption="""\
 Throughput in vertices per second of each strategy relative to DistDGL-style mini-batches (distdgl) on the same graph,

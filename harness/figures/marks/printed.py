@@ -24,7 +24,7 @@ TRIANGLES = {
     ("x", "at most"): "triangle-left",
 }
 """The same markers by their names in Vega-Lite."""
-CROSSING: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 0.7, "color": MUTED, "zorder": 1.1}
+CROSSING: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 0.7, "color": INK, "zorder": 1.1}
 END_OF_AXIS: dict[str, Any] = {"linestyle": (0, (1, 1.6)), "linewidth": 1.0, "color": INK, "zorder": 1.1}
 LINES = {"crossing": CROSSING, "end of axis": END_OF_AXIS}
 HOLLOW: dict[str, Any] = {"markerfacecolor": PAPER, "markeredgewidth": 0.9, "linestyle": "none"}
