@@ -79,4 +79,6 @@ def test_printed_values_stand_in_tables_and_figures(
     }
     assert [title.partition(",")[0] for title in shown["strong-scaling"]] == ["ogbn-papers100m"]
     assert [title.partition(",")[0] for title in shown["time-to-target"]] == ["reddit"]
+    (facet,) = kinds["strong-scaling"].make_facets(kinds["strong-scaling"].split_panels(runs), tables)
+    assert [*facet.frame.read] == ["text", "text"]
     assert not shown["evaluation"]  # a single printed accuracy has nothing to be compared with
