@@ -467,3 +467,60 @@ def test_nothing_is_cut_on_paper_and_no_page_is_wasted(
     assert 2 < pages <= math.ceil(1.25 * needed), (
         "charts and tables that do not fit leave some room at the end of a page"
     )
+
+
+OBJECT_NAMES = ("constructor", "toString", "hasOwnProperty", "valueOf")
+"""Names that a strategy may have, and that every object of JavaScript has as properties."""
+
+
+def test_strategies_named_like_properties_of_objects_are_strategies(
+    probe: Callable[..., Seen], page_of: Callable[..., str], synthetic: SimpleNamespace, tmp_path: Path
+) -> None:
+    """Charts have a mark for each, and are sorted, filtered and selected like others."""
+
+    def fill(runs: Path) -> None:
+        for number, name in enumerate((*OBJECT_NAMES, "plexus")):
+            for ranks in (2, 4):
+                spec = synthetic.make_spec(name, "tiny", {"p": ranks})
+                synthetic.write_ok(runs, spec, (number + 2) / ranks)
+
+    page_of(fill)
+    seen = probe(
+        """
+        const drawn = {};
+        for (const section of document.querySelectorAll("section[id]")) {
+          const names = new Set();
+          for (const path of section.querySelectorAll(".plot svg path, .plot svg rect")) {
+            const { strategy } = path.__data__?.datum ?? {};
+            if (typeof strategy === "string") names.add(strategy);
+          }
+          if (section.querySelector("[data-chart]")) drawn[section.id] = [...names].sort();
+        }
+        const rows = () => [...document.querySelectorAll(".results tbody tr")]
+          .filter((row) => row.offsetParent !== null).map((row) => row.cells[0].textContent);
+        const search = document.getElementById("search");
+        const type = (text) => { search.value = text; search.dispatchEvent(new Event("input")); };
+        const all = rows();
+        type("tostring"); const found = rows(); type("");
+        document.querySelector('[data-strategy="constructor"]').click(); await rest();
+        const chosen = rows();
+        const opacity = (path) => Number(path.getAttribute("opacity") ?? 1);
+        const faded = [...document.querySelectorAll("#strong-scaling .plot .mark-symbol path")]
+          .map((path) => [path.__data__?.datum?.strategy, opacity(path)]).filter(([name]) => typeof name === "string")
+          .every(([name, opacity]) => (name === "constructor") === (opacity === 1));
+        document.getElementById("everything").click(); await rest();
+        const heading = document.querySelector(".results th button"); heading.click();
+        const errors = [...document.querySelectorAll(".plot")].map((plot) => plot.textContent)
+          .filter((text) => text.startsWith("This chart cannot be drawn"));
+        const colours = new Set([...document.querySelectorAll("#strong-scaling .plot .mark-line path")]
+          .map((path) => path.getAttribute("stroke"))).size;
+        return { drawn, all: all.length, found, chosen, faded, sorted: rows(), errors, colours };
+        """,
+        page=tmp_path / "report.html",
+    )
+    assert (seen.console, seen["errors"]) == ([], [])
+    everyone = sorted((*OBJECT_NAMES, "plexus"))
+    assert seen["drawn"] and all(names == everyone for names in seen["drawn"].values()), seen["drawn"]
+    assert (seen["all"], seen["colours"], seen["faded"]) == (10, 6, True), "ideal lines are grey"
+    assert (set(seen["found"]), set(seen["chosen"])) == ({"toString"}, {"constructor"})
+    assert seen["sorted"] == sorted(seen["sorted"], key=str.lower)
