@@ -12,7 +12,12 @@ from matplotlib.patches import Rectangle
 
 from harness.figures.axis_scales import Scale, set_tried_ticks
 from harness.figures.marks.facet import Facet
-from harness.figures.marks.printed import describe_over_ranks, draw_over_ranks, list_values
+from harness.figures.marks.printed import (
+    describe_behind_lines,
+    describe_over_ranks,
+    draw_over_ranks,
+    list_values,
+)
 from harness.figures.palette import DOTTED, FAINT, GRID, INK, MUTED, PAPER, SOURCE_LINES, failure_marker
 
 WIDTH, HEIGHT = 2.6, 1.9  # inches of axes
@@ -298,10 +303,9 @@ class Lines:
             "mark": {"type": "text", "text": "×", "fontSize": 15, "y": 6},
             "encoding": {"x": x},
         }
-        printed = describe_over_ranks(facet, x, y)
-        return {
-            "layer": [*layers, line, *points, *printed, *([failures] if self._has_failures(facet) else [])]
-        }
+        behind, over = describe_behind_lines(facet, x, y), describe_over_ranks(facet, x, y)
+        failed = [failures] if self._has_failures(facet) else []
+        return {"layer": [*layers, *behind, line, *points, *over, *failed]}
 
     def _has_failures(self, facet: Facet) -> bool:
         return bool((facet.frame.status != "ok").any())

@@ -26,6 +26,8 @@ TRIANGLES = {
 """The same markers by their names in Vega-Lite."""
 CROSSING: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 0.7, "color": INK, "zorder": 1.1}
 END_OF_AXIS: dict[str, Any] = {"linestyle": (0, (1, 1.6)), "linewidth": 1.0, "color": INK, "zorder": 1.1}
+DASHES = {"crossing": [6, 4], "end of axis": [2, 3]}
+"""The dashes of the same lines in Vega-Lite."""
 LINES = {"crossing": CROSSING, "end of axis": END_OF_AXIS}
 HOLLOW: dict[str, Any] = {"markerfacecolor": PAPER, "markeredgewidth": 0.9, "linestyle": "none"}
 RING: dict[str, Any] = {**HOLLOW, "marker": "o", "markersize": 9.0, "markerfacecolor": "none"}
@@ -140,16 +142,19 @@ def name_mark(row: Any) -> str:
 
 
 def describe_over_ranks(facet: Facet, x: dict[str, Any], y: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield Vega-Lite layers of the marks among lines."""
-    yield from _describe_rules(facet, "crossing", x)
-    if len(rings := select_marks(facet, "end of scaling")):
-        at = {"x": x, "y": y | {"field": "from_value"}}
-        ring = {"type": "point", "filled": False, "size": 220}
-        yield _layer(rings, ring, at | {"fill": {"value": None}, "shape": {"value": "circle"}})
+    """Yield Vega-Lite layers of the marks over lines."""
     if lines := list_lines(facet, x["field"], y["field"]):
         ends = {"x": x, "y": y, "x2": {"field": "from_ranks"}, "y2": {"field": "from_value"}}
         yield {"data": {"values": lines}, "mark": {"type": "rule", "strokeWidth": 0.8}, "encoding": ends}
     yield from _describe_ends(facet, x, y, "y")
+
+
+def describe_behind_lines(facet: Facet, x: dict[str, Any], y: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield Vega-Lite layers of the marks behind lines: rules, and rings of the page's colour."""
+    yield from _describe_rules(facet, "crossing", x)
+    if len(rings := select_marks(facet, "end of scaling")):
+        at = {"x": x, "y": y | {"field": "from_value"}, "shape": {"value": "circle"}}
+        yield _layer(rings, {"type": "point", "size": 220}, at)
 
 
 def describe_in_rows(facet: Facet, x: dict[str, Any], y: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -161,7 +166,7 @@ def describe_in_rows(facet: Facet, x: dict[str, Any], y: dict[str, Any]) -> Iter
 def _describe_rules(facet: Facet, kind: str, x: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a layer of vertical lines."""
     if len(marks := select_marks(facet, kind)):
-        yield _layer(marks, {"type": "rule", "strokeDash": [4, 3]}, {"x": x, "color": {"value": MUTED}})
+        yield _layer(marks, {"type": "rule", "strokeDash": DASHES[kind]}, {"x": x, "color": {"value": INK}})
 
 
 def _describe_ends(facet: Facet, x: dict[str, Any], y: dict[str, Any], axis: str) -> Iterator[dict[str, Any]]:
