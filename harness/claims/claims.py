@@ -112,13 +112,8 @@ class Claim(Frozen):
             return "axis"
         if self.kind == "ratio":
             return "ratio"
-        return (
-            "table"
-            if self.place.startswith("Table")
-            else "figure"
-            if self.place.startswith("Fig")
-            else "text"
-        )
+        words: dict[str, Reading] = {"Table": "table", "Fig": "figure"}
+        return words.get(self.place.partition(" ")[0], "text")
 
     @property
     def number(self) -> float | None:

@@ -29,6 +29,7 @@ BOUNDS: Mapping[str, Bound] = {
     "at_least": "at least",
     "range_low": "at least",
     "up_to": "at most",
+    "below": "at most",
     "range_high": "at most",
 }
 OPPOSITE: Mapping[Bound, Bound] = {"": "", "at least": "at most", "at most": "at least"}
@@ -76,11 +77,13 @@ def list_marks(claim: Claim, evidence: Evidence) -> list[PrintedMark]:
     The value of a single run is a record instead (`harness.claims.printed_runs`).
     """
     formula = FORMULAS.get(claim.id)
-    if formula is None or claim.number is None or claim.role != "result":
+    if formula is None or claim.number is None or (claim.role, claim.basis) != ("result", "prediction"):
         return []
     try:
         trace = _trace(formula, evidence.root)
     except UntestableClaim:  # it depends on more than the times of epochs
+        return []
+    if not trace.selections:
         return []
     return _list_marks_of_ranks(claim, trace) or _list_marks_of_times(claim, formula, trace)
 
@@ -101,7 +104,7 @@ def _list_marks_of_ranks(claim: Claim, trace: "_Trace") -> list[PrintedMark]:
     else:
         return []
     settings = trace.describe(trace.selections, (name for name in COLUMNS if name != "ranks"))
-    return [PrintedMark(kind, claim.number, "", settings)] if settings else []
+    return [PrintedMark(kind, claim.number, "", settings)]
 
 
 def _list_marks_of_times(claim: Claim, formula: Formula, trace: "_Trace") -> list[PrintedMark]:

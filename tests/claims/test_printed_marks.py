@@ -2,12 +2,13 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from harness.claims import Evidence, read_claims
-from harness.claims.printed_marks import COLUMNS, PrintedMark, list_marks
+from harness.claims.claims import Comparator
+from harness.claims.printed_marks import BOUNDS, COLUMNS, PrintedMark, list_marks
 from harness.claims.printed_runs import find_printed_value
 from harness.claims.selection import get_value, select
 from harness.spec.spec import canonical_json
@@ -145,3 +146,7 @@ def test_printed_ratio_is_that_of_the_printed_epochs(evidence: Evidence) -> None
 )
 def test_claim_says_how_its_number_was_read(claim: str, read: str) -> None:
     assert CLAIMS[claim].read == read
+
+
+def test_every_comparator_is_a_bound_or_a_number() -> None:
+    assert set(get_args(Comparator)) == {"=", "approx", *BOUNDS}
