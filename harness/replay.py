@@ -362,7 +362,7 @@ class ReplayedRank:
     entries: dict[Key, Amounts]
     persistent_bytes: dict[TensorName, int]
     peak_bytes: int
-    """The peak memory of the rank in an epoch, including activations, gradients and message buffers."""
+    """The peak memory of the rank in an epoch, including activations, gradients, optimizer states and buffers."""
 
 
 class ReplayLimit(Protocol):

@@ -139,7 +139,10 @@ class ReplayAnswer(Answer):
         for name, size in self.replayed.persistent_bytes.items():
             yield name.value, format_bytes(size)
         held = sum(self.replayed.persistent_bytes.values())
-        yield "activations, gradients and buffers", f"up to {format_bytes(self.replayed.peak_bytes - held)}"
+        yield (
+            "activations, gradients, optimizer and buffers",
+            f"up to {format_bytes(self.replayed.peak_bytes - held)}",
+        )
         yield "peak", format_bytes(self.replayed.peak_bytes)
 
     def _list_details(self) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ from harness.comm.call import compare_calls
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.conformance.account import Seen, count_epoch_words
+from harness.conformance.live_memory import SetUpMemory, UncountedTensor
 from harness.device import is_gpu, prefer_determinism
 from harness.graph.model import (
     NO_LABEL,
@@ -174,6 +175,8 @@ class RankResult:
     persistent_bytes: dict[TensorName, int]
     held: list[HeldTensor]
     """The tensors that these bytes consist of."""
+    uncounted: list[UncountedTensor]
+    """The tensors that were kept after set-up without being counted."""
     chosen: dict[str, str]
     """The choices by measured time, on which the bits depend."""
     unordered: set[str]
@@ -202,11 +205,14 @@ def _train_rank(
     composed_from: int | None,
     chosen: Sequence[Mapping[str, str]],
 ) -> RankResult:
-    strategy, tape = case.strategy(), Tape()
+    strategy, tape, store = case.strategy(), Tape(), case.store()
+    set_up = SetUpMemory(strategy, device)
     grid = Grid.build(strategy.grid, tape, device, composed_from, strategy.wire)
     # An epoch of the first training shows every mistake in the sizes. Calls are compared in the memory of the host.
     with nullcontext() if chosen or is_gpu(device) else compare_calls():
-        trainer = Trainer(strategy, grid, case.store(), chosen[grid.rank] if chosen else None)
+        trainer = Trainer(strategy, grid, store, chosen[grid.rank] if chosen else None)
+        uncounted = set_up.find_uncounted(trainer)
+        del set_up
         with Meter(tape):
             done = [trainer.epoch()]
     lines, unaccounted = outline_events(tape.events), _unaccounted(done[0], tape)
@@ -232,6 +238,7 @@ def _train_rank(
         unaccounted=unaccounted,
         persistent_bytes=trainer.ctx.memory.persistent_bytes(),
         held=trainer.ctx.memory.list_held(),
+        uncounted=uncounted,
         chosen=trainer.ctx.measured.chosen,
         unordered=set(),
     )

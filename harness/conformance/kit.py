@@ -21,6 +21,7 @@ from harness.conformance.batches import (
 from harness.conformance.case import Case, RankResult, compute_nearby_losses, train_rank
 from harness.conformance.laws import (
     Finding,
+    check_all_memory,
     check_gradient_slopes,
     check_ledger_sums,
     check_memory,
@@ -423,6 +424,7 @@ def check_case(
         yield check_wire_rounding(case, ranks)
     yield check_ledger_sums(case, ranks)
     yield from find("memory equals the formula", "`memory`", lambda: [check_memory(case, ranks)])
+    yield check_all_memory(case, ranks)
     yield from check_replay(case, ranks, replayed)
     if case.train_twice and REPEATED not in known:
         yield from find(REPEATED, "training again", lambda: [check_again()])

@@ -15,6 +15,7 @@ from harness.comm.axis import ROUNDED
 from harness.conformance.account import Sent
 from harness.conformance.case import NEARBY, Case, RankResult, draw_direction
 from harness.conformance.mismatch import (
+    ALLOWED,
     FORMULA,
     REPLAY,
     RUN,
@@ -129,6 +130,8 @@ LOOK = {
     "elements reach the bound": "`words_lower_bound`, which is too high, or `is_owner_computes`",
     "messages are rounded": "tensors in `harness.comm.axis.ROUNDED` that are sent packed, or in another dtype",
     "memory equals the formula": "`memory`, and the tensors that the operators hold in the context's memory",
+    "all memory is counted": "tensors that the operators keep outside of the context's memory: hold them there and "
+    "count them in `memory`, or free them",
     "equal to its replay": "code that depends on values or on the device (docs/tutorials/add-a-strategy.md, end of "
     "steps)",
     "memory equals the replay": "sizes that depend on values or on the device (docs/tutorials/add-a-strategy.md, end "
@@ -393,6 +396,24 @@ def check_memory(case: Case, ranks: Sequence[RankResult]) -> Finding:
     ]
     total = sum(sum(rank.persistent_bytes.values()) for rank in ranks)
     return report_finding("memory equals the formula", case, wrong, f"{total:,} bytes")
+
+
+def check_all_memory(case: Case, ranks: Sequence[RankResult]) -> Finding:
+    """Check that no tensor lives after set-up that the context's memory does not hold, by Python's collector."""
+    wrong = [
+        Mismatch(
+            number,
+            "after set-up",
+            f"bytes outside of the context's memory, kept by {each.owner}",
+            0,
+            each.bytes,
+            (ALLOWED, RUN),
+            f"{list(each.shape)} {each.dtype}",
+        )
+        for number, rank in enumerate(ranks)
+        for each in rank.uncounted
+    ]
+    return report_finding("all memory is counted", case, wrong, "0 bytes outside of the context's memory")
 
 
 def _compare_sizes(

@@ -15,7 +15,7 @@ from harness.strategy import Strategy
 SHOWN = 3
 """The number of mismatches of a law that are printed; the others are only counted."""
 
-FORMULA, RUN, SERIAL, REPLAY = "formula", "run", "serial", "replay"
+FORMULA, RUN, SERIAL, REPLAY, ALLOWED = "formula", "run", "serial", "replay", "allowed"
 """The names of what is compared, in messages."""
 
 HARNESS = Path(__file__).resolve().parents[1]

@@ -78,7 +78,12 @@ class Context:
         self.kernels = Kernels(grid.ledger)
         self.numbers = StepNumbers(self.device)
         self.measured = Measurements(self.device, chosen or {})
-        self.memory = DeviceMemory(self.device, self.dtype, self.measured.choose_fastest)
+        self.memory = DeviceMemory(
+            self.device,
+            self.dtype,
+            self.measured.choose_fastest,
+            has_own_memory=spec.machine.device != "cpu",
+        )
         self.blocks = RankBlocks(spec, facts, select_adjacency(blocks, spec.model.kind), self.memory)
         self._shared = blocks if isinstance(blocks, SharedBlocks) else None
 

@@ -359,7 +359,11 @@ class Strategy(ABC):
 
     @abstractmethod
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """Return the bytes that the rank at `at` holds between steps, by tensor; zeros may be left out."""
+        """Return the bytes that the rank at `at` holds between steps, by tensor; zeros may be left out.
+
+        These are the tensors in the context's memory, on the device. Gradients and the states of the optimizer are left
+        out: both follow from the weights, and the predicted peak counts them.
+        """
 
 
 def find_faults(strategy: type[Strategy]) -> list[str]:

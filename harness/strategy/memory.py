@@ -24,9 +24,21 @@ class HeldTensor(NamedTuple):
 class DeviceMemory:
     """One rank's tensors on its device, in the precision of the run. `persistent_bytes` returns their sizes."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype, choose: ChooseKernel | None = None) -> None:
-        """Create an empty memory; `choose` selects the kernel that multiplies by a held matrix."""
+    def __init__(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        choose: ChooseKernel | None = None,
+        *,
+        has_own_memory: bool = False,
+    ) -> None:
+        """Create an empty memory.
+
+        `choose` selects the kernel that multiplies by a held matrix. `has_own_memory` is True for a GPU, also in a
+        replay: what stays on its host takes none of its memory.
+        """
         self.device, self.dtype, self._choose = device, dtype, choose
+        self._has_own_memory = has_own_memory
         self._held: list[tuple[TensorName, Tensor]] = []
         self._on_host: list[Tensor] = []
 
@@ -46,6 +58,12 @@ class DeviceMemory:
     def release(self, tensor: Tensor) -> None:
         """Stop holding a tensor."""
         self._held = [(name, held) for name, held in self._held if held is not tensor]
+
+    def hold_on_host(self, name: TensorName, tensor: Tensor) -> Tensor:
+        """Keep a tensor on the host until `release`, and return it. It is counted unless the device is a GPU."""
+        if not self._has_own_memory:
+            self.hold(name, tensor)
+        return tensor
 
     def hold_zeros(self, name: TensorName, *shape: int) -> Tensor:
         """Hold a tensor of zeros, for values that persist between steps."""
@@ -87,6 +105,10 @@ class DeviceMemory:
         """Return the meta tensors that represent host tensors, because they were never held."""
         held = {tensor.untyped_storage()._cdata for _, tensor in self._held}
         return [shape for shape in self._on_host if shape.untyped_storage()._cdata not in held]
+
+    def list_tensors(self) -> list[Tensor]:
+        """Return the tensors held, in the order in which they were."""
+        return [tensor for _, tensor in self._held]
 
     def persistent_bytes(self) -> dict[TensorName, int]:
         """Return the bytes held, by name. Storage that tensors share counts once."""

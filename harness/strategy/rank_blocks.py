@@ -167,7 +167,8 @@ class RankBlocks:
     def targets(self) -> Tensor:
         """Return all vertices that the loss counts, in ascending order; with shapes only, as many as expected."""
         expected = self._facts.count_trained_vertices(self._spec.protocol)
-        return find_targets(self._blocks, self._spec.protocol)[:expected]
+        found = find_targets(self._blocks, self._spec.protocol)
+        return found if len(found) == expected else found[:expected].clone()
 
     @property
     def _is_replay(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -45,26 +45,32 @@ def _search(rowptr: Any, col: Any, order: Any) -> None:
                     tail += 1
 
 
-class BinList:
-    """The vertices of each bin, and the order in which bins are computed.
+class BinOrder(NamedTuple):
+    """The order in which bins are computed.
 
     The inputs of the first layer are complete, so it computes bins in list order. In later layers, if bins do not wait
     for whole layers, the bins that need no rows of other ranks come first.
     """
 
+    later: Sequence[int]
+
+    def in_layer(self, layer: int) -> Sequence[int]:
+        """Return the bins in the order of a layer's forward pass. The position of a bin in this order is its turn."""
+        return self.later if layer else range(len(self.later))
+
+
+class BinList:
+    """The vertices of each bin, and the order of the bins."""
+
     def __init__(self, parts: Sequence[Tensor], waits: Sequence[bool]) -> None:
         self.parts = parts
-        self.later_order = sorted(range(len(parts)), key=lambda number: waits[number])
-
-    def order(self, layer: int) -> Sequence[int]:
-        """Return the bins in the order of a layer's forward pass. The position of a bin in this order is its turn."""
-        return self.later_order if layer else range(len(self.parts))
+        self.order = BinOrder(sorted(range(len(parts)), key=lambda number: waits[number]))
 
     @cached_property
     def bin_and_turn(self) -> Tensor:
         """The bin of every vertex, and the turn of that bin in later layers."""
         turns = torch.empty(len(self.parts), dtype=torch.int64)
-        turns[torch.tensor(self.later_order, dtype=torch.int64)] = torch.arange(len(self.parts))
+        turns[torch.tensor(self.order.later, dtype=torch.int64)] = torch.arange(len(self.parts))
         table = torch.empty(sum(map(len, self.parts)), 2, dtype=torch.int64)
         for number, vertices in enumerate(self.parts):
             table[vertices, 0], table[vertices, 1] = number, turns[number]

@@ -49,10 +49,10 @@ class BinOperators(RowOperators):
         params, blocks, size = strategy.params, strategy.blocks(), strategy.bin_size
         at_once, priority = params.pipeline in ("full", "inter"), params.pipeline in ("full", "intra")
         lockstep = params.rounds or ctx.spec.machine.engine == "nccl"
-        plan, A_NK = build_schedule(ctx, blocks, ctx.at[P], size, priority=priority, at_once=at_once)
+        plan, set_up = build_schedule(ctx, blocks, ctx.at[P], size, priority=priority, at_once=at_once)
         make_layers = make_attentions if ctx.spec.model.kind == "gat" else make_convolutions
         inputs = [f_in for f_in, _ in strategy.shapes]
-        make_layer = make_layers(ctx, plan, self.rows, A_NK, inputs, offload=strategy.is_offloaded)
+        make_layer = make_layers(ctx, plan, set_up, inputs, offload=strategy.is_offloaded)
         if params.bins_on == "host":
             on_device = "on the device: a CPU has no memory but the host's"
             ctx.measured.chosen["bins"] = "on the host" if strategy.is_offloaded else on_device

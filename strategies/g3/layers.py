@@ -31,7 +31,7 @@ from harness.models.gat import (
     merge_heads_backward,
     split_heads,
 )
-from harness.strategies.g3.schedule import Bin, Message, Schedule, select_bin_rows, slice_rows
+from harness.strategies.g3.schedule import Bin, Message, Schedule, SetUp, select_bin_rows, slice_rows
 from harness.strategy import Context
 
 Receive = Callable[[], None]
@@ -157,16 +157,17 @@ class ConvolutionBins(NamedTuple):
 
 
 def make_convolutions(
-    ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, widths: Sequence[int], *, offload: bool
+    ctx: Context, plan: Schedule, set_up: SetUp, widths: Sequence[int], *, offload: bool
 ) -> MakeLayer:
     """Prepare the bins' matrices, and return a function that makes layers with inputs of these widths.
 
     With `offload`, the host stores the matrices of bins, and T of bins that wait.
     """
     store_matrix, to_device = choose_matrix_placement(ctx, offload=offload)
+    vertices, parts, A_NK = set_up
 
     def split_into_bins(A: Csr) -> list[Csr]:
-        return [store_matrix(select_bin_rows(A, rows)) for rows in plan.bin_list.parts]
+        return [store_matrix(select_bin_rows(A, rows)) for rows in parts]
 
     A_NN = A_T_NN = split_into_bins(ctx.blocks.host_adjacency(vertices, vertices))
     if ctx.facts.directed:
@@ -180,7 +181,7 @@ def make_convolutions(
         A_T_NN=A_T_NN,
         A_NK=split_into_bins(A_NK),
         A_KN=A_KN,
-        bin_slices=_consecutive_slices(map(len, plan.bin_list.parts)),
+        bin_slices=_consecutive_slices(map(len, parts)),
         host_buffers=host_buffers,
         to_device=to_device,
     )
@@ -313,11 +314,12 @@ class AttentionBins(NamedTuple):
 
 
 def make_attentions(
-    ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, widths: Sequence[int], *, offload: bool
+    ctx: Context, plan: Schedule, set_up: SetUp, widths: Sequence[int], *, offload: bool
 ) -> MakeLayer:
     """Do what `make_convolutions` does for attention, with edge weights in place of T."""
     store_matrix, to_device = choose_matrix_placement(ctx, offload=offload)
-    A_NN, parts = ctx.blocks.host_adjacency(vertices, vertices), plan.bin_list.parts
+    vertices, parts, A_NK = set_up
+    A_NN = ctx.blocks.host_adjacency(vertices, vertices)
     A_NV = hstack([A_NN, A_NK])
     A_BV = [store_matrix(select_bin_rows(A_NV, rows)) for rows in parts]
     A_LV = select_bin_rows(A_NV, torch.cat([torch.arange(0), *parts]))

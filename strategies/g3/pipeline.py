@@ -92,7 +92,7 @@ class Pipeline:
 
     def _run_forward(self, layer: BinLayer, incoming: Messages | None, outgoing: Messages | None) -> Tensor:
         """Compute H_NH of a layer bin by bin, and send the rows that other ranks need in the next layer."""
-        bins, order = self.plan.bins, self.plan.bin_list.order(layer.number)
+        bins, order = self.plan.bins, self.plan.order.in_layer(layer.number)
         H_NH = layer.H_NF.new_empty((len(layer.H_NF), self.channels.widths[layer.number + 1]))
         waiting = dict.fromkeys(self.plan.messages if incoming else ())
 
@@ -139,7 +139,7 @@ class Pipeline:
     def _fetch_features(self) -> None:
         """Fetch X at K, once before training."""
         messages = self.channels.open(FORWARD, 0)
-        for turn, number in enumerate(self.plan.bin_list.order(0)):
+        for turn, number in enumerate(self.plan.order.in_layer(0)):
             self._send_rows(messages, turn, number, self.X)
         messages.finish()
         for address in self.plan.messages:

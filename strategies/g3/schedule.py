@@ -23,7 +23,7 @@ from harness.kernels.csr import from_coo, row_indices, take
 from harness.kernels.parts import drop_empty_columns, hstack, nonempty_columns, select_rows
 from harness.ledger import AxisName, Direction, TensorName
 from harness.parallel.row_requests import request_rows
-from harness.strategies.g3.bins import BinList, cut_into_bins
+from harness.strategies.g3.bins import BinList, BinOrder, cut_into_bins
 from harness.strategy import Context
 
 Address = tuple[int, int]
@@ -65,7 +65,7 @@ class Incoming(NamedTuple):
 class Schedule(NamedTuple):
     """The bins and messages of one rank."""
 
-    bin_list: BinList
+    order: BinOrder
     bins: Sequence[Bin]
     messages: Mapping[Address, Message]
     turns: Mapping[Address, int]
@@ -89,10 +89,20 @@ class Schedule(NamedTuple):
         }
 
 
+class SetUp(NamedTuple):
+    """What only the set-up of a rank needs, on the host."""
+
+    vertices: range
+    """This rank's vertices."""
+    parts: Sequence[Tensor]
+    """Their numbers in each bin."""
+    A_NK: Csr
+
+
 def build_schedule(
     ctx: Context, blocks: Sequence[range], own: int, size: int, *, priority: bool, at_once: bool
-) -> tuple[Schedule, Csr]:
-    """Return the schedule of the rank with the vertices `blocks[own]` in bins of `size`, and A_NK on the host."""
+) -> tuple[Schedule, SetUp]:
+    """Return the schedule of the rank with the vertices `blocks[own]` in bins of `size`, and what its set-up needs."""
     cut = cache(lambda rows: cut_into_bins(ctx, rows, size, priority=priority, at_once=at_once))
 
     def bins_of_rank(rank: int) -> BinList:
@@ -122,7 +132,8 @@ def build_schedule(
     ]
     sent_back = {address: len(bins) - 1 - first for address, first in first_bin.items()}
     returns = _exchange_return_turns(ctx, blocks, own, bins_of_rank, sends, sent_back)
-    return Schedule(bin_list, bins, messages, turns, returns, A_NK.cols), A_NK
+    schedule = Schedule(bin_list.order, bins, messages, turns, returns, A_NK.cols)
+    return schedule, SetUp(blocks[own], bin_list.parts, A_NK)
 
 
 # The halo by bin: a rank requests the vertices that it needs, and learns from others' requests what to send.

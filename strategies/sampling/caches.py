@@ -57,7 +57,9 @@ class StaticPolicy(CachePolicy):
         return StaticCache(highest_scoring(scores[others], others, slots).to(owner.device), n)
 
     def cache_sizes(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> HeldSizes:
-        return HeldSizes(self._count_slots(layout, layout.rows(at)), len(layout.vertices))
+        """Return the sizes of the cache: one number for each slot, and one for each vertex."""
+        slots = self._count_slots(layout, layout.rows(at))
+        return HeldSizes(slots, slots + len(layout.vertices))
 
     def _count_slots(self, layout: BlockLayout, own: range) -> int:
         n = len(layout.vertices)
@@ -106,9 +108,10 @@ class EvictingPolicy(CachePolicy):
         return EvictingCache(first.to(owner.device), boundary.to(owner.device), n, self.alpha, self.every)
 
     def cache_sizes(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> HeldSizes:
-        """Return the sizes of the cache: two numbers for each slot, and two for each vertex."""
-        rows = round(self.share * sum(layout.boundary(at, counts).incoming_rows().values()))
-        return HeldSizes(rows, 2 * rows + 2 * len(layout.vertices))
+        """Return the sizes of the cache: two numbers for each slot, one at the boundary, and two for each vertex."""
+        boundary = sum(layout.boundary(at, counts).incoming_rows().values())
+        rows = round(self.share * boundary)
+        return HeldSizes(rows, 2 * rows + boundary + 2 * len(layout.vertices))
 
 
 class StaticCache:
@@ -129,7 +132,7 @@ class StaticCache:
         return partial(StaticCache, self.vertices, self._of)
 
     def held_tensors(self) -> list[Tensor]:
-        return [self._slot]
+        return [self._slot, self.vertices]
 
     def look_up(self, vertices: Tensor) -> Lookup:
         slot = self._slot[vertices]
@@ -172,7 +175,7 @@ class EvictingCache(StaticCache):
         return unpack
 
     def held_tensors(self) -> list[Tensor]:
-        return [self._slot, self.vertices, self.S_E, self.S_A]
+        return [*super().held_tensors(), self.boundary, self.S_E, self.S_A]
 
     def look_up(self, vertices: Tensor) -> Lookup:
         lookup = super().look_up(vertices)

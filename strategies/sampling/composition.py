@@ -170,13 +170,15 @@ class SampledStrategy(RowStrategy):
         return [self.composed.graph.piece(self.layout, at)]
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """Return the bytes of the rank's piece of the graph, its features, caches, tables and labels."""
+        """Return the bytes of the rank's piece of the graph, its features, caches, tables, labels and targets."""
         everyone, held = self.layout.vertices, self.composed.features.held_sizes(self.layout, at, counts)
         total = Counter(super().memory(at, counts))
         total.update(self.composed.sampler.memory(len(everyone)))
         total[TensorName.A] += held.matrix_bytes
         total[TensorName.X] += WORD[self.spec.precision] * held.rows * self.facts.features
         total[TensorName.INDEX] += LONG * held.numbers
+        if self.spec.machine.device == "cpu":  # the targets stay on the host
+            total[TensorName.INDEX] += LONG * self.facts.count_trained_vertices(self.spec.protocol)
         if held.every_label:
             labels = Piece(everyone, range(self.facts.classes))
             total[TensorName.LABELS] += label_bytes(labels, self.facts.task) // LABELS
@@ -230,7 +232,7 @@ class StepSource:
         X = ctx.blocks.features(*strategy.input_piece(ctx.at))
         self.whole = Step(None, (), X, loss, [output.rows] * ctx.spec.model.layers)
         self.A = ctx.blocks.adjacency(*composed.graph.piece(layout, ctx.at))
-        self.targets = ctx.blocks.targets()
+        self.targets = ctx.memory.hold_on_host(TensorName.INDEX, ctx.blocks.targets())
         global_replay = GlobalReplay(
             composed.sampler, ctx.blocks.replay_reader(), self.targets, ctx.compute_once
         )
@@ -239,6 +241,8 @@ class StepSource:
         self.sampler = composed.sampler.prepare_for(self.graph)
         for name, tensor in self.sampler.held_tensors():
             ctx.memory.hold(name, tensor)
+        for tensor in self.sampler.host_tensors():
+            ctx.memory.hold_on_host(TensorName.A, tensor)
         self.store = composed.features.create_store(rank, X, loss)
         self.reverse = transpose_with_positions if ctx.spec.model.kind == "gat" else transpose
         self.steps, self.prefetch = strategy.steps, composed.prefetch

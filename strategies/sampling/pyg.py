@@ -21,12 +21,12 @@ from torch import Tensor
 from harness.kernels import Csr, from_coo, row_indices, to_device
 from harness.kernels.parts import extract_block, split_diagonal
 from harness.kernels.random import Purpose, derive_key
-from harness.ledger import AxisName
+from harness.ledger import AxisName, TensorName
 from harness.strategies.sampling.composition import Composition, SampledStrategy
 from harness.strategies.sampling.features import LocalFeatures
 from harness.strategies.sampling.graph_placement import ReplicatedGraph
 from harness.strategies.sampling.sampler import FanoutParams, GraphView, Neighbours, Sampler
-from harness.strategy import MiniBatch, Promise
+from harness.strategy import LONG, WORD, Coordinates, Counts, MiniBatch, Promise, csr_bytes
 
 SAMPLING = ("pyg_lib", "torch_sparse")
 
@@ -53,10 +53,19 @@ class Pyg(SampledStrategy):
     def compose(self) -> Composition:
         return Composition(Loader(self.neighbours(self.params.fanouts)), ReplicatedGraph(), LocalFeatures())
 
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        """Return the bytes held; PyG's copy of the graph stays on the host."""
+        held, precision, n = super().memory(at, counts), self.spec.precision, self.facts.vertices
+        if self.spec.machine.device == "cpu":
+            edges = self.facts.nonzeros - n  # without self-loops
+            held[TensorName.A] += csr_bytes(n, edges, precision) + WORD[precision] * n
+            held[TensorName.A] += LONG * (4 * edges + 2 * n + 1)
+        return held
+
 
 @dataclass(frozen=True)
 class Loader(Sampler):
-    """PyG's loader, on the targets of another sampler. The memory of PyG's copy of the graph is not counted."""
+    """PyG's loader, on the targets of another sampler."""
 
     plain: Neighbours
     loader: Any = None
@@ -77,6 +86,14 @@ class Loader(Sampler):
             warnings.filterwarnings("ignore", "Using 'NeighborSampler' without a 'pyg-lib'")
             loader = NeighborLoader(Data(edge_index=edges, num_nodes=A.rows), self.plain.fanouts_per_hop())
         return replace(self, loader=loader, A=A, loops=loops)
+
+    def host_tensors(self) -> list[Tensor]:
+        """Return the graph without self-loops, the self-loops, PyG's edges, its columns of edges, and all vertices."""
+        assert self.A is not None
+        assert self.loops is not None
+        columns = self.loader.node_sampler
+        edges, vertices = self.loader.data.edge_index, self.loader.input_data.node
+        return [*self.A[:3], self.loops, edges, columns.colptr, columns.row, columns.perm, vertices]
 
     def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
         """Draw a mini-batch with PyG. torch's generator is seeded for each, so repeated calls return the same."""

@@ -98,6 +98,10 @@ class Sampler(ABC):
         """Return the bytes of these tensors, by formula."""
         return {}
 
+    def host_tensors(self) -> list[Tensor]:
+        """Return the tensors of a library's copy of the graph, which stays on the host."""
+        return []
+
     def target_probabilities(self, group: int, targets: Tensor, vertices: int) -> Tensor:
         """Return the probability (float64) that each vertex is in the output of a group's mini-batch."""
         raise NotImplementedError(f"{type(self).__name__} does not know the probabilities of its vertices")

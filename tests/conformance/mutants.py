@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout
@@ -27,7 +28,7 @@ from harness.strategies.halo.partition_parallel import (
 )
 from harness.strategies.scalegnn.fourd import FourD, Samples
 from harness.strategies.scalegnn.scalegnn import ScaleGNN
-from harness.strategy import IGNORED, Context, Coordinates, Counts, Words
+from harness.strategy import IGNORED, LONG, Context, Coordinates, Counts, Words
 
 
 class LostSumRows(WholeRows):
@@ -187,6 +188,28 @@ class KeepsApart(OneD):
         rows = WholeRows(ctx, self)
         rows.apart = torch.zeros(3, device=ctx.device)  # type: ignore[attr-defined]
         return rows
+
+
+KEPT: dict[str, np.ndarray] = {}
+
+
+class KeepsInModule(OneD):
+    """Keeps an array of NumPy in a global variable."""
+
+    def operators(self, ctx: Context) -> WholeRows:
+        KEPT["numbers"] = np.zeros(5)
+        return WholeRows(ctx, self)
+
+
+class KeepsBase(OneD):
+    """Holds and counts one number, a view of nine."""
+
+    def operators(self, ctx: Context) -> WholeRows:
+        ctx.memory.hold(TensorName.INDEX, torch.zeros(9, dtype=torch.int64)[:1])
+        return WholeRows(ctx, self)
+
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        return {**super().memory(at, counts), TensorName.INDEX: LONG}
 
 
 class AcceptsAnything(OneD):

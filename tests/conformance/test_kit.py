@@ -81,6 +81,7 @@ SEEN_LATE = {
     "Unscaled": "p = 0.5",
 }
 """The cases in which the kit sees mistakes that its first cases do not show; the tests train only these."""
+UNCOUNTED = r"rank 0, after set-up, bytes outside of the context's memory, kept by "
 ELEMENT = r"element \[\d+, \d+\]: serial \S+, run \S+ \(furthest off; .* allowed are 1e-12\)"
 
 
@@ -117,6 +118,13 @@ ELEMENT = r"element \[\d+, \d+\]: serial \S+, run \S+ \(furthest off; .* allowed
             "memory equals the formula",
             r"rank 0, all the time, bytes held of X: formula [\d,]+, run [\d,]+ \(\[1, 13\] float64 of 104, ",
         ),
+        ("KeepsApart", "all memory is counted", UNCOUNTED + r"operators\.apart: .* run 12 \(\[3\] float32\)"),
+        (
+            "KeepsInModule",
+            "all memory is counted",
+            UNCOUNTED + r"\S*mutants\.KEPT\['numbers'\]: .* run 40 \(\[5\] float64\)",
+        ),
+        ("KeepsBase", "all memory is counted", UNCOUNTED + r".*: allowed 0, run 64 \(\[9\] int64\)"),
         (
             "WrongFormula",
             "elements equal the formula",

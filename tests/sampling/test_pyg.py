@@ -10,7 +10,7 @@ import torch_geometric.typing
 from torch import Tensor
 
 from harness.conformance.case import Case, train_rank
-from harness.conformance.laws import check_serial
+from harness.conformance.laws import check_all_memory, check_memory, check_replay, check_serial
 from harness.conformance.reference import train_densely
 from harness.errors import UserError
 from harness.kernels import to_scipy
@@ -78,6 +78,15 @@ def test_training_equals_dense_training_on_pygs_samples(kind: str) -> None:
     ranks = [train_rank(case, 2)]
     findings = check_serial(case, ranks, train_densely(case.strategy(), case.store(), 2))
     assert [finding for finding in findings if not finding.holds] == []
+
+
+@pytest.mark.usefixtures("sampling")
+def test_pygs_copy_of_the_graph_is_counted() -> None:
+    case = make_pyg_case()
+    ranks = [train_rank(case, 1)]
+    assert check_all_memory(case, ranks).holds
+    assert check_memory(case, ranks).holds
+    assert all(finding.holds for finding in check_replay(case, ranks, [0]))
 
 
 @pytest.mark.usefixtures("sampling")

@@ -167,8 +167,8 @@ def bins_of(case: Case, priority: bool) -> list[tuple[list[int], bool]]:
     ctx = Context(case.spec, facts_of(store), grid, store)
     blocks, own = ctx.facts.blocks(case.spec.ranks), ctx.at[AxisName.P]
     plan, _ = build_schedule(ctx, blocks, own, 7, priority=priority, at_once=True)
-    assert plan.bin_list.order(0) == range(len(plan.bins))
-    assert plan.bin_list.order(1) == sorted(
+    assert plan.order.in_layer(0) == range(len(plan.bins))
+    assert plan.order.in_layer(1) == sorted(
         range(len(plan.bins)), key=lambda number: (bool(plan.bins[number].needs), number)
     )
     return [(each.rows.tolist(), bool(each.needs)) for each in plan.bins]

@@ -7,6 +7,7 @@ listed exceptions, each of which has a reason.
 
 import gc
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -22,11 +23,11 @@ from harness.conformance.case import Case
 from harness.conformance.kit import _combine_peculiarities, _count_split_axes, _list_grids, make_case
 from harness.conformance.laws import ScipyCounts
 from harness.errors import UserError
-from harness.ledger import Ledger
+from harness.ledger import Ledger, TensorName
 from harness.ledger.tape import Tape
 from harness.parallel.prefetch import Prefetcher
 from harness.registry import load_strategy, registered_strategies
-from harness.replay import Meter
+from harness.replay import Meter, replay
 from harness.runtime.trainer import Trainer
 from harness.strategies.sampling.bulk import Bulk
 from harness.strategies.sampling.composition import StepSource
@@ -147,6 +148,18 @@ def test_memory_kept_between_steps_is_in_the_formula(name: str) -> None:
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_memory_kept_between_steps_is_in_the_formula_in_every_case(name: str) -> None:
     check(name, every=True)
+
+
+@pytest.mark.parametrize("name", ["cagnet-2d", "distgnn", "graphsage"])
+def test_optimizer_states_are_in_the_peak_and_in_no_formula(name: str) -> None:
+    case = cases_of(name, every=False)[0]
+    training = case.spec.training.model_copy(update={"optimizer": "adam"})
+    with_adam = replace(case, spec=case.spec.model_copy(update={"training": training}))
+    formula = case.strategy().memory(case.strategy().coordinates(0), ScipyCounts(case.store()))
+    peaks = [replay(each.strategy(), 0, each.store()).peak_bytes for each in (case, with_adam)]
+    states = 2 * formula[TensorName.W]
+    assert unstated(with_adam, 0)[0] == states > 0
+    assert peaks[1] - peaks[0] >= states
 
 
 @pytest.mark.parametrize("name", ["HoldsTwice", "KeepsApart"])
