@@ -22,6 +22,8 @@ from harness.strategy import Strategy
 
 Array: TypeAlias = "Tensor | np.ndarray[Any, Any]"
 
+CONTAINERS = Tensor, np.ndarray, dict, list, tuple, set, deque
+
 PATIENCE = 1.0
 """The seconds in which a communication library frees the buffers of calls that are complete."""
 PAUSE = 0.01
@@ -85,11 +87,12 @@ class SetUpMemory:
         return {**named, "trainer": trainer, **self._list_variables()}
 
     def _list_variables(self) -> dict[str, object]:
-        """Return the global variables of the strategy's modules."""
+        """Return the global variables of the strategy's modules that hold values: containers and own objects."""
         return {
             f"{module}.{name}": value
             for module in self._modules
             for name, value in vars(sys.modules[module]).items()
+            if isinstance(value, CONTAINERS) or type(value).__module__ == module
         }
 
     def _list_arrays(self) -> list[Array]:
@@ -151,15 +154,24 @@ def _name_parts(path: str, each: object) -> Iterable[tuple[str, object]]:
     """Return the objects to which an object refers, each with its path."""
     if isinstance(each, dict):
         return [(f"{path}[{key!r}]", value) for key, value in list(each.items())]
-    if isinstance(each, tuple) and hasattr(each, "_fields"):
-        return [(f"{path}.{name}", value) for name, value in zip(each._fields, each, strict=True)]
+    if isinstance(each, tuple) and len(fields := getattr(each, "_fields", ())) == len(each):
+        return [(f"{path}.{name}", value) for name, value in zip(fields, each, strict=True)]
     if isinstance(each, list | tuple):
         return [(f"{path}[{number}]", value) for number, value in enumerate(each)]
     if isinstance(each, FunctionType):  # its globals are not its own
         return [(path, value) for value in (*(each.__closure__ or ()), *(each.__defaults__ or ()))]
-    attributes = getattr(each, "__dict__", {})
+    attributes = _get_attributes(each)
     named = [(f"{path}.{name}", value) for name, value in list(attributes.items())]
     return [*named, *((path, value) for value in gc.get_referents(each) if value is not attributes)]
+
+
+def _get_attributes(each: object) -> dict[str, object]:
+    """Return the attributes of an object, without running code of its class."""
+    try:
+        attributes = object.__getattribute__(each, "__dict__")
+    except AttributeError:
+        return {}
+    return attributes if type(attributes) is dict else {}
 
 
 NO_OWNER = "no Python object"

@@ -31,6 +31,13 @@ def test_states_of_the_optimizer_are_not_reported(ranks: Ranks) -> None:
     assert result.uncounted == []
 
 
+class Wrapper:
+    """An object of a foreign library, whose attributes cannot be listed."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise OSError(f"there is no symbol {name}")
+
+
 def report_planted(case: Case) -> list[tuple[str, int]]:
     """Plant tensors and arrays in a trained rank, and return their owners and bytes as they are reported."""
     strategy, store, device = case.strategy(), case.store(), torch.device("cpu")
@@ -40,6 +47,7 @@ def report_planted(case: Case) -> list[tuple[str, int]]:
     rows: Any = trainer.operators
     rows.old, rows.view_of_held, rows.empty = old, rows.X[:1], torch.zeros(0, 3)
     rows.table = {"a": [torch.zeros(4)]}
+    rows.library = Wrapper()
     rows.array = np.zeros((3, 6))[1]
     rows.read = partial(torch.add, torch.zeros(5))
     trainer.optimizer.momenta = [torch.zeros(8)]  # type: ignore[attr-defined]
