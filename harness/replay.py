@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from harness.comm import engine
 from harness.comm.engine import Engine
@@ -25,6 +24,7 @@ from harness.device import HOST_DEVICE_COPY
 from harness.errors import UserError
 from harness.graph.blocks import Blocks
 from harness.kernels.attention import ATTEND, ATTEND_COLUMNS_BACKWARD, ATTEND_ROWS_BACKWARD
+from harness.kernels.flops import get_flop_formula
 from harness.kernels.spmm import PRODUCT, PRODUCT_ADD
 from harness.ledger import Amounts, Key, TensorName
 from harness.ledger.tape import Event, ProductShape, Tape
@@ -34,7 +34,7 @@ from harness.strategy.facts import ShapeBlocks
 
 # The meter records the flops and bytes of every operator, and the shapes of products, under the current key of a tape.
 #
-# Flops come from the formulas of torch and of `harness.kernels.spmm`. Operands and results are each counted as read or
+# Flops come from the formulas of torch and of `harness.kernels.flops`. Operands and results are each counted as read or
 # written once; of a tensor from which rows are selected, or in which rows are replaced, only these rows. Messages are
 # not kernels: the axes count them.
 
@@ -184,7 +184,7 @@ def _describe_operator(func: Any) -> OperatorTraits:
     traits = _TRAITS[id(func)] = OperatorTraits(
         func,
         OperatorKind.UNCOUNTED if is_uncounted else kind,
-        flop_registry.get(func.overloadpacket),
+        get_flop_formula(func),
         func in (PRODUCT, PRODUCT_ADD) or func.overloadpacket in DENSE,
     )
     return traits

@@ -19,7 +19,6 @@ import torch
 from numba import prange
 from torch import Tensor
 from torch.nn.functional import leaky_relu
-from torch.utils.flop_counter import register_flop_formula
 
 from harness.device import GPU_KERNELS
 from harness.kernels.csr import Csr, row_indices, take, transpose
@@ -308,12 +307,3 @@ for _name, _compute, _shape in (
     OPERATORS.impl(_name, _shape, "Meta")
     OPERATORS.impl(_name, _compute, "CPU")
     OPERATORS.impl(_name, _compute, GPU_KERNELS)
-
-
-@register_flop_formula(
-    [each.overloadpacket for each in (ATTEND, ATTEND_ROWS_BACKWARD, ATTEND_COLUMNS_BACKWARD)], get_raw=True
-)
-def attention_flops(*operands: Any, **_options: Any) -> int:
-    """Count a multiplication and an addition for each entry, feature and head, in all three operators."""
-    _pointers, index, *_rest, x_QXF = operands
-    return 2 * int(index.numel()) * int(x_QXF.shape[0] * x_QXF.shape[2])

@@ -6,6 +6,8 @@ a function that has several parallel loops of equal length, so write one such lo
 """
 
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from typing import Any, TypeVar
 
 import numba
@@ -15,6 +17,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 from torch import Tensor
+
+from harness.device import gpu_build
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,11 +36,17 @@ def compiled(**options: Any) -> Callable[[F], F]:
 
 
 def warm_up_compiler() -> None:
-    """Initialise numba's registries, which takes a third of a second. Processes forked afterwards inherit them."""
+    """Initialise numba's registries, and import Triton if torch is built for GPUs; each takes a third of a second.
+
+    Processes forked afterwards inherit both.
+    """
     from numba.core.registry import cpu_target
 
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
+    if gpu_build():
+        with suppress(ImportError):
+            import_module("triton.runtime")
 
 
 # Multithreading: each thread processes a contiguous share of the rows of a sparse matrix.

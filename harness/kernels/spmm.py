@@ -1,4 +1,4 @@
-"""Sparse-dense matrix products on every device, as one operator with a meta kernel, a FLOP count and a gradient.
+"""Sparse-dense matrix products on every device, as one operator with a meta kernel and a gradient.
 
 Operands are plain tensors rather than torch's sparse tensors, so that the operator also runs on meta tensors (replay).
 Legend: N rows of A, K columns of A, F features.
@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.library import Library
-from torch.utils.flop_counter import register_flop_formula
 from torch.utils.weak import WeakIdKeyDictionary
 
 from harness.device import GPU_KERNELS, NO_FIXED_ORDER, can_run_triton, is_on_gpu
@@ -289,10 +288,3 @@ def _multiply_meta(A_NK: Csr, H_KF: Tensor, add_to: Tensor | None) -> Tensor:
 _implement("Meta", _multiply_meta)
 _implement("CPU", multiply)
 _implement(GPU_KERNELS, multiply)
-
-
-@register_flop_formula([PRODUCT.overloadpacket, PRODUCT_ADD.overloadpacket], get_raw=True)
-def spmm_flops(*operands: Any, **_options: Any) -> int:
-    """Count a multiplication and an addition for each nonzero and feature."""
-    *_, val, _cols, H = operands
-    return 2 * int(val.numel()) * int(H.shape[1])

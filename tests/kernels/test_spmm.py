@@ -9,6 +9,7 @@ from torch.autograd import gradcheck
 from torch.library import opcheck
 from torch.utils.flop_counter import FlopCounterMode
 
+import harness.kernels.flops  # noqa: F401  registers the counts of operators
 from harness.kernels.csr import Csr, from_coo, transpose
 from harness.kernels.spmm import CACHED_PRODUCTS, aggregate, cache_for_products, multiply_library, spmm
 from tests.dense import to_dense
