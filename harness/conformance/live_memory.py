@@ -1,7 +1,7 @@
 """Finds the tensors that a rank keeps after its set-up without counting them in its memory (`harness.strategy.memory`).
 
-Every Python object is searched, whoever owns it. Gradients do not exist yet, and the states of the optimizer belong to
-the trainer, as one flag does; none of them is in `Strategy.memory`.
+Every Python object is searched, whoever owns it. What the harness owns is left out: the grid, the states of the
+optimizer, and one flag of the trainer. Gradients do not exist yet after a set-up.
 """
 
 import gc
@@ -23,6 +23,7 @@ from harness.strategy import Strategy
 Array: TypeAlias = "Tensor | np.ndarray[Any, Any]"
 
 CONTAINERS = Tensor, np.ndarray, dict, list, tuple, set, deque
+NOT_ENTERED = ModuleType, type, str, bytes, int, float, Ledger
 
 PATIENCE = 1.0
 """The seconds in which a communication library frees the buffers of calls that are complete."""
@@ -92,7 +93,7 @@ class SetUpMemory:
             f"{module}.{name}": value
             for module in self._modules
             for name, value in vars(sys.modules[module]).items()
-            if isinstance(value, CONTAINERS) or type(value).__module__ == module
+            if issubclass(type(value), CONTAINERS) or type(value).__module__ == module
         }
 
     def _list_arrays(self) -> list[Array]:
@@ -136,29 +137,33 @@ def _list_parts(x: Tensor) -> list[Tensor]:
     return PARTS[x.layout](x) if x.layout in PARTS else []
 
 
-def _walk(roots: Mapping[str, object]) -> Iterator[tuple[str, Array]]:
-    """Yield the tensors and arrays that named objects lead to, each with its shortest path."""
+def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
+    """Yield the tensors and arrays that named objects lead to, each with its shortest path.
+
+    Types are compared by `issubclass`, because `isinstance` may run code of an object's class.
+    """
     seen, waiting = set[int](), deque(roots.items())
     while waiting:
         path, each = waiting.popleft()
-        if id(each) in seen or isinstance(each, ModuleType | type | str | bytes | int | float | Ledger):
+        if id(each) in seen or issubclass(type(each), NOT_ENTERED):
             continue
         seen.add(id(each))
-        if isinstance(each, Tensor | np.ndarray):
+        if issubclass(type(each), Tensor | np.ndarray):
             yield path, each
         else:
             waiting += _name_parts(path, each)
 
 
-def _name_parts(path: str, each: object) -> Iterable[tuple[str, object]]:
+def _name_parts(path: str, each: Any) -> Iterable[tuple[str, Any]]:
     """Return the objects to which an object refers, each with its path."""
-    if isinstance(each, dict):
+    kind = type(each)
+    if issubclass(kind, dict):
         return [(f"{path}[{key!r}]", value) for key, value in list(each.items())]
-    if isinstance(each, tuple) and len(fields := getattr(each, "_fields", ())) == len(each):
+    if issubclass(kind, tuple) and len(fields := getattr(each, "_fields", ())) == len(each):
         return [(f"{path}.{name}", value) for name, value in zip(fields, each, strict=True)]
-    if isinstance(each, list | tuple):
+    if issubclass(kind, list | tuple):
         return [(f"{path}[{number}]", value) for number, value in enumerate(each)]
-    if isinstance(each, FunctionType):  # its globals are not its own
+    if issubclass(kind, FunctionType):  # its globals are not its own
         return [(path, value) for value in (*(each.__closure__ or ()), *(each.__defaults__ or ()))]
     attributes = _get_attributes(each)
     named = [(f"{path}.{name}", value) for name, value in list(attributes.items())]
