@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.figures.panels import Panel
+from harness.figures.panels import BATCH, Panel
 from harness.results.schema import OK
 
 OURS = ("measured", "emulated", "predicted")
@@ -64,6 +64,8 @@ class OurValue(NamedTuple):
     label: str
     ranks: int
     value: float
+    batch: float = 0.0
+    """The size of mini-batches, which papers may leave open."""
 
     @property
     def start(self) -> dict[str, Any]:
@@ -86,8 +88,9 @@ class OurValues:
     def find(self, settings: Settings) -> list[OurValue]:
         """Return the values of runs with these settings, measured ones first."""
         runs = self.launches[match_settings(self.launches, settings)]
-        known = set(zip(runs.curve, runs.ranks, strict=True))
-        found = [point for point in self.points if (point.curve, point.ranks) in known]
+        batches = dict(zip(zip(runs.curve, runs.ranks, strict=True), runs[BATCH], strict=True))
+        at = [(point, (point.curve, point.ranks)) for point in self.points]
+        found = [point._replace(batch=batches[place]) for point, place in at if place in batches]
         return sorted(found, key=lambda point: OURS.index(point.source))
 
 
@@ -114,22 +117,38 @@ def place_among_times(
 
 
 def _place(mark: PrintedMark, values: OurValues, column: str) -> Iterator[dict[str, Any]]:
-    kind, number, runs = mark["kind"], mark["number"], mark["runs"]
-    found = values.find(runs)
+    """Yield the rows of a mark: one for each curve of the best source, if runs that it describes are on several."""
+    kind, number = mark["kind"], mark["number"]
+    found = values.find(mark["runs"])
+    best = [point for point in found if point.source == found[0].source]
     if kind == "ratio":
-        for start in values.find(mark["relative_to"])[:1]:
-            same = [point for point in found if point.source == start.source] or found
+        for start, end in _pair(values.find(mark["relative_to"]), found):
             row = {column: start.value / number, "bound": OPPOSITE[mark["bound"]], **start.start}
-            yield from ({**_describe(mark, point), **row} for point in same[:1])
+            yield {**_describe(mark, end), **row}
     elif kind == "seconds":
-        yield from ({**_describe(mark, point), column: number} for point in found[:1])
+        yield from ({**_describe(mark, point), column: number} for point in best)
     elif kind == "end of scaling":
-        there = [point for point in found if point.ranks == number]
-        yield from ({**_describe(mark, point), **point.start} for point in there[:1])
+        yield from ({**_describe(mark, point), **point.start} for point in best if point.ranks == number)
     elif kind == "crossing" and len({point.curve for point in found}) > 1:
         yield {**_describe(mark), "ranks": int(number)}
     elif kind == "end of axis" and found:
         yield {**_describe(mark), column: number}
+
+
+def _pair(slower: list[OurValue], faster: list[OurValue]) -> list[tuple[OurValue, OurValue]]:
+    """Return the pairs of values that a ratio compares.
+
+    They are on each curve that has both, or on two curves of the best source with the same batch, or else the fastest.
+    """
+    if not (slower and faster):
+        return []
+    source = slower[0].source
+    starts = [point for point in slower if point.source == source]
+    pairs = [(start, end) for start in starts for end in faster if start.curve == end.curve]
+    alike = [end for end in faster if end.source == source] or faster
+    for start in starts if not pairs else ():
+        pairs += [(start, end) for end in alike if start.batch == end.batch][:1]
+    return pairs or [(starts[0], alike[0])]
 
 
 # Gains over a strategy.
@@ -173,7 +192,7 @@ def _match_gains(
 
 def _describe(mark: PrintedMark, value: OurValue | None = None) -> dict[str, Any]:
     """Return the columns that all marks have. Marks of a whole figure have no curve."""
-    curve, strategy, _, label, ranks, _ = value or OurValue("", "", "", "", 0, 0.0)
+    curve, strategy, _, label, ranks, *_ = value or OurValue("", "", "", "", 0, 0.0)
     known = {
         name: mark[name] for name in ("claim", "original", "bound", "read", "place", "printed", "mean_of")
     }

@@ -103,6 +103,47 @@ def test_ratio_without_our_value_of_either_side_is_not_placed(facet_of: Callable
         assert facet_of(strong_scaling.KIND, claim(1, mark)).printed.empty
 
 
+def test_ratio_of_two_numbers_of_ranks_stays_on_its_curve(collected: Any, synthetic: SimpleNamespace) -> None:
+    """Variants of a strategy that the paper leaves open each have a mark, from their own value."""
+
+    def write(folder: Path) -> None:
+        for batch, seconds in ((64, 8.0), (128, 6.0)):
+            for ranks in (2, 4):
+                spec = synthetic.make_spec("distdgl", "tiny", {"p": ranks}, training={"batch": batch})
+                synthetic.write_ok(folder, spec, seconds / ranks)
+
+    folder = collected(write)
+    mark = {**SPEEDUP, "number": 1.5, "runs": select("distdgl", 4), "relative_to": select("distdgl", 2)}
+    write_claims(folder / "claims.parquet", [claim(1, mark)], folder)
+    panels = strong_scaling.KIND.split_panels(read_collected(folder, "runs"))
+    (facet,) = strong_scaling.KIND.make_facets(panels, read_tables(folder))
+    assert [*facet.printed.curve] == [*facet.printed.from_curve] == [*facet.frame.curve.unique()]
+    for row in facet.printed.to_dict("records"):
+        ours = facet.frame[(facet.frame.curve == row["curve"]) & (facet.frame.ranks == 2)][EPOCH]
+        assert row[EPOCH] == pytest.approx(float(ours.median()) / 1.5)
+
+
+def test_ratio_of_two_variants_compares_equal_batches(collected: Any, synthetic: SimpleNamespace) -> None:
+    def write(folder: Path) -> None:
+        for batch, seconds in ((64, 8.0), (128, 20.0)):
+            for fused, factor in ((False, 1.0), (True, 0.5)):
+                strategy = {"name": "scalegnn", "params": {"fused": fused}}
+                spec = synthetic.make_spec(strategy, "tiny", {"p": 4}, training={"batch": batch})
+                synthetic.write_ok(folder, spec, seconds * factor)
+
+    folder = collected(write)
+    params = {fused: {"strategy.params": [f'{{"fused":{fused}}}']} for fused in ("true", "false")}
+    mark = {**SPEEDUP, "number": 3.0, "runs": params["true"], "relative_to": params["false"]}
+    write_claims(folder / "claims.parquet", [claim(1, mark)], folder)
+    panels = epoch_time.KIND.split_panels(read_collected(folder, "runs"))
+    (facet,) = epoch_time.KIND.make_facets(panels, read_tables(folder))
+    pairs = [
+        (start.rpartition("batch ")[2], end.rpartition("batch ")[2])
+        for start, end in zip(facet.printed.from_curve, facet.printed.curve, strict=True)
+    ]
+    assert len(pairs) == 2 and all(start == end for start, end in pairs), pairs
+
+
 def test_speedup_of_at_most_is_a_time_of_at_least(facet_of: Callable[..., Facet]) -> None:
     mark = {**SPEEDUP, "bound": "at most"}
     assert [*facet_of(strong_scaling.KIND, claim(1, mark)).printed.bound] == ["at least"]
