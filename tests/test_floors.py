@@ -68,7 +68,7 @@ NAME_CUDA = {
 """The modules that name CUDA, and why; those of strategies are none of them."""
 READERS_OF_FILES = {"files", "locks", "sources", "store", "fetch"}
 
-LOADED_BY_THE_CONTRACT = 49
+LOADED_BY_THE_CONTRACT = 50
 DEPTH_OF_STRATEGIES = 3
 LINES_OF_A_FILE = 600
 """A longer file usually holds two subjects."""

@@ -28,7 +28,8 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from harness.kernels.csr import Csr
-from harness.kernels.jit import compiled, emit_prefetch, run_over_rows
+from harness.kernels.jit import compiled, count_threads, emit_prefetch, run_over_rows
+from harness.kernels.sorted_rows import POSITION_BITS, WINDOW, SortedRows, balance_sorted_rows
 
 WIDE = llvmlite.binding.get_host_cpu_features().get("avx512f", False)
 VECTOR_BYTES, MOST_VECTORS = (64, 16) if WIDE else (32, 8)
@@ -65,11 +66,14 @@ class TileColumns(NamedTuple):
     vectors: Numbers
 
 
-def multiply_into(A: Csr, H: Tensor, Z: Tensor, *, add: bool) -> None:
+def multiply_into(A: Csr | SortedRows, H: Tensor, Z: Tensor, *, add: bool) -> None:
     """Compute Z = A H, or Z += A H. All operands are contiguous and on the CPU; A and H are not empty."""
     assert A.val.dtype == H.dtype == Z.dtype
     assert H.shape[0] == A.cols and Z.shape == (A.rows, H.shape[1])
-    _run(multiply_rows, multiply_rows_parallel, A, (A.val, H, Z), add)
+    if isinstance(A, SortedRows):
+        _multiply_sorted(A, H, Z, add)
+    else:
+        _run(multiply_rows, multiply_rows_parallel, A, (A.val, H, Z), add)
 
 
 def inner_products_into(A: Csr, X: Tensor, Y: Tensor, products: Tensor) -> None:
@@ -81,18 +85,38 @@ def inner_products_into(A: Csr, X: Tensor, Y: Tensor, products: Tensor) -> None:
 
 def _run(kernel: Any, parallel_kernel: Any, A: Csr, dense: tuple[Tensor, Tensor, Tensor], add: bool) -> None:
     """Run a kernel for each tile of columns. The column indices of A select rows of the second dense operand."""
-    gathered = dense[1]
-    width, dtype = gathered.shape[1], gathered.dtype
-    kinds = KINDS[A.rowptr.dtype], KINDS[A.col.dtype], KINDS[dtype]
-    operands = (A.rowptr, A.col, *dense)
-    assert all(map(Tensor.is_contiguous, operands))
-    addresses = tuple(map(Tensor.data_ptr, operands))
-    lines = -(-width * dtype.itemsize // LINE_BYTES)
-    sizes = A.nnz, width, max(LINES_AHEAD // lines, 1) if gathered.nbytes >= FAR_BYTES else 0, int(add)
-    for start, tail, lanes, vectors in tile_columns(width, dtype):
+    kinds, addresses, sizes = _describe_operands(A.rowptr, A.col, dense, add)
+    for start, tail, lanes, vectors in tile_columns(dense[1].shape[1], dense[1].dtype):
         run_over_rows(
             kernel, parallel_kernel, A.rowptr, kinds, lanes, vectors, addresses, sizes, (start, tail)
         )
+
+
+def _multiply_sorted(A: SortedRows, H: Tensor, Z: Tensor, add: bool) -> None:
+    """Run the kernel of sorted rows for each tile of columns."""
+    kinds, addresses, sizes = _describe_operands(A.lengths, A.col, (A.val, H, Z), add)
+    threads = count_threads()
+    bounds = balance_sorted_rows(A.lengths.numpy(), threads) if threads > 1 else None
+    for start, tail, lanes, vectors in tile_columns(H.shape[1], H.dtype):
+        operands = kinds, lanes, vectors, addresses, sizes, (start, tail)
+        if bounds is None:
+            multiply_sorted_rows(*operands, (0, A.rows, 0))
+        else:
+            multiply_sorted_rows_parallel(*operands, bounds)
+
+
+def _describe_operands(
+    rows: Tensor, col: Tensor, dense: tuple[Tensor, Tensor, Tensor], add: bool
+) -> tuple[tuple[Any, ...], Numbers, Numbers]:
+    """Return the kinds, the addresses and the sizes that the compiled functions take."""
+    gathered = dense[1]
+    width, dtype = gathered.shape[1], gathered.dtype
+    operands = (rows, col, *dense)
+    assert all(map(Tensor.is_contiguous, operands))
+    lines = -(-width * dtype.itemsize // LINE_BYTES)
+    ahead = max(LINES_AHEAD // lines, 1) if gathered.nbytes >= FAR_BYTES else 0
+    kinds = KINDS[rows.dtype], KINDS[col.dtype], KINDS[dtype]
+    return kinds, tuple(map(Tensor.data_ptr, operands)), (col.numel(), width, ahead, int(add))
 
 
 @cache
@@ -263,6 +287,20 @@ class Tile:
             self.builder, begin, end, [self._load_index(self.rowptr, begin)], step, tight=self.count == 1
         )
 
+    def for_each_sorted_row(self, body: Callable[[Any, Any, Any], None]) -> None:
+        """Emit `for_each_row` for a `SortedRows`, whose lengths take the place of row pointers."""
+        build = self.builder
+
+        def step(k: Any, ends: Emitted) -> Emitted:
+            (first,), number = ends, self._load_index(self.rowptr, k)
+            window, position = build.and_(k, I64(-WINDOW)), build.and_(number, I64(WINDOW - 1))
+            end = build.add(first, build.lshr(number, I64(POSITION_BITS)))
+            body(build.or_(window, position), first, end)
+            return [end]
+
+        begin, end, first_entry = self.rows
+        emit_loop(build, begin, end, [first_entry], step, tight=self.count == 1)
+
     def for_each_entry(self, first: Any, end: Any, carried: Emitted, body: Body) -> Emitted:
         """Emit a loop over entries first .. end - 1, once with prefetching and once without."""
 
@@ -314,29 +352,45 @@ def _multiply(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, r
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         tile = Tile(builder, code, arguments[1:])
-        vectors, (val, _H, Z) = tile.vectors, tile.operands
-        fused = tile.count > 1 or (vectors.is_bf16 and tile.lanes * vectors.sum_bytes == VECTOR_BYTES)
-        adds = builder.icmp_unsigned(">", tile.add, I64(0))
-
-        def entry(e: Any, sums: Emitted) -> Emitted:
-            a = vectors.read_one(builder.gep(val, [e]))
-            h = map(vectors.read, tile.operand_addresses(e))
-            return [vectors.add_product(total, a, x, fused=fused) for total, x in zip(sums, h, strict=True)]
-
-        def row(i: Any, first: Any, end: Any) -> None:
-            filled = builder.icmp_unsigned("<", first, end)  # most rows of a small block are empty
-            with builder.if_then(builder.or_(filled, builder.not_(adds))):
-                places = tile.vector_addresses(Z, i)
-                sums = emit_if_else(
-                    builder, adds, lambda: [*map(vectors.read, places)], lambda: [vectors.zero] * tile.count
-                )
-                for place, total in zip(places, tile.for_each_entry(first, end, sums, entry), strict=True):
-                    vectors.write(total, place)
-
-        tile.for_each_row(row)
+        tile.for_each_row(_make_row_product(tile))
         return context.get_dummy_value()
 
     return types.void(code, addresses, sizes, strip, rows), emit
+
+
+def _multiply_sorted_rows(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, rows: Any) -> Any:
+    """`_multiply` for a `SortedRows`."""
+
+    def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        tile = Tile(builder, code, arguments[1:])
+        tile.for_each_sorted_row(_make_row_product(tile))
+        return context.get_dummy_value()
+
+    return types.void(code, addresses, sizes, strip, rows), emit
+
+
+def _make_row_product(tile: Tile) -> Callable[[Any, Any, Any], None]:
+    """Return the function that emits the product of one row, given the row, its first entry and its end."""
+    builder, vectors, (val, _H, Z) = tile.builder, tile.vectors, tile.operands
+    fused = tile.count > 1 or (vectors.is_bf16 and tile.lanes * vectors.sum_bytes == VECTOR_BYTES)
+    adds = builder.icmp_unsigned(">", tile.add, I64(0))
+
+    def entry(e: Any, sums: Emitted) -> Emitted:
+        a = vectors.read_one(builder.gep(val, [e]))
+        h = map(vectors.read, tile.operand_addresses(e))
+        return [vectors.add_product(total, a, x, fused=fused) for total, x in zip(sums, h, strict=True)]
+
+    def row(i: Any, first: Any, end: Any) -> None:
+        filled = builder.icmp_unsigned("<", first, end)  # most rows of a small block are empty
+        with builder.if_then(builder.or_(filled, builder.not_(adds))):
+            places = tile.vector_addresses(Z, i)
+            sums = emit_if_else(
+                builder, adds, lambda: [*map(vectors.read, places)], lambda: [vectors.zero] * tile.count
+            )
+            for place, total in zip(places, tile.for_each_entry(first, end, sums, entry), strict=True):
+                vectors.write(total, place)
+
+    return row
 
 
 def _dot(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, rows: Any) -> Any:
@@ -373,6 +427,7 @@ def _dot(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, rows: 
 
 
 multiply_tile: Any = intrinsic(_multiply)
+multiply_sorted_tile: Any = intrinsic(_multiply_sorted_rows)
 dot_tile: Any = intrinsic(_dot)
 
 
@@ -410,6 +465,36 @@ def multiply_rows_parallel(
     for share in numba.prange(bounds.size - 1):
         rows = bounds[share], bounds[share + 1]
         multiply_tile((kinds, lanes, vectors), addresses, sizes, strip, rows)
+
+
+@compiled(nogil=True)
+def multiply_sorted_rows(
+    kinds: Any,
+    lanes: Numbers,
+    vectors: Numbers,
+    addresses: Numbers,
+    sizes: Numbers,
+    strip: Numbers,
+    rows: Numbers,
+) -> None:
+    """`multiply_rows` for a `SortedRows`. `rows` are the bounds in sorted order, and the entry where they begin."""
+    multiply_sorted_tile((kinds, lanes, vectors), addresses, sizes, strip, rows)
+
+
+@compiled(parallel=True)
+def multiply_sorted_rows_parallel(
+    kinds: Any,
+    lanes: Numbers,
+    vectors: Numbers,
+    addresses: Numbers,
+    sizes: Numbers,
+    strip: Numbers,
+    bounds: Any,
+) -> None:
+    """`multiply_sorted_rows` with the rows divided among threads."""
+    for share in numba.prange(len(bounds)):
+        rows = bounds[share, 0], bounds[share, 1], bounds[share, 2]
+        multiply_sorted_tile((kinds, lanes, vectors), addresses, sizes, strip, rows)
 
 
 @compiled(nogil=True)

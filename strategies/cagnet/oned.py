@@ -19,6 +19,7 @@ from torch.autograd import Function
 
 from harness.comm.call import Call
 from harness.kernels import Csr
+from harness.kernels.sorted_rows import SortedRows
 from harness.ledger import AxisName, Op, Phase, TensorName, apply
 from harness.models import Part
 from harness.parallel.halo import Boundary
@@ -44,6 +45,7 @@ from harness.strategy import (
     PublishedCost,
     Quantity,
     Words,
+    product_matrix_bytes,
 )
 
 
@@ -156,11 +158,17 @@ class Aggregation(ABC):
 class Broadcasts(Aggregation):
     """Broadcasts the blocks of H one after the other; every rank multiplies by each as it arrives (Algorithm 1)."""
 
-    def load_block_row(self, ctx: Context, *, transposed: bool = False) -> list[Csr]:
-        return [ctx.blocks.adjacency(*piece, transposed=transposed) for piece in self.pieces(ctx.at)]
+    def load_block_row(self, ctx: Context, *, transposed: bool = False) -> list[Csr | SortedRows]:
+        return [ctx.blocks.product_matrix(*piece, transposed=transposed) for piece in self.pieces(ctx.at)]
 
     def multiply(
-        self, ops: WholeRows, A_NK: Sequence[Csr], H_NF: Tensor, *, moves: TensorName, makes: TensorName
+        self,
+        ops: WholeRows,
+        A_NK: Sequence[Csr | SortedRows],
+        H_NF: Tensor,
+        *,
+        moves: TensorName,
+        makes: TensorName,
     ) -> Tensor:
         """Return T_i = sum over j of A_ij H_j."""
         T_NF = None
@@ -186,12 +194,12 @@ class AllGather(Aggregation):
     def pieces(self, at: Coordinates) -> list[Piece]:
         return [Piece(self.scheme.rows(at), range(self.scheme.facts.vertices))]
 
-    def load_block_row(self, ctx: Context, *, transposed: bool = False) -> Csr:
+    def load_block_row(self, ctx: Context, *, transposed: bool = False) -> Csr | SortedRows:
         (piece,) = self.pieces(ctx.at)
-        return ctx.blocks.adjacency(*piece, transposed=transposed)
+        return ctx.blocks.product_matrix(*piece, transposed=transposed)
 
     def multiply(
-        self, ops: WholeRows, A_NK: Csr, H_NF: Tensor, *, moves: TensorName, makes: TensorName
+        self, ops: WholeRows, A_NK: Csr | SortedRows, H_NF: Tensor, *, moves: TensorName, makes: TensorName
     ) -> Tensor:
         sizes = [len(block) for block in self.scheme.blocks()]
         return ops.kernels.spmm(A_NK, ops.over.all_gather(H_NF, sizes=sizes, tensor=moves), makes)
@@ -234,6 +242,15 @@ class RowScheme(RowStrategy):
 
     def matrix_pieces(self, at: Coordinates) -> list[Piece]:
         return self.aggregation.pieces(at)
+
+    def matrices_bytes(self, pieces: list[Piece], counts: Counts) -> int:
+        return sum(
+            product_matrix_bytes(
+                self.spec, len(rows), len(cols), counts.nonzeros(rows, cols, transposed=transposed)
+            )
+            for rows, cols in pieces
+            for transposed in self.transposed_options()
+        )
 
     def boundary(self, at: Coordinates, counts: Counts) -> Boundary:
         return Boundary(counts, self.blocks(), at[self.rows_over], self.stages(at))
