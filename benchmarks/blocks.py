@@ -21,7 +21,7 @@ from benchmarks.registry import Results, Table, benchmark
 from harness.comm.grid import Grid
 from harness.kernels import Csr, cast, sorted_rows
 from harness.kernels.parts import extract_block
-from harness.kernels.sorted_rows import SHORT_ROW, SortedRows, sort_rows
+from harness.kernels.sorted_rows import SHORT_ROWS, SHORT_ROWS_IF_NARROW, SortedRows, sort_rows
 from harness.kernels.spmm import multiply
 from harness.launch.worker_pool import Pool
 from harness.ledger import COMPUTING, AxisName, Direction, HostClock, Op
@@ -37,8 +37,8 @@ from harness.store.datasets import open_dataset
 PATIENCE = 1800.0
 WARM = 2
 SERIAL = "serial"
-FORMATS = {"csr": 0, "sorted": SHORT_ROW}
-"""The mean row length up to which a rank's blocks have sorted rows, by the name of a competitor."""
+FORMATS = {"csr": (0, 0), "sorted": (SHORT_ROWS, SHORT_ROWS_IF_NARROW)}
+"""The mean row lengths up to which a rank's blocks have sorted rows, by the name of a competitor."""
 EXTRA = "not in serial"
 """Products with A that serial training lacks: S = A^T G of the first layer, whose input needs no gradient."""
 PARTS = ("products with A", EXTRA, "dense products", "elementwise", "copies")
@@ -51,7 +51,8 @@ def kernels(*competitors: str, dataset: str = "rmat-17", hidden: int = 16, turns
 
     In each turn, the ranks train one epoch with all blocks in CSR, one with the short rows of blocks sorted, and rank 0
     one serial epoch. A rank computes while the others wait, as for a tape (measure.tape), so that ranks do not share
-    caches and memory bandwidth. Numbers are medians of ratios to the serial epoch of the same turn.
+    caches and memory bandwidth. Numbers are medians of ratios to the serial epoch of the same turn. Where no block has
+    short rows, both epochs are the same, and their difference is noise.
 
     Args:
         competitors: strategies, as NAME@GRID; a name may have parameters
@@ -112,8 +113,8 @@ def epochs_in_turns(case: EpochCase, turns: int, lock: str) -> dict[str, list[Ep
     """Train in turns with each format; on rank 0 also serially. Return the epochs of one rank, by competitor."""
     turn, competitors = TurnLock(Path(lock)), dict[str, TapedTrainer]()
     try:
-        for key, short_row in FORMATS.items():
-            sorted_rows.SHORT_ROW = short_row
+        for key, lengths in FORMATS.items():
+            sorted_rows.SHORT_ROWS, sorted_rows.SHORT_ROWS_IF_NARROW = lengths
             competitors[key] = open_trainer(case.spec(), turn)
         world = competitors["csr"].trainer.ctx.grid.world
         if world.index == 0:
@@ -121,13 +122,13 @@ def epochs_in_turns(case: EpochCase, turns: int, lock: str) -> dict[str, list[Ep
             competitors[SERIAL] = open_trainer(alone.spec(), turn, is_alone=True)
         epochs = defaultdict[str, list[Epoch]](list)
         for number in range(-WARM, turns):
-            for key in (*FORMATS, SERIAL):
+            for key in [*FORMATS, SERIAL][:: -1 if number % 2 else 1]:
                 if key in competitors:
                     epochs[key].append(competitors[key].train(counts=number >= 0))
                     turn.release()
                 world.barrier()
     finally:
-        sorted_rows.SHORT_ROW = SHORT_ROW
+        sorted_rows.SHORT_ROWS, sorted_rows.SHORT_ROWS_IF_NARROW = FORMATS["sorted"]
         turn.close()
     return {key: each[WARM:] for key, each in epochs.items()}
 

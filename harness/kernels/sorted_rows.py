@@ -25,8 +25,10 @@ WINDOW = 1 << POSITION_BITS
 """The number of rows in a window. With 16 columns of float32, these rows of a product fill a cache of 32 KiB."""
 MOST_COLUMNS = (1 << 32 - POSITION_BITS) - 1
 """The largest number of columns of a matrix in this format: the largest number of entries that a row may have."""
-SHORT_ROW = 8
-"""The mean number of entries in a row up to which sorting pays (benchmarks/results/blocks.md)."""
+SHORT_ROWS, SHORT_ROWS_IF_NARROW = 2, 8
+"""The mean numbers of entries in a row up to which sorting pays, for products of any width, and for products of a few
+columns, as where an axis splits the features (benchmarks/results/blocks.md). Sorting makes the reads and writes of wide
+rows of the product less regular."""
 
 
 class SortedRows(NamedTuple):
@@ -52,10 +54,13 @@ class SortedRows(NamedTuple):
         return self.rows, self.cols
 
 
-def has_short_rows(rows: int, cols: int, nonzeros: int) -> bool:
-    """Return whether products on a CPU are faster if a matrix of this size is a `SortedRows`, and it can be one."""
+def has_short_rows(rows: int, cols: int, nonzeros: int, *, narrow: bool) -> bool:
+    """Return whether products on a CPU are faster if a matrix of this size is a `SortedRows`, and it can be one.
+
+    `narrow` is True for products of a few columns.
+    """
     fits = cols <= MOST_COLUMNS and index_dtype(nonzeros) == torch.int32
-    return fits and nonzeros <= SHORT_ROW * rows
+    return fits and nonzeros <= (SHORT_ROWS_IF_NARROW if narrow else SHORT_ROWS) * rows
 
 
 def sort_rows(A: Csr) -> SortedRows:

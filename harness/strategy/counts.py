@@ -53,9 +53,9 @@ def csr_bytes(rows: int, nonzeros: int, precision: str) -> int:
     return LONG * (rows + 1) + (INDEX + WORD[precision]) * nonzeros
 
 
-def sorts_rows(spec: Spec, rows: int, cols: int, nonzeros: int) -> bool:
-    """Return whether a matrix for products is held with sorted rows: on CPUs, if its rows are short."""
-    return spec.machine.device == "cpu" and has_short_rows(rows, cols, nonzeros)
+def sorts_rows(spec: Spec, rows: int, cols: int, nonzeros: int, *, narrow: bool = False) -> bool:
+    """Return whether a matrix for products, `narrow` or of any width, has sorted rows: on CPUs, if rows are short."""
+    return spec.machine.device == "cpu" and has_short_rows(rows, cols, nonzeros, narrow=narrow)
 
 
 def product_matrix_bytes(spec: Spec, rows: int, cols: int, nonzeros: int) -> int:

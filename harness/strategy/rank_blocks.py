@@ -66,7 +66,7 @@ class RankBlocks:
         where = resolve_rectangle(self._blocks, rows, cols, order, transposed=transposed)
         if where not in self._sorted and where not in self._adjacency:
             A = self._read(where)
-            if self._sorts_rows(A.rows, A.cols, A.nnz):
+            if self._sorts_rows(A.rows, A.cols, A.nnz, narrow=False):
                 self._sorted[where] = self._memory.hold_sorted_rows(A)
             else:
                 self._adjacency[where] = self._memory.hold_matrix(A)
@@ -86,14 +86,17 @@ class RankBlocks:
     def pack_adjacency(
         self, rows: range, cols: range, *, transposed: bool = False
     ) -> tuple[Tensor, PackedFormat]:
-        """Pack A[rows, cols] or A^T[rows, cols] into bytes; return them and their format, which a receiver needs."""
+        """Pack A[rows, cols] or A^T[rows, cols] into bytes; return them and their format, which a receiver needs.
+
+        The block is for products with rows that an axis splits: on a CPU, short rows are sorted.
+        """
         if self.has_only_shapes:
             form = self.packed_form(rows, cols, transposed=transposed)
             buffer = torch.empty(form.nbytes, dtype=torch.uint8, device=META)
             return self._memory.hold(TensorName.A, buffer), form
         A = self.host_adjacency(rows, cols, transposed=transposed)
         form = get_packed_format(A)
-        if self._sorts_rows(A.rows, A.cols, A.nnz):
+        if self._sorts_rows(A.rows, A.cols, A.nnz, narrow=True):
             form = form._replace(has_sorted_rows=True)
         buffer = pack_sorted_rows(A, form) if form.has_sorted_rows else pack(A)
         return self._memory.hold(TensorName.A, buffer), form
@@ -101,11 +104,12 @@ class RankBlocks:
     def packed_form(self, rows: range, cols: range, *, transposed: bool = False) -> PackedFormat:
         """Return the format of a packed block that another rank sends."""
         nonzeros = self.counts.nonzeros(rows, cols, transposed=transposed)
-        is_sorted = self._sorts_rows(len(rows), len(cols), nonzeros)
+        is_sorted = self._sorts_rows(len(rows), len(cols), nonzeros, narrow=True)
         return PackedFormat(len(rows), len(cols), nonzeros, self._memory.dtype, is_sorted)
 
-    def _sorts_rows(self, rows: int, cols: int, nonzeros: int) -> bool:
-        return not is_gpu(self._memory.device) and sorts_rows(self._spec, rows, cols, nonzeros)
+    def _sorts_rows(self, rows: int, cols: int, nonzeros: int, *, narrow: bool) -> bool:
+        on_host = not is_gpu(self._memory.device)
+        return on_host and sorts_rows(self._spec, rows, cols, nonzeros, narrow=narrow)
 
     def needed_columns(
         self, others: Sequence[range], cols: range, *, transposed: bool = False

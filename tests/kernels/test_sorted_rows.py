@@ -13,7 +13,8 @@ from harness.kernels.csr import Csr, cast, from_coo, get_packed_format, pack, to
 from harness.kernels.random import Purpose, integers, uniform
 from harness.kernels.sorted_rows import (
     MOST_COLUMNS,
-    SHORT_ROW,
+    SHORT_ROWS,
+    SHORT_ROWS_IF_NARROW,
     WINDOW,
     SortedRows,
     balance_sorted_rows,
@@ -156,11 +157,13 @@ def test_meta_tensors_are_sorted_to_the_same_shape() -> None:
 
 
 def test_rows_are_short_up_to_a_mean_length_and_a_width_that_the_format_holds() -> None:
-    assert has_short_rows(100, 50, SHORT_ROW * 100)
-    assert not has_short_rows(100, 50, SHORT_ROW * 100 + 1)
-    assert has_short_rows(100, MOST_COLUMNS, 7)
-    assert not has_short_rows(100, MOST_COLUMNS + 1, 7)
-    assert not has_short_rows(1 << 30, 50, 1 << 31)  # row pointers of a packed matrix would have 64 bits
+    for narrow, most in ((False, SHORT_ROWS), (True, SHORT_ROWS_IF_NARROW)):
+        assert has_short_rows(100, 50, most * 100, narrow=narrow)
+        assert not has_short_rows(100, 50, most * 100 + 1, narrow=narrow)
+        assert has_short_rows(100, MOST_COLUMNS, 7, narrow=narrow)
+        assert not has_short_rows(100, MOST_COLUMNS + 1, 7, narrow=narrow)
+        # Row pointers of a packed matrix would have 64 bits.
+        assert not has_short_rows(1 << 30, 50, 1 << 31, narrow=narrow)
 
 
 def test_a_row_longer_than_the_format_holds_is_refused() -> None:
