@@ -60,7 +60,7 @@ def export(request: ExportRequest, reporter: Reporter) -> ExportAnswer:
     The files have the original numbers of the vertices, the edges with their weights, the features, the labels, the
     names of the classes and the split. `harness data import NAME --edges FILE` reads a pyg file back.
 
-        harness data export tiny-sbm --to pyg --out tiny-sbm.pt
+        harness data export tiny-sbm --to pyg --out graph.pt
         harness data export tiny-sbm --to ogb-arrays --out tiny-sbm-ogb
     """
     from harness.spec.dataset import DatasetChoice
