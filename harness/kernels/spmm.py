@@ -163,8 +163,8 @@ def _get_sparse_tensor(A: Csr) -> Tensor:
     cached = CACHED_PRODUCTS.get(A.rowptr)
     if cached is None or cached.col is not A.col:
         return _make_sparse_tensor(A, _convert_row_pointers(A))
-    if cached.pointers is None:
-        cached.pointers = _convert_row_pointers(A)
+    if cached.pointers is None:  # detached, because a value that holds its key would never be dropped
+        cached.pointers = _convert_row_pointers(A).detach()
     if cached.val is not A.val:  # attention coefficients with the indices of a cached matrix
         return _make_sparse_tensor(A, cached.pointers)
     if cached.tensor is None:

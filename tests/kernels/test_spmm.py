@@ -119,6 +119,17 @@ def test_flops_are_counted_forward_backward_and_with_add_to():
     assert counted.get_total_flops() == 2 * DIRECTED.nnz * 3
 
 
+def test_cached_matrix_with_pointers_of_the_right_dtype_is_freed_too() -> None:
+    """The library's tensor would keep the row pointers, by which the matrix is cached."""
+    entries = len(CACHED_PRODUCTS)
+    index = torch.tensor([0, 1, 2], dtype=torch.int32)
+    A = cache_for_products(Csr(index, index[:2].clone(), torch.ones(2), 2))
+    assert multiply_library(A, torch.ones(2, 3), None).shape == (2, 3)
+    assert len(CACHED_PRODUCTS) == entries + 1
+    del A, index
+    assert len(CACHED_PRODUCTS) == entries
+
+
 def test_cached_library_tensor_is_built_once_and_freed_with_the_matrix() -> None:
     """It follows in-place changes of values; matrices with other values on the same columns share the row pointers."""
     entries, H = len(CACHED_PRODUCTS), torch.ones(5, 2, dtype=torch.float64)
