@@ -1,6 +1,6 @@
 """Finds the tensors that a rank keeps after its set-up without counting them in its memory (`harness.strategy.memory`).
 
-Every Python object is searched, whoever owns it. What the harness owns is left out: the grid, the states of the
+All Python objects are searched, also those of libraries. What the harness owns is left out: the grid, the states of the
 optimizer, and one flag of the trainer. Gradients do not exist yet after a set-up.
 """
 
@@ -53,9 +53,15 @@ class SetUpMemory:
         """Kept, so that no new tensor takes the place of an old one."""
 
     def find_uncounted(self, trainer: Trainer) -> list[UncountedTensor]:
-        """Return the new tensors on the device that live outside the trainer's memory, the largest first."""
+        """Return the new tensors on the device that live outside the trainer's memory, the largest first.
+
+        The collector runs only if some are found, which may be garbage.
+        """
+        if not self._find_uncounted(trainer):
+            return []
         deadline = time.monotonic() + PATIENCE
         while True:
+            gc.collect()
             found = self._find_uncounted(trainer)
             if all(each.owner != NO_OWNER for each in found) or time.monotonic() > deadline:
                 return found
@@ -98,13 +104,10 @@ class SetUpMemory:
 
     def _list_arrays(self) -> list[Array]:
         """Return the tensors and arrays on the device. The collector knows every tensor, but no array of NumPy."""
-        gc.collect()
+        objects = gc.get_objects()
         found: list[Array] = [array for _, array in _walk(self._list_variables())]
-        for each in gc.get_objects():
-            if issubclass(type(each), Tensor):
-                found.append(each)
-            else:
-                found += [part for part in gc.get_referents(each) if type(part) is np.ndarray]
+        found += [each for each in objects if issubclass(type(each), Tensor)]
+        found += [each for each in gc.get_referents(*objects) if type(each) is np.ndarray]
         return [array for array in found if self._is_on_device(array)]
 
     def _is_on_device(self, array: Array) -> bool:
