@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import isclose
-from pathlib import Path
 from typing import Any, Literal
 
 from harness.claims.claims import Claim
@@ -51,7 +50,7 @@ COLUMNS = (
 )
 """The columns of the table `runs` that identify the runs of a selection."""
 FIGURE_COLUMNS = ("dataset.name", "machine.name")
-"""The columns that identify a figure of a paper among those of its experiment."""
+"""The columns that distinguish the figures of an experiment."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def list_marks(claim: Claim, evidence: Evidence) -> list[PrintedMark]:
     if formula is None or claim.number is None or (claim.role, claim.basis) != ("result", "prediction"):
         return []
     try:
-        trace = _trace(formula, evidence.root)
+        trace = _trace(formula, evidence)
     except UntestableClaim:  # it depends on more than the times of epochs
         return []
     if not trace.selections:
@@ -124,7 +123,7 @@ def _list_marks_of_times(claim: Claim, formula: Formula, trace: "_Trace") -> lis
 
 
 def _list_ratios(ratio: float, bound: Bound, trace: "_Trace") -> list[PrintedMark]:
-    """List a mark for each pair of runs that the formula divides. A ratio below 1 is that of the faster runs."""
+    """List a mark for each pair of runs that the formula divides. A ratio below 1 is turned over."""
     mean_of = 1 if bound else len(trace.pairs)
     marks = []
     for one, other in trace.pairs:
@@ -160,8 +159,9 @@ class _Trace(Evidence):
     Every epoch takes a second, but the ratio of two epochs is `ratio`.
     """
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
+    def __init__(self, evidence: Evidence) -> None:
+        super().__init__(evidence.root)
+        self._expand_once = evidence._expand_once
         self.ratio = 1.0
         self.selections: list[Selection] = []
         self.pairs: list[tuple[Selection, Selection]] = []
@@ -198,9 +198,9 @@ class _TracedTimes(EpochTimes):
         raise UntestableClaim("figures of epochs do not show shares")
 
 
-def _trace(formula: Formula, root: Path) -> _Trace:
+def _trace(formula: Formula, evidence: Evidence) -> _Trace:
     """Evaluate a formula and return what it asked for."""
-    trace = _Trace(root)
+    trace = _Trace(evidence)
     formula(trace)
     return trace
 
