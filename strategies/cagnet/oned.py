@@ -137,8 +137,16 @@ class Aggregation(ABC):
         return [Piece(blocks[own], blocks[j]) for j in self.scheme.stages(at)]
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """Return the bytes of A and of indices, if the rank does not hold A at `pieces`."""
-        return {}
+        """Return the bytes of A at `pieces`, as `load_block_row` holds it, and of indices."""
+        scheme = self.scheme
+        held = [
+            product_matrix_bytes(
+                scheme.spec, len(rows), len(cols), counts.nonzeros(rows, cols, transposed=side)
+            )
+            for rows, cols in self.pieces(at)
+            for side in scheme.transposed_options()
+        ]
+        return {TensorName.A: sum(held)}
 
     @abstractmethod
     def load_block_row(self, ctx: Context, *, transposed: bool = False) -> Any:
@@ -242,15 +250,6 @@ class RowScheme(RowStrategy):
 
     def matrix_pieces(self, at: Coordinates) -> list[Piece]:
         return self.aggregation.pieces(at)
-
-    def matrices_bytes(self, pieces: list[Piece], counts: Counts) -> int:
-        return sum(
-            product_matrix_bytes(
-                self.spec, len(rows), len(cols), counts.nonzeros(rows, cols, transposed=transposed)
-            )
-            for rows, cols in pieces
-            for transposed in self.transposed_options()
-        )
 
     def boundary(self, at: Coordinates, counts: Counts) -> Boundary:
         return Boundary(counts, self.blocks(), at[self.rows_over], self.stages(at))

@@ -13,7 +13,7 @@ from harness.ledger import Op, TensorName
 from harness.parallel.halo import BlockRow, build_block_row
 from harness.strategies.cagnet.oned import Aggregation, RowScheme, WholeRows
 from harness.strategies.cagnet.terms import COL, ROW, MovedRows
-from harness.strategy import Context, Coordinates, Counts, csr_bytes
+from harness.strategy import Context, Coordinates, Counts, Piece
 
 
 class NeededRows(Aggregation):
@@ -38,11 +38,7 @@ class NeededRows(Aggregation):
         scheme, rows, sides = self.scheme, self.scheme.rows(at), self.scheme.transposed_options()
         boundary, precision = scheme.boundary(at, counts), scheme.spec.precision
         is_served = at[scheme.rows_over] in scheme.stages(at)
-        own = sum(
-            csr_bytes(len(rows), counts.nonzeros(rows, rows, transposed=side), precision)
-            for side in sides
-            if is_served
-        )
+        own = scheme.matrices_bytes([Piece(rows, rows)], counts) if is_served else 0
         compact = sum(boundary.compact_bytes(precision, transposed=side) for side in sides)
         leaving = sum(boundary.index_bytes(transposed=side) for side in sides)
         return {TensorName.A: own + compact, TensorName.INDEX: leaving}
