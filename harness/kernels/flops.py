@@ -1,4 +1,4 @@
-"""The FLOP counts of all operators: torch's own formulas, and those of the sparse operators, which are registered here.
+"""FLOP counts of all operators. Formulas for the sparse operators are registered here, next to torch's own.
 
 Ranks do not import this module: torch's counter imports Triton where it is installed, which takes as long as numba.
 """

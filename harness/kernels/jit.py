@@ -54,15 +54,15 @@ def warm_up_compiler() -> None:
 
 def run_over_rows(kernel: Any, parallel_kernel: Any, rowptr: Tensor, *operands: Any) -> None:
     """Call `kernel(*operands, (first, end))` for all rows; on several threads, `parallel_kernel(*operands, bounds)`."""
-    threads = count_threads()
+    threads = use_threads_of_torch()
     if threads == 1:
         kernel(*operands, (0, len(rowptr) - 1))
     else:
         parallel_kernel(*operands, balance_rows(rowptr.numpy(), threads))
 
 
-def count_threads() -> int:
-    """Return the number of threads that torch uses, and make numba use as many."""
+def use_threads_of_torch() -> int:
+    """Make numba use as many threads as torch, and return their number."""
     threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if threads > 1:
         numba.set_num_threads(threads)

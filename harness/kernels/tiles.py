@@ -28,7 +28,7 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from harness.kernels.csr import Csr
-from harness.kernels.jit import compiled, count_threads, emit_prefetch, run_over_rows
+from harness.kernels.jit import compiled, emit_prefetch, run_over_rows, use_threads_of_torch
 from harness.kernels.sorted_rows import POSITION_BITS, WINDOW, SortedRows, balance_sorted_rows
 
 WIDE = llvmlite.binding.get_host_cpu_features().get("avx512f", False)
@@ -95,7 +95,7 @@ def _run(kernel: Any, parallel_kernel: Any, A: Csr, dense: tuple[Tensor, Tensor,
 def _multiply_sorted(A: SortedRows, H: Tensor, Z: Tensor, add: bool) -> None:
     """Run the kernel of sorted rows for each tile of columns."""
     kinds, addresses, sizes = _describe_operands(A.lengths, A.col, (A.val, H, Z), add)
-    threads = count_threads()
+    threads = use_threads_of_torch()
     bounds = balance_sorted_rows(A.lengths.numpy(), threads) if threads > 1 else None
     for start, tail, lanes, vectors in tile_columns(H.shape[1], H.dtype):
         operands = kinds, lanes, vectors, addresses, sizes, (start, tail)
