@@ -47,7 +47,7 @@ OF_OP = {Op.SPMM: PARTS[0], Op.GEMM: PARTS[2], Op.ELEMENTWISE: PARTS[3], Op.COPY
 
 @benchmark
 def kernels(*competitors: str, dataset: str = "rmat-17", hidden: int = 16, turns: int = 9) -> Results:
-    """Compare the kernels of all ranks with those of serial training, part by part, one rank computing at a time.
+    """Compare the kernels of all ranks with serial training, part by part, one rank computing at a time.
 
     In each turn, the ranks train one epoch with all blocks in CSR, one with the short rows of blocks sorted, and rank 0
     one serial epoch. A rank computes while the others wait, as for a tape (measure.tape), so that ranks do not share

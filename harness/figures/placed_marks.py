@@ -26,7 +26,7 @@ FIRST_COLUMNS = (
 )
 SENTENCES = {
     "ratio": "A hollow marker is a printed ratio applied to our value of the slower runs, where its thin line begins "
-    "among curves. It shows where the ratio would put the epoch, and is no time of the paper.",
+    "among curves. It shows where the ratio would put the epoch, not a printed time.",
     "gain": "A hollow marker is a ratio as printed.",
     "seconds": "A hollow marker is a printed value.",
     "bound": "A caret is at a printed bound, and points to the side of the paper's value.",

@@ -35,7 +35,7 @@ class Wrapper:
     """An object of a foreign library, whose attributes cannot be listed."""
 
     def __getattribute__(self, name: str) -> Any:
-        raise OSError(f"there is no symbol {name}")
+        raise OSError(f"symbol {name} does not exist")
 
 
 def report_planted(case: Case) -> list[tuple[str, int]]:

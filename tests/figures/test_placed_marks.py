@@ -227,7 +227,7 @@ def test_gain_shows_the_printed_ratio_of_another_family_even_without_ours(
 def test_data_and_caption_say_how_a_number_was_read(
     tables_of: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of our runs, and figures without printed numbers, are those of tables without claims."""
+    """Rows of our runs, and figures without printed numbers, are the same as without claims."""
     monkeypatch.setattr("harness.figures.drawing.KINDS", (strong_scaling.KIND, efficiency.KIND))
     before = {path.name: path.read_bytes() for path in draw_all(tables_of(), tmp_path / "before")}
     folder = tables_of(claim(1, SPEEDUP), claim(2, {**SPEEDUP, "number": 5.0, "bound": "at most"}))
