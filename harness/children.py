@@ -5,7 +5,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from ctypes import CDLL
 
 PR_SET_PDEATHSIG = 1
@@ -26,22 +26,42 @@ def die_with_parent(parent: int, ending: signal.Signals = signal.SIGKILL) -> Cal
     return request_signal
 
 
-@contextmanager
-def kill_group_on_exit(group: int) -> Iterator[None]:
-    """Kill a process group at the end of the block, or when this process is killed.
+class SessionGuard:
+    """Kills the processes of a session when it is closed, or when this process ends for any reason.
 
-    `die_with_parent` only reaches direct children. To kill their children too, a small shell waits until the end of
-    this process closes the pipe between the two.
+    `die_with_parent` only reaches direct children. To kill their children too, a small shell reads the process group
+    from a pipe, and waits until the other end is closed. The group is known to it before the session's program starts.
     """
-    command = ["/bin/sh", "-c", f"read -r _; kill -s KILL -- -{group}"]
-    pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=pipe, stdout=null, stderr=null, start_new_session=True) as guard:
-        try:
-            yield
-        finally:
-            with suppress(ProcessLookupError):  # usually all processes have ended
-                os.killpg(group, signal.SIGKILL)
-            guard.kill()
+
+    def __init__(self) -> None:
+        command = ["/bin/sh", "-c", "read -r group && { read -r _; kill -s KILL -- -$group; }"]
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        self._shell = subprocess.Popen(
+            command, stdin=pipe, stdout=null, stderr=null, bufsize=0, start_new_session=True
+        )
+
+    def make_preexec(self) -> Callable[[], None]:
+        """Return the `preexec_fn` of the session's first process, which dies with this one (`die_with_parent`)."""
+        assert self._shell.stdin is not None
+        request_signal, pipe = die_with_parent(os.getpid()), self._shell.stdin.fileno()
+
+        def announce_group() -> None:
+            request_signal()
+            os.write(pipe, b"%d\n" % os.getpid())
+
+        return announce_group
+
+    def close(self) -> None:
+        """Kill the processes that are left, and wait until they are killed."""
+        assert self._shell.stdin is not None
+        self._shell.stdin.close()
+        self._shell.wait()
+
+    def __enter__(self) -> "SessionGuard":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @contextmanager

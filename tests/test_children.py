@@ -47,6 +47,27 @@ def test_a_command_of_another_program_ends_with_the_harness(ending: signal.Signa
     assert ends == ([("failed", "It was stopped by a SIGTERM")] if ending is signal.SIGTERM else [])
 
 
+def test_processes_of_a_command_end_with_a_harness_that_is_killed_as_the_command_starts(
+    tmp_path: Path,
+) -> None:
+    pids = tmp_path / "pids"
+    script = f"sleep 300 & echo $! $$ > {pids}; kill -s KILL $PPID; sleep 301"
+    words = [
+        "external",
+        "run",
+        "--format",
+        "bns-gcn",
+        "--dataset",
+        "tiny-sbm",
+        "--out",
+        str(tmp_path / "runs"),
+    ]
+    words += ["--set", "ranks=2", "--set", "strategy.name=bns-gcn", "--", "sh", "-c", script]
+    with started("-m", "harness", *words, HARNESS_RESULTS=str(tmp_path)) as harness:
+        assert harness.wait(60) == -signal.SIGKILL
+    wait_until(lambda: not any(map(is_alive, numbers(pids))), 20)
+
+
 FIGURES = """
 import os, sys, time
 from pathlib import Path

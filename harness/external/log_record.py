@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import suppress
+from contextlib import closing, suppress
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -22,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.children import die_with_parent, kill_group_on_exit
+from harness.children import SessionGuard
 from harness.errors import RunError, UserError
 from harness.experiment.requests import make_spec, nest_settings
 from harness.external.program import REST, EpochReport, LoggedRun, Program, ProgramLog
@@ -50,8 +50,9 @@ def run_command(command: Sequence[str], folder: Path, log: Path) -> tuple[int, d
     started, clock_start = time.time(), time.monotonic()
     with (
         _StopForwarder() as stop,
-        _start_command(command, folder) as program,
-        kill_group_on_exit(program.pid),
+        SessionGuard() as guard,
+        _start_command(command, folder, guard) as program,
+        closing(guard),  # before the program is waited for
     ):
         stop.forward_to(program.pid)
         _copy_output(program, log)
@@ -61,7 +62,7 @@ def run_command(command: Sequence[str], folder: Path, log: Path) -> tuple[int, d
     return exit_code, {**collect_provenance(folder), **unknown, "command": redact_command(command), **times}
 
 
-def _start_command(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
+def _start_command(command: Sequence[str], folder: Path, guard: SessionGuard) -> "subprocess.Popen[bytes]":
     """Start a command with unbuffered output, so that processes that share a log do not split lines."""
     try:
         return subprocess.Popen(
@@ -71,7 +72,7 @@ def _start_command(command: Sequence[str], folder: Path) -> "subprocess.Popen[by
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_parent(os.getpid()),  # noqa: PLW1509  this process has no threads of its own
+            preexec_fn=guard.make_preexec(),  # noqa: PLW1509  this process has no threads of its own
         )
     except OSError as error:
         raise UserError(
