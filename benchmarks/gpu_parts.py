@@ -30,6 +30,7 @@ from benchmarks.gpu_measurements import (
     ask_strategies,
     epoch_items,
 )
+from benchmarks.gpu_profile import CASES, ask_profile
 from benchmarks.measuring import spec_of
 from harness.errors import UserError
 from harness.kernels.spmm import PRODUCT_KERNELS
@@ -191,6 +192,15 @@ PARTS: dict[str, Part] = {
         stores=True,
         share=1.0,
         each=60,
+        shared=False,
+    ),
+    "profile": Part(
+        "Where does the time of an epoch go, measured with torch's profiler?",
+        ("training", "operation", "on", "calls", "ms"),
+        lambda _: list(CASES),
+        ask_profile,
+        stores=True,
+        share=1.0,
         shared=False,
     ),
     "samples": Part(

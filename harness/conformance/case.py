@@ -245,8 +245,9 @@ def _train_rank(
     )
 
 
-NEARBY = 1e-6
-"""The distance to the weights whose losses are compared: its square and the rounding of a loss are far below 1e-9."""
+DISTANCES = (1e-6, 1e-8)
+"""The distances to the weights whose losses are compared. A jump of a derivative between two weights, as of a ReLU,
+spoils a difference of losses. It is less likely at the smaller distance, where rounding errors are larger."""
 
 
 def draw_direction(number: int, piece: Piece) -> Tensor:
@@ -255,8 +256,8 @@ def draw_direction(number: int, piece: Piece) -> Tensor:
     return torch.where(drawn < 0.5, -1.0, 1.0).double()
 
 
-def compute_nearby_losses(case: Case) -> list[float]:
-    """Return the losses of first epochs that start with one weight moved in either direction, for each weight.
+def compute_nearby_losses(case: Case, distance: float) -> list[float]:
+    """Return the losses of first epochs that start with one weight moved so far in either direction, for each weight.
 
     Called on every rank of a world.
     """
@@ -265,10 +266,10 @@ def compute_nearby_losses(case: Case) -> list[float]:
     grid = Grid.build(strategy.grid, Tape(), device, wire=strategy.wire)
     pieces, losses = strategy.weight_pieces(grid.rank), []
     for number, piece in enumerate(pieces):
-        for distance in (NEARBY, -NEARBY):
+        for signed in (distance, -distance):
             trainer = Trainer(strategy, grid, case.store())
             with torch.no_grad():
-                trainer.weights[number].add_(distance * draw_direction(number, piece).to(device))
+                trainer.weights[number].add_(signed * draw_direction(number, piece).to(device))
             losses.append(trainer.epoch().loss.item())
             grid.drain()
     return losses

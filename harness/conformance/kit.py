@@ -18,7 +18,7 @@ from harness.conformance.batches import (
     check_unbiased_messages,
     find_multiplier,
 )
-from harness.conformance.case import Case, RankResult, compute_nearby_losses, train_rank
+from harness.conformance.case import DISTANCES, Case, RankResult, compute_nearby_losses, train_rank
 from harness.conformance.laws import (
     Finding,
     check_all_memory,
@@ -447,7 +447,17 @@ def _check_training(
     if serial := _train_serially(case, strategy):
         yield from check_serial(case, ranks, serial)
     elif not strategy.rounding:
-        yield check_gradient_slopes(case, ranks, run(case.spec.ranks, compute_nearby_losses, case)[0])
+        yield _check_gradients(case, ranks, run)
+
+
+def _check_gradients(case: Case, ranks: Sequence[RankResult], run: Runner) -> Finding:
+    """Return the finding at the first distance at which the law holds, or at the last."""
+    for distance in DISTANCES:
+        nearby = run(case.spec.ranks, compute_nearby_losses, case, distance)[0]
+        finding = check_gradient_slopes(case, ranks, nearby, distance)
+        if finding.holds:
+            break
+    return finding
 
 
 def _check_samples(case: Case, strategy: Strategy) -> Iterator[Finding]:

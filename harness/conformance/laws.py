@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.comm.axis import ROUNDED
 from harness.conformance.account import Sent
-from harness.conformance.case import NEARBY, Case, RankResult, draw_direction
+from harness.conformance.case import Case, RankResult, draw_direction
 from harness.conformance.mismatch import (
     ALLOWED,
     FORMULA,
@@ -269,8 +269,10 @@ def _check_near_serial(case: Case, ranks: Sequence[RankResult], serial: Trained,
     return report_finding("losses near serial", case, wrong, margin, worst, allowed)
 
 
-def check_gradient_slopes(case: Case, ranks: Sequence[RankResult], nearby: Sequence[float]) -> Finding:
-    """Check that the first epoch's gradients are derivatives of its loss, by central differences (`nearby`).
+def check_gradient_slopes(
+    case: Case, ranks: Sequence[RankResult], nearby: Sequence[float], distance: float
+) -> Finding:
+    """Check that the first epoch's gradients are derivatives of its loss, by central differences of `nearby` losses.
 
     This also holds for strategies that use stale rows, because the first epoch has no earlier one.
     """
@@ -281,7 +283,7 @@ def check_gradient_slopes(case: Case, ranks: Sequence[RankResult], nearby: Seque
         for rank, rank_pieces in zip(ranks, pieces, strict=True):
             _select_piece(gradient, rank_pieces[number])[:] = rank.gradients[number]
         ahead, behind = nearby[2 * number : 2 * number + 2]
-        slope = (ahead - behind) / (2 * NEARBY)
+        slope = (ahead - behind) / (2 * distance)
         got = float((gradient * draw_direction(number, Piece(*map(range, weight.shape)))).sum())
         error = abs(got - slope) / max(float(gradient.norm()), abs(slope), 1e-300)
         worst = max(worst, error)

@@ -160,6 +160,13 @@ def test_the_kit_sees_a_mistake_and_says_where(mutant: str, law: str, told: str,
     assert re.match(rf".*mutants.py:\d+( \({mutant}\)|, in \w+): \S+", finding.look)
 
 
+def test_gradients_are_checked_at_a_smaller_distance_where_a_derivative_jumps(pool: Pool) -> None:
+    """In this case an element changes its sign within 1e-6 of the weights, before a ReLU or a leaky one."""
+    findings = list(check("pipegcn", pool.run, "quick", most=1, only="p=1: gat: every part, training, task"))
+    assert "gradients equal differences" in {finding.law for finding in findings}
+    assert [finding for finding in findings if not finding.holds] == []
+
+
 def test_the_kit_serves_a_plugin_of_another_package(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "__init__.py").write_text("")
