@@ -11,7 +11,7 @@ Legend: N rows of A, K columns, E entries in order, Q heads, F features of a hea
 Verifier (tests/kernels/test_attention.py): dense torch and its autograd.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from numba import prange
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from harness.device import GPU_KERNELS
+from harness.device import GPU_KERNELS, is_on_gpu
 from harness.kernels.csr import Csr, row_indices, take, transpose
 from harness.kernels.jit import compiled, run_over_rows
 from harness.kernels.spmm import OPERATORS, inner_products, multiply
@@ -71,24 +71,27 @@ def attend_columns_backward(A_KN: Csr, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tenso
     return gradients
 
 
-# The operators compute one head after another.
+# The operators compute one group of heads after another. A group is one head of a larger matrix, which has A once for
+# each of the heads, as the blocks of its diagonal. On a CPU each head is a group. On a GPU, several small heads are a
+# group, which takes as many kernels as one head.
+
+GROUPED = 1 << 22
+"""The maximum number of entries, of rows and of columns of a group of several heads, which take memory."""
 
 
 def _attend(rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
     A_NK = Csr(rowptr, col, col, T_QKF.shape[1])
-    outputs = _attend_meta(rowptr, col, d_QN, s_QK, T_QKF)
-    return _fill_heads(outputs, (_attend_head(A_NK, *each) for each in zip(d_QN, s_QK, T_QKF, strict=True)))
+    return _compute_groups(
+        _attend_head, A_NK, _attend_meta(rowptr, col, d_QN, s_QK, T_QKF), d_QN, s_QK, T_QKF
+    )
 
 
 def _attend_rows_backward(
     rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor, a_QE: Tensor, G_QNF: Tensor
 ) -> Pair:
     A_NK = Csr(rowptr, col, col, T_QKF.shape[1])
-    heads = zip(d_QN, s_QK, T_QKF, a_QE, G_QNF, strict=True)
-    return _fill_heads(
-        _attend_rows_backward_meta(rowptr, col, d_QN),
-        (_attend_rows_backward_head(A_NK, *each) for each in heads),
-    )
+    outputs = _attend_rows_backward_meta(rowptr, col, d_QN)
+    return _compute_groups(_attend_rows_backward_head, A_NK, outputs, d_QN, s_QK, T_QKF, a_QE, G_QNF)
 
 
 def _attend_columns_backward(
@@ -96,19 +99,38 @@ def _attend_columns_backward(
 ) -> Pair:
     A_KN = Csr(colptr, row, entry, G_QNF.shape[1])
     outputs = _attend_columns_backward_meta(colptr, row, entry, a_QE, dl_QE, G_QNF)
-    return _fill_heads(
-        outputs, (_attend_columns_backward_head(A_KN, *each) for each in zip(a_QE, dl_QE, G_QNF, strict=True))
-    )
+    return _compute_groups(_attend_columns_backward_head, A_KN, outputs, a_QE, dl_QE, G_QNF)
 
 
-def _fill_heads(outputs: Pair, heads: Iterator[Pair]) -> Pair:
-    for number, values in enumerate(heads):
+def _compute_groups(compute: Callable[..., Pair], A: Csr, outputs: Pair, *operands: Tensor) -> Pair:
+    """Fill the outputs with `compute(A, *operands)` of every head. Outputs and operands have one row for each head."""
+    heads, size = len(operands[0]), 1
+    if is_on_gpu(A.col):
+        size = max(1, GROUPED // max(A.nnz, A.rows, A.cols, 1))
+    for first in range(0, heads, size):
+        group = slice(first, min(first + size, heads))
+        blocks = _repeat_on_diagonal(A, group.stop - group.start)
+        values = compute(blocks, *(x[group].flatten(0, 1) for x in operands))
         for output, value in zip(outputs, values, strict=True):
-            output[number] = value
+            output[group] = value.view(output[group].shape)
     return outputs
 
 
-# One head. The values of A are ignored, except in `_attend_columns_backward_head`, where they are entry positions.
+def _repeat_on_diagonal(A: Csr, times: int) -> Csr:
+    """Return the matrix with A as each of its diagonal blocks. Values are positions of entries, and are shifted too."""
+    if times == 1:
+        return A
+
+    def repeat(x: Tensor, distance: int) -> Tensor:
+        shifts = torch.arange(times, device=x.device, dtype=x.dtype) * distance
+        return (x + shifts[:, None]).flatten()
+
+    end = A.rowptr.new_full((1,), times * A.nnz)
+    rowptr = torch.cat([repeat(A.rowptr[:-1], A.nnz), end])
+    return Csr(rowptr, repeat(A.col, A.cols), repeat(A.val, A.nnz), times * A.cols)
+
+
+# One group. The values of A are ignored, except in `_attend_columns_backward_head`, where they are entry positions.
 
 
 def _attend_head(A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor) -> Pair:

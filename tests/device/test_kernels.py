@@ -10,7 +10,7 @@ import torch
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.conformance.case import make_check_graph
-from harness.kernels import cast, to_device, transpose
+from harness.kernels import attention, cast, to_device, transpose
 from harness.kernels.csr import Csr
 from harness.kernels.random import MASK, mask_torch
 from harness.kernels.spmm import BLOCK, PRODUCT_KERNELS, aggregate, cache_for_products, multiply_library, spmm
@@ -183,3 +183,37 @@ def test_row_pointers_are_made_narrow_once(on_gpus: Callable[..., list[Any]]) ->
     (first, *others) = on_gpus(1, bytes_of_products)[0]
     assert first >= 4 * (N + 1)
     assert others == [0, 0, 0]
+
+
+HEADS, FEATURES = 5, 3
+
+
+def attends_alike(heads: int) -> None:
+    """Attention in groups of so many heads equals the host's, with as many kernels as there are groups."""
+    A = make_check_graph(N).A
+    A_T = attention.transpose_with_positions(A)
+    T_QKF, G_QNF = torch.randn(
+        2, HEADS, N, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    d_QN, s_QK = T_QKF.sum(2), G_QNF.sum(2)
+    here = engine.select_device(Engine.NCCL, 0)
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "GROUPED", heads * A.nnz)
+        for device in (torch.device("cpu"), here):
+            at, at_T = to_device(A, device), to_device(A_T, device)
+            d, s, T, G = (x.to(device) for x in (d_QN, s_QK, T_QKF, G_QNF))
+            with torch.profiler.profile() as profiler:
+                a, Z = attention.attend(at, d, s, T)
+                dl, dd = attention.attend_rows_backward(at, d, s, T, a, G)
+                dT, ds = attention.attend_columns_backward(at_T, a, dl, G)
+            found.append([x.cpu() for x in (a, Z, dl, dd, dT, ds)])
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(theirs, mine, rtol=1e-12, atol=1e-12)
+    calls = {each.key: each.count for each in profiler.key_averages()}
+    assert calls["aten::sparse_sampled_addmm"] == -(-HEADS // heads)
+
+
+@pytest.mark.parametrize("heads", [1, 2, HEADS])
+def test_heads_of_attention_are_computed_in_groups(on_gpus: Callable[..., list[Any]], heads: int) -> None:
+    on_gpus(1, attends_alike, heads)
