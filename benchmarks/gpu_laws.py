@@ -357,6 +357,7 @@ def ask_cuda_graphs(item: str, _size: Size) -> Iterator[Row]:
     }
     compared = compare_graph(Case("graph", Spec.model_validate(spec), 211))
     times = f"{1e3 * compared.seconds:.2f}", f"{1e3 * compared.graph_seconds:.2f}"
-    yield item, *times, compared.same_losses, compared.same_parameters, compared.same_amounts
+    same = compared.same_losses, compared.same_parameters, compared.same_amounts
+    yield item, *times, *same, f"{compared.difference:.0e}", ", ".join(sorted(compared.unordered))
     if not compared.same:
         raise BrokenLawError("a CUDA graph changes the training")

@@ -1,10 +1,11 @@
 """Training with a CUDA graph and without: whether both compute the same, and the seconds of an epoch.
 
-`compare_graph` runs on every rank of a world of GPUs. Tests call it on fake GPUs.
+Both trainings use the same kernels, and deterministic ones where torch has them: otherwise their bits could differ even
+without a graph. `compare_graph` runs on every rank of a world of GPUs. Tests call it on fake GPUs.
 """
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -15,7 +16,7 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
-from harness.device import reset_memory
+from harness.device import prefer_determinism, reset_memory
 from harness.ledger import Amounts, Key, Ledger, clock_for
 from harness.runtime.trainer import Epoch, Trainer
 from harness.strategy.admit import ORDINARY_EPOCHS
@@ -25,6 +26,10 @@ from harness.strategy.admit import ORDINARY_EPOCHS
 class GraphComparison:
     """A rank's training with a CUDA graph, compared with the same training without."""
 
+    unordered: Set[str]
+    """The operations that have no deterministic implementation, so that bits may differ."""
+    difference: float
+    """The largest difference of a loss, relative to it."""
     same_losses: bool
     """Whether the losses of all epochs have the same bits."""
     same_parameters: bool
@@ -46,10 +51,14 @@ class GraphComparison:
 
 def compare_graph(case: Case, epochs: int = 6) -> GraphComparison:
     """Train one rank of the case without a CUDA graph and with one; called on every rank of a world."""
-    plain, graph = _train(case, epochs, graph=False), _train(case, epochs, graph=True)
+    with prefer_determinism() as unordered:
+        plain = _train(case, epochs, graph=False)
+        graph = _train(case, epochs, graph=True, chosen=plain.chosen)
     pairs = list(zip(plain.epochs, graph.epochs, strict=True))
     replayed = graph.epochs[ORDINARY_EPOCHS:]
     return GraphComparison(
+        unordered=unordered,
+        difference=max(float(((one.losses - other.losses) / one.losses).abs().max()) for one, other in pairs),
         same_losses=all(torch.equal(one.losses, other.losses) for one, other in pairs),
         same_parameters=all(map(torch.equal, plain.tensors, graph.tensors)),
         same_amounts=all(
@@ -68,15 +77,17 @@ class _Trained:
     epochs: Sequence[Epoch]
     tensors: Sequence[Tensor]
     """Everything trained, and the output."""
+    chosen: Mapping[str, str]
+    """The kernels that were measured to be fastest."""
 
 
-def _train(case: Case, epochs: int, *, graph: bool) -> _Trained:
+def _train(case: Case, epochs: int, *, graph: bool, chosen: Mapping[str, str] | None = None) -> _Trained:
     training = case.spec.training.model_copy(update={"cuda_graph": graph})
     case = replace(case, spec=case.spec.model_copy(update={"training": training}))
     strategy = case.strategy()
     device = engine.select_device(Engine(case.spec.machine.engine), engine.rank())
     grid = Grid.build(strategy.grid, Ledger(clock_for(device)), device, wire=strategy.wire)
-    trainer = Trainer(strategy, grid, case.store())
+    trainer = Trainer(strategy, grid, case.store(), chosen)
     done = []
     for number in range(epochs):
         done.append(trainer.epoch())
@@ -85,10 +96,11 @@ def _train(case: Case, epochs: int, *, graph: bool) -> _Trained:
     grid.ledger.recording = False
     tensors = [each.detach().cpu() for each in (*trainer.parameters, trainer.output())]
     grid.drain()
+    measured = dict(trainer.ctx.measured.chosen)
     del trainer
     gc.collect()
     reset_memory(device)
-    return _Trained(done, tensors)
+    return _Trained(done, tensors, measured)
 
 
 def _without_times(entries: Mapping[Key, Amounts]) -> dict[Key, Amounts]:
