@@ -1,6 +1,8 @@
 """Calibrates a machine card: measures the rates of this machine and the links between its ranks, for predictions.
 
-launches           training steps on a tiny graph, divided by their number of kernels; includes the time of the host
+launches           on a CPU: training steps on a tiny graph, divided by their number of kernels
+                   on a GPU: kernels of a CUDA graph, without the time of the host
+issue              on a GPU: the training steps, whose kernels the host issues more slowly than the GPU executes them
 elementwise        kernels on tensors of several sizes
 dense products     in the shapes of layers; on a GPU also in bfloat16
 sparse products    graphs of two kinds and several sizes, at widths from 1 to 256 (`harness.doctor.spmm_rates`)
@@ -29,6 +31,7 @@ from harness.doctor.gpu_links import make_unmeasured_links, measure_call_constan
 from harness.doctor.kernel_rates import (
     count_cores_per_node,
     measure_dense_constants,
+    measure_issue_constant,
     measure_launch_constant,
     measure_memory_constant,
     measure_sampling_constant,
@@ -116,6 +119,8 @@ def _measure_rates(calibrator: Calibrator, report: Log) -> dict[str, Any]:
     def get_bandwidth() -> float:
         return GB * float(found["memory_gbs"]["value"]) if "memory_gbs" in found else float("inf")
 
+    if is_gpu(calibrator.device):
+        run_stage("the issue of kernels", lambda: {"issue_us": measure_issue_constant(calibrator)})
     run_stage("launches", lambda: {"launch_us": measure_launch_constant(calibrator)})
     run_stage(
         "elementwise kernels",

@@ -68,8 +68,8 @@ def _time_copies(calibrator: Calibrator, size: int) -> list[float]:
     here = torch.empty(size, dtype=torch.uint8, pin_memory=True)
     there = torch.empty(size, dtype=torch.uint8, device=calibrator.device)
     return [
-        calibrator.time_kernel("copy up", lambda: there.copy_(here, non_blocking=True), moved=size),
-        calibrator.time_kernel("copy down", lambda: here.copy_(there, non_blocking=True), moved=size),
+        calibrator.time_kernel("copy up", lambda: there.copy_(here, non_blocking=True), moved=size).seconds,
+        calibrator.time_kernel("copy down", lambda: here.copy_(there, non_blocking=True), moved=size).seconds,
     ]
 
 
@@ -113,7 +113,7 @@ def time_calls() -> list[KernelTime]:
         device = engine.join_world(Engine.NCCL, RankPlace(), rendezvous=meet, group_of_one=True)
         try:
             return [
-                KernelTime(name, time_work(call, device), bytes=size)
+                KernelTime(name, time_work(call, device).seconds, bytes=size)
                 for size in (FEW, MANY)
                 for name, call in list_calls(torch.ones(size // 4, device=device)).items()
             ]

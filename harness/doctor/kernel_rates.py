@@ -1,6 +1,8 @@
 """Measures the rates of a device, except sparse products: launches, elementwise kernels, dense products, sampling.
 
-The time of a kernel is the time of a launch plus the time of its work, as predictions price it.
+The time of a kernel is the time of a launch plus the time of its work, as predictions price it. On a GPU, the host
+issues a kernel while the GPU executes earlier ones, so its time has a separate constant. Elementwise kernels and
+products that take the host as long to issue as the GPU to execute are left out, because their times are the host's.
 """
 
 import os
@@ -12,14 +14,14 @@ import torch
 
 from harness.comm.grid import Grid
 from harness.conformance.case import make_check_graph
-from harness.device import gpu_properties, is_gpu
-from harness.doctor.measurements import Calibrator, subtract_launch
+from harness.device import DeviceGraph, gpu_properties, is_gpu
+from harness.doctor.measurements import Calibrator, KernelTime, subtract_launch
 from harness.doctor.spmm_rates import SCALES, UNKNOWN_CACHE, make_graphs, make_uniform_graph
 from harness.doctor.term_fit import compute_median_and_factor
 from harness.formatting import GB
 from harness.ledger import AxisName, Ledger
 from harness.ledger.tape import ProductShape, Tape
-from harness.prediction.pricing import MICRO, NANO
+from harness.prediction.pricing import BYTES_PER_VALUE, MICRO, NANO
 from harness.registry import load_strategy
 from harness.replay import Meter
 from harness.runtime.trainer import Trainer
@@ -36,18 +38,33 @@ ASSUMED, FASTEST_WITHIN = 1.5, 2.0
 TINY, KINDS = 50, ("gcn", "sage", "gat")
 """The vertices of a graph whose kernels have almost no work, and the models that are trained on it."""
 
+LAUNCHES = 500
+"""The number of kernels in the CUDA graph that measures a launch."""
+
 
 def measure_launch_constant(calibrator: Calibrator) -> dict[str, Any]:
-    """Return the time of a launch: that of a training step on a tiny graph, divided by its number of kernels."""
+    """Return the time of a kernel with almost no work: on a GPU without the time of the host, on a CPU with it."""
+    if not is_gpu(calibrator.device):
+        return measure_issue_constant(calibrator)
+    x, graph = torch.zeros(1, device=calibrator.device), DeviceGraph()
+    x.add_(1)  # loads the kernel
+    graph.capture(lambda: [x.add_(1) for _ in range(LAUNCHES)])
+    taken = calibrator.time_kernel(f"a CUDA graph of {LAUNCHES} kernels", graph.replay)
+    return calibrator.make_constant(
+        taken.seconds / LAUNCHES / MICRO, ASSUMED, "between kernels of a CUDA graph"
+    )
+
+
+def measure_issue_constant(calibrator: Calibrator) -> dict[str, Any]:
+    """Return the time of a training step on a tiny graph, divided by its number of kernels."""
     each = [
-        calibrator.try_stage(f"a step of {kind}", partial(_measure_launch, calibrator, kind))
-        for kind in KINDS
+        calibrator.try_stage(f"a step of {kind}", partial(_measure_issue, calibrator, kind)) for kind in KINDS
     ]
     value, within = compute_median_and_factor([seconds for seconds in each if seconds is not None], ASSUMED)
     return calibrator.make_constant(value / MICRO, within)
 
 
-def _measure_launch(calibrator: Calibrator, kind: str) -> float:
+def _measure_issue(calibrator: Calibrator, kind: str) -> float:
     graph = MemoryStore(make_check_graph(TINY))
     spec = _make_spec(calibrator.machine, "serial", {"p": 1}, 0, {"kind": kind})
     strategy = load_strategy("serial")(spec, facts_of(graph))
@@ -63,7 +80,7 @@ def _measure_launch(calibrator: Calibrator, kind: str) -> float:
     taken = calibrator.time_kernel(
         f"20 steps of {kind} with {kernels} kernels", lambda: [timed.epoch() for _ in range(20)]
     )
-    return taken / 20 / kernels
+    return taken.seconds / 20 / kernels
 
 
 def _make_spec(
@@ -94,13 +111,11 @@ LAYERS_ON_GPU = (
     *((1 << 17, 128, 128), (1 << 17, 256, 256), (1 << 17, 256, 48), (256, 1 << 17, 256)),
     *((1 << 15, 512, 512), (1 << 13, 1024, 1024), (4096, 4096, 4096)),
 )
-BOUND = 1.25
-"""A product counts as compute-bound if it takes this many times as long as moving its bytes."""
 
 
 def measure_memory_constant(calibrator: Calibrator, launch: float) -> dict[str, Any]:
     """Return the memory bandwidth, measured by elementwise kernels with one and with two operands."""
-    device, rates = calibrator.device, []
+    device, times = calibrator.device, list[KernelTime]()
     sizes: Sequence[int] = STREAMED
     if is_gpu(device):
         cache = gpu_properties(device).cache or UNKNOWN_CACHE
@@ -112,10 +127,15 @@ def measure_memory_constant(calibrator: Calibrator, launch: float) -> dict[str, 
             ("add", partial(torch.add, x, y), 3),
             ("relu", partial(torch.relu, x), 2),
         ):
-            moved = tensors * x.nbytes
-            rates.append(moved / subtract_launch(calibrator.time_kernel(name, work, moved=moved), launch))
-    value, within = compute_median_and_factor(rates, ASSUMED)
-    return calibrator.make_constant(value / GB, within)
+            times.append(calibrator.time_kernel(name, work, moved=tensors * x.nbytes))
+    kept = calibrator.leave_out_bound_by_host("elementwise kernels", times)
+    return calibrator.make_constant(*fit_memory_rate(kept, launch))
+
+
+def fit_memory_rate(times: Sequence[KernelTime], launch: float) -> tuple[float, float]:
+    """Return the bandwidth of elementwise kernels in GB per second, and the factor of its interval."""
+    rates = [each.bytes / subtract_launch(each.seconds, launch) / GB for each in times]
+    return compute_median_and_factor(rates, ASSUMED)
 
 
 def measure_dense_constants(calibrator: Calibrator, launch: float, memory: float) -> dict[str, Any]:
@@ -158,7 +178,7 @@ def _measure_dense_rate(
     name: str = "dense",
 ) -> tuple[float, float]:
     """Return the rate in 10^12 operations per second, and the factor of its interval."""
-    rates, all_rates = [], []
+    times = list[KernelTime]()
     for done, (m, k, n) in enumerate(layers):
         calibrator.on_step(done, len(layers), f"a dense product of {m} x {k} x {n} in {values}")
         X, Y = (
@@ -166,14 +186,46 @@ def _measure_dense_rate(
             for sizes in ((m, k), (k, n))
         )
         product = ProductShape(m, k, n, 0, values, "")
-        taken = subtract_launch(calibrator.time_kernel(name, partial(torch.mm, X, Y), product), launch)
-        all_rates.append(2e-12 * m * k * n / taken)
-        if taken > BOUND * X.itemsize * (m * k + k * n + m * n) / memory:
-            rates.append(all_rates[-1])
-    if len(rates) > 1:
-        return compute_median_and_factor(rates, ASSUMED)
-    calibrator.notes.append(f"dense products in {values} are memory-bound: the rate is that of the fastest")
-    return max(all_rates), FASTEST_WITHIN
+        times.append(calibrator.time_kernel(name, partial(torch.mm, X, Y), product))
+    kept = calibrator.leave_out_bound_by_host(f"dense products in {values}", times)
+    if len(select_compute_bound(kept, launch, memory)) < 2:
+        calibrator.notes.append(
+            f"dense products in {values} are memory-bound: the rate is that of the fastest"
+        )
+    return fit_dense_rate(kept, launch, memory)
+
+
+def fit_dense_rate(times: Sequence[KernelTime], launch: float, memory: float) -> tuple[float, float]:
+    """Return the rate of dense products in 10^12 operations per second, and the factor of its interval.
+
+    If at most one product is compute-bound, the rate is that of the fastest.
+    """
+    bound = select_compute_bound(times, launch, memory)
+    if len(bound) > 1:
+        return compute_median_and_factor([_compute_dense_rate(each, launch) for each in bound], ASSUMED)
+    return max(_compute_dense_rate(each, launch) for each in times), FASTEST_WITHIN
+
+
+def select_compute_bound(times: Sequence[KernelTime], launch: float, memory: float) -> list[KernelTime]:
+    """Return the dense products whose operations take longer than their bytes, at the rate of the fastest product."""
+    fastest = max((_compute_dense_rate(each, launch) for each in times), default=0.0)
+    return [each for each in times if _count_operations(each) / fastest > _count_dense_bytes(each) / memory]
+
+
+def _compute_dense_rate(time: KernelTime, launch: float) -> float:
+    return _count_operations(time) / subtract_launch(time.seconds, launch)
+
+
+def _count_operations(time: KernelTime) -> float:
+    """Return the operations of a dense product in units of 10^12."""
+    assert time.product
+    return 2e-12 * time.product.rows * time.product.inner * time.product.columns
+
+
+def _count_dense_bytes(time: KernelTime) -> int:
+    assert time.product
+    m, k, n = time.product.rows, time.product.inner, time.product.columns
+    return BYTES_PER_VALUE[time.product.values] * (m * k + k * n + m * n)
 
 
 # Sampling.
@@ -199,7 +251,8 @@ def measure_sampling_constant(calibrator: Calibrator) -> dict[str, Any]:
         spec = _make_spec(calibrator.machine, "graphsage", {"d": 1}, batch)
         sampled = partial(load_strategy("graphsage")(spec, facts).mini_batch, 0, 0, A, targets)
         entries = sum(matrix.nnz for matrix in sampled().A)
-        each.append(calibrator.time_kernel(f"a mini-batch of {entries} entries", sampled) / entries)
+        taken = calibrator.time_kernel(f"a mini-batch of {entries} entries", sampled)
+        each.append(taken.seconds / entries)
     where = "drawn by graphsage on the GPU" if is_gpu(device) else "drawn by graphsage on the host"
     value, within = compute_median_and_factor(each, ASSUMED)
     return calibrator.make_constant(value / NANO, max(within, ASSUMED), where)

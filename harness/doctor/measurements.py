@@ -13,11 +13,14 @@ import torch
 from harness.device import is_gpu, reset_memory
 from harness.doctor.links import make_constant
 from harness.doctor.stopwatch import time_work
+from harness.errors import RunError
 from harness.ledger.tape import ProductShape
 from harness.progress import OnStep, ignore_step
 from harness.spec.machine_card import Machine
 
 T = TypeVar("T")
+BOUND_BY_HOST = 0.9
+"""A kernel measures the host if issuing it takes this part of its time."""
 
 
 class KernelTime(NamedTuple):
@@ -27,6 +30,13 @@ class KernelTime(NamedTuple):
     seconds: float
     product: ProductShape | None = None
     bytes: int = 0
+    issue: float = 0.0
+    """The seconds in which the host issues it; 0 if it was not measured, or without a GPU."""
+
+    @property
+    def is_bound_by_host(self) -> bool:
+        """True if the GPU waits for the host, because the host issues calls more slowly than the GPU executes them."""
+        return self.issue > BOUND_BY_HOST * self.seconds
 
 
 @dataclass
@@ -62,11 +72,22 @@ class Calibrator:
 
     def time_kernel(
         self, kernel: str, work: Callable[[], object], product: ProductShape | None = None, moved: int = 0
-    ) -> float:
-        """Return the seconds that a kernel takes, and keep them for the table."""
+    ) -> KernelTime:
+        """Return the time of a kernel, and keep it for the table."""
         taken = time_work(work, self.device)
-        self.times.append(KernelTime(kernel, taken, product, moved))
-        return taken
+        self.times.append(KernelTime(kernel, taken.seconds, product, moved, taken.issue))
+        return self.times[-1]
+
+    def leave_out_bound_by_host(self, name: str, times: Sequence[KernelTime]) -> list[KernelTime]:
+        """Return the times that measure the device, and add a note on the others. Raises RunError if all are others."""
+        kept = [each for each in times if not each.is_bound_by_host]
+        if times and not kept:
+            raise RunError(f"the host takes as long to issue all {len(times)} {name}")
+        if len(kept) < len(times):
+            self.notes.append(
+                f"{len(times) - len(kept)} of {len(times)} {name} left out: the host takes as long to issue them"
+            )
+        return kept
 
     def make_constant(self, value: float, within: float, remark: str = "") -> dict[str, Any]:
         """Return a constant of the card with the source of this calibration."""
@@ -77,10 +98,10 @@ def format_table(times: Sequence[KernelTime]) -> str:
     """Return the measured times as CSV, so that other terms can be fitted to them later."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("kernel", *ProductShape._fields, "bytes", "seconds"))
+    rows.writerow(("kernel", *ProductShape._fields, "bytes", "seconds", "issue_seconds"))
     for each in times:
         shape = each.product or ("",) * len(ProductShape._fields)
-        rows.writerow((each.kernel, *shape, each.bytes or "", f"{each.seconds:.6g}"))
+        rows.writerow((each.kernel, *shape, each.bytes or "", f"{each.seconds:.6g}", f"{each.issue:.6g}"))
     return text.getvalue()
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from harness.device import free_memory, gpu_properties, is_gpu
-from harness.doctor.measurements import Calibrator
+from harness.doctor.measurements import Calibrator, KernelTime
 from harness.doctor.term_fit import Numbers, compute_factor, compute_held_out_ratios, fit_terms
 from harness.errors import RunError
 from harness.formatting import MB
@@ -56,15 +56,14 @@ PASSES = (None, 64, 128, 256)
 
 
 class SizedGraph(NamedTuple):
-    """A matrix on the device, with the scale and the degree of its graph."""
+    """A matrix on the device, with the degree of its graph."""
 
-    scale: int
     degree: int
     A: Csr
 
 
 class ProductTime(NamedTuple):
-    """The measured time of a sparse product. `scale` names the size of its graph, such as its base-2 logarithm."""
+    """The measured time of a sparse product. `scale` names the size of its graph, such as its number of vertices."""
 
     scale: int
     product: ProductShape
@@ -85,24 +84,37 @@ def measure_spmm_constants(calibrator: Calibrator, launch: float) -> dict[str, A
     """Return the fitted terms, and their interval from products whose sizes and widths were held out."""
     device = calibrator.device
     if not is_gpu(device):
-        return {
-            **fit_spmm(_measure_products(calibrator, SCALES, WIDTHS), [SpmmForm()], launch),
-            "source": calibrator.source,
-        }
+        measured = label_products(_measure_products(calibrator, SCALES, WIDTHS))
+        return {**fit_spmm(measured, [SpmmForm()], launch), "source": calibrator.source}
     cache = gpu_properties(device).cache or UNKNOWN_CACHE
-    measured = _measure_products(calibrator, choose_gpu_scales(cache, free_memory(device)), WIDTHS_ON_GPU)
-    full = [each for each in measured if each.product.values == "float32"]
-    several = [each for each in full if each.product.columns > 1]
-    terms = fit_spmm(several, list_gpu_forms(cache / MB), launch)
+    times = _measure_products(calibrator, choose_gpu_scales(cache, free_memory(device)), WIDTHS_ON_GPU)
+    measured = label_products(calibrator.leave_out_bound_by_host("sparse products", times))
+    terms = fit_gpu_spmm(measured, cache / MB, launch)
     _note_extrapolation(calibrator, measured, terms, launch)
     return {**terms, "source": calibrator.source}
 
 
+def label_products(times: Sequence[KernelTime]) -> list[ProductTime]:
+    """Return the times of sparse products, labelled with the numbers of vertices of their graphs."""
+    return [
+        ProductTime(each.product.rows, each.product, each.seconds)
+        for each in times
+        if each.product is not None
+    ]
+
+
+def fit_gpu_spmm(measured: Sequence[ProductTime], cache_mb: float, launch: float) -> dict[str, Any]:
+    """Return the terms fitted to the products in float32 that have several columns."""
+    full = [each for each in measured if each.product.values == "float32"]
+    several = [each for each in full if each.product.columns > 1]
+    return fit_spmm(several, list_gpu_forms(cache_mb), launch)
+
+
 def _measure_products(
     calibrator: Calibrator, scales: Sequence[int], widths: Sequence[int]
-) -> list[ProductTime]:
+) -> list[KernelTime]:
     """Return the times of the products of all graphs; on a GPU, of some also in bfloat16."""
-    found, has_half = list[ProductTime](), is_gpu(calibrator.device)
+    found, has_half = list[KernelTime](), is_gpu(calibrator.device)
     done, of = 0, len(scales) * len(DEGREES) * KINDS * len(widths)
     for graph in make_graphs(scales, calibrator.device):
         for width in widths:
@@ -121,14 +133,14 @@ def _measure_products(
                     partial(_time_product, calibrator, A, width),
                 )
                 if taken is not None:
-                    found.append(ProductTime(graph.scale, _make_product(A, width), taken))
+                    found.append(taken)
                 elif values == torch.bfloat16:  # the library has no such product: do not try again
                     has_half = False
     return found
 
 
-def _time_product(calibrator: Calibrator, A: Csr, width: int) -> float:
-    """Return the seconds of a product, computed by the method that training would choose."""
+def _time_product(calibrator: Calibrator, A: Csr, width: int) -> KernelTime:
+    """Return the time of a product, computed by the method that training would choose."""
     H = torch.rand(A.cols, width, device=calibrator.device).to(A.val.dtype)
     kept = cache_for_products(A, Measurements(calibrator.device, {}).choose_fastest)
     return calibrator.time_kernel("sparse", lambda: spmm(kept, H), _make_product(A, width))
@@ -236,9 +248,9 @@ def make_graphs(scales: Sequence[int], device: torch.device) -> Iterator[SizedGr
         for degree in DEGREES:
             generator = Rmat(scale, degree, seed=0)
             yield SizedGraph(
-                scale, degree, _make_matrix(generator.n, generator.edges(range(generator.draws)), device)
+                degree, _make_matrix(generator.n, generator.edges(range(generator.draws)), device)
             )
-            yield SizedGraph(scale, degree, make_uniform_graph(generator.n, generator.draws, device))
+            yield SizedGraph(degree, make_uniform_graph(generator.n, generator.draws, device))
 
 
 def make_uniform_graph(n: int, draws: int, device: torch.device) -> Csr:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +15,16 @@ ROUND_SECONDS, MOST_CALLS = 2e-3, 50
 """On a GPU: the minimum seconds and the maximum calls of a round. The host synchronizes once per round."""
 
 
-def time_work(work: Callable[[], object], device: torch.device) -> float:
-    """Return the lower quartile of the seconds of a call, because others may use the machine.
+class CallTime(NamedTuple):
+    """The seconds of a call."""
+
+    seconds: float
+    issue: float
+    """The part in which the host issues it, while the GPU may still execute earlier calls; 0 without a GPU."""
+
+
+def time_work(work: Callable[[], object], device: torch.device) -> CallTime:
+    """Return the lower quartiles of the seconds of a call and of its issue, because others may use the machine.
 
     The first call is not timed.
     """
@@ -23,21 +32,23 @@ def time_work(work: Callable[[], object], device: torch.device) -> float:
     calls, most_rounds = 1, MOST_ROUNDS
     if is_gpu(device):  # rarely shared with others
         calls, most_rounds = (
-            min(MOST_CALLS, max(1, round(ROUND_SECONDS / _time_round(work, 1, device)))),
+            min(MOST_CALLS, max(1, round(ROUND_SECONDS / _time_round(work, 1, device).seconds))),
             ROUNDS,
         )
-    taken: list[float] = []
-    while len(taken) < ROUNDS or (sum(taken) < SECONDS / 10 and len(taken) < most_rounds):
-        taken.append(_time_round(work, calls, device))
-        if sum(taken) > SECONDS:
+    rounds, total = list[CallTime](), 0.0
+    while len(rounds) < ROUNDS or (total < SECONDS / 10 and len(rounds) < most_rounds):
+        rounds.append(_time_round(work, calls, device))
+        total += rounds[-1].seconds
+        if total > SECONDS:
             break
-    return float(np.quantile(taken, 0.25)) / calls
+    return CallTime(*(np.quantile(rounds, 0.25, axis=0) / calls).tolist())
 
 
-def _time_round(work: Callable[[], object], calls: int, device: torch.device) -> float:
+def _time_round(work: Callable[[], object], calls: int, device: torch.device) -> CallTime:
     synchronize(device)
     started = time.perf_counter()
     for _ in range(calls):
         work()
+    issued = time.perf_counter()
     synchronize(device)
-    return time.perf_counter() - started
+    return CallTime(time.perf_counter() - started, issued - started if is_gpu(device) else 0.0)

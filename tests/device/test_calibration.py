@@ -1,12 +1,14 @@
 """The calibration of a GPU, on a fake one: its form, and that a stage which fails is left out alone."""
 
+import csv
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.doctor import calibrate, gpu_links, kernel_rates, spmm_rates
+from harness.doctor import calibrate, gpu_links, kernel_rates, measurements, spmm_rates
 from harness.doctor.calibrate import Calibration, calibrate_machine, write_new_card, write_sections
 from harness.prediction.epoch import check_card
 from harness.prediction.pricing import list_constants
@@ -16,10 +18,14 @@ ROOT = Path(__file__).parents[2]
 TOO_LARGE = 1 << 45
 
 
-def in_small(root: Path) -> tuple[Calibration, list[str]]:
-    """A calibration with small sizes and a copy that no memory holds, and what it told."""
+def in_small(root: Path, bound_by_host: float = inf) -> tuple[Calibration, list[str]]:
+    """A calibration with small sizes and a copy that no memory holds, and what it told.
+
+    A fake GPU has executed a kernel when the host has issued it, so no kernel is left out for its issue.
+    """
     told: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measurements, "BOUND_BY_HOST", bound_by_host)
         patch.setattr(kernel_rates, "LAYERS_ON_GPU", ((256, 16, 16), (64, 64, 64)))
         patch.setattr(kernel_rates, "KINDS", ("gcn", "sage"))
         patch.setattr(kernel_rates, "BATCHES", (16, 64))
@@ -49,11 +55,16 @@ def test_a_gpu_has_a_card_after_its_calibration(on_gpus: Callable[..., list[Any]
     assert card.rates and card.links
     assert (card.device, card.engine, card.memory_gb) == ("cuda", "nccl", 16.0)
     assert card.description.startswith("fake, rates, memory and links by harness doctor --calibrate, ")
-    measured = card.rates.tflops, card.rates.tflops_half, card.rates.launch_us, card.links.host_gbs
+    measured = (
+        *(card.rates.tflops, card.rates.tflops_half, card.rates.launch_us, card.rates.issue_us),
+        card.links.host_gbs,
+    )
     assert all(each and each.source.startswith("measured by harness doctor on fake, ") for each in measured)
     assert card.rates.sample_ns.source.endswith("drawn by graphsage on the GPU")
     assert card.rates.spmm.cache_mb in (pytest.approx(1 / 16, rel=1e-3), pytest.approx(1 / 32, rel=1e-3))
     assert card.rates.cores_per_node is None
+    assert "CUDA graph" in card.rates.launch_us.source and card.rates.issue_us
+    assert "CUDA graph" not in card.rates.issue_us.source
     for floor in (card.links.call_us, card.links.exchange_us):
         assert floor and "a floor" in floor.source
     assert card.links.intra_gbs.source.startswith("assumed") and card.links.intra_gbs.within >= 4
@@ -67,6 +78,21 @@ def test_a_gpu_has_a_card_after_its_calibration(on_gpus: Callable[..., list[Any]
     assert len(left_out) == 2
     kernels = {line.partition(",")[0] for line in done.table.splitlines()}
     assert {"sparse", "dense", "add", "copy up", "copy down", "all_to_all", "broadcast"} <= kernels
+
+
+def test_no_rate_is_fitted_to_kernels_that_wait_for_the_host(
+    on_gpus: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    """With a bound below 0, all do. They are still saved."""
+    ((done, _),) = on_gpus(1, in_small, project(tmp_path), -1.0)
+    assert [note for note in done.notes if "issue all" in note] == [
+        "elementwise kernels left out: RunError: the host takes as long to issue all 8 elementwise kernels",
+        "dense products left out: RunError: the host takes as long to issue all 2 dense products in float32",
+        "sparse products left out: RunError: the host takes as long to issue all 64 sparse products",
+    ]
+    assert "rates" not in done.sections and "host_gbs" in done.sections["links"]
+    rows = list(csv.DictReader(done.table.splitlines()))
+    assert {"sparse", "dense", "add"} <= {row["kernel"] for row in rows if float(row["issue_seconds"]) > 0}
 
 
 def with_failing_stages(root: Path) -> list[dict[str, Any] | list[str]]:
@@ -84,8 +110,8 @@ def with_failing_stages(root: Path) -> list[dict[str, Any] | list[str]]:
             "measure_host_constants",
         ):
             patch.setattr(calibrate, stage, fail)
-        for stage in ("measure_launch_constant", "measure_memory_constant", "measure_sampling_constant"):
-            patch.setattr(calibrate, stage, lambda *_: known)
+        for stage in ("launch", "issue", "memory", "sampling"):
+            patch.setattr(calibrate, f"measure_{stage}_constant", lambda *_: known)
         before = calibrate_machine(root, "local-gpu", 1, lambda _: None)
         spmm = dict.fromkeys(("entry_column", "entry", "row_column", "row", "call", "within"), 1.0)
         rates = dict.fromkeys(("tflops", "memory_gbs", "efficiency", "sample_ns"), known)
