@@ -61,6 +61,14 @@ def test_fake_gpus_agree_with_their_own_rules_and_collectives_work(
     assert {"all_reduce in bf16", "barrier"} <= rows_of(tmp_path, "nccl").keys()
 
 
+def test_products_on_a_gpu_are_exact_but_for_one_rounding(with_gpus: Environment, tmp_path: Path) -> None:
+    types = ("float64", "float32", "bfloat16")
+    few = [f"inner products, {dtype}" for dtype in types]
+    few += [f"sparse product, {dtype}, int32" for dtype in types]
+    ask(with_gpus, tmp_path, "basics", "--only", *few)
+    assert rows_of(tmp_path, "basics").keys() == set(few)
+
+
 def test_ranks_that_share_a_gpu_keep_every_law(with_gpus: Environment, tmp_path: Path) -> None:
     """Up to four of them, whose messages go through the host: reductions, all-to-alls and messages to one member."""
     ask(with_gpus, tmp_path, "worlds", "--only", "g3")

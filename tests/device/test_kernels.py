@@ -1,7 +1,8 @@
 """Kernels on fake GPUs: samples are those of the host to the bit, and a product converts no index twice."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,9 +12,18 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.conformance.case import make_check_graph
 from harness.kernels import attention, cast, to_device, transpose
-from harness.kernels.csr import Csr
+from harness.kernels.csr import Csr, from_coo, row_indices
 from harness.kernels.random import MASK, mask_torch
-from harness.kernels.spmm import BLOCK, PRODUCT_KERNELS, aggregate, cache_for_products, multiply_library, spmm
+from harness.kernels.spmm import (
+    BLOCK,
+    PRODUCT_KERNELS,
+    aggregate,
+    cache_for_products,
+    inner_products,
+    multiply_library,
+    multiply_library_blocked,
+    spmm,
+)
 from harness.ranges import split_evenly
 from harness.strategies.sampling.bulk import Algorithm1, Bulk
 from harness.strategies.sampling.clusters import JoinedClusters
@@ -177,6 +187,58 @@ def test_a_wide_product_takes_the_faster_way(on_gpus: Callable[..., list[Any]]) 
     widths = (BLOCK + 1, 3 * BLOCK)
     assert set(chosen) == {f"product of {N} x {N} with {nnz} entries by {width} columns" for width in widths}
     assert set(chosen.values()) <= set(PRODUCT_KERNELS)
+
+
+LONG = 20_000
+"""The length of a row whose sum in bfloat16 would stop growing."""
+
+
+def multiply_in_parts(
+    A: Csr, H: torch.Tensor, add_to: torch.Tensor | None, dtype: torch.dtype
+) -> torch.Tensor:
+    """Add parts of 64 entries one after the other in a given dtype."""
+    row, total = row_indices(A), H.new_zeros((A.rows, H.shape[1]), dtype=dtype)
+    for start in range(0, A.nnz, 64):
+        part = slice(start, start + 64)
+        terms = A.val[part, None] * H.index_select(0, A.col[part])
+        total.index_add_(0, row[part], terms.to(dtype))
+    return total.to(H.dtype) if add_to is None else add_to.add_(total)
+
+
+def products_of_a_long_row() -> tuple[list[bool], list[bool], list[str]]:
+    """Return whether sums and inner products in bfloat16 are right, and the names of the kernels that may be chosen."""
+    device, width, offered = engine.select_device(Engine.NCCL, 0), BLOCK + 1, list[str]()
+
+    def choose(_what: str, kernels: Mapping[str, Callable[[], object]]) -> str:
+        offered.extend(kernels)
+        return "library"
+
+    ones = torch.ones(LONG, dtype=torch.bfloat16)
+    host = from_coo(torch.zeros(LONG).long(), torch.arange(LONG), ones, (1, LONG))
+    A = cache_for_products(to_device(host, device), choose)
+    H, expected = ones[:, None].expand(LONG, width), torch.full((1, width), LONG).bfloat16()
+    right = [
+        torch.equal(kernel(A, H.to(device), None).cpu(), expected)
+        for kernel in (multiply_library, multiply_library_blocked)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, dtype in (("narrow", torch.bfloat16), ("wide", torch.float32)):
+            patch.setitem(PRODUCT_KERNELS, name, partial(multiply_in_parts, dtype=dtype))
+        with pytest.warns(UserWarning, match="'narrow' is disabled on this GPU: it differs from the library"):
+            right.append(torch.equal(spmm(A, H.to(device)).cpu(), expected))
+    row, ones = ones[None].to(device), ones[:2, None].expand(2, LONG).to(device)
+    pair = to_device(from_coo(torch.tensor([0, 0]), torch.tensor([0, 1]), torch.ones(2), (1, 2)), device)
+    products = inner_products(cast(pair, torch.bfloat16), row, ones)
+    assert products.dtype == torch.bfloat16
+    return right, (products.cpu() == expected[0, 0]).tolist(), offered
+
+
+def test_bf16_products_sum_in_float32_and_kernels_that_do_not_are_disabled(
+    on_gpus: Callable[..., list[Any]],
+) -> None:
+    right, inner, offered = on_gpus(1, products_of_a_long_row)[0]
+    assert right == [True] * 3 and inner == [True] * 2
+    assert offered == ["library", f"library, {BLOCK} columns at a time", "wide"]
 
 
 def test_row_pointers_are_made_narrow_once(on_gpus: Callable[..., list[Any]]) -> None:

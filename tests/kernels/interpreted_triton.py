@@ -76,6 +76,16 @@ def test_products_in_other_types_equal_chains_of_additions(dtype, width, add):
     assert bool((error <= unit * expected.double().abs()).all())
 
 
+def test_a_long_row_of_ones_in_bfloat16_sums_to_its_length():
+    """A sum in bfloat16 would stop at 256."""
+    A = cast(
+        from_coo(torch.zeros(20_000).long(), torch.arange(20_000), torch.ones(20_000), (1, 20_000)),
+        torch.bfloat16,
+    )
+    H = torch.ones(20_000, 3).bfloat16()
+    assert multiply(A, H, None, PIECE_OF_A_GPU).tolist() == [torch.full((3,), 20_000.0).bfloat16().tolist()]
+
+
 def test_products_with_default_pieces_equal_scipy():
     A = matrix(torch.float64, (0, 700, 2, 1300, 512, 513, 1))
     H = short_numbers(3, COLS, 17).double()

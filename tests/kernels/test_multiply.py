@@ -18,6 +18,7 @@ from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_scipy
 from harness.kernels.jit import balance_rows
 from harness.kernels.random import Purpose, integers, uniform
 from harness.kernels.spmm import (
+    BLOCK,
     inner_products,
     multiply,
     multiply_library,
@@ -181,10 +182,29 @@ def test_products_with_any_strides_equal_contiguous_ones(A, features, dtype):
         assert np.array_equal(into.float().numpy(), expected + 1)
 
 
-def test_bf16_products_accumulate_in_float32():
-    """A thousand ones: a sum in bf16 would stop at 256."""
-    A = from_coo(torch.zeros(1000).long(), torch.arange(1000), torch.ones(1000).bfloat16(), (1, 1000))
-    assert multiply(A, torch.ones(1000, 3).bfloat16(), None).tolist() == [[1000.0] * 3]
+KERNELS = multiply, multiply_library, multiply_library_blocked
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_bf16_products_accumulate_in_float32(kernel):
+    """A row of 20,000 ones: a sum in bf16 would stop at 256."""
+    n, width = 20_000, BLOCK + 1
+    A = from_coo(torch.zeros(n).long(), torch.arange(n), torch.ones(n).bfloat16(), (1, n))
+    H, expected = torch.ones(n, width).bfloat16(), torch.full((1, width), float(n)).bfloat16()
+    assert torch.equal(kernel(A, H, None), expected)
+    total = torch.full((1, width), 512.0).bfloat16()
+    assert kernel(A, H, total) is total
+    assert torch.equal(total, torch.full((1, width), n + 512.0).bfloat16())
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_bf16_sums_are_rounded_once(kernel):
+    """The product is slightly more than half a unit of 1, to which it is added; rounded before, it would be half."""
+    half = 2**-8
+    A = from_coo(torch.zeros(2).long(), torch.arange(2), torch.tensor([half, half * half]).bfloat16(), (1, 2))
+    total = torch.ones(1, BLOCK + 1).bfloat16()
+    kernel(A, torch.ones(2, BLOCK + 1).bfloat16(), total)
+    assert total.unique().tolist() == [1 + 2 * half]
 
 
 def test_bf16_rounding_equals_torch():
