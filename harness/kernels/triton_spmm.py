@@ -5,7 +5,8 @@
 A program computes a tile of Z: some columns of one row or of several rows. An element of Z is one chain of FMAs in
 entry order; bf16 is summed in float32 and rounded once. A long row (`harness.kernels.row_schedule`) has one chain for
 each piece, and a last chain over the sums of the pieces. There are no atomics, so the result does not depend on the
-order in which programs run. Verifier (tests/kernels/test_triton_spmm.py): scipy; the chains in Python, bit by bit; the
+order in which programs run. If the width is not a multiple of the widest vector, H may be copied into padded rows,
+which changes no chain. Verifier (tests/kernels/test_triton_spmm.py): scipy; the chains in Python, bit by bit; the
 machine code for two GPUs.
 """
 
@@ -16,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn.functional import pad
 
 from harness.kernels.csr import Csr
 from harness.kernels.row_schedule import ENTRIES_PER_ITERATION, RowSchedule
@@ -24,6 +26,11 @@ WARPS = 4
 THREADS = 32 * WARPS
 VECTOR_BYTES = 16
 """The widest load of a thread."""
+LEAST_ENTRIES, LEAST_ENTRIES_PER_ROW = 1 << 19, 4
+"""The fewest entries of A, in total and per row of H, for which H is copied into padded rows.
+
+They are estimates from times of an H200: with fewer entries in total, launching the copy takes longer than it saves.
+"""
 SUMS = {torch.float32: torch.float32, torch.float64: torch.float64, torch.bfloat16: torch.float32}
 """The dtype of sums."""
 TRITON = {torch.float32: tl.float32, torch.float64: tl.float64}
@@ -41,18 +48,32 @@ class TileShape(NamedTuple):
 
 
 def tile_shape(width: int, dtype: torch.dtype) -> TileShape:
-    """Return the tile for a product of this width. The vector divides the width, so that every row is aligned."""
-    vector = gcd(width, VECTOR_BYTES // dtype.itemsize)
+    """Return the tile for an H of this width. The vector divides the width, so that every row is aligned."""
+    vector = widest_vector(width, dtype)
     # With at least two threads per row, the compiler passes columns and values without shared memory.
     cols = max(triton.next_power_of_2(width), 2 * vector)
     cols = min(cols, 32 * VECTOR_BYTES // dtype.itemsize)
     return TileShape(max(THREADS * vector // cols, 1), cols, vector)
 
 
+def widest_vector(width: int, dtype: torch.dtype) -> int:
+    """Return the number of adjacent elements that can be accessed at once in every row of this width."""
+    return gcd(width, VECTOR_BYTES // dtype.itemsize)
+
+
+def pad_rows(H: Tensor, entries: int) -> Tensor:
+    """Return H, or a copy whose rows are padded with zeros to whole vectors, if this saves time in a product."""
+    width, widest = H.shape[1], VECTOR_BYTES // H.itemsize
+    loads, fewest_loads = width // widest_vector(width, H.dtype), triton.cdiv(width, widest)
+    if loads == fewest_loads or entries < max(LEAST_ENTRIES, LEAST_ENTRIES_PER_ROW * len(H)):
+        return H
+    return pad(H, (0, fewest_loads * widest - width))
+
+
 def multiply_into(A: Csr, H: Tensor, Z: Tensor, schedule: RowSchedule, *, add: bool) -> None:
     """Compute Z = A H, or Z += A H. All operands are contiguous and on one GPU.
 
-    Allocates a temporary row of sums for each piece of a long row.
+    Allocates a temporary row of sums for each piece of a long row, and the copy of H that `pad_rows` may make.
     """
     width = H.shape[1]
     assert A.val.dtype == H.dtype == Z.dtype
@@ -62,15 +83,18 @@ def multiply_into(A: Csr, H: Tensor, Z: Tensor, schedule: RowSchedule, *, add: b
         if not add:
             Z.zero_()
         return
-    tile = tile_shape(width, H.dtype)
-    vectors, blocks = width // tile.vector, triton.cdiv(width, tile.cols)
-    options = {"COLS": tile.cols, "VECTOR": tile.vector, "SUM": TRITON[SUMS[H.dtype]]}
+    H = pad_rows(H, A.nnz)
+    tile, vector = tile_shape(H.shape[1], H.dtype), widest_vector(width, H.dtype)
+    stride, vectors, blocks = H.shape[1] // tile.vector, width // vector, triton.cdiv(width, tile.cols)
+    options = {"COLS": tile.cols, "VECTOR": vector, "SUM": TRITON[SUMS[H.dtype]]}
     options |= {"num_warps": WARPS, "num_stages": 1}
 
     def launch(result: Tensor, rows: Tensor, *, pieces: bool) -> None:
         sum_rows[triton.cdiv(len(rows), tile.rows), blocks](
-            *(A.rowptr, A.col, A.val, H, result, rows, schedule.piece_number, len(rows), A.nnz, vectors),
+            *(A.rowptr, A.col, A.val, H, result, rows, schedule.piece_number),
+            *(len(rows), A.nnz, stride, vectors),
             ROWS=tile.rows,
+            H_VECTOR=tile.vector,
             PIECE=schedule.piece if pieces else 0,
             ADD=add and not pieces,
             **options,
@@ -87,7 +111,7 @@ def multiply_into(A: Csr, H: Tensor, Z: Tensor, schedule: RowSchedule, *, add: b
         launch(Z, others, pieces=False)
 
 
-# The kernels. Widths are counted in vectors, which tells the compiler the alignment of loads.
+# The kernels. Widths are counted in vectors, which tells the compiler the alignment of loads and stores.
 
 
 @triton.jit
@@ -110,17 +134,16 @@ def read_entries(
     col: tl.tensor,
     val: tl.tensor,
     H: tl.tensor,
-    width: tl.tensor,
+    stride: tl.tensor,
     e: tl.tensor,
     inside: tl.tensor,
     f: tl.tensor,
-    within: tl.tensor,
     SUM: tl.constexpr,
 ) -> tl.tensor:
     """Load one entry's value for each row of the tile and the row of H that it selects; zeros unless `inside`."""
     selected = tl.load(col + e).to(tl.int64)
     value = tl.load(val + e).to(SUM)
-    h = tl.load(H + selected[:, None] * width + f, mask=inside & within, other=0.0).to(SUM)
+    h = tl.load(H + selected[:, None] * stride + f, mask=inside & (f < stride), other=0.0).to(SUM)
     return tl.where(inside, value[:, None], 0.0), h
 
 
@@ -135,15 +158,20 @@ def sum_rows(
     numbers: tl.tensor,
     tasks: tl.tensor,
     entries: tl.tensor,
+    stride: tl.tensor,
     width: tl.tensor,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
+    H_VECTOR: tl.constexpr,
     VECTOR: tl.constexpr,
     PIECE: tl.constexpr,
     ADD: tl.constexpr,
     SUM: tl.constexpr,
 ) -> None:
-    """Compute rows of Z; or, with PIECE > 0, the sum of each piece into a separate row."""
+    """Compute rows of Z; or, with PIECE > 0, the sum of each piece into a separate row.
+
+    `stride` is the width of H.
+    """
     f = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
     within = f < width * VECTOR
     task = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -154,7 +182,7 @@ def sum_rows(
     row, _, length = row_bounds(rowptr, rows, numbers, task[:, None], PIECE)
     place = result + (task[:, None] if PIECE > 0 else row) * width * VECTOR + f
     total = tl.load(place, mask=valid & within, other=0.0).to(SUM) if ADD else tl.full((ROWS, COLS), 0.0, SUM)
-    width *= VECTOR
+    stride *= H_VECTOR
     last = entries - 1
     for k in range(0, tl.max(length), 4):
         # All reads come before the first sum, which waits for them.
@@ -162,10 +190,10 @@ def sum_rows(
         e1 = tl.minimum(first + k + 1, last)
         e2 = tl.minimum(first + k + 2, last)
         e3 = tl.minimum(first + k + 3, last)
-        a0, h0 = read_entries(col, val, H, width, e0, k < length, f, within, SUM)
-        a1, h1 = read_entries(col, val, H, width, e1, k + 1 < length, f, within, SUM)
-        a2, h2 = read_entries(col, val, H, width, e2, k + 2 < length, f, within, SUM)
-        a3, h3 = read_entries(col, val, H, width, e3, k + 3 < length, f, within, SUM)
+        a0, h0 = read_entries(col, val, H, stride, e0, k < length, f, SUM)
+        a1, h1 = read_entries(col, val, H, stride, e1, k + 1 < length, f, SUM)
+        a2, h2 = read_entries(col, val, H, stride, e2, k + 2 < length, f, SUM)
+        a3, h3 = read_entries(col, val, H, stride, e3, k + 3 < length, f, SUM)
         total += a0 * h0
         total += a1 * h1
         total += a2 * h2

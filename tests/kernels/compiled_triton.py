@@ -14,6 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from harness.kernels import triton_spmm
 from harness.kernels.csr import cast, from_coo
 from harness.kernels.row_schedule import schedule_rows
 from harness.kernels.triton_spmm import multiply_into
@@ -55,18 +56,26 @@ def compile_product(target: GPUTarget, dtype: torch.dtype, width: int, *, wide: 
 
 NAMES = ["sum_rows", "join_pieces", "sum_rows"]
 READS = {
-    (torch.float32, 1): "b32",
-    (torch.float32, 16): "v4.b32",
-    (torch.float32, 41): "b32",
-    (torch.float32, 100): "v4.b32",
-    (torch.float64, 128): "v2.b64",
-    (torch.bfloat16, 256): "v4.b32",
+    (torch.float32, 1, False): "b32",
+    (torch.float32, 16, False): "v4.b32",
+    (torch.float32, 41, False): "b32",
+    (torch.float32, 41, True): "v4.b32",
+    (torch.float32, 100, False): "v4.b32",
+    (torch.float64, 128, False): "v2.b64",
+    (torch.bfloat16, 47, True): "v4.b32",
+    (torch.bfloat16, 256, False): "v4.b32",
 }
-"""How a thread reads a row of H, by type and width: 16 bytes at once, or single numbers if the width is odd."""
+"""How a thread reads a row of H, by type, width, and whether H is padded: 16 bytes at once, or single numbers if the
+width is odd and H is not padded."""
 
 
-@pytest.mark.parametrize(("dtype", "width"), READS, ids=str)
-def test_h100_kernels_load_16_bytes_at_once_and_do_not_spill(kernels, tmp_path, dtype, width):
+@pytest.mark.parametrize(("dtype", "width", "is_padded"), READS, ids=str)
+def test_h100_kernels_load_16_bytes_at_once_and_do_not_spill(
+    kernels, tmp_path, monkeypatch, dtype, width, is_padded
+):
+    if is_padded:
+        monkeypatch.setattr(triton_spmm, "LEAST_ENTRIES", 0)
+        monkeypatch.setattr(triton_spmm, "LEAST_ENTRIES_PER_ROW", 0)
     compile_product(H100, dtype, width, wide=False, add=width != 16)
     assert [name for name, _ in kernels] == NAMES
     for name, kernel in kernels:
@@ -80,7 +89,7 @@ def test_h100_kernels_load_16_bytes_at_once_and_do_not_spill(kernels, tmp_path, 
         assert registers <= 64
         assert not re.search(r"\b(atom|red)\.", code)
         if name == "sum_rows":
-            assert code.count(f"ld.global.{READS[dtype, width]} ") >= 4
+            assert code.count(f"ld.global.{READS[dtype, width, is_padded]} ") >= 4
             assert "fma.rn" in code
             assert not re.search(r"\bmul(\.rn)?\.f(32|64)", code)
     if dtype == torch.bfloat16:

@@ -6,18 +6,26 @@ Values have few bits, so that products are exact in float32 and a fused multiply
 import pytest
 import torch
 
+from harness.kernels import triton_spmm
 from harness.kernels.csr import Csr, cast, from_coo, to_scipy
 from harness.kernels.random import Purpose, integers
 from harness.kernels.row_schedule import PIECE as PIECE_OF_A_GPU
 from harness.kernels.row_schedule import schedule_rows
-from harness.kernels.triton_spmm import SUMS, multiply_into
+from harness.kernels.triton_spmm import SUMS, multiply_into, pad_rows
 
 PIECE = 8
 LENGTHS = (0, 3, PIECE, 1, PIECE + 1, 0, 5 * PIECE + 3, PIECE - 1, 2 * PIECE, 4, 12, 0)
 """Empty and short rows, rows of slightly more than a piece, of exactly one or many pieces; more rows than a tile."""
 COLS = 23
-WIDTHS = (1, 1, 3, 16, 16, 17, 64, 64, 130, 128, 256)
+WIDTHS = (1, 1, 3, 16, 16, 17, 41, 47, 64, 64, 65, 130, 128, 256)
 """Every second product is added to a matrix."""
+
+
+@pytest.fixture(params=[False, True], ids=["dense rows", "padded rows"])
+def is_padded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Return True if rows of H are padded to whole vectors, which the number of entries decides on a GPU."""
+    monkeypatch.setattr(triton_spmm, "LEAST_ENTRIES", 0 if request.param else 1 << 40)
+    return bool(request.param)
 
 
 def short_numbers(seed: int, *shape: int) -> torch.Tensor:
@@ -55,6 +63,7 @@ def chains(A: Csr, H: torch.Tensor, Z: torch.Tensor | None) -> torch.Tensor:
     return result
 
 
+@pytest.mark.usefixtures("is_padded")
 @pytest.mark.parametrize(("width", "add"), [(width, number % 2 == 1) for number, width in enumerate(WIDTHS)])
 def test_float32_products_are_bitwise_equal_to_chains_of_additions(width, add):
     A, H = matrix(torch.float32), short_numbers(3, COLS, width).float()
@@ -64,8 +73,11 @@ def test_float32_products_are_bitwise_equal_to_chains_of_additions(width, add):
     assert torch.equal(again, once)
 
 
+@pytest.mark.usefixtures("is_padded")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("width", "add"), [(3, True), (16, False), (65, True)])
+@pytest.mark.parametrize(
+    ("width", "add"), [(3, True), (16, False), (41, False), (47, True), (65, True), (65, False)]
+)
 def test_products_in_other_types_equal_chains_of_additions(dtype, width, add):
     """The interpreter truncates to bf16 where a GPU rounds: a difference of less than one unit in the last place."""
     A, H = matrix(dtype), short_numbers(3, COLS, width).to(dtype)
@@ -74,6 +86,22 @@ def test_products_in_other_types_equal_chains_of_additions(dtype, width, add):
     error = (result.double() - expected.double()).abs()
     unit = torch.finfo(dtype).eps if dtype == torch.bfloat16 else 0.0
     assert bool((error <= unit * expected.double().abs()).all())
+
+
+@pytest.mark.parametrize(("dtype", "widest"), [(torch.float64, 2), (torch.float32, 4), (torch.bfloat16, 8)])
+def test_rows_are_padded_where_they_then_take_fewer_loads(is_padded, dtype, widest):
+    for width in range(1, 70):
+        H = torch.ones(COLS, width, dtype=dtype)
+        padded = pad_rows(H, 4 * COLS)
+        aligned = max(vector for vector in (1, 2, 4, 8) if vector <= widest and width % vector == 0)
+        vectors = -(-width // widest)
+        if is_padded and vectors < width // aligned:
+            assert padded.shape == (COLS, vectors * widest)
+            assert padded[:, :width].equal(H)
+            assert not padded[:, width:].any()
+        else:
+            assert padded is H
+        assert pad_rows(H, 4 * COLS - 1) is H, "too few entries for each row of H"
 
 
 def test_a_long_row_of_ones_in_bfloat16_sums_to_its_length():
