@@ -16,6 +16,7 @@ from benchmarks.epoch import PYG, EpochCase, reference_models
 from benchmarks.gpu_common import BrokenLawError, Row, Size, asked_of, device, trainer_alone
 from benchmarks.measuring import alternate, spec_of, trainer_of
 from harness.conformance.kit import ON_GPUS
+from harness.device import can_run_triton
 from harness.doctor.calibrate import calibrate_machine, format_new_card
 from harness.documents import read_yaml
 from harness.errors import UserError
@@ -23,6 +24,7 @@ from harness.files import write_text
 from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_device, to_scipy
 from harness.kernels.induced import induced_pair
 from harness.kernels.random import MASK, mask_torch
+from harness.kernels.row_schedule import schedule_rows
 from harness.kernels.shuffle import sample_distinct
 from harness.kernels.spmm import PRODUCT_KERNELS, cache_for_products, spmm
 from harness.ledger import SAMPLING
@@ -152,6 +154,32 @@ def ask_products(item: str, size: Size) -> Iterator[Row]:
 
 def ways_of(A: Csr, H: Tensor) -> dict[str, Callable[[], object]]:
     return {name: partial(way, A, H, None) for name, way in PRODUCT_KERNELS.items()}
+
+
+PIECES, PIECE_WIDTHS = (64, 128, 256, 512, 1024), (16, 64, 256)
+
+
+def piece_items(size: Size) -> list[str]:
+    scales = (size.scale - 2, size.scale)
+    return [f"{scale} {dtype} {width}" for scale in scales for dtype in TYPES for width in PIECE_WIDTHS]
+
+
+def ask_pieces(item: str, _size: Size) -> Iterator[Row]:
+    """Products by Triton with long rows split into pieces of several lengths, whose schedules are made before."""
+    if not can_run_triton():
+        raise UserError("Triton does not run on this GPU")
+    from harness.kernels.triton_spmm import multiply_into
+
+    scale, type_name, width = item.split()
+    A = cast(random_graph("R-MAT", int(scale)), getattr(torch, type_name))
+    H = torch.rand(A.cols, int(width), device=device()).to(A.val.dtype)
+    Z = torch.empty(A.rows, int(width), device=device(), dtype=A.val.dtype)
+    ways = {
+        str(piece): partial(multiply_into, A, H, Z, schedule_rows(A.rowptr, piece), add=False)
+        for piece in PIECES
+    }
+    seconds = medians(ways).values()
+    yield f"R-MAT 2^{scale}", type_name, width, *(f"{1e3 * each:.3f}" for each in seconds)
 
 
 def scattered(A: Csr, H: Tensor) -> Callable[[], object]:

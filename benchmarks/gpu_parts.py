@@ -20,15 +20,18 @@ from benchmarks.gpu_laws import (
 )
 from benchmarks.gpu_measurements import (
     GRAPHS,
+    PIECES,
     TYPES,
     WIDTHS,
     ask_card,
     ask_epochs,
     ask_peaks,
+    ask_pieces,
     ask_products,
     ask_samples,
     ask_strategies,
     epoch_items,
+    piece_items,
 )
 from benchmarks.gpu_profile import CASES, ask_profile
 from benchmarks.measuring import spec_of
@@ -153,6 +156,14 @@ PARTS: dict[str, Part] = {
         lambda _: [f"{kind} {dtype} {width}" for kind in GRAPHS for dtype in TYPES for width in WIDTHS],
         ask_products,
         share=0.75,
+        shared=False,
+    ),
+    "pieces": Part(
+        "How long may a piece of a long row be? Times of a product by Triton in ms, by the entries of a piece.",
+        ("graph", "type", "f", *map(str, PIECES)),
+        piece_items,
+        ask_pieces,
+        share=0.8,
         shared=False,
     ),
     "epochs": Part(

@@ -53,6 +53,12 @@ def test_measurements_print_a_row_for_each_item(with_gpus: Environment, tmp_path
     assert "Not asked yet: R-MAT float32 64," in page
 
 
+def test_pieces_are_refused_without_triton(with_gpus: Environment, tmp_path: Path) -> None:
+    told = ask(with_gpus, tmp_path, "pieces", "--only", "6 float32 16", "8 bfloat16 256")
+    assert len(rows_of(tmp_path, "pieces")) == 2
+    assert told.count("refused: Triton does not run on this GPU") == 2
+
+
 def test_fake_gpus_agree_with_their_own_rules_and_collectives_work(
     with_gpus: Environment, tmp_path: Path
 ) -> None:
