@@ -211,8 +211,7 @@ def _train_rank(
     # An epoch of the first training shows every mistake in the sizes. Calls are compared in the memory of the host.
     with nullcontext() if chosen or is_gpu(device) else compare_calls():
         trainer = Trainer(strategy, grid, store, chosen[grid.rank] if chosen else None)
-        # Not on GPUs yet: there, the cache of products also keeps indices of some matrices that were dropped.
-        uncounted = [] if is_gpu(device) else set_up.find_uncounted(trainer)
+        uncounted = set_up.find_uncounted(trainer)
         del set_up
         with Meter(tape):
             done = [trainer.epoch()]

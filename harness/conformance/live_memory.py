@@ -1,7 +1,8 @@
 """Finds the tensors that a rank keeps after its set-up without counting them in its memory (`harness.strategy.memory`).
 
 All Python objects are searched, also those of libraries. What the harness owns is left out: the grid, the states of the
-optimizer, and one flag of the trainer. Gradients do not exist yet after a set-up.
+optimizer, one flag of the trainer, and what products on a GPU keep for each matrix: row pointers and a schedule, about
+8 bytes a row. Gradients do not exist yet after a set-up.
 """
 
 import gc
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.kernels.spmm import list_cached_tensors
 from harness.ledger import Ledger
 from harness.runtime.trainer import Trainer
 from harness.strategy import Strategy
@@ -72,7 +74,7 @@ class SetUpMemory:
         for tensor in trainer.ctx.memory.list_tensors():  # of tensors that share storage the first is counted
             for key, _ in _list_storages(tensor):
                 counted.setdefault(key, tensor.nbytes)
-        own = [trainer.ctx.grid, trainer.optimizer, trainer.output_is_finite]
+        own = [trainer.ctx.grid, trainer.optimizer, trainer.output_is_finite, list_cached_tensors()]
         known = {key for _, array in _walk({"": own}) for key, _ in _list_storages(array)}
         known |= {key for array in self._before for key, _ in _list_storages(array)}
         owners = dict[int, str]()

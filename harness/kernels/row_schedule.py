@@ -41,8 +41,12 @@ class RowSchedule:
     """The index of the first piece of each long row, and the total number of pieces."""
 
     @property
+    def tensors(self) -> list[Tensor]:
+        return [self.order, self.piece_row, self.piece_number, self.first_piece]
+
+    @property
     def nbytes(self) -> int:
-        return sum(x.nbytes for x in (self.order, self.piece_row, self.piece_number, self.first_piece))
+        return sum(x.nbytes for x in self.tensors)
 
 
 def schedule_rows(rowptr: Tensor, piece: int = PIECE) -> RowSchedule:

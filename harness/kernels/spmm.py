@@ -262,6 +262,15 @@ def cache_for_products(A: Csr, choose: ChooseKernel | None = None) -> Csr:
     return A
 
 
+def list_cached_tensors() -> list[Tensor]:
+    """Return the row pointers and the row schedules that products on a GPU keep beside the matrices."""
+    found: list[Tensor] = []
+    for cached in CACHED_PRODUCTS.values():
+        found += [] if cached.pointers is None else [cached.pointers]
+        found += cached.schedule.tensors if cached.schedule else []
+    return found
+
+
 @cache
 def _silence_beta_warning() -> None:
     """Silence torch's warning that sparse CSR support is in beta, once per process."""
