@@ -157,7 +157,7 @@ class EvictingCache(StaticCache):
         self.decay, self.every, self._batches = 1 - alpha, every, 0
         self.S_E = torch.ones(len(vertices), dtype=torch.float64, device=vertices.device)
         self.S_A = torch.full((of,), -torch.inf, dtype=torch.float64, device=vertices.device)
-        self.S_A[boundary] = 0
+        self.S_A.index_fill_(0, boundary, 0)
         self.threshold = prod([self.decay] * every)
 
     def pack(self) -> Callable[[], Cache]:
@@ -180,7 +180,7 @@ class EvictingCache(StaticCache):
     def look_up(self, vertices: Tensor) -> Lookup:
         lookup = super().look_up(vertices)
         factor = torch.full_like(self.S_E, self.decay)
-        factor[lookup.slots] = 1
+        factor.index_fill_(0, lookup.slots, 1)
         self.S_E *= factor
         self.S_A[lookup.requested] += 1
         self._batches += 1
@@ -192,7 +192,8 @@ class EvictingCache(StaticCache):
         slots = (self.threshold >= self.S_E).nonzero()[:, 0][: len(missed)]
         entering, leaving = highest_scoring(self.S_A[missed], missed, len(slots)), self.vertices[slots]
         self.S_A[leaving], self.S_E[slots] = self.S_E[slots], self.S_A[entering]
-        self._slot[leaving], self._slot[entering] = -1, slots
+        self._slot.index_fill_(0, leaving, -1)
+        self._slot[entering] = slots
         self.vertices[slots] = entering
         requested, newcomers = _append_new(lookup.requested, entering)
         return lookup._replace(requested=requested, freed=slots, newcomers=newcomers)

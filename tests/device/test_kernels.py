@@ -26,6 +26,7 @@ from harness.kernels.spmm import (
 )
 from harness.ranges import split_evenly
 from harness.strategies.sampling.bulk import Algorithm1, Bulk
+from harness.strategies.sampling.caches import EvictingCache
 from harness.strategies.sampling.clusters import JoinedClusters
 from harness.strategies.sampling.graph_placement import WholeGraph
 from harness.strategies.sampling.sampler import BatchSchedule, Neighbours, NodesByImportance, Sampler
@@ -77,6 +78,33 @@ def test_a_gpu_draws_what_the_host_draws(
     on_gpus: Callable[..., list[Any]], name: str, dtype: torch.dtype
 ) -> None:
     on_gpus(1, draws_alike, name, dtype)
+
+
+def waits_of_an_evicting_cache() -> tuple[set[str], list[list[int]], list[list[int]]]:
+    """Return what the host waits for in look-ups that evict rows, and the cached rows on a GPU and on the host."""
+    import fake_cuda
+
+    def cached_rows(device: torch.device) -> list[list[int]]:
+        boundary = torch.arange(5, 50, device=device)
+        cache = EvictingCache(boundary[:4], boundary, N, alpha=0.5, every=1)
+        rows = []
+        for start in (0, 10, 20, 5):
+            cache.look_up(torch.arange(start, start + SIZE, device=device))
+            rows.append(cache.vertices.tolist())
+        return rows
+
+    on_host = cached_rows(torch.device("cpu"))
+    device = engine.select_device(Engine.NCCL, 0)
+    fake_cuda.waits.clear()
+    on_gpu = cached_rows(device)
+    kinds = {what for what, place in fake_cuda.waits if place.startswith("strategies/sampling/caches.py")}
+    return kinds, on_gpu, on_host
+
+
+def test_an_evicting_cache_waits_for_sizes_only(on_gpus: Callable[..., list[Any]]) -> None:
+    kinds, on_gpu, on_host = on_gpus(1, waits_of_an_evicting_cache)[0]
+    assert kinds == {"nonzero"}
+    assert on_gpu == on_host and len({tuple(rows) for rows in on_gpu}) > 1
 
 
 MASKS = [range(0), range(1), range(3, 9), range(5, 8), range(4, 12), range(6, 41), range(64)]

@@ -92,7 +92,13 @@ ACTIONS: dict[str, tuple[Callable[[], object], dict[str, int]]] = {
     "search": (lambda: torch.searchsorted(ones(4), ones(4)), {}),
     "scatter": (lambda: ones(4).index_copy_(0, ones(1, dtype=torch.int64), ones(1)), {}),
     "write at indices": (lambda: ones(4).__setitem__(ones(1, dtype=torch.int64), ones(1)), {}),
-    "fill at indices": (lambda: ones(4).__setitem__(ones(1, dtype=torch.int64), 2), {}),
+    "fill at indices": (
+        lambda: ones(4).__setitem__(ones(1, dtype=torch.int64), 2),
+        {"host to device, number": 1},
+    ),
+    "fill at a mask": (lambda: ones(4).__setitem__(ones(4) > 0, 2), {}),
+    "fill by an operator": (lambda: ones(4).index_fill_(0, ones(1, dtype=torch.int64), 2), {}),
+    "scatter a number": (lambda: ones(4).scatter_(0, ones(1, dtype=torch.int64), 2), {}),
     "nothing": (lambda: torch.relu(ones(4) @ ones(4) + ones(4).sum()), {}),
 }
 """Some actions, and the waits that each makes."""

@@ -483,7 +483,11 @@ static bool examine(const c10::FunctionSchema& schema, const std::vector<IValue>
   if (host_indices) report("host to device, indices");
   bool waits = WAITING.count(name);  // aten::index with a mask asks for aten::nonzero itself
   if (name == "aten::repeat_interleave" && schema.overload_name() == "Tensor") waits = args[1].isNone();
-  if (name == "aten::_index_put_impl_" || name == "aten::index_put_") waits = masked && args[2].toTensor().numel() != 1;
+  if (name == "aten::_index_put_impl_" || name == "aten::index_put_") {
+    const auto& value = args[2].toTensor();
+    waits = masked && value.numel() != 1;
+    if (self_on_device && value.is_cpu() && !masked) report("host to device, number");  // at a mask it is a kernel's operand
+  }
   if (waits) report(name.substr(6));
   return waits;
 }
