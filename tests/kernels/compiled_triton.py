@@ -3,46 +3,24 @@
 test_triton_spmm.py runs this file."""
 
 import re
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
-from triton.runtime.jit import JITFunction
 
 from harness.kernels import triton_spmm
 from harness.kernels.csr import cast, from_coo
 from harness.kernels.row_schedule import schedule_rows
 from harness.kernels.triton_spmm import multiply_into
-
-A100, H100, MI300 = GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64)
-CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-
-
-class Absent:
-    """The driver of a GPU that this machine does not have. Triton caches compiled kernels by device."""
-
-    def __init__(self, target: GPUTarget) -> None:
-        self.get_current_target = lambda: target
-        self.get_current_device = lambda: target
-        self.get_current_stream = lambda _device: 0
+from tests.absent_gpus import A100, H100, MI300, Absent, compile_only, read_usage
 
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     """Return the kernels that a product compiles, by name, without running them."""
-    compiled: list[tuple[str, Any]] = []
-    run = JITFunction.run
-
-    def compile_only(self: Any, *operands: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        compiled.append((self.fn.__name__, run(self, *operands, grid=grid, warmup=True, **options)))
-
-    monkeypatch.setattr(JITFunction, "run", compile_only)
-    return compiled
+    return compile_only(monkeypatch)
 
 
 def compile_product(target: GPUTarget, dtype: torch.dtype, width: int, *, wide: bool, add: bool) -> None:
@@ -79,14 +57,9 @@ def test_h100_kernels_load_16_bytes_at_once_and_do_not_spill(
     compile_product(H100, dtype, width, wide=False, add=width != 16)
     assert [name for name, _ in kernels] == NAMES
     for name, kernel in kernels:
-        code, file = kernel.asm["ptx"], tmp_path / "kernel.cubin"
-        file.write_bytes(kernel.asm["cubin"])
-        usage = subprocess.run(
-            [CUOBJDUMP, "-res-usage", file], capture_output=True, text=True, check=True
-        ).stdout
-        registers, stack, local = (int(n) for n in re.findall(r"(?:REG|STACK|LOCAL):(\d+)", usage))
-        assert (stack, local) == (0, 0)
-        assert registers <= 64
+        code, usage = kernel.asm["ptx"], read_usage(kernel, tmp_path)
+        assert (usage.stack, usage.local) == (0, 0)
+        assert usage.registers <= 64
         assert not re.search(r"\b(atom|red)\.", code)
         if name == "sum_rows":
             assert code.count(f"ld.global.{READS[dtype, width, is_padded]} ") >= 4
