@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.device import is_on_gpu, upload
+from harness.device import can_run_triton, is_on_gpu, upload
 from harness.kernels import Csr, row_indices, to_device
 from harness.kernels.csr import relabel_columns
 from harness.kernels.induced import induced_pair
@@ -223,8 +223,9 @@ def sample_neighbours(
     entries are drawn. Rows of at most `fanout` entries are taken whole. The draw from a row is a function of the seed,
     its vertex and its length, so every rank that has the row draws the same entries, whatever the other rows are.
     Floyd's algorithm makes the work for a row proportional to the fan-out, not to the row's length. A compiled loop
-    runs on a CPU and tensor operations on a GPU (`vectorised`), with equal bits. Tested in
-    tests/sampling/test_neighbours.py against the definition in Python, and the frequency of every set on tiny rows.
+    runs on a CPU. On a GPU, Triton's kernels (`triton_sampling`) or tensor operations (`vectorised`) give equal bits.
+    Tested in tests/sampling/test_neighbours.py against the definition in Python, and the frequency of every set on tiny
+    rows.
     """
     assert 0 < fanout < MAX_FANOUT, fanout
     most = fanout + loops
@@ -232,18 +233,30 @@ def sample_neighbours(
         return allocate_rows(A, len(rows), len(rows) * min(most, -(-A.nnz // max(A.rows, 1))))
     key = derive_key(seed, Purpose.SAMPLE)
     if is_on_gpu(A.val):
-        spans = vectorised.find_spans(A, rows, vertices if loops else None)
-
-        def choose(which: Tensor, of: Tensor) -> Tensor:
-            return vectorised.choose_by_floyd(vertices.index_select(0, which), of, fanout, key)
-
-        return vectorised.draw_entries(A, spans, fanout, choose)
+        return _sample_on_gpu(A, rows, vertices, fanout, key, loops=loops)
     lengths = A.rowptr.index_select(0, rows + 1) - A.rowptr.index_select(0, rows)
     sample = allocate_rows(A, len(rows), int(lengths.clamp(max=most).sum()))
     first, second = (np.uint64(word) for word in key)
     options = fanout, loops, first, second
     entries = draw_neighbours(as_arrays(A), (rows.numpy(), vertices.numpy()), options, as_arrays(sample))
     return sample._replace(col=sample.col[:entries], val=sample.val[:entries])
+
+
+def _sample_on_gpu(
+    A: Csr, rows: Tensor, vertices: Tensor, fanout: int, key: tuple[int, int], *, loops: bool
+) -> Csr:
+    """Sample with Triton's kernels if they can run and handle this draw, else with tensor operations."""
+    if can_run_triton():
+        from harness.strategies.sampling import triton_sampling
+
+        if triton_sampling.can_draw(A, fanout):
+            return triton_sampling.draw_neighbours(A, rows, vertices, fanout, key, loops=loops)
+    spans = vectorised.find_spans(A, rows, vertices if loops else None)
+
+    def choose(which: Tensor, of: Tensor) -> Tensor:
+        return vectorised.choose_by_floyd(vertices.index_select(0, which), of, fanout, key)
+
+    return vectorised.draw_entries(A, spans, fanout, choose)
 
 
 def allocate_rows(A: Csr, rows: int, entries: int) -> Csr:

@@ -42,6 +42,7 @@ def by_tensors() -> Iterator[None]:
     with ExitStack() as stack:
         for module in SWITCHES:
             stack.enter_context(patch(f"{module}.is_on_gpu", return_value=True))
+        stack.enter_context(patch(f"{SWITCHES[0]}.can_run_triton", return_value=False))
         yield
 
 
