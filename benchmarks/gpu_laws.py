@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,14 +28,17 @@ from harness.conformance.case import Case
 from harness.conformance.graphs import compare_graph
 from harness.conformance.kit import ON_GPUS
 from harness.device import can_run_triton, gpu_count, upload
+from harness.errors import UserError
 from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_device
-from harness.kernels.random import Purpose, random_mask
+from harness.kernels.random import Purpose, random_mask, uniform
 from harness.kernels.spmm import PRODUCT_KERNELS, TRITON, inner_products
 from harness.launch.worker_pool import Pool
 from harness.registry import load_strategy
 from harness.results.record import read_record
+from harness.sources.rmat import Rmat
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
+from harness.strategies.sampling.sampler import sample_neighbours
 
 MOST_ON_ONE_GPU = 4
 
@@ -118,6 +122,27 @@ def dropout_mask() -> str:
     return "the host's bits"
 
 
+def sampled_neighbours() -> str:
+    """Draws from an R-MAT graph where every second row has a loop, with the bits of the host's compiled loops."""
+    if not can_run_triton():
+        raise UserError("Triton cannot run on this GPU; neighbours are drawn by tensor operations")
+    generator = Rmat(12, 16, seed=0)
+    row, col = generator.edges(range(generator.draws))
+    loops = torch.arange(1, generator.n, 2)
+    row, col = torch.cat([row, loops]), torch.cat([col, loops])
+    ones = torch.ones(len(row), dtype=torch.int64)
+    A = from_coo(row, col, ones, (generator.n, generator.n), sum_duplicates=True)
+    A, rows = A._replace(val=uniform(1, Purpose.TEST, range(A.nnz))), torch.arange(generator.n)
+    for dtype, fanout, kept in product((torch.float32, torch.float64), (1, 5, 15, 40, 127), (False, True)):
+        here = to_device(cast(A, dtype), device()), rows.to(device()), rows.to(device())
+        expected = sample_neighbours(cast(A, dtype), rows, rows, fanout, (fanout, 1), loops=kept)
+        drawn = sample_neighbours(*here, fanout, (fanout, 1), loops=kept)
+        for mine, theirs in zip(drawn[:3], expected[:3], strict=True):
+            assert mine.dtype == theirs.dtype, (dtype, fanout, kept)
+            assert torch.equal(mine.cpu(), theirs), (dtype, fanout, kept)
+    return f"the host's bits, of rows up to {int(A.rowptr.diff().max())} entries"
+
+
 def pinned_upload() -> str:
     assert float(upload(torch.ones(3), device()).sum()) == 3
     return "arrives"
@@ -164,6 +189,7 @@ BASICS: dict[str, Callable[[], str]] = {
     },
     **{f"inner products, {str(dtype)[6:]}": partial(inner_product, dtype) for dtype in TOLERANCES},
     "dropout mask by one kernel": dropout_mask,
+    "sampled neighbours by Triton": sampled_neighbours,
     "pinned upload": pinned_upload,
     "utilisation by the driver": utilisation,
     "harness doctor": doctor,

@@ -59,6 +59,12 @@ def test_pieces_are_refused_without_triton(with_gpus: Environment, tmp_path: Pat
     assert told.count("refused: Triton does not run on this GPU") == 2
 
 
+def test_draws_by_triton_are_refused_where_it_cannot_run(with_gpus: Environment, tmp_path: Path) -> None:
+    ask(with_gpus, tmp_path, "basics", "--only", "sampled neighbours by Triton")
+    assert rows_of(tmp_path, "basics") == {"sampled neighbours by Triton": []}
+    assert "refused: Triton cannot run on this GPU" in (tmp_path / "gpu.md").read_text()
+
+
 def test_fake_gpus_agree_with_their_own_rules_and_collectives_work(
     with_gpus: Environment, tmp_path: Path
 ) -> None:
