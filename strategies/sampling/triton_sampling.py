@@ -51,19 +51,10 @@ def measure_rows(
 ) -> tuple[Tensor, Tensor]:
     """Return the entry of each row that is always kept, else the row's end; and the row pointers of the sample."""
     kept_R, lengths = torch.empty_like(rows), rows.new_zeros(len(rows) + 1)
+    bits = A.nnz.bit_length() if loops else 0
     if len(rows):
         find_kept_entries[(triton.cdiv(len(rows), ROWS_PER_SEARCH),)](
-            *(
-                A.rowptr,
-                A.col,
-                rows,
-                vertices,
-                kept_R,
-                lengths,
-                len(rows),
-                A.nnz.bit_length() if loops else 0,
-            ),
-            FANOUT=fanout,
+            *(A.rowptr, A.col, rows, vertices, kept_R, lengths, len(rows), fanout, bits),
             ROWS=ROWS_PER_SEARCH,
         )
     return kept_R, lengths.cumsum(0)
@@ -90,7 +81,7 @@ C_GOLDEN, C_MIX_1, C_MIX_2 = tl.constexpr(GOLDEN), tl.constexpr(MIX_1), tl.const
 C_HALF, C_NEIGHBOUR_BITS = tl.constexpr(HALF), tl.constexpr(NEIGHBOUR_BITS)
 
 
-@triton.jit(do_not_specialize=["count", "bits"])
+@triton.jit(do_not_specialize=["count", "fanout", "bits"])
 def find_kept_entries(
     rowptr: tl.tensor,
     col: tl.tensor,
@@ -99,8 +90,8 @@ def find_kept_entries(
     kept: tl.tensor,
     lengths: tl.tensor,
     count: tl.tensor,
+    fanout: tl.tensor,
     bits: tl.tensor,
-    FANOUT: tl.constexpr,
     ROWS: tl.constexpr,
 ) -> None:
     """Write the entry of each row that is its self-loop, else the end of the row; and the length of its sample.
@@ -124,7 +115,7 @@ def find_kept_entries(
     is_loop = (low < stop) & (bits > 0)
     is_loop = is_loop & (tl.load(col + low, mask=is_loop, other=0) == vertex)
     tl.store(kept + i, tl.where(is_loop, low, stop), mask=valid)
-    length = tl.minimum(stop - start, FANOUT + is_loop.to(tl.int64))
+    length = tl.minimum(stop - start, is_loop.to(tl.int64) + fanout)
     tl.store(lengths + i + 1, length, mask=valid)
 
 

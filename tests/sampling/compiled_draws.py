@@ -11,6 +11,8 @@ from harness.strategies.sampling.triton_sampling import MAX_TILE_FANOUT, fill_sa
 from tests.absent_gpus import A100, H100, MI300, Absent, compile_only, read_usage
 from tests.sampling.test_vectorised import rows_of_lengths
 
+NAMES = ["find_kept_entries", "draw_rows"]
+
 
 def compile_draw(dtype, columns, fanout, key=(1, (1 << 64) - 5)):
     A, rows = rows_of_lengths([3, 1, 2], 40, dtype, loops=True), torch.arange(3)
@@ -24,7 +26,7 @@ def test_h100_kernels_do_not_spill_and_divide_exactly(monkeypatch, tmp_path, fan
     kernels = compile_only(monkeypatch)
     driver.set_active(Absent(H100))
     compile_draw(torch.float32, torch.int32, fanout)
-    assert [name for name, _ in kernels] == ["find_kept_entries", "draw_rows"]
+    assert [name for name, _ in kernels] == NAMES
     for _, kernel in kernels:
         usage = read_usage(kernel, tmp_path)
         assert (usage.stack, usage.local) == (0, 0)
@@ -40,9 +42,13 @@ def test_kernels_with_64_bit_columns_compile(monkeypatch, target):
     assert [kernel.metadata.target for _, kernel in kernels] == [target, target]
 
 
-def test_other_keys_do_not_compile_again(monkeypatch):
+def test_other_keys_and_fan_outs_do_not_compile_again(monkeypatch):
+    """Except that the kernel that draws is compiled for each fan-out."""
     kernels = compile_only(monkeypatch)
     driver.set_active(Absent(H100))
-    for key in ((3 << 40, 5 << 40), ((1 << 63) + 16, (1 << 63) + 1)):
-        compile_draw(torch.float32, torch.int32, 15, key)
-    assert kernels[1][1] is kernels[3][1]
+    compile_draw(torch.float32, torch.int32, 15, (3 << 40, 5 << 40))
+    compile_draw(torch.float32, torch.int32, 15, ((1 << 63) + 16, (1 << 63) + 1))
+    compile_draw(torch.float32, torch.int32, 1)
+    searches, draws = ([kernel for name, kernel in kernels if name == each] for each in NAMES)
+    assert searches[0] is searches[1] is searches[2]
+    assert draws[0] is draws[1]
