@@ -81,9 +81,8 @@ GROUPED = 1 << 22
 
 def _attend(rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
     A_NK = Csr(rowptr, col, col, T_QKF.shape[1])
-    return _compute_groups(
-        _attend_head, A_NK, _attend_meta(rowptr, col, d_QN, s_QK, T_QKF), d_QN, s_QK, T_QKF
-    )
+    outputs = _attend_meta(rowptr, col, d_QN, s_QK, T_QKF)
+    return _compute_groups(_attend_head, A_NK, len(col), outputs, d_QN, s_QK, T_QKF)
 
 
 def _attend_rows_backward(
@@ -91,7 +90,8 @@ def _attend_rows_backward(
 ) -> Pair:
     A_NK = Csr(rowptr, col, col, T_QKF.shape[1])
     outputs = _attend_rows_backward_meta(rowptr, col, d_QN)
-    return _compute_groups(_attend_rows_backward_head, A_NK, outputs, d_QN, s_QK, T_QKF, a_QE, G_QNF)
+    operands = d_QN, s_QK, T_QKF, a_QE, G_QNF
+    return _compute_groups(_attend_rows_backward_head, A_NK, len(col), outputs, *operands)
 
 
 def _attend_columns_backward(
@@ -99,25 +99,30 @@ def _attend_columns_backward(
 ) -> Pair:
     A_KN = Csr(colptr, row, entry, G_QNF.shape[1])
     outputs = _attend_columns_backward_meta(colptr, row, entry, a_QE, dl_QE, G_QNF)
-    return _compute_groups(_attend_columns_backward_head, A_KN, outputs, a_QE, dl_QE, G_QNF)
+    return _compute_groups(_attend_columns_backward_head, A_KN, a_QE.shape[1], outputs, a_QE, dl_QE, G_QNF)
 
 
-def _compute_groups(compute: Callable[..., Pair], A: Csr, outputs: Pair, *operands: Tensor) -> Pair:
-    """Fill the outputs with `compute(A, *operands)` of every head. Outputs and operands have one row for each head."""
+def _compute_groups(
+    compute: Callable[..., Pair], A: Csr, entries: int, outputs: Pair, *operands: Tensor
+) -> Pair:
+    """Fill the outputs with `compute(A, *operands)` of every head. Outputs and operands have one row for each head.
+
+    `entries` is the number of entries of a head, which values of A number.
+    """
     heads, size = len(operands[0]), 1
     if is_on_gpu(A.col):
-        size = max(1, GROUPED // max(A.nnz, A.rows, A.cols, 1))
+        size = max(1, GROUPED // max(A.rows, A.cols, entries, 1))
     for first in range(0, heads, size):
         group = slice(first, min(first + size, heads))
-        blocks = _repeat_on_diagonal(A, group.stop - group.start)
+        blocks = _repeat_on_diagonal(A, group.stop - group.start, entries)
         values = compute(blocks, *(x[group].flatten(0, 1) for x in operands))
         for output, value in zip(outputs, values, strict=True):
             output[group] = value.view(output[group].shape)
     return outputs
 
 
-def _repeat_on_diagonal(A: Csr, times: int) -> Csr:
-    """Return the matrix with A as each of its diagonal blocks. Values are positions of entries, and are shifted too."""
+def _repeat_on_diagonal(A: Csr, times: int, entries: int) -> Csr:
+    """Return the matrix with A as each of its diagonal blocks. Values are numbers of a block's `entries`."""
     if times == 1:
         return A
 
@@ -127,7 +132,7 @@ def _repeat_on_diagonal(A: Csr, times: int) -> Csr:
 
     end = A.rowptr.new_full((1,), times * A.nnz)
     rowptr = torch.cat([repeat(A.rowptr[:-1], A.nnz), end])
-    return Csr(rowptr, repeat(A.col, A.cols), repeat(A.val, A.nnz), times * A.cols)
+    return Csr(rowptr, repeat(A.col, A.cols), repeat(A.val, entries), times * A.cols)
 
 
 # One group. The values of A are ignored, except in `_attend_columns_backward_head`, where they are entry positions.
