@@ -29,7 +29,7 @@ class GraphComparison:
     unordered: Set[str]
     """The operations that have no deterministic implementation, so that bits may differ."""
     difference: float
-    """The largest difference of a loss, relative to it."""
+    """The largest difference of a loss, relative to it; NaN if one is NaN."""
     same_losses: bool
     """Whether the losses of all epochs have the same bits."""
     same_parameters: bool
@@ -58,7 +58,9 @@ def compare_graph(case: Case, epochs: int = 6) -> GraphComparison:
     replayed = graph.epochs[ORDINARY_EPOCHS:]
     return GraphComparison(
         unordered=unordered,
-        difference=max(float(((one.losses - other.losses) / one.losses).abs().max()) for one, other in pairs),
+        difference=float(
+            torch.stack([(one.losses - other.losses) / one.losses for one, other in pairs]).abs().max()
+        ),
         same_losses=all(torch.equal(one.losses, other.losses) for one, other in pairs),
         same_parameters=all(map(torch.equal, plain.tensors, graph.tensors)),
         same_amounts=all(

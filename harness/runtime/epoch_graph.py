@@ -27,9 +27,8 @@ class EpochGraph:
             ledger.start()
             return issue()
 
-        self._numbers.capturing = True
         try:
-            with ledger.in_graph(GraphClock()):
+            with self._numbers.capture(), ledger.in_graph(GraphClock()):
                 self._losses = self._graph.capture(issue_and_record)
         except torch.OutOfMemoryError:
             raise
@@ -39,8 +38,6 @@ class EpochGraph:
                 f"device nor issue work to streams that the epoch does not wait for: {error}. "
                 "Leave training.cuda_graph at false."
             ) from error
-        finally:
-            self._numbers.capturing = False
         self.recording: Recording = ledger.close()
         """What the ledger recorded during the capture. A replay replaces its first mark and its end."""
 

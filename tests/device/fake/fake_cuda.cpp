@@ -336,6 +336,9 @@ static IValue each_tensor(const IValue& value, F f) {
 // and that of the graph is ones, which are NaN. What the graph allocates stays at its address as long as the graph does; all
 // other memory has to be kept by whoever owns it. Numbers of the host are those of the capture.
 //
+// A GPU may give the memory of a graph to several of its tensors, one after the other, so whatever was written there
+// before a replay may be overwritten by it. Here a replay begins with ones in all of that memory.
+//
 // A capture has one stream, and those that wait for its events. Work on any other stream is an error meanwhile; so is a wait
 // of the host, and the end of the capture while a stream has work that the first one does not wait for.
 
@@ -345,6 +348,11 @@ struct Graph {
   std::map<c10::StorageImpl*, c10::Storage> own;
   std::map<c10::StorageImpl*, std::pair<c10::Storage, std::string>> before;  // memory that was there, and its bytes
   std::vector<std::function<void()>> nodes;
+
+  void forget() const {
+    for (auto& [_, storage] : own)
+      if (storage.nbytes()) std::memset(storage.mutable_data(), 0xFF, storage.nbytes());
+  }
 };
 
 static bool is_captured(Key stream) { return capture && capture->streams.count(stream); }
@@ -429,8 +437,7 @@ static void end_capture() {
   auto graph = std::move(capture);
   capture = nullptr;
   for (auto& [_, kept] : graph->before) std::memcpy(kept.first.mutable_data(), kept.second.data(), kept.second.size());
-  for (auto& [_, storage] : graph->own)
-    if (storage.nbytes()) std::memset(storage.mutable_data(), 0xFF, storage.nbytes());
+  graph->forget();
   graph->before.clear();
   std::lock_guard<std::mutex> held(order);
   bool joined = true;
@@ -790,6 +797,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   }, "work on the current stream that reads and writes the memory of these tensors, and may keep it until it is done");
   py::class_<Held>(m, "Held").def(py::init<const Tensor&>()).def("tensor", &Held::tensor);
   py::class_<Graph, std::shared_ptr<Graph>>(m, "Graph").def("replay", [](const Graph& graph) {
+    graph.forget();
     for (auto& node : graph.nodes) node();
   });
   m.def("begin_capture", begin_capture);
