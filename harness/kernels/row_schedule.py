@@ -17,8 +17,8 @@ from harness.kernels.csr import index_dtype
 ENTRIES_PER_ITERATION = 4
 """The number of entries of a row that one iteration of the kernel's loop adds."""
 PIECE = 128
-"""The maximum number of entries in a piece, a multiple of ENTRIES_PER_ITERATION. On an H200, no other length is faster on
-both graphs that were tried, and one of 512 takes up to 1.6 times as long (the part `pieces` of benchmarks/gpu.py)."""
+"""The maximum number of entries in a piece, a multiple of ENTRIES_PER_ITERATION. On an H200, no other length was faster
+on both graphs that were tried, and 512 took up to 1.6 times as long (part `pieces` of benchmarks/gpu.py)."""
 
 
 @dataclass(frozen=True)
