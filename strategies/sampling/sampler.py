@@ -10,7 +10,6 @@ Legend: q the probability of one draw of a vertex, p the probability that a vert
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -169,7 +168,8 @@ class Neighbours(Sampler):
         if targets.is_meta:
             return candidates[share.start : share.stop]
         seed = (self.seed, epoch, group) if self.own else (self.seed, epoch)
-        return candidates[_order_targets(seed, len(candidates))[share.start : share.stop]]
+        order = random_order(seed, Purpose.SAMPLE, range(len(candidates)))
+        return candidates[order[share.start : share.stop]]
 
     def group_targets(self, group: int, targets: Tensor) -> Tensor:
         """Return all targets that a group may train on."""
@@ -183,12 +183,6 @@ class Neighbours(Sampler):
         batches = self.steps(len(targets)) * (1 if self.own else self.groups)
         p[self.group_targets(group, targets)] = 1 / batches
         return p
-
-
-@lru_cache(maxsize=1)
-def _order_targets(seed: Seed, targets: int) -> Tensor:
-    """Return the random order of the targets of an epoch. It is cached, because all steps of the epoch use it."""
-    return random_order(seed, Purpose.SAMPLE, range(targets))
 
 
 def fanout_per_hop(fanouts: Sequence[int], layers: int) -> list[int]:

@@ -14,8 +14,7 @@ from scipy import stats
 from harness.conformance.case import make_check_graph
 from harness.kernels import from_coo, to_scipy
 from harness.kernels.parts import select_rows
-from harness.kernels.random import Purpose, random_bits, random_order
-from harness.strategies.sampling import sampler
+from harness.kernels.random import Purpose, random_bits
 from harness.strategies.sampling.sampler import sample_neighbours
 from tests.dense import list_rows
 
@@ -84,21 +83,3 @@ def test_neighbours_of_a_row_do_not_depend_on_other_rows() -> None:
     all_rows, some = torch.arange(97), torch.tensor([50, 3, 96])
     whole = list_rows(sample_neighbours(A, all_rows, all_rows, 3, (1, 2)))
     assert list_rows(sample_neighbours(A, some, some, 3, (1, 2))) == [whole[row] for row in some.tolist()]
-
-
-def test_steps_of_an_epoch_order_the_targets_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each epoch visits each target once, in another order."""
-    orders: list[tuple[int, ...]] = []
-
-    def count_orders(seed: tuple[int, ...], purpose: Purpose, index: range) -> torch.Tensor:
-        orders.append(seed)
-        return random_order(seed, purpose, index)
-
-    monkeypatch.setattr(sampler, "random_order", count_orders)
-    drawn, targets = sampler.Neighbours(12345, 10, (3,), 2, 1), torch.arange(0, 90, 2)
-    epochs = [
-        torch.cat([drawn.targets(5 * epoch + step, 0, targets) for step in range(5)]) for epoch in (0, 1)
-    ]
-    assert [epoch.sort().values.tolist() for epoch in epochs] == [targets.tolist()] * 2
-    assert epochs[0].tolist() != epochs[1].tolist()
-    assert orders == [(12345, 0), (12345, 1)]
