@@ -72,10 +72,7 @@ def test_a_gpu_has_a_card_after_its_calibration(on_gpus: Callable[..., list[Any]
     assert [words for words in told if "NCCL" in words] == ["measuring calls over NCCL"]
     left_out = [note for note in done.notes if "left out" in note]
     assert f"copies of {TOO_LARGE:,} bytes left out: " in left_out[-1]
-    assert "in bfloat16 left out: NotImplementedError" in left_out[0], (
-        "MKL, below the fake, multiplies no bfloat16"
-    )
-    assert len(left_out) == 2
+    assert len(left_out) == 1
     kernels = {line.partition(",")[0] for line in done.table.splitlines()}
     assert {"sparse", "dense", "add", "copy up", "copy down", "all_to_all", "broadcast"} <= kernels
 
@@ -88,7 +85,7 @@ def test_no_rate_is_fitted_to_kernels_that_wait_for_the_host(
     assert [note for note in done.notes if "issue all" in note] == [
         "elementwise kernels left out: RunError: the host takes as long to issue all 8 elementwise kernels",
         "dense products left out: RunError: the host takes as long to issue all 2 dense products in float32",
-        "sparse products left out: RunError: the host takes as long to issue all 64 sparse products",
+        "sparse products left out: RunError: the host takes as long to issue all 72 sparse products",
     ]
     assert "rates" not in done.sections and "host_gbs" in done.sections["links"]
     rows = list(csv.DictReader(done.table.splitlines()))
