@@ -47,6 +47,8 @@ MOST_ON_ONE_GPU = 4
 
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2**-8 + 1e-5}
 """The largest relative error of a sparse product by dtype: in bfloat16, that of one rounding."""
+ROUNDING = 1e-5
+"""The largest relative difference of losses in float32 that have other roundings."""
 LONG = 20_000
 """The length of a row of equal entries: a sum of them in bfloat16 stops growing."""
 
@@ -399,5 +401,7 @@ def ask_cuda_graphs(item: str, _size: Size) -> Iterator[Row]:
     times = f"{1e3 * compared.seconds:.2f}", f"{1e3 * compared.graph_seconds:.2f}"
     same = compared.same_losses, compared.same_parameters, compared.same_amounts
     yield item, *times, *same, f"{compared.difference:.0e}", ", ".join(sorted(compared.unordered))
-    if not compared.same:
+    # Without a deterministic implementation of an operation, bits may differ without a graph, too.
+    same_numbers = compared.same or (compared.unordered and compared.difference <= ROUNDING)
+    if not (same_numbers and compared.same_amounts):
         raise BrokenLawError("a CUDA graph changes the training")
