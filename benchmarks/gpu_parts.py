@@ -33,7 +33,7 @@ from benchmarks.gpu_measurements import (
     epoch_items,
     piece_items,
 )
-from benchmarks.gpu_profile import CASES, ask_profile
+from benchmarks.gpu_profile import MODELS, SAMPLERS, ask_profile
 from benchmarks.measuring import spec_of
 from harness.errors import UserError
 from harness.kernels.spmm import PRODUCT_KERNELS
@@ -211,7 +211,7 @@ PARTS: dict[str, Part] = {
     "profile": Part(
         "Where does the time of an epoch go, measured with torch's profiler?",
         ("training", "operation", "on", "calls", "ms"),
-        lambda _: list(CASES),
+        lambda _: [*MODELS, *SAMPLERS],
         ask_profile,
         stores=True,
         share=1.0,

@@ -10,20 +10,14 @@ from benchmarks.measuring import spec_of, trainer_of
 
 SHOWN = 12
 """The rows of the host and of the device."""
-CASES: dict[str, dict[str, Any]] = {
-    "gcn": {"strategy": "serial", "model": {"kind": "gcn"}},
-    "sage": {"strategy": "serial", "model": {"kind": "sage"}},
-    "gat": {"strategy": "serial", "model": {"kind": "gat"}},
-    "graphsage": {"strategy": "graphsage"},
-    "bulk-ladies": {"strategy": "bulk-ladies"},
-}
-"""Trainings by name: full graphs of the smallest dataset, and mini-batches."""
+MODELS, SAMPLERS = ("gcn", "sage", "gat"), ("graphsage", "bulk-ladies")
+"""The models that are trained serially on the smallest dataset, and the strategies that train on mini-batches."""
 
 
 def ask_profile(item: str, size: Size) -> Iterator[Row]:
-    asked = asked_of(CASES[item]["strategy"], size)
-    if "training" not in asked:
-        asked |= {**CASES[item], "dataset": size.epochs[0]}
+    asked = asked_of(item if item in SAMPLERS else "serial", size)
+    if item in MODELS:
+        asked |= {"dataset": size.epochs[0], "model": {"kind": item}}
     trainer = trainer_of(spec_of(asked), device=device())
     for _ in range(3):
         seconds = trainer.epoch().seconds

@@ -114,13 +114,13 @@ def _measure_products(
     calibrator: Calibrator, scales: Sequence[int], widths: Sequence[int]
 ) -> list[KernelTime]:
     """Return the times of the products of all graphs; on a GPU, of some also in bfloat16."""
-    found, has_half = list[KernelTime](), is_gpu(calibrator.device)
+    found = list[KernelTime]()
     done, of = 0, len(scales) * len(DEGREES) * KINDS * len(widths)
     for graph in make_graphs(scales, calibrator.device):
         for width in widths:
             calibrator.on_step(done, of, f"a sparse product of {graph.A.nnz:,} entries x {width}")
             done += 1
-            in_half = has_half and width in WIDTHS_IN_HALF and graph.degree == DEGREES[-1]
+            in_half = width in WIDTHS_IN_HALF and graph.degree == DEGREES[-1] and is_gpu(calibrator.device)
             for values in [torch.float32, torch.bfloat16] if in_half else [torch.float32]:
                 if calibrator.is_time_up():
                     calibrator.notes.append(
@@ -134,8 +134,6 @@ def _measure_products(
                 )
                 if taken is not None:
                     found.append(taken)
-                elif values == torch.bfloat16:  # the library has no such product: do not try again
-                    has_half = False
     return found
 
 
