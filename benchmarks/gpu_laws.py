@@ -46,7 +46,7 @@ MOST_ON_ONE_GPU = 4
 # Basics: what the project needs of the software and of the GPU.
 
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2**-8 + 1e-5}
-"""The largest relative error of a sparse product by dtype: in bfloat16, that of one rounding."""
+"""The largest relative error of a sparse product by dtype. In bfloat16, one rounding is allowed."""
 ROUNDING = 1e-5
 """The largest relative difference of losses in float32 that have other roundings."""
 LONG = 20_000

@@ -147,7 +147,7 @@ PARTS: dict[str, Part] = {
         shared=False,
     ),
     "products": Part(
-        "How fast is a product, beside its bounds and beside others? Above 1, ours is faster.",
+        "How fast is a product, compared with its bounds and with other kernels? Above 1, ours is faster.",
         (
             *("graph", "type", "f", "ms", "GFLOP/s", "of the bytes at least", "of the bytes gathered"),
             *(f"{name} / ours" for name in (*PRODUCT_KERNELS, "PyG")),

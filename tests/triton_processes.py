@@ -1,4 +1,4 @@
-"""Run a file of tests of Triton kernels in a process of its own, because Triton decides on import if it interprets."""
+"""Run a file of tests of Triton kernels in a separate process, because Triton decides on import if it interprets."""
 
 import importlib.util
 import os

@@ -256,7 +256,7 @@ def draw_direction(number: int, piece: Piece) -> Tensor:
 
 
 def compute_nearby_losses(case: Case, distance: float) -> list[float]:
-    """Return the losses of first epochs that start with one weight moved so far in either direction, for each weight.
+    """Return the losses of first epochs that start with one weight moved by `distance` either way, for each weight.
 
     Called on every rank of a world.
     """

@@ -1,8 +1,8 @@
 """Finds the tensors that a rank keeps after its set-up without counting them in its memory (`harness.strategy.memory`).
 
-All Python objects are searched, also those of libraries. What the harness owns is left out: the grid, the states of the
-optimizer, one flag of the trainer, and what products on a GPU keep for each matrix: row pointers and a schedule, about
-8 bytes a row. Gradients do not exist yet after a set-up.
+All Python objects are searched, including objects of libraries. What the harness owns is left out: the grid, the states
+of the optimizer, one flag of the trainer, and what products on a GPU keep for each matrix: row pointers and a schedule,
+about 8 bytes a row. Gradients do not exist yet after a set-up.
 """
 
 import gc

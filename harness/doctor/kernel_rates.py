@@ -198,7 +198,7 @@ def _measure_dense_rate(
 def fit_dense_rate(times: Sequence[KernelTime], launch: float, memory: float) -> tuple[float, float]:
     """Return the rate of dense products in 10^12 operations per second, and the factor of its interval.
 
-    If at most one product is compute-bound, the rate is that of the fastest.
+    If at most one product is compute-bound, this is the rate of the fastest product.
     """
     bound = select_compute_bound(times, launch, memory)
     if len(bound) > 1:

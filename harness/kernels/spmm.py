@@ -263,7 +263,7 @@ def cache_for_products(A: Csr, choose: ChooseKernel | None = None) -> Csr:
 
 
 def list_cached_tensors() -> list[Tensor]:
-    """Return the row pointers and the row schedules that products on a GPU keep beside the matrices."""
+    """Return the row pointers and the row schedules that products on a GPU keep in addition to the matrices."""
     found: list[Tensor] = []
     for cached in CACHED_PRODUCTS.values():
         found += [] if cached.pointers is None else [cached.pointers]

@@ -1,8 +1,8 @@
 """The draw of `compiled.draw_neighbours` in Triton. Needs the package `triton`: import this module only on a GPU.
 
-One kernel finds the self-loop of each row, one draws, and the host waits once, for the number of entries. The bits are
-those of the compiled loops. Verifier (tests/kernels/test_triton_sampling.py): the compiled loops, bit by bit, in
-Triton's interpreter; the machine code for three GPUs.
+One kernel finds the self-loop of each row, one draws, and the host waits once, for the number of entries. Samples have
+the same bits as those of the compiled loops. Verifier (tests/sampling/test_triton_sampling.py): the compiled loops, bit
+by bit, in Triton's interpreter; the machine code for three GPUs.
 
 Legend: R rows, E entries. A tile has a row of the sample in each row, and a draw in each column.
 """

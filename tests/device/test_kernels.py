@@ -280,7 +280,7 @@ HEADS, FEATURES = 5, 3
 
 
 def attends_alike(heads: int) -> None:
-    """Attention in groups of so many heads equals the host's, with as many kernels as there are groups."""
+    """Attention in groups of `heads` heads equals the host's, with as many kernels as there are groups."""
     A = make_check_graph(N).A
     A_T = select_rows(attention.transpose_with_positions(A), torch.arange(5, N - 3))
     T_QKF, G_QNF = torch.randn(

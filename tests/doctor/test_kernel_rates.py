@@ -19,7 +19,7 @@ from harness.spec.machine_card import Machine, SpmmTerms
 
 GB, CACHE_MB = 1 << 30, 60
 LAUNCH, STEP = 2e-6, 60.17e-6
-"""The seconds of a small kernel of a GPU, and those of a training step on a tiny graph per kernel."""
+"""The seconds of a small kernel on a GPU, and of a training step on a tiny graph, divided by its kernels."""
 MARGIN = 1.05
 """How much faster than the fastest measured kernel a rate may be, for the launch in the time of the kernel."""
 

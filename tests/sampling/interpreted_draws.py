@@ -1,6 +1,6 @@
 """Run the Triton kernels that draw neighbours in Triton's interpreter, on the CPU.
 
-test_triton_sampling.py runs this file. The expected samples are those of the compiled loops, to the bit.
+test_triton_sampling.py runs this file. The samples must have the same bits as those of the compiled loops.
 """
 
 from collections.abc import Iterator
