@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from resource import RUSAGE_SELF, getrusage
 from statistics import median
 from time import perf_counter
@@ -160,7 +161,8 @@ def make_scatters(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
         "all-reduce": reduced,
     }
     if len(set(sizes)) == 1:
-        ways["library"] = lambda: calls.reduce_scatter_by_library(group, x, own, None, later=False).result()
+        library = partial(calls.reduce_scatter_by_library, group, x, own, sizes, None, later=False)
+        ways["library"] = lambda: library().result()
     return ways
 
 

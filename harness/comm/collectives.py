@@ -151,18 +151,21 @@ def reduce_scatter(
 ) -> StartedCall[Tensor]:
     """Return this rank's rows of the sum of x over all members."""
     own = (sizes[group.rank()], *x.shape[1:])
-    if len(set(sizes)) == 1 and dist.get_backend(group) != "gloo":
-        return reduce_scatter_by_library(group, x, own, wire, later=later)
+    if dist.get_backend(group) != "gloo":
+        return reduce_scatter_by_library(group, x, own, sizes, wire, later=later)
     return reduce_scatter_by_exchange(group, x, own, sizes, wire, later=later, ring=ring)
 
 
 def reduce_scatter_by_library(
-    group: Group, x: Tensor, own: tuple[int, ...], wire: torch.dtype | None, *, later: bool
+    group: Group, x: Tensor, own: tuple[int, ...], sizes: Sizes, wire: torch.dtype | None, *, later: bool
 ) -> StartedCall[Tensor]:
+    """Call the library, for which NCCL groups reductions to each member into one call if sizes are uneven."""
     whole = _to_wire(x, wire)
     buffer, get_result = make_receive_buffer(own, x.dtype, x.device, wire, None)
-    works = _issue(buffer, partial(_reduce_scatter_single, buffer, whole), group, later=later)
-    return StartedCall(works, get_result, whole.nbytes)
+    call = partial(_reduce_scatter_single, buffer, whole)
+    if len(set(sizes)) > 1:
+        call = partial(dist.reduce_scatter, buffer, list(whole.split(list(sizes))))
+    return StartedCall(_issue(buffer, call, group, later=later), get_result, whole.nbytes)
 
 
 def reduce_scatter_by_exchange(
@@ -177,8 +180,8 @@ def reduce_scatter_by_exchange(
 ) -> StartedCall[Tensor]:
     """Send every member its rows; each member sums what it receives in rank order and in full precision.
 
-    Used for uneven sizes, and for all calls on gloo, whose reduce-scatter costs a whole all-reduce: the all-to-all
-    takes a quarter to three quarters of that time (benchmarks/collectives.py).
+    Used on gloo, whose reduce-scatter costs a whole all-reduce: the all-to-all takes a quarter to three quarters of
+    that time (benchmarks/collectives.py).
     """
     whole, members = _to_wire(x, wire), len(sizes)
     parts = torch.empty((members, *own), dtype=whole.dtype, device=x.device)

@@ -332,7 +332,8 @@ def scatter_both_ways() -> tuple[Tensor, Tensor]:
     """Return the results of the library's reduce-scatter, which other engines than gloo use, and of ours."""
     axis = Grid.build({P: 3}, Ledger())[P]
     x, sizes = matrix(12, axis.index, torch.float32), [4, 4, 4]
-    library = collectives.reduce_scatter_by_library(axis.group, x, (4, COLUMNS), torch.bfloat16, later=True)
+    own, wire = (4, COLUMNS), torch.bfloat16
+    library = collectives.reduce_scatter_by_library(axis.group, x, own, sizes, wire, later=True)
     for work in library.works:
         work.wait()
     return library.result(), axis.reduce_scatter(x, tensor=H, sizes=sizes)

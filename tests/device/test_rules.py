@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from harness.comm import collectives, engine
+from harness.comm.collectives import StartedCall
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.launch.worker_pool import RankError
@@ -276,6 +277,11 @@ def gather_other_sizes() -> None:
     dist.all_gather([ones(2 - rank), ones(1 + rank)], ones(1))
 
 
+def scatter_other_sizes() -> None:
+    rank = engine.rank()
+    dist.reduce_scatter(ones(1), [ones(2 - rank), ones(1 + rank)])
+
+
 def in_another_order() -> None:
     if engine.rank():
         dist.all_reduce(ones(2))
@@ -304,6 +310,7 @@ BROKEN_RULES = {
     reduce_types: "members disagree on all_reduce",
     gather_uneven: "output tensor size must be equal to world_size times input tensor size",
     gather_other_sizes: "a member expects other sizes",
+    scatter_other_sizes: "a member expects other sizes",
     in_another_order: "members disagree",
     exchange_other_sizes: "all_to_all",
     receive_in_another_order: "match in the order of their calls",
@@ -391,20 +398,38 @@ def test_every_axis_has_a_communicator_and_the_world_a_gpu(on_gpus: OnGpus) -> N
         assert groups == [("nccl", 2), ("nccl", 2), ("nccl", 4)]
 
 
-def gathered_unevenly() -> tuple[list[float], int]:
-    """The rows of three ranks, and the bytes that the gather takes beside its result."""
-    sizes, rank = [1, 300, 20], engine.rank()
-    x = float(rank) + ones(sizes[rank])
+UNEVEN = [1, 300, 0, 20]
+Uneven = tuple[list[float], int]
+"""The distinct numbers of a result, in order, and the bytes that its call takes beside it."""
+
+
+def call_unevenly(call: Callable[[], StartedCall[torch.Tensor]]) -> Uneven:
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    started = collectives.all_gather(dist.group.WORLD, x, sizes, None, None, later=False)
-    out = started.result()
+    out = call().result()
     beside = torch.cuda.max_memory_allocated() - before - out.nbytes
     return out.unique_consecutive().tolist(), beside
 
 
+def gathered_unevenly() -> Uneven:
+    rank = engine.rank()
+    x = float(rank) + ones(UNEVEN[rank])
+    return call_unevenly(lambda: collectives.all_gather(dist.group.WORLD, x, UNEVEN, None, None, later=False))
+
+
+def scattered_unevenly() -> Uneven:
+    members = torch.arange(4, device="cuda").repeat_interleave(torch.tensor(UNEVEN, device="cuda"))
+    x = (10.0 ** engine.rank()) * (1 + members)
+    return call_unevenly(lambda: collectives.reduce_scatter(dist.group.WORLD, x, UNEVEN, None, later=False))
+
+
 def test_an_uneven_gather_copies_nothing(on_gpus: OnGpus) -> None:
-    assert on_gpus(3, gathered_unevenly) == [([1.0, 2.0, 3.0], 0)] * 3
+    assert on_gpus(4, gathered_unevenly) == [([1.0, 2.0, 4.0], 0)] * 4
+
+
+def test_an_uneven_reduce_scatter_copies_nothing(on_gpus: OnGpus) -> None:
+    """As an exchange it would hold the rows of every member before it adds them."""
+    assert on_gpus(4, scattered_unevenly) == [([1111.0], 0), ([2222.0], 0), ([], 0), ([4444.0], 0)]
 
 
 def bytes_in_flight() -> list[tuple[set[int], list[float]]]:
@@ -419,6 +444,7 @@ def bytes_in_flight() -> list[tuple[set[int], list[float]]]:
             (pair.clone(), lambda out, x=x: dist.all_gather(list(out.split(2)), x, async_op=True)),
             (x.clone(), lambda out, x=x: dist.all_to_all_single(out, x, async_op=True)),
             (x[:1].clone(), lambda out, x=x: collectives._reduce_scatter_single(out, x, async_op=True)),
+            (x[:1].clone(), lambda out, x=x: dist.reduce_scatter(out, list(x.split(1)), async_op=True)),
         ]
         if rank:
             calls += [(x.clone(), lambda out: dist.irecv(out, 0))]
@@ -436,10 +462,10 @@ def bytes_in_flight() -> list[tuple[set[int], list[float]]]:
 
 def test_a_result_is_not_there_before_it_was_waited_for(on_gpus: OnGpus) -> None:
     of_sender, of_receiver = on_gpus(2, bytes_in_flight)
-    assert (len(of_sender), len(of_receiver)) == (3 * 4, 3 * 5)
+    assert (len(of_sender), len(of_receiver)) == (3 * 5, 3 * 6)
     for seen in (of_sender, of_receiver):
         assert all(early == {0xFF} for early, _ in seen)
-        assert [late for _, late in seen[:4]] == [[2.0] * 2, [1.0] * 4, [1.0] * 2, [2.0]]
+        assert [late for _, late in seen[:5]] == [[2.0] * 2, [1.0] * 4, [1.0] * 2, [2.0], [2.0]]
 
 
 def copied_between_gpus() -> list[float]:

@@ -37,6 +37,7 @@ OPERATIONS = (
     "all_gather",
     "all_gather_uneven",
     "reduce_scatter",
+    "reduce_scatter_uneven",
     "all_to_all",
     "broadcast",
     "barrier",
@@ -302,6 +303,25 @@ class FakeNccl(dist.ProcessGroup):
         return hidden(done, [out], carry)
 
     reduce_scatter_single = _reduce_scatter_base
+
+    @captured
+    def reduce_scatter(
+        self, outs: Sequence[Tensor], xs: Sequence[Sequence[Tensor]], opts: Any = None
+    ) -> Later:
+        """Uneven sizes are reductions to each member; every member knows all sizes."""
+        (*parts, out), done = self._issued(xs[0], outs)
+        expected = [part.numel() for part in parts]
+        told = self._agree("reduce_scatter_uneven", TYPES[out.dtype], sizes=expected)
+        if any(each != expected for each in told) or out.numel() != expected[self._rank]:
+            raise NcclError(f"reduce_scatter at {place()}: a member expects other sizes than {expected}")
+        with unseen():
+            whole = torch.cat([part.reshape(-1) for part in parts])
+
+        def carry(copies: Sequence[Tensor]) -> None:
+            self._wait(self._gloo.allreduce([whole], dist.AllreduceOptions()))
+            copies[0].view(-1).copy_(whole.split(expected)[self._rank])
+
+        return hidden(done, [out], carry)
 
     @captured
     def alltoall_base(
