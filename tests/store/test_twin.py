@@ -245,7 +245,7 @@ COMMUNITIES = [name for name in CARDS if load_card(ROOT, name).communities]
 def test_twins_with_communities_need_the_published_rows(name):
     """Computed for a twin of a hundredth of the size and more, and scaled up."""
     card = load_card(ROOT, name)
-    parts = max(card.expected.n // 100_000, 4)
+    parts = card.expected.n // 100_000
     twin = get_generator(load_card(ROOT, f"{name}@1/{parts}w1"))
     for published in card.communities.published:
         rows = estimate_rows(twin, published.parts) * card.expected.n / twin.n

@@ -38,6 +38,8 @@ from harness.prediction.pricing import find_bandwidth, place_axis
 
 FIGURE_1, FIGURE_2, FIGURE_3 = (select(f"cagnet-figure-{number}") for number in (1, 2, 3))
 GRAPHS = ("reddit", "cagnet-amazon", "cagnet-protein")
+PARTITIONED_TWIN = "1/5w1"
+"""The twin of Reddit whose parts are counted. Much smaller ones have no room for 64 communities."""
 
 Scheme = tuple[str, str]
 """A strategy and its grid of 64 ranks."""
@@ -334,6 +336,16 @@ def find_largest_communication_gain(evidence: Evidence, *datasets: str) -> float
     return max(list_communication_gains(evidence, *datasets))
 
 
+# Partitions.
+
+
+@in_unit("percent")
+def find_rows_saved_percent(evidence: Evidence, dataset: str, parts: int, *, twin: str) -> float:
+    """Return how many fewer rows of others the parts of METIS need together than random block rows."""
+    metis, random = (sum(evidence.read_cut(dataset, way, parts, twin).needed) for way in ("metis", "random"))
+    return 100 * (1 - metis / random)
+
+
 FORMULAS: Formulas = {
     "CAG-001": Formula(divide_words_of_1d_and_2d),
     "CAG-002": Formula(divide_words_of_2d_and_3d),
@@ -355,6 +367,7 @@ FORMULAS: Formulas = {
     "CAG-018": Formula(divide_calls, THREE_D, 4 * CUBE_ROOT),
     "CAG-019": Formula(divide_partial_sums_of_3d),
     "CAG-020": Formula(divide_dense_broadcast_words_of_2d_by_1d),
+    "CAG-021": Formula(find_rows_saved_percent, "reddit", 64, twin=PARTITIONED_TWIN),
     "CAG-023": Formula(count_vertices, "reddit"),
     "CAG-024": Formula(count_nonzeros, "reddit"),
     "CAG-025": Formula(count_features, "reddit"),

@@ -53,7 +53,7 @@ FIGURE_10_FRONTIER = select("plexus-figure-10", machine="frontier")
 SIX = ("reddit", "ogbn-products", "isolate-3-8m", "products-14m", "europe-osm", "ogbn-papers100m")
 """The datasets of the paper."""
 TWINS = {
-    "reddit": "1/32,1/16,1/8",
+    "reddit": "1/10,1/7,1/5",
     "isolate-3-8m": "1/512,1/256,1/128",
     "products-14m": "1/256,1/128,1/64",
 }
