@@ -122,3 +122,13 @@ def redact_all(data: Any) -> Any:
 
 def _is_secret_name(name: str) -> bool:
     return SECRET_NAME.fullmatch(name) is not None
+
+
+# Home folders.
+
+HOME_FOLDER = re.compile(r"(?<![\w.~/-])/(?:root|(?:home|Users)/[\w.-]{1,100})(?![\w-])")
+
+
+def hide_home_folders(text: str) -> str:
+    """Write `~` for the home folder of a user, whose name is no one else's business."""
+    return HOME_FOLDER.sub("~", text)

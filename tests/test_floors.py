@@ -40,6 +40,7 @@ FLOORS = (
     "conformance",
     "doctor",
     "claims",
+    "submission",
     "figures",
     "report",
     "scaffold api",

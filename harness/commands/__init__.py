@@ -86,6 +86,13 @@ VERBS = {
         "Pack tables, figures, report, claims and environment into one archive.",
         "harness.commands.evaluating:artifact",
     ),
+    "submission pack": Verb(
+        "Pack recorded runs into one archive, which others can verify and compare with theirs.",
+        "harness.commands.submitting:pack",
+    ),
+    "submission verify": Verb(
+        "Verify a submission of others without repeating its runs.", "harness.commands.submitting:verify"
+    ),
     "claims": Verb(
         "Compare the claims of papers with our own values, with a verdict for each.",
         "harness.commands.judging:claims",
@@ -115,13 +122,23 @@ GROUPS = {
     "data": "Fetch, import, build, describe, verify or export a graph.",
     "runs": "List the recorded runs, show one, or remove some.",
     "external": "Record a run of another program: run it here, or read its log.",
+    "submission": "Pack runs for others, or verify what others packed.",
 }
 """The verbs that have actions."""
 SECTIONS = {
     "Graphs and names": ("list", "data"),
     "Train and check": ("run", "runs", "check", "words", "external"),
     "Predict": ("predict", "advise", "replay", "emulate"),
-    "Experiments and results": ("plan", "collect", "compare", "figures", "report", "artifact", "claims"),
+    "Experiments and results": (
+        "plan",
+        "collect",
+        "compare",
+        "figures",
+        "report",
+        "artifact",
+        "submission",
+        "claims",
+    ),
     "Set up": ("doctor", "init", "new", "completion"),
 }
 """The parts of the program's help."""

@@ -4,11 +4,9 @@ The archive depends only on the tables, the figures and the checkout: the same i
 """
 
 import csv
-import gzip
 import json
-import tarfile
 from hashlib import sha256
-from io import BytesIO, StringIO
+from io import StringIO
 from pathlib import Path
 
 import pandas as pd
@@ -16,8 +14,9 @@ import pandas as pd
 from harness.errors import UserError
 from harness.figures.drawing import tables_digest
 from harness.files import is_plain_file, replace_files
-from harness.progress import OnStep, ignore_step, report_steps
+from harness.progress import OnStep, ignore_step
 from harness.report import summary
+from harness.results.packed_archive import pack_archive
 from harness.results.parquet import read_claims_table, read_collected
 from harness.results.schema import OK, TABLES
 from harness.untrusted import spreadsheet_cell
@@ -54,7 +53,7 @@ def pack_artifact(
     }
     sums = "".join(f"{sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items()))
     files["SHA256SUMS"] = sums.encode()
-    replace_files({out: _pack_archive(files, on_step)})
+    replace_files({out: pack_archive(FOLDER, files, on_step)})
     return out
 
 
@@ -74,20 +73,6 @@ def _list_drawings(folder: Path) -> list[Path]:
     return [
         path for path in sorted(folder.iterdir()) if path.suffix in FIGURE_SUFFIXES and is_plain_file(path)
     ]
-
-
-def _pack_archive(files: dict[str, bytes], on_step: OnStep) -> bytes:
-    """Pack files into a compressed tar archive without dates and owners."""
-    buffer = BytesIO()
-    with (
-        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w") as archive,
-    ):
-        for name, data in report_steps(sorted(files.items()), lambda file: f"packing {file[0]}", on_step):
-            entry = tarfile.TarInfo(f"{FOLDER}/{name}")
-            entry.size = len(data)
-            archive.addfile(entry, BytesIO(data))
-    return buffer.getvalue()
 
 
 def _format_claims(claims: pd.DataFrame) -> str:

@@ -54,6 +54,8 @@ ANSWERED = {
     "figures": ["--tables tables"],
     "report": ["--tables tables"],
     "artifact": ["--tables tables"],
+    "submission pack": ["--by Someone --out submission.tar.gz"],
+    "submission verify": ["submission.tar.gz"],
     "claims": ["--quick --figure plexus-tab4"],
     "external run": ["--format bns-gcn --dataset tiny-sbm -- cat {log}"],
     "external read": ["{log} --format bns-gcn"],

@@ -1,0 +1,1 @@
+"""Submissions: archives of recorded runs, which others verify without repeating the runs."""

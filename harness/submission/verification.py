@@ -1,0 +1,312 @@
+"""Verifies a submission without repeating its runs: what must agree if nobody changed a file by hand.
+
+Each check answers for each run that the run holds, is broken, or cannot be verified here. Nothing can verify times and
+losses except the same runs on the same machine.
+
+A submission comes from a stranger. Its files are data: no strategy is loaded from them, and a strategy of a package is
+only used if the package is installed here.
+"""
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isclose, isnan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from harness.conformance.account import Sent, count_recorded_words
+from harness.documents import parse_json
+from harness.errors import UserError
+from harness.experiment.known_graph import KnownGraph, look_up_graph
+from harness.files import hash_file, list_complete_folders, read_regular_file
+from harness.progress import OnStep, ignore_step
+from harness.registry import load_installed_strategy
+from harness.results.packed_archive import unpack_archive
+from harness.results.record import MAX_BYTES, Record, read_records
+from harness.results.run_summary import summarize_tables
+from harness.results.schema import OK, RUN_TABLES
+from harness.spec.dataset import DatasetChoice
+from harness.spec.spec import digest
+from harness.strategy import BlockCounts, Strategy, admit
+from harness.submission.packing import ABOUT, CONTRIBUTOR, FOLDER, RUN_FILES, RUNS, SCHEMA, SUMS
+from harness.untrusted import HOME_FOLDER, redact_all
+from harness.validation import clip_line, format_value
+
+HOLDS, BROKEN, UNKNOWN = "holds", "broken", "cannot be verified"
+CHECKS = {
+    "record": "it is whole, and every value has its type and its bounds",
+    "id": "the name of the run is the hash of its spec",
+    "summary": "times, losses, accuracies and elements are those of its tables",
+    "ledger": "the seconds of the ledger add up to those of each epoch",
+    "elements": "every rank sent what the formula of its strategy says",
+    "environment": "machine, versions, commit and times are recorded",
+    "privacy": "no password, no token and no home folder is in it",
+}
+"""What is checked of each run."""
+LEDGER_TOLERANCE = 0.01
+"""The part of an epoch by which its ledger may be shorter or longer: clocks are read between the two."""
+LEDGER_SECONDS = 1e-4
+"""The seconds by which it may differ in a short epoch."""
+NEEDED = ("versions", "host", "cpu", "cores", "threads", "engine", "started", "finished", "store_manifest")
+"""What the provenance of a measured run must have. Without a repository there is no commit."""
+
+
+class RunCheck(NamedTuple):
+    """The answer of one check for one run."""
+
+    check: str
+    run: str
+    """The id of the run."""
+    verdict: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found about a submission."""
+
+    contributor: str
+    runs: Sequence[str]
+    results: Sequence[RunCheck]
+
+    @property
+    def holds(self) -> bool:
+        """True if nothing is broken."""
+        return all(result.verdict != BROKEN for result in self.results)
+
+    def tabulate(self) -> list[dict[str, Any]]:
+        """Return a row for each check: how many runs have each verdict, and the first reason."""
+        rows = []
+        for check, meaning in CHECKS.items():
+            found = [result for result in self.results if result.check == check]
+            verdicts = Counter(result.verdict for result in found)
+            told = sorted((each for each in found if each.reason), key=lambda each: each.verdict != BROKEN)
+            rows.append(
+                {
+                    "check": check,
+                    "meaning": meaning,
+                    **{verdict: verdicts[verdict] for verdict in (HOLDS, BROKEN, UNKNOWN)},
+                    "reason": f"{told[0].run[:8]}: {told[0].reason}" if told else None,
+                }
+            )
+        return rows
+
+
+def verify_submission(path: Path, root: Path, on_step: OnStep = ignore_step) -> Verification:
+    """Verify the submission in an archive. Raises UserError for an archive that is none.
+
+    Graphs that are built under `root` are used for the formulas of strategies.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        names = unpack_archive(path, FOLDER, place)
+        try:
+            contributor = _check_files(place, names)
+        except UserError as reason:
+            raise UserError(f"{path} is refused: {str(reason).rstrip('.')}.") from None
+        folders = list_complete_folders(place / RUNS)
+        results: list[RunCheck] = []
+        for number, each in enumerate(folders):
+            on_step(number, len(folders), f"verifying {each.name}")
+            results += _verify_run(each, root)
+        return Verification(contributor, [each.name for each in folders], results)
+
+
+def _check_files(place: Path, names: Sequence[str]) -> str:
+    """Compare all files with their checksums and their names with those of a submission; return the contributor."""
+    if unknown := [name for name in names if name not in (ABOUT, SUMS) and not _is_run_file(name)]:
+        raise UserError(f"{unknown[0]} is not a file of a submission")
+    if missing := [name for name in (ABOUT, SUMS) if name not in names]:
+        raise UserError(f"{missing[0]} is missing")
+    lines = read_regular_file(place / SUMS, MAX_BYTES).decode("utf-8", "replace").splitlines()
+    sums = {name: given for given, _, name in (line.partition("  ") for line in lines)}
+    if len(sums) != len(lines) or set(sums) != set(names) - {SUMS}:
+        raise UserError(f"{SUMS} does not list exactly the other files")
+    if wrong := [name for name, given in sums.items() if hash_file(place / name) != given]:
+        raise UserError(f"{wrong[0]} was changed: it does not have the checksum in {SUMS}")
+    about = parse_json(read_regular_file(place / ABOUT, MAX_BYTES), ABOUT)
+    if not isinstance(about, dict) or about.get("schema") != SCHEMA:
+        raise UserError(f"{ABOUT} does not have the schema {SCHEMA}, which this harness reads")
+    contributor = about.get("contributor")
+    if not isinstance(contributor, str) or not CONTRIBUTOR.fullmatch(contributor):
+        raise UserError(f"{ABOUT} has no accepted contributor, but {format_value(contributor)}")
+    return contributor
+
+
+def _is_run_file(name: str) -> bool:
+    folder, *rest = name.split("/")
+    return folder == RUNS and len(rest) == 2 and rest[1] in RUN_FILES
+
+
+def _verify_run(folder: Path, root: Path) -> list[RunCheck]:
+    """Return the result of every check of one run."""
+    records, refused = read_records([folder])
+    if refused:
+        reason = str(refused[0]).replace(f"{folder}", folder.name)
+        others = [RunCheck(check, folder.name, UNKNOWN) for check in CHECKS if check != "record"]
+        return [RunCheck("record", folder.name, BROKEN, reason), *others]
+    record = records[0]
+    answers: dict[str, Callable[[], None]] = {
+        "record": lambda: _check_tables(record),
+        "id": lambda: _check_id(record),
+        "summary": lambda: _check_summary(record),
+        "ledger": lambda: _check_ledger(record),
+        "elements": lambda: _check_elements(record, root),
+        "environment": lambda: _check_environment(record),
+        "privacy": lambda: _check_privacy(record),
+    }
+    results = []
+    for check, answer in answers.items():
+        try:
+            answer()
+            results.append(RunCheck(check, folder.name, HOLDS))
+        except UnverifiableError as reason:
+            results.append(RunCheck(check, folder.name, UNKNOWN, str(reason)))
+        except UserError as reason:
+            told = clip_line(str(reason).replace(str(folder), folder.name), 300)
+            results.append(RunCheck(check, folder.name, BROKEN, told))
+        except Exception as error:  # a stranger's values must not end the verification of other runs
+            told = clip_line(f"it cannot be read: {type(error).__name__}: {error}", 300)
+            results.append(RunCheck(check, folder.name, BROKEN, told))
+    return results
+
+
+class UnverifiableError(Exception):
+    """What a check needs is not here, or no run of this kind has it."""
+
+
+def _check_tables(record: Record) -> None:
+    """Read every table of the run by its schema."""
+    for name in RUN_TABLES:
+        record.rows(name)
+
+
+def _check_id(record: Record) -> None:
+    if record.record["source"] != "measured":
+        raise UnverifiableError("only measured runs are named by their spec alone")
+    if (expected := digest(record.spec)) != record.folder.name:
+        raise UserError(f"the hash of its spec is {expected}")
+
+
+def _check_summary(record: Record) -> None:
+    """Compare the summary with what the tables give.
+
+    Predicted and emulated records have a part of these numbers.
+    """
+    told, is_measured = record.record["summary"], record.record["source"] == "measured"
+    for name, value in _summarize(record).items():
+        if (is_measured or told.get(name) is not None) and not _are_equal(value, told.get(name)):
+            raise UserError(f"{name} is {told.get(name)} in its record and {value} in its tables")
+
+
+def _summarize(record: Record) -> dict[str, Any]:
+    if record.record["source"] == "external":
+        raise UnverifiableError("another program's log has no tables")
+    tables = {name: record.rows(name).to_pandas() for name in RUN_TABLES}
+    if not (tables["epochs"].epoch >= 0).any():
+        raise UnverifiableError("it has no timed epoch")
+    return summarize_tables(tables, record.spec["training"]["target"])
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Return True for equal numbers. A loss that is not finite is null in a record."""
+    if isinstance(one, float) and isinstance(other, int | float):
+        return isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(one == other) or (isinstance(one, float) and isnan(one) and other is None)
+
+
+def _check_ledger(record: Record) -> None:
+    if record.record["source"] != "measured":
+        raise UnverifiableError("only measured runs have a clock")
+    epochs, ledger = record.table("epochs"), record.table("ledger")
+    place = ["epoch", "rank_id"]
+    both = pd.merge(
+        epochs[[*place, "seconds"]],
+        ledger.groupby(place, as_index=False).seconds.sum(),
+        on=place,
+        how="outer",
+        suffixes=("", "_of_ledger"),
+    )
+    if len(both) != len(epochs) or both.isna().to_numpy().any():
+        raise UserError("its ledger and its epochs are not of the same ranks and epochs")
+    allowed = LEDGER_TOLERANCE * both.seconds + LEDGER_SECONDS
+    wrong = both[(both.seconds - both.seconds_of_ledger).abs() > allowed]
+    for row in wrong.head(1).itertuples():
+        raise UserError(
+            f"epoch {row.epoch} on rank {row.rank_id} took {row.seconds:.6g} s, and {row.seconds_of_ledger:.6g} s by "
+            "its ledger"
+        )
+
+
+def _check_elements(record: Record, root: Path) -> None:
+    """Compare what every rank sent in the last epoch with the formula of the strategy, row by row."""
+    if record.record["source"] != "measured" or record.record["status"] != OK:
+        raise UnverifiableError("only measured runs that ended have a whole ledger")
+    strategy, counts = _open_graph(record, root)
+    ledger = record.table("ledger")
+    last = int(ledger.epoch.max())
+    if set(ledger.rank_id[ledger.epoch == last]) != set(range(strategy.spec.ranks)):
+        raise UserError(f"its ledger does not have the ranks 0 to {strategy.spec.ranks - 1}")
+    for rank in range(strategy.spec.ranks):
+        formula = strategy.words_of_epoch(
+            strategy.coordinates(rank), counts, strategy.spec.training.warmup + last
+        )
+        seen = count_recorded_words(ledger, rank)
+        for key in sorted(formula.keys() | seen.keys()):
+            counted, computed = seen.get(key, Sent()).words, formula.get(key, 0)
+            if counted != computed:
+                raise UserError(
+                    f"rank {rank} sent {counted:,.0f} elements of {key.tensor} by {key.op} over {key.axis} in layer "
+                    f"{key.layer}, {key.direction}, and {computed:,.0f} by the formula"
+                )
+
+
+def _open_graph(record: Record, root: Path) -> tuple[Strategy, BlockCounts]:
+    """Return the strategy of a run, admitted to its graph, if both are here and are the same."""
+    spec = record.parse_spec()
+    try:
+        strategy = load_installed_strategy(spec.strategy.name)
+    except UserError:
+        raise UnverifiableError(f"the strategy {spec.strategy.name} is not installed here") from None
+    known = _look_up(root, spec.dataset, spec.precision)
+    if known is None or known.blocks is None:
+        raise UnverifiableError(f"{spec.dataset.name} is not built here: `{spec.dataset.build_command}`")
+    if known.blocks.manifest_hash != record.record["provenance"]["store_manifest"]:
+        raise UnverifiableError(f"the {spec.dataset.name} that is built here is another one")
+    return admit(strategy, spec, known.facts), BlockCounts(known.blocks)
+
+
+@lru_cache(maxsize=4)
+def _look_up(root: Path, choice: DatasetChoice, precision: str) -> KnownGraph | None:
+    """Return a graph of this machine; None if it is not built, or unknown."""
+    import torch
+
+    try:
+        return look_up_graph(root, choice, getattr(torch, precision))
+    except UserError:
+        return None
+
+
+def _check_environment(record: Record) -> None:
+    if record.record["source"] != "measured":
+        raise UnverifiableError("only measured runs have a machine")
+    provenance = record.record["provenance"]
+    if missing := [name for name in NEEDED if provenance.get(name) in (None, "", {})]:
+        raise UserError(f"its provenance lacks {', '.join(missing)}")
+    if provenance["finished"] < provenance["started"]:
+        raise UserError("it ended before it started")
+    if not provenance.get("commit"):
+        raise UnverifiableError("the commit is unknown: it ran outside of a repository")
+
+
+def _check_privacy(record: Record) -> None:
+    for what, data in (("its record", record.record), ("its spec", record.spec)):
+        if redact_all(data) != data:
+            raise UserError(f"{what} has a password, a token or a key")
+        if found := HOME_FOLDER.search(json.dumps(data, ensure_ascii=False)):
+            raise UserError(f"{what} names {found[0]}")
