@@ -28,8 +28,8 @@ from types import TracebackType
 from typing import IO, Any, NoReturn
 
 from harness.children import die_with_parent
-from harness.comm.launchers import LAUNCHED, OTHER_VISIBLE_DEVICES, STARTED, VISIBLE_DEVICES
 from harness.errors import RunError
+from harness.launch.server_settings import select_settings
 from harness.launch.time_limits import START_LIMITS, StartLimits
 
 PRELOADED_MODULES = (
@@ -39,12 +39,6 @@ PRELOADED_MODULES = (
     "harness.kernels.tiles",
 )
 """The modules whose import takes seconds."""
-RANK_VARIABLES = frozenset(
-    {"RANK", "LOCAL_RANK", "WORLD_SIZE", LAUNCHED, STARTED, *VISIBLE_DEVICES, *OTHER_VISIBLE_DEVICES}
-)
-LAUNCHER_PREFIXES = ("SLURM", "FLUX_", "PALS_", "PMI_", "PMIX_", "OMPI_", "JSM_", "MPI_LOCAL")
-"""Names and prefixes of variables whose values may differ between the ranks of one fork server: only Python code reads
-them, or a driver when a rank first uses a GPU."""
 OUTPUT_BYTES_KEPT = 2000
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 
@@ -62,21 +56,26 @@ def describe_exit(code: int | None) -> str:
 
 
 class Child:
-    """The launcher's handle of a rank, with the methods of `subprocess.Popen`."""
+    """The launcher's handle of a forked process, with methods of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code, which is negative for a signal, or None while the rank runs."""
+        """Return the exit code, which is negative for a signal, or None while the process runs."""
         if self._code is None:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
             self._code = os.waitstatus_to_exitcode(status) if ended else None
         return self._code
 
-    def wait(self) -> int:
-        """Wait for the rank to end, and return its exit code."""
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the process to end, and return its exit code."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while deadline is not None and self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            time.sleep(0.01)
         if self._code is None:
             self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self._code
@@ -84,6 +83,9 @@ class Child:
     def send_signal(self, sig: signal.Signals) -> None:
         if self.poll() is None:
             os.kill(self.pid, sig)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 class ForkServer:
@@ -94,7 +96,8 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._process: _ServerProcess | None = None
-        self._settings: Mapping[str, str] = {}
+        self.settings: Mapping[str, str] = {}
+        """The settings with which the server started last."""
 
     def __enter__(self) -> "ForkServer":
         return self
@@ -135,11 +138,12 @@ class ForkServer:
 
     def prepare(self, environment: Mapping[str, str]) -> None:
         """Make the server import in the background, unless a server with these settings already runs."""
-        settings = _select_settings(environment)
-        if self._process and self._settings != settings:
+        settings = select_settings(environment)
+        if self._process and self.settings != settings:
             self.close()
         if self._process is None:
-            self._settings, self._process = settings, _ServerProcess(settings)
+            self.settings = settings
+            self._process = _take_forked_server(settings) or _start_server(settings)
 
     def _ready_process(self, limits: StartLimits) -> "_ServerProcess":
         """Return the server's process, once it can fork."""
@@ -151,37 +155,18 @@ class ForkServer:
 
 def can_share_server(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     """Return True if ranks of both environments can be forked from one server."""
-    return _select_settings(one) == _select_settings(other)
-
-
-def _select_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that must be equal for all ranks of one server."""
-    return {
-        key: text
-        for key, text in environment.items()
-        if key not in RANK_VARIABLES and not key.startswith(LAUNCHER_PREFIXES)
-    }
+    return select_settings(one) == select_settings(other)
 
 
 class _ServerProcess:
     """The launcher's handle of a fork server's process."""
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes] | Child", channel: Connection, output: IO[bytes]
+    ) -> None:
         self.ready = False
         self._stage = "starting Python"
-        self._output: IO[bytes] = TemporaryFile()  # noqa: SIM115  closed with the process
-        self._channel, remote = Pipe()
-        with remote:
-            self._popen = subprocess.Popen(
-                # -P: a file of the working directory must not be imported in place of a module.
-                [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(remote.fileno())],
-                env=settings,
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                pass_fds=[remote.fileno()],
-                preexec_fn=die_with_parent(os.getpid()),  # noqa: PLW1509  the launcher has one thread
-            )
+        self._process, self._channel, self._output = process, channel, output
 
     def wait_until_ready(self, limits: StartLimits) -> None:
         """Wait until all modules are imported, and print the output of the imports to standard error."""
@@ -196,12 +181,12 @@ class _ServerProcess:
         with suppress(OSError):  # the server has ended, and its last report says why
             self._channel.send(order)
             for stream in streams:
-                send_handle(self._channel, stream, self._popen.pid)
+                send_handle(self._channel, stream, self._process.pid)
         return int(self._wait_for_report("pid", limits))
 
     def close(self) -> None:
-        self._popen.kill()
-        self._popen.wait()
+        self._process.kill()
+        self._process.wait()
         self._channel.close()
         self._output.close()
 
@@ -236,7 +221,7 @@ class _ServerProcess:
     def _describe_end(self, limits: StartLimits) -> str:
         """Describe how the server ended after its last report."""
         try:
-            return describe_exit(self._popen.wait(limits.ending))
+            return describe_exit(self._process.wait(limits.ending))
         except subprocess.TimeoutExpired:
             return "closed the channel of its reports"
 
@@ -251,6 +236,61 @@ class _ServerProcess:
         self._output.seek(0, os.SEEK_END)
         self._output.seek(max(self._output.tell() - OUTPUT_BYTES_KEPT, 0))
         return self._output.read().decode(errors="replace").strip()
+
+
+def _start_server(settings: Mapping[str, str]) -> _ServerProcess:
+    """Start a server that imports what ranks need."""
+    output: IO[bytes] = TemporaryFile()  # noqa: SIM115  closed with the handle
+    channel, remote = Pipe()
+    with remote:
+        process = subprocess.Popen(
+            # -P: a file of the working directory must not be imported in place of a module.
+            [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(remote.fileno())],
+            env=settings,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[remote.fileno()],
+            preexec_fn=die_with_parent(os.getpid()),  # noqa: PLW1509  the launcher has one thread
+        )
+    return _ServerProcess(process, channel, output)
+
+
+_forked: list[tuple[Mapping[str, str], _ServerProcess]] = []
+"""The server that `fork_server_from_here` has forked and no `ForkServer` has taken, with its settings."""
+
+
+def fork_server_from_here(settings: Mapping[str, str], private: Collection[int]) -> None:
+    """Fork a server from this process, which started with these settings and has imported what ranks need.
+
+    The first `ForkServer` with these settings takes it. `private` are descriptors that the server closes.
+    """
+    output: IO[bytes] = TemporaryFile()  # noqa: SIM115  closed with the handle
+    channel, remote = Pipe()
+    launcher, bind_to_launcher = os.getpid(), die_with_parent(os.getpid())
+    pid = os.fork()
+    if pid == 0:
+        try:
+            bind_to_launcher()
+            for descriptor in (*private, channel.fileno()):
+                os.close(descriptor)
+            for stream in (1, 2):
+                os.dup2(output.fileno(), stream)
+            serve_orders(launcher, remote)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(1)
+    remote.close()
+    _forked.append((settings, _ServerProcess(Child(pid), channel, output)))
+
+
+def _take_forked_server(settings: Mapping[str, str]) -> _ServerProcess | None:
+    """Return the server that this process has forked from itself, if it has these settings."""
+    if not _forked or _forked[0][0] != settings:
+        return None
+    return _forked.pop()[1]
 
 
 @contextmanager
@@ -269,17 +309,29 @@ def _adopt_orphans() -> Iterator[None]:
 
 
 def main() -> int:
-    """Fork a rank for every order that the channel delivers, until the launcher closes it."""
+    """Import what ranks need, and fork a rank for every order that the channel delivers."""
     launcher, channel = int(sys.argv[1]), Connection(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.meta_path.insert(0, reporter := _ImportReporter(channel))
+    import_modules()
+    sys.meta_path.remove(reporter)
+    serve_orders(launcher, channel)
+    return 0
+
+
+def import_modules(others: Sequence[str] = ()) -> None:
+    """Import what ranks need, and other modules, and keep all of it out of garbage collection."""
     gc.disable()  # imports leave little garbage, and collection takes a tenth of their time
-    for module in PRELOADED_MODULES:
+    for module in (*PRELOADED_MODULES, *others):
         import_module(module)
     import_module("harness.kernels.jit").warm_up_compiler()
-    sys.meta_path.remove(reporter)
     gc.freeze()
     gc.enable()
+
+
+def serve_orders(launcher: int, channel: Connection) -> None:
+    """Fork a rank for every order that the channel delivers, until the launcher closes it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel.send(("ready", ""))
     with suppress(EOFError):
         while True:
@@ -290,7 +342,6 @@ def main() -> int:
                 run_rank(order, streams)
             for stream in streams:
                 os.close(stream)
-    return 0
 
 
 class _ImportReporter(MetaPathFinder):

@@ -162,7 +162,7 @@ def test_server_that_died_between_starts_is_reported_and_replaced(tmp_path: Path
         environment = settings(tmp_path, sitecustomize=QUICK)
         (first,) = start(server, tmp_path, environment)
         first.wait()
-        server._process._popen.kill()  # type: ignore[union-attr]
+        server._process._process.kill()  # type: ignore[union-attr]
         with pytest.raises(RunError, match="killed by SIGKILL while it was forking a rank"):
             start(server, tmp_path, environment)
         (again,) = start(server, tmp_path, environment)
