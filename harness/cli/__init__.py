@@ -1,7 +1,7 @@
 """The command line. Each verb reads its request, calls its function and prints the answer (`harness.commands`).
 
-Importing this package imports neither torch nor pydantic: each verb imports what it needs. Exit codes: 0 done, 1 the
-work ran and did not succeed, 2 the request was wrong, 70 a defect of the harness, 130 interrupted.
+Importing this package imports neither torch nor pydantic nor the parser: each verb imports what it needs. Exit codes:
+0 done, 1 the work ran and did not succeed, 2 the request was wrong, 70 a defect of the harness, 130 interrupted.
 """
 
 import json
@@ -15,9 +15,8 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from harness import __version__
-from harness.cli.app import make_app, parse
-from harness.cli.terminal import TerminalReporter, print_answer, print_message
 from harness.errors import RunError, UserError, environment_error, missing_package_error
+from harness.launch.server_settings import KEEP_SERVER
 from harness.untrusted import redact_command, redact_secrets
 
 EXIT_UNFORESEEN, EXIT_INTERRUPTED = 70, 130
@@ -32,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     _escape_unencodable_output()
     try:
-        return _run_verb(words)
+        code = _run_by_server(words) if argv is None else None
+        return _run_verb(words) if code is None else code
     except BrokenPipeError:  # the reader has closed the pipe, so a message would not arrive
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -41,12 +41,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     message = redact_secrets(message)
     if "--json" in words[: words.index("--") if "--" in words else None]:
         print(json.dumps({"error": message, "exit_code": code}, indent=2))
+    from harness.cli.terminal import print_message
+
     print_message(f"harness: {message}")
     return code
 
 
+def _run_by_server(words: list[str]) -> int | None:
+    """Run a verb by the server that the user keeps, and return its exit code. None if no server does."""
+    if not os.environ.get(KEEP_SERVER):
+        return None
+    from harness.launch.kept_server import run_by_server
+
+    return run_by_server(words)
+
+
 def _run_verb(words: list[str]) -> int:
     """Run a verb, print its answer, and return its exit code."""
+    from harness.cli.app import make_app, parse
+    from harness.cli.terminal import TerminalReporter, print_answer
+
     parsed = parse(make_app(), words)
     if parsed is None:
         return 0

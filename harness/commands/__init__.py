@@ -114,6 +114,10 @@ VERBS = {
         "Make the package of a new strategy: its class, a test, a CI workflow.",
         "harness.commands.scaffolding:new",
     ),
+    "server": Verb(
+        "List the servers that shorten the start of runs, or stop them.",
+        "harness.commands.serving:server",
+    ),
     "completion": Verb(
         "Print the completion script of this command for a shell.", "harness.cli.completion:completion"
     ),
@@ -139,7 +143,7 @@ SECTIONS = {
         "submission",
         "claims",
     ),
-    "Set up": ("doctor", "init", "new", "completion"),
+    "Set up": ("doctor", "init", "new", "server", "completion"),
 }
 """The parts of the program's help."""
 FUNCTIONS = ("advise", "check", "compare", "load", "predict", "run")

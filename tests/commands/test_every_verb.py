@@ -62,12 +62,13 @@ ANSWERED = {
     "doctor": [""],
     "init": ["folder"],
     "new": ["strategy my-strategy"],
+    "server": [""],
     "completion": [""],
 }
 """Requests of each verb; RUN is the run that the project has, and `tables` has it collected."""
 MAY_FAIL = {"doctor"}
 """Verbs whose exit code may be 1: a machine may lack something."""
-WITHOUT_PROJECT = {"list", "doctor", "init", "new", "check", "completion"}
+WITHOUT_PROJECT = {"list", "doctor", "init", "new", "check", "server", "completion"}
 """Verbs that answer outside of a project."""
 WIDTH = 80
 
