@@ -146,14 +146,14 @@ def name_socket(folder: Path) -> Path:
 def describe_inheritance() -> dict[str, Any]:
     """Describe what a child of this process inherits and cannot change, as JSON data."""
     process = Path("/proc/self")
-    status = (line.partition(":") for line in (process / "status").read_text().splitlines())
+    status = (line.partition(":") for line in (process / "status").read_text(encoding="utf-8").splitlines())
     policy = os.sched_getscheduler(0)
     return {
         "host": os.uname().nodename,
         "python": [sys.executable, sys.version, [*sys.flags], sys._xoptions, sys.warnoptions, sys.path],
         "settings": select_settings(os.environ),
         "status": {name: text.strip() for name, _, text in status if name in INHERITED_STATUS},
-        "files": {name: (process / name).read_text() for name in INHERITED_FILES},
+        "files": {name: (process / name).read_text(encoding="utf-8") for name in INHERITED_FILES},
         "namespaces": {path.name: str(path.readlink()) for path in (process / "ns").iterdir()},
         "root": str((process / "root").readlink()),
         "priority": [os.getpriority(os.PRIO_PROCESS, 0), policy, os.sched_getparam(0).sched_priority],
