@@ -400,7 +400,12 @@ def test_server_with_a_run_is_not_idle(client: Client, monkeypatch: pytest.Monke
         ended.touch()
         os._exit(0)
 
+    def accept_late(_: socket.socket) -> bool:
+        time.sleep(0.2)
+        return True
+
     monkeypatch.setattr(kept_process, "_run_host", host)
+    monkeypatch.setattr(kept_process, "is_peer_own", accept_late)
     path = client.folder / "socket"
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
