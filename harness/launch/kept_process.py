@@ -21,7 +21,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module, invalidate_caches
 from pathlib import Path
@@ -64,7 +64,7 @@ def main() -> int:
     os.chdir("/")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with _listen(path) as listener:
+    with _listen(path) as (listener, retire):
         try:
             import_modules(LAUNCHER_MODULES)
         except Exception:
@@ -73,13 +73,16 @@ def main() -> int:
         version = read_version()
         # What changed during the imports may be imported in part.
         if not any(started <= changed <= time.time_ns() for changed in version.values()):
-            _serve(listener, seconds, version, settings)
+            _serve(listener, retire, seconds, version, settings)
     return 0
 
 
 @contextmanager
-def _listen(path: Path) -> Iterator[socket.socket]:
-    """Listen at a socket within the block. Exits if another server does."""
+def _listen(path: Path) -> Iterator[tuple[socket.socket, Callable[[], None]]]:
+    """Listen at a socket within the block, which gets the function that makes room for another server.
+
+    Exits if another server listens.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         with lock_folder(path.parent):
             if other := connect(path):
@@ -89,14 +92,18 @@ def _listen(path: Path) -> Iterator[socket.socket]:
             listener.bind(str(path))
             listener.listen(64)
             own = path.lstat().st_ino
-        try:
-            yield listener
-        finally:
+
+        def retire() -> None:
             with lock_folder(path.parent), suppress(FileNotFoundError):
-                if path.lstat().st_ino == own:
+                if path.lstat().st_ino == own:  # the number is not used again before `listener` is closed
                     path.unlink()
                     if not path.with_suffix(".log").stat().st_size:  # else it may have the reason of this end
                         path.with_suffix(".log").unlink()
+
+        try:
+            yield listener, retire
+        finally:
+            retire()
 
 
 def read_version() -> Version:
@@ -116,7 +123,13 @@ def _read_time(path: str) -> int:
         return 0
 
 
-def _serve(listener: socket.socket, seconds: float, version: Version, settings: Mapping[str, str]) -> None:
+def _serve(
+    listener: socket.socket,
+    retire: Callable[[], None],
+    seconds: float,
+    version: Version,
+    settings: Mapping[str, str],
+) -> None:
     """Fork a host for every client."""
     with _watch_children() as ended:
         hosts, last = set[int](), time.monotonic()
@@ -133,6 +146,7 @@ def _serve(listener: socket.socket, seconds: float, version: Version, settings: 
                     if not is_peer_own(connection):
                         continue
                     if any(_read_time(path) != changed for path, changed in version.items()):
+                        retire()  # before the client goes on and looks for a server
                         return
                     host = os.fork()
                     if host == 0:

@@ -415,7 +415,7 @@ def test_server_with_a_run_is_not_idle(client: Client, monkeypatch: pytest.Monke
         listener.bind(path.name)
         listener.listen()
         its_client.connect(path.name)
-        kept_process._serve(listener, 0.1, {}, {})
+        kept_process._serve(listener, lambda: None, 0.1, {}, {})
     assert ended.exists()
 
 
