@@ -10,6 +10,7 @@ Legend: q the probability of one draw of a vertex, p the probability that a vert
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from harness.device import can_run_triton, is_on_gpu, upload
 from harness.kernels import Csr, row_indices, to_device
-from harness.kernels.csr import relabel_columns
+from harness.kernels.csr import index_dtype, relabel_columns
 from harness.kernels.induced import induced_pair
 from harness.kernels.parts import expected_distinct, nonempty_columns
 from harness.kernels.random import Purpose, Seed, derive_key, random_order, uniform
@@ -27,12 +28,14 @@ from harness.kernels.shuffle import random_permutation
 from harness.ledger import TensorName
 from harness.ranges import split_evenly_part
 from harness.strategies.sampling import vectorised
-from harness.strategies.sampling.compiled import draw_neighbours
+from harness.strategies.sampling.compiled import draw_neighbours, find_frontier, sort_by_position
 from harness.strategy import LONG, MiniBatch
 from harness.validation import Frozen
 
 MAX_FANOUT = 1 << 12
 """A row must have fewer draws, because the counter of a random number has 12 bits for them."""
+COLUMNS_PER_ENTRY = 32
+"""The number of columns per sampled entry above which a sort of the sample costs less than a map of all columns."""
 
 Fanouts = tuple[Annotated[int, Field(ge=1, lt=MAX_FANOUT)], ...]
 
@@ -168,8 +171,7 @@ class Neighbours(Sampler):
         if targets.is_meta:
             return candidates[share.start : share.stop]
         seed = (self.seed, epoch, group) if self.own else (self.seed, epoch)
-        order = random_order(seed, Purpose.SAMPLE, range(len(candidates)))
-        return candidates[order[share.start : share.stop]]
+        return candidates[order_targets(seed, len(candidates))[share.start : share.stop]]
 
     def group_targets(self, group: int, targets: Tensor) -> Tensor:
         """Return all targets that a group may train on."""
@@ -185,6 +187,12 @@ class Neighbours(Sampler):
         return p
 
 
+@lru_cache(maxsize=2)
+def order_targets(seed: Seed, targets: int) -> Tensor:
+    """Return the order of the targets in an epoch, which all steps of the epoch share."""
+    return random_order(seed, Purpose.SAMPLE, range(targets))
+
+
 def fanout_per_hop(fanouts: Sequence[int], layers: int) -> list[int]:
     """Return the fan-out of each hop; the last applies to all further hops."""
     return [fanouts[min(hop, len(fanouts) - 1)] for hop in range(layers)]
@@ -193,19 +201,31 @@ def fanout_per_hop(fanouts: Sequence[int], layers: int) -> list[int]:
 def renumber_columns(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:
     """Return the frontier, the vertices of A's rows followed by its other filled columns, and A renumbered.
 
-    The columns of the renumbered matrix are positions in the frontier. With shapes only, each row has its self-loop,
-    and its other entries are spread evenly over all columns.
+    The columns of the renumbered matrix are positions in the frontier. On a CPU, a compiled loop looks up positions in
+    a map of all columns, unless the map would be much larger than the sample. With shapes only, each row has its
+    self-loop, and its other entries are spread evenly over all columns.
     """
     if A.val.is_meta:
         others = max(A.cols - len(rows), 0)
         draws = max(A.nnz - len(rows), 0) * others // max(A.cols, 1)
         frontier = A.col.new_empty(len(rows) + expected_distinct(others, draws), dtype=torch.int64)
         return frontier, A._replace(cols=len(frontier))
-    beyond = nonempty_columns(A, rows)
-    frontier = torch.cat([rows, beyond])
+    if not is_on_gpu(A.val) and A.cols <= COLUMNS_PER_ENTRY * (len(rows) + A.nnz):
+        return _renumber_by_map(A, rows)
+    frontier = torch.cat([rows, nonempty_columns(A, rows)])
     ascending, order = frontier.sort()
     col = order[torch.searchsorted(ascending, A.col.long())]
     return frontier, relabel_columns(A, col, len(frontier))
+
+
+def _renumber_by_map(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:
+    where = np.full(A.cols, -1, dtype=np.int32 if A.cols < 1 << 31 else np.int64)
+    col, val, vertices = A.col.numpy(), A.val.numpy(), rows.numpy()
+    frontier = find_frontier(col, vertices, where)
+    out_col = torch.empty(A.nnz, dtype=index_dtype(len(frontier)))
+    out_val = torch.empty_like(A.val)
+    sort_by_position((A.rowptr.numpy(), col, val), where, len(vertices), (out_col.numpy(), out_val.numpy()))
+    return torch.from_numpy(frontier), Csr(A.rowptr, out_col, out_val, len(frontier))
 
 
 def move_to_entries(x: Tensor, A: Csr) -> Tensor:

@@ -2,6 +2,7 @@
 
 import threading
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ from harness.conformance.case import Case
 from harness.errors import UserError
 from harness.graph.model import TRAIN, has_label
 from harness.kernels import to_scipy
+from harness.kernels.random import Purpose, random_order
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.replay import replay
 from harness.runtime.trainer import Trainer
 from harness.spec.spec import ModelChoice, Spec, StrategyChoice
+from harness.strategies.sampling import sampler as sampler_module
 from harness.strategies.sampling.sampler import Neighbours
 from harness.strategy import RemoteRows, ShapeBlocks
 from tests.cases import make_case
@@ -49,6 +52,20 @@ def test_all_systems_draw_the_mini_batches_of_graphsage(name: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 7, 100])
+def test_steps_of_an_epoch_share_one_order_of_the_targets() -> None:
+    """The order is computed in the first step only, and differs from epoch to epoch."""
+    sampler, targets = Neighbours(11, 5, (2,), layers=1, groups=2), torch.arange(40) * 3
+    sampler_module.order_targets.cache_clear()
+    with patch.object(sampler_module, "random_order", wraps=random_order) as ordered:
+        drawn = [[sampler.targets(step, group, targets) for group in range(2)] for step in range(8)]
+    assert ordered.call_count == 2
+    epochs = [torch.cat([each for step in drawn[at : at + 4] for each in step]) for at in (0, 4)]
+    for number, epoch in enumerate(epochs):
+        order = random_order((11, number), Purpose.SAMPLE, range(40))
+        assert torch.equal(epoch, targets[order])
+    assert not torch.equal(*epochs)
+
+
 def test_epoch_trains_on_every_target_of_a_ranks_range_once(ranks: int) -> None:
     """This includes more ranks than targets; the order differs from epoch to epoch."""
     case = make_system_case("distdgl", ranks, batch=5)

@@ -96,6 +96,17 @@ def test_sampled_neighbours_are_equal_for_huge_fan_outs_and_all_rows() -> None:
         assert same(tensors, compiled)
 
 
+@pytest.mark.parametrize("length", [63, 64, 65, 66, 1023, 1024, 1025, 1026])
+def test_sampled_neighbours_are_equal_around_the_number_of_bits_of_a_row(length: int) -> None:
+    """A compiled loop marks draws in bits, in words of 64, and inserts them one by one in rows over 1024 entries."""
+    A = rows_of_lengths([length, length - 1, 3, length], 1100, torch.float32, loops=True)
+    rows = torch.tensor([0, 1, 2, 3, 0, 2])
+    for fanout, loops in ((1, True), (10, False), (10, True), (62, True), (1000, True)):
+        compiled = sample_neighbours(A, rows, rows, fanout, (length,), loops=loops)
+        with by_tensors():
+            assert same(sample_neighbours(A, rows, rows, fanout, (length,), loops=loops), compiled)
+
+
 def test_sampled_neighbours_are_equal_for_a_range_of_rows() -> None:
     """A rank has the rows from 40 on, and loops are in the columns of the full graph."""
     A, rows = make_check_graph(N).A, torch.arange(20)
@@ -115,6 +126,19 @@ def test_frontiers_and_transposes_are_equal(size: int, fanout: int) -> None:
     assert frontier.tolist() == again.tolist()
     assert same(B, A)
     assert same(transpose_torch(A), transpose(A))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("cols", [300, 50_000], ids=["by a map", "by a sort, for a large graph"])
+def test_frontiers_are_equal_for_long_rows_of_vertices_in_any_order(cols: int, dtype: torch.dtype) -> None:
+    """The longest row has over a hundred entries whose columns are vertices of the rows."""
+    S = rows_of_lengths([299, 0, 70, 5, 130], 300, dtype, loops=True)._replace(cols=cols)
+    rows = torch.randperm(300, generator=torch.Generator().manual_seed(3))[:200]
+    frontier, A = renumber_columns(S, rows)
+    with by_tensors():
+        again, B = renumber_columns(S, rows)
+    assert torch.equal(frontier, again)
+    assert same(B, A)
 
 
 def test_matrices_from_entries_are_equal() -> None:
