@@ -11,8 +11,8 @@ from harness.runtime.provenance import collect_provenance
 from harness.spec.root import find_root
 
 FOLDERS_OF_CODE = ("harness", "strategies", "benchmarks")
-SETTINGS = ("OMP_NUM_THREADS", "MALLOC_")
-"""Environment variables that change a speed; the second is a prefix."""
+SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MALLOC_")
+"""Environment variables that change a speed; the last is a prefix."""
 
 
 def describe_environment() -> str:

@@ -56,6 +56,7 @@ PAGES = {
     "held-out": ["held_out.draw"],
     "comparison": ["comparison.measured", "comparison.predicted", "comparison.table"],
     "bench": ["bench"],
+    "competitors": ["competitors.products", "competitors.epochs", "competitors.mini-batches"],
     "epoch": [
         "epoch.serial --dataset sbm-4096",
         "epoch.serial --dataset rmat-17 --turns 7",

@@ -1,0 +1,48 @@
+"""Wall and CPU time of competitors that take turns, some of them in other processes."""
+
+from collections.abc import Callable, Mapping
+from math import ceil
+from time import perf_counter, process_time, sleep
+from typing import NamedTuple
+
+SECONDS = 0.02
+"""The least time of a turn: a call that is shorter is repeated."""
+PAUSE = 0.005
+"""Seconds before a turn, in which the idle threads of the turn before go to sleep."""
+
+
+class Time(NamedTuple):
+    """The seconds of a call, and the CPU seconds of all threads of its process."""
+
+    wall: float
+    cpu: float
+
+
+TimeCalls = Callable[[int], Time]
+"""Times a number of calls, and returns the mean."""
+
+
+def time_here(call: Callable[[], object]) -> TimeCalls:
+    """Return a function that times calls in this process."""
+
+    def time(repeat: int) -> Time:
+        wall, cpu = perf_counter(), process_time()
+        for _ in range(repeat):
+            call()
+        return Time((perf_counter() - wall) / repeat, (process_time() - cpu) / repeat)
+
+    return time
+
+
+def take_turns(competitors: Mapping[str, TimeCalls], turns: int) -> dict[str, list[Time]]:
+    """Time competitors one after the other, in the reverse order in every other turn, after a first call of each."""
+    repeats = {}
+    for name, time in competitors.items():
+        time(1)
+        repeats[name] = max(1, ceil(SECONDS / time(1).wall))
+    taken: dict[str, list[Time]] = {name: [] for name in competitors}
+    for number in range(turns):
+        for name in list(competitors)[:: -1 if number % 2 else 1]:
+            sleep(PAUSE)
+            taken[name].append(competitors[name](repeats[name]))
+    return taken
