@@ -56,7 +56,12 @@ PAGES = {
     "held-out": ["held_out.draw"],
     "comparison": ["comparison.measured", "comparison.predicted", "comparison.table"],
     "bench": ["bench"],
-    "competitors": ["competitors.products", "competitors.epochs", "competitors.mini-batches"],
+    "competitors": [
+        "competitors.mini-batches --turns 7",
+        "competitors.products --turns 7",
+        "competitors.epochs --turns 7 --graphs sbm-4096",
+        "competitors.epochs --turns 7 --graphs rmat-17 --models gcn sage",
+    ],
     "epoch": [
         "epoch.serial --dataset sbm-4096",
         "epoch.serial --dataset rmat-17 --turns 7",
