@@ -39,9 +39,7 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.__exit__(kind, error, trace)
 
     def ask(self, do: str, **arguments: object) -> Any:
         """Return the answer to a request."""

@@ -51,7 +51,6 @@ def test_all_systems_draw_the_mini_batches_of_graphsage(name: str) -> None:
             assert all(torch.equal(M.val, G.val) for M, G in zip(mine.A, graphsage.A, strict=True))
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 7, 100])
 def test_steps_of_an_epoch_share_one_order_of_the_targets() -> None:
     """The order is computed in the first step only, and differs from epoch to epoch."""
     sampler, targets = Neighbours(11, 5, (2,), layers=1, groups=2), torch.arange(40) * 3
@@ -66,6 +65,7 @@ def test_steps_of_an_epoch_share_one_order_of_the_targets() -> None:
     assert not torch.equal(*epochs)
 
 
+@pytest.mark.parametrize("ranks", [1, 3, 7, 100])
 def test_epoch_trains_on_every_target_of_a_ranks_range_once(ranks: int) -> None:
     """This includes more ranks than targets; the order differs from epoch to epoch."""
     case = make_system_case("distdgl", ranks, batch=5)
