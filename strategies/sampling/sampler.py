@@ -187,9 +187,9 @@ class Neighbours(Sampler):
         return p
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def order_targets(seed: Seed, targets: int) -> Tensor:
-    """Return the order of the targets in an epoch, which all steps of the epoch share."""
+    """Return the order of the targets in an epoch. All its steps share it: one order is kept, on the host."""
     return random_order(seed, Purpose.SAMPLE, range(targets))
 
 
