@@ -210,7 +210,7 @@ def predict_choices(world: int) -> tuple[list[dict[str, Any]], list[dict[str, st
     """Return a row for each strategy on a number of GPUs, and the refusals of the others."""
     command = [sys.executable, "-m", "harness", "advise", "--json", "--dataset", PUBLISHED]
     command += ["--machine", MACHINE, "--ranks", str(world), "--from-card"]
-    command += ["--set", "model.layers=2", "--set", "model.hidden=64"]
+    command += ["--set", "model.layers=2", "--set", "model.hidden=64", "--set", "model.order=aggregate_first"]
     advice = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     rows = []
     for kind in ("full_graph", "mini_batch"):

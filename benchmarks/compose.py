@@ -139,7 +139,7 @@ def inexact(
                     "strategy": {"name": name, "params": params},
                     "dataset": {"name": dataset, "partition": partition},
                     "ranks": hosts.count,
-                    "model": model,
+                    "model": {**model, "order": "aggregate_first"},
                     "machine": "ethernet",
                 }
             )

@@ -108,7 +108,7 @@ def find_fastest(graph: str, scheme: str, ranks: int) -> tuple[str, Prediction]:
             "ranks": ranks,
             "grid": {str(axis): size for axis, size in grid.items()},
             "machine": SUMMIT,
-            "model": {"layers": 2, "hidden": 16},
+            "model": {"layers": 2, "hidden": 16, "order": "aggregate_first"},
         }
         spec = make_spec(find_root(), asked, "a finding")
         try:

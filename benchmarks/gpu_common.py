@@ -74,7 +74,13 @@ def full_graph_strategies(_size: Size) -> list[str]:
 
 
 def asked_of(name: str, size: Size) -> dict[str, Any]:
-    asked = {"strategy": {"name": name}, "dataset": size.dataset, "ranks": 1, "machine": "local-gpu"}
+    asked = {
+        "strategy": {"name": name},
+        "dataset": size.dataset,
+        "ranks": 1,
+        "model": {"order": "aggregate_first"},
+        "machine": "local-gpu",
+    }
     if load_strategy(name).mini_batches:
         asked["training"] = {"batch": size.batch}
     return asked

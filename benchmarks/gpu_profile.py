@@ -17,7 +17,7 @@ MODELS, SAMPLERS = ("gcn", "sage", "gat"), ("graphsage", "bulk-ladies")
 def ask_profile(item: str, size: Size) -> Iterator[Row]:
     asked = asked_of(item if item in SAMPLERS else "serial", size)
     if item in MODELS:
-        asked |= {"dataset": size.epochs[0], "model": {"kind": item}}
+        asked |= {"dataset": size.epochs[0], "model": {"kind": item, "order": "aggregate_first"}}
     trainer = trainer_of(spec_of(asked), device=device())
     for _ in range(3):
         seconds = trainer.epoch().seconds

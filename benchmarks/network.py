@@ -39,7 +39,7 @@ class Scheme(NamedTuple):
                 "ranks": prod(map(int, self.grid.split("x"))),
                 "grid": self.grid,
                 "machine": "ethernet",
-                "model": {"hidden": hidden},
+                "model": {"hidden": hidden, "order": "aggregate_first"},
                 "training": {"batch": self.batch},
             }
         )
@@ -343,7 +343,7 @@ def pipelines(
                     "params": params | ({"bin_nodes": bin_nodes} if name == "g3" else {}),
                 },
                 "dataset": {"name": dataset, "partition": partition, "parts": hosts.count},
-                "model": {"kind": kind, "layers": layers, "hidden": hidden}
+                "model": {"kind": kind, "layers": layers, "hidden": hidden, "order": "aggregate_first"}
                 | ({"heads": heads} if kind == "gat" else {}),
             },
         )

@@ -123,7 +123,7 @@ def replay(ranks: tuple[int, ...] = (1, 64, 512, 2048, 4096), rounds: int = 4) -
             "dataset": "products",
             "ranks": world,
             "grid": {"p": world},
-            "model": {"hidden": 128, "layers": 3},
+            "model": {"hidden": 128, "layers": 3, "order": "aggregate_first"},
             "machine": {"name": "any"},
         }
         strategy = load_strategy("cagnet-1d")(Spec.model_validate(asked), PRODUCTS)

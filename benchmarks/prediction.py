@@ -124,7 +124,7 @@ def make_requests(dataset: str, ranks: int, machine: str, only: Sequence[str]) -
                 "dataset": dataset,
                 "ranks": ranks,
                 "grid": grid,
-                "model": {"hidden": HIDDEN},
+                "model": {"hidden": HIDDEN, "order": "aggregate_first"},
                 "training": {"batch": BATCH if strategy.mini_batches else 0},
                 "machine": machine,
             }

@@ -22,7 +22,8 @@ def by_strategy(dataset: str = "reddit", ranks: int = 64, layers: int = 3, hidde
     """Count the elements that a rank receives in an epoch, for each exact full-graph strategy on its best grid."""
     root = find_root()
     known = KnownGraph(facts_of_card(load_card(root, dataset)), None)
-    request = {"dataset": dataset, "ranks": ranks, "model": {"layers": layers, "hidden": hidden}}
+    model = {"layers": layers, "hidden": hidden, "order": "aggregate_first"}
+    request = {"dataset": dataset, "ranks": ranks, "model": model}
     best = dict[str, tuple[float, str]]()
     for name in STRATEGIES:
         candidate = admit_on_all_grids(root, name, request, cache(lambda _: known), name)

@@ -260,6 +260,7 @@ class Evidence:
             "strategy.name": strategy,
             "dataset.name": dataset,
             "ranks": ranks,
+            "model.order": "aggregate_first",
             **with_dotted_keys(settings),
             **({"grid": grid} if grid else {}),
         }

@@ -40,7 +40,7 @@ def ready(
         "dataset": "any",
         "ranks": ranks,
         "grid": grid,
-        "model": {"layers": 2, "hidden": 16, **(model or {})},
+        "model": {"layers": 2, "hidden": 16, "order": "aggregate_first", **(model or {})},
         "machine": {"name": "any"},
     }
     return admit(load_strategy(name), Spec.model_validate(spec), facts)
