@@ -282,6 +282,10 @@ class DistGnn(RowStrategy):
         """The number of bins; 0 for cd-0 and 0c."""
         return 0 if self.is_local_only else self.params.delay
 
+    def is_narrower_combined(self, layer: int) -> bool:
+        """Return whether H W should come first. Late sums are sums of A H, as in the paper, and not late in W too."""
+        return super().is_narrower_combined(layer) and not self.delay
+
     def is_last(self, layer: int) -> bool:
         return layer + 1 == len(self.shapes)
 

@@ -105,8 +105,8 @@ class Sancus(RowScheme):
         return self.needs_dH(layer) or self.combines_first(layer)
 
     def is_narrower_combined(self, layer: int) -> bool:
-        """Return whether H W should come first. Fixed features are sent once, which (A H) W makes use of."""
-        return super().is_narrower_combined(layer) and (self.needs_dH(layer) or not self.has_cache)
+        """Return whether H W should come first. Cached rows are rows of H, as in the paper, and not old in W too."""
+        return super().is_narrower_combined(layer) and not self.has_cache
 
     def is_broadcast(self, j: int, layer: int, epoch: int) -> bool:
         """Return whether rank j broadcasts its rows for a layer; `epoch` counts from 0, warm-up included."""

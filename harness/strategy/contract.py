@@ -299,12 +299,17 @@ class Strategy(ABC):
         return order == "combine_first"
 
     def is_narrower_combined(self, layer: int) -> bool:
-        """Return whether the products with A of an epoch have fewer columns if H W comes first.
+        """Return whether the products with A in an epoch have fewer columns in total if H W comes first.
 
-        With (A H) W, the backward pass multiplies by A^T only for the gradient of the layer's input.
+        The total decides, because the flops of sparse products and the elements of the rows that products exchange are
+        proportional to it. Dense products cost the same in both orders. The products are those of the forward pass,
+        once more if the layer is recomputed, and of the backward pass. With (A H) W, the backward pass multiplies by
+        A^T only for the gradient of the layer's input. Override this if the strategy multiplies by A less often or
+        sends fewer rows in one of the orders, or if rows of earlier epochs make their results differ.
         """
         f_in, f_out = self.shapes[layer]
-        return 2 * f_out < (1 + self.needs_dH(layer)) * f_in
+        forward = 1 + (layer in self.recomputed_layers)
+        return (forward + 1) * f_out < (forward + self.needs_dH(layer)) * f_in
 
     def parameter_pieces(self, rank: int) -> list[Piece]:
         """Return the pieces of all trained tensors that a rank holds: the weights, then the features if trained."""

@@ -245,6 +245,21 @@ class NeutronStar(PartitionParallel):
         """Return False: ranks compute rows of other ranks, whose features are copied before training."""
         return False
 
+    def is_narrower_combined(self, layer: int) -> bool:
+        """Return whether H W should come first: in the first layer, whether it saves more flops than it adds.
+
+        (A H) W multiplies features that never change, and every rank keeps those that it needs. For A (H W), it fetches
+        or computes their rows, here at most one for each entry of A in columns of other ranks.
+        """
+        if layer or self.needs_dH(layer) or self.spec.model.kind == "gat":
+            return super().is_narrower_combined(layer)
+        (f_in, f_out), ranks = self.shapes[layer], self.spec.ranks
+        forward = 1 + (layer in self.recomputed_layers)
+        entries = self.facts.nonzeros / self.facts.vertices
+        rows = (ranks - 1) * min(1, entries / ranks)
+        saved = 2 * entries * (forward * f_in - (forward + 1) * f_out)
+        return saved > rows * (forward + 1) * f_out * min(self.params.flops_per_word, 2 * f_in)
+
     def operators(self, ctx: Context) -> PartOperators:
         graph, exchange = HybridGraph(ctx, self), Exchange(overlap=self.params.overlap)
         return PartOperators(ctx, self, graph.build_layers(), exchange, replicas=graph.choice.replicas)

@@ -57,6 +57,10 @@ class Pipe(PartitionParallel):
         """Exact if no layer exchanges rows, because then no row is stale."""
         return Promise.APPROXIMATE if self.exchanging_layers else Promise.EXACT
 
+    def is_narrower_combined(self, layer: int) -> bool:
+        """Return False: stale rows are rows of H, as in the paper. Rows of H W would be stale in W too."""
+        return False
+
     def operators(self, ctx: Context) -> PartOperators:
         graph = LocalGraph(ctx, self.blocks())
         return PartOperators(ctx, self, graph.build_layers(), StaleExchange(ctx, self, graph.halo))

@@ -86,6 +86,30 @@ def test_flops_of_replicas_equal_their_estimate(order: str) -> None:
         assert flops_of(case, rank) - plain == priced > 0
 
 
+def price_of(price: float, order: str, kind: str) -> float:
+    """Return the flops of the first layer in an epoch, and the price of its elements that arrive, of all ranks."""
+    model = {"layers": 2, "hidden": 5, "order": order, "kind": kind}
+    params = {"flops_per_word": price}
+    case = make_case("neutronstar", {"p": PARTS}, params, dataset=in_parts(PARTS), model=model, **DOUBLE)
+    every = [replay(case.strategy(), rank, case.store()).entries for rank in range(PARTS)]
+    return sum(
+        amounts.flops + price * amounts.words_received
+        for entries in every
+        for key, amounts in entries.items()
+        if key.layer == 0
+    )
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
+@pytest.mark.parametrize(("price", "cheapest"), [(0.0, "combine_first"), (100.0, "aggregate_first")])
+def test_the_best_order_counts_the_rows_that_the_first_layer_would_fetch(
+    kind: str, price: float, cheapest: str
+) -> None:
+    """13 features, hidden 5: A (H W) has fewer columns, but (A H) W of features that are copied once sends nothing."""
+    prices = {order: price_of(price, order, kind) for order in ("aggregate_first", "combine_first")}
+    assert price_of(price, "best", kind) == min(prices.values()) == prices[cheapest]
+
+
 def test_replay_from_facts_only_is_refused() -> None:
     facts = Facts(4000, 60_000, 40, 8, False, 4000, 1000, exact=False)
     with pytest.raises(UserError, match="harness data build"):

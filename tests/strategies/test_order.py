@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 
+from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
+from harness.experiment.requests import make_spec
 from harness.ledger import Op
-from harness.registry import load_strategy
+from harness.registry import load_strategy, registered_strategies
 from harness.replay import replay
 from harness.spec.root import find_root
-from harness.spec.spec import Spec
+from harness.spec.spec import ModelChoice, Spec
 from harness.store.catalog import load_card
+from harness.strategies.halo.partition_parallel import PartitionParallel
 from harness.strategy import Strategy, admit
 
 ORDERS = ("aggregate_first", "combine_first", "best")
@@ -29,7 +32,13 @@ STRATEGIES: list[tuple[str, dict[str, int], dict[str, Any]]] = [
 
 
 def make_strategy(
-    name: str, grid: dict[str, int], params: dict[str, Any], order: str, **model: Any
+    name: str,
+    grid: dict[str, int],
+    params: dict[str, Any],
+    order: str,
+    *,
+    recompute: bool = False,
+    **model: Any,
 ) -> Strategy:
     spec = Spec.model_validate(
         {
@@ -39,22 +48,87 @@ def make_strategy(
             "grid": grid,
             "machine": {"name": "test"},
             "model": {"order": order, **model},
+            "training": {"recompute": recompute},
         }
     )
     return admit(load_strategy(name), spec, facts_of_card(load_card(find_root(), "reddit")))
 
 
-@pytest.mark.parametrize(("name", "grid", "params"), STRATEGIES, ids=str)
-@pytest.mark.parametrize("model", [{"layers": 3, "hidden": 128}, {"layers": 2, "hidden": 400}], ids=str)
-def test_the_best_order_has_the_fewest_multiplications_by_A(
-    name: str, grid: dict[str, int], params: dict[str, Any], model: dict[str, Any]
-) -> None:
-    def count(order: str) -> int:
-        entries = replay(make_strategy(name, grid, params, order, **model)).entries
-        return sum(amounts.flops for key, amounts in entries.items() if key.op is Op.SPMM)
+MODELS = [{"layers": 3, "hidden": 128}, {"layers": 2, "hidden": 400}]
 
-    flops = {order: count(order) for order in ORDERS}
+
+@pytest.mark.parametrize(("name", "grid", "params"), STRATEGIES, ids=str)
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_the_best_order_multiplies_and_sends_the_least(
+    name: str, grid: dict[str, int], params: dict[str, Any], model: dict[str, Any], recompute: bool
+) -> None:
+    """Counted in a replay of the code: the flops of products with A, and the elements that arrive."""
+    if recompute and not load_strategy(name).can_recompute:
+        pytest.skip("it cannot recompute layers")
+    flops, received = {}, {}
+    for order in ORDERS:
+        strategy = make_strategy(name, grid, params, order, recompute=recompute, **model)
+        entries = replay(strategy).entries
+        flops[order] = sum(amounts.flops for key, amounts in entries.items() if key.op is Op.SPMM)
+        received[order] = sum(amounts.words_received for amounts in entries.values())
     assert flops["best"] <= min(flops["aggregate_first"], flops["combine_first"])
+    assert received["best"] <= min(received["aggregate_first"], received["combine_first"])
+
+
+def test_a_recomputed_layer_multiplies_once_more() -> None:
+    """The 602 features of Reddit: 2 x 400 > 602 columns, but 3 x 400 < 2 x 602."""
+    for recompute in (False, True):
+        serial = make_strategy("serial", {"p": 1}, {}, "best", recompute=recompute, layers=2, hidden=400)
+        assert serial.combines_first(0) == recompute
+
+
+def find_refusal(name: str, model: dict[str, Any]) -> str:
+    """Return why a strategy refuses reddit with these settings of the model, or an empty text."""
+    strategy = load_strategy(name)
+    request = {
+        "strategy": name,
+        "dataset": "reddit",
+        "ranks": next(ranks for ranks in (4, 1) if strategy.grids(ranks)),
+        "model": model,
+        "training": {"batch": 1024 if strategy.mini_batches else 0},
+    }
+    facts = facts_of_card(load_card(find_root(), "reddit"))
+    try:
+        admit(strategy, make_spec(find_root(), request, "a test"), facts)
+    except UserError as refusal:
+        return str(refusal)
+    return ""
+
+
+@pytest.mark.parametrize("name", sorted(point.name for point in registered_strategies()))
+def test_the_default_is_refused_by_no_strategy_that_can_aggregate_first(name: str) -> None:
+    assert ModelChoice().order == "best"
+    assert find_refusal(name, {}) == find_refusal(name, {"order": "aggregate_first"})
+
+
+def test_the_default_computes_A_X_once_where_aggregate_first_does() -> None:
+    """Reddit's first layer would have fewer columns in A (H W), but its product with A takes nothing in an epoch."""
+    for name in ("bns-gcn", "pipegcn"):
+        strategy = make_strategy(name, {"p": 4}, {}, "best", hidden=16)
+        assert isinstance(strategy, PartitionParallel)
+        assert strategy.precomputes
+        assert [strategy.combines_first(layer) for layer in range(3)] == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "stale", "fresh"),
+    [("sancus", {"stale": 2}, {"stale": 0}), ("distgnn", {"delay": 2}, {"delay": 0}), ("pipegcn", {}, None)],
+)
+def test_rows_of_earlier_epochs_are_rows_of_H(
+    name: str, stale: dict[str, Any], fresh: dict[str, Any] | None
+) -> None:
+    """Rows of H W would be old in W too, so the order would change the losses."""
+    late = make_strategy(name, {"p": 4}, stale, "best", layers=3, hidden=400)
+    assert [late.combines_first(layer) for layer in range(3)] == [False, False, False]
+    if fresh:
+        exact = make_strategy(name, {"p": 4}, fresh, "best", layers=3, hidden=400)
+        assert exact.combines_first(2)
 
 
 @pytest.mark.parametrize("order", ["aggregate_first", "best"])
