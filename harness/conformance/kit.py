@@ -227,7 +227,9 @@ def _combine_peculiarities(name: str, strategy: type[Strategy], small: dict[Axis
                 yield make_case(name, small, f"{kind}: the bare model, {what}", **accepted)
     combine_first = MODEL.model_copy(update={"order": "combine_first"})
     yield make_case(name, small, "undirected, combine first", directed=False, model=combine_first)
-    yield make_case(name, small, "best order", model=MODEL.model_copy(update={"order": "best"}))
+    yield make_case(
+        name, small, "aggregate first", model=MODEL.model_copy(update={"order": "aggregate_first"})
+    )
     yield from _make_uneven_parts(name, strategy, small)
     yield from _make_recomputed(name, strategy, small)
     choices = list_choices(strategy)
@@ -280,7 +282,9 @@ def _separate_peculiarities(
         for value in values:
             yield from _add_undirected(_make_case_with_params(name, small, {key: value}))
     yield make_case(name, small, "combine first", model=MODEL.model_copy(update={"order": "combine_first"}))
-    yield make_case(name, small, "best order", model=MODEL.model_copy(update={"order": "best"}))
+    yield make_case(
+        name, small, "aggregate first", model=MODEL.model_copy(update={"order": "aggregate_first"})
+    )
     yield make_case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
     yield replace(
         make_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), train_twice=True

@@ -49,8 +49,9 @@ class ModelChoice(Frozen):
     """The hidden width; for gat, the width of each head."""
     heads: int = Field(8, ge=1, le=4096)
     """The number of heads in each layer of gat."""
-    order: Literal["aggregate_first", "combine_first", "best"] = "aggregate_first"
-    """A convolution as (A H) W, or as A (H W). `best`: in each layer the one whose products with A have fewer columns.
+    order: Literal["aggregate_first", "combine_first", "best"] = "best"
+    """A convolution as (A H) W, or as A (H W). `best`: in each layer the one whose products with A in an epoch, forward
+    and backward, have fewer columns; (A H) W where the algorithm allows no other or uses rows of earlier epochs.
     """
     projection: bool = False
     """A linear layer first maps features to the hidden width, and another maps the last layer to the classes."""

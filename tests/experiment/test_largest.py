@@ -84,7 +84,7 @@ def test_more_than_there_are_steps_is_not_asked_for() -> None:
 
 
 def test_a_grid_is_chosen_for_any_strategy() -> None:
-    asked = {"training": {}, "name": "cagnet-1.5d"}
+    asked = {"training": {}, "name": "cagnet-1.5d", "model": {"order": "aggregate_first"}}
     assert spec_of(**asked, grid="largest", memory_gb=64).grid == {"row": 1, "col": 4}
     assert spec_of(**asked, grid="largest", memory_gb=0.0385).grid == {"row": 4, "col": 1}
 

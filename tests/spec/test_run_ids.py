@@ -34,11 +34,23 @@ def params_of(**chosen: int) -> dict[str, object]:
     return OneMoreParam(**chosen).model_dump(mode="json")
 
 
-def id_with(params: dict[str, object]) -> str:
-    strategy = {"name": "cagnet-1d", "params": params}
-    machine = {"name": "local"}
-    spec = {"strategy": strategy, "dataset": "tiny-sbm", "ranks": 4, "grid": {"p": 4}, "machine": machine}
+def id_with(params: dict[str, object], **model: str) -> str:
+    spec = {
+        "strategy": {"name": "cagnet-1d", "params": params},
+        "dataset": "tiny-sbm",
+        "ranks": 4,
+        "grid": {"p": 4},
+        "model": model,
+        "machine": {"name": "local"},
+    }
     return Spec.model_validate(spec).run_id
+
+
+def test_the_order_is_a_part_of_every_id() -> None:
+    """So no run by the default has the id of a run that was recorded under another default."""
+    ids = {order: id_with({}, order=order) for order in ("aggregate_first", "combine_first", "best")}
+    assert len(set(ids.values())) == 3
+    assert id_with({}) == ids["best"]
 
 
 def test_a_parameter_added_later_changes_an_id_only_when_it_is_set() -> None:

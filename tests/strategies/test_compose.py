@@ -74,7 +74,7 @@ def test_the_narrower_side_of_a_layer_is_sent() -> None:
     """The rows of layer 2 have the width of the classes in both directions; with BNS-GCN, the hidden width."""
     sent = dict[str, float]()
     for name in ("compose", "bns-gcn"):
-        case = make_composed_case(name, 4, 1, hidden=40)
+        case = make_composed_case(name, 4, 1, hidden=40, order="aggregate_first")
         strategy, counts = case.strategy(), ScipyCounts(case.store())
         tables = [strategy.words(at, counts) for at in map(strategy.coordinates, range(4))]
         sent[name] = sum(words for table in tables for key, words in table.items() if key.op == "all_to_all")

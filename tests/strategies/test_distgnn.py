@@ -238,7 +238,7 @@ def test_undirected_graph_has_a_transpose_only_if_its_pieces_are_not_symmetric(
 
 def test_words_equal_the_number_of_copies() -> None:
     """A row for every copy except the master, sent twice, or once in the last layer; the partitioner counts copies."""
-    case, world = make_distgnn_case(4, directed=False), 4
+    case, world = make_distgnn_case(4, directed=False, model={"order": "aggregate_first"}), 4
     strategy, counts = strategy_of(case), ScipyCounts(case.store())
     copies = sum(partition_graph(case.graph().A, "libra", world, 0).copies or ()) - case.vertices
     words = dict.fromkeys(range(3), 0.0)
@@ -267,7 +267,7 @@ def test_each_epoch_sends_the_words_of_its_bin(ranks, partition: str) -> None:
     """In r epochs as many words are sent as by cd-0 in one epoch, except for weight gradients and the loss."""
     late, once = (
         make_distgnn_case(4, partition, delay=3, gradients="delayed"),
-        make_distgnn_case(4, partition),
+        make_distgnn_case(4, partition, model={"order": "aggregate_first"}),
     )
     trained = sum(a * b for a, b in strategy_of(once).shapes) + 1
     by_rank = zip(ranks(4, words_by_epoch, late, 6), ranks(4, words_by_epoch, once, 1), strict=True)

@@ -137,7 +137,7 @@ def test_training_equals_dense_training_on_rows_of_the_last_turn(
 @pytest.mark.parametrize("world", [2, 3, 8])
 @pytest.mark.parametrize("bound", [0, 1, 2, 7, 20])
 def test_copies_are_within_the_bound_and_turns_are_balanced(world: int, bound: int) -> None:
-    strategy = strategy_of(make_sancus_case(ranks=world, stale=bound))
+    strategy = strategy_of(make_sancus_case(ranks=world, stale=bound, model={"order": "aggregate_first"}))
     for j in range(world):
         sent = [epoch for epoch in range(100) if strategy.is_broadcast(j, 1, epoch)]
         assert sent[0] == 0 and max(b - a for a, b in pairwise(sent)) == bound + 1
