@@ -363,7 +363,8 @@ class OneAndAHalfD(RowScheme):
                 ("CAG-008", "CAG-009"),
                 by_one_d * (1 / c + c / ranks),
                 "f_(l-1) f_l of the weight gradient, which the paper drops, and one word of the loss; where c^2 does "
-                "not divide P some columns have a stage more than others",
+                "not divide P some columns have a stage more than others; another order or weight gradient sends "
+                "rows of other widths",
             ),
             PublishedCost(
                 Quantity.CALLS,

@@ -281,7 +281,8 @@ class TwoD(RowStrategy):
                 ("CAG-010", "CAG-011", "CAG-012"),
                 sum((8 * n * f_out + 2 * nonzeros) / side + f_out**2 for _, f_out in self.shapes),
                 "a nonzero is a value and a column, and rows have pointers; softmax sends two words a row in the last "
-                "layer, not whole rows in each; f_(l-1) for f_l; H is transposed first; no dH of the features",
+                "layer, not whole rows in each; f_(l-1) for f_l; H is transposed first; no dH of the features; another "
+                "order sends rows of other widths",
             ),
             PublishedCost(
                 Quantity.CALLS,

@@ -16,7 +16,9 @@ from tests.conformance.mutants import __file__ as mutants
 
 def case(name: str, grid: dict[str, int], ranks: int) -> Case:
     spec = {"strategy": name, "dataset": "check", "ranks": ranks, "grid": grid, "machine": {"name": "test"}}
-    return Case("test", Spec.model_validate({**spec, "model": {"hidden": 8}}), vertices=96)
+    return Case(
+        "test", Spec.model_validate({**spec, "model": {"hidden": 8, "order": "aggregate_first"}}), vertices=96
+    )
 
 
 def count_replayed(it: Case, rank: int) -> Seen:
