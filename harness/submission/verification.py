@@ -42,6 +42,7 @@ CHECKS = {
     "record": "it is whole, and every value has its type and its bounds",
     "id": "the name of the run is the hash of its spec",
     "summary": "times, losses, accuracies and elements are those of its tables",
+    "epochs": "it has every epoch of its spec on every rank, unless it ended early for a recorded reason",
     "ledger": "the seconds of the ledger add up to those of each epoch",
     "elements": "every rank sent what the formula of its strategy says",
     "environment": "machine, versions, commit and times are recorded",
@@ -155,6 +156,7 @@ def _verify_run(folder: Path, root: Path) -> list[RunCheck]:
         "record": lambda: _check_tables(record),
         "id": lambda: _check_id(record),
         "summary": lambda: _check_summary(record),
+        "epochs": lambda: _check_epochs(record),
         "ledger": lambda: _check_ledger(record),
         "elements": lambda: _check_elements(record, root),
         "environment": lambda: _check_environment(record),
@@ -220,9 +222,27 @@ def _are_equal(one: Any, other: Any) -> bool:
     return bool(one == other) or (isinstance(one, float) and isnan(one) and other is None)
 
 
+def _check_epochs(record: Record) -> None:
+    """Check that no slow epoch was left out. A run ends early if it reaches its target or does not end well."""
+    if record.record["source"] != "measured":
+        raise UnverifiableError("only measured runs have all epochs of their spec")
+    training, status = record.spec["training"], record.record["status"]
+    epochs = record.table("epochs")
+    numbers = range(-training["warmup"], int(epochs.epoch.max()) + 1 if len(epochs) else 0)
+    expected = {(epoch, rank) for epoch in numbers for rank in range(record.spec["ranks"])}
+    if len(epochs) != len(expected) or {*zip(epochs.epoch, epochs.rank_id, strict=True)} != expected:
+        raise UserError("its table of epochs lacks some of an epoch or a rank")
+    is_whole = len(numbers) == training["warmup"] + training["epochs"]
+    has_reached = record.record["summary"].get("seconds_to_target") is not None
+    if status == OK and not is_whole and not has_reached:
+        raise UserError(f"it ended after {numbers.stop} of {training['epochs']} epochs, and says no reason")
+
+
 def _check_ledger(record: Record) -> None:
     if record.record["source"] != "measured":
         raise UnverifiableError("only measured runs have a clock")
+    if record.spec["training"].get("cuda_graph"):
+        raise UnverifiableError("nothing is timed inside of a CUDA graph")
     epochs, ledger = record.table("epochs"), record.table("ledger")
     place = ["epoch", "rank_id"]
     both = pd.merge(

@@ -110,10 +110,18 @@ def test_a_long_header_is_refused_before_it_is_read(tmp_path: Path) -> None:
         unpack_archive(path, "folder", tmp_path / "into")
 
 
-@pytest.mark.parametrize("content", [b"", b"text", gzip.compress(b"text"), gzip.compress(b"text" * 500)[:-9]])
-def test_what_is_no_archive_is_said(content: bytes, tmp_path: Path) -> None:
+NO_ARCHIVES = {
+    "nothing": b"",
+    "text": b"text",
+    "packed text": gzip.compress(b"text"),
+    "cut": gzip.compress(b"text" * 500)[:-9],
+}
+
+
+@pytest.mark.parametrize("kind", NO_ARCHIVES)
+def test_what_is_no_archive_is_said(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "a.tar.gz"
-    path.write_bytes(content)
+    path.write_bytes(NO_ARCHIVES[kind])
     with pytest.raises(UserError, match="not an archive of `harness submission pack`"):
         unpack_archive(path, "folder", tmp_path / "into")
 

@@ -144,6 +144,13 @@ def drop_a_rank(folder: Path) -> None:
     change_summary(folder)
 
 
+def drop_an_epoch(folder: Path) -> None:
+    """The slowest epoch is left out, and the summary agrees with the others."""
+    for name in ("ledger", "epochs", "accuracy"):
+        change_table(folder, name, lambda table: table[table.epoch != 1])
+    change_summary(folder)
+
+
 def hide_machine(folder: Path) -> None:
     change_record(folder, lambda record: record["provenance"].update(cpu="", versions={}))
 
@@ -177,7 +184,8 @@ CHEATS: dict[Callable[[Path], None], str] = {
     halve_times_of_epochs: "ledger",
     send_less: "elements",
     name_another_spec: "id",
-    drop_a_rank: "elements",
+    drop_a_rank: "epochs",
+    drop_an_epoch: "epochs",
     hide_machine: "environment",
     reverse_time: "environment",
     tell_a_secret: "privacy",
