@@ -13,11 +13,12 @@ from harness.formatting import format_bytes, format_si
 N, WIDTHS = 131072, [64, 16, 16, 16]
 SENT = N * (sum(WIDTHS[:-1]) + sum(WIDTHS[1:]))
 """The elements of the broadcasts of cagnet-1d: rows of H forward, rows of G backward."""
+AGGREGATES_FIRST = {"model.order": "aggregate_first"}
 
 
 @pytest.fixture(scope="module")
 def answer() -> ReplayAnswer:
-    return replay("cagnet-1d", "rmat-17", 64, rank=63, from_card=True)
+    return replay("cagnet-1d", "rmat-17", 64, rank=63, from_card=True, settings=AGGREGATES_FIRST)
 
 
 def page(answer: ReplayAnswer, view: View = View()) -> str:  # noqa: B008
