@@ -23,7 +23,7 @@ from harness.kernels import Csr, row_indices, to_device
 from harness.kernels.csr import index_dtype, relabel_columns
 from harness.kernels.induced import induced_pair
 from harness.kernels.parts import expected_distinct, nonempty_columns
-from harness.kernels.random import Purpose, Seed, derive_key, random_order, uniform
+from harness.kernels.random import Purpose, Seed, derive_key, random_bits_numba, uniform
 from harness.kernels.shuffle import random_permutation
 from harness.ledger import TensorName
 from harness.ranges import split_evenly_part
@@ -189,8 +189,12 @@ class Neighbours(Sampler):
 
 @lru_cache(maxsize=1)
 def order_targets(seed: Seed, targets: int) -> Tensor:
-    """Return the order of the targets in an epoch. All its steps share it: one order is kept, on the host."""
-    return random_order(seed, Purpose.SAMPLE, range(targets))
+    """Return the order of the targets in an epoch, `random_order`. All its steps share it: the last one is kept.
+
+    It is computed without torch, so that a replay does not count it for the first rank only.
+    """
+    bits = random_bits_numba(np.arange(targets), *derive_key(seed, Purpose.SAMPLE))
+    return torch.from_numpy(np.argsort(bits, kind="stable"))
 
 
 def fanout_per_hop(fanouts: Sequence[int], layers: int) -> list[int]:

@@ -19,8 +19,22 @@ PERLMUTTER = load_machine_card(ROOT, "perlmutter")
 TWINS, GRAPH = ("1/2048w8", "1/1024w8", "1/512w8"), "1/128w8"
 
 
-def on(scale: str, name: str, **settings: Any) -> Ready:
-    """A strategy on four ranks and a twin of ogbn-products."""
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a graph like ogbn-products: small twins of a cut have fewer communities than large ones."""
+    folder = tmp_path_factory.mktemp("project")
+    card, machine = "datasets/catalog/ogbn-products.yaml", "config/machines/local.yaml"
+    for name, text in (
+        (card, (ROOT / card).read_text().split("communities:")[0]),
+        (machine, (ROOT / machine).read_text()),
+    ):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def on(root: Path, scale: str, name: str, **settings: Any) -> Ready:
+    """A strategy on four ranks and a twin of ogbn-products without communities."""
     strategy = load_strategy(name)
     asked = {
         "strategy.name": name,
@@ -29,7 +43,7 @@ def on(scale: str, name: str, **settings: Any) -> Ready:
         "grid": strategy.grids(4)[0],
         "training.batch": 32 if strategy.mini_batches else 0,
     }
-    return Ready(*open_run(ROOT, make_spec(ROOT, nest_settings({**asked, **settings}), "test")))
+    return Ready(*open_run(root, make_spec(root, nest_settings({**asked, **settings}), "test")))
 
 
 @pytest.mark.parametrize(
@@ -42,11 +56,13 @@ def on(scale: str, name: str, **settings: Any) -> Ready:
         pytest.param("salient", 1.45, marks=pytest.mark.slow),
     ],
 )
-def test_a_graph_is_predicted_from_twins_of_a_quarter_of_it_and_less(name: str, within: float) -> None:
+def test_a_graph_is_predicted_from_twins_of_a_quarter_of_it_and_less(
+    name: str, within: float, root: Path
+) -> None:
     """Rows of a part grow with the graph. The rows that samples share are further off, and so is the time for them."""
-    graph = on(GRAPH, name)
+    graph = on(root, GRAPH, name)
     counted = predict(graph, PERLMUTTER)
-    predicted = predict_from_twins(graph.strategy, PERLMUTTER, [on(scale, name) for scale in TWINS])
+    predicted = predict_from_twins(graph.strategy, PERLMUTTER, [on(root, scale, name) for scale in TWINS])
     ratio = predicted.elements_received / counted.elements_received
     assert 1 / within < ratio < within
     assert predicted.seconds.low < counted.seconds.value < predicted.seconds.high
@@ -87,8 +103,9 @@ def test_sizes_neither_shrink_nor_outgrow_the_graph(sizes: list[float]) -> None:
     ],
 )
 def test_twins_that_tell_nothing_are_refused(
-    name: str, settings: dict[str, Any], scales: tuple[str, ...], message: str
+    name: str, settings: dict[str, Any], scales: tuple[str, ...], message: str, root: Path
 ) -> None:
-    graph, twins = on(GRAPH, name, **settings), [on(scale, name, **settings) for scale in scales]
+    graph = on(root, GRAPH, name, **settings)
+    twins = [on(root, scale, name, **settings) for scale in scales]
     with pytest.raises(UserError, match=message):
         predict_from_twins(graph.strategy, PERLMUTTER, twins)

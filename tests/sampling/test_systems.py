@@ -13,7 +13,7 @@ from harness.conformance.case import Case
 from harness.errors import UserError
 from harness.graph.model import TRAIN, has_label
 from harness.kernels import to_scipy
-from harness.kernels.random import Purpose, random_order
+from harness.kernels.random import Purpose, random_bits_numba, random_order
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.replay import replay
 from harness.runtime.trainer import Trainer
@@ -55,7 +55,7 @@ def test_steps_of_an_epoch_share_one_order_of_the_targets() -> None:
     """The order is computed in the first step only, and differs from epoch to epoch."""
     sampler, targets = Neighbours(11, 5, (2,), layers=1, groups=2), torch.arange(40) * 3
     sampler_module.order_targets.cache_clear()
-    with patch.object(sampler_module, "random_order", wraps=random_order) as ordered:
+    with patch.object(sampler_module, "random_bits_numba", wraps=random_bits_numba) as ordered:
         drawn = [[sampler.targets(step, group, targets) for group in range(2)] for step in range(8)]
     assert ordered.call_count == 2
     epochs = [torch.cat([each for step in drawn[at : at + 4] for each in step]) for at in (0, 4)]
