@@ -21,7 +21,7 @@ PARTS, LAYERS, HIDDEN = 3, 3, 10
 
 
 def make_adaqp_case(name: str = "adaqp", **params: object) -> Case:
-    model = {"layers": LAYERS, "hidden": HIDDEN}
+    model = {"layers": LAYERS, "hidden": HIDDEN, "order": "aggregate_first"}
     return make_case(name, {"p": PARTS}, params, dataset=in_parts(PARTS), model=model, vertices=97, **DOUBLE)
 
 

@@ -100,8 +100,10 @@ def price_of(price: float, order: str, kind: str) -> float:
     )
 
 
-@pytest.mark.parametrize("kind", ["gcn", "sage"])
-@pytest.mark.parametrize(("price", "cheapest"), [(0.0, "combine_first"), (100.0, "aggregate_first")])
+@pytest.mark.parametrize(
+    ("kind", "price", "cheapest"),
+    [("gcn", 0.0, "combine_first"), ("sage", 0.0, "combine_first"), ("gcn", 100.0, "aggregate_first")],
+)
 def test_the_best_order_counts_the_rows_that_the_first_layer_would_fetch(
     kind: str, price: float, cheapest: str
 ) -> None:

@@ -47,7 +47,7 @@ def make_uneven_case(name: str, params: dict[str, Any], partition: str, directed
         {"p": PARTS},
         params,
         dataset=in_parts(PARTS, partition),
-        model={"layers": 3, "hidden": 10, "kind": kind},
+        model={"layers": 3, "hidden": 10, "kind": kind, "order": "aggregate_first"},
         training={**SGD, "warmup": 0},
         directed=directed,
         case=UnevenCase,
