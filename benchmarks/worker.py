@@ -24,9 +24,9 @@ class Worker:
 
     def __init__(self, python: str, file: str, threads: int = 1) -> None:
         self._file = file
-        own = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": ""}
+        own = {"OMP_NUM_THREADS": str(threads)}
         self._process = subprocess.Popen(
-            [python, str(FOLDER / file)],
+            [python, "-E", str(FOLDER / file)],  # -E: without PYTHONPATH, which may lead to our packages
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

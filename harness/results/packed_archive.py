@@ -60,7 +60,7 @@ def unpack_archive(path: Path, folder: str, into: Path) -> list[str]:
     total = 0
     try:
         with (
-            gzip.open(path) as packed,
+            gzip.open(path, "rb") as packed,
             tarfile.open(fileobj=packed, mode="r|", tarinfo=RegularEntry) as archive,
         ):
             for entry in archive:
