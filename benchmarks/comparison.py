@@ -28,7 +28,8 @@ from harness.strategy import Promise
 EXPERIMENT = Path("workflows") / "experiments" / "all-strategies.yaml"
 RESULTS = Path(__file__).parent / "results"
 ROWS = RESULTS / "comparison.csv"
-KEY = ["graph", "machine", "ranks", "strategy", "options", "grid"]
+PLACE = ["graph", "machine", "ranks"]
+KEY = [*PLACE, "strategy", "options", "grid"]
 MACHINE, PUBLISHED, WORLDS = "perlmutter", "ogbn-products", (64, 256, 1024)
 EPOCHS = 2
 MILLION = 1e6
@@ -209,7 +210,7 @@ def changed_params(spec: Spec) -> dict[str, Any]:
 def predict_choices(world: int) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
     """Return a row for each strategy on a number of GPUs, and the refusals of the others."""
     command = [sys.executable, "-m", "harness", "advise", "--json", "--dataset", PUBLISHED]
-    command += ["--machine", MACHINE, "--ranks", str(world), "--from-card"]
+    command += ["--machine", MACHINE, "--ranks", str(world), "--from-card", "--within", "3600"]
     command += ["--set", "model.layers=2", "--set", "model.hidden=64", "--set", "model.order=aggregate_first"]
     advice = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     rows = []
@@ -237,11 +238,11 @@ def predict_choices(world: int) -> tuple[list[dict[str, Any]], list[dict[str, st
 
 
 def keep_rows(rows: list[dict[str, Any]]) -> None:
-    """Write rows to the file, in the place of those with the same key."""
+    """Write rows to the file, in the place of all rows of their graph, machine and number of ranks."""
     fresh = pd.DataFrame(rows)
     known = pd.read_csv(ROWS, keep_default_na=False, na_values=[""]) if ROWS.is_file() else fresh[:0]
-    known = pd.concat([known, fresh]).fillna({"options": ""})
-    known.drop_duplicates(KEY, keep="last").to_csv(ROWS, index=False)
+    replaced = pd.MultiIndex.from_frame(known[PLACE]).isin(pd.MultiIndex.from_frame(fresh[PLACE]))
+    pd.concat([known[~replaced], fresh]).fillna({"options": ""}).to_csv(ROWS, index=False)
 
 
 # The table.
