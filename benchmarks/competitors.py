@@ -78,6 +78,16 @@ def show(times: Mapping[str, list[Time]]) -> Iterator[tuple[object, ...]]:
         yield tuple(cells)
 
 
+def run_with_dgl(compare: Callable[[Worker, Path], Results]) -> Results:
+    """Yield what a comparison with a worker of DGL yields; without DGL, how to install it."""
+    if not (python := python_of_dgl()):
+        yield INSTALL_DGL
+        return
+    with Worker(python, DGL) as worker, TemporaryDirectory() as folder:
+        yield worker.ask("versions")
+        yield from compare(worker, Path(folder))
+
+
 # Products.
 
 
@@ -182,12 +192,8 @@ def epochs(
     Args:
         models: kinds of models
     """
-    python = python_of_dgl()
-    if not python:
-        yield INSTALL_DGL
-        return
-    with Worker(python, DGL) as worker, TemporaryDirectory() as folder:
-        yield worker.ask("versions")
+
+    def compare(worker: Worker, folder: Path) -> Results:
         yield Table("graph", "model", *COLUMNS)
         for name, kind in product(graphs, models):
             spec = spec_of(
@@ -203,14 +209,16 @@ def epochs(
                 }
             )
             trainer = trainer_of(spec)
-            worker.ask("epochs", file=write(Path(folder), model_arrays(spec, trainer)), kind=kind)
-            check_losses(f"{kind} on {name}", trainer, partial(worker.result, "epoch", Path(folder)))
+            worker.ask("epochs", file=write(folder, model_arrays(spec, trainer)), kind=kind)
+            check_losses(f"{kind} on {name}", trainer, partial(worker.result, "epoch", folder))
             competitors: dict[str, TimeCalls] = {
                 OURS: time_here(trainer.epoch),
                 f"DGL {kind}": partial(worker.time, "epoch"),
             }
             for cells in show(take_turns(competitors, turns)):
                 yield name, kind, *cells
+
+    yield from run_with_dgl(compare)
 
 
 def check_losses(name: str, trainer: Trainer, epoch: Callable[[], Any]) -> None:
@@ -261,12 +269,8 @@ def mini_batches(
     Args:
         fanout: neighbours of a vertex in each layer
     """
-    python = python_of_dgl()
-    if not python:
-        yield INSTALL_DGL
-        return
-    with Worker(python, DGL) as worker, TemporaryDirectory() as folder:
-        yield worker.ask("versions")
+
+    def compare(worker: Worker, folder: Path) -> Results:
         yield Table("graph", "call", *COLUMNS)
         for name in graphs:
             spec = spec_of(
@@ -281,13 +285,15 @@ def mini_batches(
             draws = OurDraws(trainer_of(spec))
             arrays = model_arrays(spec, draws.trainer)
             order = torch.cat([each.vertices[-1] for each in draws.draw()])
-            file = write(Path(folder), arrays | {"order": order, "steps": draws.trainer.steps})
+            file = write(folder, arrays | {"order": order, "steps": draws.trainer.steps})
             worker.ask("mini_batches", file=file, fanout=fanout)
-            check_draws(name, draws.count(), worker.result("counts", Path(folder)))
+            check_draws(name, draws.count(), worker.result("counts", folder))
             for call, ours in draws.calls().items():
                 competitors: dict[str, TimeCalls] = {OURS: time_here(ours), "DGL": partial(worker.time, call)}
                 for cells in show(take_turns(competitors, turns)):
                     yield name, call, *cells
+
+    yield from run_with_dgl(compare)
 
 
 class OurDraws:

@@ -1,9 +1,12 @@
 """Wall and CPU time of competitors that take turns, some of them in other processes."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import ceil
 from time import perf_counter, process_time, sleep
 from typing import NamedTuple
+
+from benchmarks.measuring import alternate
 
 SECONDS = 0.02
 """The least time of a turn: a call that is shorter is repeated."""
@@ -41,8 +44,10 @@ def take_turns(competitors: Mapping[str, TimeCalls], turns: int) -> dict[str, li
         time(1)
         repeats[name] = max(1, ceil(SECONDS / time(1).wall))
     taken: dict[str, list[Time]] = {name: [] for name in competitors}
-    for number in range(turns):
-        for name in list(competitors)[:: -1 if number % 2 else 1]:
-            sleep(PAUSE)
-            taken[name].append(competitors[name](repeats[name]))
+
+    def take_turn(name: str) -> None:
+        taken[name].append(competitors[name](repeats[name]))
+
+    calls = {name: partial(take_turn, name) for name in competitors}
+    alternate(calls, turns, warm=0, swap=True, before=partial(sleep, PAUSE))
     return taken

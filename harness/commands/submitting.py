@@ -43,8 +43,8 @@ def pack(request: PackRequest, reporter: Reporter) -> FileAnswer:
     from harness.submission.packing import pack_submission
 
     out = request.out or request.results / "submission.tar.gz"
-    pack_submission(request.runs or [request.default_runs], request.contributor, out, reporter.step)
-    return FileAnswer("submission", out)
+    runs = request.runs or [request.default_runs]
+    return FileAnswer("submission", pack_submission(runs, request.contributor, out, reporter.step))
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -91,12 +91,9 @@ class VerifyAnswer(Answer):
         return pd.DataFrame([result._asdict() for result in self.found.results])
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        broken = {result.run for result in self.found.results if result.verdict == "broken"}
-        verdict = (
-            f"{len(broken)} do not hold what they say"
-            if broken
-            else "nothing contradicts their specs, tables and formulas"
-        )
+        verdict = "nothing contradicts their specs, tables and formulas"
+        if broken := self.found.broken_runs:
+            verdict = f"{len(broken)} do not hold what they say"
         yield Headline(
             f"{format_count(len(self.found.runs), 'run')} contributed by {self.found.contributor}: {verdict}"
         )

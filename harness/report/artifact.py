@@ -5,7 +5,6 @@ The archive depends only on the tables, the figures and the checkout: the same i
 
 import csv
 import json
-from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from harness.figures.drawing import tables_digest
 from harness.files import is_plain_file, replace_files
 from harness.progress import OnStep, ignore_step
 from harness.report import summary
-from harness.results.packed_archive import pack_archive
+from harness.results.packed_archive import SUMS, list_checksums, pack_archive
 from harness.results.parquet import read_claims_table, read_collected
 from harness.results.schema import OK, TABLES
 from harness.untrusted import spreadsheet_cell
@@ -51,8 +50,7 @@ def pack_artifact(
             runs, claims, sum(path.stat().st_size for path in tables.glob("*.parquet"))
         ).encode(),
     }
-    sums = "".join(f"{sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items()))
-    files["SHA256SUMS"] = sums.encode()
+    files[SUMS] = list_checksums(files)
     replace_files({out: pack_archive(FOLDER, files, on_step)})
     return out
 

@@ -9,6 +9,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Mapping
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -24,6 +25,8 @@ MAX_FILES = 100_000
 MAX_FILE_BYTES = 1 << 30
 MAX_BYTES = 8 << 30
 BLOCK = 1 << 20
+SUMS = "SHA256SUMS"
+"""The name of the file that `sha256sum --check` takes."""
 
 
 def pack_archive(folder: str, files: Mapping[str, bytes], on_step: OnStep = ignore_step) -> bytes:
@@ -38,6 +41,11 @@ def pack_archive(folder: str, files: Mapping[str, bytes], on_step: OnStep = igno
             entry.size = len(data)
             archive.addfile(entry, BytesIO(data))
     return buffer.getvalue()
+
+
+def list_checksums(files: Mapping[str, bytes]) -> bytes:
+    """Return the content of `SUMS`: the checksums of files."""
+    return "".join(f"{sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items())).encode()
 
 
 class RegularEntry(tarfile.TarInfo):

@@ -11,7 +11,6 @@ named by the hash of its spec.
 import json
 import re
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 
 from harness import __version__
@@ -19,15 +18,14 @@ from harness.errors import UserError
 from harness.files import is_plain_file, list_complete_folders, replace_files
 from harness.formatting import format_count
 from harness.progress import OnStep, ignore_step
-from harness.results.packed_archive import pack_archive
+from harness.results.packed_archive import SUMS, list_checksums, pack_archive
 from harness.results.record import Record, describe_refused, read_records
 from harness.results.schema import RUN_TABLES
 from harness.untrusted import hide_home_folders
 
 FOLDER = "submission"
 SCHEMA = 1
-ABOUT, SUMS = "submission.json", "SHA256SUMS"
-RUNS = "runs"
+ABOUT, RUNS = "submission.json", "runs"
 SPEC, RECORD = "spec.json", "record.json"
 RUN_FILES = (SPEC, RECORD, *(f"{name}.parquet" for name in RUN_TABLES))
 """The files of a run folder that a submission may have."""
@@ -37,8 +35,8 @@ CONTRIBUTOR = re.compile(r"[\w][\w .,&'()-]{0,79}")
 
 def pack_submission(
     folders: Sequence[Path], contributor: str, out: Path, on_step: OnStep = ignore_step
-) -> int:
-    """Write the submission of all runs in `folders`, and return their number."""
+) -> Path:
+    """Write the submission of all runs in `folders` to `out`, and return its path."""
     records = _read_runs(folders)
     if not CONTRIBUTOR.fullmatch(contributor):
         raise UserError(
@@ -48,11 +46,9 @@ def pack_submission(
     files = {ABOUT: f"{json.dumps(about, indent=1, ensure_ascii=False)}\n".encode()}
     for record in records:
         files |= _list_files(record)
-    files[SUMS] = "".join(
-        f"{sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items())
-    ).encode()
+    files[SUMS] = list_checksums(files)
     replace_files({out: pack_archive(FOLDER, files, on_step)})
-    return len(records)
+    return out
 
 
 def _read_runs(folders: Sequence[Path]) -> list[Record]:

@@ -10,7 +10,7 @@ only used if the package is installed here.
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isclose, isnan
@@ -26,14 +26,14 @@ from harness.experiment.known_graph import KnownGraph, look_up_graph
 from harness.files import hash_file, list_complete_folders, read_regular_file
 from harness.progress import OnStep, ignore_step
 from harness.registry import load_installed_strategy
-from harness.results.packed_archive import unpack_archive
+from harness.results.packed_archive import SUMS, unpack_archive
 from harness.results.record import MAX_BYTES, Record, read_records
 from harness.results.run_summary import summarize_tables
-from harness.results.schema import OK, RUN_TABLES
+from harness.results.schema import OK, RUN_TABLES, TABLES_OF_RUN
 from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import digest
 from harness.strategy import BlockCounts, Strategy, admit
-from harness.submission.packing import ABOUT, CONTRIBUTOR, FOLDER, RUN_FILES, RUNS, SCHEMA, SUMS
+from harness.submission.packing import ABOUT, CONTRIBUTOR, FOLDER, RUN_FILES, RUNS, SCHEMA
 from harness.untrusted import HOME_FOLDER, redact_all
 from harness.validation import clip_line, format_value
 
@@ -76,9 +76,14 @@ class Verification:
     results: Sequence[RunCheck]
 
     @property
+    def broken_runs(self) -> set[str]:
+        """The ids of the runs for which a check is broken."""
+        return {result.run for result in self.results if result.verdict == BROKEN}
+
+    @property
     def holds(self) -> bool:
         """True if nothing is broken."""
-        return all(result.verdict != BROKEN for result in self.results)
+        return not self.broken_runs
 
     def tabulate(self) -> list[dict[str, Any]]:
         """Return a row for each check: how many runs have each verdict, and the first reason."""
@@ -144,75 +149,94 @@ def _is_run_file(name: str) -> bool:
     return folder == RUNS and len(rest) == 2 and rest[1] in RUN_FILES
 
 
+class _Run(NamedTuple):
+    """A run whose files were read."""
+
+    record: Record
+    recorded: Mapping[str, pd.DataFrame]
+    """Its tables with the column names of run folders."""
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return a table with the names that people see."""
+        return self.recorded[name].rename(columns=TABLES_OF_RUN[name].recorded_names)
+
+    @property
+    def is_measured(self) -> bool:
+        return bool(self.record.record["source"] == "measured")
+
+
 def _verify_run(folder: Path, root: Path) -> list[RunCheck]:
-    """Return the result of every check of one run."""
-    records, refused = read_records([folder])
-    if refused:
-        reason = str(refused[0]).replace(f"{folder}", folder.name)
+    """Return the answer of every check of one run."""
+    try:
+        run = _read_run(folder)
+    except Exception as error:  # a stranger's values must not end the verification of other runs
         others = [RunCheck(check, folder.name, UNKNOWN) for check in CHECKS if check != "record"]
-        return [RunCheck("record", folder.name, BROKEN, reason), *others]
-    record = records[0]
+        return [RunCheck("record", folder.name, BROKEN, _describe(error, folder)), *others]
     answers: dict[str, Callable[[], None]] = {
-        "record": lambda: _check_tables(record),
-        "id": lambda: _check_id(record),
-        "summary": lambda: _check_summary(record),
-        "epochs": lambda: _check_epochs(record),
-        "ledger": lambda: _check_ledger(record),
-        "elements": lambda: _check_elements(record, root),
-        "environment": lambda: _check_environment(record),
-        "privacy": lambda: _check_privacy(record),
+        "id": lambda: _check_id(run),
+        "summary": lambda: _check_summary(run),
+        "epochs": lambda: _check_epochs(run),
+        "ledger": lambda: _check_ledger(run),
+        "elements": lambda: _check_elements(run, root),
+        "environment": lambda: _check_environment(run),
+        "privacy": lambda: _check_privacy(run),
     }
-    results = []
+    results = [RunCheck("record", folder.name, HOLDS)]
     for check, answer in answers.items():
+        verdict, told = HOLDS, ""
         try:
             answer()
-            results.append(RunCheck(check, folder.name, HOLDS))
         except UnverifiableError as reason:
-            results.append(RunCheck(check, folder.name, UNKNOWN, str(reason)))
-        except UserError as reason:
-            told = clip_line(str(reason).replace(str(folder), folder.name), 300)
-            results.append(RunCheck(check, folder.name, BROKEN, told))
-        except Exception as error:  # a stranger's values must not end the verification of other runs
-            told = clip_line(f"it cannot be read: {type(error).__name__}: {error}", 300)
-            results.append(RunCheck(check, folder.name, BROKEN, told))
+            verdict, told = UNKNOWN, str(reason)
+        except Exception as error:
+            verdict, told = BROKEN, _describe(error, folder)
+        results.append(RunCheck(check, folder.name, verdict, told))
     return results
+
+
+def _read_run(folder: Path) -> _Run:
+    """Read the record and every table of a run. Raises UserError if one is damaged or has another schema."""
+    records, refused = read_records([folder])
+    if refused:
+        raise refused[0]
+    return _Run(records[0], {name: records[0].rows(name).to_pandas() for name in RUN_TABLES})
+
+
+def _describe(error: Exception, folder: Path) -> str:
+    """Describe what is wrong without the temporary place of the run."""
+    is_told = isinstance(error, UserError)
+    text = str(error) if is_told else f"it cannot be read: {type(error).__name__}: {error}"
+    return clip_line(text.replace(str(folder), folder.name), 300)
 
 
 class UnverifiableError(Exception):
     """What a check needs is not here, or no run of this kind has it."""
 
 
-def _check_tables(record: Record) -> None:
-    """Read every table of the run by its schema."""
-    for name in RUN_TABLES:
-        record.rows(name)
-
-
-def _check_id(record: Record) -> None:
-    if record.record["source"] != "measured":
+def _check_id(run: _Run) -> None:
+    if not run.is_measured:
         raise UnverifiableError("only measured runs are named by their spec alone")
-    if (expected := digest(record.spec)) != record.folder.name:
+    if (expected := digest(run.record.spec)) != run.record.folder.name:
         raise UserError(f"the hash of its spec is {expected}")
 
 
-def _check_summary(record: Record) -> None:
+def _check_summary(run: _Run) -> None:
     """Compare the summary with what the tables give.
 
     Predicted and emulated records have a part of these numbers.
     """
-    told, is_measured = record.record["summary"], record.record["source"] == "measured"
-    for name, value in _summarize(record).items():
-        if (is_measured or told.get(name) is not None) and not _are_equal(value, told.get(name)):
+    told = run.record.record["summary"]
+    for name, value in _summarize(run).items():
+        if (run.is_measured or told.get(name) is not None) and not _are_equal(value, told.get(name)):
             raise UserError(f"{name} is {told.get(name)} in its record and {value} in its tables")
 
 
-def _summarize(record: Record) -> dict[str, Any]:
-    if record.record["source"] == "external":
+def _summarize(run: _Run) -> dict[str, Any]:
+    if run.record.record["source"] == "external":
         raise UnverifiableError("another program's log has no tables")
-    tables = {name: record.rows(name).to_pandas() for name in RUN_TABLES}
-    if not (tables["epochs"].epoch >= 0).any():
+    if not (run.recorded["epochs"].epoch >= 0).any():
         raise UnverifiableError("it has no timed epoch")
-    return summarize_tables(tables, record.spec["training"]["target"])
+    return summarize_tables(dict(run.recorded), run.record.spec["training"]["target"])
 
 
 def _are_equal(one: Any, other: Any) -> bool:
@@ -222,28 +246,28 @@ def _are_equal(one: Any, other: Any) -> bool:
     return bool(one == other) or (isinstance(one, float) and isnan(one) and other is None)
 
 
-def _check_epochs(record: Record) -> None:
+def _check_epochs(run: _Run) -> None:
     """Check that no slow epoch was left out. A run ends early if it reaches its target or does not end well."""
-    if record.record["source"] != "measured":
+    if not run.is_measured:
         raise UnverifiableError("only measured runs have all epochs of their spec")
-    training, status = record.spec["training"], record.record["status"]
-    epochs = record.table("epochs")
+    spec, record = run.record.spec, run.record.record
+    training, epochs = spec["training"], run.table("epochs")
     numbers = range(-training["warmup"], int(epochs.epoch.max()) + 1 if len(epochs) else 0)
-    expected = {(epoch, rank) for epoch in numbers for rank in range(record.spec["ranks"])}
+    expected = {(epoch, rank) for epoch in numbers for rank in range(spec["ranks"])}
     if len(epochs) != len(expected) or {*zip(epochs.epoch, epochs.rank_id, strict=True)} != expected:
         raise UserError("its table of epochs lacks some of an epoch or a rank")
     is_whole = len(numbers) == training["warmup"] + training["epochs"]
-    has_reached = record.record["summary"].get("seconds_to_target") is not None
-    if status == OK and not is_whole and not has_reached:
+    has_reached = record["summary"].get("seconds_to_target") is not None
+    if record["status"] == OK and not is_whole and not has_reached:
         raise UserError(f"it ended after {numbers.stop} of {training['epochs']} epochs, and says no reason")
 
 
-def _check_ledger(record: Record) -> None:
-    if record.record["source"] != "measured":
+def _check_ledger(run: _Run) -> None:
+    if not run.is_measured:
         raise UnverifiableError("only measured runs have a clock")
-    if record.spec["training"].get("cuda_graph"):
+    if run.record.spec["training"].get("cuda_graph"):
         raise UnverifiableError("nothing is timed inside of a CUDA graph")
-    epochs, ledger = record.table("epochs"), record.table("ledger")
+    epochs, ledger = run.table("epochs"), run.table("ledger")
     place = ["epoch", "rank_id"]
     both = pd.merge(
         epochs[[*place, "seconds"]],
@@ -263,12 +287,12 @@ def _check_ledger(record: Record) -> None:
         )
 
 
-def _check_elements(record: Record, root: Path) -> None:
+def _check_elements(run: _Run, root: Path) -> None:
     """Compare what every rank sent in the last epoch with the formula of the strategy, row by row."""
-    if record.record["source"] != "measured" or record.record["status"] != OK:
+    if not run.is_measured or run.record.record["status"] != OK:
         raise UnverifiableError("only measured runs that ended have a whole ledger")
-    strategy, counts = _open_graph(record, root)
-    ledger = record.table("ledger")
+    strategy, counts = _open_graph(run.record, root)
+    ledger = run.table("ledger")
     last = int(ledger.epoch.max())
     if set(ledger.rank_id[ledger.epoch == last]) != set(range(strategy.spec.ranks)):
         raise UserError(f"its ledger does not have the ranks 0 to {strategy.spec.ranks - 1}")
@@ -312,10 +336,10 @@ def _look_up(root: Path, choice: DatasetChoice, precision: str) -> KnownGraph | 
         return None
 
 
-def _check_environment(record: Record) -> None:
-    if record.record["source"] != "measured":
+def _check_environment(run: _Run) -> None:
+    if not run.is_measured:
         raise UnverifiableError("only measured runs have a machine")
-    provenance = record.record["provenance"]
+    provenance = run.record.record["provenance"]
     if missing := [name for name in NEEDED if provenance.get(name) in (None, "", {})]:
         raise UserError(f"its provenance lacks {', '.join(missing)}")
     if provenance["finished"] < provenance["started"]:
@@ -324,8 +348,8 @@ def _check_environment(record: Record) -> None:
         raise UnverifiableError("the commit is unknown: it ran outside of a repository")
 
 
-def _check_privacy(record: Record) -> None:
-    for what, data in (("its record", record.record), ("its spec", record.spec)):
+def _check_privacy(run: _Run) -> None:
+    for what, data in (("its record", run.record.record), ("its spec", run.record.spec)):
         if redact_all(data) != data:
             raise UserError(f"{what} has a password, a token or a key")
         if found := HOME_FOLDER.search(json.dumps(data, ensure_ascii=False)):

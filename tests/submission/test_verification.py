@@ -17,10 +17,10 @@ import pytest
 import harness
 from harness.cli import main
 from harness.errors import UserError
-from harness.results.packed_archive import pack_archive, unpack_archive
+from harness.results.packed_archive import SUMS, pack_archive, unpack_archive
 from harness.spec.root import find_root
 from harness.submission import packing
-from harness.submission.packing import FOLDER, SUMS, pack_submission
+from harness.submission.packing import FOLDER, pack_submission
 from harness.submission.verification import BROKEN, CHECKS, HOLDS, UNKNOWN, Verification, verify_submission
 
 ROOT = find_root()
