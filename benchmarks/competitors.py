@@ -1,7 +1,7 @@
-"""Our products, epochs and mini-batches next to those of MKL and DGL, neither of which the harness depends on.
+"""Compares our products, epochs and mini-batches with MKL and DGL, which the harness does not depend on.
 
 MKL_RT names a `libmkl_rt.so` and DGL_PYTHON the Python of an environment that has DGL; what is missing is skipped, with
-a line that says how to install it. MKL runs in this process, and DGL in a process of its own (`workers`) with the same
+a line that says how to install it. MKL runs in this process, and DGL in another process (`workers`) with the same
 settings of the allocator. Graphs and weights are the same, results are compared before they are timed, and competitors
 take turns. On a machine with other work, set OMP_WAIT_POLICY=passive: threads that wait then leave the core to others.
 """
@@ -41,7 +41,7 @@ from harness.strategy import MiniBatch
 OURS = "ours"
 DGL = "dgl_worker.py"
 INSTALL_DGL = (
-    "DGL is not shown: install it in an environment of its own, as in `python -m venv ENVIRONMENT` and "
+    "DGL is not shown: install it in a separate environment, as in `python -m venv ENVIRONMENT` and "
     "`ENVIRONMENT/bin/pip install dgl==1.1.3 torch packaging pandas psutil pydantic pyyaml setuptools`, and name its "
     "Python, DGL_PYTHON=ENVIRONMENT/bin/python."
 )
@@ -259,12 +259,12 @@ def drop_loops(A: Csr) -> Csr:
 def mini_batches(
     turns: int = 9, graphs: tuple[str, ...] = ("sbm-100k", "rmat-17"), fanout: int = 10, batch: int = 1000
 ) -> Results:
-    """Compare GraphSAGE's mini-batches with those of DGL's NeighborSampler, on one thread.
+    """Compare GraphSAGE's mini-batches with DGL's NeighborSampler, on one thread.
 
-    A ratio is DGL's time over ours. `draws` are those of an epoch of two layers; `draws and inputs` also has the rows
-    of the features, and the matrices in both orders, which the backward pass needs; an `epoch` trains on them. Both
-    draw for the same targets without replacement, so the entries next to the output are equally many, and the inputs
-    about as many, which is checked. Our draws are functions of the seed and the vertex, and have rescaled values.
+    A ratio is DGL's time over ours. `draws` are all draws of an epoch, for two layers; `draws and inputs` also has the
+    rows of the features, and the matrices in both orders, which the backward pass needs; an `epoch` trains on them.
+    Both draw for the same targets without replacement, so the entries next to the output are equally many, and the
+    inputs about as many, which is checked. Our draws are functions of the seed and the vertex, with rescaled values.
 
     Args:
         fanout: neighbours of a vertex in each layer

@@ -131,8 +131,8 @@ def run_harness(ranks: int) -> tuple[float, float]:
 def kept_server(rounds: int = 9) -> Results:
     """Time a whole `harness run` of one rank on the tiny graph, without a server and with one that is kept.
 
-    The two take turns. Wall time is from the start of the process to its exit. CPU time is that of all processes of the
-    run, also those that the server forks.
+    The two take turns. Wall time is from the start of the process to its exit. CPU time includes all processes of the
+    run, also the ones that the server forks.
     """
     words = [sys.executable, "-m", "harness", "run", "--strategy=serial", "--dataset=tiny-sbm", "--fresh"]
     with tempfile.TemporaryDirectory(dir="/tmp") as runtime:  # a private folder, and a short path

@@ -1,7 +1,7 @@
 """MKL's product of a sparse and a dense matrix, after its own analysis of the matrix, from a library named by MKL_RT.
 
 The library is loaded next to torch, whose own copy of MKL it must not call, and uses the threads of GNU's OpenMP, as
-torch does; those of Intel's OpenMP would compete with them.
+torch does: threads of Intel's OpenMP would compete with them.
 """
 
 import ctypes

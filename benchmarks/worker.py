@@ -1,4 +1,4 @@
-"""A library that has an environment of its own: a process runs it and answers turn by turn."""
+"""A library in a separate environment: a process runs it and answers turn by turn."""
 
 import json
 import os
@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent / "workers"
 class Worker:
     """The other end of a file in `workers`, which runs in another Python with some threads.
 
-    Environment variables of this process, those of the allocator among them, are the worker's too.
+    The worker inherits the environment variables of this process, such as the allocator's.
     """
 
     def __init__(self, python: str, file: str, threads: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Runs DGL in an environment of its own, and answers requests: a line of JSON on stdin, a line on stdout.
+"""Runs DGL in a separate environment, and answers requests: a line of JSON on stdin, a line on stdout.
 
 It imports DGL, torch and numpy only. `benchmarks.worker` starts it, with OMP_NUM_THREADS threads. A request names a
 function of this file in `do` and has its arguments. `products`, `epochs` and `mini_batches` read arrays from a file and

@@ -331,7 +331,7 @@ def _open_streams() -> None:
 
 
 def _choose_threads() -> None:
-    """Give thread pools the size that the environment names: those of the server are of the size for ranks."""
+    """Give thread pools the size that the environment names. The server's pools have the size for ranks."""
     import torch
     from numba.core.config import reload_config
 

@@ -161,7 +161,7 @@ def describe_inheritance() -> dict[str, Any]:
 
 
 def connect(path: Path) -> socket.socket | None:
-    """Return a connection to the server of a socket, or None if there is none, or if it is not of this user."""
+    """Return a connection to the server of a socket, or None if no server of this user answers."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(WAIT_SECONDS)
     try:
@@ -221,9 +221,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def keep_server(settings: Mapping[str, str]) -> None:
-    """Start a server for later runs if the user asks for one and there is none. `settings` are those of the ranks.
+    """Start a server for later runs if the user asks for one and none runs. `settings` are the variables of ranks.
 
-    The server's process is not a child that anyone waits for: it is in a session of its own, and outlives this process.
+    The server's process is not a child that anyone waits for: it has its own session, and outlives this process.
     """
     wanted = os.environ.get(KEEP_SERVER)
     if not wanted or not settings or is_served or not can_be_served(["run"], os.environ):
