@@ -241,10 +241,10 @@ def draw_settings(table: pd.DataFrame) -> Figure:
 
 
 def title_settings(table: pd.DataFrame) -> str:
-    """Say by how much the open settings change an epoch."""
+    """Say by how much the open settings change an epoch, with the decimals of the recorded table."""
     factors = table["longest over shortest"]
     most, least = factors.max(), factors.min()
-    return f"The settings that ScaleGNN's paper leaves open change an epoch by a factor of {least:.1f} to {most:.1f}"
+    return f"The settings that ScaleGNN's paper leaves open change an epoch by a factor of {least:.2f} to {most:.2f}"
 
 
 @style_context()

@@ -66,7 +66,9 @@ def test_every_recorded_figure_has_the_title_of_its_recorded_rows() -> None:
 
 def test_title_of_predictions_names_who_is_fastest_and_who_cannot_be_told_apart() -> None:
     _, predicted = read_comparison()
-    assert "plexus is predicted the fastest" in title_predicted(predicted)
+    assert "compose is predicted the fastest; the intervals of plexus and rdm overlap" in title_predicted(
+        predicted
+    )
     factor = predicted.strategy.map({"rdm": 0.01}).fillna(1.0)
     columns = ["seconds", "seconds_low", "seconds_high"]
     other = predicted.assign(**{name: predicted[name] * factor for name in columns})
