@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from harness.ledger import COMPUTING, MOVING
@@ -14,8 +15,13 @@ def summarize_tables(tables: dict[str, pd.DataFrame], target: float = 0.0) -> di
     timed = tables["epochs"][tables["epochs"].epoch >= 0]
     ledger = tables["ledger"][tables["ledger"].epoch >= 0].rename(columns=LEDGER.recorded_names)
     last = timed[timed.epoch == timed.epoch.max()]
-    elements = ledger.groupby(["epoch", "rank_id"])[["elements_payload", "elements_received"]].sum()
-    messages = ledger[ledger.op.isin(MOVING)].groupby(["epoch", "rank_id"]).calls.sum()
+    _, place = np.unique(ledger[["epoch", "rank_id"]].to_numpy(), axis=0, return_inverse=True)
+    is_moving = ledger.op.isin(MOVING).to_numpy(dtype=bool)
+
+    def take_largest_sum(amounts: "pd.Series[float]") -> float:
+        """Return the largest sum over the rows of one rank in one epoch."""
+        return float(np.bincount(place, amounts.to_numpy(dtype=float)).max(initial=0.0))
+
     return {
         "epochs": int(timed.epoch.nunique()),
         "epoch_seconds_median": statistics.compute_median_epoch(timed),
@@ -31,9 +37,9 @@ def summarize_tables(tables: dict[str, pd.DataFrame], target: float = 0.0) -> di
         },
         "seconds_to_target": _seconds_to_target(tables["accuracy"], target),
         "evaluation_seconds": _evaluation_seconds(tables["accuracy"]),
-        "messages": int(messages.max()) if len(messages) else 0,
-        "words_payload": float(elements.elements_payload.max()) if len(elements) else 0.0,
-        "words_received": float(elements.elements_received.max()) if len(elements) else 0.0,
+        "messages": int(take_largest_sum(ledger.calls.where(is_moving, 0))),
+        "words_payload": take_largest_sum(ledger.elements_payload),
+        "words_received": take_largest_sum(ledger.elements_received),
     }
 
 
@@ -47,7 +53,8 @@ def _seconds_to_target(accuracy: pd.DataFrame, target: float) -> float | None:
 
 def _evaluation_seconds(accuracy: pd.DataFrame) -> float | None:
     """Return the median time of an evaluation."""
-    return None if accuracy.empty else float(accuracy.groupby("epoch").eval_seconds.first().median())
+    _, first = np.unique(accuracy.epoch.to_numpy(), return_index=True)
+    return float(np.median(accuracy.eval_seconds.to_numpy()[first])) if len(first) else None
 
 
 def _device_percent(utilisation: pd.DataFrame) -> float | None:
@@ -61,5 +68,6 @@ def _device_percent(utilisation: pd.DataFrame) -> float | None:
 def _last_accuracy(accuracy: pd.DataFrame, split: str) -> float | None:
     if accuracy.empty:
         return None
-    rows = accuracy[accuracy.split == split].dropna(subset=["accuracy"])
-    return None if rows.empty else float(rows.accuracy.iloc[-1])
+    values = accuracy.accuracy.to_numpy(dtype=float, na_value=np.nan)
+    known = values[(accuracy.split == split).to_numpy(dtype=bool) & ~np.isnan(values)]
+    return float(known[-1]) if len(known) else None

@@ -11,6 +11,7 @@ from itertools import combinations
 from math import comb
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from harness.ledger import Op, Phase
@@ -38,8 +39,11 @@ def find_oversubscribed(runs: pd.DataFrame) -> "pd.Series[bool]":
 
 def find_slowest_seconds(epochs: pd.DataFrame) -> "pd.Series[float]":
     """Return the seconds of the slowest rank for each timed epoch."""
-    timed = epochs[epochs.epoch >= 0]
-    return timed.groupby("epoch").seconds.max()
+    epoch, seconds = epochs.epoch.to_numpy(), epochs.seconds.to_numpy(dtype=float)
+    numbers, place = np.unique(epoch[epoch >= 0], return_inverse=True)
+    slowest = np.full(len(numbers), np.nan)
+    np.fmax.at(slowest, place, seconds[epoch >= 0])
+    return pd.Series(slowest, pd.Index(numbers, name="epoch"), name="seconds")
 
 
 def compute_median_epoch(epochs: pd.DataFrame) -> float:
@@ -56,19 +60,21 @@ def compute_paper_epoch(epochs: pd.DataFrame) -> float | None:
 
 def compute_phase_sum(ledger: pd.DataFrame) -> float | None:
     """Return the sum of phases that Plexus reports: named phases, mean over ranks, median over epochs."""
-    timed = ledger[ledger.epoch >= 0]
-    if timed.empty:
+    epoch, rank, seconds = (ledger[name].to_numpy() for name in ("epoch", "rank_id", "seconds"))
+    is_timed = epoch >= 0
+    if not is_timed.any():
         return None
-    ranks = timed.groupby("epoch").rank_id.nunique()
-    named = timed[timed.phase != Phase.OTHER].groupby("epoch").seconds.sum()
-    return float((named.reindex(ranks.index, fill_value=0.0) / ranks).median())
+    numbers, place = np.unique(epoch[is_timed], return_inverse=True)
+    ranks = np.bincount(np.unique(np.stack([place, rank[is_timed]]), axis=1)[0])
+    named = np.where((ledger.phase != Phase.OTHER).to_numpy(dtype=bool), seconds, 0.0)
+    return float(np.median(np.bincount(place, named[is_timed], len(numbers)) / ranks))
 
 
 def compute_op_share(ledger: pd.DataFrame, ops: Collection[Op]) -> float | None:
     """Return the share of these ops in the time of all ranks over all timed epochs; None without timed epochs."""
-    timed = ledger[ledger.epoch >= 0]
-    total = timed.seconds.sum()
-    return float(timed.seconds[timed.op.isin(ops)].sum() / total) if total else None
+    seconds = np.where(ledger.epoch.to_numpy() >= 0, ledger.seconds.to_numpy(), 0.0)
+    total = seconds.sum()
+    return float(seconds[ledger.op.isin(ops).to_numpy(dtype=bool)].sum() / total) if total else None
 
 
 class Interval(NamedTuple):

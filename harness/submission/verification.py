@@ -17,6 +17,7 @@ from math import isclose, isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from harness.conformance.account import Sent, count_recorded_words
@@ -29,7 +30,7 @@ from harness.registry import load_installed_strategy
 from harness.results.packed_archive import SUMS, unpack_archive
 from harness.results.record import MAX_BYTES, Record, read_records
 from harness.results.run_summary import summarize_tables
-from harness.results.schema import OK, RUN_TABLES, TABLES_OF_RUN
+from harness.results.schema import DIVERGED, OK, RUN_TABLES, TABLES_OF_RUN
 from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import digest
 from harness.strategy import BlockCounts, Strategy, admit
@@ -42,7 +43,7 @@ CHECKS = {
     "record": "it is whole, and every value has its type and its bounds",
     "id": "the name of the run is the hash of its spec",
     "summary": "times, losses, accuracies and elements are those of its tables",
-    "epochs": "it has every epoch of its spec on every rank, unless it ended early for a recorded reason",
+    "epochs": "it has every epoch of its spec on every rank, unless it reached its target or did not end well",
     "ledger": "the seconds of the ledger add up to those of each epoch",
     "elements": "every rank sent what the formula of its strategy says",
     "environment": "machine, versions, commit and times are recorded",
@@ -55,6 +56,10 @@ LEDGER_SECONDS = 1e-4
 """The seconds by which it may differ in a short epoch."""
 NEEDED = ("versions", "host", "cpu", "cores", "threads", "engine", "started", "finished", "store_manifest")
 """What the provenance of a measured run must have. Without a repository there is no commit."""
+
+
+SUMMARIZED_TABLES = ("epochs", "ledger", "accuracy", "utilisation")
+"""The tables that checks use. The others only need their types."""
 
 
 class RunCheck(NamedTuple):
@@ -154,7 +159,7 @@ class _Run(NamedTuple):
 
     record: Record
     recorded: Mapping[str, pd.DataFrame]
-    """Its tables with the column names of run folders."""
+    """The tables that checks use, with the column names of run folders."""
 
     def table(self, name: str) -> pd.DataFrame:
         """Return a table with the names that people see."""
@@ -199,7 +204,8 @@ def _read_run(folder: Path) -> _Run:
     records, refused = read_records([folder])
     if refused:
         raise refused[0]
-    return _Run(records[0], {name: records[0].rows(name).to_pandas() for name in RUN_TABLES})
+    tables = {name: records[0].rows(name) for name in RUN_TABLES}
+    return _Run(records[0], {name: tables[name].to_pandas() for name in SUMMARIZED_TABLES})
 
 
 def _describe(error: Exception, folder: Path) -> str:
@@ -251,6 +257,8 @@ def _check_epochs(run: _Run) -> None:
     if not run.is_measured:
         raise UnverifiableError("only measured runs have all epochs of their spec")
     spec, record = run.record.spec, run.record.record
+    if record["status"] not in (OK, DIVERGED):
+        raise UnverifiableError(f"it ended with status {record['status']}, so it has no result")
     training, epochs = spec["training"], run.table("epochs")
     numbers = range(-training["warmup"], int(epochs.epoch.max()) + 1 if len(epochs) else 0)
     expected = {(epoch, rank) for epoch in numbers for rank in range(spec["ranks"])}
@@ -268,22 +276,18 @@ def _check_ledger(run: _Run) -> None:
     if run.record.spec["training"].get("cuda_graph"):
         raise UnverifiableError("nothing is timed inside of a CUDA graph")
     epochs, ledger = run.table("epochs"), run.table("ledger")
-    place = ["epoch", "rank_id"]
-    both = pd.merge(
-        epochs[[*place, "seconds"]],
-        ledger.groupby(place, as_index=False).seconds.sum(),
-        on=place,
-        how="outer",
-        suffixes=("", "_of_ledger"),
-    )
-    if len(both) != len(epochs) or both.isna().to_numpy().any():
+    both = np.concatenate([table[["epoch", "rank_id"]].to_numpy() for table in (epochs, ledger)])
+    places, place = np.unique(both, axis=0, return_inverse=True)
+    in_epochs, in_ledger = np.split(place, [len(epochs)])
+    counts = [np.bincount(each, minlength=len(places)) for each in (in_epochs, in_ledger)]
+    if (counts[0] != 1).any() or (counts[1] == 0).any():
         raise UserError("its ledger and its epochs are not of the same ranks and epochs")
-    allowed = LEDGER_TOLERANCE * both.seconds + LEDGER_SECONDS
-    wrong = both[(both.seconds - both.seconds_of_ledger).abs() > allowed]
-    for row in wrong.head(1).itertuples():
+    told = np.bincount(in_epochs, epochs.seconds)
+    summed = np.bincount(in_ledger, ledger.seconds)
+    wrong = ~(np.abs(told - summed) <= LEDGER_TOLERANCE * told + LEDGER_SECONDS)
+    for (epoch, rank), seconds, of_ledger in zip(places[wrong], told[wrong], summed[wrong], strict=True):
         raise UserError(
-            f"epoch {row.epoch} on rank {row.rank_id} took {row.seconds:.6g} s, and {row.seconds_of_ledger:.6g} s by "
-            "its ledger"
+            f"epoch {epoch} on rank {rank} took {seconds:.6g} s, and {of_ledger:.6g} s by its ledger"
         )
 
 
@@ -341,7 +345,8 @@ def _check_environment(run: _Run) -> None:
         raise UnverifiableError("only measured runs have a machine")
     provenance = run.record.record["provenance"]
     if missing := [name for name in NEEDED if provenance.get(name) in (None, "", {})]:
-        raise UserError(f"its provenance lacks {', '.join(missing)}")
+        has_result = run.record.record["status"] in (OK, DIVERGED)
+        raise (UserError if has_result else UnverifiableError)(f"its provenance lacks {', '.join(missing)}")
     if provenance["finished"] < provenance["started"]:
         raise UserError("it ended before it started")
     if not provenance.get("commit"):

@@ -22,6 +22,7 @@ from harness.spec.root import find_root
 from harness.submission import packing
 from harness.submission.packing import FOLDER, pack_submission
 from harness.submission.verification import BROKEN, CHECKS, HOLDS, UNKNOWN, Verification, verify_submission
+from synthetic_runs import make_spec, write_failed
 
 ROOT = find_root()
 SETTINGS = {"training.epochs": 2, "training.warmup": 1}
@@ -71,6 +72,16 @@ def test_real_runs_hold(runs: Path, tmp_path: Path) -> None:
         assert verdicts == dict.fromkeys(CHECKS, HOLDS), strategy
     verdicts = verdicts_of(found, find_run(runs, "plexus").name)
     assert set(verdicts.values()) == {HOLDS, UNKNOWN} and verdicts["id"] == verdicts["elements"] == UNKNOWN
+
+
+def test_a_failed_run_is_not_broken(tmp_path: Path) -> None:
+    spec = make_spec("cagnet-1d", "products-14m", {"p": 2})
+    write_failed(tmp_path / "runs", spec, "timeout", "TimeoutError", "no word for 30 s")
+    found = verify(tmp_path / "runs", tmp_path)
+    assert found.holds
+    verdicts = verdicts_of(found, spec.run_id)
+    assert verdicts["record"] == verdicts["id"] == HOLDS
+    assert verdicts["epochs"] == verdicts["environment"] == UNKNOWN
 
 
 def test_the_same_runs_give_the_same_bytes(runs: Path, tmp_path: Path) -> None:
