@@ -14,11 +14,12 @@ import traceback
 from collections.abc import Collection
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import UserError
+from harness.files import hash_file
 from harness.validation import clip_line, format_value, unknown_name_error
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 DISTRIBUTION = "parallel-gnn-harness"
 GROUP = "harness.strategies"
+BUILT_IN = "harness.strategies"
+"""The package of all built-in strategies."""
 PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 """The pyproject.toml of the checkout that contains this module. An installed wheel has none."""
 GUIDE = (
@@ -91,6 +94,49 @@ def load_installed_strategy(name: str) -> type[Strategy]:
     """Load a strategy class by its registered name. A record may name a file instead, which is never run here."""
     _find_entry_point(name)
     return load_strategy(name)
+
+
+def is_built_in(name: str) -> bool:
+    """Return True for a strategy that the harness registers."""
+    return ".py:" not in name and _find_code_package(_find_entry_point(name)) == BUILT_IN
+
+
+def hash_strategy_code(name: str) -> str:
+    """Return the hash of the Python files of a strategy's package; empty if they cannot be read.
+
+    Built-in strategies are one package. For path/to/file.py:Class, only that file counts. Imports no strategy.
+    """
+    from harness.spec.spec import hash_data
+
+    try:
+        return hash_data({file: hash_file(path) for file, path in _list_code_files(name).items()})
+    except (OSError, ImportError, ValueError, UserError):
+        return ""
+
+
+def _list_code_files(name: str) -> dict[str, Path]:
+    """Return the Python files of a strategy by their names within its package."""
+    if ".py:" in name:
+        path = Path(name.rpartition(":")[0])
+        return {path.name: path}
+    return _list_python_files(_find_code_package(_find_entry_point(name)))
+
+
+def _find_code_package(point: EntryPoint) -> str:
+    """Return the top-level package of a plugin, or the package of the built-in strategies."""
+    return BUILT_IN if f"{point.module}.".startswith(f"{BUILT_IN}.") else point.module.partition(".")[0]
+
+
+def _list_python_files(package: str) -> dict[str, Path]:
+    """Return the Python files of a package by their names relative to its folder, or the file of a single module."""
+    spec = find_spec(package)
+    if spec is None:
+        raise ModuleNotFoundError(package)
+    if spec.submodule_search_locations is None:
+        path = Path(spec.origin or "")
+        return {path.name: path}
+    folders = map(Path, spec.submodule_search_locations)
+    return {path.relative_to(folder).as_posix(): path for folder in folders for path in folder.rglob("*.py")}
 
 
 def _import_entry_point(point: EntryPoint) -> object:

@@ -244,6 +244,11 @@ def canonical_json(data: Any) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def hash_data(data: Any) -> str:
+    """Return the SHA-256 of the data as canonical JSON, in hexadecimal digits."""
+    return hashlib.sha256(canonical_json(data).encode()).hexdigest()
+
+
 def digest(data: Any) -> str:
     """Return the first 16 hexadecimal digits of the SHA-256 of the data."""
-    return hashlib.sha256(canonical_json(data).encode()).hexdigest()[:16]
+    return hash_data(data)[:16]
