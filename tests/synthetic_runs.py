@@ -202,6 +202,8 @@ def provenance(**changes: Any) -> dict[str, Any]:
         "env": {"OMP_NUM_THREADS": "1"},
         "engine": "gloo",
         "store_manifest": "9f2c",
+        "graph_hash": "5e1d" * 16,
+        "strategy_code": "a07b" * 16,
         "started": 1_790_000_000.0,
         "finished": 1_790_000_060.0,
         "load_average": 3.1,

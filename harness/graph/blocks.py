@@ -60,6 +60,10 @@ class Blocks(GraphTraits, Protocol):
     def manifest_hash(self) -> str:
         """A hash that identifies the data."""
 
+    @property
+    def graph_hash(self) -> str:
+        """A hash that identifies the graph, whatever the order of its vertices; empty if it is unknown."""
+
     def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
         """Return a rectangle of A, with column indices from 0 and values at least as precise as the run."""
 

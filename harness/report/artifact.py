@@ -101,7 +101,16 @@ def _describe_environments(runs: pd.DataFrame) -> str:
 
 
 PER_RUN_PROVENANCE = {
-    f"provenance.{name}" for name in ("command", "started", "finished", "load_average", "store_manifest")
+    f"provenance.{name}"
+    for name in (
+        "command",
+        "started",
+        "finished",
+        "load_average",
+        "store_manifest",
+        "graph_hash",
+        "strategy_code",
+    )
 }
 """Columns of provenance that differ from run to run."""
 

@@ -478,6 +478,16 @@ RUNS = TableSchema(
                 "seconds of each stage of the start, each on its slowest rank, as JSON",
             ),
             ("provenance.store_manifest", TEXT, "hash of the store's manifest"),
+            (
+                "provenance.graph_hash",
+                TEXT,
+                "hash of the graph's card and source files, whatever the order of its vertices; empty if unknown",
+            ),
+            (
+                "provenance.strategy_code",
+                TEXT,
+                "hash of the Python files of the strategy's package; empty if unknown",
+            ),
             ("provenance.started", TIME, "start of the run"),
             ("provenance.finished", TIME, "end of the run"),
             (

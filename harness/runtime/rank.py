@@ -24,6 +24,7 @@ from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
 from harness.ledger.tape import Event, Tape, take_median_times
 from harness.locks import TurnLock, find_lockable_path
+from harness.registry import hash_strategy_code
 from harness.runtime.checksums import (
     bit_checksums,
     check_replicas,
@@ -148,6 +149,8 @@ def run(
             "network": network,
             "start": take_longest_stages(rank.stages for rank in ranks),
             "store_manifest": blocks.manifest_hash,
+            "graph_hash": blocks.graph_hash,
+            "strategy_code": hash_strategy_code(spec.strategy.name),
             "started": stages.begun,
             "first_epoch": first_epoch,
             "finished": stages.now(),

@@ -28,13 +28,14 @@ from harness.store.catalog import load_card
 from harness.store.class_names import update_class_names
 from harness.store.contents import (
     check_counts,
+    get_code_versions,
     get_generator,
     list_source_files,
     load_graph,
     open_contents,
 )
 from harness.store.dataset_card import DatasetCard
-from harness.store.manifest import SCHEMA, FileRecord
+from harness.store.manifest import SCHEMA, FileRecord, hash_graph
 from harness.store.memory_store import MemoryStore
 from harness.store.partition_cache import CheckMemory
 from harness.store.partition_file import get_partition_files
@@ -99,9 +100,12 @@ def _open(root: Path, choice: DatasetChoice, dtype: torch.dtype, check_memory: C
         return _open_store(folder, card, dtype)
     if not _is_small(card):
         raise _make_not_built_error(folder, root, card, choice)
-    graph = load_graph(card, find_data_folder(root))
-    partition = make_partition(choice, graph.n, find_data_folder(root), lambda: graph.A, check_memory)
-    return MemoryStore(graph, choice.permutation, choice.seed, partition)
+    data = find_data_folder(root)
+    graph = load_graph(card, data)
+    partition = make_partition(choice, graph.n, data, lambda: graph.A, check_memory)
+    files = {name: _make_file_record(path) for name, path in list_source_files(card, data).items()}
+    graph_hash = hash_graph(card.dump_data_fields(), get_code_versions(card), files)
+    return MemoryStore(graph, choice.permutation, choice.seed, partition, graph_hash)
 
 
 def is_built(root: Path, choice: DatasetChoice) -> bool:

@@ -6,6 +6,7 @@ last: a folder without a manifest is not a store.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from harness.errors import UserError
 from harness.graph.model import LabelTask, StageCounts, Weighting
 from harness.graph.order import Permutation
 from harness.spec.dataset import DatasetChoice
+from harness.spec.spec import hash_data
+from harness.store.partition_file import list_partition_files
 from harness.validation import Frozen, validate
 
 SCHEMA = 5
@@ -97,8 +100,31 @@ class Manifest(Frozen):
         """How A uses edge weights; None for edges without weights."""
         return self.provenance.card.get("weights")  # type: ignore[return-value]
 
+    @property
+    def graph_hash(self) -> str:
+        """The hash of the graph, which is the same in every order of its vertices (`hash_graph`)."""
+        origin, partition_files = self.provenance, list_partition_files(self.choice)
+        files = {name: record for name, record in origin.sources.items() if name not in partition_files}
+        return hash_graph(origin.card, origin.versions, files)
+
     def to_json(self) -> str:
         return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+
+
+def hash_graph(
+    card: Mapping[str, JsonValue], versions: Mapping[str, int], sources: Mapping[str, FileRecord]
+) -> str:
+    """Return the hash of what defines a graph: its card, its source files, and the versions of the code that makes it.
+
+    The order of the vertices and the version of partition methods are not part of it.
+    """
+    return hash_data(
+        {
+            "card": card,
+            "sources": {name: record.model_dump() for name, record in sources.items()},
+            "versions": {name: version for name, version in versions.items() if name != "partition"},
+        }
+    )
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:

@@ -22,11 +22,17 @@ class MemoryStore:
         permutation: Permutation = "none",
         seed: int = 0,
         partition: Partition | None = None,
+        graph_hash: str = "",
     ) -> None:
+        """Serve a graph in an order.
+
+        Args:
+            graph_hash: identifies the graph; empty for a graph without a card.
+        """
         assert permutation == "none" or partition is None
         self.permutation: Permutation = permutation
         self.bounds = partition.bounds if partition else None
-        self._graph = graph
+        self._graph, self.graph_hash = graph, graph_hash
         self.n, self.features, self.nnz = graph.n, graph.X.shape[1], graph.A.nnz
         self.task, self.classes, self.directed = graph.task, graph.classes, graph.directed
         self.weights = graph.weights

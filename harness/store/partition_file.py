@@ -16,13 +16,17 @@ FOLDER = "partitions"
 EXPECTED = "one part number per line, in the order of the dataset's vertices"
 
 
+def list_partition_files(choice: DatasetChoice) -> list[str]:
+    """Return the name of the partition file of a choice in the data folder, if it names one."""
+    return [] if choice.file is None else [f"{FOLDER}/{choice.file}"]
+
+
 def get_partition_files(choice: DatasetChoice, folder: Path) -> dict[str, Path]:
     """Return the partition file of a choice, if it names one, by its name in the data folder."""
-    if choice.file is None:
-        return {}
-    path = folder / FOLDER / choice.file
-    check_partition_file(path)
-    return {f"{FOLDER}/{choice.file}": path}
+    files = {name: folder / name for name in list_partition_files(choice)}
+    for path in files.values():
+        check_partition_file(path)
+    return files
 
 
 def read_partition_file(path: Path, n: int, parts: int) -> Ints:

@@ -45,6 +45,11 @@ class Store:
         self._opened: set[str] = set()
 
     @property
+    def graph_hash(self) -> str:
+        """A hash that identifies the graph, whatever the order of its vertices."""
+        return self.manifest.graph_hash
+
+    @property
     def opened_files(self) -> int:
         """The number of files that have been opened."""
         return len(self._opened)

@@ -85,7 +85,7 @@ class ShapeBlocks:
         self.permutation: Permutation = permutation
         self.task, self.weights = facts.task, facts.weights
         self.bounds = facts.bounds
-        self.manifest_hash = "shapes"
+        self.manifest_hash, self.graph_hash = "shapes", ""
 
     def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
         """Return a rectangle of A."""

@@ -13,16 +13,19 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from synthetic_runs import make_spec, write_failed
 
 import harness
 from harness.cli import main
 from harness.errors import UserError
+from harness.registry import hash_strategy_code
 from harness.results.packed_archive import SUMS, pack_archive, unpack_archive
+from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root
+from harness.store.datasets import open_dataset
 from harness.submission import packing
 from harness.submission.packing import FOLDER, pack_submission
 from harness.submission.verification import BROKEN, CHECKS, HOLDS, UNKNOWN, Verification, verify_submission
-from synthetic_runs import make_spec, write_failed
 
 ROOT = find_root()
 SETTINGS = {"training.epochs": 2, "training.warmup": 1}
@@ -82,6 +85,14 @@ def test_a_failed_run_is_not_broken(tmp_path: Path) -> None:
     verdicts = verdicts_of(found, spec.run_id)
     assert verdicts["record"] == verdicts["id"] == HOLDS
     assert verdicts["epochs"] == verdicts["environment"] == UNKNOWN
+
+
+def test_runs_record_which_graph_and_which_code_they_trained(runs: Path) -> None:
+    graph = open_dataset(ROOT, DatasetChoice(name="tiny-sbm"))
+    for strategy in ("cagnet-2d", "graphsage"):
+        provenance = read(find_run(runs, strategy) / "record.json")["provenance"]
+        assert provenance["graph_hash"] == graph.graph_hash != ""
+        assert provenance["strategy_code"] == hash_strategy_code(strategy) != ""
 
 
 def test_the_same_runs_give_the_same_bytes(runs: Path, tmp_path: Path) -> None:
