@@ -103,13 +103,11 @@ class Record:
 
         A row of the ledger has the bytes of its payload, of which the received elements are a share.
         """
+        from harness.results.run_summary import compute_bytes_received
+
         if self.table_rows.run["elements_received"] is None:
             return None
-        rows = self.table("ledger")
-        rows = rows[(rows.epoch >= 0) & (rows.elements_payload > 0)]
-        received = rows.bytes * rows.elements_received / rows.elements_payload
-        sums = received.groupby([rows.epoch, rows.rank_id]).sum()
-        return float(sums.max()) if len(sums) else 0.0
+        return compute_bytes_received(self.table("ledger"))
 
     def table(self, name: str) -> "pd.DataFrame":
         """Return a table of the run with the columns of docs/reference/tables.md; empty if the run did not write it."""

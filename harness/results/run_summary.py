@@ -15,13 +15,7 @@ def summarize_tables(tables: dict[str, pd.DataFrame], target: float = 0.0) -> di
     timed = tables["epochs"][tables["epochs"].epoch >= 0]
     ledger = tables["ledger"][tables["ledger"].epoch >= 0].rename(columns=LEDGER.recorded_names)
     last = timed[timed.epoch == timed.epoch.max()]
-    _, place = np.unique(ledger[["epoch", "rank_id"]].to_numpy(), axis=0, return_inverse=True)
     is_moving = ledger.op.isin(MOVING).to_numpy(dtype=bool)
-
-    def take_largest_sum(amounts: "pd.Series[float]") -> float:
-        """Return the largest sum over the rows of one rank in one epoch."""
-        return float(np.bincount(place, amounts.to_numpy(dtype=float)).max(initial=0.0))
-
     return {
         "epochs": int(timed.epoch.nunique()),
         "epoch_seconds_median": statistics.compute_median_epoch(timed),
@@ -37,10 +31,25 @@ def summarize_tables(tables: dict[str, pd.DataFrame], target: float = 0.0) -> di
         },
         "seconds_to_target": _seconds_to_target(tables["accuracy"], target),
         "evaluation_seconds": _evaluation_seconds(tables["accuracy"]),
-        "messages": int(take_largest_sum(ledger.calls.where(is_moving, 0))),
-        "words_payload": take_largest_sum(ledger.elements_payload),
-        "words_received": take_largest_sum(ledger.elements_received),
+        "messages": int(_take_largest_sum(ledger, ledger.calls.where(is_moving, 0))),
+        "words_payload": _take_largest_sum(ledger, ledger.elements_payload),
+        "words_received": _take_largest_sum(ledger, ledger.elements_received),
     }
+
+
+def compute_bytes_received(ledger: pd.DataFrame) -> float:
+    """Return the bytes received per timed epoch, on the rank with the most.
+
+    A row of the ledger has the bytes of its payload, of which the received elements are a share.
+    """
+    timed = ledger[(ledger.epoch >= 0) & (ledger.elements_payload > 0)]
+    return _take_largest_sum(timed, timed.bytes * timed.elements_received / timed.elements_payload)
+
+
+def _take_largest_sum(ledger: pd.DataFrame, amounts: "pd.Series[float]") -> float:
+    """Return the largest sum over the rows of one rank in one epoch."""
+    _, place = np.unique(ledger[["epoch", "rank_id"]].to_numpy(), axis=0, return_inverse=True)
+    return float(np.bincount(place, amounts.to_numpy(dtype=float)).max(initial=0.0))
 
 
 def _seconds_to_target(accuracy: pd.DataFrame, target: float) -> float | None:

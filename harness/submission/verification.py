@@ -10,7 +10,8 @@ only used if the package is installed here.
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isclose, isnan
@@ -25,7 +26,7 @@ from harness.documents import parse_json
 from harness.errors import UserError
 from harness.experiment.known_graph import KnownGraph, look_up_graph
 from harness.files import hash_file, list_complete_folders, read_regular_file
-from harness.progress import OnStep, ignore_step
+from harness.progress import OnStep, ignore_step, report_steps
 from harness.registry import load_installed_strategy
 from harness.results.packed_archive import SUMS, unpack_archive
 from harness.results.record import MAX_BYTES, Record, read_records
@@ -58,8 +59,8 @@ NEEDED = ("versions", "host", "cpu", "cores", "threads", "engine", "started", "f
 """What the provenance of a measured run must have. Without a repository there is no commit."""
 
 
-SUMMARIZED_TABLES = ("epochs", "ledger", "accuracy", "utilisation")
-"""The tables that checks use. The others only need their types."""
+READ_TABLES = ("epochs", "ledger", "accuracy", "memory", "utilisation")
+"""The tables that are used. The others only need their types."""
 
 
 class RunCheck(NamedTuple):
@@ -108,11 +109,17 @@ class Verification:
         return rows
 
 
-def verify_submission(path: Path, root: Path, on_step: OnStep = ignore_step) -> Verification:
-    """Verify the submission in an archive. Raises UserError for an archive that is none.
+class Submission(NamedTuple):
+    """A submission that was unpacked."""
 
-    Graphs that are built under `root` are used for the formulas of strategies.
-    """
+    contributor: str
+    folders: Sequence[Path]
+    """The folders of its runs."""
+
+
+@contextmanager
+def open_submission(path: Path) -> Iterator[Submission]:
+    """Unpack an archive into a temporary folder. Raises UserError for an archive that is no submission."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         names = unpack_archive(path, FOLDER, place)
@@ -120,12 +127,19 @@ def verify_submission(path: Path, root: Path, on_step: OnStep = ignore_step) -> 
             contributor = _check_files(place, names)
         except UserError as reason:
             raise UserError(f"{path} is refused: {str(reason).rstrip('.')}.") from None
-        folders = list_complete_folders(place / RUNS)
+        yield Submission(contributor, list_complete_folders(place / RUNS))
+
+
+def verify_submission(path: Path, root: Path, on_step: OnStep = ignore_step) -> Verification:
+    """Verify the submission in an archive. Raises UserError for an archive that is no submission.
+
+    Graphs that are built under `root` are used for the formulas of strategies.
+    """
+    with open_submission(path) as submission:
         results: list[RunCheck] = []
-        for number, each in enumerate(folders):
-            on_step(number, len(folders), f"verifying {each.name}")
-            results += _verify_run(each, root)
-        return Verification(contributor, [each.name for each in folders], results)
+        for folder in report_steps(submission.folders, lambda each: f"verifying {each.name}", on_step):
+            results += verify_run(folder, root)[1]
+        return Verification(submission.contributor, [each.name for each in submission.folders], results)
 
 
 def _check_files(place: Path, names: Sequence[str]) -> str:
@@ -154,12 +168,12 @@ def _is_run_file(name: str) -> bool:
     return folder == RUNS and len(rest) == 2 and rest[1] in RUN_FILES
 
 
-class _Run(NamedTuple):
+class SubmittedRun(NamedTuple):
     """A run whose files were read."""
 
     record: Record
     recorded: Mapping[str, pd.DataFrame]
-    """The tables that checks use, with the column names of run folders."""
+    """The tables that are used, with the column names of run folders."""
 
     def table(self, name: str) -> pd.DataFrame:
         """Return a table with the names that people see."""
@@ -170,13 +184,13 @@ class _Run(NamedTuple):
         return bool(self.record.record["source"] == "measured")
 
 
-def _verify_run(folder: Path, root: Path) -> list[RunCheck]:
-    """Return the answer of every check of one run."""
+def verify_run(folder: Path, root: Path) -> tuple[SubmittedRun | None, list[RunCheck]]:
+    """Return a run and the answer of every check, or None for a run that cannot be read."""
     try:
         run = _read_run(folder)
     except Exception as error:  # a stranger's values must not end the verification of other runs
         others = [RunCheck(check, folder.name, UNKNOWN) for check in CHECKS if check != "record"]
-        return [RunCheck("record", folder.name, BROKEN, _describe(error, folder)), *others]
+        return None, [RunCheck("record", folder.name, BROKEN, _describe(error, folder)), *others]
     answers: dict[str, Callable[[], None]] = {
         "id": lambda: _check_id(run),
         "summary": lambda: _check_summary(run),
@@ -196,16 +210,16 @@ def _verify_run(folder: Path, root: Path) -> list[RunCheck]:
         except Exception as error:
             verdict, told = BROKEN, _describe(error, folder)
         results.append(RunCheck(check, folder.name, verdict, told))
-    return results
+    return run, results
 
 
-def _read_run(folder: Path) -> _Run:
+def _read_run(folder: Path) -> SubmittedRun:
     """Read the record and every table of a run. Raises UserError if one is damaged or has another schema."""
     records, refused = read_records([folder])
     if refused:
         raise refused[0]
     tables = {name: records[0].rows(name) for name in RUN_TABLES}
-    return _Run(records[0], {name: tables[name].to_pandas() for name in SUMMARIZED_TABLES})
+    return SubmittedRun(records[0], {name: tables[name].to_pandas() for name in READ_TABLES})
 
 
 def _describe(error: Exception, folder: Path) -> str:
@@ -219,14 +233,14 @@ class UnverifiableError(Exception):
     """What a check needs is not here, or no run of this kind has it."""
 
 
-def _check_id(run: _Run) -> None:
+def _check_id(run: SubmittedRun) -> None:
     if not run.is_measured:
         raise UnverifiableError("only measured runs are named by their spec alone")
     if (expected := digest(run.record.spec)) != run.record.folder.name:
         raise UserError(f"the hash of its spec is {expected}")
 
 
-def _check_summary(run: _Run) -> None:
+def _check_summary(run: SubmittedRun) -> None:
     """Compare the summary with what the tables give.
 
     Predicted and emulated records have a part of these numbers.
@@ -237,7 +251,7 @@ def _check_summary(run: _Run) -> None:
             raise UserError(f"{name} is {told.get(name)} in its record and {value} in its tables")
 
 
-def _summarize(run: _Run) -> dict[str, Any]:
+def _summarize(run: SubmittedRun) -> dict[str, Any]:
     if run.record.record["source"] == "external":
         raise UnverifiableError("another program's log has no tables")
     if not (run.recorded["epochs"].epoch >= 0).any():
@@ -252,7 +266,7 @@ def _are_equal(one: Any, other: Any) -> bool:
     return bool(one == other) or (isinstance(one, float) and isnan(one) and other is None)
 
 
-def _check_epochs(run: _Run) -> None:
+def _check_epochs(run: SubmittedRun) -> None:
     """Check that no slow epoch was left out. A run ends early if it reaches its target or does not end well."""
     if not run.is_measured:
         raise UnverifiableError("only measured runs have all epochs of their spec")
@@ -270,7 +284,7 @@ def _check_epochs(run: _Run) -> None:
         raise UserError(f"it ended after {numbers.stop} of {training['epochs']} epochs, and says no reason")
 
 
-def _check_ledger(run: _Run) -> None:
+def _check_ledger(run: SubmittedRun) -> None:
     if not run.is_measured:
         raise UnverifiableError("only measured runs have a clock")
     if run.record.spec["training"].get("cuda_graph"):
@@ -291,7 +305,7 @@ def _check_ledger(run: _Run) -> None:
         )
 
 
-def _check_elements(run: _Run, root: Path) -> None:
+def _check_elements(run: SubmittedRun, root: Path) -> None:
     """Compare what every rank sent in the last epoch with the formula of the strategy, row by row."""
     if not run.is_measured or run.record.record["status"] != OK:
         raise UnverifiableError("only measured runs that ended have a whole ledger")
@@ -340,7 +354,7 @@ def _look_up(root: Path, choice: DatasetChoice, precision: str) -> KnownGraph | 
         return None
 
 
-def _check_environment(run: _Run) -> None:
+def _check_environment(run: SubmittedRun) -> None:
     if not run.is_measured:
         raise UnverifiableError("only measured runs have a machine")
     provenance = run.record.record["provenance"]
@@ -353,7 +367,7 @@ def _check_environment(run: _Run) -> None:
         raise UnverifiableError("the commit is unknown: it ran outside of a repository")
 
 
-def _check_privacy(run: _Run) -> None:
+def _check_privacy(run: SubmittedRun) -> None:
     for what, data in (("its record", run.record.record), ("its spec", run.record.spec)):
         if redact_all(data) != data:
             raise UserError(f"{what} has a password, a token or a key")
