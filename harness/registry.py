@@ -18,6 +18,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness import __version__
 from harness.errors import UserError
 from harness.files import hash_file
 from harness.validation import clip_line, format_value, unknown_name_error
@@ -98,7 +99,18 @@ def load_installed_strategy(name: str) -> type[Strategy]:
 
 def is_built_in(name: str) -> bool:
     """Return True for a strategy that the harness registers."""
-    return ".py:" not in name and _find_code_package(_find_entry_point(name)) == BUILT_IN
+    points = registered_strategies()
+    return any(point.name == name and _find_code_package(point) == BUILT_IN for point in points)
+
+
+def find_distribution(name: str) -> tuple[str, str]:
+    """Return the name and the version of the package that registers a strategy; both are empty for a file."""
+    if ".py:" in name:
+        return "", ""
+    if is_built_in(name):
+        return DISTRIBUTION, __version__
+    package = _find_entry_point(name).dist
+    return (package.name, package.version) if package else ("", "")
 
 
 def hash_strategy_code(name: str) -> str:

@@ -7,22 +7,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, fields
 from dataclasses import dataclass as plain_dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
 from harness.commands.output import Block, Command, FactList, Headline, Raw, Table, TableColumn, View
-from harness.commands.request import CONFIG, MachineName, OptionStyle, Request
+from harness.commands.request import CONFIG, File, MachineName, OptionStyle, Request
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
+from harness.files import write_text
 from harness.formatting import format_count
+from harness.registry import hash_strategy_code
+from harness.results.check_proof import Extent, make_proof
 
 if TYPE_CHECKING:
     from harness.conformance import Finding
     from harness.launch.time_limits import StartLimits
-
-Extent = Literal["quick", "usual", "full"]
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -47,6 +48,10 @@ class CheckRequest(Request):
     """The machine card. With local-gpu each rank has its own GPU, and no case has more ranks than there are GPUs
     (default: ranks on the cores of this machine)."""
 
+    proof: File = None
+    """Write a proof to this file if every law holds, for `harness submission pack`. A proof is of all cases, so --case
+    and --machine are refused."""
+
     def choose_extent(self) -> Extent:
         """Return the extent that the options choose. Raises UserError if they choose several."""
         shorthands: dict[Extent, bool] = {"quick": self.quick, "full": self.full, self.extent: True}
@@ -65,6 +70,8 @@ class CheckAnswer(Answer):
     findings: Sequence["Finding"]
     seconds: float
     request: CheckRequest
+    unproven: str = ""
+    """Why no proof was written although one was asked for."""
 
     @property
     def conforms(self) -> bool:
@@ -86,6 +93,7 @@ class CheckAnswer(Answer):
             "conforms": self.conforms,
             "extent": self.extent,
             "seconds": self.seconds,
+            "proof": str(self.request.proof) if self.request.proof and not self.unproven else None,
             "findings": [_make_document(finding) for finding in self._sort_findings()],
         }
 
@@ -105,6 +113,8 @@ class CheckAnswer(Answer):
         yield Table(LAW_COLUMNS, summarize_laws(self.findings))
         if view.verbose:
             yield Table(CASE_COLUMNS, list(_list_cases(self.findings)), title="Cases")
+        if self.request.proof:
+            yield self.unproven or f"Wrote the proof to {self.request.proof}."
         if self.conforms:
             yield from self._lay_out_larger_checks()
 
@@ -235,6 +245,7 @@ def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer:
     Trains on small graphs and several grids. A broken law says what was expected, what came out, and where to look. The
     exit code is 1 if a law is broken.
     """
+    code = _hash_code_to_prove(request) if request.proof else ""
     from harness.comm.engine import Engine, max_ranks
     from harness.launch.worker_pool import Pool
     from harness.spec.machine_card import Machine, load_machine
@@ -253,7 +264,31 @@ def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer:
             if request.first and is_next_case and not all(each.holds for each in findings):
                 break
             findings.append(finding)
-    return CheckAnswer(request.strategy, extent, findings, time.monotonic() - started, request)
+    unproven = _write_proof(request, code, findings) if request.proof else ""
+    return CheckAnswer(request.strategy, extent, findings, time.monotonic() - started, request, unproven)
+
+
+def _hash_code_to_prove(request: CheckRequest) -> str:
+    """Return the hash of the strategy's code. Raises UserError if the check cannot be proved."""
+    if request.case or request.machine:
+        option = "--case" if request.case else "--machine"
+        raise UserError(f"--proof is for a check of all cases on this machine's cores. Leave {option} out.")
+    code = hash_strategy_code(request.strategy)
+    if not code:
+        raise UserError(f"The Python files of {request.strategy} cannot be read, so no proof can name them.")
+    return code
+
+
+def _write_proof(request: CheckRequest, code: str, findings: Sequence["Finding"]) -> str:
+    """Write the proof of a check, or return why there is none."""
+    assert request.proof
+    if not all(finding.holds for finding in findings):
+        return "No proof was written, because a law is broken."
+    if hash_strategy_code(request.strategy) != code:
+        return "No proof was written, because the files of the strategy changed during the check. Check it again."
+    proof = make_proof(request.strategy, code, request.choose_extent(), [each.law for each in findings])
+    write_text(request.proof, proof.to_json())
+    return ""
 
 
 def _load_start_limits(request: CheckRequest, reporter: Reporter) -> "StartLimits":

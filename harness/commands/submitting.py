@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from harness.commands.answer import Answer
 from harness.commands.evaluating import FileAnswer
 from harness.commands.output import Block, Headline, Table, TableColumn, View
-from harness.commands.request import CONFIG, File, Folders, OptionStyle, Request
+from harness.commands.request import CONFIG, File, Files, Folders, OptionStyle, Request
 from harness.commands.verb import Reporter, verb
 from harness.formatting import format_count
 
@@ -28,6 +28,8 @@ class PackRequest(Request):
     _: KW_ONLY
     runs: Folders = ()
     """Folders of run folders (default: results/runs)."""
+    proof: Files = ()
+    """Proofs of `harness check NAME --full --proof FILE`, for strategies of packages that others may not have."""
     out: File = None
     """The file to write (default: results/submission.tar.gz)."""
 
@@ -36,15 +38,16 @@ class PackRequest(Request):
 def pack(request: PackRequest, reporter: Reporter) -> FileAnswer:
     """Pack recorded runs into one archive, which others can verify and compare with theirs.
 
-    The archive has the spec, the record and the tables of each run. Names of home folders are replaced by ~. Look at
-    the host names and commands in it before you publish it: `harness runs show` prints them. The same runs give the
-    same bytes.
+    The archive has the spec, the record and the tables of each run, and proofs of their strategies. Names of home
+    folders are replaced by ~. Look at the host names and commands in it before you publish it: `harness runs show`
+    prints them. The same runs give the same bytes.
     """
     from harness.submission.packing import pack_submission
 
     out = request.out or request.results / "submission.tar.gz"
     runs = request.runs or [request.default_runs]
-    return FileAnswer("submission", pack_submission(runs, request.contributor, out, reporter.step))
+    packed = pack_submission(runs, request.contributor, out, reporter.step, proofs=request.proof)
+    return FileAnswer("submission", packed)
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -82,6 +85,7 @@ class VerifyAnswer(Answer):
             "contributor": self.found.contributor,
             "runs": list(self.found.runs),
             "holds": self.found.holds,
+            "proofs": [proof.to_document() for proof in self.found.proofs],
             "results": [result._asdict() for result in self.found.results],
         }
 
@@ -109,8 +113,9 @@ def verify(request: VerifyRequest, reporter: Reporter) -> VerifyAnswer:
     """Verify a submission of others without repeating its runs.
 
     Compares files with their checksums, runs with the hashes of their specs, summaries with their tables, and the
-    elements that ranks sent with the formulas of their strategies, for graphs that are built here. Runs no code of the
-    submission. The exit code is 1 if something is broken.
+    elements that ranks sent with the formulas of their strategies, for graphs that are built here. Compares the graphs
+    with the cards of their names, and the code of strategies with the code here or with a proof of a full check. Runs
+    no code of the submission. The exit code is 1 if something is broken.
     """
     from harness.submission.verification import verify_submission
 

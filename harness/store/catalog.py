@@ -15,6 +15,11 @@ def list_cards(root: Path) -> list[str]:
     return sorted({path.stem for path in list_dataset_cards(root)})
 
 
+def is_in_catalog(root: Path, name: str) -> bool:
+    """Return True if the project's catalog has the card of a dataset, or of the graph of a twin."""
+    return any(path.stem == name.partition("@")[0] for path in (root / MARKER).glob("*.yaml"))
+
+
 def load_card(root: Path, name: str) -> DatasetCard:
     """Return the card of a dataset, from the project or imported; for NAME@SCALE, the card of a twin."""
     name, at, scale = name.partition("@")

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -35,7 +35,7 @@ from harness.store.contents import (
     open_contents,
 )
 from harness.store.dataset_card import DatasetCard
-from harness.store.manifest import SCHEMA, FileRecord, hash_graph
+from harness.store.manifest import SCHEMA, FileRecord, hash_graph, read_manifest
 from harness.store.memory_store import MemoryStore
 from harness.store.partition_cache import CheckMemory
 from harness.store.partition_file import get_partition_files
@@ -116,10 +116,39 @@ def is_built(root: Path, choice: DatasetChoice) -> bool:
 
 def describe_built(root: Path, card: DatasetCard) -> Literal["yes", "in memory", "no"]:
     """Return whether a store of the graph exists, in any order of its vertices, or whether it is made in memory."""
-    stores = (find_data_folder(root) / "store").glob(f"{card.name}-*")
-    if any(re.fullmatch(r"-[0-9a-f]{10}", folder.name.removeprefix(card.name)) for folder in stores):
+    if _list_stores(root, card):
         return "yes"
     return "in memory" if _is_small(card) else "no"
+
+
+def find_graph_hashes(root: Path, card: DatasetCard) -> set[str]:
+    """Return the hashes (`hash_graph`) that the graph of a card can have here, without building it.
+
+    A graph without source files has one. Another graph has the hash of each of its stores, in any order of its
+    vertices, because their source files may differ.
+    """
+    fields, versions = card.dump_data_fields(), get_code_versions(card)
+    if not list_source_files(card, find_data_folder(root)):
+        return {hash_graph(fields, versions, {})}
+    hashes = set()
+    for folder in _list_stores(root, card):
+        with suppress(UserError):  # a store of an earlier version
+            manifest, _ = read_manifest(folder)
+            if hash_graph(manifest.provenance.card, manifest.provenance.versions, {}) == hash_graph(
+                fields, versions, {}
+            ):
+                hashes.add(manifest.graph_hash)
+    return hashes
+
+
+def _list_stores(root: Path, card: DatasetCard) -> list[Path]:
+    """Return the folders of the stores of a graph, in any order of its vertices and of any version of its card."""
+    folders = (find_data_folder(root) / "store").glob(f"{card.name}-*")
+    return [
+        folder
+        for folder in sorted(folders)
+        if re.fullmatch(r"-[0-9a-f]{10}", folder.name.removeprefix(card.name))
+    ]
 
 
 def build_store(

@@ -2,6 +2,7 @@
 
     submission/submission.json      the contributor, and the version of the harness that packed it
     submission/runs/RUN_ID/         spec.json, record.json and the tables of each run
+    submission/proofs/NAME.json     the proof of a check of the strategy NAME
     submission/SHA256SUMS           the checksum of every other file
 
 Records are published, so paths in the home folder of a user lose its name. Specs are packed unchanged, because a run is
@@ -10,7 +11,7 @@ named by the hash of its spec.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from harness import __version__
@@ -18,14 +19,16 @@ from harness.errors import UserError
 from harness.files import is_plain_file, list_complete_folders, replace_files
 from harness.formatting import format_count
 from harness.progress import OnStep, ignore_step
+from harness.results.check_proof import CheckProof, read_proof
 from harness.results.packed_archive import SUMS, list_checksums, pack_archive
 from harness.results.record import Record, describe_refused, read_records
 from harness.results.schema import RUN_TABLES
 from harness.untrusted import hide_home_folders
+from harness.validation import format_value
 
 FOLDER = "submission"
 SCHEMA = 1
-ABOUT, RUNS = "submission.json", "runs"
+ABOUT, RUNS, PROOFS = "submission.json", "runs", "proofs"
 SPEC, RECORD = "spec.json", "record.json"
 RUN_FILES = (SPEC, RECORD, *(f"{name}.parquet" for name in RUN_TABLES))
 """The files of a run folder that a submission may have."""
@@ -34,10 +37,16 @@ CONTRIBUTOR = re.compile(r"[\w][\w .,&'()-]{0,79}")
 
 
 def pack_submission(
-    folders: Sequence[Path], contributor: str, out: Path, on_step: OnStep = ignore_step
+    folders: Sequence[Path],
+    contributor: str,
+    out: Path,
+    on_step: OnStep = ignore_step,
+    *,
+    proofs: Sequence[Path] = (),
 ) -> Path:
-    """Write the submission of all runs in `folders` to `out`, and return its path."""
+    """Write the submission of all runs in `folders`, with proofs of their strategies, to `out`; return its path."""
     records = _read_runs(folders)
+    proven = _read_proofs(proofs, {record.spec["strategy"]["name"] for record in records})
     if not CONTRIBUTOR.fullmatch(contributor):
         raise UserError(
             f"{contributor!r} is not accepted as a contributor: at most 80 letters, digits, spaces and .,&'()-."
@@ -46,6 +55,7 @@ def pack_submission(
     files = {ABOUT: f"{json.dumps(about, indent=1, ensure_ascii=False)}\n".encode()}
     for record in records:
         files |= _list_files(record)
+    files |= {name_proof(proof.strategy): proof.to_json().encode() for proof in proven}
     files[SUMS] = list_checksums(files)
     replace_files({out: pack_archive(FOLDER, files, on_step)})
     return out
@@ -73,6 +83,27 @@ def _read_runs(folders: Sequence[Path]) -> list[Record]:
             "(`harness new strategy`), and run its specs again."
         )
     return [records[run_id] for run_id in sorted(records)]
+
+
+def _read_proofs(paths: Sequence[Path], strategies: Collection[str]) -> list[CheckProof]:
+    """Read proofs of strategies whose runs are packed, at most one for each strategy."""
+    proofs: dict[str, CheckProof] = {}
+    for path in paths:
+        proof = read_proof(path)
+        if proof.strategy not in strategies:
+            raise UserError(
+                f"{path} is the proof of {format_value(proof.strategy)}, of which no run is packed. Packed are runs of "
+                f"{', '.join(sorted(strategies))}."
+            )
+        if proof.strategy in proofs:
+            raise UserError(f"{path} is the second proof of {proof.strategy}. Choose one of them.")
+        proofs[proof.strategy] = proof
+    return list(proofs.values())
+
+
+def name_proof(strategy: str) -> str:
+    """Return the name of a proof in the archive."""
+    return f"{PROOFS}/{strategy}.json"
 
 
 def _list_files(record: Record) -> dict[str, bytes]:

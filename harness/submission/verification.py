@@ -21,21 +21,35 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from harness import __version__
 from harness.conformance.account import Sent, count_recorded_words
 from harness.documents import parse_json
 from harness.errors import UserError
 from harness.experiment.known_graph import KnownGraph, look_up_graph
 from harness.files import hash_file, list_complete_folders, read_regular_file
 from harness.progress import OnStep, ignore_step, report_steps
-from harness.registry import load_installed_strategy
+from harness.registry import DISTRIBUTION, hash_strategy_code, is_built_in, load_installed_strategy
+from harness.results.check_proof import MAX_BYTES as MAX_PROOF_BYTES
+from harness.results.check_proof import CheckProof, parse_proof
 from harness.results.packed_archive import SUMS, unpack_archive
 from harness.results.record import MAX_BYTES, Record, read_records
 from harness.results.run_summary import summarize_tables
 from harness.results.schema import DIVERGED, OK, RUN_TABLES, TABLES_OF_RUN
 from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import digest
+from harness.store.catalog import is_in_catalog, load_card
+from harness.store.datasets import find_graph_hashes
 from harness.strategy import BlockCounts, Strategy, admit
-from harness.submission.packing import ABOUT, CONTRIBUTOR, FOLDER, RUN_FILES, RUNS, SCHEMA
+from harness.submission.packing import (
+    ABOUT,
+    CONTRIBUTOR,
+    FOLDER,
+    PROOFS,
+    RUN_FILES,
+    RUNS,
+    SCHEMA,
+    name_proof,
+)
 from harness.untrusted import HOME_FOLDER, redact_all
 from harness.validation import clip_line, format_value
 
@@ -47,6 +61,8 @@ CHECKS = {
     "epochs": "it has every epoch of its spec on every rank, unless it reached its target or did not end well",
     "ledger": "the seconds of the ledger add up to those of each epoch",
     "elements": "every rank sent what the formula of its strategy says",
+    "graph": "it trained on the graph that its name means",
+    "proof": "the strategy was checked in full, as the same code",
     "environment": "machine, versions, commit and times are recorded",
     "privacy": "no password, no token and no home folder is in it",
 }
@@ -80,6 +96,8 @@ class Verification:
     contributor: str
     runs: Sequence[str]
     results: Sequence[RunCheck]
+    proofs: Sequence[CheckProof] = ()
+    """The proofs of checks that the submission has, one for each strategy at most."""
 
     @property
     def broken_runs(self) -> set[str]:
@@ -115,6 +133,8 @@ class Submission(NamedTuple):
     contributor: str
     folders: Sequence[Path]
     """The folders of its runs."""
+    proofs: Mapping[str, CheckProof]
+    """What its contributor says about checks of strategies, by the name of the strategy."""
 
 
 @contextmanager
@@ -125,9 +145,10 @@ def open_submission(path: Path) -> Iterator[Submission]:
         names = unpack_archive(path, FOLDER, place)
         try:
             contributor = _check_files(place, names)
+            proofs = _read_proofs(place, names)
         except UserError as reason:
             raise UserError(f"{path} is refused: {str(reason).rstrip('.')}.") from None
-        yield Submission(contributor, list_complete_folders(place / RUNS))
+        yield Submission(contributor, list_complete_folders(place / RUNS), proofs)
 
 
 def verify_submission(path: Path, root: Path, on_step: OnStep = ignore_step) -> Verification:
@@ -138,13 +159,14 @@ def verify_submission(path: Path, root: Path, on_step: OnStep = ignore_step) -> 
     with open_submission(path) as submission:
         results: list[RunCheck] = []
         for folder in report_steps(submission.folders, lambda each: f"verifying {each.name}", on_step):
-            results += verify_run(folder, root)[1]
-        return Verification(submission.contributor, [each.name for each in submission.folders], results)
+            results += verify_run(folder, root, submission.proofs)[1]
+        runs = [each.name for each in submission.folders]
+        return Verification(submission.contributor, runs, results, list(submission.proofs.values()))
 
 
 def _check_files(place: Path, names: Sequence[str]) -> str:
     """Compare all files with their checksums and their names with those of a submission; return the contributor."""
-    if unknown := [name for name in names if name not in (ABOUT, SUMS) and not _is_run_file(name)]:
+    if unknown := [name for name in names if not _is_expected(name)]:
         raise UserError(f"{unknown[0]} is not a file of a submission")
     if missing := [name for name in (ABOUT, SUMS) if name not in names]:
         raise UserError(f"{missing[0]} is missing")
@@ -163,9 +185,25 @@ def _check_files(place: Path, names: Sequence[str]) -> str:
     return contributor
 
 
-def _is_run_file(name: str) -> bool:
+def _is_expected(name: str) -> bool:
+    """Return True for the name of a file that a submission may have."""
     folder, *rest = name.split("/")
-    return folder == RUNS and len(rest) == 2 and rest[1] in RUN_FILES
+    if folder == PROOFS:
+        return len(rest) == 1 and rest[0].endswith(".json")
+    return name in (ABOUT, SUMS) or (folder == RUNS and len(rest) == 2 and rest[1] in RUN_FILES)
+
+
+def _read_proofs(place: Path, names: Sequence[str]) -> dict[str, CheckProof]:
+    """Return the proofs of a submission by the names of their strategies. Raises UserError for a damaged one."""
+    proofs = {}
+    for name in sorted(name for name in names if name.startswith(f"{PROOFS}/")):
+        if (place / name).stat().st_size > MAX_PROOF_BYTES:
+            raise UserError(f"{name} has more than {MAX_PROOF_BYTES:,} bytes")
+        proof = parse_proof((place / name).read_bytes(), name)
+        if name_proof(proof.strategy) != name:
+            raise UserError(f"{name} is the proof of another strategy, {format_value(proof.strategy)}")
+        proofs[proof.strategy] = proof
+    return proofs
 
 
 class SubmittedRun(NamedTuple):
@@ -184,7 +222,9 @@ class SubmittedRun(NamedTuple):
         return bool(self.record.record["source"] == "measured")
 
 
-def verify_run(folder: Path, root: Path) -> tuple[SubmittedRun | None, list[RunCheck]]:
+def verify_run(
+    folder: Path, root: Path, proofs: Mapping[str, CheckProof]
+) -> tuple[SubmittedRun | None, list[RunCheck]]:
     """Return a run and the answer of every check, or None for a run that cannot be read."""
     try:
         run = _read_run(folder)
@@ -197,6 +237,8 @@ def verify_run(folder: Path, root: Path) -> tuple[SubmittedRun | None, list[RunC
         "epochs": lambda: _check_epochs(run),
         "ledger": lambda: _check_ledger(run),
         "elements": lambda: _check_elements(run, root),
+        "graph": lambda: _check_graph(run, root),
+        "proof": lambda: _check_proof(run, proofs),
         "environment": lambda: _check_environment(run),
         "privacy": lambda: _check_privacy(run),
     }
@@ -352,6 +394,63 @@ def _look_up(root: Path, choice: DatasetChoice, precision: str) -> KnownGraph | 
         return look_up_graph(root, choice, getattr(torch, precision))
     except UserError:
         return None
+
+
+def _check_graph(run: SubmittedRun, root: Path) -> None:
+    """Compare the hash of the graph with the card of its name. A card in the catalog means one graph."""
+    told = _get_recorded_hash(run, "graph_hash", "graph")
+    name = run.record.spec["dataset"]["name"]
+    hashes = _find_graph_hashes(root, name)
+    if not hashes:
+        raise UnverifiableError(f"{name} is unknown here, or it is read from files and is not built here")
+    if told in hashes:
+        return
+    if not is_in_catalog(root, name):
+        raise UnverifiableError(f"the {name} that was imported here is another graph")
+    if run.record.record["provenance"].get("versions", {}).get(DISTRIBUTION) != __version__:
+        raise UnverifiableError(f"another version of the harness recorded it, which may make another {name}")
+    raise UserError(f"its graph is not the {name} of the card here: the hash of the graph differs")
+
+
+def _get_recorded_hash(run: SubmittedRun, key: str, what: str) -> str:
+    """Return a hash that runs record."""
+    if not run.is_measured:
+        raise UnverifiableError("only measured runs trained")
+    told = run.record.record["provenance"].get(key)
+    if not told:
+        raise UnverifiableError(
+            f"its record has no hash of its {what}: an earlier version of the harness made it"
+        )
+    return str(told)
+
+
+@lru_cache(maxsize=64)
+def _find_graph_hashes(root: Path, name: str) -> set[str]:
+    """Return the hashes that the graph of this name can have here; empty if it is unknown or not built."""
+    try:
+        return find_graph_hashes(root, load_card(root, name))
+    except UserError:
+        return set()
+
+
+def _check_proof(run: SubmittedRun, proofs: Mapping[str, CheckProof]) -> None:
+    """Compare the code of the strategy with the code that was checked: the built-in code, or the code of a proof."""
+    code = _get_recorded_hash(run, "strategy_code", "strategy's code")
+    name = run.record.spec["strategy"]["name"]
+    if is_built_in(name):
+        if code != _hash_installed_code(name):
+            raise UnverifiableError(f"its {name} is of another version than the one that is installed here")
+        return
+    proof = proofs.get(name)
+    if proof is None:
+        raise UnverifiableError(f"unproven: the submission has no proof of {name}")
+    if proof.strategy_code != code:
+        raise UnverifiableError(f"unproven: the proof of {name} is of other code than the run's")
+    if proof.extent != "full":
+        raise UnverifiableError(f"unproven: the proof of {name} is of a smaller check, {proof.extent}")
+
+
+_hash_installed_code = lru_cache(maxsize=64)(hash_strategy_code)
 
 
 def _check_environment(run: SubmittedRun) -> None:

@@ -1,12 +1,16 @@
 """harness check: a verdict that can be quoted, a table of laws, and what is broken."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from math import nan
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness import __version__
 from harness.cli import main
 from harness.commands.checking import CheckAnswer, CheckRequest, check
 from harness.commands.output import View
@@ -14,6 +18,7 @@ from harness.commands.rendering import render_text
 from harness.conformance import Finding
 from harness.conformance.mismatch import Mismatch
 from harness.errors import UserError
+from harness.registry import hash_strategy_code
 
 LOSSES, WORDS = "losses equal serial", "elements equal the formula"
 WRONG = [Mismatch(rank, "epoch 0", "the loss", 15, 25, ("formula", "run"), "2 x 12") for rank in range(3)]
@@ -130,3 +135,78 @@ def test_first_stops_after_the_case_that_breaks_a_law(monkeypatch: pytest.Monkey
         BROKEN.case
     ] * 2
     assert check("cagnet-1d").findings[-1] is later
+
+
+# Proofs.
+
+
+@pytest.fixture
+def holding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kit whose laws all hold."""
+    monkeypatch.setattr("harness.conformance.check", lambda *_, **__: iter(HELD))
+
+
+@pytest.mark.usefixtures("holding")
+@pytest.mark.parametrize("extent", ["quick", "usual", "full"])
+def test_a_proof_says_which_code_held_which_laws(extent: str, tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "proof.json"
+    answered = check("cagnet-1d", extent=extent, proof=path)
+    document = json.loads(path.read_text())
+    told = {key: value for key, value in document.items() if key != "digest"}
+    assert told == {
+        "schema": 1,
+        "strategy": "cagnet-1d",
+        "package": "parallel-gnn-harness",
+        "package_version": __version__,
+        "strategy_code": hash_strategy_code("cagnet-1d"),
+        "harness": __version__,
+        "extent": extent,
+        "checks": 4,
+        "cases": {LOSSES: 2, WORDS: 2},
+    }
+    canonical = json.dumps(told, sort_keys=True, separators=(",", ":"))
+    assert document["digest"] == sha256(canonical.encode()).hexdigest()
+    assert f"Wrote the proof to {path}." in render_text(answered.lay_out(View()), View())
+    assert answered.to_document()["proof"] == str(path)
+
+
+def test_a_broken_law_gives_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.conformance.check", lambda *_, **__: iter([*HELD, BROKEN]))
+    answered = check("cagnet-1d", full=True, proof=tmp_path / "proof.json")
+    assert not (tmp_path / "proof.json").exists()
+    assert "No proof was written, because a law is broken." in render_text(answered.lay_out(View()), View())
+    assert answered.exit_code == 1 and answered.to_document()["proof"] is None
+
+
+def test_code_that_changed_during_the_check_gives_no_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("before = 1")
+
+    def check_laws(*_: Any, **__: Any) -> Iterator[Finding]:
+        path.write_text("after = 1")
+        yield from HELD
+
+    monkeypatch.setattr("harness.conformance.check", check_laws)
+    answered = check(f"{path}:Mine", full=True, proof=tmp_path / "proof.json")
+    assert not (tmp_path / "proof.json").exists()
+    assert "changed during the check" in answered.unproven
+    assert check(f"{path}:Mine", full=True, proof=tmp_path / "proof.json").unproven == ""
+
+
+@pytest.mark.usefixtures("holding")
+@pytest.mark.parametrize(
+    ("strategy", "options", "reason"),
+    [
+        ("cagnet-1d", {"case": "p=1"}, "Leave --case out"),
+        ("cagnet-1d", {"machine": "local"}, "Leave --machine out"),
+        ("no/such/file.py:Mine", {}, "cannot be read"),
+    ],
+)
+def test_a_check_that_cannot_be_proved_is_refused(
+    strategy: str, options: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=reason):
+        check(strategy, proof=tmp_path / "proof.json", **options)
+    assert not list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from hashlib import sha256
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -183,7 +184,17 @@ def test_the_kit_serves_a_plugin_of_another_package(tmp_path: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[harness.strategies]\nmine = elsewhere.mine:Mine\n")
     done = subprocess.run(
-        [sys.executable, "-m", "harness", "check", "mine", "--quick", "--json"],
+        [
+            sys.executable,
+            "-m",
+            "harness",
+            "check",
+            "mine",
+            "--quick",
+            "--json",
+            "--proof",
+            str(tmp_path / "proof"),
+        ],
         env=with_python_path(tmp_path),
         capture_output=True,
         text=True,
@@ -193,6 +204,12 @@ def test_the_kit_serves_a_plugin_of_another_package(tmp_path: Path) -> None:
     page = json.loads(done.stdout)
     assert page["strategy"] == "mine"
     assert page["conforms"]
+    proof = json.loads((tmp_path / "proof").read_text())
+    assert (proof["package"], proof["package_version"], proof["extent"]) == ("elsewhere", "1.0", "quick")
+    assert proof["checks"] == len(page["findings"])
+    names = ("__init__.py", "mine.py")
+    sums = {name: sha256((tmp_path / "elsewhere" / name).read_bytes()).hexdigest() for name in names}
+    assert proof["strategy_code"] == sha256(json.dumps(sums, separators=(",", ":")).encode()).hexdigest()
 
 
 @pytest.mark.parametrize("law", LOOK)

@@ -3,7 +3,8 @@
 import pytest
 
 from harness.spec.dataset import DatasetChoice
-from harness.store.datasets import build_store, open_dataset
+from harness.store.catalog import load_card
+from harness.store.datasets import build_store, find_graph_hashes, open_dataset
 from harness.store.manifest import read_manifest
 from harness.store.memory_store import MemoryStore
 from harness.strategy.facts import ShapeBlocks, facts_of
@@ -85,3 +86,27 @@ def test_versions_of_the_code_that_makes_a_graph_are_in_its_hash(root, name, is_
 
 def test_shapes_have_no_hash(root):
     assert ShapeBlocks(facts_of(open_dataset(root, DatasetChoice(name="toy")))).graph_hash == ""
+
+
+def test_the_hash_of_a_generated_graph_is_known_without_building_it(root, write_card):
+    large = {"kind": "sbm", "n": 1 << 20, "mean_degree": 2, "homophily": 0.5}
+    write_card(root, "large", source=large)
+    assert find_graph_hashes(root, load_card(root, "toy")) == {hash_of(root)}
+    assert len(find_graph_hashes(root, load_card(root, "large"))) == 1
+    assert not (root / "datasets" / "store").exists()
+
+
+def test_the_hash_of_a_graph_from_files_is_known_by_any_of_its_stores(root, write_card):
+    write_card(root, "mine", **FROM_FILES)
+    write_card(root, "mine-too", **FROM_FILES)
+    write_edges(root)
+    assert find_graph_hashes(root, load_card(root, "mine")) == set()
+    build_store(root, DatasetChoice(name="mine-too"))
+    assert find_graph_hashes(root, load_card(root, "mine")) == set()
+    folder = build_store(root, DatasetChoice(name="mine", permutation="double", seed=5))
+    expected = {read_manifest(folder)[0].graph_hash}
+    assert find_graph_hashes(root, load_card(root, "mine")) == expected
+    build_store(root, DatasetChoice(name="mine"))
+    assert find_graph_hashes(root, load_card(root, "mine")) == expected
+    write_card(root, "mine", **FROM_FILES, seed=1)
+    assert find_graph_hashes(root, load_card(root, "mine")) == set(), "these are stores of another card"

@@ -1,0 +1,101 @@
+"""The proof of a check: a JSON file that says which code of a strategy held every law, and on how many cases.
+
+The digest shows that a proof is whole. It is no signature: only a repetition of the check proves it to others.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from harness import __version__
+from harness.documents import parse_json
+from harness.errors import UserError
+from harness.files import read_regular_file
+from harness.registry import find_distribution
+from harness.spec.spec import hash_data
+from harness.validation import Frozen, validate
+
+SCHEMA = 1
+MAX_BYTES = 1 << 16
+"""The maximum size of a proof, which has a line for each law."""
+Extent = Literal["quick", "usual", "full"]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Law = Annotated[str, Field(pattern=r"^[a-zA-Z][a-zA-Z ,'-]{0,99}$")]
+Count = Annotated[int, Field(ge=1, lt=1 << 31, strict=True)]
+Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z.+!_-]{0,100}$")]
+
+
+class CheckProof(Frozen):
+    """A check whose laws all held."""
+
+    schema_version: Literal[1] = Field(alias="schema")
+    strategy: str = Field(min_length=1, max_length=1000)
+    """The name of the strategy, or path/to/file.py:Class."""
+    package: str = Field(pattern=r"^[0-9A-Za-z._-]{0,100}$")
+    """The package that registers the strategy; empty for a file."""
+    package_version: Version
+    strategy_code: Sha256
+    """The hash of the code that was checked (`harness.registry.hash_strategy_code`)."""
+    harness: Version
+    """The version of the harness that checked."""
+    extent: Extent
+    checks: Count
+    """The number of checks: one for each law on each case."""
+    cases: dict[Law, Count] = Field(min_length=1)
+    """The number of cases of each law."""
+    digest: Sha256
+    """The hash of everything else."""
+
+    @field_validator("cases")
+    @classmethod
+    def _check_sum(cls, cases: dict[str, int], known: ValidationInfo) -> dict[str, int]:
+        if sum(cases.values()) != known.data.get("checks"):
+            raise ValueError("the cases of all laws add up to the number of checks")
+        return cases
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the proof as JSON data."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_document(), indent=1, sort_keys=True) + "\n"
+
+
+def make_proof(strategy: str, code: str, extent: Extent, laws: Iterable[str]) -> CheckProof:
+    """Return the proof of a check. `laws` has the law of each check, and `code` is the hash of what was checked."""
+    cases = Counter(laws)
+    package, version = find_distribution(strategy)
+    proof = {
+        "schema": SCHEMA,
+        "strategy": strategy,
+        "package": package,
+        "package_version": version,
+        "strategy_code": code,
+        "harness": __version__,
+        "extent": extent,
+        "checks": cases.total(),
+        "cases": dict(cases),
+    }
+    return validate(CheckProof, {**proof, "digest": hash_data(proof)}, f"the proof of {strategy}")
+
+
+def parse_proof(data: bytes, where: str) -> CheckProof:
+    """Parse a proof that others made, which errors call `where`. Raises UserError unless it is whole."""
+    document = parse_json(data, where)
+    proof = validate(CheckProof, document, where)
+    if hash_data({key: value for key, value in document.items() if key != "digest"}) != proof.digest:
+        raise UserError(f"{where} was changed: its digest does not fit the rest.")
+    return proof
+
+
+def read_proof(path: Path) -> CheckProof:
+    """Read the proof in a file."""
+    try:
+        data = read_regular_file(path, MAX_BYTES)
+    except OSError as error:
+        raise UserError(f"the proof {path} cannot be read: {error.strerror or error}.") from None
+    return parse_proof(data, f"the proof {path}")
