@@ -483,11 +483,7 @@ RUNS = TableSchema(
                 TEXT,
                 "hash of the graph's card and source files, whatever the order of its vertices; empty if unknown",
             ),
-            (
-                "provenance.strategy_code",
-                TEXT,
-                "hash of the Python files of the strategy's package; empty if unknown",
-            ),
+            ("provenance.strategy_code", TEXT, "hash of the strategy's Python files; empty if unknown"),
             ("provenance.started", TIME, "start of the run"),
             ("provenance.finished", TIME, "end of the run"),
             (
