@@ -62,6 +62,11 @@ PAGES = {
         "competitors.epochs --turns 7 --graphs sbm-4096",
         "competitors.epochs --turns 7 --graphs rmat-17 --models gcn sage",
     ],
+    "authors": [
+        f"authors --only {name} --graphs {graph}"
+        for graph in ("cora", "sbm-100k --ranks 2")
+        for name in ("pipegcn", "bns-gcn", "sancus", "plexus")
+    ],
     "epoch": [
         "epoch.serial --dataset sbm-4096",
         "epoch.serial --dataset rmat-17 --turns 7",

@@ -39,6 +39,7 @@ TINY = {
     "competitors.products": "--graphs 'R-MAT 2^14' --widths 16 --threads 1 --turns 1",
     "competitors.epochs": "--graphs tiny-sbm --models sage --turns 1",
     "competitors.mini-batches": "--graphs tiny-sbm --batch 16 --turns 1",
+    "authors": "--graphs tiny-sbm --ranks 2 --turns 1",
     "epoch.serial": "--dataset tiny-sbm --turns 1",
     "epoch.parallel": "--dataset tiny-sbm --turns 1",
     "epoch.against": "cagnet-1d plexus@2x1x1 --dataset tiny-sbm --turns 1",
