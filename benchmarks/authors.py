@@ -71,7 +71,7 @@ NAMES = {Part.CONVOLUTION: "neighbours", Part.ROOT: "root"}
 def authors(
     turns: int = 7,
     only: tuple[str, ...] = tuple(RUNS),
-    graphs: tuple[str, ...] = ("cora", "sbm-100k"),
+    graphs: tuple[str, ...] = ("cora",),
     ranks: tuple[int, ...] = (2, 4),
 ) -> Results:
     """Compare epochs with the programs of the authors, from the same weights, on the same parts.
@@ -229,8 +229,8 @@ def make_weight(spec: Spec, number: int, weight: Weight) -> Tensor:
 
 def split_command(command: str, spec: Spec, folder: str) -> list[str]:
     """Return the words of a command, with the settings of a run in place of their names."""
-    sizes: dict[str, int] = {"x": 1, "y": 1, "z": 1, **spec.grid}
-    given = {**sizes, "ranks": spec.ranks, "epochs": spec.training.epochs}
+    grid = {str(axis): size for axis, size in spec.grid.items()}
+    given = {"x": 1, "y": 1, "z": 1, **grid, "ranks": spec.ranks, "epochs": spec.training.epochs}
     return [word.format(folder=folder, **given) for word in shlex.split(command)]
 
 

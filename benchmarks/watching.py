@@ -84,6 +84,11 @@ class WatchedProgram:
         self._end()
 
     @property
+    def process(self) -> int:
+        """The number of its first process, and of its session."""
+        return self._process.pid
+
+    @property
     def text(self) -> str:
         """The output so far."""
         return "".join(self.lines)
@@ -115,12 +120,11 @@ class WatchedProgram:
         )
 
     def _read_amounts(self) -> Amounts:
-        group = self._process.pid
-        sent = read_loopback_bytes(group) if self._private else float("nan")
-        return Amounts(perf_counter(), read_session_cpu(group), sent)
+        now, sent = perf_counter(), read_loopback_bytes(self.process) if self._private else float("nan")
+        return Amounts(now, read_session_cpu(self.process), sent)
 
     def _signal(self, what: signal.Signals) -> None:
-        os.killpg(self._process.pid, what)
+        os.killpg(self.process, what)
 
     def _end(self) -> None:
         """Kill all processes of the program."""
