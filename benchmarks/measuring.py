@@ -65,10 +65,16 @@ def seconds_of(function: Callable[[], object]) -> float:
     return perf_counter() - begun
 
 
-def read_status(name: str) -> int:
-    """Return the bytes of a line of this process's status."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+def read_status(name: str, process: int | None = None) -> int:
+    """Return the bytes of a line of a process's status; by default, of this process."""
+    lines = Path(f"/proc/{process or 'self'}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
+
+
+def begin_peak() -> int:
+    """Begin to look for the peak anew; return the resident bytes."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return read_status("VmRSS")
 
 
 def peak_bytes() -> int:

@@ -112,6 +112,7 @@ PAGES = {
         "graphs.build-text --lines 20000000",
         "graphs.build-twins ogbn-papers100m 1/64 1/16 1/4 1",
     ],
+    "scale": ["scale"],
     "plexus": [
         "epoch.against --dataset rmat-17 --ranks 8 --hidden 128 --turns 3 "
         "plexus@2x2x2 cagnet-2d@2x4 cagnet-3d@2x2x2",

@@ -15,6 +15,7 @@ from scipy.stats import spearmanr
 
 from benchmarks import message_fit
 from benchmarks.measuring import (
+    begin_peak,
     card_of_hosts,
     gather,
     in_a_process,
@@ -306,12 +307,6 @@ def measure_growth(small: Spec, spec: Spec) -> list[Grown]:
     peak = held + read_status("VmHWM") - resident
     trainer.ctx.grid.drain()
     return gather(trainer.ctx.grid.world, Grown(set_up, held, peak))
-
-
-def begin_peak() -> int:
-    """Begin to look for the peak anew; return the resident bytes."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return read_status("VmRSS")
 
 
 def predict_memory(spec: Spec) -> tuple[int, int]:

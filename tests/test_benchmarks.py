@@ -29,6 +29,7 @@ TINY = {
     "overhead.ledger": "",
     "overhead.replay": "--ranks 4 --rounds 1",
     "overhead.studies": "--drawn 20 --collected 20 --planned 20",
+    "scale": "--scales 8 --strategies cagnet-1d --ranks 2 --epochs 1",
     "graphs.build-rmat": "--scale 8",
     "graphs.build-text": "--lines 4096",
     "graphs.build-twins": "ogbn-products 1/4096 1/2048 --width 2",
