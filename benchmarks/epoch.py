@@ -5,19 +5,26 @@ are of medians over the same turns. One thread a rank.
 """
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import pairwise
 from multiprocessing import get_context
 from statistics import median
-from time import process_time, thread_time
+from time import perf_counter, process_time, thread_time
 from typing import NamedTuple
+from unittest import mock
 
 import torch
+import torch.distributed as dist
 import yaml
 from torch import Tensor
+from torch.distributed import Work
 
 from benchmarks.measuring import Gcn, alternate, median_ratio, spec_of, trainer_of
 from benchmarks.registry import Results, Table, benchmark
+from harness.comm import collectives
+from harness.comm.collectives import Group, Works
 from harness.kernels.csr import row_indices, to_device
 from harness.launch.worker_pool import Pool
 from harness.ledger import COMPUTING, MOVING, HostClock, Op, Phase
@@ -200,6 +207,51 @@ def kernels(
 
 
 @benchmark
+def calls(
+    *competitors: str, dataset: str = "sbm-4096", ranks: int = 4, hidden: int = HIDDEN, turns: int = 100
+) -> Results:
+    """Compare an epoch with its bare calls to the library, issued again in the same order without any computation.
+
+    The calls alone are the least that an epoch takes with this library. CPU times are sums over ranks, of the thread
+    that trains and of the library's threads; `kernels` are sparse and dense products, elementwise functions and copies.
+    Plain torch is measured before and after each strategy.
+
+    Args:
+        competitors: strategies, as NAME@GRID; a name may have parameters
+    """
+    yield Table(
+        *(
+            "strategy",
+            "calls a rank",
+            "epoch ms:.2f",
+            "to plain torch:.2f",
+            "calls alone ms:.2f",
+            "to plain torch:.2f",
+        ),
+        *("CPU ms, all ranks:.1f", "kernels:.1f", "calls:.1f", "calls alone:.1f", "their threads:.1f"),
+        *("with calls alone:.1f", "rest:.1f"),
+    )
+    plain = reference_models(EpochCase("serial", dataset, 1, hidden=hidden).spec())["plain torch"].epoch
+    with Pool() as pool:
+        for name in competitors:
+            strategy, _, grid = name.partition("@")
+            case = EpochCase(strategy, dataset, ranks, grid or None, hidden)
+            before = alternate({"": plain}, turns, warm=WARM)[""]
+            by_rank = pool.run(case.ranks, rank_calls, case, turns)
+            base = median(before + alternate({"": plain}, turns, warm=WARM)[""])
+            epoch, alone = (max(getattr(rank, part) for rank in by_rank) for part in ("epoch", "alone"))
+            cpu = CpuSeconds(*map(sum, zip(*(rank.cpu for rank in by_rank), strict=True)))
+            issuing, library = (
+                sum(getattr(rank, part) for rank in by_rank) for part in ("issuing", "library")
+            )
+            spent = (sum(cpu), cpu.kernels, cpu.collectives, issuing, cpu.library, library, cpu.rest)
+            yield (
+                *(name, by_rank[0].calls, 1e3 * epoch, epoch / base, 1e3 * alone, alone / base),
+                *(1e3 * seconds for seconds in spent),
+            )
+
+
+@benchmark
 def recording(
     dataset: str = "sbm-4096", strategy: str = "cagnet-1d", ranks: int = 2, turns: int = 20
 ) -> Results:
@@ -275,6 +327,64 @@ def rank_cpu(case: EpochCase, turns: int) -> CpuSeconds:
     )
     parts = kernels, collectives, process - thread, thread - kernels - collectives
     return CpuSeconds(*(seconds / turns for seconds in parts))
+
+
+class RankCalls(NamedTuple):
+    """An epoch of a rank, and its calls alone: medians, and means of CPU seconds."""
+
+    calls: int
+    epoch: float
+    alone: float
+    cpu: CpuSeconds
+    issuing: float
+    """CPU seconds of the thread that issues the calls alone."""
+    library: float
+    """CPU seconds of the library's threads during the calls alone."""
+
+
+def rank_calls(case: EpochCase, turns: int) -> RankCalls:
+    """Time epochs of a rank, then the calls of an epoch alone."""
+    trainer = case.trainer()
+    for _ in range(WARM):
+        trainer.epoch()
+    world, calls = trainer.ctx.grid.world, record_calls(trainer)
+    epochs = []
+    for _ in range(turns):
+        world.barrier()
+        epochs.append(trainer.epoch().seconds)
+    cpu, alone = rank_cpu(case, turns), []
+    process, thread = process_time(), thread_time()
+    with torch.no_grad():
+        for _ in range(turns):
+            begun = perf_counter()
+            for call in calls:
+                call()
+            alone.append(perf_counter() - begun)
+    process, thread = process_time() - process, thread_time() - thread
+    return RankCalls(
+        len(calls), median(epochs), median(alone), cpu, thread / turns, (process - thread) / turns
+    )
+
+
+def record_calls(trainer: Trainer) -> list[Callable[[], object]]:
+    """Train an epoch; return functions that issue each of its calls to the library again, on the same buffers."""
+    calls: list[Callable[[], object]] = []
+    issue, exchange = collectives._issue, dist.batch_isend_irecv
+
+    def record(buffer: Tensor, call: Callable[..., Work | None], group: Group, *, later: bool) -> Works:
+        calls.append(partial(call, group=group, async_op=False))
+        return issue(buffer, call, group, later=later)
+
+    def record_messages(messages: list[dist.P2POp]) -> list[Work]:
+        calls.append(lambda: [work.wait() for work in exchange(messages)])
+        return exchange(messages)
+
+    with (
+        mock.patch.object(collectives, "_issue", record),
+        mock.patch.object(dist, "batch_isend_irecv", record_messages),
+    ):
+        trainer.epoch()
+    return calls
 
 
 def serial_kernels(case: EpochCase, turns: int) -> tuple[float, float]:

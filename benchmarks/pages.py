@@ -98,6 +98,7 @@ PAGES = {
         for dataset, turns in (("rmat-17", " --turns 5"), ("sbm-4096", ""))
         for name, ranks, grid in SCHEMES
     ],
+    "calls": ["epoch.calls cagnet-1d cagnet-1.5d@2x2 cagnet-2d@2x2 cagnet-3d@2x1x2 cagnet-sa-1d plexus"],
     "partitions": ["graphs.partitions"],
     "twins": ["twins.boundaries"],
     "caches": ["sampling.caches"],

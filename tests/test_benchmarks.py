@@ -5,12 +5,14 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks import scale
 from benchmarks.minibatches import epochs_in_turns
 from benchmarks.pages import PAGES
 from benchmarks.registry import COMMON_HELP, Benchmark, Column, Hosts, find_benchmark, list_benchmarks
@@ -45,6 +47,7 @@ TINY = {
     "epoch.parallel": "--dataset tiny-sbm --turns 1",
     "epoch.against": "cagnet-1d plexus@2x1x1 --dataset tiny-sbm --turns 1",
     "epoch.kernels": "cagnet-1d --dataset tiny-sbm --turns 1",
+    "epoch.calls": "cagnet-1d --dataset tiny-sbm --ranks 2 --turns 1",
     "epoch.recording": "--dataset tiny-sbm --turns 1",
     "blocks.kernels": "cagnet-1d@2 --dataset tiny-sbm --turns 1",
     "blocks.products": "--dataset tiny-sbm --grids 2x2 --widths 8 --turns 1",
@@ -238,3 +241,38 @@ def test_ranks_that_take_turns_send_their_times_to_rank_0() -> None:
     assert other == []
     assert [len(turns.rounds) for turns in first] == [2, 2]
     assert all(len(ranks) == 2 and turns.median() > 0 for turns in first for ranks in turns.rounds)
+
+
+def test_ranks_are_killed_before_the_machine_has_no_memory_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale, "read_available", lambda: 0)
+    with subprocess.Popen(["sleep", "100"]) as rank, scale.MemoryWatch([rank.pid]) as watch:
+        assert rank.wait(50) == -signal.SIGKILL
+    assert watch.ended
+
+
+def test_the_watch_sees_the_memory_that_a_rank_takes() -> None:
+    """The verifier is the size of the buffer that the rank fills."""
+    size = 1 << 26
+    fill = f"held = bytearray(b'1') * {size}; print(len(held), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", fill], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as rank:
+        assert rank.stdout and rank.stdout.readline().strip() == str(size)
+        watch = scale.MemoryWatch([rank.pid])
+        with watch:
+            while not watch.peak:
+                assert rank.poll() is None
+        rank.communicate("\n")
+    assert size <= watch.peak < 2 * size and not watch.ended
+
+
+def test_the_smallest_graph_trains_with_every_allocator_and_the_largest_with_memory_returned() -> None:
+    runs = [
+        scale.GraphRun({"strategy": name, "dataset": f"scale-rmat-{size}"}, "p=1", size, [0])
+        for name in ("serial", "plexus")
+        for size in (8, 9, 10)
+    ]
+    chosen = [(run.request["strategy"], run.graph, freed) for run, freed in scale.choose_runs(runs)]
+    for name in ("serial", "plexus"):
+        own = [each[1:] for each in chosen if each[0] == name]
+        assert own == [*(("rmat-8", freed) for freed in scale.ALLOCATORS), ("rmat-10", "returned")]

@@ -282,7 +282,7 @@ def barrier(group: Group) -> None:
 
 def _to_wire(x: Tensor, wire: torch.dtype | None) -> Tensor:
     """Return x contiguous and in the wire dtype, without a copy if it is already."""
-    return x.to(wire or x.dtype).contiguous()
+    return (x if wire is None else x.to(wire)).contiguous()
 
 
 def make_receive_buffer(
@@ -296,7 +296,7 @@ def make_receive_buffer(
     wire = wire or dtype
     if out is None:
         buffer = torch.empty(tuple(shape), dtype=wire, device=device)
-        return ReceiveBuffer(buffer, lambda: buffer.to(dtype))
+        return ReceiveBuffer(buffer, lambda: buffer if wire == dtype else buffer.to(dtype))
     assert out.shape == tuple(shape) and out.dtype == dtype, (out.shape, shape, out.dtype, dtype)
     if out.is_contiguous() and wire == dtype:
         return ReceiveBuffer(out, lambda: out)
