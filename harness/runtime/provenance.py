@@ -6,8 +6,11 @@ import platform
 import re
 import subprocess
 import sys
+import tarfile
 from collections.abc import Collection, Sequence
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +18,7 @@ from typing import Any, NamedTuple
 from harness import __version__
 from harness.runtime.recorded_environment import select_recorded_variables
 from harness.spec.machine_card import ALLOCATOR, CalibratedMachine
+from harness.spec.spec import hash_data
 from harness.untrusted import redact_command
 
 PACKAGES = (
@@ -28,6 +32,8 @@ PACKAGES = (
 )
 COMMAND = "command"
 """The file of a scratch folder with the command line of the launcher."""
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""The full name of a commit."""
 BLOCK_PLACE = "block.json"
 """The file of a scratch folder with the position of a run in its block; absent for a run without competitors."""
 
@@ -125,7 +131,7 @@ def is_dirty(root: Path) -> bool | None:
 
 def sort_commits(root: Path, commits: Collection[str]) -> dict[str, str] | None:
     """Return the subjects of commits, ancestors first; None unless the repository of `root` has all of them."""
-    if not commits or not all(re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit) for commit in commits):
+    if not commits or not all(map(COMMIT.fullmatch, commits)):
         return None
     log = _git(root, "log", "--topo-order", "--reverse", "--format=%H %s", *sorted(commits), "--")
     if log is None:
@@ -146,7 +152,32 @@ def _cores_and_ranks(affinities: Sequence[Affinity]) -> dict[str, int | None]:
     return {"cores": cores[fullest], "ranks_on_host": len(hosts[fullest])}
 
 
+def hash_committed_strategies(root: Path, commit: str) -> str:
+    """Return the hash of the built-in strategies at a commit, as `hash_strategy_code` computes it; empty if unknown.
+
+    `root` is a checkout of the harness, whose repository may have the commit.
+    """
+    if not COMMIT.fullmatch(commit):
+        return ""
+    archive = _run_git(root, "archive", "--format=tar", commit, "strategies")
+    if archive is None:
+        return ""
+    with tarfile.open(fileobj=BytesIO(archive)) as files:
+        hashes = {
+            entry.name.removeprefix("strategies/"): sha256(content.read()).hexdigest()
+            for entry in files
+            if entry.name.endswith(".py") and (content := files.extractfile(entry))
+        }
+    return hash_data(hashes)
+
+
 def _git(root: Path, *arguments: str) -> str | None:
+    """Return the output of git as text, or None without git or a repository."""
+    output = _run_git(root, *arguments)
+    return None if output is None else output.decode(errors="replace").strip()
+
+
+def _run_git(root: Path, *arguments: str) -> bytes | None:
     """Return the output of git, or None without git or a repository.
 
     Programs that the repository configures are not run, and git's environment variables are ignored. Git itself refuses
@@ -160,14 +191,12 @@ def _git(root: Path, *arguments: str) -> str | None:
             env={**environment, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
-            errors="replace",
             timeout=30,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return done.stdout
 
 
 def _package_versions() -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import isclose, isnan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,13 +28,14 @@ from harness.errors import UserError
 from harness.experiment.known_graph import KnownGraph, look_up_graph
 from harness.files import hash_file, list_complete_folders, read_regular_file
 from harness.progress import OnStep, ignore_step, report_steps
-from harness.registry import DISTRIBUTION, hash_strategy_code, is_built_in, load_installed_strategy
+from harness.registry import DISTRIBUTION, PYPROJECT, hash_strategy_code, is_built_in, load_installed_strategy
 from harness.results.check_proof import MAX_BYTES as MAX_PROOF_BYTES
 from harness.results.check_proof import CheckProof, parse_proof
 from harness.results.packed_archive import SUMS, unpack_archive
 from harness.results.record import MAX_BYTES, Record, read_records
 from harness.results.run_summary import summarize_tables
 from harness.results.schema import DIVERGED, OK, RUN_TABLES, TABLES_OF_RUN
+from harness.runtime.provenance import hash_committed_strategies
 from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import digest
 from harness.store.catalog import is_in_catalog, load_card
@@ -438,8 +439,10 @@ def _check_proof(run: SubmittedRun, proofs: Mapping[str, CheckProof]) -> None:
     code = _get_recorded_hash(run, "strategy_code", "strategy's code")
     name = run.record.spec["strategy"]["name"]
     if is_built_in(name):
-        if code != _hash_installed_code(name):
-            raise UnverifiableError(f"its {name} is of another version than the one that is installed here")
+        if code not in (_hash_installed_code(name), _hash_committed_code(run.record.record["provenance"])):
+            raise UnverifiableError(
+                f"unproven: its {name} is another version than the installed one, and its commit is unknown here"
+            )
         return
     proof = proofs.get(name)
     if proof is None:
@@ -451,6 +454,12 @@ def _check_proof(run: SubmittedRun, proofs: Mapping[str, CheckProof]) -> None:
 
 
 _hash_installed_code = lru_cache(maxsize=64)(hash_strategy_code)
+_hash_strategies_at = lru_cache(maxsize=64)(partial(hash_committed_strategies, PYPROJECT.parent))
+
+
+def _hash_committed_code(provenance: Mapping[str, Any]) -> str:
+    """Return the hash of the built-in strategies at the commit of a run, from the repository of this harness."""
+    return _hash_strategies_at(provenance.get("commit") or "")
 
 
 def _check_environment(run: SubmittedRun) -> None:
