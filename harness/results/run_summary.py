@@ -13,9 +13,9 @@ from harness.results.schema import LEDGER
 def summarize_tables(tables: dict[str, pd.DataFrame], target: float = 0.0) -> dict[str, Any]:
     """Summarize times (see `harness.results.statistics`), losses, accuracies, messages and words per epoch."""
     timed = tables["epochs"][tables["epochs"].epoch >= 0]
-    ledger = tables["ledger"][tables["ledger"].epoch >= 0].rename(columns=LEDGER.recorded_names)
+    ledger = tables["ledger"].rename(columns=LEDGER.recorded_names)
     last = timed[timed.epoch == timed.epoch.max()]
-    is_moving = ledger.op.isin(MOVING).to_numpy(dtype=bool)
+    is_moving, places = ledger.op.isin(MOVING).to_numpy(dtype=bool), _number_timed_places(ledger)
     return {
         "epochs": int(timed.epoch.nunique()),
         "epoch_seconds_median": statistics.compute_median_epoch(timed),
@@ -31,9 +31,9 @@ def summarize_tables(tables: dict[str, pd.DataFrame], target: float = 0.0) -> di
         },
         "seconds_to_target": _seconds_to_target(tables["accuracy"], target),
         "evaluation_seconds": _evaluation_seconds(tables["accuracy"]),
-        "messages": int(_take_largest_sum(ledger, ledger.calls.where(is_moving, 0))),
-        "words_payload": _take_largest_sum(ledger, ledger.elements_payload),
-        "words_received": _take_largest_sum(ledger, ledger.elements_received),
+        "messages": int(_take_largest_sum(places, np.where(is_moving, ledger.calls.to_numpy(), 0))),
+        "words_payload": _take_largest_sum(places, ledger.elements_payload.to_numpy()),
+        "words_received": _take_largest_sum(places, ledger.elements_received.to_numpy()),
     }
 
 
@@ -42,14 +42,23 @@ def compute_bytes_received(ledger: pd.DataFrame) -> float:
 
     A row of the ledger has the bytes of its payload, of which the received elements are a share.
     """
-    timed = ledger[(ledger.epoch >= 0) & (ledger.elements_payload > 0)]
-    return _take_largest_sum(timed, timed.bytes * timed.elements_received / timed.elements_payload)
+    bytes_, payload, received = (
+        ledger[name].to_numpy(dtype=float) for name in ("bytes", "elements_payload", "elements_received")
+    )
+    share = np.divide(received, payload, out=np.zeros_like(received), where=payload > 0)
+    return _take_largest_sum(_number_timed_places(ledger), bytes_ * share)
 
 
-def _take_largest_sum(ledger: pd.DataFrame, amounts: "pd.Series[float]") -> float:
-    """Return the largest sum over the rows of one rank in one epoch."""
-    _, place = np.unique(ledger[["epoch", "rank_id"]].to_numpy(), axis=0, return_inverse=True)
-    return float(np.bincount(place, amounts.to_numpy(dtype=float)).max(initial=0.0))
+def _number_timed_places(ledger: pd.DataFrame) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Return for each row of a ledger a number of its rank and epoch; -1 in warm-up epochs."""
+    epoch, rank = (ledger[name].to_numpy(dtype=np.int64) for name in ("epoch", "rank_id"))
+    _, numbers = np.unique(epoch * (rank.max(initial=0) + 1) + rank, return_inverse=True)
+    return np.where(epoch >= 0, numbers, -1)
+
+
+def _take_largest_sum(places: "np.ndarray[Any, Any]", amounts: "np.ndarray[Any, Any]") -> float:
+    """Return the largest sum over the rows of one rank in one timed epoch."""
+    return float(np.bincount(places[places >= 0], amounts[places >= 0]).max(initial=0.0))
 
 
 def _seconds_to_target(accuracy: pd.DataFrame, target: float) -> float | None:
