@@ -31,7 +31,8 @@ class CompareRequest(Request):
     """The two sides of a comparison, or one with competitors."""
 
     a: Annotated[SideName, OptionStyle(metavar="A", is_positional=True)]
-    """A folder of collected tables, a run folder, or the start of a run id in results/runs."""
+    """A folder of collected tables, a run folder, the start of a run id in results/runs, or the rows of a site, of all
+    groups or of one: site/rows.parquet:GROUP."""
     b: Annotated[SideName | None, OptionStyle(metavar="B", is_positional=True)] = None
     """The other side, given in the same way. Without it, the competitors in A are compared."""
 

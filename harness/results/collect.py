@@ -20,12 +20,15 @@ from harness.errors import UserError
 from harness.files import list_complete_folders, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results import parquet
+from harness.results.contributed_rows import read_contributed_rows
 from harness.results.record import Record, describe_refused, find_run, read_record, read_records
 from harness.results.run_row import RunRows, make_rows
 from harness.results.schema import FAILURES, MISSING, OK, RUNS, TABLES, TABLES_OF_RUN
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
 
+ROWS_SUFFIX = ".parquet"
+"""What the name of a file with the rows of a site ends with."""
 ORDER = ["dataset.name", "strategy.name", "ranks", "grid", "launch"]
 """The columns by which runs are sorted. Ties are in the order of the plan, and then by parameters."""
 
@@ -208,8 +211,14 @@ def make_failure(record: Record) -> "pd.Series[Any] | None":
 
 
 def load_side(name: str, runs: Path) -> Side:
-    """Load the runs of a name: a folder of collected tables, a run folder, or the beginning of a run id."""
+    """Load the runs of a name: a folder of collected tables, a run folder, the beginning of a run id, or a site's rows.
+
+    The rows of a site may be limited to a group: site/rows.parquet:GROUP.
+    """
     folder = Path(name)
+    file, _, group = name.partition(f"{ROWS_SUFFIX}:")
+    if folder.is_file() or group:
+        return _load_contributed_side(folder if folder.is_file() else Path(f"{file}{ROWS_SUFFIX}"), group)
     if (folder / "runs.parquet").is_file():
         frame = parquet.read_collected(folder, "runs")
         epochs, ledger = (parquet.read_collected(folder, table) for table in ("epochs", "ledger"))
@@ -221,6 +230,17 @@ def load_side(name: str, runs: Path) -> Side:
             way_out = "A folder of tables contains runs.parquet: make one with `harness collect`."
             raise UserError(f"{error} {way_out}") from None
         raise
+
+
+def _load_contributed_side(path: Path, group: str) -> Side:
+    rows = read_contributed_rows(path, group)
+    repeated = rows.contributor[rows.run_id.duplicated(keep=False)]
+    if len(repeated):
+        some = sorted(set(repeated))
+        raise UserError(
+            f"{path} has the same runs more than once, of {', '.join(some)}. Name a group: {path}:{some[0]}."
+        )
+    return Side(rows, {}, {})
 
 
 def describe_cause(failure: "pd.Series[Any]") -> str:

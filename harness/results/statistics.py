@@ -300,9 +300,12 @@ def compute_difference(before: pd.DataFrame, after: pd.DataFrame, a: Side, b: Si
 
 
 def _collect_epochs(runs: pd.DataFrame, epochs: Frames) -> "pd.Series[float]":
-    """Return the timed epochs of several launches, each with the seconds of its slowest rank."""
+    """Return the timed epochs of several launches, each with the seconds of its slowest rank.
+
+    Where epochs are unknown, as in the rows of a site, return the epoch time of each launch.
+    """
     known = [find_slowest_seconds(epochs[run]) for run in runs.run_id if run in epochs]
-    return pd.concat(known) if known else pd.Series(dtype=float)
+    return pd.concat(known) if known else runs.epoch_seconds_median
 
 
 def _rank_changes(
