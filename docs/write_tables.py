@@ -1,5 +1,6 @@
 """Print the page docs/reference/tables.md from the schema: `python docs/write_tables.py > docs/reference/tables.md`."""
 
+from harness.results.contributed_rows import CONTRIBUTED, JUDGED, ROWS
 from harness.results.schema import CLAIMS, FAILURES, RUNS, TABLES, TABLES_OF_RUN
 from harness.results.table_schema import RECORD_SCHEMA, SCHEMA, TIME, TableSchema
 
@@ -55,7 +56,9 @@ that says the new name: `runs["words_received"]` raises `KeyError: words_receive
 
 def format_page() -> str:
     """Return the text of the page."""
+    contributed = TableSchema(ROWS.name, ROWS.row, (*CONTRIBUTED, *JUDGED))
     sections = [_format_table(table) for table in (RUNS, FAILURES, *TABLES_OF_RUN.values(), CLAIMS)]
+    sections.append(f"{_format_table(contributed)}\nThe table also has all columns of `runs`.\n")
     return "\n".join([HEADER, *sections, _format_renamed()])
 
 

@@ -44,6 +44,7 @@ FLOORS = (
     "figures",
     "report",
     "scaffold api",
+    "site",
     "commands",
     "cli",
 )

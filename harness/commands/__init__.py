@@ -93,6 +93,10 @@ VERBS = {
     "submission verify": Verb(
         "Verify a submission of others without repeating its runs.", "harness.commands.submitting:verify"
     ),
+    "site": Verb(
+        "Make a static site of many submissions: who wins where, and how sure that is.",
+        "harness.commands.publishing:site",
+    ),
     "claims": Verb(
         "Compare the claims of papers with our own values, with a verdict for each.",
         "harness.commands.judging:claims",
@@ -141,6 +145,7 @@ SECTIONS = {
         "report",
         "artifact",
         "submission",
+        "site",
         "claims",
     ),
     "Set up": ("doctor", "init", "new", "server", "completion"),

@@ -93,7 +93,7 @@ def write_report(tables: Path, out: Path, plans: Path | None = None, on_step: On
         experiment=find_experiment(runs, plans),
         digest=tables_digest(tables),
         schema=SCHEMA,
-        colours=Markup(_format_colours()),
+        colours=Markup(format_colours()),
         document=Markup(dump_json(document | {"texts": list(texts.numbers)})),
         scripts=[Markup(script) for script in scripts],
         policy=" ".join(
@@ -132,7 +132,7 @@ def format_class_attribute(heading: Heading) -> Markup:
     return Markup(f' class="{classes}"') if classes else Markup()
 
 
-def _format_colours() -> str:
+def format_colours() -> str:
     """Format the colours of strategies and groups as CSS variables for a light page, a dark page, and paper."""
     light = "".join(f"--{name}:{colour};" for name, colour in named_colours().items())
     dark = "".join(f"--{name}:{lighten_for_dark(colour)};" for name, colour in named_colours().items())

@@ -56,6 +56,7 @@ ANSWERED = {
     "artifact": ["--tables tables"],
     "submission pack": ["--by Someone --out submission.tar.gz"],
     "submission verify": ["submission.tar.gz"],
+    "site": ["submission.tar.gz --out site"],
     "claims": ["--quick --figure plexus-tab4"],
     "external run": ["--format bns-gcn --dataset tiny-sbm -- cat {log}"],
     "external read": ["{log} --format bns-gcn"],

@@ -1,0 +1,261 @@
+"""Ranks the configurations of a task on a machine, and says how sure the order is.
+
+Competitors that ran in the same blocks are compared by the ratios within the blocks, others by their launches. Without
+six of either there is no interval, and the order is undecided.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from harness.formatting import format_count, format_seconds, format_three_digits
+from harness.results.statistics import Interval, compute_median_interval, judge_ratio
+from harness.site.rules import COMPARED, OPEN
+
+EPOCH = "epoch_seconds_median"
+BLOCK = "provenance.block"
+MIN_SEEDS = 5
+"""The fewest seeds for which a time to a target counts."""
+NOT_ENOUGH = 6
+"""The fewest launches or blocks that give an interval."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One configuration among those that are compared."""
+
+    name: str
+    """The strategy, with what else distinguishes it."""
+    strategy: str
+    runs: pd.DataFrame
+    seconds: float
+    """The median over launches."""
+    ratio: float = 1.0
+    """Its time over the fastest one's."""
+    interval: Interval | None = None
+    """Covers the ratio; None without enough launches or blocks."""
+    basis: str = ""
+    """What the interval is computed from."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The configurations of a task on one machine and one number of ranks, the fastest first."""
+
+    task: str
+    machine: str
+    ranks: int
+    results: str
+    contenders: Sequence[Contender]
+
+    @property
+    def is_decided(self) -> bool:
+        """True if every other configuration is slower than the first one."""
+        return all(judge_ratio(each.interval) == "slower" for each in self.contenders[1:])
+
+    def describe_winner(self) -> str:
+        """Return who wins, by how much, and how sure that is, in one sentence."""
+        first, *others = self.contenders
+        if not others:
+            return f"{first.name}: {format_seconds(first.seconds)} an epoch; nothing to compare with"
+        second = others[0]
+        margin = f"{format_three_digits(second.ratio)} times as fast as {second.name}"
+        if second.interval:
+            margin += f" ({format_ratio(second.interval)})"
+        told = f"{first.name}: {format_seconds(first.seconds)} an epoch, {margin}"
+        verdicts = [judge_ratio(each.interval) for each in others]
+        close, undecided = verdicts.count("within noise"), verdicts.count("undecided")
+        if close:
+            told += f"; {format_count(close, 'other is', 'others are')} too close to call"
+        if undecided:
+            told += f"; {undecided} undecided (fewer than {NOT_ENOUGH} launches)"
+        return told
+
+
+def format_ratio(interval: Interval | None) -> str:
+    """Format the interval of a ratio; an empty text without one."""
+    return f"{format_three_digits(interval.low)} to {format_three_digits(interval.high)}" if interval else ""
+
+
+def rank_runs(rows: pd.DataFrame) -> list[Ranking]:
+    """Return the rankings of all ranked runs, by task, machine, number of ranks, and promised results."""
+    ranked = rows[rows.is_ranked & rows[EPOCH].notna()]
+    rankings = []
+    groups: Iterable[tuple[Any, pd.DataFrame]] = ranked.groupby(list(COMPARED), sort=True, dropna=False)
+    for (task, machine, ranks, results), runs in groups:
+        rankings.append(Ranking(str(task), str(machine), int(ranks), str(results), rank_configurations(runs)))
+    return rankings
+
+
+def rank_configurations(runs: pd.DataFrame) -> list[Contender]:
+    """Return the configurations of runs that may be compared, the fastest first, each compared with the fastest."""
+    names = name_configurations(runs)
+    contenders = [
+        Contender(str(name), str(group["strategy.name"].iloc[0]), group, float(group[EPOCH].median()))
+        for name, group in runs.groupby(names, sort=False)
+    ]
+    first, *others = sorted(contenders, key=lambda each: (each.seconds, each.name))
+    return [first, *(compare_contenders(first, each) for each in others)]
+
+
+def compare_contenders(first: Contender, other: Contender) -> Contender:
+    """Return the other configuration with the ratio of its time to the time of the first."""
+    blocks = [_take_blocks(each.runs) for each in (first, other)]
+    ratios = (blocks[1] / blocks[0]).dropna()
+    if (interval := compute_median_interval(ratios)) is not None:
+        basis = format_count(len(ratios), "block")
+        return _with_ratio(other, float(ratios.median()), interval, basis)
+    one, two = (compute_median_interval(each.runs[EPOCH].dropna()) for each in (first, other))
+    interval = two.divide(one) if one and two else None
+    basis = format_count(min(len(first.runs), len(other.runs)), "launch", "launches")
+    return _with_ratio(other, other.seconds / first.seconds, interval, basis)
+
+
+def _with_ratio(contender: Contender, ratio: float, interval: Interval | None, basis: str) -> Contender:
+    return Contender(
+        contender.name, contender.strategy, contender.runs, contender.seconds, ratio, interval, basis
+    )
+
+
+def _take_blocks(runs: pd.DataFrame) -> "pd.Series[float]":
+    """Return the epoch time in each block of competitors of a submission."""
+    blocked = runs[runs[BLOCK] != ""]
+    return blocked.groupby(["submission", BLOCK])[EPOCH].median()
+
+
+def name_configurations(runs: pd.DataFrame) -> "pd.Series[str]":
+    """Return the name of each run's configuration: its strategy, and the open settings that distinguish it."""
+    names = runs["strategy.name"].astype(object) + " " + runs["grid"].astype(object)
+    for setting in (each for each in OPEN if each not in ("strategy.name", "grid")):
+        if runs[setting].nunique(dropna=False) < 2:
+            continue
+        texts = (
+            runs[setting]
+            .astype(object)
+            .map(lambda value, setting=setting: _format_setting(setting, str(value)))
+        )
+        is_needed = texts.groupby(names).transform("nunique") > 1
+        names = names.where(~is_needed, names + " " + texts)
+    return names
+
+
+def _format_setting(setting: str, text: str) -> str:
+    name = setting.rpartition(".")[2]
+    return (
+        "defaults"
+        if text in ("{}", "")
+        else text
+        if name in ("params", "partition", "order")
+        else f"{name}={text}"
+    )
+
+
+@dataclass(frozen=True)
+class TargetResult:
+    """The times in which the seeds of a configuration reached an accuracy."""
+
+    name: str
+    machine: str
+    ranks: int
+    target: float
+    seeds: int
+    reached: int
+    seconds: float | None
+    """The median over all seeds; None if half of them or more did not reach the target."""
+    interval: Interval | None
+    remark: str
+    """Why it does not count; empty if it does."""
+
+
+def summarize_targets(rows: pd.DataFrame) -> list[TargetResult]:
+    """Return the time to target of each configuration over all its seeds. A seed that did not reach it counts."""
+    is_sound = ~rows.marks.str.contains("broken|copied")
+    wanted = rows[is_sound & (rows["training.target"] > 0) & (rows.source == "measured")]
+    wanted = wanted.astype({"seconds_to_target": float})
+    found = []
+    groups: Iterable[tuple[Any, pd.DataFrame]] = wanted.groupby(["on_machine", "ranks", "training.target"])
+    for (machine, ranks, target), runs in groups:
+        for name, group in runs.groupby(name_configurations(runs), sort=False):
+            found.append(_summarize_target(str(name), str(machine), int(ranks), float(target), group))
+    return sorted(found, key=lambda each: (bool(each.remark), each.seconds is None, each.seconds or 0.0))
+
+
+def _summarize_target(name: str, machine: str, ranks: int, target: float, runs: pd.DataFrame) -> TargetResult:
+    by_seed = runs.groupby("seed").seconds_to_target.median().fillna(float("inf"))
+    seeds = sorted(int(seed) for seed in by_seed.index)
+    remark = ""
+    if len(seeds) < MIN_SEEDS:
+        remark = f"fewer than {MIN_SEEDS} seeds"
+    elif seeds != list(range(len(seeds))):
+        remark = "the seeds are not 0, 1, 2 and so on: others may have been left out"
+    median = float(by_seed.median())
+    reached = int((by_seed < float("inf")).sum())
+    interval = compute_median_interval(by_seed)
+    return TargetResult(
+        name,
+        machine,
+        ranks,
+        target,
+        len(seeds),
+        reached,
+        median if median < float("inf") else None,
+        interval,
+        remark,
+    )
+
+
+@dataclass(frozen=True)
+class VersionTime:
+    """The time of a configuration at one commit."""
+
+    task: str
+    machine: str
+    ranks: int
+    name: str
+    commit: str
+    seconds: float
+    ratio: float | None
+    """The time over the time at the commit before; None for the first commit."""
+    verdict: str
+
+
+def list_versions(rows: pd.DataFrame) -> list[VersionTime]:
+    """Return the times of configurations that ran at several commits on one machine, the earliest commit first."""
+    ranked = rows[rows.is_ranked & rows[EPOCH].notna()]
+    found: list[VersionTime] = []
+    keys = ["task", "on_machine", "ranks"]
+    changed = ranked.groupby(keys)["provenance.commit"].transform("nunique") > 1
+    groups: Iterable[tuple[Any, pd.DataFrame]] = ranked[changed].groupby(keys)
+    for (task, machine, ranks), runs in groups:
+        for name, group in runs.groupby(name_configurations(runs), sort=False):
+            started = group.groupby("provenance.commit")["provenance.started"].min().sort_values()
+            launches = [group[EPOCH][group["provenance.commit"] == commit] for commit in started.index]
+            if len(launches) < 2:
+                continue
+            for commit, seconds, before in zip(started.index, launches, [None, *launches], strict=False):
+                ratio, verdict = _compare_launches(before, seconds)
+                found.append(
+                    VersionTime(
+                        str(task),
+                        str(machine),
+                        int(ranks),
+                        str(name),
+                        str(commit),
+                        float(seconds.median()),
+                        ratio,
+                        verdict,
+                    )
+                )
+    return found
+
+
+def _compare_launches(
+    before: "pd.Series[float] | None", after: "pd.Series[float]"
+) -> tuple[float | None, str]:
+    """Return the ratio of the medians, and its verdict."""
+    if before is None:
+        return None, ""
+    one, two = compute_median_interval(before), compute_median_interval(after)
+    return float(after.median() / before.median()), judge_ratio(two.divide(one) if one and two else None)

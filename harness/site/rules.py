@@ -1,0 +1,238 @@
+"""The rules by which contributed runs are compared. A contributor cannot bend them: they depend only on the rows.
+
+Runs have the same task if they train the same function on the same graph. Times are compared between runs of one task
+that ran on one machine with the same number of ranks and promise the same results. A run that breaks a rule is shown
+with its marks, but is not ranked.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from harness.results.schema import OK
+from harness.results.statistics import find_oversubscribed
+
+GRAPH = (
+    "dataset.name",
+    "graph.vertices",
+    "graph.nonzeros",
+    "graph.features",
+    "graph.classes",
+    "graph.trained",
+)
+FUNCTION = (
+    "model.kind",
+    "model.layers",
+    "model.hidden",
+    "model.heads",
+    "model.projection",
+    "model.norm",
+    "model.activation",
+    "model.dropout",
+    "model.residual",
+    "training.optimizer",
+    "training.features",
+    "training.batch",
+    "protocol",
+    "precision",
+)
+"""The settings in which runs of one task agree, apart from the graph."""
+OPEN = (
+    "strategy.name",
+    "strategy.params",
+    "grid",
+    "dataset.partition",
+    "dataset.permutation",
+    "model.order",
+    "training.recompute",
+    "training.cuda_graph",
+)
+"""The settings that a contributor chooses: runs that agree in them are launches of one configuration."""
+MACHINE = (
+    "contributor",
+    "machine.name",
+    "provenance.cpu",
+    "provenance.gpu",
+    "provenance.cores",
+    "provenance.network",
+    "machine.composed_from",
+)
+"""The columns that tell machines apart. Two contributors never share one: nobody knows how alike their machines are."""
+DISTINGUISHING = {
+    "machine.name": "card",
+    "provenance.cores": "cores",
+    "provenance.cpu": "CPU",
+    "provenance.network": "network",
+    "machine.composed_from": "collectives composed from",
+}
+"""How a name says in what its machine differs from another one of the same contributor with the same processor."""
+COMPARED = ("task", "on_machine", "ranks", "results")
+"""The columns in which runs agree whose times are compared."""
+RUNS_OF_LAUNCHES = ("contributor", "machine.name", "task", *OPEN, "ranks", "seed")
+"""The columns in which the launches of one configuration agree."""
+SHOWN = (
+    *("source", "status", "marks", "is_ranked", "submission", "run_id", "launch", "seed", "epochs", "checks"),
+    *("epoch_seconds_median", "elements_received", "bytes_received", "peak_bytes", "accuracy_test"),
+    *("training.target", "seconds_to_target", "machine.threads_per_rank"),
+    *("provenance.block", "provenance.commit", "provenance.started", "provenance.graph_hash"),
+    *(
+        "provenance.host",
+        "provenance.threads",
+        "provenance.env",
+        "provenance.ranks_on_host",
+        "provenance.versions",
+    ),
+)
+"""Further columns that pages use."""
+VALUES = ("run_id", "source", "epoch_seconds_median", "final_loss", "provenance.started")
+"""Values that two runs do not share by chance."""
+
+
+class Rule(NamedTuple):
+    """One reason for which a run is not ranked."""
+
+    mark: str
+    meaning: str
+    applies: Callable[[pd.DataFrame], "pd.Series[bool]"]
+
+
+def _has_broken_check(rows: pd.DataFrame) -> "pd.Series[bool]":
+    return rows.checks.map(lambda text: "broken" in [verdict for verdict, _ in json.loads(text).values()])
+
+
+def _is_not_proven(rows: pd.DataFrame) -> "pd.Series[bool]":
+    return rows.checks.map(lambda text: json.loads(text).get("proof", ["", ""])[0] != "holds")
+
+
+def _lacks_launches(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Return the runs of configurations whose launches are not numbered from 0 without a gap."""
+    measured = rows[rows.source == "measured"]
+    launches = measured.groupby(list(RUNS_OF_LAUNCHES), dropna=False).launch
+    lacks = launches.transform("max") != launches.transform("nunique") - 1
+    return lacks.reindex(rows.index, fill_value=False).astype(bool)
+
+
+def _is_copied(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Return the runs whose values another contributor has, too. Both are marked: nobody knows whose they are."""
+    measured = rows[(rows.source == "measured") & rows.epoch_seconds_median.notna()]
+    owners = measured.groupby(list(VALUES), dropna=False).contributor.transform("nunique")
+    return (owners > 1).reindex(rows.index, fill_value=False)
+
+
+RULES = (
+    Rule("not ok", "the run did not end well", lambda rows: rows.status != OK),
+    Rule("broken", "a check of its submission is broken", _has_broken_check),
+    Rule("copied", "another contributor has a run with the same values", _is_copied),
+    Rule(
+        "unknown graph",
+        "the record has no hash of its graph",
+        lambda rows: rows["provenance.graph_hash"] == "",
+    ),
+    Rule("unproven", "no full check of this code of the strategy is known", _is_not_proven),
+    Rule(
+        "uncommitted",
+        "no commit is known that has its code",
+        lambda rows: rows["provenance.dirty"].fillna(True).astype(bool),
+    ),
+    Rule("shared cores", "its ranks had more threads than cores", find_oversubscribed),
+    Rule(
+        "launches missing",
+        "the launches of its configuration are not numbered from 0 without a gap",
+        _lacks_launches,
+    ),
+)
+"""The rules for measured runs. Other sources are never ranked."""
+
+
+def apply_rules(rows: pd.DataFrame, results: Mapping[str, str]) -> pd.DataFrame:
+    """Return the rows with their task, machine, results and marks.
+
+    `results` has what each known strategy promises: exact, estimator or approximate.
+    """
+    is_measured = rows.source == "measured"
+    broken = {rule.mark: rule.applies(rows).astype(bool) & is_measured for rule in RULES}
+    marks = pd.Series("", rows.index)
+    for mark, applies in broken.items():
+        marks[applies] = marks[applies].map(lambda known, mark=mark: f"{known}; {mark}" if known else mark)
+    return rows.assign(
+        task=find_tasks(rows),
+        on_machine=name_machines(rows),
+        results=rows["strategy.name"].map(lambda name: results.get(name, "")),
+        marks=marks,
+        is_ranked=(is_measured & (marks == "")).astype("boolean"),
+    )
+
+
+def find_tasks(rows: pd.DataFrame) -> "pd.Series[str]":
+    """Return the name of the task of each row.
+
+    A measured run names its graph by the hash of its content. Numbers from elsewhere, such as predictions, have no
+    hash: they belong to the task of measured runs with the same settings on a graph of the same name, if there is only
+    one.
+    """
+    settings = _join_columns(rows, ("dataset.name", *FUNCTION))
+    hashes, store = rows["provenance.graph_hash"], rows["provenance.store_manifest"]
+    graphs = _join_columns(rows, GRAPH) + " " + hashes.where(hashes != "", store)
+    is_known = (rows.source == "measured") & ((hashes != "") | (store != ""))
+    known = graphs[is_known].groupby(settings[is_known]).unique()
+    only = {setting: found[0] for setting, found in known.items() if len(found) == 1}
+    graphs = graphs.where(is_known, settings.map(lambda setting: only.get(setting, "")))
+    texts = settings + " " + graphs
+    names = rows["dataset.name"] + "-" + rows["model.kind"]
+    digests = {text: sha256(text.encode()).hexdigest()[:8] for text in set(texts)}
+    return names + "-" + texts.map(digests)
+
+
+def _join_columns(rows: pd.DataFrame, columns: Sequence[str]) -> "pd.Series[str]":
+    """Return the values of columns as one text for each row."""
+    values = rows[list(columns)].itertuples(index=False, name=None)
+    return pd.Series([str(tuple(map(str, row))) for row in values], rows.index, dtype=str)
+
+
+def name_machines(rows: pd.DataFrame) -> "pd.Series[str]":
+    """Return a name of the machine of each row: its contributor, its processor, and what tells it from others."""
+    texts = rows[list(MACHINE)].astype(object).where(rows[list(MACHINE)].notna(), "").astype(str)
+    cores = texts["provenance.cores"] + " cores of " + texts["provenance.cpu"]
+    host = cores.where(texts["provenance.cpu"] != "", "the card " + texts["machine.name"])
+    gpu = texts["provenance.gpu"]
+    names = texts.contributor + ": " + gpu.where(gpu != "", host)
+    for column, label in DISTINGUISHING.items():
+        differs = texts[column].groupby(names).transform("nunique") > 1
+        names = names.where(~differs | (texts[column] == ""), names + f", {label} " + texts[column])
+    return names
+
+
+def keep_compared_columns(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns that rankings and pages use, with texts as objects: selecting rows is many times as fast."""
+    kept = rows[list(dict.fromkeys([*COMPARED, *MACHINE, *OPEN, *GRAPH, *FUNCTION, *SHOWN]))]
+    texts = kept.select_dtypes(["str", "Int64", "boolean"]).columns
+    return kept.astype({**dict.fromkeys(texts, object), "is_ranked": bool}).copy()
+
+
+def describe_task(row: "pd.Series[Any]") -> str:
+    """Describe the task of a row in one line: the graph, the model, and what differs from the usual."""
+    model = f"{str(row['model.kind']).upper()}, {row['model.layers']} layers of {row['model.hidden']}"
+    if row["model.heads"] and row["model.kind"] == "gat":
+        model += f" × {row['model.heads']} heads"
+    parts = [name for name in ("projection", "norm", "residual") if row[f"model.{name}"] is True]
+    parts += [f"dropout {row['model.dropout']:g}"] if row["model.dropout"] else []
+    parts += ["trained features"] if row["training.features"] is True else []
+    batch = row["training.batch"]
+    parts += [f"mini-batches of {batch}" if pd.notna(batch) and batch else "full graph"]
+    parts += [str(row["precision"])] if row["precision"] != "float32" else []
+    parts += [f"{row['protocol']} protocol"] if row["protocol"] != "corrected" else []
+    return ", ".join([str(row["dataset.name"]), model, *parts])
+
+
+def describe_tasks(rows: pd.DataFrame) -> dict[str, str]:
+    """Return the description of each task. Tasks with equal descriptions differ in their graphs, which are named."""
+    firsts = rows.drop_duplicates("task").set_index("task", drop=False)
+    texts = {str(task): describe_task(row) for task, row in firsts.iterrows()}
+    counts = pd.Series(texts).value_counts()
+    graphs = firsts["provenance.graph_hash"].str[:8].replace("", "unknown")
+    return {
+        task: text if counts[text] == 1 else f"{text} (graph {graphs[task]})" for task, text in texts.items()
+    }

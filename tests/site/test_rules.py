@@ -1,0 +1,276 @@
+"""Each rule of comparison keeps the run of a cheating contributor out of the ranking, and nothing else."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.results.statistics import judge_ratio
+from harness.site.contributions import find_archives, read_contributions
+from harness.site.ranking import rank_runs, summarize_targets
+from harness.site.rules import RULES
+from harness.site.writing import judge_rows
+from harness.spec.root import find_root
+from tests.site.conftest import Contribute, change_record
+
+ROOT = find_root()
+AddRuns = Callable[..., list[Path]]
+
+
+@pytest.fixture
+def honest(tmp_path: Path, add_runs: AddRuns) -> Path:
+    """Six launches of two strategies, of which cagnet-1d is the faster one."""
+    folder = tmp_path / "honest"
+    add_runs(folder, "cagnet-1d", {"p": 2}, 1.0)
+    add_runs(folder, "plexus", {"x": 2, "y": 1, "z": 1}, 1.5)
+    return folder
+
+
+def build(tmp_path: Path, *archives: Path) -> pd.DataFrame:
+    places = archives or [tmp_path / "archives"]
+    return judge_rows(read_contributions(find_archives(places), ROOT, tmp_path / "kept"))
+
+
+def marks_of(rows: pd.DataFrame, group: str = "") -> set[str]:
+    return set(rows.marks[rows.contributor == group] if group else rows.marks)
+
+
+def test_honest_runs_are_ranked(honest: Path, contribute: Contribute, tmp_path: Path) -> None:
+    contribute("Honest", honest)
+    rows = build(tmp_path)
+    assert marks_of(rows) == {""} and rows.is_ranked.all() and rows.task.nunique() == 1
+    (ranking,) = rank_runs(rows)
+    first, second = ranking.contenders
+    assert (first.strategy, second.strategy, ranking.results) == ("cagnet-1d", "plexus", "exact")
+    assert ranking.is_decided and second.interval and second.interval.low > 1
+    expected = rows[rows["strategy.name"] == "plexus"].epoch_seconds_median.median() / first.seconds
+    assert second.ratio == pytest.approx(expected)
+
+
+def halve_summary(runs: list[Path]) -> None:
+    change_record(runs[0], lambda record: record["summary"].update(epoch_seconds_median=0.1))
+
+
+def leave_out_slow_launch(runs: list[Path]) -> None:
+    shutil.rmtree(runs[2])
+
+
+def hide_graph(runs: list[Path]) -> None:
+    change_record(runs[0], lambda record: record["provenance"].update(graph_hash=""))
+
+
+def change_strategy(runs: list[Path]) -> None:
+    change_record(runs[0], lambda record: record["provenance"].update(strategy_code="b" * 64))
+
+
+def edit_code(runs: list[Path]) -> None:
+    change_record(runs[0], lambda record: record["provenance"].update(dirty=True))
+
+
+def have_no_commit(runs: list[Path]) -> None:
+    change_record(runs[0], lambda record: record["provenance"].update(commit="", dirty=None))
+
+
+def share_cores(runs: list[Path]) -> None:
+    change_record(runs[0], lambda record: record["provenance"].update(cores=1, ranks_on_host=2))
+
+
+CHEATS = {
+    halve_summary: "broken",
+    leave_out_slow_launch: "launches missing",
+    hide_graph: "unknown graph",
+    change_strategy: "unproven",
+    edit_code: "uncommitted",
+    have_no_commit: "uncommitted",
+    share_cores: "shared cores",
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.__name__)
+def test_cheating_run_is_marked_and_not_ranked(
+    cheat: Callable[[list[Path]], None], tmp_path: Path, add_runs: AddRuns, contribute: Contribute
+) -> None:
+    folder = tmp_path / "cheater"
+    add_runs(folder, "cagnet-1d", {"p": 2}, 1.0)
+    cheat(add_runs(folder, "plexus", {"x": 2, "y": 1, "z": 1}, 0.2))
+    contribute("Cheater", folder)
+    rows = build(tmp_path)
+    marked = rows[rows.marks != ""]
+    assert set(marked["strategy.name"]) == {"plexus"} and set(marked.marks) == {CHEATS[cheat]}
+    assert not marked.is_ranked.any()
+    assert CHEATS[cheat] in [rule.mark for rule in RULES]
+    assert rows.is_ranked.sum() == len(rows) - len(marked)
+
+
+def test_copied_runs_are_ranked_for_nobody(honest: Path, contribute: Contribute, tmp_path: Path) -> None:
+    contribute("Honest", honest)
+    contribute("Copier", honest)
+    rows = build(tmp_path)
+    assert marks_of(rows) == {"copied"} and not rank_runs(rows)
+
+
+def test_failed_run_is_not_ranked(
+    honest: Path, synthetic: Any, contribute: Contribute, tmp_path: Path
+) -> None:
+    spec = synthetic.make_spec("bns-gcn", "products-14m", {"p": 2})
+    synthetic.write_failed(honest, spec, "timeout", "TimeoutError", "no word for 30 s")
+    contribute("Honest", honest)
+    rows = build(tmp_path)
+    assert "not ok" in rows.set_index("run_id").marks[spec.run_id]
+
+
+def test_predicted_run_is_never_ranked(
+    honest: Path, synthetic: Any, contribute: Contribute, tmp_path: Path
+) -> None:
+    synthetic.write_quoted(
+        honest, synthetic.make_spec("bns-gcn", "products-14m", {"p": 2}), 1e-3, "predicted"
+    )
+    contribute("Honest", honest)
+    (ranking,) = rank_runs(build(tmp_path))
+    assert [each.strategy for each in ranking.contenders] == ["cagnet-1d", "plexus"]
+
+
+# What is compared with what.
+
+
+def test_other_graph_of_the_same_name_is_another_task(
+    honest: Path, add_runs: AddRuns, contribute: Contribute, tmp_path: Path
+) -> None:
+    for run in add_runs(honest, "bns-gcn", {"p": 2}, 0.01):
+        change_record(run, lambda record: record["provenance"].update(graph_hash="c" * 64))
+    contribute("Honest", honest)
+    assert [len(ranking.contenders) for ranking in rank_runs(build(tmp_path))] in ([1, 2], [2, 1])
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"model": {"layers": 2, "hidden": 128}},
+        {"precision": "float64"},
+        {"model": {"layers": 3, "hidden": 128, "norm": True}},
+        {"training": {"optimizer": "sgd"}},
+    ],
+    ids=["layers", "precision", "norm", "optimizer"],
+)
+def test_less_work_is_another_task(
+    spec: dict[str, Any], honest: Path, add_runs: AddRuns, contribute: Contribute, tmp_path: Path
+) -> None:
+    add_runs(honest, "bns-gcn", {"p": 2}, 0.01, spec=spec)
+    contribute("Honest", honest)
+    rows = build(tmp_path)
+    assert rows.task.nunique() == 2 and rows.is_ranked.all()
+    assert {len(ranking.contenders) for ranking in rank_runs(rows)} == {1, 2}
+
+
+def test_open_settings_leave_the_task(
+    honest: Path, add_runs: AddRuns, contribute: Contribute, tmp_path: Path
+) -> None:
+    add_runs(
+        honest, "bns-gcn", {"p": 2}, 0.8, spec={"training": {"lr": 0.5, "epochs": 10, "warmup": 2}, "seed": 7}
+    )
+    contribute("Honest", honest)
+    (ranking,) = rank_runs(build(tmp_path))
+    assert len(ranking.contenders) == 3
+
+
+def test_two_groups_are_never_in_one_ranking(
+    honest: Path, add_runs: AddRuns, contribute: Contribute, tmp_path: Path
+) -> None:
+    contribute("Honest", honest)
+    add_runs(tmp_path / "other", "bns-gcn", {"p": 2}, 0.01)
+    contribute("Other", tmp_path / "other")
+    rankings = rank_runs(build(tmp_path))
+    assert sorted(len(ranking.contenders) for ranking in rankings) == [1, 2]
+
+
+def test_approximate_strategy_is_ranked_apart(
+    honest: Path, add_runs: AddRuns, contribute: Contribute, tmp_path: Path
+) -> None:
+    add_runs(honest, "pipegcn", {"p": 2}, 0.01)
+    contribute("Honest", honest)
+    rankings = {ranking.results: ranking for ranking in rank_runs(build(tmp_path))}
+    assert set(rankings) == {"exact", "approximate"} and len(rankings["exact"].contenders) == 2
+
+
+def test_blocks_decide_what_launches_do_not(
+    tmp_path: Path, add_runs: AddRuns, contribute: Contribute
+) -> None:
+    """Between blocks times differ by a factor of 8, and within each block plexus takes 1.3 times as long."""
+    folder = tmp_path / "runs"
+    for launch in range(7):
+        for strategy, grid, factor in (
+            ("cagnet-1d", {"p": 2}, 1.0),
+            ("plexus", {"x": 2, "y": 1, "z": 1}, 1.3),
+        ):
+            add_runs(folder, strategy, grid, factor * 2.0 ** (launch % 4), [launch], block=f"night {launch}")
+    contribute("Honest", folder)
+    (ranking,) = rank_runs(build(tmp_path))
+    assert ranking.is_decided and ranking.contenders[1].basis == "7 blocks"
+    assert ranking.contenders[1].ratio == pytest.approx(1.3, rel=0.1)
+
+
+def test_few_launches_leave_the_order_undecided(
+    tmp_path: Path, add_runs: AddRuns, contribute: Contribute
+) -> None:
+    folder = tmp_path / "runs"
+    add_runs(folder, "cagnet-1d", {"p": 2}, 1.0, range(5))
+    add_runs(folder, "plexus", {"x": 2, "y": 1, "z": 1}, 9.0, range(5))
+    contribute("Honest", folder)
+    (ranking,) = rank_runs(build(tmp_path))
+    assert not ranking.is_decided and judge_ratio(ranking.contenders[1].interval) == "undecided"
+    assert "1 undecided (fewer than 6 launches)" in ranking.describe_winner()
+
+
+# Time to a target.
+
+
+def add_seeds(
+    add_runs: AddRuns, folder: Path, seeds: list[int], reached: Callable[[int], float | None]
+) -> None:
+    for seed in seeds:
+        add_runs(
+            folder,
+            "cagnet-1d",
+            {"p": 2},
+            1.0,
+            [0],
+            spec={"seed": seed, "training": {"target": 0.9, "epochs": 10, "warmup": 2}},
+            summary={"seconds_to_target": reached(seed)},
+        )
+
+
+@pytest.mark.parametrize(
+    ("seeds", "remark"),
+    [
+        ([0, 1, 2, 3, 4], ""),
+        ([0, 1, 2, 3], "fewer than 5 seeds"),
+        ([0, 2, 5, 6, 9], "the seeds are not 0, 1, 2 and so on: others may have been left out"),
+    ],
+    ids=["all", "few", "chosen"],
+)
+def test_chosen_seeds_do_not_count(
+    seeds: list[int], remark: str, tmp_path: Path, add_runs: AddRuns, contribute: Contribute
+) -> None:
+    add_seeds(add_runs, tmp_path / "runs", seeds, lambda seed: 10.0 + seed)
+    (result,) = summarize_targets(build_unverified(tmp_path, contribute))
+    assert result.remark == remark
+    assert result.seconds == median([10.0 + seed for seed in seeds])
+
+
+def test_seed_that_misses_the_target_counts(
+    tmp_path: Path, add_runs: AddRuns, contribute: Contribute
+) -> None:
+    add_seeds(add_runs, tmp_path / "runs", [0, 1, 2, 3, 4], lambda seed: 10.0 if seed < 2 else None)
+    (result,) = summarize_targets(build_unverified(tmp_path, contribute))
+    assert (result.seconds, result.reached, result.seeds) == (None, 2, 5)
+
+
+def build_unverified(tmp_path: Path, contribute: Contribute) -> pd.DataFrame:
+    """The rows of runs whose times to a target do not follow from their synthetic tables, without that check."""
+    contribute("Honest", tmp_path / "runs")
+    rows = build(tmp_path)
+    return rows.assign(marks=rows.marks.where(rows.marks != "broken", ""))
