@@ -13,7 +13,6 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from synthetic_runs import make_spec, write_failed
 
 import harness
 from harness.cli import main
@@ -26,6 +25,7 @@ from harness.store.datasets import open_dataset
 from harness.submission import packing
 from harness.submission.packing import FOLDER, pack_submission
 from harness.submission.verification import BROKEN, CHECKS, HOLDS, UNKNOWN, Verification, verify_submission
+from tests.synthetic_runs import make_spec, write_failed
 
 ROOT = find_root()
 SETTINGS = {"training.epochs": 2, "training.warmup": 1}
