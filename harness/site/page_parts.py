@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
+from harness.registry import is_built_in
 from harness.site.contributions import Contribution
 from harness.site.ranking import Ranking, VersionTime
 from harness.submission.verification import HOLDS
@@ -155,7 +156,11 @@ def describe_proof(runs: pd.DataFrame) -> str:
     answers = [json.loads(text).get("proof", ["", ""]) for text in measured.checks]
     proven = sum(verdict == HOLDS for verdict, _ in answers)
     if proven == len(answers):
-        return "checked in full, as the same code"
+        return (
+            "built in"
+            if is_built_in(str(runs["strategy.name"].iloc[0]))
+            else "checked in full, as the same code"
+        )
     reasons = sorted({reason for verdict, reason in answers if verdict != HOLDS and reason})
     told = f": {reasons[0]}" if reasons else ""
     return f"{'unproven' if not proven else f'{len(answers) - proven} of {len(answers)} runs unproven'}{told}"

@@ -20,6 +20,11 @@ from harness.site.page_parts import (
 )
 from harness.site.ranking import EPOCH
 from harness.submission.verification import BROKEN, CHECKS, HOLDS, UNKNOWN
+from harness.validation import clip_line
+
+
+LONGEST_COMMAND = 300
+"""The letters of a command that a page shows: a series of runs may name a hundred files."""
 
 
 def make_submission_page(contribution: Contribution, rows: pd.DataFrame) -> Page:
@@ -71,7 +76,7 @@ def _make_run_panel(run: Mapping[Any, Any]) -> RunPanel:
         "test accuracy": "" if pd.isna(run["accuracy_test"]) else format_share(run["accuracy_test"]),
         "not ranked because": run["marks"],
         "checks that do not hold": "; ".join(broken),
-        "command": run["provenance.command"],
+        "command": clip_line(run["provenance.command"], LONGEST_COMMAND),
         "commit": run["provenance.commit"],
         "started": ""
         if pd.isna(run["provenance.started"])

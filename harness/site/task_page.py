@@ -1,6 +1,7 @@
 """The page of a task: the answer for each machine, charts, and every configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -38,6 +39,13 @@ from harness.untrusted import make_file_stem
 
 MOST_DRAWN_MACHINES = 4
 """The most machines of a task whose fronts are drawn: those with the most ranked runs."""
+KINDS = {
+    "exact": "exact strategies",
+    "estimator": "estimators",
+    "approximate": "approximate strategies",
+    "": "strategies that are not installed here",
+}
+"""Strategies that promise the same kind of results."""
 SOURCES = {
     "external": "Other programs",
     "emulated": "Emulated",
@@ -65,7 +73,7 @@ def make_task_page(task: str, content: Content) -> Page:
     """Return the page of a task: the answer for each machine, charts, and every configuration."""
     runs = content.rows[content.rows.task == task]
     measured = runs[runs.source == "measured"]
-    first = runs.iloc[0]
+    first = (measured if len(measured) else runs).iloc[0]
     facts = [
         f"{int(first['graph.vertices']):,} vertices" if pd.notna(first["graph.vertices"]) else "size unknown",
         *([f"{int(first['graph.nonzeros']):,} nonzeros"] if pd.notna(first["graph.nonzeros"]) else []),
@@ -100,8 +108,9 @@ def _make_machine_section(
     runs = measured[measured.on_machine == machine]
     rankings = [each for each in content.rankings if (each.task, each.machine) == (task, machine)]
     sentences = [
-        f"On {format_count(each.ranks, 'rank')}, {each.results or 'unknown'} results: {each.describe_winner()}."
+        f"On {format_count(each.ranks, 'rank')}, among {KINDS[each.results]}: {each.describe_winner()}."
         for each in sorted(rankings, key=lambda each: (-each.ranks, each.results))
+        if len(each.contenders) > 1
     ]
     figures = []
     if number < MOST_DRAWN_MACHINES and (ranked := runs[runs.is_ranked])[EPOCH].notna().any():
@@ -114,7 +123,7 @@ def _make_machine_section(
     return Section(
         f"machine-{number}",
         machine,
-        sentences or ["No run is ranked here."],
+        sentences or ["No two configurations can be compared here."],
         _tabulate_configurations(rankings, runs),
         figures,
     )
@@ -220,17 +229,22 @@ def _tabulate_others(runs: pd.DataFrame) -> SiteTable:
         ColumnHeading("ranks", NUMBER),
         ColumnHeading("epoch", NUMBER),
         ColumnHeading("received", NUMBER),
-        ColumnHeading("remark", is_wide=True),
+        ColumnHeading("did not end well"),
+    )
+    groups: Iterable[tuple[Any, pd.DataFrame]] = runs.groupby(
+        ["on_machine", "ranks", name_configurations(runs)], sort=False
     )
     cells = [
         [
-            Cell(str(name), f"../submissions/{run.submission}.html#run-{run.run_id}"),
-            Cell(run.on_machine, link_to("machines", run.on_machine)),
-            make_number(run.ranks, lambda ranks: str(int(ranks))),
-            make_number(run[EPOCH], format_seconds),
-            make_number(run.elements_received, format_si),
-            Cell(run.marks),
+            Cell(
+                str(name), f"../submissions/{launches.submission.iloc[0]}.html#run-{launches.run_id.iloc[0]}"
+            ),
+            Cell(str(machine), link_to("machines", str(machine))),
+            make_number(ranks, lambda ranks: str(int(ranks))),
+            make_number(launches[EPOCH].median(), format_seconds),
+            make_number(launches.elements_received.median(), format_si),
+            Cell("; ".join(sorted({status for status in launches.status if status != "ok"}))),
         ]
-        for name, (_, run) in zip(name_configurations(runs), runs.iterrows(), strict=True)
+        for (machine, ranks, name), launches in groups
     ]
     return SiteTable(headings, sorted(cells, key=lambda row: (row[3].value is None, row[3].value or 0.0)))

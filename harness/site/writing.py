@@ -33,6 +33,7 @@ STYLE = FOLDER.parent / "report" / "page.css"
 OWN_STYLE = """
 .figures { grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); }
 .figures svg { max-width: 100%; height: auto; }
+@media (max-width: 42rem) { .results td:empty { display: none; } }
 .figures a:focus-visible { outline: 2px solid var(--accent); }
 details:target > summary { font-weight: 600; }
 """
