@@ -22,7 +22,6 @@ from harness.site.ranking import EPOCH
 from harness.submission.verification import BROKEN, CHECKS, HOLDS, UNKNOWN
 from harness.validation import clip_line
 
-
 LONGEST_COMMAND = 300
 """The letters of a command that a page shows: a series of runs may name a hundred files."""
 
