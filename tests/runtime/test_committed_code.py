@@ -23,7 +23,9 @@ def commit(tmp_path: Path) -> str:
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "Add strategies"]):
         identity = ["-c", "user.name=Someone", "-c", "user.email=someone@example.org"]
         subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True)
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True)
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
     (tmp_path / "strategies" / "one.py").write_text("ONE = 3\n")
     return head.stdout.strip()
 
