@@ -94,7 +94,7 @@ VERBS = {
         "Verify a submission of others without repeating its runs.", "harness.commands.submitting:verify"
     ),
     "site": Verb(
-        "Make a static site of many submissions: who wins where, and how sure that is.",
+        "Make a static site of many submissions: who wins where, by how much, and how sure that is.",
         "harness.commands.publishing:site",
     ),
     "claims": Verb(

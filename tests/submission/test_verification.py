@@ -95,6 +95,25 @@ def test_runs_record_which_graph_and_which_code_they_trained(runs: Path) -> None
         assert provenance["strategy_code"] == hash_strategy_code(strategy) != ""
 
 
+@pytest.mark.parametrize(
+    ("epochs", "seconds", "verdict"),
+    [([0], 0.01, HOLDS), ([-1], 5.0, HOLDS), ([0, 1], 0.01, BROKEN), ([0], 0.5, BROKEN)],
+    ids=["interrupted", "warm-up", "two of two", "too long"],
+)
+def test_an_interrupted_rank_is_no_cheat(
+    epochs: list[int], seconds: float, verdict: str, copied: Path, tmp_path: Path
+) -> None:
+    """The scheduler may stop a rank between two readings of the clock, once and for a short time."""
+
+    def interrupt(ledger: pd.DataFrame) -> None:
+        first = ledger[ledger["rank"] == 0].drop_duplicates("epoch")
+        ledger.loc[first.index[first.epoch.isin(epochs)], "seconds"] += seconds
+
+    folder = find_run(copied, "cagnet-2d")
+    change_table(folder, "ledger", interrupt)
+    assert verdicts_of(verify(copied, tmp_path), folder.name)["ledger"] == verdict
+
+
 def test_the_same_runs_give_the_same_bytes(runs: Path, tmp_path: Path) -> None:
     for name in ("one", "other"):
         pack_submission([runs], "Some Group", tmp_path / name)
