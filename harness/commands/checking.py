@@ -18,7 +18,7 @@ from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
 from harness.files import write_text
 from harness.formatting import format_count
-from harness.registry import hash_strategy_code
+from harness.registry import hash_strategy_code, load_strategy
 from harness.results.check_proof import Extent, make_proof
 
 if TYPE_CHECKING:
@@ -286,7 +286,9 @@ def _write_proof(request: CheckRequest, code: str, findings: Sequence["Finding"]
         return "No proof was written, because a law is broken."
     if hash_strategy_code(request.strategy) != code:
         return "No proof was written, because the files of the strategy changed during the check. Check it again."
-    proof = make_proof(request.strategy, code, request.choose_extent(), [each.law for each in findings])
+    laws = [each.law for each in findings]
+    promise = load_strategy(request.strategy).promise.value
+    proof = make_proof(request.strategy, promise, code, request.choose_extent(), laws)
     write_text(request.proof, proof.to_json())
     return ""
 

@@ -38,6 +38,8 @@ class CheckProof(Frozen):
     package: str = Field(pattern=r"^[0-9A-Za-z._-]{0,100}$")
     """The package that registers the strategy; empty for a file."""
     package_version: Version
+    promise: Literal["exact", "estimator", "approximate", "another model"]
+    """How its results relate to serial training, which the laws depend on."""
     strategy_code: Sha256
     """The hash of the code that was checked (`harness.registry.hash_strategy_code`)."""
     harness: Version
@@ -65,7 +67,7 @@ class CheckProof(Frozen):
         return json.dumps(self.to_document(), indent=1, sort_keys=True) + "\n"
 
 
-def make_proof(strategy: str, code: str, extent: Extent, laws: Iterable[str]) -> CheckProof:
+def make_proof(strategy: str, promise: str, code: str, extent: Extent, laws: Iterable[str]) -> CheckProof:
     """Return the proof of a check. `laws` has the law of each check, and `code` is the hash of what was checked."""
     cases = Counter(laws)
     package, version = find_distribution(strategy)
@@ -74,6 +76,7 @@ def make_proof(strategy: str, code: str, extent: Extent, laws: Iterable[str]) ->
         "strategy": strategy,
         "package": package,
         "package_version": version,
+        "promise": promise,
         "strategy_code": code,
         "harness": __version__,
         "extent": extent,

@@ -24,7 +24,7 @@ CONTRIBUTED = (
 JUDGED = (
     Column("task", TEXT, "what was trained: runs with the same task may be compared; the name of its page"),
     Column("on_machine", TEXT, "the machine with its contributor: times are compared on one machine only"),
-    Column("results", TEXT, "exact, estimator or approximate, as the strategy promises; empty if unknown"),
+    Column("results", TEXT, "what the strategy promises: exact, estimator, approximate, or another model"),
     Column("marks", TEXT, "why the run is not ranked, separated by semicolons; empty for a ranked run"),
     Column("is_ranked", TRUTH, "whether the run may be compared with others"),
     Column("place", NULLABLE, "number of the row in its submission"),

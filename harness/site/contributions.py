@@ -5,7 +5,7 @@ An archive that is refused contributes nothing. A run with a broken check has a 
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,10 +22,11 @@ from harness.documents import read_json
 from harness.errors import UserError
 from harness.files import hash_file, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
+from harness.results.check_proof import CheckProof
 from harness.results.contributed_rows import ROWS, make_rows
 from harness.results.parquet import read_table, serialize_table, to_arrow, to_pandas
 from harness.results.run_summary import compute_bytes_received
-from harness.submission.verification import RunCheck, SubmittedRun, open_submission, verify_run
+from harness.submission.verification import HOLDS, RunCheck, SubmittedRun, open_submission, verify_run
 
 DIGITS = 12
 """The digits of a checksum that name a submission."""
@@ -134,11 +135,19 @@ def _verify(archive: Path, digest: str, root: Path) -> Contribution:
                     "contributor": submission.contributor,
                     "submission": digest,
                     "place": len(rows),
+                    "results": _read_promise(run, checks, submission.proofs),
                     "checks": json.dumps({check.check: [check.verdict, check.reason] for check in checks}),
                     **_make_row(run),
                 }
             )
         return Contribution(archive.name, digest, submission.contributor, make_rows(rows), unreadable)
+
+
+def _read_promise(run: SubmittedRun, checks: Sequence[RunCheck], proofs: Mapping[str, CheckProof]) -> str:
+    """Return what the proof of a run's strategy says that it promises; empty without a proof of its code."""
+    proof = proofs.get(run.record.spec["strategy"]["name"])
+    is_proven = any(check.check == "proof" and check.verdict == HOLDS for check in checks)
+    return proof.promise if proof and is_proven else ""
 
 
 def _make_row(run: SubmittedRun) -> dict[str, Any]:

@@ -150,7 +150,7 @@ RULES = (
 def apply_rules(rows: pd.DataFrame, results: Mapping[str, str]) -> pd.DataFrame:
     """Return the rows with their task, machine, results and marks.
 
-    `results` has what each known strategy promises: exact, estimator or approximate.
+    `results` has what each strategy promises that is installed here. The proofs of others say it.
     """
     is_measured = rows.source == "measured"
     broken = {rule.mark: rule.applies(rows).astype(bool) & is_measured for rule in RULES}
@@ -160,7 +160,9 @@ def apply_rules(rows: pd.DataFrame, results: Mapping[str, str]) -> pd.DataFrame:
     return rows.assign(
         task=find_tasks(rows),
         on_machine=name_machines(rows),
-        results=rows["strategy.name"].map(lambda name: results.get(name, "")),
+        results=rows["strategy.name"]
+        .map(lambda name: results.get(name, ""))
+        .where(rows.results == "", rows.results),
         marks=marks,
         is_ranked=(is_measured & (marks == "")).astype("boolean"),
     )

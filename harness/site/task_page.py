@@ -43,6 +43,7 @@ KINDS = {
     "exact": "exact strategies",
     "estimator": "estimators",
     "approximate": "approximate strategies",
+    "another model": "strategies that train another model",
     "": "strategies that are not installed here",
 }
 """Strategies that promise the same kind of results."""

@@ -1,7 +1,7 @@
 """Submissions for tests of the site: synthetic runs whose records agree with their tables, packed by several groups."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,10 +54,10 @@ def contribute(tmp_path: Path) -> Contribute:
     return partial(pack_runs, tmp_path / "archives")
 
 
-def pack_runs(archives: Path, group: str, folder: Path) -> Path:
+def pack_runs(archives: Path, group: str, folder: Path, proofs: Sequence[Path] = ()) -> Path:
     """Pack all runs in a folder as the submission of a group."""
     archives.mkdir(exist_ok=True)
-    return pack_submission([folder], group, archives / f"{group.replace(' ', '-')}.tar.gz")
+    return pack_submission([folder], group, archives / f"{group.replace(' ', '-')}.tar.gz", proofs=proofs)
 
 
 def change_record(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:

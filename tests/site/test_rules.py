@@ -1,5 +1,6 @@
 """Each rule of comparison keeps the run of a cheating contributor out of the ranking, and nothing else."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from harness.results.check_proof import make_proof
 from harness.results.statistics import judge_ratio
 from harness.site.contributions import find_archives, read_contributions
 from harness.site.ranking import rank_runs, summarize_targets
 from harness.site.rules import RULES
 from harness.site.writing import judge_rows
 from harness.spec.root import find_root
+from harness.spec.spec import hash_data
 from tests.site.conftest import Contribute, change_record
 
 ROOT = find_root()
@@ -274,3 +277,26 @@ def build_unverified(tmp_path: Path, contribute: Contribute) -> pd.DataFrame:
     contribute("Honest", tmp_path / "runs")
     rows = build(tmp_path)
     return rows.assign(marks=rows.marks.where(rows.marks != "broken", ""))
+
+
+# Strategies of other packages.
+
+
+def test_plugin_is_ranked_by_its_proof(
+    synthetic: Any, honest: Path, add_runs: AddRuns, contribute: Contribute, tmp_path: Path
+) -> None:
+    """Without a proof a plugin is unproven. The proof also says what it promises, with which it is ranked."""
+    code = "d" * 64
+    for run in add_runs(honest, "their-strategy", {"p": 2}, 0.5):
+        change_record(run, lambda record: record["provenance"].update(strategy_code=code))
+    contribute("Plugin", honest)
+    rows = build(tmp_path)
+    assert set(rows.marks[rows["strategy.name"] == "their-strategy"]) == {"unproven"}
+
+    proof = make_proof("serial", "exact", code, "full", ["losses equal serial"]).to_document()
+    document = {**proof, "strategy": "their-strategy", "package": "theirs"}
+    document["digest"] = hash_data({key: value for key, value in document.items() if key != "digest"})
+    (tmp_path / "proof.json").write_text(json.dumps(document))
+    contribute("Plugin", honest, proofs=[tmp_path / "proof.json"])
+    (ranking,) = rank_runs(build(tmp_path))
+    assert [each.strategy for each in ranking.contenders] == ["their-strategy", "cagnet-1d", "plexus"]

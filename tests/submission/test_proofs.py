@@ -61,7 +61,7 @@ def change_spec(folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
 
 def make(code: str = CODE, extent: Any = "full", strategy: str = "theirs") -> dict[str, Any]:
     """The document of a whole proof, of a strategy that need not be installed."""
-    proof = make_proof("serial", code, extent, LAWS).to_document()
+    proof = make_proof("serial", "exact", code, extent, LAWS).to_document()
     return sign({**proof, "strategy": strategy, "package": "their-package", "package_version": "2.1"})
 
 
