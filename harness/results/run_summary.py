@@ -71,8 +71,10 @@ def _seconds_to_target(accuracy: pd.DataFrame, target: float) -> float | None:
 
 def _evaluation_seconds(accuracy: pd.DataFrame) -> float | None:
     """Return the median time of an evaluation."""
+    if accuracy.empty:  # and may have no columns
+        return None
     _, first = np.unique(accuracy.epoch.to_numpy(), return_index=True)
-    return float(np.median(accuracy.eval_seconds.to_numpy()[first])) if len(first) else None
+    return float(np.median(accuracy.eval_seconds.to_numpy()[first]))
 
 
 def _device_percent(utilisation: pd.DataFrame) -> float | None:
@@ -84,6 +86,8 @@ def _device_percent(utilisation: pd.DataFrame) -> float | None:
 
 
 def _last_accuracy(accuracy: pd.DataFrame, split: str) -> float | None:
+    if accuracy.empty:
+        return None
     if accuracy.empty:
         return None
     values = accuracy.accuracy.to_numpy(dtype=float, na_value=np.nan)

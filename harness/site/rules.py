@@ -160,9 +160,9 @@ def apply_rules(rows: pd.DataFrame, results: Mapping[str, str]) -> pd.DataFrame:
     return rows.assign(
         task=find_tasks(rows),
         on_machine=name_machines(rows),
-        results=rows["strategy.name"]
-        .map(lambda name: results.get(name, ""))
-        .where(rows.results == "", rows.results),
+        results=[
+            results.get(name, own) for name, own in zip(rows["strategy.name"], rows.results, strict=True)
+        ],
         marks=marks,
         is_ranked=(is_measured & (marks == "")).astype("boolean"),
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from harness.registry import hash_strategy_code
 from harness.results.check_proof import make_proof
 from harness.results.statistics import judge_ratio
 from harness.site.contributions import find_archives, read_contributions
@@ -300,3 +301,15 @@ def test_plugin_is_ranked_by_its_proof(
     contribute("Plugin", honest, proofs=[tmp_path / "proof.json"])
     (ranking,) = rank_runs(build(tmp_path))
     assert [each.strategy for each in ranking.contenders] == ["their-strategy", "cagnet-1d", "plexus"]
+
+
+def test_proof_does_not_change_the_promise_of_a_built_in_strategy(
+    honest: Path, add_runs: AddRuns, contribute: Contribute, tmp_path: Path
+) -> None:
+    add_runs(honest, "pipegcn", {"p": 2}, 0.01)
+    code = hash_strategy_code("pipegcn")
+    proof = make_proof("pipegcn", "exact", code, "full", ["losses equal serial"])
+    (tmp_path / "proof.json").write_text(proof.to_json())
+    contribute("Cheater", honest, proofs=[tmp_path / "proof.json"])
+    exact = [ranking for ranking in rank_runs(build(tmp_path)) if ranking.results == "exact"]
+    assert [each.strategy for ranking in exact for each in ranking.contenders] == ["cagnet-1d", "plexus"]
