@@ -88,8 +88,6 @@ def _device_percent(utilisation: pd.DataFrame) -> float | None:
 def _last_accuracy(accuracy: pd.DataFrame, split: str) -> float | None:
     if accuracy.empty:
         return None
-    if accuracy.empty:
-        return None
     values = accuracy.accuracy.to_numpy(dtype=float, na_value=np.nan)
     known = values[(accuracy.split == split).to_numpy(dtype=bool) & ~np.isnan(values)]
     return float(known[-1]) if len(known) else None
