@@ -31,5 +31,7 @@ PYTHON
 }
 
 record smoke workflows/experiments/smoke.yaml laptop
-record contest benchmarks/submissions/contest.yaml laptop
+for experiment in whole-graph mini-batches targets; do
+    record $experiment benchmarks/submissions/$experiment.yaml laptop
+done
 cp build/submissions/*.tar.gz benchmarks/submissions/  # at the end: an untracked file makes the checkout differ from its commit

@@ -140,6 +140,9 @@ def test_first_stops_after_the_case_that_breaks_a_law(monkeypatch: pytest.Monkey
 # Proofs.
 
 
+MINE = "from harness.strategies.serial import Serial\n\nclass Mine(Serial):\n    pass\n\n"
+
+
 @pytest.fixture
 def holding(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kit whose laws all hold."""
@@ -158,6 +161,7 @@ def test_a_proof_says_which_code_held_which_laws(extent: str, tmp_path: Path) ->
         "strategy": "cagnet-1d",
         "package": "parallel-gnn-harness",
         "package_version": __version__,
+        "promise": "exact",
         "strategy_code": hash_strategy_code("cagnet-1d"),
         "harness": __version__,
         "extent": extent,
@@ -182,10 +186,10 @@ def test_code_that_changed_during_the_check_gives_no_proof(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mine.py"
-    path.write_text("before = 1")
+    path.write_text(f"{MINE}before = 1")
 
     def check_laws(*_: Any, **__: Any) -> Iterator[Finding]:
-        path.write_text("after = 1")
+        path.write_text(f"{MINE}after = 1")
         yield from HELD
 
     monkeypatch.setattr("harness.conformance.check", check_laws)
