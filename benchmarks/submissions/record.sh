@@ -1,6 +1,6 @@
 #!/bin/sh
 # Records the submissions of this folder again, on a machine that does nothing else: `benchmarks/submissions/record.sh`.
-# Competitors of a launch run one after the other in a block, and each experiment has a folder of its own in build/.
+# Competitors of a launch run one after the other in a block, and each experiment has its own folder in build/.
 set -eu
 cd "$(dirname "$0")/../.."
 export OMP_NUM_THREADS=1

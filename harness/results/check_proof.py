@@ -1,6 +1,6 @@
 """The proof of a check: a JSON file that says which code of a strategy held every law, and on how many cases.
 
-The digest shows that a proof is whole. It is no signature: only a repetition of the check proves it to others.
+The digest shows that a proof is whole. It is not a signature: only a repetition of the check proves it to others.
 """
 
 import json
