@@ -6,7 +6,7 @@ with its marks, but is not ranked.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -147,16 +147,25 @@ RULES = (
 """The rules for measured runs. Other sources are never ranked."""
 
 
-def apply_rules(rows: pd.DataFrame, results: Mapping[str, str]) -> pd.DataFrame:
+UNCHECKED = "unchecked card"
+"""The mark of predictions and emulations by a machine card that was never held against a run."""
+
+
+def apply_rules(
+    rows: pd.DataFrame, results: Mapping[str, str], checked_cards: Collection[str] = ()
+) -> pd.DataFrame:
     """Return the rows with their task, machine, results and marks.
 
     `results` has what each strategy promises that is installed here. The proofs of others say it.
+    `checked_cards` are the machine cards here that were held against runs.
     """
     is_measured = rows.source == "measured"
     broken = {rule.mark: rule.applies(rows).astype(bool) & is_measured for rule in RULES}
     marks = pd.Series("", rows.index)
     for mark, applies in broken.items():
         marks[applies] = marks[applies].map(lambda known, mark=mark: f"{known}; {mark}" if known else mark)
+    by_card = rows.source.isin(["predicted", "emulated"])
+    marks[by_card & ~rows["machine.name"].isin(list(checked_cards))] = UNCHECKED
     return rows.assign(
         task=find_tasks(rows),
         on_machine=name_machines(rows),

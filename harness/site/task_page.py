@@ -230,7 +230,7 @@ def _tabulate_others(runs: pd.DataFrame) -> SiteTable:
         ColumnHeading("ranks", NUMBER),
         ColumnHeading("epoch", NUMBER),
         ColumnHeading("received", NUMBER),
-        ColumnHeading("did not end well"),
+        ColumnHeading("remark"),
     )
     groups: Iterable[tuple[Any, pd.DataFrame]] = runs.groupby(
         ["on_machine", "ranks", name_configurations(runs)], sort=False
@@ -244,7 +244,7 @@ def _tabulate_others(runs: pd.DataFrame) -> SiteTable:
             make_number(ranks, lambda ranks: str(int(ranks))),
             make_number(launches[EPOCH].median(), format_seconds),
             make_number(launches.elements_received.median(), format_si),
-            Cell("; ".join(sorted({status for status in launches.status if status != "ok"}))),
+            Cell("; ".join(sorted({*launches.marks, *launches.status} - {"", "ok"}))),
         ]
         for (machine, ranks, name), launches in groups
     ]

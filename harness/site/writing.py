@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +28,7 @@ from harness.site.rules_page import make_rules_page
 from harness.site.subject_pages import make_machine_page, make_strategy_page
 from harness.site.submission_page import make_submission_page
 from harness.site.task_page import make_task_page
+from harness.spec.machine_card import load_machine_card
 
 FOLDER = Path(__file__).parent
 STYLE = FOLDER.parent / "report" / "page.css"
@@ -77,7 +79,7 @@ def write_site(places: Sequence[Path], out: Path, root: Path, on_step: OnStep = 
     """
     _check_folder(out)
     contributions = read_contributions(find_archives(places), root, out / KEPT, on_step)
-    rows = judge_rows(contributions)
+    rows = judge_rows(contributions, root)
     pages = list(_make_pages(rows, contributions, out / KEPT, on_step))
     files = _render_pages(pages)
     files["rows.parquet"] = serialize_table([to_arrow(rows, ROWS)], ROWS)
@@ -88,14 +90,15 @@ def write_site(places: Sequence[Path], out: Path, root: Path, on_step: OnStep = 
     return WrittenSite(out, contributions, rows, len(pages), len(changed))
 
 
-def judge_rows(contributions: Sequence[Contribution]) -> pd.DataFrame:
+def judge_rows(contributions: Sequence[Contribution], root: Path) -> pd.DataFrame:
     """Return the rows of all contributions, to which the rules were applied."""
     frames = [each.rows for each in contributions if each.rows is not None and len(each.rows)]
     if not frames:
         reasons = [each.refusal for each in contributions if each.refusal]
         raise UserError(f"No archive has a run for the site. {' '.join(reasons[:1])}")
     rows = pd.concat(frames, ignore_index=True)
-    return apply_rules(rows, find_promises(sorted(set(rows["strategy.name"]))))
+    promises = find_promises(sorted(set(rows["strategy.name"])))
+    return apply_rules(rows, promises, find_checked_cards(root, sorted(set(rows["machine.name"]))))
 
 
 def _check_folder(out: Path) -> None:
@@ -104,6 +107,16 @@ def _check_folder(out: Path) -> None:
         raise UserError(
             f"{out} exists and is not a site. Name an empty folder, or a site to be built again, by --out."
         )
+
+
+def find_checked_cards(root: Path, names: Sequence[str]) -> set[str]:
+    """Return the machine cards of this project that were held against runs."""
+    checked = set()
+    for name in names:
+        with suppress(UserError):  # a card of others is not here
+            if load_machine_card(root, name).checked is not None:
+                checked.add(name)
+    return checked
 
 
 def find_promises(strategies: Sequence[str]) -> dict[str, str]:

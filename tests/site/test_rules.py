@@ -36,7 +36,7 @@ def honest(tmp_path: Path, add_runs: AddRuns) -> Path:
 
 def build(tmp_path: Path, *archives: Path) -> pd.DataFrame:
     places = archives or [tmp_path / "archives"]
-    return judge_rows(read_contributions(find_archives(places), ROOT, tmp_path / "kept"))
+    return judge_rows(read_contributions(find_archives(places), ROOT, tmp_path / "kept"), ROOT)
 
 
 def marks_of(rows: pd.DataFrame, group: str = "") -> set[str]:
@@ -313,3 +313,17 @@ def test_proof_does_not_change_the_promise_of_a_built_in_strategy(
     contribute("Cheater", honest, proofs=[tmp_path / "proof.json"])
     exact = [ranking for ranking in rank_runs(build(tmp_path)) if ranking.results == "exact"]
     assert [each.strategy for ranking in exact for each in ranking.contenders] == ["cagnet-1d", "plexus"]
+
+
+@pytest.mark.parametrize(
+    ("card", "mark"), [("local", ""), ("frontier", "unchecked card"), ("theirs", "unchecked card")]
+)
+def test_prediction_by_a_card_that_no_run_checked_is_marked(
+    card: str, mark: str, honest: Path, synthetic: Any, contribute: Contribute, tmp_path: Path
+) -> None:
+    machine = {**synthetic.MACHINE.model_dump(), "name": card}
+    spec = synthetic.make_spec("bns-gcn", "products-14m", {"p": 2}, machine=machine)
+    synthetic.write_quoted(honest, spec, 1e-3, "predicted")
+    contribute("Honest", honest)
+    rows = build(tmp_path)
+    assert set(rows.marks[rows.source == "predicted"]) == {mark}
