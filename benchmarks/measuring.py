@@ -1,5 +1,6 @@
 """What benchmarks share: timing in turns, trainers and graphs."""
 
+import gc
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -63,6 +64,35 @@ def seconds_of(function: Callable[[], object]) -> float:
     begun = perf_counter()
     function()
     return perf_counter() - begun
+
+
+class Growth(NamedTuple):
+    """What a rank's process took to train, in bytes and seconds."""
+
+    before: int
+    """Its anonymous memory before it opened the graph: libraries, loops and what earlier training left."""
+    set_up: int
+    """The most that it grew while it read its blocks and made its schedules."""
+    held: int
+    """The growth that stays between two epochs."""
+    peak: int
+    """The most that it grew during epochs."""
+    seconds: float
+    """The median epoch."""
+
+
+def measure_growth(spec: Spec, epochs: int) -> list[Growth]:
+    """Train on this rank; return the growth of each rank on rank 0."""
+    before, resident = read_status("RssAnon"), begin_peak()
+    trainer = trainer_of(spec)
+    set_up = read_status("VmHWM") - resident
+    trainer.epoch()
+    gc.collect()
+    held, resident = read_status("RssAnon") - before, begin_peak()
+    seconds = [trainer.epoch().seconds for _ in range(epochs)]
+    peak = held + read_status("VmHWM") - resident
+    trainer.ctx.grid.drain()
+    return gather(trainer.ctx.grid.world, Growth(before, set_up, held, peak, median(seconds)))
 
 
 def read_status(name: str, process: int | None = None) -> int:

@@ -15,11 +15,11 @@ from scipy.stats import spearmanr
 
 from benchmarks import message_fit
 from benchmarks.measuring import (
-    begin_peak,
+    Growth,
     card_of_hosts,
     gather,
     in_a_process,
-    read_status,
+    measure_growth,
     spec_of,
     train_in_turns,
     trainer_of,
@@ -269,8 +269,11 @@ def memory(dataset: str = "ogbn-products@1/8", ranks: int = 4, only: tuple[str, 
         batch = {"batch": SMALL_BATCH if request["training"]["batch"] else 0}
         small, spec = spec_of({**request, "dataset": "tiny-sbm", "training": batch}), spec_of(request)
         with Pool() as pool:
-            by_rank = pool.run(ranks, measure_growth, small, spec, patience=1800)[0]
-        set_up, held, peak = (max(sizes) for sizes in zip(*by_rank, strict=True))
+            by_rank = pool.run(ranks, measure_warm_growth, small, spec, patience=1800)[0]
+        set_up, held, peak = (
+            max(sizes)
+            for sizes in zip(*((each.set_up, each.held, each.peak) for each in by_rank), strict=True)
+        )
         predicted_held, predicted_peak = in_a_process(predict_memory, spec)
         ratios.append(predicted_peak / peak)
         sizes = [size / MIB for size in (predicted_held, held, predicted_peak, peak)]
@@ -281,32 +284,11 @@ def memory(dataset: str = "ogbn-products@1/8", ranks: int = 4, only: tuple[str, 
     )
 
 
-class Grown(NamedTuple):
-    """The growth of a rank's process, in bytes, once its libraries, loops and gloo's buffers are in place."""
-
-    set_up: int
-    """The most while the rank read its blocks and made its schedules."""
-    held: int
-    """The part that stays between two epochs."""
-    peak: int
-    """The most during epochs."""
-
-
-def measure_growth(small: Spec, spec: Spec) -> list[Grown]:
+def measure_warm_growth(small: Spec, spec: Spec) -> list[Growth]:
     """Return the growth of each rank, on rank 0. The same strategy has trained on a small graph before."""
     trainer_of(small).epoch()
     gc.collect()
-    before, resident = read_status("RssAnon"), begin_peak()
-    trainer = trainer_of(spec)
-    set_up = read_status("VmHWM") - resident
-    trainer.epoch()
-    gc.collect()
-    held, resident = read_status("RssAnon") - before, begin_peak()
-    for _ in range(3):
-        trainer.epoch()
-    peak = held + read_status("VmHWM") - resident
-    trainer.ctx.grid.drain()
-    return gather(trainer.ctx.grid.world, Grown(set_up, held, peak))
+    return measure_growth(spec, 3)
 
 
 def predict_memory(spec: Spec) -> tuple[int, int]:

@@ -1,6 +1,5 @@
 """The largest graphs that train on the memory of this machine, and how well their memory is predicted."""
 
-import gc
 import os
 import signal
 import threading
@@ -8,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import yaml
 
-from benchmarks.measuring import begin_peak, gather, in_a_process, read_status, spec_of, trainer_of
+from benchmarks.measuring import in_a_process, measure_growth, read_status, spec_of
 from benchmarks.registry import Results, Table, benchmark
 from harness.errors import RunError
 from harness.experiment.known_graph import facts_of_card
@@ -23,8 +21,9 @@ from harness.formatting import GIB
 from harness.launch.worker_pool import Pool
 from harness.prediction.epoch import replay_ranks
 from harness.registry import load_strategy
+from harness.results.parquet import find_available_bytes
 from harness.spec.root import find_imported_folder, find_root
-from harness.spec.spec import Spec, format_grid
+from harness.spec.spec import format_grid
 from harness.store.catalog import load_card
 from harness.strategy import Ready, admit
 
@@ -37,7 +36,7 @@ EVERY = 0.01
 LIBRARIES = GIB // 4
 """Memory of a rank with its libraries, before it opens a graph."""
 PREFIX = "scale-"
-"""The beginning of the names of these graphs, which no dataset of the catalog has."""
+"""What the names of the graphs begin with. No dataset of the catalog has such a name."""
 RETURNED = "returned"
 ALLOCATORS = {
     "kept": {},
@@ -76,7 +75,7 @@ def scale(
         epochs: timed epochs
         folder: a disk with room (default: the folder of temporary files)
     """
-    available = read_available() - RESERVE
+    available = find_available_bytes() - RESERVE
     yield f"{available / GIB:.1f} GiB for all ranks"
     yield Table(
         *(
@@ -138,17 +137,6 @@ class GraphRun(NamedTuple):
     def needed(self) -> int:
         """The predicted memory of all ranks with their libraries."""
         return sum(self.peaks) + len(self.peaks) * LIBRARIES
-
-
-class RankMemory(NamedTuple):
-    """The memory of a rank, in bytes, and its seconds."""
-
-    libraries: int
-    set_up: int
-    """The most that the rank grew before its first epoch."""
-    peak: int
-    """The most that it grew during epochs."""
-    seconds: float
 
 
 @contextmanager
@@ -220,12 +208,12 @@ def measure(run: GraphRun, freed: str, epochs: int) -> tuple[object, ...]:
         watch = MemoryWatch(pool.run(spec.ranks, find_process))
         try:
             with watch:
-                ranks = pool.run(spec.ranks, train, spec, epochs, patience=1800)[0]
+                ranks = pool.run(spec.ranks, measure_growth, spec, epochs, patience=1800)[0]
         except RunError:
             if not watch.ended:
                 raise
             return name, run.graph, freed, *[None] * 7, "less than 1 GiB was left"
-    peak, needed = max(each.peak for each in ranks), sum(run.peaks) + sum(each.libraries for each in ranks)
+    peak, needed = max(each.peak for each in ranks), sum(run.peaks) + sum(each.before for each in ranks)
     return (
         *(name, run.graph, freed, peak / GIB, predicted / GIB, predicted / peak),
         *(max(each.set_up for each in ranks) / GIB, watch.peak / GIB, needed / GIB, needed / watch.peak),
@@ -233,29 +221,9 @@ def measure(run: GraphRun, freed: str, epochs: int) -> tuple[object, ...]:
     )
 
 
-def train(spec: Spec, epochs: int) -> list[RankMemory]:
-    """Train on the graph; return the memory of each rank on rank 0."""
-    libraries, resident = read_status("RssAnon"), begin_peak()
-    trainer = trainer_of(spec)
-    set_up = read_status("VmHWM") - resident
-    trainer.epoch()
-    gc.collect()
-    held, resident = read_status("RssAnon") - libraries, begin_peak()
-    seconds = [trainer.epoch().seconds for _ in range(epochs)]
-    peak = held + read_status("VmHWM") - resident
-    trainer.ctx.grid.drain()
-    return gather(trainer.ctx.grid.world, RankMemory(libraries, set_up, peak, median(seconds)))
-
-
 def find_process() -> int:
     """Return the id of this rank's process."""
     return os.getpid()
-
-
-def read_available() -> int:
-    """Return the bytes that processes of this machine can still take without swapping."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
 
 
 @dataclass
@@ -281,7 +249,7 @@ class MemoryWatch:
     def _watch(self) -> None:
         while not (self._done.wait(EVERY) or self.ended):
             self.peak = max(self.peak, sum(read_anonymous(each) for each in self.processes))
-            if read_available() < RESERVE:
+            if find_available_bytes() < RESERVE:
                 self.ended = True
                 for each in self.processes:
                     os.kill(each, signal.SIGKILL)

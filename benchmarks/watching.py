@@ -1,6 +1,6 @@
 """Watches programs that train, and lets them take turns: each stops while another one runs.
 
-A watched program has a network of its own if that is permitted, so that only its messages are on the loopback.
+A watched program has a private network if that is permitted, so that only its messages are on the loopback.
 """
 
 import os
@@ -65,7 +65,7 @@ class WatchedProgram:
             text=True,
             errors="replace",
             start_new_session=True,
-            preexec_fn=self._guard.make_preexec(),  # noqa: PLW1509  this process has no threads of its own
+            preexec_fn=self._guard.make_preexec(),  # noqa: PLW1509  this process has one thread
         )
 
     def __enter__(self) -> Self:

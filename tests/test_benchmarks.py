@@ -244,7 +244,7 @@ def test_ranks_that_take_turns_send_their_times_to_rank_0() -> None:
 
 
 def test_ranks_are_killed_before_the_machine_has_no_memory_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scale, "read_available", lambda: 0)
+    monkeypatch.setattr(scale, "find_available_bytes", lambda: 0)
     with subprocess.Popen(["sleep", "100"]) as rank, scale.MemoryWatch([rank.pid]) as watch:
         assert rank.wait(50) == -signal.SIGKILL
     assert watch.ended

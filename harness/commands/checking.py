@@ -280,7 +280,7 @@ def _hash_code_to_prove(request: CheckRequest) -> str:
 
 
 def _write_proof(request: CheckRequest, code: str, findings: Sequence["Finding"]) -> str:
-    """Write the proof of a check, or return why there is none."""
+    """Write the proof of a check, or return why it was not written."""
     assert request.proof
     if not all(finding.holds for finding in findings):
         return "No proof was written, because a law is broken."

@@ -4,10 +4,8 @@ The page depends only on the tables: the same tables give the same bytes.
 """
 
 import shlex
-from base64 import b64encode
 from contextlib import suppress
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 
 import pandas as pd
@@ -33,7 +31,7 @@ from harness.report.result_tables import (
     tabulate_panel,
     tabulate_verdicts,
 )
-from harness.report.templates import TEMPLATES, load_template
+from harness.report.templates import TEMPLATES, format_script_policy, load_template
 from harness.results.parquet import read_claims_table, read_collected
 from harness.results.statistics import find_persistent_bytes
 from harness.results.table_schema import SCHEMA
@@ -96,9 +94,7 @@ def write_report(tables: Path, out: Path, plans: Path | None = None, on_step: On
         colours=Markup(format_colours()),
         document=Markup(dump_json(document | {"texts": list(texts.numbers)})),
         scripts=[Markup(script) for script in scripts],
-        policy=" ".join(
-            f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts
-        ),
+        policy=format_script_policy(scripts),
         class_of=format_class_attribute,
         svg_names=SVG,
     )

@@ -1,5 +1,8 @@
 """The templates of pages."""
 
+from base64 import b64encode
+from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
@@ -7,10 +10,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 TEMPLATES = Path(__file__).parent
 
 
-def load_template(name: str) -> Template:
-    """Return a template of this folder, which escapes all texts and refuses unknown names."""
+def format_script_policy(scripts: Iterable[str]) -> str:
+    """Return what the policy of a page allows to run: only these scripts, by their hashes."""
+    return " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
+
+
+def load_template(name: str, folder: Path = TEMPLATES) -> Template:
+    """Return a template of a folder, which escapes all texts and refuses unknown names."""
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader(folder),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

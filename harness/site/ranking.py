@@ -1,7 +1,7 @@
 """Ranks the configurations of a task on a machine, and says how sure the order is.
 
-Competitors that ran in the same blocks are compared by the ratios within the blocks, others by their launches. Without
-six of either there is no interval, and the order is undecided.
+Competitors that ran in the same blocks are compared by the ratios within the blocks, others by their launches. With
+fewer than six of either, the interval is unknown and the order undecided.
 """
 
 from collections.abc import Iterable, Sequence

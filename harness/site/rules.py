@@ -148,7 +148,7 @@ RULES = (
 
 
 UNCHECKED = "unchecked card"
-"""The mark of predictions and emulations by a machine card that was never held against a run."""
+"""The mark of predictions and emulations by a machine card that was never compared with a run."""
 
 
 def apply_rules(
@@ -157,7 +157,7 @@ def apply_rules(
     """Return the rows with their task, machine, results and marks.
 
     `results` has what each strategy promises that is installed here. The proofs of others say it.
-    `checked_cards` are the machine cards here that were held against runs.
+    `checked_cards` are the machine cards here that were compared with runs.
     """
     is_measured = rows.source == "measured"
     broken = {rule.mark: rule.applies(rows).astype(bool) & is_measured for rule in RULES}

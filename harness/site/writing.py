@@ -1,22 +1,20 @@
 """Writes the site: the pages and the rows of many submissions, as files that any static host can serve."""
 
-from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness import __version__
 from harness.errors import UserError
-from harness.files import replace_files
+from harness.files import has_content, replace_files
 from harness.progress import OnStep, ignore_step
 from harness.report.page import format_colours
+from harness.report.templates import TEMPLATES, format_script_policy, load_template
 from harness.results.contributed_rows import ROWS
 from harness.results.parquet import serialize_table, to_arrow
 from harness.site.contributions import Contribution, find_archives, read_contributions
@@ -31,7 +29,6 @@ from harness.site.task_page import make_task_page
 from harness.spec.machine_card import load_machine_card
 
 FOLDER = Path(__file__).parent
-STYLE = FOLDER.parent / "report" / "page.css"
 OWN_STYLE = """
 .figures { grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); }
 .figures svg { max-width: 100%; height: auto; }
@@ -84,7 +81,7 @@ def write_site(places: Sequence[Path], out: Path, root: Path, on_step: OnStep = 
     files = _render_pages(pages)
     files["rows.parquet"] = serialize_table([to_arrow(rows, ROWS)], ROWS)
     files["rows.json"] = _dump_rows(rows)
-    changed = {out / name: data for name, data in files.items() if not _has_content(out / name, data)}
+    changed = {out / name: data for name, data in files.items() if not has_content(out / name, data)}
     replace_files(changed)
     _remove_others(out, set(files))
     return WrittenSite(out, contributions, rows, len(pages), len(changed))
@@ -110,7 +107,7 @@ def _check_folder(out: Path) -> None:
 
 
 def find_checked_cards(root: Path, names: Sequence[str]) -> set[str]:
-    """Return the machine cards of this project that were held against runs."""
+    """Return the machine cards of this project that were compared with runs."""
     checked = set()
     for name in names:
         with suppress(UserError):  # a card of others is not here
@@ -157,21 +154,13 @@ def _make_pages(
 
 
 def _render_pages(pages: Sequence[Page]) -> dict[str, bytes]:
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    template = environment.get_template("site_page.html")
+    template = load_template("site_page.html", FOLDER)
     script = (FOLDER / "site.js").read_text(encoding="utf-8")
     look = Look(
         "Parallel GNN Harness, contributed results",
-        Markup(STYLE.read_text(encoding="utf-8") + format_colours() + OWN_STYLE),
+        Markup((TEMPLATES / "page.css").read_text(encoding="utf-8") + format_colours() + OWN_STYLE),
         Markup(script),
-        f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'",
+        format_script_policy([script]),
         f"Made by parallel-gnn-harness {__version__}. The same archives give the same pages.",
     )
     return {page.path.as_posix(): template.render(page=page, look=look).encode() for page in pages}
@@ -182,13 +171,6 @@ def _dump_rows(rows: pd.DataFrame) -> bytes:
     used = rows.drop(columns=[name for name in rows if rows[name].isna().all() or (rows[name] == "").all()])
     text: str = used.to_json(orient="records", date_format="iso", double_precision=12)
     return text.encode()
-
-
-def _has_content(path: Path, data: bytes) -> bool:
-    try:
-        return path.stat().st_size == len(data) and path.read_bytes() == data
-    except OSError:
-        return False
 
 
 def _remove_others(out: Path, names: set[str]) -> None:

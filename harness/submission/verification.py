@@ -77,8 +77,6 @@ INTERRUPTED, TIME_SLICE = 0.1, 0.02
 scheduler of a busy machine stops a rank between two readings of the clock. Medians do not change by them."""
 NEEDED = ("versions", "host", "cpu", "cores", "threads", "engine", "started", "finished", "store_manifest")
 """What the provenance of a measured run must have. Without a repository there is no commit."""
-
-
 READ_TABLES = ("epochs", "ledger", "accuracy", "memory", "utilisation")
 """The tables that are used. The others only need their types."""
 
@@ -143,7 +141,7 @@ class Submission(NamedTuple):
 
 @contextmanager
 def open_submission(path: Path) -> Iterator[Submission]:
-    """Unpack an archive into a temporary folder. Raises UserError for an archive that is no submission."""
+    """Unpack an archive into a temporary folder. Raises UserError for any other archive."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         names = unpack_archive(path, FOLDER, place)
@@ -156,7 +154,7 @@ def open_submission(path: Path) -> Iterator[Submission]:
 
 
 def verify_submission(path: Path, root: Path, on_step: OnStep = ignore_step) -> Verification:
-    """Verify the submission in an archive. Raises UserError for an archive that is no submission.
+    """Verify the submission in an archive. Raises UserError for any other archive.
 
     Graphs that are built under `root` are used for the formulas of strategies.
     """
