@@ -1,4 +1,4 @@
-"""Compiled loops of the samplers: drawing neighbours, frontiers, inverse transform sampling, extraction.
+"""Compiled loops of samplers that draw many batches together: inverse transform sampling and extraction.
 
 Rows of a graph are far apart in memory, so the loops prefetch rows before they read them. An element of the map in
 `PositionMap` has the tag of a batch in its upper 32 bits and a position in its lower 32 bits.
@@ -8,207 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from harness.kernels.jit import compiled, multiply_high, popcount, prefetch
+from harness.kernels.jit import compiled, multiply_high, prefetch
 from harness.kernels.random import hash_index
 
-HALF, NEIGHBOURS, DARTS = np.uint64(32), np.uint64(12), np.uint64(16)
-"""Half a word, and the bits of a counter that hold the number of a draw, for each sampler."""
-
-BITS, WORDS, ONE = 64, 16, np.uint64(1)  # the words of bits that mark the drawn entries of a row
-ROWS_AHEAD = 8  # rows between the prefetch of a row's entries and its draws
-LINE = 16  # entries in a cache line
+DARTS = np.uint64(16)
+"""The bits of a counter that hold the number of a draw."""
 
 ROWS_PER_PASS = 64  # rows whose darts are thrown before any of their entries is read
 TAG = 32
 PLACE = (1 << TAG) - 1
-INSERTED = 64  # entries up to which an insertion sort is faster than a merge sort
 AHEAD = 24  # entries between the prefetch of an element of the map and its use
-
-# Neighbours: Floyd's algorithm chooses entries row by row, in ascending order.
-
-
-@compiled(nogil=True)
-def draw_neighbours(
-    A: tuple[Any, Any, Any],
-    which: tuple[Any, Any],
-    how: tuple[int, bool, Any, Any],
-    out: tuple[Any, Any, Any],
-) -> int:
-    """Fill the sampled matrix, and return the number of its entries."""
-    rowptr, col, val = A
-    rows, vertices = which
-    fanout, loops, first, second = how
-    out_rowptr, out_col, out_val = out
-    chosen, taken = np.empty(fanout, dtype=np.int64), np.zeros(WORDS, dtype=np.uint64)
-    at = 0
-    for i in range(rows.size):
-        if i + 2 * ROWS_AHEAD < rows.size:
-            prefetch(rowptr.ctypes.data + rowptr.itemsize * rows[i + 2 * ROWS_AHEAD])
-        if i + ROWS_AHEAD < rows.size:
-            _prefetch_row(A, rows[i + ROWS_AHEAD])
-        start, stop = rowptr[rows[i]], rowptr[rows[i] + 1]
-        loop = _loop_of(col, start, stop, vertices[i]) if loops else stop
-        others = stop - start - (1 if loop < stop else 0)
-        drawn = min(fanout, others)
-        choose_by_floyd(chosen, drawn, others, np.uint64(vertices[i]) << NEIGHBOURS, (first, second), taken)
-        scale = others / drawn if drawn else 1.0
-        before = True
-        for k in range(drawn):
-            e = start + chosen[k]
-            if e >= loop:
-                e += 1
-                if before:
-                    out_col[at], out_val[at] = col[loop], val[loop]
-                    at += 1
-                    before = False
-            out_col[at], out_val[at] = col[e], val[e] * scale
-            at += 1
-        if before and loop < stop:
-            out_col[at], out_val[at] = col[loop], val[loop]
-            at += 1
-        out_rowptr[i + 1] = at
-    return at
-
-
-@compiled(nogil=True)
-def _prefetch_row(A: tuple[Any, Any, Any], row: int) -> None:
-    """Prefetch the first entries of a row, and the column in its middle, where the search for the loop begins."""
-    rowptr, col, val = A
-    start, stop = rowptr[row], rowptr[row + 1]
-    prefetch(col.ctypes.data + col.itemsize * ((start + stop) >> 1))
-    for e in range(start, min(stop, start + 2 * LINE), LINE):
-        prefetch(col.ctypes.data + col.itemsize * e)
-        prefetch(val.ctypes.data + val.itemsize * e)
-
-
-@compiled(nogil=True)
-def choose_by_floyd(
-    chosen: Any, drawn: int, of: int, counter: Any, keys: tuple[Any, Any], taken: Any
-) -> None:
-    """Write `drawn` of the numbers 0 .. of - 1, in ascending order, to the start of an array.
-
-    `taken` is zero, and is again at the end. If it has a bit for each number, its bits are read in ascending order.
-    """
-    first, second = keys
-    if drawn == of:
-        for k in range(drawn):
-            chosen[k] = k
-        return
-    if of > taken.size * BITS:
-        _choose_of_many(chosen, drawn, of, counter, keys)
-        return
-    for k in range(drawn):
-        last = of - drawn + k
-        word = hash_index(counter + np.uint64(k), first, second) >> HALF
-        pick: Any = np.int64((word * np.uint64(last + 1)) >> HALF)
-        if (taken[pick >> 6] >> np.uint64(pick & 63)) & ONE:
-            pick = last
-        taken[pick >> 6] |= ONE << np.uint64(pick & 63)
-    at = 0
-    for place in range((of + BITS - 1) >> 6):
-        bits, taken[place] = taken[place], np.uint64(0)
-        while bits:
-            chosen[at] = (place << 6) + np.int64(popcount((bits & (~bits + ONE)) - ONE))
-            bits &= bits - ONE
-            at += 1
-
-
-@compiled(nogil=True)
-def _choose_of_many(chosen: Any, drawn: int, of: int, counter: Any, keys: tuple[Any, Any]) -> None:
-    """`choose_by_floyd` by insertion."""
-    first, second = keys
-    for k in range(drawn):
-        last = of - drawn + k
-        word = hash_index(counter + np.uint64(k), first, second) >> HALF
-        drawn_now = np.int64((word * np.uint64(last + 1)) >> HALF)
-        taken = False
-        for j in range(k):
-            taken |= chosen[j] == drawn_now
-        pick = last if taken else drawn_now
-        place = k
-        while place > 0 and chosen[place - 1] > pick:
-            chosen[place] = chosen[place - 1]
-            place -= 1
-        chosen[place] = pick
-
-
-@compiled(nogil=True)
-def _loop_of(col: Any, start: int, stop: int, vertex: int) -> int:
-    """Find the position of a row's self-loop by binary search; otherwise return the end of the row."""
-    low, high = start, stop
-    while low < high:
-        middle = (low + high) // 2
-        if col[middle] < vertex:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < stop and col[low] == vertex else stop
-
-
-# Frontiers: columns are renumbered by positions in the rows' vertices followed by the other columns, ascending.
-
-
-@compiled(nogil=True)
-def find_frontier(col: Any, vertices: Any, where: Any) -> Any:
-    """Return the vertices and then all other columns, ascending. `where` is -1, and gets positions in the result."""
-    for i in range(vertices.size - 1, -1, -1):  # the first of equal vertices counts
-        where[vertices[i]] = i
-    others = 0
-    for e in range(col.size):
-        if where[col[e]] == -1:
-            where[col[e]] = -2
-            others += 1
-    frontier = np.empty(vertices.size + others, dtype=np.int64)
-    frontier[: vertices.size] = vertices
-    at = vertices.size
-    for column in range(where.size):
-        if where[column] == -2:
-            frontier[at], where[column] = column, at
-            at += 1
-    return frontier
-
-
-@compiled(nogil=True)
-def sort_by_position(S: tuple[Any, Any, Any], where: Any, vertices: int, out: tuple[Any, Any]) -> None:
-    """Replace the columns of S, which ascend in each row, by their positions, and sort each row again.
-
-    Positions behind the vertices ascend already.
-    """
-    rowptr, col, val = S
-    out_col, out_val = out
-    for row in range(rowptr.size - 1):
-        start, at = rowptr[row], rowptr[row]
-        for e in range(start, rowptr[row + 1]):
-            if where[col[e]] < vertices:
-                out_col[at], out_val[at] = where[col[e]], val[e]
-                at += 1
-        _sort_entries(out_col[start:at], out_val[start:at])
-        for e in range(start, rowptr[row + 1]):
-            if where[col[e]] >= vertices:
-                out_col[at], out_val[at] = where[col[e]], val[e]
-                at += 1
-
-
-@compiled(nogil=True, forceinline=True)
-def insert_entry(col: Any, val: Any, first: int, last: int, place: int, value: Any) -> None:
-    """Insert an entry into the range from `first` to before `last`, whose columns ascend."""
-    at = last
-    while at > first and col[at - 1] > place:
-        col[at], val[at] = col[at - 1], val[at - 1]
-        at -= 1
-    col[at], val[at] = place, value
-
-
-@compiled(nogil=True)
-def _sort_entries(col: Any, val: Any) -> None:
-    """Sort entries by column; equal columns keep their order."""
-    if col.size > INSERTED:
-        order = np.argsort(col, kind="mergesort")
-        col[:], val[:] = col[order], val[order]
-        return
-    for e in range(1, col.size):
-        insert_entry(col, val, 0, e, col[e], val[e])
-
 
 # Inverse transform sampling: draws from rows of equal masses, and from rows of arbitrary masses.
 
@@ -345,6 +154,16 @@ def _remove_mass(sums: Any, place: int, mass: int) -> None:
 
 
 # Extraction: columns are renumbered by positions in their batch's list of vertices.
+
+
+@compiled(nogil=True, forceinline=True)
+def insert_entry(col: Any, val: Any, first: int, last: int, place: int, value: Any) -> None:
+    """Insert an entry into the range from `first` to before `last`, whose columns ascend."""
+    at = last
+    while at > first and col[at - 1] > place:
+        col[at], val[at] = col[at - 1], val[at - 1]
+        at -= 1
+    col[at], val[at] = place, value
 
 
 @compiled(nogil=True)

@@ -197,12 +197,16 @@ class SampledStrategy(RowStrategy):
         return batches * drawn + (csr_bytes(rows, entries, precision) if rows else 0)
 
 
+MatrixPair = tuple[Csr, Csr | None]
+"""A matrix and its transpose, which is None where no gradient needs it."""
+
+
 class Step(NamedTuple):
     """The input of the operators: the whole graph, or a training step's mini-batch."""
 
     number: int | None
     """None for the whole graph."""
-    A: Sequence[tuple[Csr, Csr]]
+    A: Sequence[MatrixPair]
     """The sampled matrix of each layer and its transpose, with positions for attention; empty for the whole graph."""
     X: Tensor
     loss: LabelLoss
@@ -214,7 +218,7 @@ class Drawn(NamedTuple):
     """A mini-batch; if a thread has drawn it, also its matrices with their transposes, by identity."""
 
     batch: MiniBatch
-    matrices: Mapping[int, tuple[Csr, Csr]] | None = None
+    matrices: Mapping[int, MatrixPair] | None = None
     shapes: Sequence[Tensor] = ()
     """In a replay, the vertices as the device holds them from here on; the vertices are drawn on the host."""
 
@@ -244,7 +248,11 @@ class StepSource:
         for tensor in self.sampler.host_tensors():
             ctx.memory.hold_on_host(TensorName.A, tensor)
         self.store = composed.features.create_store(rank, X, loss)
-        self.reverse = transpose_with_positions if ctx.spec.model.kind == "gat" else transpose
+        attends = ctx.spec.model.kind == "gat"
+        self.reverse = transpose_with_positions if attends else transpose
+        self.first_transposed = 0 if attends or ctx.spec.model.projection else 1
+        """The first layer whose matrix multiplies what has a gradient: the fixed features have none, but attention and
+        a projection multiply them by weights first."""
         self.steps, self.prefetch = strategy.steps, composed.prefetch
         self._in_flight: dict[int, tuple[Drawn, PendingRows]] = {}
         ahead = composed.prefetch and isinstance(self.graph, WholeGraph)
@@ -288,14 +296,18 @@ class StepSource:
             batch, _upload_pairs(matrices, device), [upload(vertices, device) for vertices in batch.vertices]
         )
 
-    def _add_transposes(self, batch: MiniBatch) -> dict[int, tuple[Csr, Csr]]:
+    def _add_transposes(self, batch: MiniBatch) -> dict[int, MatrixPair]:
         """Return each layer's matrix with its transpose; layers with the same matrix share them."""
-        return {id(A): (A, self.reverse(A)) for A in batch.A}
+        needed = {id(A) for A in batch.A[self.first_transposed :]}
+        return {id(A): (A, self.reverse(A) if id(A) in needed else None) for A in batch.A}
 
 
-def _upload_pairs(pairs: Mapping[int, tuple[Csr, Csr]], device: torch.device) -> dict[int, tuple[Csr, Csr]]:
+def _upload_pairs(pairs: Mapping[int, MatrixPair], device: torch.device) -> dict[int, MatrixPair]:
     """Move matrices and their transposes to a device, where they already are unless the sampler draws on the host."""
-    return {key: (_upload_matrix(A, device), _upload_matrix(A_T, device)) for key, (A, A_T) in pairs.items()}
+    return {
+        key: (_upload_matrix(A, device), _upload_matrix(A_T, device) if A_T else None)
+        for key, (A, A_T) in pairs.items()
+    }
 
 
 def _upload_matrix(A: Csr, device: torch.device) -> Csr:
@@ -328,7 +340,9 @@ class SampledOperators(LayerOperators):
         with self.ledger.phase(Phase.CONVOLVE, layer):
             T_KH = self.kernels.gemm(H_KF, W_FH, TensorName.T)
             if self.data.A:
-                return attend_rows(self, layer, Edges(*self.data.A[layer]), T_KH, a_2H)
+                A, A_T = self.data.A[layer]
+                assert A_T is not None
+                return attend_rows(self, layer, Edges(A, A_T), T_KH, a_2H)
             store, A = self.source.store, self.source.A
             return apply_per_head(self, layer, lambda T_QNF: store.attend(A, T_QNF, a_2H), T_KH)
 

@@ -440,7 +440,9 @@ class FetchingStore(FeatureStore):
         with over.ledger.op(Op.COPY, tensor=TensorName.X):
             leaving_MF = self.X_NF.index_select(0, requests.requested.to(device))
         call = requests.exchange(leaving_MF, TensorName.X)
-        return FetchedRows(self, lookup, order, requests, call.issue(overlap=later))
+        indices = [*lookup[1:], order, requests.requested] if device.type == "meta" else []
+        shapes = [torch.empty_like(each, device=device) for each in indices]
+        return FetchedRows(self, lookup, order, requests, call.issue(overlap=later), shapes)
 
 
 class FetchedRows(NamedTuple):
@@ -452,6 +454,8 @@ class FetchedRows(NamedTuple):
     """The order of the requested vertices by owner."""
     requests: RowRequests
     arriving: Pending[Tensor]
+    shapes: Sequence[Tensor] = ()
+    """In a replay, the indices as the device holds them while the rows are in flight; they are used on the host."""
 
     def wait(self) -> Tensor:
         """Return all rows of the mini-batch, in the order of its vertices, and refill the freed slots of the cache."""

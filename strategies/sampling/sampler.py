@@ -28,14 +28,17 @@ from harness.kernels.shuffle import random_permutation
 from harness.ledger import TensorName
 from harness.ranges import split_evenly_part
 from harness.strategies.sampling import vectorised
-from harness.strategies.sampling.compiled import draw_neighbours, find_frontier, sort_by_position
+from harness.strategies.sampling.neighbour_loops import (
+    count_sampled,
+    draw_neighbours,
+    find_frontier,
+    sort_by_position,
+)
 from harness.strategy import LONG, MiniBatch
 from harness.validation import Frozen
 
 MAX_FANOUT = 1 << 12
 """A row must have fewer draws, because the counter of a random number has 12 bits for them."""
-COLUMNS_PER_ENTRY = 32
-"""The number of columns per sampled entry above which a sort of the sample costs less than a map of all columns."""
 
 Fanouts = tuple[Annotated[int, Field(ge=1, lt=MAX_FANOUT)], ...]
 
@@ -205,30 +208,28 @@ def fanout_per_hop(fanouts: Sequence[int], layers: int) -> list[int]:
 def renumber_columns(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:
     """Return the frontier, the vertices of A's rows followed by its other filled columns, and A renumbered.
 
-    The columns of the renumbered matrix are positions in the frontier. On a CPU, a compiled loop looks up positions in
-    a map of all columns, unless the map would be much larger than the sample. With shapes only, each row has its
-    self-loop, and its other entries are spread evenly over all columns.
+    The columns of the renumbered matrix are positions in the frontier, which a compiled loop looks up on a CPU. With
+    shapes only, each row has its self-loop, and its other entries are spread evenly over all columns.
     """
     if A.val.is_meta:
         others = max(A.cols - len(rows), 0)
         draws = max(A.nnz - len(rows), 0) * others // max(A.cols, 1)
         frontier = A.col.new_empty(len(rows) + expected_distinct(others, draws), dtype=torch.int64)
         return frontier, A._replace(cols=len(frontier))
-    if not is_on_gpu(A.val) and A.cols <= COLUMNS_PER_ENTRY * (len(rows) + A.nnz):
-        return _renumber_by_map(A, rows)
+    if not is_on_gpu(A.val):
+        return _renumber_compiled(A, rows)
     frontier = torch.cat([rows, nonempty_columns(A, rows)])
     ascending, order = frontier.sort()
     col = order[torch.searchsorted(ascending, A.col.long())]
     return frontier, relabel_columns(A, col, len(frontier))
 
 
-def _renumber_by_map(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:
-    where = np.full(A.cols, -1, dtype=np.int32 if A.cols < 1 << 31 else np.int64)
-    col, val, vertices = A.col.numpy(), A.val.numpy(), rows.numpy()
-    frontier = find_frontier(col, vertices, where)
+def _renumber_compiled(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:
+    rowptr, col, val = as_arrays(A)
+    frontier, where = find_frontier(col, rows.numpy(), A.cols)
     out_col = torch.empty(A.nnz, dtype=index_dtype(len(frontier)))
     out_val = torch.empty_like(A.val)
-    sort_by_position((A.rowptr.numpy(), col, val), where, len(vertices), (out_col.numpy(), out_val.numpy()))
+    sort_by_position((rowptr, col, val), where, (out_col.numpy(), out_val.numpy()))
     return torch.from_numpy(frontier), Csr(A.rowptr, out_col, out_val, len(frontier))
 
 
@@ -258,8 +259,7 @@ def sample_neighbours(
     key = derive_key(seed, Purpose.SAMPLE)
     if is_on_gpu(A.val):
         return _sample_on_gpu(A, rows, vertices, fanout, key, loops=loops)
-    lengths = A.rowptr.index_select(0, rows + 1) - A.rowptr.index_select(0, rows)
-    sample = allocate_rows(A, len(rows), int(lengths.clamp(max=most).sum()))
+    sample = allocate_rows(A, len(rows), count_sampled(A.rowptr.numpy(), rows.numpy(), most))
     first, second = (np.uint64(word) for word in key)
     options = fanout, loops, first, second
     entries = draw_neighbours(as_arrays(A), (rows.numpy(), vertices.numpy()), options, as_arrays(sample))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.conformance.case import CLASSES, Case
-from harness.conformance.kit import list_choices
+from harness.conformance.case_list import list_choices
 from harness.conformance.laws import ScipyCounts
 from harness.errors import UserError
 from harness.parallel.row_strategy import RowStrategy

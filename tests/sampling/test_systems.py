@@ -19,6 +19,7 @@ from harness.replay import replay
 from harness.runtime.trainer import Trainer
 from harness.spec.spec import ModelChoice, Spec, StrategyChoice
 from harness.strategies.sampling import sampler as sampler_module
+from harness.strategies.sampling.composition import SampledOperators
 from harness.strategies.sampling.sampler import Neighbours
 from harness.strategy import RemoteRows, ShapeBlocks
 from tests.cases import make_case
@@ -189,6 +190,33 @@ def test_thread_samples_ahead_if_sampling_sends_no_messages(
     assert {thread for _, thread in drawn} == threads
     assert [step for step, _ in drawn][: 2 * strategy.steps] == list(range(2 * strategy.steps))
     assert len(drawn) <= 2 * strategy.steps + ahead
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "transposed"),
+    [
+        ("graphsage", {"kind": "sage"}, [False, True, True]),
+        ("graphsage", {"kind": "gcn"}, [False, True, True]),
+        ("graphsage", {"kind": "gcn", "projection": True}, [True, True, True]),
+        ("graphsage", {"kind": "gat"}, [True, True, True]),
+        ("salient", {"kind": "sage"}, [False, True, True]),
+        ("graphsaint-node", {"kind": "gcn"}, [True, True, True]),
+    ],
+)
+def test_matrices_are_transposed_only_for_layers_whose_input_has_a_gradient(
+    name: str, model: dict[str, Any], transposed: list[bool]
+) -> None:
+    """Features have none, but their products with weights do; GraphSAINT's layers share a matrix."""
+    grid, model = {P if name == "salient" else D: 1}, {"layers": 3} | model
+    case = make_case(name, grid, training={"batch": 9}, model=model)
+    strategy = case.strategy()
+    operators = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store()).operators
+    assert isinstance(operators, SampledOperators)
+    pairs = operators.source.take_step(0).A
+    assert [A_T is not None for _, A_T in pairs] == transposed
+    for A, A_T in pairs:
+        if A_T is not None and model["kind"] != "gat":
+            assert np.array_equal(to_scipy(A_T).toarray(), to_scipy(A).toarray().T)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "distdgl"])

@@ -96,9 +96,28 @@ def test_sampled_neighbours_are_equal_for_huge_fan_outs_and_all_rows() -> None:
         assert same(tensors, compiled)
 
 
+def test_loop_of_an_empty_row_is_not_looked_for_in_the_row_before() -> None:
+    """The last entry of the graph is in the column of the vertex whose row is empty."""
+    A, rows = (
+        from_coo(torch.tensor([0, 0]), torch.tensor([0, 1]), torch.ones(2), (2, 2)),
+        torch.tensor([1, 0]),
+    )
+    sample = sample_neighbours(A, rows, rows, 3, (1,), loops=True)
+    assert same(sample, select_rows(A, rows))
+
+
+def test_sampled_neighbours_are_equal_if_many_draws_share_marks() -> None:
+    """There are over twice as many draws as marks, and most marks of the row of 5000 entries have several numbers."""
+    A, rows = rows_of_lengths([5000, 3, 5000], 5100, torch.float32, loops=True), torch.arange(3)
+    for seed in range(5):
+        compiled = sample_neighbours(A, rows, rows, 2500, (seed,), loops=True)
+        with by_tensors():
+            assert same(sample_neighbours(A, rows, rows, 2500, (seed,), loops=True), compiled)
+
+
 @pytest.mark.parametrize("length", [63, 64, 65, 66, 1023, 1024, 1025, 1026])
-def test_sampled_neighbours_are_equal_around_the_number_of_bits_of_a_row(length: int) -> None:
-    """A compiled loop marks draws in bits, in words of 64, and inserts them one by one in rows over 1024 entries."""
+def test_sampled_neighbours_are_equal_around_the_number_of_marks_of_a_row(length: int) -> None:
+    """A compiled loop marks draws in a word, if a row has at most 64 entries, and in 1024 marks in longer rows."""
     A = rows_of_lengths([length, length - 1, 3, length], 1100, torch.float32, loops=True)
     rows = torch.tensor([0, 1, 2, 3, 0, 2])
     for fanout, loops in ((1, True), (10, False), (10, True), (62, True), (1000, True)):
@@ -129,7 +148,7 @@ def test_frontiers_and_transposes_are_equal(size: int, fanout: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("cols", [300, 50_000], ids=["by a map", "by a sort, for a large graph"])
+@pytest.mark.parametrize("cols", [300, 50_000], ids=["few columns", "mostly empty columns"])
 def test_frontiers_are_equal_for_long_rows_of_vertices_in_any_order(cols: int, dtype: torch.dtype) -> None:
     """The longest row has over a hundred entries whose columns are vertices of the rows."""
     S = rows_of_lengths([299, 0, 70, 5, 130], 300, dtype, loops=True)._replace(cols=cols)

@@ -20,7 +20,7 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.comm.launchers import RankPlace
 from harness.conformance.case import Case
-from harness.conformance.kit import _combine_peculiarities, _count_split_axes, _list_grids, make_case
+from harness.conformance.case_list import _combine_peculiarities, _count_split_axes, _list_grids, make_case
 from harness.conformance.laws import ScipyCounts
 from harness.errors import UserError
 from harness.ledger import Ledger, TensorName

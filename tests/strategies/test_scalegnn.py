@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
-from harness.conformance.kit import HERE
+from harness.conformance.case_list import HERE
 from harness.errors import UserError
 from harness.launch.fork_server import ForkServer
 from harness.ledger import MOVING, SAMPLING, Amounts, AxisName, Key, Ledger, Op, TensorName
