@@ -71,12 +71,12 @@ def attend_columns_backward(A_KN: Csr, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tenso
     return gradients
 
 
-# The operators compute one group of heads after another. A group is one head of a larger matrix, which has A once for
-# each of the heads, as the blocks of its diagonal. On a CPU each head is a group. On a GPU, several small heads are a
-# group, which takes as many kernels as one head.
+# The operators compute one group of heads after another. Several small heads are a group, which takes as many calls as
+# one head: it is one head of a larger matrix, which has A once for each of the heads, as the blocks of its diagonal.
 
-GROUPED = 1 << 22
-"""The maximum number of entries, of rows and of columns of a group of several heads, which take memory."""
+GROUPED_ON_GPU, GROUPED_ON_CPU = 1 << 22, 1 << 18
+"""The maximum number of entries, of rows and of columns of a group of several heads, which take memory. On a CPU, the
+calls of larger heads take less time than copies of A."""
 
 
 def _attend(rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
@@ -109,9 +109,8 @@ def _compute_groups(
 
     `entries` is the number of entries of a head, which values of A number.
     """
-    heads, size = len(operands[0]), 1
-    if is_on_gpu(A.col):
-        size = max(1, GROUPED // max(A.rows, A.cols, entries, 1))
+    heads, largest = len(operands[0]), GROUPED_ON_GPU if is_on_gpu(A.col) else GROUPED_ON_CPU
+    size = max(1, largest // max(A.rows, A.cols, entries, 1))
     for first in range(0, heads, size):
         group = slice(first, min(first + size, heads))
         blocks = _repeat_on_diagonal(A, group.stop - group.start, entries)

@@ -298,7 +298,7 @@ def copy_rows(A: tuple[Any, Any, Any], rows: Any, B: tuple[Any, Any, Any]) -> No
     """Copy the entries of the selected rows."""
     rowptr, col, val = A
     _, out_col, out_val = B
-    places, at = _get_addresses(rowptr, col, val), U(0)
+    places, at = get_addresses(rowptr, col, val), U(0)
     for i in range(U(rows.size)):
         _prefetch_row(rowptr, rows, i, places)
         row = U(rows[i])
@@ -338,7 +338,7 @@ def copy_selected_entries(
     rowptr, col, val = A
     bits, before = sample
     out_rowptr, out_col, out_val = S
-    places = _get_addresses(rowptr, col, val)
+    places = get_addresses(rowptr, col, val)
     at = out_rowptr[U(0)] = U(0)
     for i in range(U(rows.size)):
         _prefetch_row(rowptr, rows, i, places)
@@ -359,7 +359,7 @@ def copy_selected_entries(
 
 
 @compiled(forceinline=True)
-def _get_addresses(rowptr: Any, col: Any, val: Any) -> Any:
+def get_addresses(rowptr: Any, col: Any, val: Any) -> Any:
     """Return the address and the item size of each array. Loops call this once, because numba updates a reference count
     whenever it takes an array's address, which costs more than copying a row."""
     pointers, cols, vals = U(rowptr.ctypes.data), U(col.ctypes.data), U(val.ctypes.data)

@@ -15,6 +15,11 @@ from harness.ledger import Ledger, Op, TensorName, charge_backward
 
 WARMUP_CALLS, TIMED_CALLS = 2, 7
 """The numbers of warm-up and timed calls per candidate."""
+HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+FEW_COLUMNS = 16
+"""The number of columns below which MKL is slow."""
+MANY_ELEMENTS = 1 << 15
+"""The number of elements from which oneDNN, whose calls take longer, is faster than MKL."""
 
 
 def autotune(candidates: Mapping[str, Callable[[], object]], device: torch.device) -> str:
@@ -38,16 +43,30 @@ def autotune(candidates: Mapping[str, Callable[[], object]], device: torch.devic
 def matmul(X: Tensor, Y: Tensor) -> Tensor:
     """Return the dense product X Y.
 
-    T^T G of tall matrices is computed as (G^T T)^T if the result has more rows than columns, because MKL runs at a
-    quarter of its speed for few columns (benchmarks/bench.py).
+    MKL runs at a quarter of its speed for few columns (benchmarks/bench.py). So T^T G of tall matrices is computed as
+    (G^T T)^T if the result has more rows than columns, and oneDNN computes products with few columns. oneDNN takes a
+    hundred times as long for a part of a matrix, so Y is made contiguous, and X must be.
     """
-    return torch.mm(Y.T, X.T).T.contiguous() if _is_tall_product(X, Y) else torch.mm(X, Y)
+    if _is_tall_product(X, Y):
+        return torch.mm(Y.T, X.T).T.contiguous()
+    if _is_narrow_product(X, Y):
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(X, Y.T.contiguous(), None, "none", [], "")
+        return product
+    return torch.mm(X, Y)
 
 
 def _is_tall_product(X: Tensor, Y: Tensor) -> bool:
     """Return True for X = T^T of a tall T, if X Y has more rows than columns."""
     is_transposed = X.stride(0) == 1 and X.shape[1] > X.shape[0]
     return is_transposed and X.shape[0] > Y.shape[1]
+
+
+def _is_narrow_product(X: Tensor, Y: Tensor) -> bool:
+    """Return True if oneDNN computes X Y: a tall X and few columns, in single precision, on a CPU, without autograd."""
+    is_recorded = torch.is_grad_enabled() and (X.requires_grad or Y.requires_grad)
+    is_tall = X.shape[0] > X.shape[1] and X.is_contiguous() and X.numel() >= MANY_ELEMENTS
+    is_narrow = is_tall and Y.shape[1] < FEW_COLUMNS
+    return HAS_ONEDNN and is_narrow and X.dtype == torch.float32 and X.is_cpu and not is_recorded
 
 
 class Kernels:
@@ -71,10 +90,11 @@ class Kernels:
         if add_to is None:
             return self.run(Op.GEMM, makes, matmul, X, Y)
         with self.ledger.op(Op.GEMM, tensor=makes):
-            return add_to.add_(matmul(X, Y)) if _is_tall_product(X, Y) else add_to.addmm_(X, Y)
+            is_slow = _is_tall_product(X, Y) or _is_narrow_product(X, Y)
+            return add_to.add_(matmul(X, Y)) if is_slow else add_to.addmm_(X, Y)
 
-    def aggregate(self, A: Csr, A_T: Csr, H: Tensor, makes: TensorName | None = None) -> Tensor:
-        """Return A H, differentiable in H. The backward pass multiplies by `A_T`."""
+    def aggregate(self, A: Csr, A_T: Csr | None, H: Tensor, makes: TensorName | None = None) -> Tensor:
+        """Return A H, differentiable in H. The backward pass multiplies by `A_T`, None if H needs no gradient."""
         return self.run(Op.SPMM, makes, lambda H: aggregate(A, A_T, H), H)
 
     def spmm(

@@ -308,8 +308,11 @@ def spmm(A_NK: Csr | SortedRows, H_KF: Tensor, *, add_to: Tensor | None = None) 
     return add_to
 
 
-def aggregate(A_NK: Csr, A_T_KN: Csr, H_KF: Tensor) -> Tensor:
-    """Return A H, differentiable in H. The caller passes the transpose, which is A itself if A is symmetric."""
+def aggregate(A_NK: Csr, A_T_KN: Csr | None, H_KF: Tensor) -> Tensor:
+    """Return A H, differentiable in H. The caller passes the transpose, which is A itself if A is symmetric.
+
+    It may be None if H needs no gradient.
+    """
     Z_NF: Tensor = SparseProduct.apply(H_KF, A_NK, A_T_KN)  # type: ignore[no-untyped-call]
     return Z_NF
 
@@ -318,7 +321,7 @@ class SparseProduct(torch.autograd.Function):
     """Z = A H, dH = A^T dZ."""
 
     @staticmethod
-    def forward(ctx: Any, H_KF: Tensor, A_NK: Csr, A_T_KN: Csr) -> Tensor:
+    def forward(ctx: Any, H_KF: Tensor, A_NK: Csr, A_T_KN: Csr | None) -> Tensor:
         ctx.A_T_KN = A_T_KN
         return spmm(A_NK, H_KF)
 

@@ -290,7 +290,7 @@ def attends_alike(heads: int) -> None:
     here = engine.select_device(Engine.NCCL, 0)
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "GROUPED", heads * A.nnz)
+        patch.setattr(attention, "GROUPED_ON_GPU", heads * A.nnz)
         for device in (torch.device("cpu"), here):
             at, at_T = to_device(A, device), to_device(A_T, device)
             d, s, T, G = (x.to(device) for x in (d_QN, s_QK, T_QKF, G_QNF))

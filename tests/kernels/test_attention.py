@@ -96,6 +96,21 @@ def test_compiled_loops_equal_tensor_operations_on_any_number_of_threads(dtype: 
     assert all(map(torch.equal, *outputs)), "the bits depend on the number of threads"
 
 
+@pytest.mark.parametrize("heads", [1, 3, 4])
+def test_bits_do_not_depend_on_the_heads_of_a_group(heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    A = matrix(40, 30, 600)
+    A_T, given = transpose_with_positions(A), [each.float() for each in operands(A)]
+
+    def compute() -> list[Tensor]:
+        a_QE, Z_QNF = attend(A, *given)
+        dl_QE, dd_QN = attend_rows_backward(A, *given, a_QE, Z_QNF)
+        return [a_QE, Z_QNF, dl_QE, dd_QN, *attend_columns_backward(A_T, a_QE, dl_QE, Z_QNF)]
+
+    together = compute()
+    monkeypatch.setattr("harness.kernels.attention.GROUPED_ON_CPU", heads * A.nnz)
+    assert all(map(torch.equal, compute(), together))
+
+
 def test_operators_agree_with_their_schema_and_shape_functions() -> None:
     """The shape functions agree with the values, and inputs are neither changed nor aliased."""
     A = matrix(7, 5, 20)
