@@ -7,6 +7,7 @@ and the process group uses torch's backend `fake`, which sends nothing.
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from importlib import import_module
 from types import NoneType
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
@@ -371,7 +372,8 @@ class ReplayedRank:
     entries: dict[Key, Amounts]
     persistent_bytes: dict[TensorName, int]
     peak_bytes: int
-    """The peak memory of the rank in an epoch, including activations, gradients, optimizer states and buffers."""
+    """The peak memory of the rank in an epoch, including activations, gradients, optimizer states and buffers,
+    but not what drawing a mini-batch takes."""
 
 
 class ReplayLimit(Protocol):
@@ -382,6 +384,15 @@ class ReplayLimit(Protocol):
 
     def end_step(self, events: Sequence[Event], /) -> None:
         """Check the events at the end of a step."""
+
+
+def preload_torch() -> None:
+    """Import what torch otherwise imports within its first operators on meta tensors. It takes a second, once.
+
+    Within an operator, that import leaves cycles that keep the tensors of its callers until a garbage collection, so
+    that the peak memory of the first replay in a process would depend on when that comes.
+    """
+    import_module("torch._dynamo")
 
 
 def replay(  # noqa: PLR0913  independent choices, all but two by name
@@ -411,6 +422,7 @@ def replay(  # noqa: PLR0913  independent choices, all but two by name
     if not 0 <= rank < world:
         raise UserError(f"rank = {rank} is out of range: the ranks of this world are 0 to {world - 1}.")
     assert not dist.is_initialized(), "cannot replay a rank while torch.distributed is initialized"
+    preload_torch()
     tape = Tape()
     device = engine.join_world(Engine.REPLAY, RankPlace(rank, world))
     try:

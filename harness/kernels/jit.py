@@ -5,6 +5,7 @@ identifies functions by name and ignores options, so compile each name with one 
 a function that has several parallel loops of equal length, so write one such loop per function.
 """
 
+import gc
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
+from numba.core.event import Listener, register
 from numba.extending import intrinsic
 from torch import Tensor
 
@@ -33,6 +35,30 @@ def compiled(**options: Any) -> Callable[[F], F]:
             return numba.njit(**options)(function)  # type: ignore[no-any-return]
 
     return compile_later
+
+
+class _CompilerGarbage(Listener):
+    """Collects the garbage that a compilation leaves.
+
+    Numba tries signatures, and the errors of those that fail are in cycles with the frames of all callers. The tensors
+    of these frames would take memory until some later collection.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+
+    def on_start(self, _event: Any) -> None:
+        """Count a compilation, which may be within that of a caller."""
+        self._depth += 1
+
+    def on_end(self, _event: Any) -> None:
+        """Collect garbage after the outermost compilation."""
+        self._depth -= 1
+        if self._depth == 0:
+            gc.collect()
+
+
+register("numba:compile", _CompilerGarbage())  # type: ignore[no-untyped-call]
 
 
 def warm_up_compiler() -> None:

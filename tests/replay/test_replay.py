@@ -1,9 +1,13 @@
 """A rank replayed on shapes does what the same rank does in a run, in any world, and as its formula says."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +30,7 @@ from harness.store.dataset_card import DatasetCard
 from harness.store.memory_store import MemoryStore
 from harness.strategy import BlockCounts, Facts, ShapeBlocks, Strategy, facts_of
 
+ROOT = Path(__file__).parents[2]
 PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, False, 2_449_029, 196_615, exact=False)
 FEW = Facts(24_490, 1_261_670, 100, 47, False, 24_490, 1_966, exact=False)
 H, T = TensorName.H, TensorName.T
@@ -183,6 +188,24 @@ def test_an_operator_that_is_not_run_again_has_the_same_outcome(
         assert [pair for pair in zip(each.events, again.events, strict=True) if pair[0] != pair[1]] == []
         assert [key for key, amounts in again.entries.items() if each.entries.get(key) != amounts] == []
         assert each == again
+
+
+FIRST_PEAK = """
+import gc
+from tests.replay.test_replay import FEW, replay, strategy
+
+gc.disable()
+small = strategy(4, FEW, "scalegnn", {"d": 1, "x": 2, "y": 1, "z": 2}, batch=64)
+first, second = (replay(small, steps=2).peak_bytes for _ in range(2))
+assert first == second, f"{first} and {second} bytes"
+"""
+
+
+def test_the_first_replay_of_a_process_has_the_peak_of_the_second(tmp_path: Path) -> None:
+    """What is imported and compiled in it leaves no cycle that keeps tensors until a garbage collection."""
+    nothing_compiled = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", FIRST_PEAK], check=True, cwd=ROOT, env=nothing_compiled)
+    assert any(tmp_path.rglob("*.nbi")), "nothing was compiled"
 
 
 @pytest.mark.parametrize("world", [2, 3])
