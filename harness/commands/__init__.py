@@ -119,7 +119,7 @@ VERBS = {
         "harness.commands.scaffolding:new",
     ),
     "server": Verb(
-        "List the servers that shorten the start of runs, or stop them.",
+        "List the servers that shorten the start of runs and checks, or stop them.",
         "harness.commands.serving:server",
     ),
     "completion": Verb(

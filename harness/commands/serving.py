@@ -36,9 +36,11 @@ class ServerAnswer(Answer):
     def lay_out(self, view: View) -> Iterator[Block]:
         count = format_count(len(self.servers), "server")
         if not self.servers:
-            yield Headline(f"No server runs. {KEEP_SERVER}=10 keeps one for 10 minutes after `harness run`.")
+            yield Headline(
+                f"No server runs. {KEEP_SERVER}=10 keeps one for 10 minutes after `harness run` and `check`."
+            )
             return
-        yield Headline(f"{count} stopped" if self.stopped else f"{count} kept for `harness run`")
+        yield Headline(f"{count} stopped" if self.stopped else f"{count} kept for `harness run` and `check`")
         columns = [
             TableColumn("pid", "process", is_number=True),
             TableColumn("socket", "socket", may_wrap=True),
@@ -48,10 +50,10 @@ class ServerAnswer(Answer):
 
 @verb(ServerRequest)
 def server(request: ServerRequest, _: Reporter) -> ServerAnswer:
-    """List the servers that shorten the start of runs, or stop them.
+    """List the servers that shorten the start of runs and checks, or stop them.
 
-    If HARNESS_KEEP_SERVER is a number of minutes, the first run starts a server, which is kept for so long after the
-    last run.
+    If HARNESS_KEEP_SERVER is a number of minutes, the first run or check starts a server, which is kept for so long
+    after the last one.
     """
     servers = list_servers()
     if request.stop:

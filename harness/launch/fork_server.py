@@ -24,6 +24,7 @@ from importlib.abc import MetaPathFinder
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle, send_handle
 from tempfile import TemporaryFile
+from threading import Lock
 from types import TracebackType
 from typing import IO, Any, NoReturn
 
@@ -38,7 +39,7 @@ PRELOADED_MODULES = (
     "harness.results.parquet",
     "harness.kernels.tiles",
 )
-"""The modules whose import takes seconds."""
+"""The modules that the ranks of a run need and whose import takes seconds."""
 OUTPUT_BYTES_KEPT = 2000
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 
@@ -61,13 +62,16 @@ class Child:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._code: int | None = None
+        self._lock = Lock()
+        """Held while a thread reads the exit code, which the kernel gives away once."""
 
     def poll(self) -> int | None:
         """Return the exit code, which is negative for a signal, or None while the process runs."""
-        if self._code is None:
-            ended, status = os.waitpid(self.pid, os.WNOHANG)
-            self._code = os.waitstatus_to_exitcode(status) if ended else None
-        return self._code
+        with self._lock:
+            if self._code is None:
+                ended, status = os.waitpid(self.pid, os.WNOHANG)
+                self._code = os.waitstatus_to_exitcode(status) if ended else None
+            return self._code
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the process to end, and return its exit code."""
@@ -76,9 +80,10 @@ class Child:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
             time.sleep(0.01)
-        if self._code is None:
-            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self._code
+        with self._lock:
+            if self._code is None:
+                self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            return self._code
 
     def send_signal(self, sig: signal.Signals) -> None:
         if self.poll() is None:
@@ -91,10 +96,11 @@ class Child:
 class ForkServer:
     """Starts ranks: `with ForkServer() as server: server.start(...)`.
 
-    The process of the server starts with the first rank, or in `prepare`.
+    The process of the server starts with the first rank, or in `prepare`, and imports `modules`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = PRELOADED_MODULES) -> None:
+        self._modules = modules
         self._process: _ServerProcess | None = None
         self.settings: Mapping[str, str] = {}
         """The settings with which the server started last."""
@@ -143,7 +149,7 @@ class ForkServer:
             self.close()
         if self._process is None:
             self.settings = settings
-            self._process = _take_forked_server(settings) or _start_server(settings)
+            self._process = _take_forked_server(settings) or _start_server(settings, self._modules)
 
     def _ready_process(self, limits: StartLimits) -> "_ServerProcess":
         """Return the server's process, once it can fork."""
@@ -238,14 +244,14 @@ class _ServerProcess:
         return self._output.read().decode(errors="replace").strip()
 
 
-def _start_server(settings: Mapping[str, str]) -> _ServerProcess:
-    """Start a server that imports what ranks need."""
+def _start_server(settings: Mapping[str, str], modules: Sequence[str]) -> _ServerProcess:
+    """Start a server that imports modules."""
     output: IO[bytes] = TemporaryFile()  # noqa: SIM115  closed with the handle
     channel, remote = Pipe()
     with remote:
         process = subprocess.Popen(
             # -P: a file of the working directory must not be imported in place of a module.
-            [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(remote.fileno())],
+            [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(remote.fileno()), *modules],
             env=settings,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -309,20 +315,20 @@ def _adopt_orphans() -> Iterator[None]:
 
 
 def main() -> int:
-    """Import what ranks need, and fork a rank for every order that the channel delivers."""
-    launcher, channel = int(sys.argv[1]), Connection(int(sys.argv[2]))
+    """Import modules, and fork a rank for every order that the channel delivers."""
+    launcher, channel, modules = int(sys.argv[1]), Connection(int(sys.argv[2])), sys.argv[3:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.meta_path.insert(0, reporter := _ImportReporter(channel))
-    import_modules()
+    import_modules(modules)
     sys.meta_path.remove(reporter)
     serve_orders(launcher, channel)
     return 0
 
 
-def import_modules(others: Sequence[str] = ()) -> None:
-    """Import what ranks need, and other modules, and keep all of it out of garbage collection."""
+def import_modules(modules: Sequence[str]) -> None:
+    """Import modules and the compiler of kernels, and keep all of it out of garbage collection."""
     gc.disable()  # imports leave little garbage, and collection takes a tenth of their time
-    for module in (*PRELOADED_MODULES, *others):
+    for module in modules:
         import_module(module)
     import_module("harness.kernels.jit").warm_up_compiler()
     gc.freeze()

@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 from harness.children import die_with_parent
 from harness.launch import kept_server
-from harness.launch.fork_server import fork_server_from_here, import_modules
+from harness.launch.fork_server import PRELOADED_MODULES, fork_server_from_here, import_modules
 from harness.launch.kept_server import (
     EXIT_CODE,
     HELLO,
@@ -46,11 +46,13 @@ from harness.launch.server_settings import select_settings
 LAUNCHER_MODULES = (
     "harness.cli.app",
     "harness.cli.terminal",
+    "harness.commands.checking",
     "harness.commands.running",
     "harness.commands.rendering",
     "harness.launch.launch",
+    "harness.conformance",
 )
-"""The modules that a launcher needs and a rank does not."""
+"""The modules that a launcher needs and a rank of a run does not."""
 CLOCK_TICK = 20_000_000
 """Nanoseconds by which the time of a change may be behind the clock."""
 Version = dict[str, int]
@@ -66,7 +68,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with _listen(path) as (listener, retire):
         try:
-            import_modules(LAUNCHER_MODULES)
+            import_modules([*PRELOADED_MODULES, *LAUNCHER_MODULES])
         except Exception:
             traceback.print_exc()
             return 1
@@ -219,14 +221,18 @@ def _host_launcher(connection: socket.socket, settings: Mapping[str, str]) -> No
     connection.settimeout(None)
     with _watch_children() as ended:
         bind_to_host = die_with_parent(os.getpid())
+        waiting, ready = os.pipe()
         launcher = os.fork()
         if launcher == 0:
             bind_to_host()
             connection.close()
             ended.close()
-            _run_launcher(request, descriptors, settings)
-        for each in descriptors:
+            os.close(waiting)
+            _run_launcher(request, descriptors, settings, ready)
+        for each in (*descriptors, ready):
             os.close(each)
+        os.read(waiting, 1)  # from now on the launcher is interrupted by signals that it ignored before
+        os.close(waiting)
         connection.sendall(STARTED_RUN)
         code = _watch(connection, ended, launcher)
         connection.sendall(EXIT_CODE.pack(code))
@@ -276,23 +282,29 @@ def _send_signals(launcher: int, numbers: bytes) -> None:
 
 
 def _run_launcher(
-    request: Mapping[str, Any], descriptors: Sequence[int], settings: Mapping[str, str]
+    request: Mapping[str, Any], descriptors: Sequence[int], settings: Mapping[str, str], ready: int
 ) -> NoReturn:
-    """Run the command of a client as if the client had done so itself, and exit with its exit code."""
+    """Run the command of a client as if the client had done so itself, and exit with its exit code.
+
+    The descriptor `ready` is closed as soon as signals reach the command.
+    """
     code = 1
     try:
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.close(ready)
         fork_server_from_here(settings, descriptors)
         _become_client(request, descriptors)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         kept_server.is_served = True
         code = import_module(PROGRAM).main(request["words"])
         atexit._run_exitfuncs()
     except BaseException as error:
         if isinstance(error, SystemExit) and isinstance(error.code, int):
             code = error.code
+        elif isinstance(error, KeyboardInterrupt):  # before the command ran
+            code = 128 + signal.SIGINT
         else:
             traceback.print_exc()
     finally:

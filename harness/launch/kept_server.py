@@ -1,9 +1,9 @@
-"""A kept server has imported what a run needs, so that `harness run` need not: HARNESS_KEEP_SERVER asks for one.
+"""A kept server has imported what a run or a check needs: HARNESS_KEEP_SERVER asks for one.
 
-The first `harness run` starts the server when it has ended. A later one is a client: it passes its command line,
-environment, working directory and standard streams to the server, which forks the launcher of the run from itself
-(`harness.launch.kept_process`). The client forwards signals and exits with the launcher's exit code. The launcher dies
-with its client.
+The first `harness run` or `harness check` starts the server when it has ended. A later one is a client: it passes its
+command line, environment, working directory and standard streams to the server, which forks the launcher of the run
+from itself (`harness.launch.kept_process`). The client forwards signals and exits with the launcher's exit code. The
+launcher dies with its client.
 
 A server only serves clients that passed on the same to their children as the process that started it: variables,
 limits, cores, control group and so on. All these are part of the name of its socket. The socket is in a folder that
@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +37,7 @@ from harness.errors import UserError
 from harness.files import is_own
 from harness.launch.server_settings import KEEP_SERVER, LAUNCHER_PREFIXES, select_settings
 
+SERVED_VERBS = ("run", "check")
 PROGRAM = "harness.cli"
 """The module whose `main` runs a verb."""
 PLACE_OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", LAUNCHED, STARTED)
@@ -101,7 +102,8 @@ def can_be_served(words: Sequence[str], environment: Mapping[str, str]) -> bool:
     )  # or a task of a scheduler, whose job ends its own processes only
     names_descriptor = any(name in word for word in words for name in NAMES_OF_DESCRIPTORS)
     return (
-        [*words[:1]] == ["run"]
+        bool(words)
+        and words[0] in SERVED_VERBS
         and "--in-process" not in words
         and not (is_debugged or is_rank or names_descriptor)
     )
@@ -264,16 +266,14 @@ class _Client:
 
     def run(self, words: Sequence[str]) -> int | None:
         """Return the exit code of the command, or None if the server has not run it to its end."""
-        try:
-            if self._connection.recv(1) != HELLO:
-                return None
-            self._send_request(words)
-            if self._connection.recv(1) != STARTED_RUN:
-                return None
-        except OSError:  # the server is gone, or does not answer in time
+        if not self._is_answered(HELLO):
             return None
-        self._connection.settimeout(None)
-        with self._forward_signals():
+        with ExitStack() as forwarding:
+            with _hold_signals():  # they would end this process while its launcher starts
+                if not self._start(words):
+                    return None
+                forwarding.enter_context(self._forward_signals())
+            self._connection.settimeout(None)
             code = self._wait_for_exit_code()
         if code is None:
             print(
@@ -284,6 +284,21 @@ class _Client:
         elif code < 0:
             _die_by_signal(-code)
         return code
+
+    def _is_answered(self, answer: bytes) -> bool:
+        """Return True if the server sends `answer` in time."""
+        try:
+            return self._connection.recv(1) == answer
+        except OSError:  # the server is gone, or does not answer
+            return False
+
+    def _start(self, words: Sequence[str]) -> bool:
+        """Return True if the server has started the command."""
+        try:
+            self._send_request(words)
+        except OSError:
+            return False
+        return self._is_answered(STARTED_RUN)
 
     def _send_request(self, words: Sequence[str]) -> None:
         request = {
@@ -332,6 +347,16 @@ class _Client:
             if number == signal.SIGTSTP:
                 os.kill(os.getpid(), signal.SIGSTOP)
                 self._connection.sendall(bytes([signal.SIGCONT]))
+
+
+@contextmanager
+def _hold_signals() -> Iterator[None]:
+    """Receive the signals that a client forwards only after the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _die_by_signal(number: int) -> None:

@@ -220,7 +220,7 @@ def make_rank_environment(machine: Machine, ranks: int, root: Path, rank: int = 
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
     # Ranks on one machine use the loopback, whatever the machine's name resolves to.
     link = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
-    return {**os.environ, **link, **_make_settings(machine, root), **place}
+    return {**os.environ, **link, **make_rank_settings(machine, root), **place}
 
 
 def make_step_environment(
@@ -236,13 +236,13 @@ def make_step_environment(
         **make_cache_environment(slurm.local),
         **PYTHON_SETTINGS,
         **inherited,
-        **_make_settings(machine, root),
+        **make_rank_settings(machine, root),
         **(slurm.fabric if across_nodes else {}),
         **slurm.environment,
     }
 
 
-def _make_settings(machine: Machine, root: Path) -> dict[str, str]:
+def make_rank_settings(machine: Machine, root: Path) -> dict[str, str]:
     """Return the thread counts and allocator settings of the card, which are read before Python starts."""
     threads = str(machine.threads_per_rank)
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), threads)

@@ -13,6 +13,8 @@ LAUNCHER_PREFIXES = ("SLURM", "FLUX_", "PALS_", "PMI_", "PMIX_", "OMPI_", "JSM_"
 """Names and prefixes of variables whose values may differ between the ranks of one fork server: only Python code reads
 them, or a driver when a rank first uses a GPU."""
 SHELL_VARIABLES = frozenset({"_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES"})
+TORCH_VARIABLES = frozenset({"TORCHINDUCTOR_CACHE_DIR"})
+"""The variable that torch sets in its own process when it imports its compiler, as a replay does."""
 HARNESS_PREFIX = "HARNESS_"
 """The variables that differ between two commands of one shell, and those that the harness reads when it needs them."""
 
@@ -25,6 +27,6 @@ def select_settings(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         key: text
         for key, text in environment.items()
-        if key not in RANK_VARIABLES | SHELL_VARIABLES
+        if key not in RANK_VARIABLES | SHELL_VARIABLES | TORCH_VARIABLES
         and not key.startswith((*LAUNCHER_PREFIXES, HARNESS_PREFIX))
     }

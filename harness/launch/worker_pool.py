@@ -22,6 +22,7 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from operator import attrgetter
 from pathlib import Path
+from threading import Lock
 from types import ModuleType, TracebackType
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from harness.comm.engine import Engine
 from harness.comm.launchers import RankPlace
 from harness.errors import RunError
 from harness.files import owner_tag, remove_leftovers, scratch_names
-from harness.launch.fork_server import Child, ForkServer, describe_exit
+from harness.launch.fork_server import PRELOADED_MODULES, Child, ForkServer, describe_exit
 from harness.launch.processes import STACKS_SIGNAL
 from harness.launch.time_limits import POOL_LIMITS, START_LIMITS, StartLimits, TimeLimits
 from harness.runtime.fault import Fault, describe_error, dump_stacks_on_signal, read_stacks
@@ -194,7 +195,8 @@ class _Worker:
 class Pool:
     """Ranks for jobs. A rank is started when it is first needed.
 
-    `patience` is the time limit of a job in seconds. `engine` is the communication library.
+    `patience` is the time limit of a job in seconds. `engine` is the communication library. `modules` are imported
+    before the ranks are forked; each rank imports the others that its jobs need.
     """
 
     def __init__(
@@ -204,16 +206,19 @@ class Pool:
         engine: Engine = Engine.GLOO,
         limits: TimeLimits = POOL_LIMITS,
         start_limits: StartLimits = START_LIMITS,
+        modules: Sequence[str] = PRELOADED_MODULES,
     ) -> None:
         self._patience, self._engine = patience, engine
         self._limits, self._start_limits = limits, start_limits
-        self._server, self._environment = ForkServer(), {**os.environ, **ENVIRONMENT}
+        self._server, self._environment = ForkServer(modules), {**os.environ, **ENVIRONMENT}
         self._workers: list[_Worker] = []
         remove_leftovers(Path(tempfile.gettempdir()), scratch_names("ranks-"))  # of killed pools
         prefix = f"ranks-{owner_tag()}."
         self._temporary = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
         self._folder = Path(self._temporary.name)
         self._numbers = count()
+        self._lock = Lock()
+        """Held while a job runs."""
 
     def __enter__(self) -> "Pool":
         self._server.prepare(self._environment)
@@ -224,11 +229,19 @@ class Pool:
     ) -> None:
         self.close()
 
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The settings with which the fork server started."""
+        return self._server.settings
+
     def close(self) -> None:
-        """End all ranks and the fork server."""
-        self._kill_workers(self._workers)
-        self._server.close()
-        self._temporary.cleanup()
+        """End all ranks and the fork server. A job in another thread fails first."""
+        for worker in self._workers:
+            worker.process.send_signal(signal.SIGKILL)
+        with self._lock:
+            self._kill_workers(self._workers)
+            self._server.close()
+            self._temporary.cleanup()
 
     def run(
         self, world: int, function: Callable[..., Any], *arguments: Any, patience: float | None = None
@@ -238,8 +251,11 @@ class Pool:
         The function must be at the top level of a module. Raises RankError for the rank that failed first, or with
         the stacks of the ranks that are still busy after `patience` seconds. The pool can be used afterwards.
         """
-        patience = patience or self._patience
         call = Reference.to(function), pickle.dumps(arguments)
+        with self._lock:
+            return self._run(world, call, patience or self._patience)
+
+    def _run(self, world: int, call: tuple[Reference, bytes], patience: float) -> list[Any]:
         workers = self._take_workers(world)
         replies: dict[int, Reply] = {}
         try:

@@ -265,6 +265,29 @@ def test_interrupt_of_a_client_interrupts_its_launcher(served: Client) -> None:
     assert not is_alive(launcher)
 
 
+EARLY_INTERRUPT = """
+import os, signal, socket
+from harness.launch import kept_server
+
+client, server = socket.socketpair()
+if os.fork() == 0:
+    client.close()
+    server.sendall(kept_server.HELLO)
+    (size,) = kept_server.LENGTH.unpack(server.recv(kept_server.LENGTH.size))
+    server.recv(size, socket.MSG_WAITALL)
+    os.kill(os.getppid(), signal.SIGINT)
+    server.sendall(kept_server.STARTED_RUN)
+    server.sendall(kept_server.EXIT_CODE.pack(100 + server.recv(1)[0]))
+    os._exit(0)
+server.close()
+assert kept_server._Client(client).run(["run"]) == 100 + signal.SIGINT
+"""
+
+
+def test_interrupt_while_the_launcher_starts_is_forwarded() -> None:
+    subprocess.run([sys.executable, "-c", EARLY_INTERRUPT], cwd=ROOT, check=True, timeout=30)
+
+
 def test_stop_of_a_client_stops_its_launcher_and_ranks_until_it_continues(served: Client) -> None:
     process = served.start("lead", str(served.folder))
     rank, launcher = served.wait_for("rank")
@@ -521,6 +544,7 @@ def test_command_that_depends_on_its_process_is_not_served(
 ) -> None:
     monkeypatch.setattr(sys, "gettrace", lambda: None)
     assert can_be_served(["run", "--strategy", "serial"], {})
+    assert can_be_served(["check", "serial"], {})
     assert not can_be_served(words, settings)
 
 
@@ -552,32 +576,44 @@ def _read_ticks_of_children(pid: int) -> int:
     return int(fields[13]) + int(fields[14])
 
 
+def _run_harness(tmp_path: Path, *words: str) -> dict[str, Any]:
+    """Return the answer of `harness WORDS`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", *words, "--json"],
+        cwd=ROOT,
+        env={**os.environ, "HARNESS_RESULTS": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
 def test_served_run_records_the_same_as_any_run(client: Client, tmp_path: Path) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "harness",
-        "run",
-        *["--strategy", "cagnet-1d", "--dataset", "tiny-sbm", "--ranks", "2"],
-    ]
-    environment = {**os.environ, "HARNESS_RESULTS": str(tmp_path)}
-
-    def run(*more: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [*words, "--json", *more], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
-        )
-        assert done.returncode == 0, done.stderr
-        document: dict[str, Any] = json.loads(done.stdout)
-        return document
-
-    plain = run()
+    words = ["run", "--strategy", "cagnet-1d", "--dataset", "tiny-sbm", "--ranks", "2"]
+    plain = _run_harness(tmp_path, *words)
     server = find_server()
     before = _read_ticks_of_children(server.pid)
-    fresh = run("--fresh")
+    fresh = _run_harness(tmp_path, *words, "--fresh")
     wait_until(lambda: _read_ticks_of_children(server.pid) > before + 5)  # the run was not served otherwise
     assert list_servers() == [server] and not fresh["cached"]
     for key in ("run_id", "status", "label"):
         assert fresh[key] == plain[key]
-    assert fresh["provenance"]["command"] == f"{plain['provenance']['command']} --fresh"
+    assert fresh["provenance"]["command"] == plain["provenance"]["command"].replace(
+        " --json", " --fresh --json"
+    )
     assert fresh["provenance"]["env"] == plain["provenance"]["env"]
     assert fresh["summary"]["final_loss"] == plain["summary"]["final_loss"]
+
+
+def test_next_check_is_served(client: Client, tmp_path: Path) -> None:
+    words = ["check", "serial", "--quick", "--case", "aggregate first"]
+    plain = _run_harness(tmp_path, *words)
+    server = find_server()
+    before = _read_ticks_of_children(server.pid)
+    served = _run_harness(tmp_path, *words)
+    wait_until(lambda: _read_ticks_of_children(server.pid) > before + 5)
+    assert [each["law"] for each in served["findings"]] == [each["law"] for each in plain["findings"]]
+    assert list_servers() == [server]

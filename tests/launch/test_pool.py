@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -302,6 +303,26 @@ def test_pool_runs_functions_of_a_main_module(tmp_path: Path) -> None:
 
 def speak() -> None:
     print("a word of a rank", flush=True)
+
+
+def test_closed_pool_ends_a_job_of_another_thread() -> None:
+    with ThreadPoolExecutor(1) as thread:
+        with Pool() as pool:
+            pids = check_next_job(pool, 2)
+            job = thread.submit(pool.run, 2, never_arrive, 0)
+            time.sleep(0.5)
+        with pytest.raises(RankError, match="killed by SIGKILL"):
+            job.result(timeout=60)
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def list_imported(*names: str) -> list[bool]:
+    return [name in sys.modules for name in names]
+
+
+def test_ranks_start_with_the_modules_of_their_pool(tmp_path: Path) -> None:
+    with Pool(modules=["harness.comm.engine", "wave"]) as pool:
+        assert pool.run(1, list_imported, "wave", "harness.runtime.rank") == [[True, False]]
 
 
 def test_ranks_print_where_the_process_of_the_pool_prints(capfd: pytest.CaptureFixture[str]) -> None:
