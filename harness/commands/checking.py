@@ -153,6 +153,8 @@ class CheckAnswer(Answer):
         return shlex.join(["harness", "check", self.strategy, *shorthand, *options, *machine])
 
 
+CASE_MODULES = ("harness.conformance.case", "torch.fx.experimental.symbolic_shapes")
+"""The modules that ranks need for the cases of a check. The second is imported by torch where layers are recomputed."""
 LAW_COLUMNS = (
     TableColumn("law", "law"),
     TableColumn("result", "result"),
@@ -247,13 +249,15 @@ def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer:
     """
     code = _hash_code_to_prove(request) if request.proof else ""
     from harness.comm.engine import Engine, max_ranks
+    from harness.launch.kept_server import keep_server
     from harness.launch.worker_pool import Pool
     from harness.spec.machine_card import Machine, load_machine
 
     started, findings, extent = time.monotonic(), list["Finding"](), request.choose_extent()
     machine = load_machine(request.home, request.machine) if request.machine else Machine(name="kit")
     engine = Engine(machine.engine)
-    with Pool(start_limits=_load_start_limits(request, reporter), engine=engine) as pool:
+    limits = _load_start_limits(request, reporter)
+    with Pool(start_limits=limits, engine=engine, modules=CASE_MODULES) as pool:
         from harness.conformance import check as check_laws  # while the fork server of the ranks imports
 
         most = max_ranks(engine)
@@ -264,6 +268,7 @@ def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer:
             if request.first and is_next_case and not all(each.holds for each in findings):
                 break
             findings.append(finding)
+    keep_server(pool.settings)
     unproven = _write_proof(request, code, findings) if request.proof else ""
     return CheckAnswer(request.strategy, extent, findings, time.monotonic() - started, request, unproven)
 

@@ -1,6 +1,6 @@
 """The conformance kit: proves a strategy against serial training and against its own formula."""
 
-from harness.conformance.kit import LARGER as LARGER
-from harness.conformance.kit import Extent as Extent
+from harness.conformance.case_list import LARGER as LARGER
+from harness.conformance.case_list import Extent as Extent
 from harness.conformance.kit import check as check
 from harness.conformance.laws import Finding as Finding

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+import numpy as np
 
 from harness.ledger import MOVING, Amounts, Direction, Key, Op, TensorName
 from harness.strategy import Counts, PublishedCost, Quantity, Strategy, WordsKey
+
+if TYPE_CHECKING:
+    from harness.results.table_schema import Columns
 
 LAYERS = 1 << 30
 """More layers than any model has. Modulo this number the loss, layer -1, sorts last."""
@@ -25,6 +28,9 @@ class Sent:
 
 
 Seen = Mapping[WordsKey, Sent]
+KEY_COLUMNS = ("rank_id", "direction", "layer", "op", "axis", "tensor")
+AMOUNT_COLUMNS = ("calls", "elements_payload", "elements_received", "bytes")
+"""The columns of a ledger that say what a row counts, and how much it counts."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +85,18 @@ def count_epoch_words(entries: Mapping[Key, Amounts]) -> Seen:
     return seen
 
 
-def count_recorded_words(ledger: pd.DataFrame, rank: int) -> Seen:
-    """Count the words that a rank sent in the last epoch of a recorded run."""
-    seen: dict[WordsKey, Sent] = {}
-    rows = ledger[(ledger.rank_id == rank) & (ledger.epoch == ledger.epoch.max()) & ledger.op.isin(MOVING)]
-    for row in rows.itertuples():
-        key = WordsKey(Direction(row.direction), row.layer, Op(row.op), row.axis, TensorName(row.tensor))
-        _add(seen, key, Amounts(row.calls, row.elements_payload, row.elements_received, row.bytes))
-    return seen
+def count_recorded_words(ledger: "Columns") -> dict[int, Seen]:
+    """Count the words that each rank sent in the last epoch of a recorded run. Ranks that sent nothing are left out."""
+    from harness.results.statistics import find_texts  # which imports pandas
+
+    seen: dict[int, dict[WordsKey, Sent]] = {}
+    epoch = np.asarray(ledger["epoch"])
+    rows = np.flatnonzero((epoch == epoch.max()) & find_texts(ledger["op"], MOVING))
+    columns = (np.asarray(ledger[name])[rows].tolist() for name in (*KEY_COLUMNS, *AMOUNT_COLUMNS))
+    for rank, direction, layer, op, axis, tensor, *amounts in zip(*columns, strict=True):
+        key = WordsKey(Direction(direction), layer, Op(op), axis, TensorName(tensor))
+        _add(seen.setdefault(rank, {}), key, Amounts(*amounts))
+    return {**seen}
 
 
 def _add(seen: dict[WordsKey, Sent], key: WordsKey, amounts: Amounts) -> None:

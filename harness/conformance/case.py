@@ -1,6 +1,6 @@
 """A case: a spec and a graph, on which the strategy trains on every rank and the dense reference trains serially."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -176,7 +176,7 @@ class RankResult:
     held: list[HeldTensor]
     """The tensors that these bytes consist of."""
     uncounted: list[UncountedTensor]
-    """The tensors that were kept after set-up without being counted."""
+    """The tensors that were kept after set-up without being counted; empty if they were not looked for."""
     chosen: dict[str, str]
     """The choices by measured time, on which the bits depend."""
     unordered: set[str]
@@ -184,17 +184,21 @@ class RankResult:
 
 
 def train_rank(
-    case: Case, epochs: int, composed_from: int | None = None, chosen: Sequence[Mapping[str, str]] = ()
+    case: Case,
+    epochs: int,
+    composed_from: int | None = None,
+    chosen: Sequence[Mapping[str, str]] = (),
+    searched: Collection[int] | None = None,
 ) -> RankResult:
     """Train one rank of the case. Every rank of a world calls this.
 
-    `chosen` are the choices of every rank in an earlier training of the case. A case that is trained twice asks a GPU
-    for deterministic operations.
+    `chosen` are the choices of every rank in an earlier training of the case. On the ranks `searched`, by default all,
+    uncounted tensors are looked for. A case that is trained twice asks a GPU for deterministic operations.
     """
     device = engine.select_device(Engine(case.spec.machine.engine), engine.rank())
     asked = prefer_determinism() if case.train_twice and is_gpu(device) else nullcontext(set[str]())
     with asked as unordered:
-        result = _train_rank(case, epochs, device, composed_from, chosen)
+        result = _train_rank(case, epochs, device, composed_from, chosen, searched)
     return replace(result, unordered=unordered)
 
 
@@ -204,14 +208,16 @@ def _train_rank(
     device: torch.device,
     composed_from: int | None,
     chosen: Sequence[Mapping[str, str]],
+    searched: Collection[int] | None,
 ) -> RankResult:
     strategy, tape, store = case.strategy(), Tape(), case.store()
-    set_up = SetUpMemory(strategy, device)
+    is_searched = searched is None or engine.rank() in searched
+    set_up = SetUpMemory(strategy, device) if is_searched else None
     grid = Grid.build(strategy.grid, tape, device, composed_from, strategy.wire)
     # An epoch of the first training shows every mistake in the sizes. Calls are compared in the memory of the host.
     with nullcontext() if chosen or is_gpu(device) else compare_calls():
         trainer = Trainer(strategy, grid, store, chosen[grid.rank] if chosen else None)
-        uncounted = set_up.find_uncounted(trainer)
+        uncounted = set_up.find_uncounted(trainer) if set_up else []
         del set_up
         with Meter(tape):
             done = [trainer.epoch()]

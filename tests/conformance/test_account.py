@@ -2,15 +2,16 @@
 
 from math import gcd
 
+import pandas as pd
 import pytest
 
-from harness.conformance.account import Seen, Sent, account, count_epoch_words
+from harness.conformance.account import Seen, Sent, account, count_epoch_words, count_recorded_words
 from harness.conformance.case import Case
 from harness.conformance.laws import ScipyCounts
-from harness.ledger import Direction, TensorName
+from harness.ledger import Direction, Op, TensorName
 from harness.replay import replay
 from harness.spec.spec import Spec
-from harness.strategy import Quantity
+from harness.strategy import Quantity, WordsKey
 from tests.conformance.mutants import __file__ as mutants
 
 
@@ -19,6 +20,23 @@ def case(name: str, grid: dict[str, int], ranks: int) -> Case:
     return Case(
         "test", Spec.model_validate({**spec, "model": {"hidden": 8, "order": "aggregate_first"}}), vertices=96
     )
+
+
+def test_words_of_the_last_epoch_are_counted_on_each_rank() -> None:
+    names = ("epoch", "rank_id", "direction", "layer", "op", "axis", "tensor", "calls")
+    names += ("elements_payload", "elements_received", "bytes")
+    rows = [
+        (0, 0, "forward", 0, "all_gather", "p", "H", 1, 7.0, 7.0, 28),
+        (1, 0, "forward", 0, "all_gather", "p", "H", 1, 5.0, 4.0, 20),
+        (1, 0, "forward", 0, "all_gather", "p", "H", 2, 3.0, 2.0, 12),
+        (1, 0, "forward", 0, "spmm", "", "", 1, 0.0, 0.0, 0),
+        (1, 1, "backward", 1, "all_reduce", "p", "dW", 1, 9.0, 8.0, 36),
+        (1, 2, "forward", 0, "spmm", "", "", 1, 0.0, 0.0, 0),
+    ]
+    assert count_recorded_words(pd.DataFrame(rows, columns=list(names))) == {
+        0: {WordsKey(Direction.FORWARD, 0, Op.ALL_GATHER, "p", TensorName.H): Sent(8.0, 3, 32, 6.0)},
+        1: {WordsKey(Direction.BACKWARD, 1, Op.ALL_REDUCE, "p", TensorName("dW")): Sent(9.0, 1, 36, 8.0)},
+    }
 
 
 def count_replayed(it: Case, rank: int) -> Seen:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from harness.conformance.case_list import make_case as kit_case
 from harness.conformance.kit import check
 from harness.conformance.kit import check_case as findings_of
-from harness.conformance.kit import make_case as kit_case
 from harness.graph.model import LabelTask
 from harness.ledger import AxisName
 from harness.spec.spec import StrategyChoice

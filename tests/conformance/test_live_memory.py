@@ -11,7 +11,7 @@ import torch
 
 from harness.comm.grid import Grid
 from harness.conformance.case import Case, train_rank
-from harness.conformance.kit import make_case
+from harness.conformance.case_list import make_case
 from harness.conformance.live_memory import SetUpMemory
 from harness.ledger import Ledger
 from harness.ledger.vocabulary import AxisName

@@ -10,8 +10,8 @@ import pytest
 
 import harness
 from harness.cli import main
+from harness.conformance.case_list import make_case as kit_case
 from harness.conformance.kit import check_case as findings_of
-from harness.conformance.kit import make_case as kit_case
 from harness.ledger import AxisName
 from harness.strategy import Promise
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness.cli import main
+from harness.conformance.case_list import make_case as kit_case
 from harness.conformance.kit import check_case as findings_of
-from harness.conformance.kit import make_case as kit_case
 from harness.conformance.laws import Finding
 from harness.ledger import AxisName
 from tests.conformance.test_examples import CODE
