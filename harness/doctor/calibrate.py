@@ -14,16 +14,21 @@ Intervals come from the errors at held-out sizes (`harness.doctor.term_fit`). If
 and the card keeps the constant that it has.
 """
 
+import json
+import os
 import re
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any, NamedTuple
 
 import torch
 import yaml
 
+from harness.children import die_with_parent
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.device import gpu_build, gpu_count, gpu_properties, is_gpu
@@ -36,13 +41,23 @@ from harness.doctor.kernel_rates import (
     measure_memory_constant,
     measure_sampling_constant,
 )
-from harness.doctor.links import MEASURED, fit_links, make_card_path, make_constant, measure_links
+from harness.doctor.links import (
+    MEASURED,
+    check_link_ranks,
+    fit_links,
+    make_card_path,
+    make_constant,
+    measure_links,
+)
 from harness.doctor.measurements import Calibrator, format_table
 from harness.doctor.spmm_rates import measure_spmm_constants
 from harness.doctor.survey import run_tool
 from harness.documents import read_yaml
+from harness.errors import RunError, UserError
 from harness.files import write_text
 from harness.formatting import GB
+from harness.launch.fork_server import describe_exit
+from harness.launch.rank_starter import make_rank_settings
 from harness.prediction.pricing import MICRO
 from harness.progress import Log, OnStep, ignore_step
 from harness.runtime.provenance import describe_machine
@@ -83,6 +98,7 @@ def calibrate_machine(
         calibrator.ends = time.monotonic() + SPMM_ENDS
         sections = _measure_gpu_sections(calibrator, card, root, ranks, report)
     else:
+        check_link_ranks(ranks)  # before kernels are measured
         rates = _measure_rates(calibrator, report)
         sections = {
             "rates": rates,
@@ -92,6 +108,65 @@ def calibrate_machine(
         sections["measured_on"] = describe_machine(card.device).model_dump(exclude_none=True)
     name = gpu_properties(device).name if is_gpu(device) else "this machine"
     return Calibration(sections, calibrator.notes, format_table(calibrator.times), name)
+
+
+def calibrate_in_new_process(
+    root: Path, machine: str, ranks: int, report: Log, on_step: OnStep = ignore_step
+) -> Calibration:
+    """Measure the constants of a machine card in a process that starts with the settings of the card, as ranks do.
+
+    Allocators read their settings before Python starts. Without the card's settings, each call writes a large result to
+    fresh pages, and products take up to three times as long as in a run.
+    """
+    settings = make_rank_settings(load_machine(root, machine), root)
+    command = [sys.executable, "-P", "-m", "harness.doctor.calibrate", str(root), machine, str(ranks)]
+    done: Calibration | None = None
+    with Popen(
+        command,
+        env={**os.environ, **settings},
+        stdout=PIPE,
+        text=True,
+        encoding="utf-8",
+        preexec_fn=die_with_parent(os.getpid()),  # noqa: PLW1509  no thread holds a lock that it needs
+    ) as process:
+        assert process.stdout
+        for line in process.stdout:
+            kind, *told = json.loads(line)
+            match kind:
+                case "report":
+                    report(*told)
+                case "step":
+                    on_step(*told)
+                case "refused":
+                    raise UserError(*told)
+                case "failed":
+                    raise RunError(*told)
+                case "done":
+                    done = Calibration(*told)
+    if done is None:
+        raise RunError(f"the calibration ended early: {describe_exit(process.returncode)}.")
+    return done
+
+
+def main() -> None:
+    """Calibrate, and write lines of JSON: reports, steps, and the calibration or an error."""
+    root, machine, ranks = sys.argv[1:]
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print must not come between
+
+    def tell(*told: object) -> None:
+        print(json.dumps(told), file=out, flush=True)
+
+    try:
+        done = calibrate_machine(
+            Path(root), machine, int(ranks), partial(tell, "report"), partial(tell, "step")
+        )
+    except UserError as error:
+        tell("refused", str(error))
+    except RunError as error:
+        tell("failed", str(error))
+    else:
+        tell("done", *done)
 
 
 def format_source(device: torch.device) -> str:
@@ -210,3 +285,7 @@ def format_new_card(root: Path, machine: str, done: Calibration) -> str:
         document.pop(outdated, None)
     origin = f"# {machine}.yaml as calibrated. Every constant names its source; `assumed` was not measured."
     return f"{origin}\n{yaml.safe_dump(document, sort_keys=False, width=120)}"
+
+
+if __name__ == "__main__":
+    main()

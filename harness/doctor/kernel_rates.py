@@ -19,6 +19,7 @@ from harness.doctor.measurements import Calibrator, KernelTime, subtract_launch
 from harness.doctor.spmm_rates import SCALES, UNKNOWN_CACHE, make_graphs, make_uniform_graph
 from harness.doctor.term_fit import compute_median_and_factor
 from harness.formatting import GB
+from harness.kernels.recorded import matmul
 from harness.ledger import AxisName, Ledger
 from harness.ledger.tape import ProductShape, Tape
 from harness.prediction.pricing import BYTES_PER_VALUE, MICRO, NANO
@@ -186,7 +187,7 @@ def _measure_dense_rate(
             for sizes in ((m, k), (k, n))
         )
         product = ProductShape(m, k, n, 0, values, "")
-        times.append(calibrator.time_kernel(name, partial(torch.mm, X, Y), product))
+        times.append(calibrator.time_kernel(name, partial(matmul, X, Y), product))
     kept = calibrator.leave_out_bound_by_host(f"dense products in {values}", times)
     if len(select_compute_bound(kept, launch, memory)) < 2:
         calibrator.notes.append(

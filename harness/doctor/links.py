@@ -59,8 +59,7 @@ class LinkMeasurement(NamedTuple):
 
 def measure_links(root: Path, machine: str, ranks: int, report: Log) -> LinkMeasurement:
     """Start ranks as a run does, on this machine or on the nodes of this Slurm job, and measure their links."""
-    if ranks < 2:
-        raise UserError(f"--ranks {ranks} is not accepted: measuring links takes at least 2 ranks.")
+    check_link_ranks(ranks)
     card, folder = load_machine(root, machine), find_results_folder(root)
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
@@ -86,6 +85,12 @@ def measure_links(root: Path, machine: str, ranks: int, report: Log) -> LinkMeas
         result["network"],
         tuple(result["small_us"]),
     )
+
+
+def check_link_ranks(ranks: int) -> None:
+    """Raise UserError if links cannot be measured between so few ranks."""
+    if ranks < 2:
+        raise UserError(f"--ranks {ranks} is not accepted: measuring links takes at least 2 ranks.")
 
 
 def check_network(card: MachineCard, ranks: int, network: str | None) -> None:
@@ -147,7 +152,7 @@ def fit_links(
             "node_gbs": make_constant(100.0, 2.0, ASSUMED),
             "intra_latency_us": latency,
             "latency_us": dict(latency),
-            "all_to_all_share": make_constant(1.0, 1.5, ASSUMED),
+            "all_to_all_share": make_constant(1.0, 2.0, ASSUMED),
             "cpu_gbs": make_constant(intra, 1.5),
         }
     return {
@@ -196,7 +201,7 @@ LARGE = 1 << 24
 """The size in bytes of a buffer that is large enough to ignore latency."""
 SECONDS = 15.0
 """The time for all axes together, in seconds."""
-ROUNDS, WARM, SMALL_ROUNDS = 20, 2, 100
+ROUNDS, WARM, SMALL_ROUNDS = 20, 2, 2000
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ not documented. Of a few choices, the one that predicts held-out products best i
 from collections.abc import Iterator, Sequence
 from functools import partial
 from math import log2
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ from harness.strategy.context import Measurements
 TINY = 1e-3
 """A smaller ratio counts as this, because a fit to few times may predict 0."""
 UNKNOWN_CACHE = 32 << 20
-"""The assumed cache size in bytes of a GPU for which torch does not report it."""
+"""The assumed cache size in bytes of a processor or GPU that does not report it."""
 SCALES, WIDTHS = (11, 14, 17), (1, 4, 16, 41, 128, 256)
 """On a CPU: the base-2 logarithms of the graph sizes, and the columns of the dense matrices."""
 DEGREES, KINDS = (4, 24), 2
@@ -48,6 +49,8 @@ DEGREES, KINDS = (4, 24), 2
 WIDTHS_ON_GPU, WIDTHS_IN_HALF = (1, 2, 4, 8, 16, 32, 41, 64, 128, 256), (64, 256)
 OFFSETS, LARGEST, SMALLEST = (-4, -2, 0, 2), 21, 4
 """On a GPU: offsets of the graph scales from the scale whose 64 columns fill the cache, and bounds of the scales."""
+CACHE_PARTS_OF_CPU = (1, 1 / 2, 1 / 4, 1 / 8)
+"""The parts of the last cache of a CPU that a core may have, as it is shared with other cores and virtual machines."""
 CACHE_PARTS = (1, 1 / 2)
 """The parts of a GPU's cache that rows of the dense matrix may have. The cache of an A100 has two halves; a row that
 processors on both sides read may be in both."""
@@ -85,7 +88,8 @@ def measure_spmm_constants(calibrator: Calibrator, launch: float) -> dict[str, A
     device = calibrator.device
     if not is_gpu(device):
         measured = label_products(_measure_products(calibrator, SCALES, WIDTHS))
-        return {**fit_spmm(measured, [SpmmForm()], launch), "source": calibrator.source}
+        forms = list_cpu_forms(find_cpu_cache() / MB)
+        return {**fit_spmm(measured, forms, launch), "source": calibrator.source}
     cache = gpu_properties(device).cache or UNKNOWN_CACHE
     times = _measure_products(calibrator, choose_gpu_scales(cache, free_memory(device)), WIDTHS_ON_GPU)
     measured = label_products(calibrator.leave_out_bound_by_host("sparse products", times))
@@ -165,6 +169,20 @@ def _note_extrapolation(
             calibrator.notes.append(
                 f"sparse products {what} take {median(ratios):.2f} of the time that the terms predict for them"
             )
+
+
+def find_cpu_cache() -> int:
+    """Return the size of the last cache in bytes."""
+    sizes = [
+        path.read_text(encoding="utf-8").strip()
+        for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    ]
+    return max((int(size.removesuffix("K")) << 10 for size in sizes), default=UNKNOWN_CACHE)
+
+
+def list_cpu_forms(cache_mb: float) -> list[SpmmForm]:
+    """Return the forms that a product on a CPU with this last cache may have, the simplest first."""
+    return [SpmmForm(), *(SpmmForm(part * cache_mb) for part in CACHE_PARTS_OF_CPU)]
 
 
 def list_gpu_forms(cache_mb: float) -> list[SpmmForm]:

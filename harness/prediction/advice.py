@@ -13,7 +13,6 @@ within their intervals, could reverse their order.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from math import inf, log, prod, sqrt
 from operator import itemgetter
 from pathlib import Path
@@ -36,6 +35,7 @@ from harness.prediction.epoch import (
 from harness.prediction.pricing import list_constants, price_rings
 from harness.prediction.run_command import make_run_command
 from harness.progress import ignore_step
+from harness.replay import preload_torch
 from harness.results.record import read_record
 from harness.results.table_schema import NULLABLE, REAL, TEXT, TRUTH, Column, TableSchema
 from harness.spec.machine_card import MachineCard
@@ -419,11 +419,8 @@ def _is_mini_batch(candidate: Candidate) -> bool:
 
 
 def _preload_graphs(candidates: Iterable[Candidate]) -> None:
-    """Read every graph once, so that forked processes share it.
-
-    They also share torch._dynamo, which torch imports for its first operators on meta tensors and which takes a second.
-    """
-    import_module("torch._dynamo")
+    """Read every graph once, so that forked processes share it, as they share what replays import."""
+    preload_torch()
     for blocks in {id(ready.blocks): ready.blocks for each in candidates for ready in each.ready}.values():
         if blocks is not None:
             blocks.adjacency(range(0), range(blocks.n))

@@ -7,7 +7,7 @@ from harness.formatting import format_count
 from harness.runtime.provenance import describe_machine
 from harness.spec.machine_card import CalibratedMachine, Constant, MachineCard, SpmmTerms
 
-CALIBRATED = re.compile(r"harness doctor --calibrate\b.*?(\d{4}-\d\d-\d\d)")
+CALIBRATED = re.compile(r"\bharness doctor\b.*?(\d{4}-\d\d-\d\d)")
 """The source of a constant that `harness doctor --calibrate` measured, with the date."""
 FITTED = re.compile(r"\bfitted\b")
 INTENDED_COVERAGE = 0.8

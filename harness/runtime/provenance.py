@@ -218,10 +218,21 @@ def describe_machine(device: str) -> CalibratedMachine:
 
 
 def cpu_name() -> str:
-    """Return the model name of the processor, as the kernel reports it."""
+    """Return the name of the processor."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return name_processor(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     except OSError:
         return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+
+
+def name_processor(description: str) -> str:
+    """Return the name of the first processor that the kernel describes.
+
+    Virtual machines may hide the model, as in "AMD EPYC"; the numbers of family and model then follow.
+    """
+    lines = [line.partition(":") for line in description.partition("\n\n")[0].splitlines()]
+    fields = {field.strip(): value.strip() for field, _, value in lines}
+    name = fields.get("model name") or platform.machine()
+    if "model" not in fields or any(letter.isdigit() for letter in name):
+        return name
+    return f"{name} (family {fields.get('cpu family')}, model {fields['model']})"

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from harness.cli import main
 from harness.doctor import calibrate, kernel_rates, spmm_rates
 from harness.doctor.calibrate import Calibration, write_new_card
 from harness.doctor.links import LinkMeasurement
+from harness.errors import RunError, UserError
 from harness.runtime.provenance import describe_machine
 from harness.spec.machine_card import MeasuredLink, load_machine_card
 
@@ -63,12 +65,74 @@ def test_it_writes_what_it_measured_and_keeps_the_rest(root: Path, monkeypatch: 
     assert card.rates.launch_us.value < 1e5
     assert card.rates.tflops.source.startswith("measured by harness doctor")
     assert card.rates.sample_ns.source.endswith("drawn by graphsage on the host")
-    assert card.rates.spmm.cache_mb is None, "a CPU's cache is not known"
     assert card.memory_gb is None
     assert card.measured_on == describe_machine("cpu")
     rows = list(csv.DictReader(done.table.splitlines()))
     assert sum(row["kernel"] == "sparse" for row in rows) == 2 * 2 * 2 * 2
     assert all(float(row["seconds"]) > 0 for row in rows)
+
+
+CALIBRATION = f"""#!{sys.executable}
+import os, sys
+from harness.doctor import calibrate
+
+def calibrated(root, machine, ranks, report, on_step):
+    print("a library's greeting", flush=True)
+    report("measuring launches")
+    on_step(1, 3, "a kernel")
+    if ranks == 1:
+        raise calibrate.UserError("one rank has no links.")
+    if ranks == 3:
+        os.kill(os.getpid(), 9)
+    settings = os.environ["MALLOC_TOP_PAD_"], os.environ["OMP_NUM_THREADS"]
+    return calibrate.Calibration({{}}, [*settings, str(root), machine, str(ranks)], "", "this machine")
+
+calibrate.calibrate_machine = calibrated
+sys.argv[1:] = sys.argv[-3:]
+calibrate.main()
+"""
+
+
+@pytest.fixture
+def fake_calibration(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A calibration in a new process that measures nothing, by a card with settings."""
+    (root / "config" / "machines" / "mine.yaml").write_text(
+        "device: cpu\nthreads_per_rank: 1\nallocator: {MALLOC_TOP_PAD_: '4096'}\n"
+    )
+    program = tmp_path / "program.py"
+    program.write_text(CALIBRATION)
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+
+@pytest.mark.usefixtures("fake_calibration")
+def test_a_calibration_starts_with_the_settings_of_the_card(root: Path) -> None:
+    """What libraries print does not come between its reports."""
+    told: list[Any] = []
+    found = calibrate.calibrate_in_new_process(
+        root, "mine", 2, told.append, lambda *step: told.append(list(step))
+    )
+    assert found == Calibration({}, ["4096", "1", str(root), "mine", "2"], "", "this machine")
+    assert told == ["measuring launches", [1, 3, "a kernel"]]
+
+
+@pytest.mark.usefixtures("fake_calibration")
+@pytest.mark.parametrize(
+    ("ranks", "error", "message"),
+    [(1, UserError, "one rank has no links"), (3, RunError, "ended early: killed by SIGKILL")],
+)
+def test_a_calibration_that_fails_says_why(
+    ranks: int, error: type[Exception], message: str, root: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        calibrate.calibrate_in_new_process(root, "mine", ranks, lambda _: None)
+
+
+def test_too_few_ranks_are_refused_before_kernels_are_measured(root: Path) -> None:
+    told: list[str] = []
+    with pytest.raises(UserError, match="at least 2 ranks"):
+        calibrate.calibrate_machine(root, "mine", 1, told.append)
+    assert not told
 
 
 def test_a_new_card_keeps_the_old_one_and_says_what_was_measured(root: Path) -> None:
@@ -88,7 +152,7 @@ def test_the_command_writes_a_new_card_and_all_times(
         asked.append(ranks)
         return Calibration(SECTIONS, ["copies left out: a reason"], "kernel,seconds\n", "NVIDIA H100")
 
-    monkeypatch.setattr(calibrate, "calibrate_machine", calibrated)
+    monkeypatch.setattr(calibrate, "calibrate_in_new_process", calibrated)
     command = ["doctor", "--calibrate", "--root", str(root), "--machine", "mine"]
     assert main([*command, "--write", "h100", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["notes"] == ["copies left out: a reason"]
@@ -103,7 +167,7 @@ def test_the_command_writes_a_new_card_and_all_times(
 def test_a_wrong_name_is_refused_before_anything_is_measured(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(calibrate, "calibrate_machine", None)
+    monkeypatch.setattr(calibrate, "calibrate_in_new_process", None)
     command = ["doctor", "--calibrate", "--root", str(root), "--machine"]
     for words, refusal in (
         (["h100"], "harness doctor --calibrate --machine local-gpu --write h100"),

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from harness.doctor.calibrate import write_sections
+from harness.doctor.links import make_constant
 from harness.prediction.card_status import describe_card
 from harness.prediction.epoch import RESIDUAL
 from harness.runtime.provenance import describe_machine
-from harness.spec.machine_card import CalibratedMachine, load_machine_card
+from harness.spec.machine_card import CalibratedMachine, Constant, load_machine_card
 from harness.spec.root import find_root
 
 ROOT = find_root()
@@ -20,6 +21,7 @@ ROOT = find_root()
     [
         ("local", "calibrated", True),
         ("ethernet", "calibrated", True),
+        ("h200", "calibrated", False),
         ("perlmutter", "fitted", False),
         ("frontier", "typed", False),
     ],
@@ -29,6 +31,13 @@ def test_status_names_the_origin_of_a_card(name: str, kind: str, is_checked: boo
     assert (status.kind, status.is_checked) == (kind, is_checked)
     assert ("never held against a run" in status.description) is not is_checked
     assert ("unknown" in status.coverage) is not is_checked
+
+
+def test_a_card_as_a_calibration_writes_it_is_calibrated() -> None:
+    card = load_machine_card(ROOT, "perlmutter")
+    assert card.links
+    links = card.links.model_copy(update={"latency_us": Constant.model_validate(make_constant(3.0, 1.5))})
+    assert describe_card(card.model_copy(update={"links": links})).kind == "calibrated"
 
 
 @pytest.mark.parametrize(("name", "links"), [("local", "loopback"), ("ethernet", "links of")])

@@ -1,5 +1,6 @@
 """Provenance tells of the command of the user, of every file that a run may have read, and of the cores it shared."""
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pandas as pd
 import pytest
 
 from harness.results.statistics import find_oversubscribed
-from harness.runtime.provenance import COMMAND, Affinity, collect_provenance, is_dirty
+from harness.runtime.provenance import COMMAND, Affinity, collect_provenance, is_dirty, name_processor
 
 
 @pytest.mark.parametrize(
@@ -76,3 +77,20 @@ def test_more_threads_than_cores_on_any_host_is_oversubscribed(
         "machine.threads_per_rank": 1,
     }
     assert find_oversubscribed(pd.DataFrame([{**row, "provenance.env": "{}"}])).tolist() == [crowded]
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        (
+            {"cpu family": "25", "model": "1", "model name": "AMD EPYC 7763 64-Core Processor"},
+            "AMD EPYC 7763 64-Core Processor",
+        ),
+        ({"cpu family": "25", "model": "1", "model name": "AMD EPYC"}, "AMD EPYC (family 25, model 1)"),
+        ({"cpu family": "25", "model": "17", "model name": "AMD EPYC"}, "AMD EPYC (family 25, model 17)"),
+        ({"BogoMIPS": "50.00", "CPU part": "0xd40"}, platform.machine()),
+    ],
+)
+def test_processors_of_different_models_have_different_names(fields: dict[str, str], name: str) -> None:
+    block = "".join(f"{field}\t: {value}\n" for field, value in {"processor": "0", **fields}.items())
+    assert name_processor(f"{block}\n{block.replace('AMD', 'another')}\n") == name
