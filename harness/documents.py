@@ -7,6 +7,7 @@ checks the meaning of the keys.
 import json
 import math
 import re
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
@@ -94,7 +95,7 @@ def _read_file(path: Path, where: str, language: str, parse: Callable[[str], Any
 
 def _parse_bytes(data: bytes, where: str, language: str, parse: Callable[[str], Any]) -> Any:
     try:
-        return parse(data.decode("utf-8-sig"))
+        return parse(data.removeprefix(BOM_UTF8).decode())
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not text in UTF-8: byte {error.start + 1:,} is invalid.") from None
     except _InvalidDocumentError as reason:

@@ -8,6 +8,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -87,6 +88,8 @@ SHAPES = re.compile(
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}|eyJ[\w-]{8,2000}\.[\w-]{4,4000}\.[\w-]*)"
 )
 """Tokens with a known format."""
+MAX_CACHED = 10_000
+"""The longest text whose redacted form is kept: the records of many runs repeat most of their texts."""
 
 
 def redact_secrets(text: str) -> str:
@@ -117,7 +120,12 @@ def redact_all(data: Any) -> Any:
         }
     if isinstance(data, list | tuple):
         return [redact_all(value) for value in data]
-    return redact_secrets(data) if isinstance(data, str) else data
+    if isinstance(data, str):
+        return redact_secrets(data) if len(data) > MAX_CACHED else _redact_cached(data)
+    return data
+
+
+_redact_cached = lru_cache(maxsize=2048)(redact_secrets)
 
 
 def _is_secret_name(name: str) -> bool:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.untrusted import (
+    MAX_CACHED,
     escape_control,
     escape_line,
     make_file_stem,
@@ -108,7 +109,8 @@ def test_secrets_are_left_out_wherever_they_stand(text: str) -> None:
     assert WORD not in redact_secrets(text)
     assert WORD not in redact_command([text] if text.startswith("{") else shlex.split(text))
     assert WORD not in redact_command(["sh", "-c", text])
-    assert WORD not in str(redact_all({"a": [{"command": text}], "api_key": WORD}))
+    for long in ("", " word" * MAX_CACHED):
+        assert WORD not in str(redact_all({"a": [{"command": text + long}], "api_key": WORD}))
     assert redact_secrets(redact_secrets(text)) == redact_secrets(text)
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from harness.errors import UserError
-from harness.results.parquet import conform_frame, read_table, to_pandas
+from harness.results.parquet import read_table, to_arrow, to_pandas
 from harness.results.schema import RUNS
 from harness.results.table_schema import NULLABLE, REAL, TEXT, TRUTH, Column, TableSchema
 
@@ -33,13 +34,9 @@ JUDGED = (
 ROWS = TableSchema("rows", "one contributed run", (*CONTRIBUTED, *RUNS.columns, *JUDGED))
 
 
-def make_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def make_rows(rows: list[dict[str, Any]]) -> pa.Table:
     """Return the table of contributed runs, with null where a row has no value."""
-    frame = pd.DataFrame(rows).reindex(columns=ROWS.names)
-    for column in ROWS.columns:
-        if column.dtype == TRUTH:
-            frame[column.name] = frame[column.name].astype("boolean")
-    return conform_frame(frame, ROWS)
+    return to_arrow(pd.DataFrame(rows).reindex(columns=ROWS.names), ROWS)
 
 
 def read_contributed_rows(path: Path, group: str = "") -> pd.DataFrame:

@@ -1,7 +1,7 @@
-"""Packs archives that depend on their files only, and unpacks archives that strangers packed.
+"""Packs archives that depend on their files only, and reads archives that strangers packed.
 
 An archive is a compressed tar file of regular files in one folder. Everything else is refused: links, devices, paths
-that lead elsewhere, two files of one name, and more files or bytes than a submission has.
+that lead elsewhere, two files of one name, and more files or bytes than a submission has or the memory has room for.
 """
 
 import gzip
@@ -11,11 +11,12 @@ import zlib
 from collections.abc import Mapping
 from hashlib import sha256
 from io import BytesIO
-from pathlib import Path, PurePosixPath
-from typing import IO
+from itertools import accumulate
+from pathlib import Path
 
 from harness.errors import UserError
 from harness.progress import OnStep, ignore_step, report_steps
+from harness.results.parquet import ALWAYS_FITS, find_available_bytes
 from harness.validation import format_value
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -24,7 +25,6 @@ MAX_DEPTH = 4
 MAX_FILES = 100_000
 MAX_FILE_BYTES = 1 << 30
 MAX_BYTES = 8 << 30
-BLOCK = 1 << 20
 SUMS = "SHA256SUMS"
 """The name of the file that `sha256sum --check` takes."""
 
@@ -62,10 +62,11 @@ class RegularEntry(tarfile.TarInfo):
         return entry
 
 
-def unpack_archive(path: Path, folder: str, into: Path) -> list[str]:
-    """Unpack an archive whose files are all in `folder`, and return their names. Raises UserError for any other."""
-    names: dict[str, str] = {}
-    total = 0
+def read_archive(path: Path, folder: str) -> dict[str, bytes]:
+    """Return the files of an archive whose files are all in `folder`, by name. Raises UserError for any other."""
+    names: set[str] = set()
+    files: dict[str, bytes] = {}
+    total = checked = 0
     try:
         with (
             gzip.open(path, "rb") as packed,
@@ -75,24 +76,30 @@ def unpack_archive(path: Path, folder: str, into: Path) -> list[str]:
                 name, total = _check_name(entry.name, folder), total + entry.size
                 if name.lower() in names:
                     raise UserError(f"two of its files have the name {format_value(name)}")
-                if within := [
-                    str(each) for each in PurePosixPath(name).parents if str(each).lower() in names
-                ]:
+                folders = list(accumulate(name.split("/")[:-1], "{}/{}".format))
+                if within := [each for each in folders if each.lower() in names]:
                     raise UserError(f"{format_value(name)} is in a file, {within[0]}")
-                names[name.lower()] = name
+                names.add(name.lower())
                 if len(names) > MAX_FILES or total > MAX_BYTES:
                     raise UserError(f"it has more than {MAX_FILES:,} files or {MAX_BYTES >> 30} GiB")
+                if total - checked > ALWAYS_FITS:
+                    checked, free = total, find_available_bytes()
+                    if 2 * entry.size > free:
+                        raise UserError(
+                            f"{format_value(name)} needs {entry.size:,} bytes of memory, and {free:,} are free"
+                        )
                 data = archive.extractfile(entry)
                 assert data is not None, "a regular file"
-                _write(data, into / name)
+                files[name] = data.read()
     except UserError as reason:
         raise UserError(f"{path} is refused: {reason}. Nothing of it was used.") from None
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as reason:
-        told = str(reason) or "it is empty"
+        is_other = isinstance(reason, gzip.BadGzipFile) and str(reason).startswith("Not a gzipped file")
+        told = "gzip did not compress it" if is_other else str(reason) or "it is empty"
         raise UserError(f"{path} is not an archive of `harness submission pack`: {told}.") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be unpacked: {error.strerror or error}.") from None
-    return list(names.values())
+        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
+    return files
 
 
 def _check_name(entry: str, folder: str) -> str:
@@ -101,10 +108,3 @@ def _check_name(entry: str, folder: str) -> str:
     if first != folder or not 1 <= len(parts) <= MAX_DEPTH or not all(map(NAME.fullmatch, parts)):
         raise UserError(f"{format_value(entry)} is not the name of a file of a submission")
     return "/".join(parts)
-
-
-def _write(data: IO[bytes], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as file:
-        while block := data.read(BLOCK):
-            file.write(block)

@@ -35,7 +35,7 @@ ROW_GROUP = 1 << 20
 WORD = 8
 """The minimum size of a value in memory, in bytes."""
 ALWAYS_FITS = 1 << 20
-"""Tables of at most this size are read without a check of the free memory, which would take as long as reading."""
+"""Up to this many bytes are read without a check of the free memory, which would take as long as reading."""
 SCHEMA_KEY = "harness.schema"
 MARK_KEY = "harness.collected"
 RECOLLECT = "`harness collect` makes the tables again from the run folders."
@@ -103,7 +103,11 @@ def serialize_table(parts: Iterable[pa.Table], table: TableSchema, mark: str = "
     buffer, schema = BytesIO(), arrow_schema(table)
     if mark:
         schema = schema.with_metadata({**schema.metadata, MARK_KEY: mark})
-    with pq.ParquetWriter(buffer, schema, compression="zstd") as writer:
+    # Few times are equal: a dictionary would be longer than the values.
+    reals = [column.name for column in table.columns if column.dtype == REAL]
+    others = [name for name in table.names if name not in reals]
+    encoding = {"use_dictionary": others, "use_byte_stream_split": reals}
+    with pq.ParquetWriter(buffer, schema, compression="zstd", **encoding) as writer:
         for rows in _merge_parts(parts):
             writer.write_table(rows)
     return buffer.getvalue()
@@ -135,13 +139,15 @@ def _convert_column(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArr
     return values
 
 
-def read_table(path: Path, table: TableSchema, way_out: str) -> pa.Table:
+def read_table(path: Path, table: TableSchema, way_out: str, content: bytes | None = None) -> pa.Table:
     """Read the rows of a file. Raises UserError, whose message ends with `way_out`, if that fails.
 
-    The schema and the required memory are checked before any rows are read.
+    The schema and the required memory are checked before any rows are read. `content` is what the file has, if it is
+    in memory and not on disk.
     """
     try:
-        with open_regular_file(path) as opened, pq.ParquetFile(opened) as file:
+        source = open_regular_file(path) if content is None else pa.BufferReader(content)
+        with source as opened, pq.ParquetFile(opened) as file:
             if reason := _find_mismatch(file, table):
                 raise UserError(f"{path} {reason}. {way_out}")
             # The table of one run is read faster than threads are started.

@@ -4,6 +4,7 @@ A folder holds spec.json, record.json and the tables of the run. A new record re
 only once it is complete.
 """
 
+import errno
 import json
 import math
 import os
@@ -54,6 +55,8 @@ class Record:
     record: dict[str, Any]
     table_rows: RunRows = field(repr=False, compare=False)
     """The rows of the run in the tables `runs` and `failures`."""
+    contents: Mapping[str, bytes] | None = field(default=None, repr=False, compare=False)
+    """What the files of the folder have, by name, if they are in memory and not on disk."""
 
     @property
     def ended(self) -> float:
@@ -121,9 +124,10 @@ class Record:
         from harness.results.parquet import arrow_schema, read_table
 
         table, path = RUN_TABLES[name], self.folder / f"{name}.parquet"
-        if not path.exists() and not path.is_symlink():
+        if not (os.path.lexists(path) if self.contents is None else path.name in self.contents):
             return arrow_schema(table).empty_table()
-        return read_table(path, table, WAY_OUT.format(folder=self.folder))
+        content = self.contents[path.name] if self.contents else None
+        return read_table(path, table, WAY_OUT.format(folder=self.folder), content)
 
 
 def write_record(
@@ -152,9 +156,12 @@ def write_record(
     return folder
 
 
-def read_record(folder: Path) -> Record:
-    """Read the record of a run folder. Raises UserError if it is damaged or has another schema."""
-    record, spec = _read_json(folder / "record.json"), _read_json(folder / "spec.json")
+def read_record(folder: Path, contents: Mapping[str, bytes] | None = None) -> Record:
+    """Read the record of a run folder. Raises UserError if it is damaged or has another schema.
+
+    `contents` is what the files of the folder have, by name, if they are in memory and not on disk.
+    """
+    record, spec = (_read_json(folder / name, contents) for name in ("record.json", "spec.json"))
     way_out = WAY_OUT.format(folder=folder)
     if record.get("schema") != RECORD_SCHEMA:
         raise UserError(
@@ -167,7 +174,7 @@ def read_record(folder: Path) -> Record:
         rows = make_checked_rows(spec, record)
     except ValueError as reason:
         raise UserError(f"{folder} holds no whole record: {reason}. {way_out}") from None
-    return Record(folder, spec, record, rows)
+    return Record(folder, spec, record, rows, contents)
 
 
 def read_records(folders: Iterable[Path]) -> tuple[list[Record], list[UserError]]:
@@ -179,17 +186,18 @@ def read_records(folders: Iterable[Path]) -> tuple[list[Record], list[UserError]
     records, refused = [], []
     for folder in folders:
         try:
-            records.append(_check_name(read_record(folder)))
+            records.append(check_name(read_record(folder)))
         except UserError:
             try:
-                records.append(_check_name(read_record(folder)))
+                records.append(check_name(read_record(folder)))
             except UserError as error:
                 if os.path.lexists(folder):
                     refused.append(error)
     return records, refused
 
 
-def _check_name(record: Record) -> Record:
+def check_name(record: Record) -> Record:
+    """Return the record. Raises UserError unless its folder has the name of its run."""
     run_id, folder = record.record["run_id"], record.folder
     if run_id != folder.absolute().name:
         raise UserError(
@@ -283,10 +291,10 @@ def _to_json(data: Mapping[str, Any]) -> bytes:
     return (json.dumps(make_json_safe(data), indent=1, allow_nan=False) + "\n").encode()
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path, contents: Mapping[str, bytes] | None) -> dict[str, Any]:
     way_out = WAY_OUT.format(folder=path.parent)
     try:
-        data = read_regular_file(path, MAX_BYTES)
+        data = read_regular_file(path, MAX_BYTES) if contents is None else _take_content(contents, path.name)
     except OSError as error:
         raise UserError(
             f"{path.parent} is not a run folder: {path.name}: {error.strerror}. {way_out}"
@@ -295,6 +303,15 @@ def _read_json(path: Path) -> dict[str, Any]:
         return parse_json(data, f"{path} is not whole: it")
     except UserError as error:
         raise UserError(f"{error} {way_out}") from None
+
+
+def _take_content(contents: Mapping[str, bytes], name: str) -> bytes:
+    """Return what a file has. Raises OSError as `read_regular_file` does."""
+    if name not in contents:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+    if len(contents[name]) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES:,} bytes", name)
+    return contents[name]
 
 
 def _describe_commit(record: Mapping[str, Any]) -> str:

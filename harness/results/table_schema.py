@@ -5,7 +5,7 @@ have another one.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 RECORD_SCHEMA = 1
 """The number of the schema of run folders. Records with another number are refused."""
@@ -45,6 +45,16 @@ class Column(NamedTuple):
         return not self.counted and (self.compute is None or bool(self.recorded))
 
 
+class Columns(Protocol):
+    """The columns of a table by name: a frame, or a mapping to arrays."""
+
+    def __getitem__(self, name: str, /) -> Any:
+        """Return a column."""
+
+    def get(self, name: str, default: Any, /) -> Any:
+        """Return a column, or `default` if the table does not have it."""
+
+
 class TableSchema(NamedTuple):
     """One table: what a row is, and the columns."""
 
@@ -63,6 +73,10 @@ class TableSchema(NamedTuple):
     def recorded_names(self) -> dict[str, str]:
         """The name of each column by its name in run folders and in tables of schema 1."""
         return {column.recorded_name: column.name for column in self.columns}
+
+    def rename_recorded(self, columns: Columns) -> dict[str, Any]:
+        """Return the columns of a table of a run folder by the names of this table."""
+        return {column.name: columns[column.recorded_name] for column in self.columns if column.is_recorded}
 
     @property
     def recorded(self) -> "TableSchema":

@@ -14,7 +14,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import numpy as np
+import pyarrow as pa
 
 from harness import __version__
 from harness.children import die_with_parent
@@ -24,9 +25,9 @@ from harness.files import hash_file, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results.check_proof import CheckProof
 from harness.results.contributed_rows import ROWS, make_rows
-from harness.results.parquet import read_table, serialize_table, to_arrow, to_pandas
+from harness.results.parquet import read_table, serialize_table
 from harness.results.run_summary import compute_bytes_received
-from harness.submission.verification import HOLDS, RunCheck, SubmittedRun, open_submission, verify_run
+from harness.submission.verification import HOLDS, RunCheck, SubmittedRun, read_submission, verify_run
 
 DIGITS = 12
 """The digits of a checksum that name a submission."""
@@ -42,7 +43,7 @@ class Contribution:
     digest: str
     """The first digits of its checksum."""
     contributor: str = ""
-    rows: pd.DataFrame | None = None
+    rows: pa.Table | None = None
     """Its runs; None if it was refused."""
     unreadable: Sequence[RunCheck] = ()
     """The answers for runs that could not be read, which have no row."""
@@ -97,7 +98,7 @@ def read_contribution(archive: Path, root: Path, kept: Path) -> Contribution:
     try:
         known = read_json(about, str(about))
         if known.get("harness") == __version__:
-            rows = to_pandas(read_table(table, ROWS, "Build the site again."), ROWS)
+            rows = read_table(table, ROWS, "Build the site again.")
             unreadable = [RunCheck(*each) for each in known["unreadable"]]
             return Contribution(archive.name, digest, known["contributor"], rows, unreadable)
     except (UserError, KeyError, TypeError):
@@ -114,7 +115,7 @@ def read_contribution(archive: Path, root: Path, kept: Path) -> Contribution:
     }
     replace_files(
         {
-            table: serialize_table([to_arrow(contribution.rows, ROWS)], ROWS),
+            table: serialize_table([contribution.rows], ROWS),
             about: json.dumps(document).encode(),
         }
     )
@@ -124,23 +125,23 @@ def read_contribution(archive: Path, root: Path, kept: Path) -> Contribution:
 def _verify(archive: Path, digest: str, root: Path) -> Contribution:
     rows: list[dict[str, Any]] = []
     unreadable: list[RunCheck] = []
-    with open_submission(archive) as submission:
-        for folder in submission.folders:
-            run, checks = verify_run(folder, root, submission.proofs)
-            if run is None:
-                unreadable += [check for check in checks if check.reason]
-                continue
-            rows.append(
-                {
-                    "contributor": submission.contributor,
-                    "submission": digest,
-                    "place": len(rows),
-                    "results": _read_promise(run, checks, submission.proofs),
-                    "checks": json.dumps({check.check: [check.verdict, check.reason] for check in checks}),
-                    **_make_row(run),
-                }
-            )
-        return Contribution(archive.name, digest, submission.contributor, make_rows(rows), unreadable)
+    submission = read_submission(archive)
+    for run_id in submission.runs:
+        run, checks = verify_run(run_id, submission, root)
+        if run is None:
+            unreadable += [check for check in checks if check.reason]
+            continue
+        rows.append(
+            {
+                "contributor": submission.contributor,
+                "submission": digest,
+                "place": len(rows),
+                "results": _read_promise(run, checks, submission.proofs),
+                "checks": json.dumps({check.check: [check.verdict, check.reason] for check in checks}),
+                **_make_row(run),
+            }
+        )
+    return Contribution(archive.name, digest, submission.contributor, make_rows(rows), unreadable)
 
 
 def _read_promise(run: SubmittedRun, checks: Sequence[RunCheck], proofs: Mapping[str, CheckProof]) -> str:
@@ -156,9 +157,10 @@ def _make_row(run: SubmittedRun) -> dict[str, Any]:
     if row["elements_received"] is not None:
         row["bytes_received"] = compute_bytes_received(run.table("ledger"))
     memory = run.table("memory")
-    if len(memory):
-        held = memory.groupby("rank_id").persistent_bytes.sum()
-        peaks = memory[["device_peak_bytes", "host_peak_bytes"]].max()
+    if len(memory["rank_id"]):
+        _, rank = np.unique(memory["rank_id"], return_inverse=True)
+        held = np.bincount(rank, np.nan_to_num(memory["persistent_bytes"]))
+        on_device, on_host = (float(memory[f"{place}_peak_bytes"].max()) for place in ("device", "host"))
         row["persistent_bytes"] = float(held.max()) or None
-        row["peak_bytes"] = float(peaks.device_peak_bytes or peaks.host_peak_bytes) or None
+        row["peak_bytes"] = on_device or on_host or None
     return row

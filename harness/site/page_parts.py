@@ -127,7 +127,7 @@ def format_versions(text: str) -> str:
 
 WINNER_HEADINGS = (
     ColumnHeading("task", is_wide=True),
-    ColumnHeading("machine"),
+    ColumnHeading("machine", is_wide=True),
     ColumnHeading("ranks", NUMBER),
     ColumnHeading("results"),
     ColumnHeading("who wins, by how much", is_wide=True),

@@ -6,13 +6,14 @@ fewer than six of either, the interval is unknown and the order undecided.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from harness.formatting import format_count, format_seconds, format_three_digits
 from harness.results.statistics import Interval, compute_median_interval, judge_ratio
-from harness.site.rules import COMPARED, OPEN
+from harness.site.rules import COMPARED, EARLIER, OPEN
 
 EPOCH = "epoch_seconds_median"
 BLOCK = "provenance.block"
@@ -38,6 +39,12 @@ class Contender:
     """Covers the ratio; None without enough launches or blocks."""
     basis: str = ""
     """What the interval is computed from."""
+
+    @cached_property
+    def blocks(self) -> "pd.Series[float]":
+        """The epoch time in each block of competitors of a submission."""
+        blocked = self.runs[self.runs[BLOCK] != ""]
+        return blocked.groupby(["submission", BLOCK])[EPOCH].median()
 
 
 @dataclass(frozen=True)
@@ -90,20 +97,33 @@ def rank_runs(rows: pd.DataFrame) -> list[Ranking]:
 
 
 def rank_configurations(runs: pd.DataFrame) -> list[Contender]:
-    """Return the configurations of runs that may be compared, the fastest first, each compared with the fastest."""
+    """Return the configurations of runs that may be compared, the fastest first, each compared with the fastest.
+
+    Blocks may say that another one is faster than the one with the lowest median; it then takes its place.
+    """
     names = name_configurations(runs)
     contenders = [
         Contender(str(name), str(group["strategy.name"].iloc[0]), group, float(group[EPOCH].median()))
         for name, group in runs.groupby(names, sort=False)
     ]
-    first, *others = sorted(contenders, key=lambda each: (each.seconds, each.name))
-    return [first, *(compare_contenders(first, each) for each in others)]
+    first = min(contenders, key=lambda each: (each.seconds, each.name))
+    compared = _compare_others(first, contenders)
+    for _ in contenders:  # ends even if blocks say that each of three is faster than another one
+        fastest = min(compared, key=lambda each: each.ratio, default=first)
+        if fastest.ratio >= 1:
+            break
+        first = next(each for each in contenders if each.name == fastest.name)
+        compared = _compare_others(first, contenders)
+    return [first, *sorted(compared, key=lambda each: (each.ratio, each.name))]
+
+
+def _compare_others(first: Contender, contenders: Sequence[Contender]) -> list[Contender]:
+    return [compare_contenders(first, each) for each in contenders if each is not first]
 
 
 def compare_contenders(first: Contender, other: Contender) -> Contender:
     """Return the other configuration with the ratio of its time to the time of the first."""
-    blocks = [_take_blocks(each.runs) for each in (first, other)]
-    ratios = (blocks[1] / blocks[0]).dropna()
+    ratios = (other.blocks / first.blocks).dropna()
     if (interval := compute_median_interval(ratios)) is not None:
         basis = format_count(len(ratios), "block")
         return _with_ratio(other, float(ratios.median()), interval, basis)
@@ -117,12 +137,6 @@ def _with_ratio(contender: Contender, ratio: float, interval: Interval | None, b
     return Contender(
         contender.name, contender.strategy, contender.runs, contender.seconds, ratio, interval, basis
     )
-
-
-def _take_blocks(runs: pd.DataFrame) -> "pd.Series[float]":
-    """Return the epoch time in each block of competitors of a submission."""
-    blocked = runs[runs[BLOCK] != ""]
-    return blocked.groupby(["submission", BLOCK])[EPOCH].median()
 
 
 def name_configurations(runs: pd.DataFrame) -> "pd.Series[str]":
@@ -171,7 +185,7 @@ class TargetResult:
 
 def summarize_targets(rows: pd.DataFrame) -> list[TargetResult]:
     """Return the time to target of each configuration over all its seeds. A seed that did not reach it counts."""
-    is_sound = ~rows.marks.str.contains("broken|copied")
+    is_sound = ~rows.marks.str.contains(f"broken|copied|{EARLIER}")
     wanted = rows[is_sound & (rows["training.target"] > 0) & (rows.source == "measured")]
     wanted = wanted.astype({"seconds_to_target": float})
     found = []
@@ -223,11 +237,11 @@ class VersionTime:
 
 def list_versions(rows: pd.DataFrame) -> list[VersionTime]:
     """Return the times of configurations that ran at several commits on one machine, the earliest commit first."""
-    ranked = rows[rows.is_ranked & rows[EPOCH].notna()]
+    timed = rows[(rows.is_ranked | (rows.marks == EARLIER)) & rows[EPOCH].notna()]
     found: list[VersionTime] = []
     keys = ["task", "on_machine", "ranks"]
-    changed = ranked.groupby(keys)["provenance.commit"].transform("nunique") > 1
-    groups: Iterable[tuple[Any, pd.DataFrame]] = ranked[changed].groupby(keys)
+    changed = timed.groupby(keys)["provenance.commit"].transform("nunique") > 1
+    groups: Iterable[tuple[Any, pd.DataFrame]] = timed[changed].groupby(keys)
     for (task, machine, ranks), runs in groups:
         for name, group in runs.groupby(name_configurations(runs), sort=False):
             started = group.groupby("provenance.commit")["provenance.started"].min().sort_values()

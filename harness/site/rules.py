@@ -71,7 +71,7 @@ DISTINGUISHING = {
 """How a name says in what its machine differs from another one of the same contributor with the same processor."""
 COMPARED = ("task", "on_machine", "ranks", "results")
 """The columns in which runs agree whose times are compared."""
-RUNS_OF_LAUNCHES = ("contributor", "machine.name", "task", *OPEN, "ranks", "seed")
+RUNS_OF_LAUNCHES = ("contributor", "machine.name", "task", *OPEN, "ranks", "seed", "provenance.commit")
 """The columns in which the launches of one configuration agree."""
 SHOWN = (
     *("source", "status", "marks", "is_ranked", "submission", "run_id", "launch", "seed", "epochs", "checks"),
@@ -97,6 +97,7 @@ class Rule(NamedTuple):
     mark: str
     meaning: str
     applies: Callable[[pd.DataFrame], "pd.Series[bool]"]
+    """Returns True for the measured runs that break it; runs that it leaves out do not."""
 
 
 def _has_broken_check(rows: pd.DataFrame) -> "pd.Series[bool]":
@@ -108,22 +109,34 @@ def _is_not_proven(rows: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def _lacks_launches(rows: pd.DataFrame) -> "pd.Series[bool]":
-    """Return the runs of configurations whose launches are not numbered from 0 without a gap."""
-    measured = rows[rows.source == "measured"]
-    launches = measured.groupby(list(RUNS_OF_LAUNCHES), dropna=False).launch
-    lacks = launches.transform("max") != launches.transform("nunique") - 1
-    return lacks.reindex(rows.index, fill_value=False).astype(bool)
+    """Return the runs of configurations whose launches are not numbered from 0 without a gap.
+
+    A launch that breaks another rule is missing, or rules could be broken to leave it out; one that failed is not.
+    """
+    sound = rows[rows.marks.isin(["", NOT_OK])]
+    launches = sound.groupby(list(RUNS_OF_LAUNCHES), dropna=False).launch
+    return launches.transform("max") != launches.transform("nunique") - 1
+
+
+def _has_later_commit(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Return the ranked runs of configurations that have ranked runs at a later commit."""
+    sound = rows[rows.marks == ""]
+    configuration = [sound[name] for name in ("task", "on_machine", "ranks", *OPEN)]
+    started = sound["provenance.started"]
+    of_commit = started.groupby([*configuration, sound["provenance.commit"]], dropna=False).transform("max")
+    latest = of_commit.groupby(configuration, dropna=False).transform("max")
+    return of_commit < latest
 
 
 def _is_copied(rows: pd.DataFrame) -> "pd.Series[bool]":
     """Return the runs whose values another contributor has, too. Both are marked: nobody knows whose they are."""
-    measured = rows[(rows.source == "measured") & rows.epoch_seconds_median.notna()]
-    owners = measured.groupby(list(VALUES), dropna=False).contributor.transform("nunique")
-    return (owners > 1).reindex(rows.index, fill_value=False)
+    timed = rows[rows.epoch_seconds_median.notna()]
+    return timed.groupby(list(VALUES), dropna=False).contributor.transform("nunique") > 1
 
 
+NOT_OK, EARLIER = "not ok", "earlier commit"
 RULES = (
-    Rule("not ok", "the run did not end well", lambda rows: rows.status != OK),
+    Rule(NOT_OK, "the run did not end well", lambda rows: rows.status != OK),
     Rule("broken", "a check of its submission is broken", _has_broken_check),
     Rule("copied", "another contributor has a run with the same values", _is_copied),
     Rule(
@@ -140,13 +153,12 @@ RULES = (
     Rule("shared cores", "its ranks had more threads than cores", find_oversubscribed),
     Rule(
         "launches missing",
-        "the launches of its configuration are not numbered from 0 without a gap",
+        "the launches of its configuration that break no other rule are not numbered from 0 without a gap",
         _lacks_launches,
     ),
+    Rule(EARLIER, "its configuration is ranked by runs at a later commit on this machine", _has_later_commit),
 )
-"""The rules for measured runs. Other sources are never ranked."""
-
-
+"""The rules for measured runs, which apply in this order. Other sources are never ranked."""
 UNCHECKED = "unchecked card"
 """The mark of predictions and emulations by a machine card that was never compared with a run."""
 
@@ -159,22 +171,24 @@ def apply_rules(
     `results` has what each strategy promises that is installed here. The proofs of others say it.
     `checked_cards` are the machine cards here that were compared with runs.
     """
-    is_measured = rows.source == "measured"
-    broken = {rule.mark: rule.applies(rows).astype(bool) & is_measured for rule in RULES}
-    marks = pd.Series("", rows.index)
-    for mark, applies in broken.items():
-        marks[applies] = marks[applies].map(lambda known, mark=mark: f"{known}; {mark}" if known else mark)
-    by_card = rows.source.isin(["predicted", "emulated"])
-    marks[by_card & ~rows["machine.name"].isin(list(checked_cards))] = UNCHECKED
-    return rows.assign(
+    rows = rows.assign(
         task=find_tasks(rows),
         on_machine=name_machines(rows),
         results=[
             results.get(name, own) for name, own in zip(rows["strategy.name"], rows.results, strict=True)
         ],
-        marks=marks,
-        is_ranked=(is_measured & (marks == "")).astype("boolean"),
     )
+    is_measured = rows.source == "measured"
+    measured = rows[is_measured].assign(marks="")
+    for rule in RULES:
+        applies = rule.applies(measured).reindex(measured.index, fill_value=False).astype(bool)
+        measured.loc[applies, "marks"] = [
+            f"{known}; {rule.mark}" if known else rule.mark for known in measured.marks[applies]
+        ]
+    marks = measured.marks.reindex(rows.index, fill_value="")
+    by_card = rows.source.isin(["predicted", "emulated"])
+    marks[by_card & ~rows["machine.name"].isin(list(checked_cards))] = UNCHECKED
+    return rows.assign(marks=marks, is_ranked=(is_measured & (marks == "")).astype("boolean"))
 
 
 def find_tasks(rows: pd.DataFrame) -> "pd.Series[str]":

@@ -29,7 +29,7 @@ def make_strategy_page(name: str, content: Content) -> Page:
     runs = content.rows[content.rows["strategy.name"] == name]
     headings = (
         ColumnHeading("task", is_wide=True),
-        ColumnHeading("machine"),
+        ColumnHeading("machine", is_wide=True),
         ColumnHeading("ranks", NUMBER),
         ColumnHeading("configuration"),
         ColumnHeading("epoch", NUMBER),
@@ -71,7 +71,7 @@ def _make_history_section(history: Sequence[VersionTime], content: Content) -> S
     headings = (
         ColumnHeading("task", is_wide=True),
         ColumnHeading("configuration"),
-        ColumnHeading("machine"),
+        ColumnHeading("machine", is_wide=True),
         ColumnHeading("commit"),
         ColumnHeading("epoch", NUMBER),
         ColumnHeading("over the commit before", NUMBER),
@@ -89,7 +89,8 @@ def _make_history_section(history: Sequence[VersionTime], content: Content) -> S
         ]
         for each in history
     ]
-    return Section("history", "From commit to commit", table=SiteTable(headings, cells))
+    text = "Commits ran at different times, so what else the machine did then is part of a ratio."
+    return Section("history", "From commit to commit", [text], SiteTable(headings, cells))
 
 
 def make_machine_page(name: str, content: Content) -> Page:

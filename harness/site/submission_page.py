@@ -24,6 +24,14 @@ from harness.validation import clip_line
 
 LONGEST_COMMAND = 300
 """The letters of a command that a page shows: a series of runs may name a hundred files."""
+SHOWN = (
+    *("run_id", "label", "status", "source", EPOCH, "accuracy_test", "marks", "checks", "on_machine", "spec"),
+    *(
+        f"provenance.{name}"
+        for name in ("command", "commit", "started", "host", "versions", "env", "allocator")
+    ),
+)
+"""The columns that the panel of a run shows."""
 
 
 def make_submission_page(contribution: Contribution, rows: pd.DataFrame) -> Page:
@@ -55,7 +63,8 @@ def make_submission_page(contribution: Contribution, rows: pd.DataFrame) -> Page
         reasons = [[Cell(each.run), Cell(each.reason)] for each in contribution.unreadable]
         table = SiteTable((ColumnHeading("run"), ColumnHeading("why", is_wide=True)), reasons)
         sections.append(Section("unreadable", "Runs that cannot be read", table=table))
-    sections.append(Section("runs", "Runs", runs=[_make_run_panel(run) for run in runs.to_dict("records")]))
+    panels = [_make_run_panel(run) for run in runs[list(SHOWN)].to_dict("records")]
+    sections.append(Section("runs", "Runs", runs=panels))
     facts = [contribution.file, format_count(len(runs), "run"), f"checksum begins with {contribution.digest}"]
     return Page(
         "submissions", contribution.digest, f"Submission of {contribution.contributor}", facts, sections

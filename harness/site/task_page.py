@@ -55,6 +55,8 @@ SOURCES = {
 }
 """The titles of the sections of numbers that were not measured by the harness. They are never ranked."""
 
+MEDIANS = (EPOCH, "bytes_received", "peak_bytes", "accuracy_test")
+"""The columns of which a configuration shows the median over its launches."""
 RESULT_HEADINGS = (
     ColumnHeading("configuration"),
     ColumnHeading("ranks", NUMBER),
@@ -131,9 +133,9 @@ def _make_machine_section(
 
 
 def _tabulate_configurations(rankings: Sequence[Ranking], runs: pd.DataFrame) -> SiteTable:
-    """Return every configuration on a machine, ranked ones first, each compared with the fastest of its kind."""
-    cells = []
-    for ranking in rankings:
+    """Return every configuration on a machine: rankings in order, from the most ranks, and then what is not ranked."""
+    cells, other_cells = [], []
+    for ranking in sorted(rankings, key=lambda each: (-each.ranks, list(KINDS).index(each.results))):
         for each in ranking.contenders:
             cells.append(
                 _make_result_row(
@@ -143,30 +145,25 @@ def _tabulate_configurations(rankings: Sequence[Ranking], runs: pd.DataFrame) ->
     ranked = {run for ranking in rankings for each in ranking.contenders for run in each.runs.index}
     others = runs[~runs.index.isin(ranked)]
     for (_, name), launches in others.groupby(["ranks", name_configurations(others)], sort=False):
-        cells.append(_make_result_row(launches, str(name), "", ""))
-    return SiteTable(RESULT_HEADINGS, sorted(cells, key=_sort_results))
+        other_cells.append(_make_result_row(launches, str(name), "", ""))
+    return SiteTable(RESULT_HEADINGS, [*cells, *sorted(other_cells, key=_get_ranks_and_time)])
 
 
-def _sort_results(row: Sequence[Cell]) -> tuple[bool, float, float]:
-    """Sort ranked rows first, by ranks from the most and by time."""
-    return (
-        bool(row[-1].text),
-        -(row[1].value or 0),
-        row[2].value if row[2].value is not None else float("inf"),
-    )
+def _get_ranks_and_time(row: Sequence[Cell]) -> tuple[float, float]:
+    """Return a key that sorts by ranks from the most, and by time."""
+    return -(row[1].value or 0), row[2].value if row[2].value is not None else float("inf")
 
 
 def _make_result_row(launches: pd.DataFrame, name: str, ratio: str, interval: str) -> list[Cell]:
-    first = launches.iloc[0]
-    link = f"../submissions/{first.submission}.html#run-{first.run_id}"
-    seconds, received, memory, accuracy = (
-        launches[column].median() for column in (EPOCH, "bytes_received", "peak_bytes", "accuracy_test")
+    submission, run_id, ranks, results = (
+        launches[column].iloc[0] for column in ("submission", "run_id", "ranks", "results")
     )
+    seconds, received, memory, accuracy = launches[list(MEDIANS)].median()
     marks = sorted({mark for text in launches.marks for mark in text.split("; ") if mark})
     statuses = sorted({status for status in launches.status if status != "ok"})
     return [
-        Cell(name, link),
-        make_number(first.ranks, lambda ranks: str(int(ranks))),
+        Cell(name, f"../submissions/{submission}.html#run-{run_id}"),
+        make_number(ranks, lambda ranks: str(int(ranks))),
         make_number(seconds, format_seconds),
         Cell(ratio),
         Cell(interval),
@@ -174,7 +171,7 @@ def _make_result_row(launches: pd.DataFrame, name: str, ratio: str, interval: st
         make_number(received, format_bytes),
         make_number(memory, format_bytes),
         make_number(accuracy, format_share),
-        Cell(first.results or "unknown"),
+        Cell(results or "unknown"),
         Cell("; ".join([*(mark for mark in marks if mark != "not ok"), *statuses])),
     ]
 
@@ -182,7 +179,7 @@ def _make_result_row(launches: pd.DataFrame, name: str, ratio: str, interval: st
 def _make_target_section(targets: Sequence[TargetResult]) -> Section:
     headings = (
         ColumnHeading("configuration"),
-        ColumnHeading("machine"),
+        ColumnHeading("machine", is_wide=True),
         ColumnHeading("ranks", NUMBER),
         ColumnHeading("target", NUMBER),
         ColumnHeading("median time", NUMBER),
@@ -226,7 +223,7 @@ def _describe_source(source: str) -> str:
 def _tabulate_others(runs: pd.DataFrame) -> SiteTable:
     headings = (
         ColumnHeading("configuration"),
-        ColumnHeading("machine"),
+        ColumnHeading("machine", is_wide=True),
         ColumnHeading("ranks", NUMBER),
         ColumnHeading("epoch", NUMBER),
         ColumnHeading("received", NUMBER),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+import pyarrow as pa
 from markupsafe import Markup
 
 from harness import __version__
@@ -16,7 +17,7 @@ from harness.progress import OnStep, ignore_step
 from harness.report.page import format_colours
 from harness.report.templates import TEMPLATES, format_script_policy, load_template
 from harness.results.contributed_rows import ROWS
-from harness.results.parquet import serialize_table, to_arrow
+from harness.results.parquet import serialize_table, to_arrow, to_pandas
 from harness.site.contributions import Contribution, find_archives, read_contributions
 from harness.site.index_page import make_index
 from harness.site.page_parts import Content, Page
@@ -32,12 +33,21 @@ FOLDER = Path(__file__).parent
 OWN_STYLE = """
 .figures { grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); }
 .figures svg { max-width: 100%; height: auto; }
-@media (max-width: 42rem) { .results td:empty { display: none; } }
+@media (min-width: 42.01rem) {
+  .results td:not(.number) { white-space: normal; overflow-wrap: anywhere; min-width: 6.6rem; }
+  .results td.text { min-width: 11rem; }
+}
+@media (max-width: 42rem) {
+  nav a { white-space: normal; }
+  .results td:empty { display: none; }
+}
 .figures a:focus-visible { outline: 2px solid var(--accent); }
 details:target > summary { font-weight: 600; }
 """
 KEPT = "kept"
 """The folder of the site with what later builds use again: verified rows and charts."""
+LONG_TEXTS = ("provenance.command", "spec")
+"""The columns that take more than half of the bytes of all rows; the settings of a spec have columns too."""
 PAGES = ("tasks", "strategies", "machines", "submissions")
 
 
@@ -89,11 +99,11 @@ def write_site(places: Sequence[Path], out: Path, root: Path, on_step: OnStep = 
 
 def judge_rows(contributions: Sequence[Contribution], root: Path) -> pd.DataFrame:
     """Return the rows of all contributions, to which the rules were applied."""
-    frames = [each.rows for each in contributions if each.rows is not None and len(each.rows)]
-    if not frames:
+    tables = [each.rows for each in contributions if each.rows]
+    if not tables:
         reasons = [each.refusal for each in contributions if each.refusal]
         raise UserError(f"No archive has a run for the site. {' '.join(reasons[:1])}")
-    rows = pd.concat(frames, ignore_index=True)
+    rows = to_pandas(pa.concat_tables(tables), ROWS)
     promises = find_promises(sorted(set(rows["strategy.name"])))
     return apply_rules(rows, promises, find_checked_cards(root, sorted(set(rows["machine.name"]))))
 
@@ -167,7 +177,8 @@ def _render_pages(pages: Sequence[Page]) -> dict[str, bytes]:
 
 
 def _dump_rows(rows: pd.DataFrame) -> bytes:
-    """Return the rows as JSON, without columns that have no values."""
+    """Return the rows as JSON, without long texts and without columns that have no values."""
+    rows = rows.drop(columns=list(LONG_TEXTS))
     used = rows.drop(columns=[name for name in rows if rows[name].isna().all() or (rows[name] == "").all()])
     text: str = used.to_json(orient="records", date_format="iso", double_precision=12)
     return text.encode()

@@ -8,39 +8,39 @@ only used if the package is installed here.
 """
 
 import json
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from hashlib import sha256
+from itertools import product
 from math import isclose, isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
 from harness import __version__
 from harness.conformance.account import Sent, count_recorded_words
 from harness.documents import parse_json
 from harness.errors import UserError
 from harness.experiment.known_graph import KnownGraph, look_up_graph
-from harness.files import hash_file, list_complete_folders, read_regular_file
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.registry import DISTRIBUTION, PYPROJECT, hash_strategy_code, is_built_in, load_installed_strategy
 from harness.results.check_proof import MAX_BYTES as MAX_PROOF_BYTES
 from harness.results.check_proof import CheckProof, parse_proof
-from harness.results.packed_archive import SUMS, unpack_archive
-from harness.results.record import MAX_BYTES, Record, read_records
+from harness.results.packed_archive import SUMS, read_archive
+from harness.results.record import MAX_BYTES, Record, check_name, read_record
 from harness.results.run_summary import summarize_tables
 from harness.results.schema import DIVERGED, OK, RUN_TABLES, TABLES_OF_RUN
+from harness.results.statistics import number_pairs
 from harness.runtime.provenance import hash_committed_strategies
 from harness.spec.dataset import DatasetChoice
-from harness.spec.spec import digest
+from harness.spec.spec import Spec, digest
 from harness.store.catalog import is_in_catalog, load_card
 from harness.store.datasets import find_graph_hashes
-from harness.strategy import BlockCounts, Strategy, admit
+from harness.strategy import BlockCounts, WordsKey, admit
 from harness.submission.packing import (
     ABOUT,
     CONTRIBUTOR,
@@ -78,7 +78,7 @@ scheduler of a busy machine stops a rank between two readings of the clock. Medi
 NEEDED = ("versions", "host", "cpu", "cores", "threads", "engine", "started", "finished", "store_manifest")
 """What the provenance of a measured run must have. Without a repository there is no commit."""
 READ_TABLES = ("epochs", "ledger", "accuracy", "memory", "utilisation")
-"""The tables that are used. The others only need their types."""
+"""The tables that are used. The others only must be whole."""
 
 
 class RunCheck(NamedTuple):
@@ -130,27 +130,27 @@ class Verification:
 
 
 class Submission(NamedTuple):
-    """A submission that was unpacked."""
+    """A submission that was read."""
 
     contributor: str
-    folders: Sequence[Path]
-    """The folders of its runs."""
+    runs: Mapping[str, Mapping[str, bytes]]
+    """The files of each run, by run id and by name."""
     proofs: Mapping[str, CheckProof]
     """What its contributor says about checks of strategies, by the name of the strategy."""
 
 
-@contextmanager
-def open_submission(path: Path) -> Iterator[Submission]:
-    """Unpack an archive into a temporary folder. Raises UserError for any other archive."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        names = unpack_archive(path, FOLDER, place)
-        try:
-            contributor = _check_files(place, names)
-            proofs = _read_proofs(place, names)
-        except UserError as reason:
-            raise UserError(f"{path} is refused: {str(reason).rstrip('.')}.") from None
-        yield Submission(contributor, list_complete_folders(place / RUNS), proofs)
+def read_submission(path: Path) -> Submission:
+    """Read the submission in an archive. Raises UserError for any other archive."""
+    files = read_archive(path, FOLDER)
+    try:
+        contributor = _check_files(files)
+        proofs = _read_proofs(files)
+    except UserError as reason:
+        raise UserError(f"{path} is refused: {str(reason).rstrip('.')}.") from None
+    runs: dict[str, dict[str, bytes]] = {}
+    for folder, run_id, name in sorted(place for each in files if len(place := tuple(each.split("/"))) == 3):
+        runs.setdefault(run_id, {})[name] = files[f"{folder}/{run_id}/{name}"]
+    return Submission(contributor, runs, proofs)
 
 
 def verify_submission(path: Path, root: Path, on_step: OnStep = ignore_step) -> Verification:
@@ -158,27 +158,30 @@ def verify_submission(path: Path, root: Path, on_step: OnStep = ignore_step) -> 
 
     Graphs that are built under `root` are used for the formulas of strategies.
     """
-    with open_submission(path) as submission:
-        results: list[RunCheck] = []
-        for folder in report_steps(submission.folders, lambda each: f"verifying {each.name}", on_step):
-            results += verify_run(folder, root, submission.proofs)[1]
-        runs = [each.name for each in submission.folders]
-        return Verification(submission.contributor, runs, results, list(submission.proofs.values()))
+    submission = read_submission(path)
+    results: list[RunCheck] = []
+    for run_id in report_steps(list(submission.runs), lambda each: f"verifying {each}", on_step):
+        results += verify_run(run_id, submission, root)[1]
+    return Verification(
+        submission.contributor, list(submission.runs), results, list(submission.proofs.values())
+    )
 
 
-def _check_files(place: Path, names: Sequence[str]) -> str:
+def _check_files(files: Mapping[str, bytes]) -> str:
     """Compare all files with their checksums and their names with those of a submission; return the contributor."""
-    if unknown := [name for name in names if not _is_expected(name)]:
+    if unknown := [name for name in files if not _is_expected(name)]:
         raise UserError(f"{unknown[0]} is not a file of a submission")
-    if missing := [name for name in (ABOUT, SUMS) if name not in names]:
+    if missing := [name for name in (ABOUT, SUMS) if name not in files]:
         raise UserError(f"{missing[0]} is missing")
-    lines = read_regular_file(place / SUMS, MAX_BYTES).decode("utf-8", "replace").splitlines()
+    if large := [name for name in (ABOUT, SUMS) if len(files[name]) > MAX_BYTES]:
+        raise UserError(f"{large[0]} has more than {MAX_BYTES:,} bytes")
+    lines = files[SUMS].decode("utf-8", "replace").splitlines()
     sums = {name: given for given, _, name in (line.partition("  ") for line in lines)}
-    if len(sums) != len(lines) or set(sums) != set(names) - {SUMS}:
+    if len(sums) != len(lines) or set(sums) != set(files) - {SUMS}:
         raise UserError(f"{SUMS} does not list exactly the other files")
-    if wrong := [name for name, given in sums.items() if hash_file(place / name) != given]:
+    if wrong := [name for name, given in sums.items() if sha256(files[name]).hexdigest() != given]:
         raise UserError(f"{wrong[0]} was changed: it does not have the checksum in {SUMS}")
-    about = parse_json(read_regular_file(place / ABOUT, MAX_BYTES), ABOUT)
+    about = parse_json(files[ABOUT], ABOUT)
     if not isinstance(about, dict) or about.get("schema") != SCHEMA:
         raise UserError(f"{ABOUT} does not have the schema {SCHEMA}, which this harness reads")
     contributor = about.get("contributor")
@@ -195,13 +198,13 @@ def _is_expected(name: str) -> bool:
     return name in (ABOUT, SUMS) or (folder == RUNS and len(rest) == 2 and rest[1] in RUN_FILES)
 
 
-def _read_proofs(place: Path, names: Sequence[str]) -> dict[str, CheckProof]:
+def _read_proofs(files: Mapping[str, bytes]) -> dict[str, CheckProof]:
     """Return the proofs of a submission by the names of their strategies. Raises UserError for a damaged one."""
     proofs = {}
-    for name in sorted(name for name in names if name.startswith(f"{PROOFS}/")):
-        if (place / name).stat().st_size > MAX_PROOF_BYTES:
+    for name in sorted(name for name in files if name.startswith(f"{PROOFS}/")):
+        if len(files[name]) > MAX_PROOF_BYTES:
             raise UserError(f"{name} has more than {MAX_PROOF_BYTES:,} bytes")
-        proof = parse_proof((place / name).read_bytes(), name)
+        proof = parse_proof(files[name], name)
         if name_proof(proof.strategy) != name:
             raise UserError(f"{name} is the proof of another strategy, {format_value(proof.strategy)}")
         proofs[proof.strategy] = proof
@@ -212,27 +215,26 @@ class SubmittedRun(NamedTuple):
     """A run whose files were read."""
 
     record: Record
-    recorded: Mapping[str, pd.DataFrame]
-    """The tables that are used, with the column names of run folders."""
+    recorded: Mapping[str, Mapping[str, NDArray[Any]]]
+    """The columns of the tables that are used, with the names of run folders."""
 
-    def table(self, name: str) -> pd.DataFrame:
-        """Return a table with the names that people see."""
-        return self.recorded[name].rename(columns=TABLES_OF_RUN[name].recorded_names)
+    def table(self, name: str) -> dict[str, NDArray[Any]]:
+        """Return the columns of a table with the names that people see."""
+        return TABLES_OF_RUN[name].rename_recorded(self.recorded[name])
 
     @property
     def is_measured(self) -> bool:
         return bool(self.record.record["source"] == "measured")
 
 
-def verify_run(
-    folder: Path, root: Path, proofs: Mapping[str, CheckProof]
-) -> tuple[SubmittedRun | None, list[RunCheck]]:
+def verify_run(run_id: str, submission: Submission, root: Path) -> tuple[SubmittedRun | None, list[RunCheck]]:
     """Return a run and the answer of every check, or None for a run that cannot be read."""
+    folder = Path(RUNS, run_id)
     try:
-        run = _read_run(folder)
+        run = _read_run(folder, submission.runs[run_id])
     except Exception as error:  # a stranger's values must not end the verification of other runs
-        others = [RunCheck(check, folder.name, UNKNOWN) for check in CHECKS if check != "record"]
-        return None, [RunCheck("record", folder.name, BROKEN, _describe(error, folder)), *others]
+        others = [RunCheck(check, run_id, UNKNOWN) for check in CHECKS if check != "record"]
+        return None, [RunCheck("record", run_id, BROKEN, _describe(error, folder)), *others]
     answers: dict[str, Callable[[], None]] = {
         "id": lambda: _check_id(run),
         "summary": lambda: _check_summary(run),
@@ -240,11 +242,11 @@ def verify_run(
         "ledger": lambda: _check_ledger(run),
         "elements": lambda: _check_elements(run, root),
         "graph": lambda: _check_graph(run, root),
-        "proof": lambda: _check_proof(run, proofs),
+        "proof": lambda: _check_proof(run, submission.proofs),
         "environment": lambda: _check_environment(run),
         "privacy": lambda: _check_privacy(run),
     }
-    results = [RunCheck("record", folder.name, HOLDS)]
+    results = [RunCheck("record", run_id, HOLDS)]
     for check, answer in answers.items():
         verdict, told = HOLDS, ""
         try:
@@ -253,21 +255,23 @@ def verify_run(
             verdict, told = UNKNOWN, str(reason)
         except Exception as error:
             verdict, told = BROKEN, _describe(error, folder)
-        results.append(RunCheck(check, folder.name, verdict, told))
+        results.append(RunCheck(check, run_id, verdict, told))
     return run, results
 
 
-def _read_run(folder: Path) -> SubmittedRun:
+def _read_run(folder: Path, files: Mapping[str, bytes]) -> SubmittedRun:
     """Read the record and every table of a run. Raises UserError if one is damaged or has another schema."""
-    records, refused = read_records([folder])
-    if refused:
-        raise refused[0]
-    tables = {name: records[0].rows(name) for name in RUN_TABLES}
-    return SubmittedRun(records[0], {name: tables[name].to_pandas() for name in READ_TABLES})
+    record = check_name(read_record(folder, files))
+    tables = {name: record.rows(name) for name in RUN_TABLES}
+    columns = {
+        name: {column: tables[name][column].to_numpy() for column in RUN_TABLES[name].names}
+        for name in READ_TABLES
+    }
+    return SubmittedRun(record, columns)
 
 
 def _describe(error: Exception, folder: Path) -> str:
-    """Describe what is wrong without the temporary place of the run."""
+    """Describe what is wrong, with the run id for the folder of the run."""
     is_told = isinstance(error, UserError)
     text = str(error) if is_told else f"it cannot be read: {type(error).__name__}: {error}"
     return clip_line(text.replace(str(folder), folder.name), 300)
@@ -298,9 +302,9 @@ def _check_summary(run: SubmittedRun) -> None:
 def _summarize(run: SubmittedRun) -> dict[str, Any]:
     if run.record.record["source"] == "external":
         raise UnverifiableError("another program's log has no tables")
-    if not (run.recorded["epochs"].epoch >= 0).any():
+    if not (run.recorded["epochs"]["epoch"] >= 0).any():
         raise UnverifiableError("it has no timed epoch")
-    return summarize_tables(dict(run.recorded), run.record.spec["training"]["target"])
+    return summarize_tables(run.recorded, run.record.spec["training"]["target"])
 
 
 def _are_equal(one: Any, other: Any) -> bool:
@@ -318,9 +322,10 @@ def _check_epochs(run: SubmittedRun) -> None:
     if record["status"] not in (OK, DIVERGED):
         raise UnverifiableError(f"it ended with status {record['status']}, so it has no result")
     training, epochs = spec["training"], run.table("epochs")
-    numbers = range(-training["warmup"], int(epochs.epoch.max()) + 1 if len(epochs) else 0)
-    expected = {(epoch, rank) for epoch in numbers for rank in range(spec["ranks"])}
-    if len(epochs) != len(expected) or {*zip(epochs.epoch, epochs.rank_id, strict=True)} != expected:
+    found = [*zip(epochs["epoch"].tolist(), epochs["rank_id"].tolist(), strict=True)]
+    numbers = range(-training["warmup"], int(np.nanmax(epochs["epoch"])) + 1 if found else 0)
+    ranks = range(spec["ranks"])
+    if len(found) != len(numbers) * len(ranks) or {*found} != {*product(numbers, ranks)}:
         raise UserError("its table of epochs lacks some of an epoch or a rank")
     is_whole = len(numbers) == training["warmup"] + training["epochs"]
     has_reached = record["summary"].get("seconds_to_target") is not None
@@ -334,25 +339,25 @@ def _check_ledger(run: SubmittedRun) -> None:
     if run.record.spec["training"].get("cuda_graph"):
         raise UnverifiableError("nothing is timed inside of a CUDA graph")
     epochs, ledger = run.table("epochs"), run.table("ledger")
-    both = np.concatenate([table[["epoch", "rank_id"]].to_numpy() for table in (epochs, ledger)])
-    places, place = np.unique(both, axis=0, return_inverse=True)
-    in_epochs, in_ledger = np.split(place, [len(epochs)])
-    counts = [np.bincount(each, minlength=len(places)) for each in (in_epochs, in_ledger)]
+    epoch, rank_id = (np.concatenate([epochs[name], ledger[name]]) for name in ("epoch", "rank_id"))
+    first, place = number_pairs(epoch, rank_id)
+    epoch, rank_id = epoch[first], rank_id[first]
+    in_epochs, in_ledger = np.split(place, [len(epochs["epoch"])])
+    counts = [np.bincount(each, minlength=len(first)) for each in (in_epochs, in_ledger)]
     if (counts[0] != 1).any() or (counts[1] == 0).any():
         raise UserError("its ledger and its epochs are not of the same ranks and epochs")
-    told, summed = np.bincount(in_epochs, epochs.seconds), np.bincount(in_ledger, ledger.seconds)
+    told, summed = np.bincount(in_epochs, epochs["seconds"]), np.bincount(in_ledger, ledger["seconds"])
     excess = np.abs(told - summed) - LEDGER_TOLERANCE * told - LEDGER_SECONDS
-    is_timed = places[:, 0] >= 0
+    is_timed = epoch >= 0
     is_wrong = is_timed & ~(excess <= 0)
-    for rank in np.unique(places[:, 1]):
-        of_rank = places[:, 1] == rank
+    for rank in np.unique(rank_id):
+        of_rank = rank_id == rank
         most = max(1, int(INTERRUPTED * (is_timed & of_rank).sum()))
         found = np.flatnonzero(is_wrong & of_rank)
         if len(found) > most or (is_wrong & of_rank & ~(excess <= TIME_SLICE)).any():
-            first = found[np.argmax(excess[found])]
+            worst = found[np.argmax(excess[found])]
             raise UserError(
-                f"epoch {places[first, 0]} on rank {rank} took {told[first]:.6g} s, and {summed[first]:.6g} s by its "
-                "ledger"
+                f"epoch {epoch[worst]} on rank {rank} took {told[worst]:.6g} s, and {summed[worst]:.6g} s by its ledger"
             )
 
 
@@ -360,16 +365,15 @@ def _check_elements(run: SubmittedRun, root: Path) -> None:
     """Compare what every rank sent in the last epoch with the formula of the strategy, row by row."""
     if not run.is_measured or run.record.record["status"] != OK:
         raise UnverifiableError("only measured runs that ended have a whole ledger")
-    strategy, counts = _open_graph(run.record, root)
+    spec = _find_verifiable_spec(run.record, root)
     ledger = run.table("ledger")
-    last = int(ledger.epoch.max())
-    if set(ledger.rank_id[ledger.epoch == last]) != set(range(strategy.spec.ranks)):
-        raise UserError(f"its ledger does not have the ranks 0 to {strategy.spec.ranks - 1}")
-    for rank in range(strategy.spec.ranks):
-        formula = strategy.words_of_epoch(
-            strategy.coordinates(rank), counts, strategy.spec.training.warmup + last
-        )
-        seen = count_recorded_words(ledger, rank)
+    last = int(ledger["epoch"].max())
+    if {*ledger["rank_id"][ledger["epoch"] == last].tolist()} != {*range(spec.ranks)}:
+        raise UserError(f"its ledger does not have the ranks 0 to {spec.ranks - 1}")
+    formulas = _compute_words(spec.model_copy(update={"launch": 0}).model_dump_json(), last, root)
+    counted_words = count_recorded_words(ledger)
+    for rank, formula in enumerate(formulas):
+        seen = counted_words.get(rank, {})
         for key in sorted(formula.keys() | seen.keys()):
             counted, computed = seen.get(key, Sent()).words, formula.get(key, 0)
             if counted != computed:
@@ -379,11 +383,11 @@ def _check_elements(run: SubmittedRun, root: Path) -> None:
                 )
 
 
-def _open_graph(record: Record, root: Path) -> tuple[Strategy, BlockCounts]:
-    """Return the strategy of a run, admitted to its graph, if both are here and are the same."""
+def _find_verifiable_spec(record: Record, root: Path) -> Spec:
+    """Return the spec of a run, if its strategy and its graph are here and the graph is the same."""
     spec = record.parse_spec()
     try:
-        strategy = load_installed_strategy(spec.strategy.name)
+        load_installed_strategy(spec.strategy.name)
     except UserError:
         raise UnverifiableError(f"the strategy {spec.strategy.name} is not installed here") from None
     known = _look_up(root, spec.dataset, spec.precision)
@@ -391,7 +395,18 @@ def _open_graph(record: Record, root: Path) -> tuple[Strategy, BlockCounts]:
         raise UnverifiableError(f"{spec.dataset.name} is not built here: `{spec.dataset.build_command}`")
     if known.blocks.manifest_hash != record.record["provenance"]["store_manifest"]:
         raise UnverifiableError(f"the {spec.dataset.name} that is built here is another one")
-    return admit(strategy, spec, known.facts), BlockCounts(known.blocks)
+    return spec
+
+
+@lru_cache(maxsize=64)
+def _compute_words(spec_text: str, epoch: int, root: Path) -> Sequence[Mapping[WordsKey, float]]:
+    """Return the words of each rank in a timed epoch, by the formula of a spec's strategy, which may draw samples."""
+    spec = Spec.model_validate_json(spec_text)
+    known = _look_up(root, spec.dataset, spec.precision)
+    assert known and known.blocks
+    strategy = admit(load_installed_strategy(spec.strategy.name), spec, known.facts)
+    counts, number = BlockCounts(known.blocks), spec.training.warmup + epoch
+    return [strategy.words_of_epoch(strategy.coordinates(rank), counts, number) for rank in range(spec.ranks)]
 
 
 @lru_cache(maxsize=4)

@@ -6,10 +6,7 @@ Chromium prints.
 
 import json
 import math
-import os
 import re
-import shutil
-import subprocess
 from base64 import b64encode
 from collections.abc import Callable
 from hashlib import sha256
@@ -22,17 +19,13 @@ import pytest
 
 from harness.report import write_report
 from harness.results.collect import collect
+from tests.chromium import require_chromium, run_chromium
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-QUIET = ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 PHONE, DESK = 390, 1280
 LEAST = 500
 """The width below which Chromium makes no window; a narrower page is a frame of one."""
 
-if CHROMIUM is None:
-    if os.environ.get("CI") == "true" and os.geteuid() == 0:
-        pytest.fail("CI as root installs Debian's chromium, and there is none", pytrace=False)
-    pytest.skip("there is no Chromium", allow_module_level=True)
+require_chromium()
 
 
 class Seen(dict[str, Any]):
@@ -71,7 +64,7 @@ def probe(report: Path, tmp_path: Path) -> Callable[..., Seen]:
             text = f'<!DOCTYPE html><iframe style="width:{width}px;height:900px" srcdoc="{escape(text)}"></iframe>'
         copy = tmp_path / "probed.html"
         copy.write_text(text)
-        done = chromium(
+        done = run_chromium(
             tmp_path, f"--window-size={max(width, LEAST)},900", *flags, "--dump-dom", copy.as_uri()
         )
         found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, flags=re.DOTALL)
@@ -81,30 +74,6 @@ def probe(report: Path, tmp_path: Path) -> Callable[..., Seen]:
         return seen
 
     return run
-
-
-def chromium(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Chromium without a window, in a profile of its own, to which every name of a host is unknown."""
-    assert CHROMIUM
-    return subprocess.run(
-        [
-            CHROMIUM,
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--virtual-time-budget=30000",
-            "--enable-logging=stderr",
-            "--host-resolver-rules=MAP * ~NOTFOUND",
-            f"--user-data-dir={folder / 'profile'}",
-            *QUIET,
-            *flags,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=True,
-    )
 
 
 def test_no_error_and_no_request(probe: Callable[..., Seen]) -> None:
@@ -460,7 +429,9 @@ def test_nothing_is_cut_on_paper_and_no_page_is_wasted(
     assert (seen["tables"], seen["charts"], seen["controls"]) == (0, 0, 0)
     assert seen["figures"] == seen["captions"] > 4
     assert seen["columns"] == 2
-    chromium(tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={tmp_path / 'page.pdf'}", report.as_uri())
+    run_chromium(
+        tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={tmp_path / 'page.pdf'}", report.as_uri()
+    )
     pdf = (tmp_path / "page.pdf").read_bytes()
     pages = len(re.findall(rb"/Type\s*/Page\b", pdf))
     needed = seen["millimetres"] / (279 - 28)

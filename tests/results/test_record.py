@@ -47,6 +47,24 @@ def test_what_was_written_is_read_back(synthetic: SimpleNamespace, spec: Any, tm
             )
 
 
+def test_files_in_memory_are_read_as_files_on_disk_are(
+    synthetic: SimpleNamespace, spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = synthetic.write_ok(tmp_path, spec, 1.0)
+    contents = read_files(folder)
+    on_disk, in_memory = read_record(folder), read_record(Path("elsewhere"), contents)
+    assert in_memory.record == on_disk.record and in_memory.spec == on_disk.spec
+    for name in RUN_TABLES:
+        assert in_memory.rows(name).equals(on_disk.rows(name))
+    lacking = {name: data for name, data in contents.items() if name != "memory.parquet"}
+    assert not len(read_record(Path("elsewhere"), lacking).rows("memory"))
+    with pytest.raises(UserError, match=r"elsewhere is not a run folder: spec\.json: No such file"):
+        read_record(Path("elsewhere"), {"record.json": contents["record.json"]})
+    monkeypatch.setattr(record, "MAX_BYTES", 9)
+    with pytest.raises(UserError, match="it has more than 9 bytes"):
+        read_record(Path("elsewhere"), contents)
+
+
 def test_a_run_that_failed_early_has_no_rows(synthetic: SimpleNamespace, spec: Any, tmp_path: Path) -> None:
     folder = synthetic.write_failed(tmp_path, spec, "oom", "MemoryError", "no memory")
     assert sorted(path.name for path in folder.iterdir()) == ["record.json", "spec.json"]

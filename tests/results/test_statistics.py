@@ -61,6 +61,17 @@ def test_the_sum_of_phases_is_a_mean_over_ranks_without_what_has_no_name() -> No
     assert statistics.compute_phase_sum(ledger.iloc[:0]) is None
 
 
+PAIRS = st.lists(st.tuples(*[st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-2, 2)] * 2))
+
+
+@given(PAIRS)
+def test_rows_with_the_same_pair_have_the_same_number(pairs: list[tuple[int, int]]) -> None:
+    one, other = (np.array([pair[side] for pair in pairs], np.int64) for side in (0, 1))
+    first, place = statistics.number_pairs(one, other)
+    assert [pairs[row] for row in first[place]] == pairs
+    assert sorted(first) == sorted(pairs.index(pair) for pair in set(pairs))
+
+
 @given(st.integers(0, 60))
 def test_the_interval_covers_and_no_narrower_one_would(n: int) -> None:
     """scipy counts: the k-th smallest of n lies above the median with probability P(Binomial(n, 1/2) < k)."""

@@ -14,15 +14,14 @@ from harness.registry import hash_strategy_code
 from harness.results.check_proof import make_proof
 from harness.results.statistics import judge_ratio
 from harness.site.contributions import find_archives, read_contributions
-from harness.site.ranking import rank_runs, summarize_targets
+from harness.site.ranking import list_versions, rank_runs, summarize_targets
 from harness.site.rules import RULES
 from harness.site.writing import judge_rows
 from harness.spec.root import find_root
 from harness.spec.spec import hash_data
-from tests.site.conftest import Contribute, change_record
+from tests.site.conftest import AddRuns, Contribute, change_record, pack_runs
 
 ROOT = find_root()
-AddRuns = Callable[..., list[Path]]
 
 
 @pytest.fixture
@@ -104,7 +103,8 @@ def test_cheating_run_is_marked_and_not_ranked(
     contribute("Cheater", folder)
     rows = build(tmp_path)
     marked = rows[rows.marks != ""]
-    assert set(marked["strategy.name"]) == {"plexus"} and set(marked.marks) == {CHEATS[cheat]}
+    assert set(marked["strategy.name"]) == {"plexus"}
+    assert set(marked.marks) == {CHEATS[cheat], "launches missing"}
     assert not marked.is_ranked.any()
     assert CHEATS[cheat] in [rule.mark for rule in RULES]
     assert rows.is_ranked.sum() == len(rows) - len(marked)
@@ -217,6 +217,35 @@ def test_blocks_decide_what_launches_do_not(
     assert ranking.contenders[1].ratio == pytest.approx(1.3, rel=0.1)
 
 
+def test_blocks_decide_who_is_first(tmp_path: Path, add_runs: AddRuns, contribute: Contribute) -> None:
+    """In six of seven nights plexus takes half the time of cagnet-1d, but its median over the nights is higher."""
+    folder = tmp_path / "runs"
+    for launch, night in enumerate((1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 9.0)):
+        is_last = launch == 6
+        add_runs(folder, "cagnet-1d", {"p": 2}, 0.4 if is_last else night, [launch], block=f"night {launch}")
+        grid = {"x": 2, "y": 1, "z": 1}
+        add_runs(folder, "plexus", grid, 9.0 if is_last else night / 2, [launch], block=f"night {launch}")
+    contribute("Honest", folder)
+    (ranking,) = rank_runs(build(tmp_path))
+    first, second = ranking.contenders
+    assert (first.strategy, second.strategy) == ("plexus", "cagnet-1d") and first.seconds > second.seconds
+    assert second.ratio == pytest.approx(2.0, rel=0.1)
+
+
+def test_blocks_without_a_fastest_configuration_rank_each_once(
+    tmp_path: Path, add_runs: AddRuns, contribute: Contribute
+) -> None:
+    """In two of three blocks, each of three configurations is faster than the next one."""
+    folder = tmp_path / "runs"
+    settings = [("cagnet-1d", {"p": 2}), ("plexus", {"x": 2, "y": 1, "z": 1}), ("cagnet-sa-1d", {"p": 2})]
+    for launch in range(9):
+        for number, (strategy, grid) in enumerate(settings):
+            add_runs(folder, strategy, grid, 1.0 + (number + launch) % 3, [launch], block=f"night {launch}")
+    contribute("Honest", folder)
+    (ranking,) = rank_runs(build(tmp_path))
+    assert sorted(each.strategy for each in ranking.contenders) == sorted(name for name, _ in settings)
+
+
 def test_few_launches_leave_the_order_undecided(
     tmp_path: Path, add_runs: AddRuns, contribute: Contribute
 ) -> None:
@@ -227,6 +256,37 @@ def test_few_launches_leave_the_order_undecided(
     (ranking,) = rank_runs(build(tmp_path))
     assert not ranking.is_decided and judge_ratio(ranking.contenders[1].interval) == "undecided"
     assert "1 undecided (fewer than 6 launches)" in ranking.describe_winner()
+
+
+def test_configuration_is_ranked_by_its_latest_commit(
+    honest: Path, tmp_path: Path, add_runs: AddRuns, contribute: Contribute
+) -> None:
+    """Runs of the earlier commit are in the history only; plexus ran at one commit, and is ranked by it."""
+    later = {"commit": "b" * 40, "started": 1_790_500_000.0, "finished": 1_790_500_060.0}
+    add_runs(tmp_path / "later", "cagnet-1d", {"p": 2}, 2.0, **later)
+    contribute("Honest", honest)
+    archives = tmp_path / "archives", pack_runs(tmp_path / "again", "Honest", tmp_path / "later").parent
+    rows = build(tmp_path, *archives)
+    is_earlier = (rows["strategy.name"] == "cagnet-1d") & (rows["provenance.commit"] != later["commit"])
+    assert (rows.marks == is_earlier.map({True: "earlier commit", False: ""})).all()
+    (ranking,) = rank_runs(rows)
+    assert [each.strategy for each in ranking.contenders] == ["plexus", "cagnet-1d"]
+    assert [len(each.runs) for each in ranking.contenders] == [6, 6]
+    before, after = list_versions(rows)
+    assert (before.commit, after.commit) == (rows["provenance.commit"][is_earlier].iloc[0], later["commit"])
+    assert after.ratio == pytest.approx(2.0, rel=0.1) and after.verdict == "slower"
+
+
+def test_launches_of_an_earlier_commit_do_not_stand_for_missing_ones(
+    honest: Path, tmp_path: Path, add_runs: AddRuns, contribute: Contribute
+) -> None:
+    times = {"started": 1_790_500_000.0, "finished": 1_790_500_060.0}
+    add_runs(tmp_path / "later", "cagnet-1d", {"p": 2}, 0.1, [3, 5], commit="b" * 40, **times)
+    contribute("Cheater", honest)
+    again = pack_runs(tmp_path / "again", "Cheater", tmp_path / "later").parent
+    rows = build(tmp_path, tmp_path / "archives", again)
+    assert set(rows.marks[rows["provenance.commit"] == "b" * 40]) == {"launches missing"}
+    assert rows.is_ranked.sum() == 12
 
 
 # Time to a target.

@@ -18,7 +18,7 @@ import harness
 from harness.cli import main
 from harness.errors import UserError
 from harness.registry import hash_strategy_code
-from harness.results.packed_archive import SUMS, pack_archive, unpack_archive
+from harness.results.packed_archive import SUMS, pack_archive, read_archive
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root
 from harness.store.datasets import open_dataset
@@ -192,6 +192,15 @@ def drop_an_epoch(folder: Path) -> None:
     change_summary(folder)
 
 
+def name_a_distant_epoch(folder: Path) -> None:
+    """To list all epochs before it would take more memory than there is."""
+
+    def rename(epochs: pd.DataFrame) -> None:
+        epochs.loc[epochs.epoch == 1, "epoch"] = 1 << 62
+
+    change_table(folder, "epochs", rename)
+
+
 def hide_machine(folder: Path) -> None:
     change_record(folder, lambda record: record["provenance"].update(cpu="", versions={}))
 
@@ -227,6 +236,7 @@ CHEATS: dict[Callable[[Path], None], str] = {
     name_another_spec: "id",
     drop_a_rank: "epochs",
     drop_an_epoch: "epochs",
+    name_a_distant_epoch: "epochs",
     hide_machine: "environment",
     reverse_time: "environment",
     tell_a_secret: "privacy",
@@ -272,10 +282,6 @@ def make_sums(files: dict[str, bytes]) -> bytes:
 # Files that are not those of a submission.
 
 
-def read_submission(path: Path, into: Path) -> dict[str, bytes]:
-    return {name: (into / name).read_bytes() for name in unpack_archive(path, FOLDER, into)}
-
-
 def refusals() -> Iterator[Any]:
     def change(name: str, data: bytes | None, *, right_sums: bool = True) -> Callable[..., dict[str, bytes]]:
         def changed(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -305,7 +311,7 @@ def test_another_archive_is_refused(
     change: Callable[..., dict[str, bytes]], reason: str, runs: Path, tmp_path: Path
 ) -> None:
     pack_submission([runs], "Some Group", tmp_path / "submission.tar.gz")
-    files = change(read_submission(tmp_path / "submission.tar.gz", tmp_path / "into"))
+    files = change(read_archive(tmp_path / "submission.tar.gz", FOLDER))
     (tmp_path / "changed.tar.gz").write_bytes(pack_archive(FOLDER, files))
     with pytest.raises(UserError, match=f"changed.tar.gz is refused: .*{reason}"):
         verify_submission(tmp_path / "changed.tar.gz", ROOT)
@@ -320,7 +326,7 @@ def test_home_folders_are_not_packed(copied: Path, tmp_path: Path) -> None:
     change_record(run, lambda record: record["provenance"].update(command=command))
     found = verify(copied, tmp_path)
     assert found.holds
-    files = read_submission(tmp_path / "submission.tar.gz", tmp_path / "into")
+    files = read_archive(tmp_path / "submission.tar.gz", FOLDER)
     packed = json.loads(files[f"runs/{run.name}/record.json"])["provenance"]["command"]
     assert packed == "harness run --out ~/runs --plan=~/plan.json --root ~"
 
