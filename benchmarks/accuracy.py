@@ -14,6 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from benchmarks.authors import RUNS
 from benchmarks.measuring import Gcn, gather, named, spec_of, trainer_of
 from benchmarks.plotting import make_facets
 from benchmarks.registry import Drawing, Results, Table, benchmark
@@ -128,6 +129,61 @@ def samplers(experiment: str = "scalegnn-table-1") -> Results:
     yield Table("strategy", "dataset", "seeds", "mean:.3f", "lowest:.3f", "highest:.3f")
     for (strategy, dataset), reached in best.items():
         yield strategy, dataset, len(reached), mean(reached), min(reached), max(reached)
+
+
+# Rounding.
+
+ROUNDED = (
+    *(("serial", 1, "p=1", precision) for precision in ("float64", "float32")),
+    *(("plexus", 2, "x=2,y=1,z=1", precision) for precision in ("float64", "float32")),
+    ("plexus", 4, "x=2,y=2,z=1", "float32"),
+)
+"""Strategies, ranks, grids and precisions; the first one is the reference."""
+
+
+@benchmark
+def rounding(
+    dataset: str = "cora", epochs: int = 180, shown: tuple[int, ...] = (20, 60, 100, 140)
+) -> Results:
+    """Train the model of `authors --only plexus` in both precisions: how far does rounding move the losses?
+
+    Differences are from the losses of serial training in double precision, the largest up to an epoch. Grids that agree
+    in double precision differ in single precision by rounding only. Nothing here is a time.
+
+    Args:
+        epochs: epochs of training
+        shown: epochs whose differences are shown, too
+    """
+    upto = [*shown, epochs]
+    yield Table(
+        "strategy",
+        "grid",
+        "precision",
+        *(f"{'epoch ' if n == 0 else ''}{end}:.1e" for n, end in enumerate(upto)),
+    )
+    reference: list[float] = []
+    with Pool(patience=PATIENCE) as pool:
+        for strategy, ranks, grid, precision in ROUNDED:
+            asked = {
+                **RUNS["plexus"],
+                "strategy": strategy,
+                "dataset": dataset,
+                "ranks": ranks,
+                "grid": grid,
+                "precision": precision,
+            }
+            losses = pool.run(ranks, train_losses, spec_of(asked), epochs)[0]
+            reference = reference or losses
+            apart = [abs(one - other) for one, other in zip(losses, reference, strict=True)]
+            yield strategy, grid, precision, *(max(apart[:end]) for end in upto)
+
+
+def train_losses(spec: Spec, epochs: int) -> list[float]:
+    """Return the loss of each epoch, which is the same on every rank."""
+    trainer = trainer_of(spec)
+    losses = [trainer.epoch().loss.item() for _ in range(epochs)]
+    trainer.ctx.grid.drain()
+    return losses
 
 
 # Loss curves.

@@ -83,8 +83,12 @@ def products() -> Iterator[Measure]:
             yield partial(time_in_turns, f"A H, {name}, {width} columns", make_competitors(A, H), moved)
 
 
-def weight_gradients() -> Iterator[Measure]:
-    """Yield dense products of tall matrices, T^T G."""
+def dense_products() -> Iterator[Measure]:
+    """Yield dense products of tall matrices: T W and T^T G."""
+    for rows, width, columns in ((1 << 16, 32, 8), (1 << 16, 128, 7)):
+        T, W = torch.rand(rows, width), torch.rand(width, columns)
+        every = {OURS: partial(matmul, T, W), "torch": partial(torch.mm, T, W)}
+        yield partial(time_in_turns, f"T W, {rows:,} rows of {width} and {columns}", every)
     for rows, width, columns in ((1 << 17, 64, 16), (1 << 16, 32, 8), (1 << 16, 8, 16)):
         T, G = torch.rand(rows, width), torch.rand(rows, columns)
         every = {OURS: partial(matmul, T.T, G), "torch": partial(torch.mm, T.T, G)}
@@ -152,7 +156,7 @@ def bench(land: bool = False) -> Results:
     yield Table(
         *("call", "ms:.2f", "bound:.2f", "competitor", "ratio:.2f", "landed:.2f", "time against the landed")
     )
-    for measure in chain(products(), weight_gradients(), serial_epochs(), parallel_epochs()):
+    for measure in chain(products(), dense_products(), serial_epochs(), parallel_epochs()):
         measured, ratios = measure_best(measure, known)
         own = median(measured.seconds[OURS])
         bound = measured.bytes / speed / own if measured.bytes else None

@@ -83,7 +83,7 @@ def report_changes(file: Path, root: Path, cpu: str) -> Iterator[Table | Row | s
             if decided
             else "too few to find changes: two runs before and two after are needed"
         )
-        yield f"Over the {commits} commits in {file}: {reason}."
+        yield f"Over the {commits} commits in {file.name}: {reason}."
         return
     yield Table(
         *(

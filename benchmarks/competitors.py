@@ -262,7 +262,8 @@ def mini_batches(
     """Compare GraphSAGE's mini-batches with DGL's NeighborSampler, on one thread.
 
     A ratio is DGL's time over ours. `draws` are all draws of an epoch, for two layers; `draws and inputs` also has the
-    rows of the features, and the matrices in both orders, which the backward pass needs; an `epoch` trains on them.
+    rows of the features, and the matrices in the orders that training needs: the first layer's by rows only, because
+    features have no gradients, and the second layer's in both; an `epoch` trains on them.
     Both draw for the same targets without replacement, so the entries next to the output are equally many, and the
     inputs about as many, which is checked. Our draws are functions of the seed and the vertex, with rescaled values.
 

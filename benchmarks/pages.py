@@ -4,6 +4,7 @@ A page has the commit, machine and settings, and grows by the output of each com
 on the same commit continues with the commands that are missing.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -127,6 +128,7 @@ PAGES = {
     "minibatches": ["minibatches"],
     "staleness": ["accuracy.staleness"],
     "samplers": ["accuracy.samplers"],
+    "rounding": ["accuracy.rounding"],
     "scalegnn": [
         "network.ablation --hosts 2 --rate 200mbit --grid 1x1x2x1",
         "network.ablation --hosts 4 --rate 200mbit --grid 1x2x2x1",
@@ -143,6 +145,11 @@ PAGES = {
     "studies": ["overhead.studies"],
 }
 """The commands of each page, without `python -m benchmarks`; one of the harness begins with its name."""
+PROGRAMS = {
+    "competitors": ["MKL_RT", "DGL_PYTHON"],
+    "authors": ["AUTHORS_PIPEGCN", "AUTHORS_BNS_GCN", "AUTHORS_SANCUS", "AUTHORS_PLEXUS"],
+}
+"""The variables that name the programs that a page compares with."""
 
 
 def record_pages(names: list[str]) -> int:
@@ -150,14 +157,24 @@ def record_pages(names: list[str]) -> int:
     if unknown := sorted(set(names) - set(PAGES)):
         print(unknown_name_error("page", unknown[0], list(PAGES)), file=sys.stderr)
         return 2
+    unnamed = {name: missing for name in names or PAGES if (missing := list_unnamed_programs(name))}
+    for name, missing in unnamed.items():
+        print(f"{name} compares with other programs: set {', '.join(missing)} to record it.", file=sys.stderr)
+    if names and unnamed:
+        return 2
     code = 0
-    for name in names or PAGES:
+    for name in [each for each in names or PAGES if each not in unnamed]:
         page = find_root() / "benchmarks" / "results" / f"{name}.md"
         code = record_page(page, PAGES[name])
         print(page, flush=True)
         if code:
             break
     return code
+
+
+def list_unnamed_programs(page: str) -> list[str]:
+    """Return the variables that a page needs and that are not set."""
+    return [each for each in PROGRAMS.get(page, ()) if not os.environ.get(each)]
 
 
 def record_page(page: Path, commands: list[str]) -> int:

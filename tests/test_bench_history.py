@@ -30,7 +30,7 @@ def test_a_lost_ratio_is_a_slower_call_since_its_commit(tmp_path: Path) -> None:
 def test_equal_ratios_and_other_processors_are_no_change(tmp_path: Path) -> None:
     file = tmp_path / "bench.csv"
     keep(file, 12, {})
-    assert list(report_changes(file, tmp_path, CPU)) == [f"Over the 12 commits in {file}: nothing changed."]
+    assert list(report_changes(file, tmp_path, CPU)) == ["Over the 12 commits in bench.csv: nothing changed."]
     keep_ratios(file, {"commit": "f" * 40, "dirty": True, "cpu": "another"}, {("A H", "scipy"): 9.0})
     (text,) = report_changes(file, tmp_path, "another")
     assert "too few to find changes" in str(text)

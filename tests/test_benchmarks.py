@@ -8,11 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from benchmarks import scale
+from benchmarks import authors, pages, scale
 from benchmarks.minibatches import epochs_in_turns
 from benchmarks.pages import PAGES
 from benchmarks.registry import COMMON_HELP, Benchmark, Column, Hosts, find_benchmark, list_benchmarks
@@ -57,6 +58,7 @@ TINY = {
     "minibatches": "--scale 8 --turns 3 --dataset sbm-4096",
     "collectives": "--ranks 2 --rounds 1",
     "collectives.queue": "--ranks 2 --mebibytes 1 --rounds 1",
+    "accuracy.rounding": "--dataset tiny-sbm --epochs 3 --shown 1 2",
     "accuracy.staleness": "--dataset tiny-sbm --ranks 2 --seeds 1 --epochs 1 2",
     "plexus.predicted-grids": "--ranks 4",
     "prediction.products": "",
@@ -147,6 +149,30 @@ def test_every_command_of_a_page_parses_and_every_page_has_commands() -> None:
     assert recorded <= set(PAGES) | {"gpu"}
 
 
+def test_a_page_is_not_recorded_without_the_programs_that_it_compares_with(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A record without them would replace the page with how to install them."""
+    recorded: list[str] = []
+
+    def record(page: Path, _: list[str]) -> int:
+        recorded.append(page.stem)
+        return 0
+
+    monkeypatch.setattr(pages, "record_page", record)
+    assert pages.PROGRAMS["authors"] == [authors.variable_of(name) for name in authors.RUNS]
+    for variable in chain.from_iterable(pages.PROGRAMS.values()):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("MKL_RT", "libmkl_rt.so")
+    assert pages.record_pages(["slope", "competitors"]) == 2
+    assert not recorded
+    assert "set DGL_PYTHON to record it" in capsys.readouterr().err
+    assert pages.record_pages([]) == 0
+    assert recorded == [name for name in PAGES if name not in pages.PROGRAMS]
+    monkeypatch.setenv("DGL_PYTHON", "python")
+    assert pages.record_pages(["competitors"]) == 0
+
+
 def test_every_benchmark_has_a_tiny_setting_or_a_reason() -> None:
     names = {each.name for each in list_benchmarks() if not each.runs_on_hosts}
     assert names == set(TINY) | set(LONG)
@@ -172,7 +198,7 @@ def test_a_benchmark_in_a_tiny_setting_writes_what_it_prints(name: str, tmp_path
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("tc"), reason="needs root and iproute2")
 @pytest.mark.parametrize("name", TINY_ON_HOSTS)
-def test_a_benchmark_on_emulated_hosts_writes_its_page(name: str, tmp_path: Path) -> None:
+def test_a_benchmark_on_emulated_hosts_writes_its_page(name: str, tmp_path: Path, only_testbed: None) -> None:
     printed = run(f"{name} {TINY_ON_HOSTS[name]}", tmp_path)
     assert printed and (tmp_path / f"{name}.md").read_text().endswith(printed)
 

@@ -4,6 +4,7 @@ Of an experiment, the runs of as many ranks as the hosts have together. Runs wit
 """
 
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -38,7 +39,9 @@ def run_all(file: Path, ranks_per_host: int, environment: dict[str, str]) -> int
             shutil.rmtree(folder, ignore_errors=True)
             scratch = Path(tempfile.mkdtemp(prefix="testbed-"))
             (scratch / "spec.json").write_text(json.dumps(spec.model_dump(mode="json")))
-            command = ["python", "-m", "harness.runtime.rank", "--scratch", str(scratch), "--runs", str(runs)]
+            # The command is recorded, and others need not read where this folder is.
+            place = os.path.relpath(runs)
+            command = ["python", "-m", "harness.runtime.rank", "--scratch", str(scratch), "--runs", place]
             cluster.run(command, ranks_per_host, {**environment, **spec.machine.allocator})
             causes = [
                 json.loads(fault.read_text())["message"] for fault in sorted(scratch.glob("fault-*.json"))

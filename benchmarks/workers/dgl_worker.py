@@ -120,7 +120,10 @@ def epochs(file: str, kind: str) -> list[str]:
 
 
 def mini_batches(file: str, fanout: int) -> list[str]:
-    """Prepare the draws of an epoch of mini-batches, with and without the rows of features, and the epoch."""
+    """Prepare the draws of an epoch of mini-batches, with and without the rows of features, and the epoch.
+
+    With the rows, blocks are in the formats of training: the inputs of the first one have no gradients.
+    """
     arrays = read(file)
     graph, X, y, order = graph_of(arrays, wide=True), arrays["X"], arrays["y"], arrays["order"]
     layers = layers_of("sage", arrays)
@@ -146,7 +149,8 @@ def mini_batches(file: str, fanout: int) -> list[str]:
         for each in seeds:
             inputs, _, blocks = sampler.sample(graph, each)
             X.index_select(0, inputs)
-            for block in blocks:
+            blocks[0].formats("csc").create_formats_()
+            for block in blocks[1:]:
                 block.create_formats_()
 
     def epoch() -> None:
