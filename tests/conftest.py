@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
+from tempfile import gettempdir
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -61,12 +62,23 @@ def no_network() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def only_testbed() -> Iterator[None]:
+    """The emulated hosts of this machine, which has one set of them: tests in other processes wait."""
+    from harness.locks import acquire_lock
+
+    with acquire_lock(Path(gettempdir()) / f"testbed-of-tests-{os.geteuid()}.lock"):
+        yield
+
+
 @pytest.fixture(scope="session")
 def pool() -> "Iterator[Pool]":
     """Rank processes; the first job pays for importing torch, the others for a process group."""
+    from harness.commands.checking import CASE_MODULES
+    from harness.launch.fork_server import PRELOADED_MODULES
     from harness.launch.worker_pool import Pool
 
-    with Pool() as processes:
+    with Pool(modules=(*PRELOADED_MODULES, *CASE_MODULES)) as processes:
         yield processes
 
 

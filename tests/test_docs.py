@@ -62,7 +62,7 @@ def test_strategies_that_share_a_picture_need_the_same_rows() -> None:
 
 MAP = (ROOT / "docs" / "develop" / "architecture.md").read_text()
 READ_FIRST = ["harness/strategy/contract.py", "harness/strategy/context.py", "harness/models/gcn.py"]
-COMPILED = {"strategies/sampling/compiled.py"}
+COMPILED = {"strategies/sampling/compiled.py", "strategies/sampling/neighbour_loops.py"}
 """Loops that Python's profiler does not see."""
 READ_WHEN_NEEDED = {"harness/parallel/label_loss.py"}
 ROWS = dict(re.findall(r"^\| `([\w.-]+)` \| (`[^|]+`) \|$", MAP, flags=re.MULTILINE))

@@ -182,8 +182,13 @@ def test_the_top_level_is_the_users() -> None:
 
 
 def test_no_tracked_file_is_large() -> None:
+    """Submissions have the times of every call of every epoch, which cannot be compressed."""
     sizes = {name: (ROOT / name).lstat().st_size for name in tracked_files() if (ROOT / name).exists()}
-    assert not {name: size for name, size in sizes.items() if size > 500_000}
+    assert not {
+        name: size
+        for name, size in sizes.items()
+        if size > (700_000 if name.startswith("benchmarks/submissions/") else 500_000)
+    }
 
 
 def test_the_time_limits_of_ci_add_up() -> None:

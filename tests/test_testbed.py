@@ -34,7 +34,7 @@ def interfaces() -> list[str]:
 
 
 @pytest.fixture
-def cluster() -> Iterator[None]:
+def cluster(only_testbed: None) -> Iterator[None]:
     """Two hosts, where this machine lets one make them."""
     if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("tc")):
         pytest.skip("needs root and iproute2")

@@ -176,4 +176,4 @@ def _count_trained_elements(spec: "Spec", root: Path, rank: int, reporter: Repor
             raise RunError(
                 f"The elements cannot be counted, because the run failed: {done.record['error']['message']}"
             )
-        return count_recorded_words(done.table("ledger"), rank)
+        return count_recorded_words(done.table("ledger")).get(rank, {})

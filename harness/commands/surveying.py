@@ -233,7 +233,12 @@ def _measure_links(request: DoctorRequest, reporter: Reporter) -> LinksAnswer:
 
 
 def _calibrate_card(request: DoctorRequest, reporter: Reporter) -> CalibrationAnswer:
-    from harness.doctor.calibrate import calibrate_machine, default_rank_count, write_new_card, write_sections
+    from harness.doctor.calibrate import (
+        calibrate_in_new_process,
+        default_rank_count,
+        write_new_card,
+        write_sections,
+    )
     from harness.files import write_text
     from harness.spec.machine_card import list_machines
 
@@ -244,7 +249,7 @@ def _calibrate_card(request: DoctorRequest, reporter: Reporter) -> CalibrationAn
         )
         raise unknown_name_error("machine", name, list_machines(root), new)
     ranks = request.ranks or default_rank_count(root, name)
-    done = calibrate_machine(root, name, ranks, reporter.log, reporter.step)
+    done = calibrate_in_new_process(root, name, ranks, reporter.log, reporter.step)
     times = request.results / "calibrations" / f"{request.write or name}.csv"
     times.parent.mkdir(parents=True, exist_ok=True)
     write_text(times, done.table)

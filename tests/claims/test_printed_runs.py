@@ -57,9 +57,10 @@ def test_the_number_of_a_speedup_is_the_value_of_no_run(
 
 
 def test_printed_values_stand_in_tables_and_figures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a figure: a record for each run, in the tables beside any plan, drawn hollow; the same records twice."""
+    monkeypatch.setenv("HARNESS_RESULTS", str(tmp_path / "results"))
     records = tmp_path / "printed"
     for _ in range(2):
         assert (
