@@ -12,194 +12,36 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
 
 from harness.errors import UserError
 from harness.launch import kept_process, kept_server
-from harness.launch.fork_server import PRELOADED_MODULES
-from harness.launch.kept_process import LAUNCHER_MODULES
 from harness.launch.kept_server import KeptServer, can_be_served, find_folder, list_servers, run_by_server
 from harness.launch.server_settings import KEEP_SERVER
+from tests.launch.kept_client import KeptClient
 from tests.processes import is_alive, wait_until
-from tests.python_path import with_python_path
 
 ROOT = Path(__file__).parents[2]
-REPLACED = (
-    *PRELOADED_MODULES,
-    *LAUNCHER_MODULES,
-    "harness.kernels.jit",
-    "torch",
-    "numba.core.config",
-    "harness.cli",
-)
-QUICK = f"""
-import os, sys, types
-
-for name in {REPLACED}:
-    sys.modules[name] = types.ModuleType(name)
-
-
-def warm_up_compiler():
-    if "TOUCHED" in os.environ:
-        os.utime(__file__)
-    if "BROKEN" in os.environ:
-        raise ImportError("a broken library")
-
-
-def main(words):
-    from command import main
-    return main(words)
-
-
-threads = []
-sys.modules["harness.kernels.jit"].warm_up_compiler = warm_up_compiler
-sys.modules["torch"].set_num_threads = threads.append
-sys.modules["numba.core.config"].reload_config = lambda: None
-sys.modules["harness.cli"].main = main
-"""
-"""A `sitecustomize` with which a server imports nothing large, and runs the command of the test instead of a verb."""
-COMMAND = """
-import json, os, resource, signal, sys, time
-from pathlib import Path
-
-
-def main(words):
-    return globals()[words[1]](*words[2:])
-
-
-def show(text):
-    umask = os.umask(0)
-    os.umask(umask)
-    import sitecustomize
-    facts = {
-        "words": sys.argv[1:], "text": text, "folder": os.getcwd(), "input": sys.stdin.read(), "umask": umask,
-        "files": resource.getrlimit(resource.RLIMIT_NOFILE), "variable": os.environ.get("MINE"),
-        "cores": sorted(os.sched_getaffinity(0)), "path": sys.path[0], "threads": sitecustomize.threads,
-        "inside": os.environ.get("HARNESS_MINE"), "terminal": os.isatty(1), "line": sys.stdout.line_buffering,
-    }
-    print(json.dumps(facts))
-    print("to the error stream", file=sys.stderr)
-    return 0
-
-
-def end(code):
-    if code.startswith("-"):
-        os.kill(os.getpid(), -int(code))
-    return int(code)
-
-
-def wait(folder, code):
-    place = Path(folder)
-    (place / "launcher.new").write_text(f"{os.getpid()} {os.getppid()}")
-    (place / "launcher.new").rename(place / "launcher")
-    try:
-        while not (place / "go").exists():
-            time.sleep(0.01)
-    except KeyboardInterrupt:
-        print("interrupted")
-        return 130
-    return int(code)
-
-
-def lead(folder):
-    from harness.launch.fork_server import ForkServer
-    with ForkServer() as server, open(os.devnull) as null, open(f"{folder}/log", "a") as log:
-        streams = null.fileno(), log.fileno(), log.fileno()
-        (rank,) = server.start(["rank", folder], [dict(os.environ)], streams)
-        print(rank.wait(), flush=True)
-    return 0
-"""
-RANK = """
-import os, sys, time
-from pathlib import Path
-
-
-def main():
-    place = Path(sys.argv[1])
-    (place / "rank.new").write_text(f"{os.getpid()} {os.getppid()}")
-    (place / "rank.new").rename(place / "rank")
-    while not (place / "go").exists():
-        time.sleep(0.01)
-    return 7
-"""
-CLIENT = """
-import os, sys
-from harness.launch.kept_server import keep_server, run_by_server
-
-code = run_by_server(sys.argv[1:])
-if code is None:
-    print("plain", flush=True)
-    keep_server(dict(os.environ))
-sys.exit(code)
-"""
-
-
-class Client:
-    """Starts clients in a folder of their own, which has their server's modules."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for name, code in {
-            "sitecustomize": QUICK,
-            "command": COMMAND,
-            "rank": RANK,
-            "client": CLIENT,
-        }.items():
-            (folder / f"{name}.py").write_text(dedent(code))
-
-    def start(self, *words: str, **more: Any) -> "subprocess.Popen[str]":
-        """Start `harness run WORDS`; `more` are arguments of the process, and variables in capital letters."""
-        settings = {name: more.pop(name) for name in [*more] if name.isupper()}
-        pipe, environment = subprocess.PIPE, with_python_path(self.folder, **settings)
-        environment.pop("PYTEST_CURRENT_TEST", None)  # it differs between a fixture and its test
-        return subprocess.Popen(
-            [sys.executable, str(self.folder / "client.py"), "run", *words],
-            env=environment,
-            **{"stdin": pipe, "stdout": pipe, "stderr": pipe, "text": True, **more},
-        )
-
-    def run(self, *words: str, given: str = "", **more: Any) -> "subprocess.CompletedProcess[str]":
-        process = self.start(*words, **more)
-        out, err = process.communicate(given, timeout=30)
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
-
-    def is_plain(self, **more: Any) -> bool:
-        """Return True if a client had to go on by itself."""
-        return self.run("end", "0", **more).stdout == "plain\n"
-
-    def wait_for(self, name: str) -> tuple[int, int]:
-        """Return the process that wrote its id to a file, and its parent."""
-        pid, parent = wait_until(lambda: _read_words(self.folder / name))
-        return int(pid), int(parent)
-
-    def go(self) -> None:
-        """Let the commands that wait go on."""
-        (self.folder / "go").touch()
-
-
-def _read_words(path: Path) -> list[str]:
-    return path.read_text().split() if path.exists() else []
 
 
 @pytest.fixture
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KeptClient]:
     """A client whose server has not been started."""
     runtime = Path(tempfile.mkdtemp(dir="/tmp"))  # the path of a socket is short
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     monkeypatch.setenv(KEEP_SERVER, "10")
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
-    yield Client(tmp_path)
+    yield KeptClient(tmp_path)
     for server in list_servers():
         server.stop()
     shutil.rmtree(runtime)
 
 
 @pytest.fixture
-def served(client: Client) -> Client:
+def served(client: KeptClient) -> KeptClient:
     """A client whose server runs."""
     assert client.is_plain()
     find_server()
@@ -212,7 +54,7 @@ def find_server() -> KeptServer:
     return server
 
 
-def test_command_has_all_that_its_client_has(served: Client) -> None:
+def test_command_has_all_that_its_client_has(served: KeptClient) -> None:
     (folder := served.folder / "elsewhere").mkdir()
     cores = sorted(os.sched_getaffinity(0))
     done = served.run("show", "naïve \udcff words", given="some input", cwd=folder, HARNESS_MINE="other")
@@ -240,7 +82,7 @@ def _read_umask() -> int:
     return umask
 
 
-def test_command_writes_to_the_terminal_of_its_client(served: Client) -> None:
+def test_command_writes_to_the_terminal_of_its_client(served: KeptClient) -> None:
     terminal, its_end = os.openpty()
     with os.fdopen(terminal, "rb", buffering=0) as screen:
         process = served.start("show", "", stdin=subprocess.DEVNULL, stdout=its_end)
@@ -252,11 +94,11 @@ def test_command_writes_to_the_terminal_of_its_client(served: Client) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 70, -signal.SIGKILL, -signal.SIGTERM])
-def test_client_exits_as_its_launcher_did(served: Client, code: int) -> None:
+def test_client_exits_as_its_launcher_did(served: KeptClient, code: int) -> None:
     assert served.run("end", str(int(code))).returncode == code
 
 
-def test_interrupt_of_a_client_interrupts_its_launcher(served: Client) -> None:
+def test_interrupt_of_a_client_interrupts_its_launcher(served: KeptClient) -> None:
     process = served.start("wait", str(served.folder), "0")
     launcher, _ = served.wait_for("launcher")
     process.send_signal(signal.SIGINT)
@@ -288,7 +130,7 @@ def test_interrupt_while_the_launcher_starts_is_forwarded() -> None:
     subprocess.run([sys.executable, "-c", EARLY_INTERRUPT], cwd=ROOT, check=True, timeout=30)
 
 
-def test_stop_of_a_client_stops_its_launcher_and_ranks_until_it_continues(served: Client) -> None:
+def test_stop_of_a_client_stops_its_launcher_and_ranks_until_it_continues(served: KeptClient) -> None:
     process = served.start("lead", str(served.folder))
     rank, launcher = served.wait_for("rank")
     process.send_signal(signal.SIGTSTP)
@@ -303,7 +145,7 @@ def _read_state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_killed_client_takes_its_launcher_and_ranks_along(served: Client) -> None:
+def test_killed_client_takes_its_launcher_and_ranks_along(served: KeptClient) -> None:
     process = served.start("lead", str(served.folder))
     rank, launcher = served.wait_for("rank")
     process.kill()
@@ -311,7 +153,7 @@ def test_killed_client_takes_its_launcher_and_ranks_along(served: Client) -> Non
     wait_until(lambda: not is_alive(launcher) and not is_alive(rank))
 
 
-def test_ranks_are_forked_from_the_server_and_are_children_of_the_launcher(served: Client) -> None:
+def test_ranks_are_forked_from_the_server_and_are_children_of_the_launcher(served: KeptClient) -> None:
     """A rank that imported everything anew would not have the command line of the server."""
     process = served.start("lead", str(served.folder))
     rank, launcher = served.wait_for("rank")
@@ -322,7 +164,7 @@ def test_ranks_are_forked_from_the_server_and_are_children_of_the_launcher(serve
     assert b"harness.launch.kept_process" in words and str(rank) in parents
 
 
-def test_clients_run_at_the_same_time(served: Client) -> None:
+def test_clients_run_at_the_same_time(served: KeptClient) -> None:
     (one := served.folder / "one").mkdir()
     (two := served.folder / "two").mkdir()
     processes = [served.start("wait", str(one), "3"), served.start("wait", str(two), "4")]
@@ -335,7 +177,7 @@ def test_clients_run_at_the_same_time(served: Client) -> None:
     assert [process.returncode for process in processes] == [3, 4]
 
 
-def test_run_outlives_its_server_whose_socket_the_next_server_takes(served: Client) -> None:
+def test_run_outlives_its_server_whose_socket_the_next_server_takes(served: KeptClient) -> None:
     process = served.start("wait", str(served.folder), "5")
     served.wait_for("launcher")
     first = find_server()
@@ -350,13 +192,13 @@ def test_run_outlives_its_server_whose_socket_the_next_server_takes(served: Clie
     assert not served.is_plain()
 
 
-def test_run_whose_host_is_killed_starts_again_without_a_server(served: Client) -> None:
+def test_run_whose_host_is_killed_starts_again_without_a_server(served: KeptClient) -> None:
     process = served.start("wait", str(served.folder), "5")
     launcher, host = served.wait_for("launcher")
     os.kill(host, signal.SIGKILL)
     out, err = process.communicate(timeout=30)
     assert out == "plain\n" and "starts again" in err
-    assert not is_alive(launcher)
+    wait_until(lambda: not is_alive(launcher))
 
 
 def limit_files() -> None:
@@ -374,12 +216,14 @@ def limit_files() -> None:
     ],
     ids=["variable", "limit", "umask", "priority"],
 )
-def test_client_that_inherited_something_else_goes_on_by_itself(served: Client, more: dict[str, Any]) -> None:
+def test_client_that_inherited_something_else_goes_on_by_itself(
+    served: KeptClient, more: dict[str, Any]
+) -> None:
     assert not served.is_plain()
     assert served.is_plain(**more)
 
 
-def test_server_ends_when_what_it_imported_has_changed(served: Client) -> None:
+def test_server_ends_when_what_it_imported_has_changed(served: KeptClient) -> None:
     server = find_server()
     assert not served.is_plain()
     os.utime(served.folder / "sitecustomize.py", ns=(0, 1))
@@ -389,7 +233,7 @@ def test_server_ends_when_what_it_imported_has_changed(served: Client) -> None:
     assert not served.is_plain()
 
 
-def test_modules_that_change_while_they_are_imported_are_not_served(client: Client) -> None:
+def test_modules_that_change_while_they_are_imported_are_not_served(client: KeptClient) -> None:
     """They may be imported in part."""
     assert client.is_plain(TOUCHED="1")
     assert client.is_plain(TOUCHED="1")
@@ -398,7 +242,7 @@ def test_modules_that_change_while_they_are_imported_are_not_served(client: Clie
     wait_until(lambda: not [*folder.iterdir()])
 
 
-def test_server_that_fails_at_its_start_leaves_the_reason_and_is_done_without(client: Client) -> None:
+def test_server_that_fails_at_its_start_leaves_the_reason_and_is_done_without(client: KeptClient) -> None:
     assert client.is_plain(BROKEN="1")
     assert client.is_plain(BROKEN="1")
     folder = find_folder()
@@ -407,7 +251,7 @@ def test_server_that_fails_at_its_start_leaves_the_reason_and_is_done_without(cl
     wait_until(lambda: not [*folder.glob("*.socket")])
 
 
-def test_idle_server_ends_and_removes_its_files(client: Client) -> None:
+def test_idle_server_ends_and_removes_its_files(client: KeptClient) -> None:
     more = {KEEP_SERVER: "0.001"}
     assert client.is_plain(**more)
     folder = find_folder()
@@ -415,7 +259,7 @@ def test_idle_server_ends_and_removes_its_files(client: Client) -> None:
     wait_until(lambda: not [*folder.iterdir()])
 
 
-def test_server_with_a_run_is_not_idle(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_with_a_run_is_not_idle(client: KeptClient, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = client.folder / "ended"
 
     def host(*_: Any) -> None:
@@ -442,7 +286,7 @@ def test_server_with_a_run_is_not_idle(client: Client, monkeypatch: pytest.Monke
     assert ended.exists()
 
 
-def test_stopped_server_leaves_its_runs_alone(served: Client) -> None:
+def test_stopped_server_leaves_its_runs_alone(served: KeptClient) -> None:
     process = served.start("wait", str(served.folder), "5")
     served.wait_for("launcher")
     server = find_server()
@@ -457,7 +301,7 @@ def test_stopped_server_leaves_its_runs_alone(served: Client) -> None:
 
 
 def test_client_sends_nothing_to_a_server_of_another_user(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: KeptClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = find_folder()
     assert folder
@@ -472,7 +316,7 @@ def test_client_sends_nothing_to_a_server_of_another_user(
             assert connection.recv(1) == b"", "the client closes the connection at once"
 
 
-def test_server_does_not_answer_clients_of_another_user(client: Client) -> None:
+def test_server_does_not_answer_clients_of_another_user(client: KeptClient) -> None:
     code = (client.folder / "sitecustomize.py").read_text()
     foreign = "\nif 'kept_process' in ' '.join(sys.orig_argv): os.geteuid = lambda: os.getuid() + 1\n"
     (client.folder / "sitecustomize.py").write_text(code + foreign)
@@ -562,7 +406,7 @@ def test_time_of_a_server_is_validated(monkeypatch: pytest.MonkeyPatch, text: st
         run_by_server(["run"])
 
 
-def test_nothing_is_kept_unless_the_user_asks(client: Client) -> None:
+def test_nothing_is_kept_unless_the_user_asks(client: KeptClient) -> None:
     assert client.is_plain(**{KEEP_SERVER: ""})
     assert not list_servers()
 
@@ -591,7 +435,7 @@ def _run_harness(tmp_path: Path, *words: str) -> dict[str, Any]:
     return document
 
 
-def test_served_run_records_the_same_as_any_run(client: Client, tmp_path: Path) -> None:
+def test_served_run_records_the_same_as_any_run(client: KeptClient, tmp_path: Path) -> None:
     words = ["run", "--strategy", "cagnet-1d", "--dataset", "tiny-sbm", "--ranks", "2"]
     plain = _run_harness(tmp_path, *words)
     server = find_server()
@@ -608,7 +452,7 @@ def test_served_run_records_the_same_as_any_run(client: Client, tmp_path: Path) 
     assert fresh["summary"]["final_loss"] == plain["summary"]["final_loss"]
 
 
-def test_next_check_is_served(client: Client, tmp_path: Path) -> None:
+def test_next_check_is_served(client: KeptClient, tmp_path: Path) -> None:
     words = ["check", "serial", "--quick", "--case", "aggregate first"]
     plain = _run_harness(tmp_path, *words)
     server = find_server()
