@@ -132,14 +132,15 @@ def _serve(
     version: Version,
     settings: Mapping[str, str],
 ) -> None:
-    """Fork a host for every client."""
-    with _watch_children() as ended:
+    """Fork a host for every client, until the server is idle for too long, out of date, or told to stop."""
+    with _watch_signals(signal.SIGCHLD, signal.SIGTERM) as arrived:
         hosts, last = set[int](), time.monotonic()
         while hosts or time.monotonic() - last < seconds:
             timeout = None if hosts else max(last + seconds - time.monotonic(), 0.0)
-            ready = _select([listener, ended], timeout)
-            if ended in ready:
-                ended.recv(4096)
+            ready = _select([listener, arrived], timeout)
+            if arrived in ready:
+                if signal.SIGTERM in arrived.recv(4096):
+                    return
                 hosts -= {pid for pid, _ in _reap(hosts)}
                 last = time.monotonic()
             if listener in ready:
@@ -152,23 +153,27 @@ def _serve(
                         return
                     host = os.fork()
                     if host == 0:
-                        _run_host(connection, [listener, ended], settings)
+                        _run_host(connection, [listener, arrived], settings)
                     hosts.add(host)
 
 
 @contextmanager
-def _watch_children() -> Iterator[socket.socket]:
-    """Yield a socket that has data when a child ends."""
+def _watch_signals(*numbers: signal.Signals) -> Iterator[socket.socket]:
+    """Yield a socket from which the numbers of signals can be read when they have arrived.
+
+    A handler that raises would not do: Python ignores exceptions in the functions that modules run around a fork.
+    """
     reader, writer = socket.socketpair()
     with reader, writer:
         writer.setblocking(False)
-        handler = signal.signal(signal.SIGCHLD, lambda *_: None)
+        handlers = {number: signal.signal(number, lambda *_: None) for number in numbers}
         before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:
             yield reader
         finally:
             signal.set_wakeup_fd(before)
-            signal.signal(signal.SIGCHLD, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 def _select(sockets: Sequence[socket.socket], timeout: float | None) -> list[Any]:
@@ -219,7 +224,7 @@ def _host_launcher(connection: socket.socket, settings: Mapping[str, str]) -> No
         return
     request = json.loads(_receive(connection, LENGTH.unpack(header)[0]))
     connection.settimeout(None)
-    with _watch_children() as ended:
+    with _watch_signals(signal.SIGCHLD) as ended:
         bind_to_host = die_with_parent(os.getpid())
         waiting, ready = os.pipe()
         launcher = os.fork()

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.comm.launchers import LAUNCHED, STARTED
-from harness.errors import UserError
+from harness.errors import RunError, UserError
 from harness.files import is_own
 from harness.launch.server_settings import KEEP_SERVER, LAUNCHER_PREFIXES, select_settings
 
@@ -77,7 +77,11 @@ class KeptServer(NamedTuple):
             handle = os.pidfd_open(self.pid)
             try:
                 os.kill(self.pid, signal.SIGTERM)
-                select.select([handle], [], [], WAIT_SECONDS)
+                if not select.select([handle], [], [], WAIT_SECONDS)[0]:
+                    raise RunError(
+                        f"The kept server, process {self.pid}, did not end in {WAIT_SECONDS:g} s. "
+                        f"If it does not end, kill it: kill -9 {self.pid}"
+                    )
             finally:
                 os.close(handle)
 

@@ -20,8 +20,10 @@ REPLACED = (
     "harness.cli",
 )
 QUICK = f"""
-import os, sys, types
+import os, sys, time, types
 
+if "SLOW_FORK" in os.environ:
+    os.register_at_fork(after_in_parent=lambda: time.sleep(0.5))
 for name in {REPLACED}:
     sys.modules[name] = types.ModuleType(name)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UserError
+from harness.errors import RunError, UserError
 from harness.launch import kept_process, kept_server
 from harness.launch.kept_server import KeptServer, can_be_served, find_folder, list_servers, run_by_server
 from harness.launch.server_settings import KEEP_SERVER
@@ -295,6 +295,26 @@ def test_stopped_server_leaves_its_runs_alone(served: KeptClient) -> None:
     served.go()
     process.communicate(timeout=30)
     assert process.returncode == 5
+
+
+def test_server_that_forks_is_stopped(client: KeptClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python ignores what a handler raises in the functions around a fork. Finding the server makes it fork."""
+    monkeypatch.setenv("SLOW_FORK", "yes")
+    assert client.is_plain()
+    server = find_server()
+    time.sleep(0.1)  # until it forks
+    server.stop()
+    assert not list_servers()
+
+
+def test_server_that_does_not_end_is_named(served: KeptClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = find_server()
+    os.kill(server.pid, signal.SIGSTOP)
+    monkeypatch.setattr(kept_server, "WAIT_SECONDS", 0.1)
+    with pytest.raises(RunError, match=f"did not end.*kill -9 {server.pid}"):
+        server.stop()
+    os.kill(server.pid, signal.SIGCONT)
+    wait_until(lambda: not is_alive(server.pid))
 
 
 # Other users.
