@@ -38,7 +38,7 @@ def compiled(**options: Any) -> Callable[[F], F]:
 
 
 class _CompilerGarbage(Listener):
-    """Collects the garbage that a compilation leaves.
+    """Collects the garbage that a compilation leaves, and only this, which takes little time.
 
     Numba tries signatures, and the errors of those that fail are in cycles with the frames of all callers. The tensors
     of these frames would take memory until some later collection.
@@ -46,16 +46,23 @@ class _CompilerGarbage(Listener):
 
     def __init__(self) -> None:
         self._depth = 0
+        self._is_older_frozen = False
 
     def on_start(self, _event: Any) -> None:
-        """Count a compilation, which may be within that of a caller."""
+        """Set aside all older objects, except within the compilation of a caller."""
         self._depth += 1
+        if self._depth == 1 and not gc.get_freeze_count():
+            gc.freeze()
+            self._is_older_frozen = True
 
     def on_end(self, _event: Any) -> None:
-        """Collect garbage after the outermost compilation."""
+        """Collect the garbage of the outermost compilation."""
         self._depth -= 1
         if self._depth == 0:
             gc.collect()
+            if self._is_older_frozen:
+                gc.unfreeze()
+                self._is_older_frozen = False
 
 
 register("numba:compile", _CompilerGarbage())  # type: ignore[no-untyped-call]
