@@ -5,9 +5,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Literal, get_args
 
-from harness.conformance.batches import (
-    find_multiplier,
-)
+from harness.conformance.batches import find_multiplier
 from harness.conformance.case import Case
 from harness.errors import UserError
 from harness.graph.model import LabelTask, Weighting

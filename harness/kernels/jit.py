@@ -40,8 +40,8 @@ def compiled(**options: Any) -> Callable[[F], F]:
 class _CompilerGarbage(Listener):
     """Collects the garbage that a compilation leaves, and only this, which takes little time.
 
-    Numba tries signatures, and the errors of those that fail are in cycles with the frames of all callers. The tensors
-    of these frames would take memory until some later collection.
+    Numba tries signatures, and the errors of those that fail are in cycles with the frames of all callers. Tensors in
+    the frames would stay in memory until a later collection.
     """
 
     def __init__(self) -> None:

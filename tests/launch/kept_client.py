@@ -124,7 +124,7 @@ sys.exit(code)
 
 
 class KeptClient:
-    """Starts clients in a folder of their own, which has their server's modules."""
+    """Starts clients in a folder that has the modules of their server."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -153,7 +153,7 @@ class KeptClient:
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def is_plain(self, **more: Any) -> bool:
-        """Return True if a client had to go on by itself."""
+        """Return True if a client was not served."""
         return self.run("end", "0", **more).stdout == "plain\n"
 
     def wait_for(self, name: str) -> tuple[int, int]:
