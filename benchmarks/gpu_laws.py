@@ -30,7 +30,9 @@ from harness.conformance.kit import ON_GPUS
 from harness.device import can_run_triton, gpu_count, upload
 from harness.errors import UserError
 from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_device
+from harness.kernels.induced import induced_pair
 from harness.kernels.random import Purpose, random_mask, uniform
+from harness.kernels.shuffle import sample_distinct
 from harness.kernels.spmm import PRODUCT_KERNELS, TRITON, inner_products
 from harness.launch.worker_pool import Pool
 from harness.registry import load_strategy
@@ -125,24 +127,48 @@ def dropout_mask() -> str:
 
 
 def sampled_neighbours() -> str:
-    """Draws from an R-MAT graph where every second row has a loop, with the bits of the host's compiled loops."""
+    """Draws with the bits of the host's compiled loops."""
     if not can_run_triton():
         raise UserError("Triton cannot run on this GPU; neighbours are drawn by tensor operations")
+    A = half_with_loops()
+    rows = torch.arange(A.rows)
+    for dtype, fanout, kept in product((torch.float32, torch.float64), (1, 5, 15, 40, 127), (False, True)):
+        here = to_device(cast(A, dtype), device()), rows.to(device()), rows.to(device())
+        expected = sample_neighbours(cast(A, dtype), rows, rows, fanout, (fanout, 1), loops=kept)
+        drawn = sample_neighbours(*here, fanout, (fanout, 1), loops=kept)
+        assert_same_bits(drawn, expected, (dtype, fanout, kept))
+    return f"the host's bits, of rows up to {int(A.rowptr.diff().max())} entries"
+
+
+def induced_submatrices() -> str:
+    """Submatrices with the bits of the host's compiled loops: of few, some and all vertices."""
+    if not can_run_triton():
+        raise UserError("Triton cannot run on this GPU; submatrices are induced by tensor operations")
+    A, sizes = half_with_loops(), (1, 100, 3000, 4096)
+    for dtype, size in product((torch.float32, torch.float64), sizes):
+        S = sample_distinct((1, size), A.rows, size)
+        expected = induced_pair(cast(A, dtype), S, S, 0, 0.3)
+        found = induced_pair(to_device(cast(A, dtype), device()), S.to(device()), S.to(device()), 0, 0.3)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert_same_bits(mine, theirs, (dtype, size))
+    return f"the host's bits, of {', '.join(map(str, sizes))} vertices"
+
+
+def half_with_loops() -> Csr:
+    """An R-MAT graph where every second row has a loop."""
     generator = Rmat(12, 16, seed=0)
     row, col = generator.edges(range(generator.draws))
     loops = torch.arange(1, generator.n, 2)
     row, col = torch.cat([row, loops]), torch.cat([col, loops])
     ones = torch.ones(len(row), dtype=torch.int64)
     A = from_coo(row, col, ones, (generator.n, generator.n), sum_duplicates=True)
-    A, rows = A._replace(val=uniform(1, Purpose.TEST, range(A.nnz))), torch.arange(generator.n)
-    for dtype, fanout, kept in product((torch.float32, torch.float64), (1, 5, 15, 40, 127), (False, True)):
-        here = to_device(cast(A, dtype), device()), rows.to(device()), rows.to(device())
-        expected = sample_neighbours(cast(A, dtype), rows, rows, fanout, (fanout, 1), loops=kept)
-        drawn = sample_neighbours(*here, fanout, (fanout, 1), loops=kept)
-        for mine, theirs in zip(drawn[:3], expected[:3], strict=True):
-            assert mine.dtype == theirs.dtype, (dtype, fanout, kept)
-            assert torch.equal(mine.cpu(), theirs), (dtype, fanout, kept)
-    return f"the host's bits, of rows up to {int(A.rowptr.diff().max())} entries"
+    return A._replace(val=uniform(1, Purpose.TEST, range(A.nnz)))
+
+
+def assert_same_bits(found: Csr, expected: Csr, case: object) -> None:
+    for mine, theirs in zip(found[:3], expected[:3], strict=True):
+        assert mine.dtype == theirs.dtype, case
+        assert torch.equal(mine.cpu(), theirs), case
 
 
 def pinned_upload() -> str:
@@ -192,6 +218,7 @@ BASICS: dict[str, Callable[[], str]] = {
     **{f"inner products, {str(dtype)[6:]}": partial(inner_product, dtype) for dtype in TOLERANCES},
     "dropout mask by one kernel": dropout_mask,
     "sampled neighbours by Triton": sampled_neighbours,
+    "induced submatrices by Triton": induced_submatrices,
     "pinned upload": pinned_upload,
     "utilisation by the driver": utilisation,
     "harness doctor": doctor,

@@ -7,7 +7,6 @@ from functools import cache, partial
 from math import inf
 from statistics import median
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.files import write_text
 from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_device, to_scipy
-from harness.kernels.induced import induced_pair
+from harness.kernels.induced import induced_pair, induced_submatrix, induced_submatrix_torch
 from harness.kernels.random import MASK, mask_torch
 from harness.kernels.row_schedule import schedule_rows
 from harness.kernels.shuffle import sample_distinct
@@ -279,16 +278,13 @@ def ask_samples(item: str, size: Size) -> Iterator[Row]:
     A = random_graph("R-MAT", size.scale)
     on_host, edges = to_scipy(to_device(A, "cpu")), torch.stack([row_indices(A), A.col.long()])
     S = sample_distinct((0, 0), A.rows, A.rows // int(item.removeprefix("1/")), device())
+    s = S.cpu().numpy()
     ways: Mapping[str, Callable[[], object]] = {
-        "ours": partial(induced_pair, A, S, S, 0, 1.0),
+        "ours": partial(induced_submatrix, A, S, S, 0, 1.0),
+        "and its transpose": partial(induced_pair, A, S, S, 0, 1.0),
+        "tensor operations": partial(induced_submatrix_torch, A, S, S, 0, 1.0),
         "PyG": partial(subgraph, S, edges, A.val, relabel_nodes=True, num_nodes=A.rows),
-        "scipy": partial(by_scipy, on_host, S.cpu().numpy()),
+        "scipy": lambda: on_host[s][:, s],
     }
     ours, *others = medians(ways).values()
     yield f"R-MAT 2^{size.scale}", item, f"{1e3 * ours:.2f}", *(f"{each / ours:.2f}" for each in others)
-
-
-def by_scipy(A: Any, S: Any) -> tuple[Any, Any]:
-    """The subgraph at some vertices and its transpose, on the host."""
-    sampled = A[S][:, S]
-    return sampled, sampled.T.tocsr()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from harness.kernels.induced import induced_pair
+from harness.kernels.induced import induced_submatrix
 from harness.kernels.random import Purpose, integers
 from harness.kernels.shuffle import sample_distinct
 from harness.ledger import AxisName
@@ -45,7 +45,7 @@ class Walks(Sampler):
 
     def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
         S = self.draw(step, group, graph)
-        A_S, _ = induced_pair(graph.A, S, S, 0, 1.0)
+        A_S = induced_submatrix(graph.A, S, S, 0, 1.0)
         return MiniBatch([S] * (self.layers + 1), [A_S] * self.layers)
 
 

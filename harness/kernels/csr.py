@@ -101,7 +101,7 @@ def transpose(A: Csr) -> Csr:
     """Return A^T. Duplicate entries keep their order."""
     if A.val.is_meta:
         rowptr, col = A.rowptr.new_empty(A.cols + 1), A.col.new_empty(A.nnz, dtype=index_dtype(A.rows))
-        return Csr(rowptr, col, A.val, A.rows)
+        return Csr(rowptr, col, torch.empty_like(A.val), A.rows)
     if is_on_gpu(A.val):
         return transpose_torch(A)
     M = _make_scipy_csr(_view_as_integers(A.val), A.col, A.rowptr, A.shape).tocsc()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.device import upload
 from harness.kernels import Csr
-from harness.kernels.induced import induced_pair
+from harness.kernels.induced import induced_pair, induced_submatrix
 from harness.kernels.shuffle import sample_distinct
 from harness.strategy import MiniBatch
 
@@ -36,7 +36,7 @@ class UniformSampler:
     def mini_batch(self, step: int, group: int, A: Csr, layers: int) -> MiniBatch:
         """Return the sample and its rescaled subgraph, the same in all layers."""
         S = self.sample(step, group)
-        A_S, _ = induced_pair(A, S, S, 0, self.inclusion_probability)
+        A_S = induced_submatrix(A, S, S, 0, self.inclusion_probability)
         return MiniBatch([S] * (layers + 1), [A_S] * layers)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from harness.device import can_run_triton, is_on_gpu, upload
 from harness.kernels import Csr, row_indices, to_device
 from harness.kernels.csr import index_dtype, relabel_columns
-from harness.kernels.induced import induced_pair
+from harness.kernels.induced import induced_submatrix
 from harness.kernels.parts import expected_distinct, nonempty_columns
 from harness.kernels.random import Purpose, Seed, derive_key, random_bits_numba, uniform
 from harness.kernels.shuffle import random_permutation
@@ -385,7 +385,7 @@ def column_shares(A: Csr) -> Tensor:
 
 def induce_subgraph(A: Csr, S: Tensor) -> Csr:
     """Return the subgraph of a square A that some vertices induce, in ascending order."""
-    return induced_pair(A, S, S, 0, 1.0)[0]
+    return induced_submatrix(A, S, S, 0, 1.0)
 
 
 @dataclass(frozen=True)

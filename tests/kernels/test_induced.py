@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from harness.conformance.case import make_check_graph
 from harness.kernels import Csr, to_scipy
-from harness.kernels.induced import induced_pair, induced_pair_torch
+from harness.kernels.induced import induced_pair, induced_submatrix, induced_submatrix_torch
 from harness.kernels.parts import extract_block
+from harness.kernels.random import Purpose, uniform
 from harness.kernels.shuffle import sample_distinct
 from harness.ranges import split_part
 
 N = 97
+WAYS = [induced_submatrix, induced_submatrix_torch]
 
 
 def scipy_part(A: Csr, rows: torch.Tensor, cols: torch.Tensor, diagonal: int, chance: float) -> np.ndarray:
@@ -24,7 +26,7 @@ def scipy_part(A: Csr, rows: torch.Tensor, cols: torch.Tensor, diagonal: int, ch
     return np.where(rows.numpy()[:, None] + diagonal == cols.numpy()[None, :], dense, dense / chance)
 
 
-@pytest.mark.parametrize("way", [induced_pair, induced_pair_torch])
+@pytest.mark.parametrize("way", WAYS)
 @given(st.integers(0, N), st.integers(1, 4), st.integers(1, 4), st.data())
 def test_sampled_blocks_equal_scipy(way, size: int, r: int, s: int, data: st.DataObject) -> None:
     """For any blocks of rows and columns, also empty ones."""
@@ -38,7 +40,7 @@ def test_sampled_blocks_equal_scipy(way, size: int, r: int, s: int, data: st.Dat
         S = sample_distinct((tag, size), N, size)
         S_r = S[(rows.start <= S) & (rows.stop > S)] - rows.start
         S_c = S[(cols.start <= S) & (cols.stop > S)] - cols.start
-        found, turned = way(mine, S_r, S_c, diagonal, 0.25)
+        found, turned = way(mine, S_r, S_c, diagonal, 0.25), induced_pair(mine, S_r, S_c, diagonal, 0.25)[1]
         theirs = scipy_part(mine, S_r, S_c, diagonal, 0.25)
         np.testing.assert_allclose(to_scipy(found).toarray(), theirs, rtol=1e-15)
         np.testing.assert_array_equal(to_scipy(turned).toarray(), to_scipy(found).toarray().T)
@@ -48,7 +50,7 @@ def test_sampled_blocks_equal_scipy(way, size: int, r: int, s: int, data: st.Dat
                 assert (matrix.col[matrix.rowptr[row] : matrix.rowptr[row + 1]].diff() > 0).all()
 
 
-@pytest.mark.parametrize("way", [induced_pair, induced_pair_torch])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("column", [torch.int32, torch.int64])
 @pytest.mark.parametrize("cols", [63, 64, 65, 128])
 def test_samples_at_bitmap_word_boundaries_equal_scipy(way, column: torch.dtype, cols: int) -> None:
@@ -60,10 +62,21 @@ def test_samples_at_bitmap_word_boundaries_equal_scipy(way, column: torch.dtype,
     around = sorted({j for j in (0, 1, 62, 63, 64, 65, cols - 1) if j < cols})
     for places in product(([], [1], [0, 1, 2]), ([], [cols - 1], around, range(cols))):
         S_r, S_c = (torch.tensor([*each], dtype=torch.int64) for each in places)
-        S, S_T = way(A, S_r, S_c, cols - 2, 0.5)
+        S, S_T = way(A, S_r, S_c, cols - 2, 0.5), induced_pair(A, S_r, S_c, cols - 2, 0.5)[1]
         assert S.col.dtype == S_T.col.dtype == torch.int32
         np.testing.assert_array_equal(to_scipy(S).toarray(), scipy_part(A, S_r, S_c, cols - 2, 0.5))
         np.testing.assert_array_equal(to_scipy(S_T).toarray(), to_scipy(S).toarray().T)
+
+
+def test_tensor_operations_have_the_bits_of_compiled_loops() -> None:
+    """1 / 0.3 has more digits than float32, and is not rounded before the product."""
+    A, S = make_check_graph(N).A, torch.arange(0, N, 2)
+    values = uniform(1, Purpose.TEST, range(A.nnz))
+    for dtype in (torch.float32, torch.float64):
+        compiled, by_torch = (way(A._replace(val=values.to(dtype)), S, S, 0, 0.3) for way in WAYS)
+        for mine, theirs in zip(compiled[:3], by_torch[:3], strict=True):
+            assert mine.dtype == theirs.dtype
+            assert torch.equal(mine, theirs)
 
 
 def test_sample_outside_the_matrix_is_refused() -> None:
@@ -72,7 +85,7 @@ def test_sample_outside_the_matrix_is_refused() -> None:
     for outside in (torch.tensor([N]), torch.tensor([-1])):
         for rows, cols in ((outside, inside), (inside, outside)):
             with pytest.raises(IndexError, match="out of range"):
-                induced_pair(A, rows, cols, 0, 1.0)
+                induced_submatrix(A, rows, cols, 0, 1.0)
 
 
 def test_sampled_products_are_unbiased() -> None:
@@ -88,7 +101,7 @@ def test_sampled_products_are_unbiased() -> None:
         total, squares, times = (torch.zeros(N, dtype=torch.float64) for _ in range(3))
         for tag in range(1, draws + 1):
             S = sample_distinct((5, tag), N, size)
-            A_S, _ = induced_pair(A, S, S, 0, scale)
+            A_S = induced_submatrix(A, S, S, 0, scale)
             y = torch.from_numpy(to_scipy(A_S) @ x[S].numpy())
             total[S] += y
             squares[S] += y * y
