@@ -9,6 +9,7 @@ worst done twice. Files that need a lock to be shared by the processes of a mach
 
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -116,8 +117,14 @@ def try_lock(path: Path) -> Iterator[bool]:
 def _open_lock_file(path: Path) -> BinaryIO:
     """Open a lock file for reading and writing: NFS needs reading for a shared lock, writing for an exclusive one."""
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # another process has just removed the folder
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except FileExistsError as error:
+                # mkdir looks only afterwards if a folder is in the way, which may have been removed by then.
+                if stat.S_ISDIR(os.lstat(error.filename).st_mode):
+                    continue
+                raise
             return path.open("a+b")
 
 

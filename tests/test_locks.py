@@ -14,7 +14,7 @@ from harness import locks
 from harness.comm.world_store import open_file_store
 from harness.errors import UserError
 from harness.files import is_abandoned, owner_tag
-from harness.locks import TurnLock, describe_mount, find_lockable_path, has_locks
+from harness.locks import TurnLock, acquire_lock, describe_mount, find_lockable_path, has_locks
 
 ROOT = Path(__file__).parents[1]
 
@@ -170,3 +170,30 @@ def test_two_ranks_run_on_a_file_system_without_locks(tmp_path):
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert [path.name for path in (remote / "results").iterdir()] == ["runs"]
+
+
+def test_folder_that_is_removed_while_it_is_made_is_made_again(tmp_path, monkeypatch):
+    """Another process has made the folder before this one, and removes it before this one looks what it is."""
+    make, times = os.mkdir, 3
+
+    def mkdir(path, mode=0o777):
+        nonlocal times
+        make(path, mode)
+        if times:
+            times -= 1
+            Path(path).rmdir()
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    with acquire_lock(tmp_path / "work" / ".lock") as is_held:
+        assert is_held
+        assert times == 0
+
+
+def test_what_is_in_the_way_of_a_lock_is_an_error(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "absent")
+    for name in ("file", "link"):
+        for place in (tmp_path / name / ".lock", tmp_path / name / "work" / ".lock"):
+            with pytest.raises((FileExistsError, NotADirectoryError)), acquire_lock(place):
+                pass
