@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.kernels.csr import META
 from harness.kernels.spmm import list_cached_tensors
 from harness.ledger import Ledger
 from harness.runtime.trainer import Trainer
@@ -121,10 +122,13 @@ def _list_storages(array: Array) -> list[tuple[int, int]]:
     """Return the address and the bytes of the memory behind a tensor or an array; empty memory is left out.
 
     A view leads to the memory of its base, of which an array of NumPy may have none: a mapped file, or a tensor's.
+    A tensor with which torch's compiler traced a function names a device, but its storage has no memory.
     """
     if isinstance(array, Tensor):
         storages = [each.untyped_storage() for each in _list_parts(array)]
-        return [(each.data_ptr(), each.nbytes()) for each in storages if each.nbytes()]
+        return [
+            (each.data_ptr(), each.nbytes()) for each in storages if each.device != META and each.nbytes()
+        ]
     while isinstance(array.base, np.ndarray):
         array = array.base
     return [(array.ctypes.data, array.nbytes)] if array.base is None and array.nbytes else []

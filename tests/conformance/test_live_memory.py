@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from harness.comm.grid import Grid
 from harness.conformance.case import Case, train_rank
@@ -81,3 +82,22 @@ def find_orphan(case: Case) -> list[str]:
 def test_a_tensor_that_no_root_leads_to_is_reported_with_the_kind_of_its_owner(ranks: Ranks) -> None:
     (found,) = ranks(1, find_orphan, make_serial_case("sgd"))
     assert found == ["an object of type tuple"]
+
+
+def search_among_traced_tensors(case: Case) -> list[str]:
+    """Keep tensors as torch's compiler makes them to trace a function: with a device, and without memory."""
+    strategy, store, device = case.strategy(), case.store(), torch.device("cpu")
+    with FakeTensorMode():
+        early, late = torch.zeros(3), torch.zeros(4)
+    for traced in (early, late):
+        torch._C._set_throw_on_mutable_data_ptr(traced)
+    memory = SetUpMemory(strategy, device)
+    trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger(recording=False), device), store)
+    trainer.operators.traced = late  # type: ignore[attr-defined]
+    return [each.owner for each in memory.find_uncounted(trainer)]
+
+
+def test_tensors_that_a_compiler_traces_with_have_no_memory(ranks: Ranks) -> None:
+    """After a normalisation that torch compiled, such tensors are alive in the rank."""
+    (found,) = ranks(1, search_among_traced_tensors, make_serial_case("sgd"))
+    assert found == []
