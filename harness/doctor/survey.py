@@ -91,7 +91,8 @@ OLDEST = (3, 11)
 USEFUL = {"nvidia-ml-py": "records will not say how busy a GPU is"}
 TOOLS = {
     "git": "records will not say which commit they come from",
-    "cc": "torch.compile cannot be used",
+    "cc": "Triton cannot compile kernels for GPUs",
+    "g++": "fused kernels of scalegnn cannot be used on CPUs",
 }
 
 

@@ -7,6 +7,8 @@ Legend: N rows over `down`, H features over `across`.
 Verifier (tests/parallel/test_norm.py): torch's own rms_norm on whole rows.
 """
 
+import os
+import shutil
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -18,6 +20,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from harness.comm.axis import Axis
+from harness.errors import UserError
 from harness.kernels.recorded import Kernels
 from harness.ledger import Op, TensorName, apply
 from harness.parallel.gradients import Gradients
@@ -53,6 +56,8 @@ class NormPlan(NamedTuple):
             return function(*operands)
         if operands[0].is_meta:
             return self.across.ledger.run_fused(function, *operands)
+        if operands[0].is_cpu:
+            require_compiler()
         # Detached, because the tracer reads the `grad` of every tensor, which warns for non-leaf tensors.
         return _compiled(function)(
             *(each.detach() if isinstance(each, Tensor) else each for each in operands)
@@ -94,6 +99,17 @@ class Normalise(Function):
             dZ_NH = plan.run(_backward, dH_NH, Z_NH, squares_N, products_N, gamma_1H, epilogue)
         dgamma = plan.gradients.reduce(saved.gamma, dgamma_1H, plan.down, TensorName.DGAMMA)
         return dZ_NH, dgamma, None, None, None
+
+
+@cache
+def require_compiler() -> None:
+    """Raise an error without the C++ compiler that torch uses on CPUs."""
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise UserError(
+            f"fused=True needs a C++ compiler on a CPU, and there is no {compiler}. Install g++, name another compiler "
+            "in CXX, or leave fused at False."
+        )
 
 
 @cache

@@ -8,12 +8,14 @@ from torch import Tensor
 from torch.nn.functional import rms_norm
 
 from harness.comm.grid import Grid
+from harness.errors import UserError
 from harness.kernels.recorded import Kernels
 from harness.ledger import AxisName, Ledger
 from harness.parallel.gradients import Gradients
-from harness.parallel.norm import Epilogue, NormPlan, normalise_rows
+from harness.parallel.norm import Epilogue, NormPlan, normalise_rows, require_compiler
 from harness.parallel.row_strategy import EPSILON
 from harness.ranges import split_evenly
+from tests.compiler import needs_compiler
 
 X, Y = AxisName.X, AxisName.Y
 N, H = 13, 7
@@ -61,9 +63,21 @@ def test_split_norm_equals_torch_on_full_rows(relu, dropout, overlap, shape, ran
         assert max(errors) < 1e-14
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@needs_compiler
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("dropout", [True, False])
 def test_fused_kernel_equals_torch(relu, dropout, ranks) -> None:
     for errors in ranks(2, split_over, relu, dropout, True, True, {X: 1, Y: 2}):
         assert max(errors) < 1e-14
+
+
+def test_a_machine_without_a_compiler_is_told_the_ways_out(monkeypatch, tmp_path, request) -> None:
+    request.addfinalizer(require_compiler.cache_clear)
+    require_compiler.cache_clear()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "of-someone++")
+    with pytest.raises(
+        UserError, match=r"there is no of-someone\+\+. Install g\+\+, name another .* leave fused"
+    ):
+        require_compiler()

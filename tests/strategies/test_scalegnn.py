@@ -21,6 +21,7 @@ from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.strategies.scalegnn.scalegnn import ScaleGNN
 from harness.strategy import BlockCounts, Facts, ShapeBlocks, Words, admit
+from tests.compiler import needs_compiler
 
 D, X, Y, Z = AxisName.D, AxisName.X, AxisName.Y, AxisName.Z
 WHOLE = {"layers": 3, "hidden": 12, "projection": True, "norm": True, "dropout": 0.3, "residual": True}
@@ -106,7 +107,8 @@ def test_overlap_changes_neither_words_nor_results(ranks) -> None:
         assert all(amounts.in_flight_seconds > 0 for amounts in gradients)
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@needs_compiler
 def test_fused_kernel_trains_like_separate_kernels(ranks) -> None:
     parts, fused = (ranks(2, train, spec_of("1x1x2x1", fused=fused), 3) for fused in (False, True))
     for (losses, _, _), (others, _, _) in zip(parts, fused, strict=True):
@@ -211,6 +213,7 @@ LEARNS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wire", ["full", "bf16"])
 def test_training_stops_at_the_target_accuracy(wire: str, tmp_path: Path, fork_server: ForkServer) -> None:
     """It reaches the target on the smallest learnable graph with either wire, and the record has the time."""
