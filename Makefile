@@ -4,6 +4,7 @@
 #   make resume     the same, after a workflow was killed
 #   make papers     every figure of the five papers; SCALE=tiny takes minutes and downloads nothing
 #   make test       the quick tests, to run for every change
+#   make test-long  tests of whole programs: launches, workflows, browsers, compilers, and much training
 #   make test-device every strategy on fake GPUs; needs a C++ compiler but no GPU
 #   make test-slurm tests that start a local Slurm and submit jobs to it; needs root and Debian's packages
 #   make test-slurm-later the same with the Slurm of Debian 13, which mmdebstrap installs into build/debian-13
@@ -13,7 +14,7 @@
 #   make bench      measures speed relative to other libraries and earlier commits; fails if a ratio dropped by a fifth
 #   make lint       style, layout, types, spelling, and the site
 #   make docs       builds the site of docs/ in build/docs; warnings and broken links are errors
-#   make test-map   writes the tests and seconds of each folder in the latest `make test` into docs/develop/maintainers.md
+#   make test-map   writes the tests and seconds of each folder in the latest `make test test-long` into docs/develop/maintainers.md
 #   make format     formats the code and redraws docs/develop/architecture.svg
 #   make setup      only installs
 #   make clean      removes $(VENV) and caches; keeps results, figures and stores
@@ -47,7 +48,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@sed -n '/^#/!q; s/^#  *make/make/p' $(firstword $(MAKEFILE_LIST))
 
-.PHONY: help docs test-map smoke papers resume test test-device test-slurm test-slurm-later test-network test-versions test-all bench lint format setup clean
+.PHONY: help docs test-map smoke papers resume test test-long test-device test-slurm test-slurm-later test-network test-versions test-all bench lint format setup clean
 
 smoke: $(INSTALLED)
 	$(BIN)/snakemake all verify $(WORKFLOW)
@@ -61,8 +62,12 @@ resume: $(INSTALLED)
 
 # Parallel tests must not start Slurm, because a machine can run only one.
 test: $(INSTALLED)
-	HARNESS_SLURM_TEST= $(BIN)/pytest -q -m "not slow" -n $(WORKERS) --dist worksteal --ignore=tests/device \
+	HARNESS_SLURM_TEST= $(BIN)/pytest -q -m "not long and not slow" -n $(WORKERS) --dist worksteal --ignore=tests/device \
 	  --junit-xml=build/tests.xml
+
+test-long: $(INSTALLED)
+	HARNESS_SLURM_TEST= $(BIN)/pytest -q -m "long and not slow" -n $(WORKERS) --dist worksteal --ignore=tests/device \
+	  --junit-xml=build/long-tests.xml
 
 test-device: $(INSTALLED)
 	$(BIN)/pytest -q -m "not slow" -n $(WORKERS) --dist worksteal tests/device
@@ -98,7 +103,7 @@ docs: $(INSTALLED)
 	$(BIN)/harness site benchmarks/submissions --out build/docs/contributed
 
 test-map: $(INSTALLED)
-	$(BIN)/python docs/map_tests.py build/tests.xml
+	$(BIN)/python docs/map_tests.py build/tests.xml build/long-tests.xml
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix

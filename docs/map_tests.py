@@ -1,6 +1,6 @@
 """Write the table of the tests into docs/develop/maintainers.md: tests, seconds and a description for each folder.
 
-make test test-map
+make test test-long test-map
 """
 
 import ast
@@ -25,9 +25,14 @@ class Timed(NamedTuple):
 
 
 def main() -> None:
-    tests = read(Path(sys.argv[1]))
-    if not tests:
-        sys.exit(f"{sys.argv[1]} holds no test, so the table stays as it is. `make test` writes it anew.")
+    tests: list[Timed] = []
+    for report in map(Path, sys.argv[1:]):
+        cases = read(report)
+        if not cases:
+            sys.exit(
+                f"{report} holds no test, so the table stays as it is. `make test test-long` writes it anew."
+            )
+        tests += cases
     write_text(PAGE, with_table(PAGE.read_text(), tests))
 
 

@@ -36,6 +36,8 @@ from harness.errors import RunError, UserError
 from harness.external.program import ProgramLog
 from harness.external.programs import PROGRAMS
 
+pytestmark = pytest.mark.long
+
 FOREVER = 10**6
 TRAINING = """
 import socket, sys

@@ -21,6 +21,8 @@ from benchmarks.runner import main, parse_options
 from harness.launch.worker_pool import Pool
 from tests.python_path import with_python_path
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 COMMAND = re.compile(r"^    python -m benchmarks (.+)$|`python -m benchmarks\s([^`]+)`", re.MULTILINE)
 NAME = re.compile(r"python -m benchmarks\s+([\w.-]+)")

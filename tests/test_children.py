@@ -13,6 +13,8 @@ from harness.children import die_with_parent
 from tests.processes import is_alive, wait_until
 from tests.python_path import CHECKOUT, with_python_path
 
+pytestmark = pytest.mark.long
+
 ENDINGS = [signal.SIGTERM, signal.SIGKILL]
 KILL_FIRST = [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 

@@ -141,6 +141,7 @@ print(*executed, sep="\\n")
 """
 
 
+@pytest.mark.long
 def test_the_run_that_is_followed_goes_through_the_modules_that_are_named(tmp_path: Path) -> None:
     """The run is in one process; modules of the launcher, which starts others, are only looked up."""
     followed = MAP[MAP.index("## One run, followed") : MAP.index("## Which files to read")]

@@ -12,6 +12,8 @@ import pytest
 
 from tests.python_path import CHECKOUT, with_python_path
 
+pytestmark = pytest.mark.long
+
 PAGE = (CHECKOUT / "docs" / "develop" / "architecture.md").read_text()
 SECTION = PAGE[PAGE.index("## Five changes, step by step") :]
 PARAMETER, COLUMN, FIGURE, MACHINE, MISTAKE = SECTION.split("\n### ")[1:]

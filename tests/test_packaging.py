@@ -22,6 +22,8 @@ from harness.commands import VERBS
 from harness.errors import EXTRAS
 from tests.python_path import with_python_path
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS_OF_PROJECT = PROJECT["optional-dependencies"]
@@ -257,7 +259,7 @@ def test_ci_names_all_that_a_machine_lacks_at_once(commands: Path) -> None:
     assert re.findall(r"^  (.*)$", old, flags=re.MULTILINE) == ["python 3.11 or newer as python3-old"]
 
 
-@pytest.mark.parametrize("failing", ["none", "test", "test-device", "smoke", "lint"])
+@pytest.mark.parametrize("failing", ["none", "test", "test-long", "test-device", "smoke", "lint"])
 def test_ci_fails_where_a_part_fails_and_ends_with_the_line_of_pytest(commands: Path, failing: str) -> None:
     closing = "3 failed, 4 passed in 1.23s" if failing == "test" else "7 passed in 61.05s (0:01:01)"
     for name in ("git", "cc", "c++"):
@@ -266,11 +268,12 @@ def test_ci_fails_where_a_part_fails_and_ends_with_the_line_of_pytest(commands: 
     provide(
         commands,
         "make",
-        f'echo "making $1"; [ $1 != test ] || echo "{closing}"; [ $1 != {failing} ] || exit 2',
+        f'echo "making $1"; [ $1 != test-long ] || echo "5 passed in 9.87s"; [ $1 != test ] || echo "{closing}"; '
+        f"[ $1 != {failing} ] || exit 2",
     )
     output = ci(commands, code=0 if failing == "none" else 2).splitlines()
     assert output[-1] == closing
-    order = ["test", "test-device", "smoke", "papers", "lint"]
+    order = ["test", "test-long", "test-device", "smoke", "papers", "lint"]
     reached = order if failing == "none" else order[: order.index(failing) + 1]
     assert [line.removeprefix("making ") for line in output if line.startswith("making ")] == reached
 

@@ -15,6 +15,8 @@ import pytest
 
 from tests.python_path import CHECKOUT, folders_of_packages
 
+pytestmark = pytest.mark.long
+
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
 DECLARED = PROJECT["entry-points"]["harness.strategies"]
 NEEDED_TO_RUN = "harness", "strategies", "config", "datasets/catalog", "workflows"

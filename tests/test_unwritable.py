@@ -11,6 +11,8 @@ import pytest
 
 from tests.python_path import with_python_path
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 NO_MOUNTS = 77
 RUN = ["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--in-process"]

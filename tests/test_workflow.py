@@ -22,6 +22,8 @@ import yaml
 from tests.processes import wait_until
 from tests.python_path import with_python_path
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 DATASETS = ["tiny-sbm", "tiny-rmat", "tiny-lattice"]
 LOCAL = ["--profile", "workflows/profiles/local"]

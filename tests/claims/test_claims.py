@@ -255,6 +255,7 @@ def test_the_command_prints_a_figure_and_refuses_an_unknown_one(
     assert main(["claims", "--paper", "nobody"]) == 2
 
 
+@pytest.mark.long
 def test_findings_are_computed_as_their_page_has_them(tmp_path: Path) -> None:
     """The tables are those of the record, and a drawing has the same bytes twice."""
     page = (ROOT / "benchmarks" / "results" / "findings.md").read_text().splitlines()

@@ -56,6 +56,7 @@ def test_the_number_of_a_speedup_is_the_value_of_no_run(
     assert find_printed_value(BY_ID["SGN-120"], evidence) is None
 
 
+@pytest.mark.long
 def test_printed_values_stand_in_tables_and_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

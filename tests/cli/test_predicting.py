@@ -23,6 +23,8 @@ from harness.spec.spec import Spec
 from harness.store.catalog import load_card
 from harness.strategy import Ready, admit
 
+pytestmark = pytest.mark.long
+
 PLEXUS = [
     "predict",
     "--strategy",

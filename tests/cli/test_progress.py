@@ -60,6 +60,7 @@ def _judge(study: Path, _: Path, on_step: OnStep) -> int:
     return len(judge_all(ROOT, evidence, ClaimFilter(figures=("plexus-tab4",)), on_step=on_step)["plexus"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("work", [_collect, _draw, _report, _judge])
 def test_each_step_is_announced_once_and_in_order(
     work: Callable[[Path, Path, OnStep], int], study: Path, tmp_path: Path

@@ -9,6 +9,8 @@ import pytest
 
 from harness.cli import main
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 SMOKE = ROOT / "workflows/experiments/smoke.yaml"
 

@@ -19,6 +19,8 @@ from harness.registry import load_strategy
 from harness.spec.spec import AxisName
 from harness.strategy.admit import parse_grid
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 LOGS = runpy.run_path(str(ROOT / "tests/external/logs.py"))
 LOG = "bns-gcn.log"

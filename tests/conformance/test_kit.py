@@ -25,6 +25,8 @@ from harness.registry import registered_strategies
 from harness.strategy import Strategy
 from tests.python_path import with_python_path
 
+pytestmark = pytest.mark.long
+
 ORDINARY = "directed, prime, partial mask"
 """The name of the cases that a check begins with: the usual model, on a grid of every size."""
 MUTANTS = Path(__file__).parent / "mutants.py"

@@ -16,6 +16,8 @@ from harness.errors import RunError, UserError
 from harness.runtime.provenance import describe_machine
 from harness.spec.machine_card import MeasuredLink, load_machine_card
 
+pytestmark = pytest.mark.long
+
 CARD = """# What a person wrote.
 description: mine
 device: cpu

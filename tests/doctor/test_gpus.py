@@ -9,6 +9,8 @@ import torch
 from harness.doctor import self_test, survey
 from harness.doctor.survey import survey_gpus
 
+pytestmark = pytest.mark.long
+
 NAMES = ("NVIDIA H100", "NVIDIA H100")
 
 

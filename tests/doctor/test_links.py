@@ -21,6 +21,8 @@ from harness.ledger import AxisName
 from harness.prediction.pricing import find_bandwidth, place_axis
 from harness.spec.machine_card import MeasuredLink, load_machine_card
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 

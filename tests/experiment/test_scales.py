@@ -16,6 +16,8 @@ from harness.figures.drawing import KINDS
 from harness.registry import load_strategy
 from harness.store.catalog import load_card
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "workflows/experiments").glob("*.yaml"))
 FIGURES = {"plexus": 15, "cagnet": 10, "scalegnn": 11, "g3": 18, "bulk-sampling": 4}

@@ -114,6 +114,7 @@ def test_no_byte_of_the_same_version_comes_twice(site, tmp_path, says):
 SLOW = RetryPolicy(pause=0.001, window=0.3, min_bytes=1000)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("always", "patience", "said"),
     [
@@ -334,6 +335,7 @@ def another(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 def test_of_several_that_want_a_file_one_fetches_and_the_others_wait(site, tmp_path):
     site.files[PATH] = DATA
     site.slow = 0.5

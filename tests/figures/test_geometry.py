@@ -23,9 +23,10 @@ from harness.figures.marks.facet import MOST_COLOURED
 from harness.figures.panels import split_panels, title_panels
 
 LONG_GRAPH = "a-graph-with-a-long-name@1-4096w1024"
-SLOW = (22, 28)
-SIZES = (2, 7, *(pytest.param(count, marks=pytest.mark.slow) for count in SLOW))
-NOT_SHOWN = {"agreement": (2,), "loss": (7, *SLOW)}
+MARKS = {2: [], 7: [pytest.mark.long], 22: [pytest.mark.slow], 28: [pytest.mark.slow]}
+"""The marks of tests by the size of their study."""
+SIZES = [pytest.param(count, marks=marks) for count, marks in MARKS.items()]
+NOT_SHOWN = {"agreement": [2], "loss": [7, 22, 28]}
 """The sizes of studies without a kind: the smallest has no serial run, and losses are shown only without one."""
 GROWTH = ("throughput-depth", "throughput-width")
 """The kinds of a study whose models differ in depth and width."""
@@ -33,10 +34,10 @@ Study = Any
 every_figure = pytest.mark.parametrize(
     ("kind", "count"),
     [
-        pytest.param(kind, count, marks=[pytest.mark.slow] * (count in SLOW), id=f"{kind.name}-{count}")
+        pytest.param(kind, count, marks=marks, id=f"{kind.name}-{count}")
         for kind in KINDS
-        for count in (2, 7, *SLOW)
-        if count not in NOT_SHOWN.get(kind.name, ())
+        for count, marks in MARKS.items()
+        if count not in NOT_SHOWN.get(kind.name, [])
     ],
 )
 row_figures = pytest.mark.parametrize(

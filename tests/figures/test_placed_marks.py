@@ -18,6 +18,8 @@ from harness.figures.panels import EPOCH
 from harness.report.charts import make_spec
 from harness.results.parquet import read_collected, write_claims
 
+pytestmark = pytest.mark.long
+
 SECONDS = {("plexus", 2): 4.0, ("plexus", 4): 2.0, ("cagnet-1d", 2): 8.0, ("cagnet-1d", 4): 6.0}
 
 

@@ -24,6 +24,8 @@ from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.results.schema import STATUSES
 
+pytestmark = pytest.mark.long
+
 Collected = Callable[[Callable[[Path], object]], Path]
 EPOCH = "epoch_seconds_median"
 

@@ -11,6 +11,8 @@ from harness.figures.kinds.throughput import DEPTH_KIND, WIDTH_KIND
 from harness.figures.marks import Facet
 from harness.results.parquet import read_collected
 
+pytestmark = pytest.mark.long
+
 Collected = Callable[[Callable[[Path], object]], Path]
 
 

@@ -15,6 +15,8 @@ from harness.figures.kinds import accuracy, loss_difference, training_loss
 from harness.figures.marks import Facet
 from harness.results.parquet import read_collected
 
+pytestmark = pytest.mark.long
+
 Collected = Callable[[Callable[[Path], object]], Path]
 FOUND = [0.2, 0.5, 0.75]
 SERIAL = [2.0, 1.0, 0.5, 0.25]

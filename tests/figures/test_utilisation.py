@@ -14,6 +14,8 @@ from harness.figures.kinds import utilisation
 from harness.figures.marks import Facet
 from harness.results.parquet import read_collected
 
+pytestmark = pytest.mark.long
+
 Collected = Callable[[Callable[[Path], object]], Path]
 NAN = float("nan")
 

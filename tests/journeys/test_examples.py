@@ -15,6 +15,8 @@ from harness.conformance.kit import check_case as findings_of
 from harness.ledger import AxisName
 from harness.strategy import Promise
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN_AS_A_FILE = {"own_sampler.py"}
 """Files that commands name; the others are started by python."""

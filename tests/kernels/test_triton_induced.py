@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.triton_processes import needs_triton, run_triton_tests
 
 HERE = Path(__file__).parent
-pytestmark = needs_triton
+pytestmark = [needs_triton, pytest.mark.long]
 
 
 def test_interpreted_submatrices_equal_those_of_compiled_loops(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.triton_processes import needs_triton, run_triton_tests
 
 HERE = Path(__file__).parent
-pytestmark = needs_triton
+pytestmark = [needs_triton, pytest.mark.long]
 
 
 def test_interpreted_kernels_pass_their_tests(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from harness.results.record import read_record
 from harness.spec.spec import Spec, canonical_json
 from tests.processes import find_processes, wait_until
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 FAULTY = f"{Path(__file__).parent / 'faulty.py'}:Faulty"
 

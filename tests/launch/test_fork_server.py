@@ -15,6 +15,8 @@ from harness.launch.time_limits import START_LIMITS, StartLimits
 from harness.spec.machine_card import load_machine, load_start_seconds
 from tests.python_path import with_python_path
 
+pytestmark = pytest.mark.long
+
 
 def replace_modules(*names: str) -> str:
     """Return the code of a `sitecustomize` that puts empty modules in place of these."""

@@ -18,6 +18,8 @@ from harness.launch.hang_detector import CHECKS, TICKS, Hang, HangDetector
 from harness.launch.processes import Ranks, RunEnd
 from harness.launch.time_limits import TimeLimits
 
+pytestmark = pytest.mark.long
+
 PATIENCE = 20.0
 STEP = PATIENCE / CHECKS
 FIRST, POLLER, WORKER = 0, 1, 2

@@ -23,6 +23,8 @@ from harness.launch.server_settings import KEEP_SERVER
 from tests.launch.kept_client import KeptClient
 from tests.processes import is_alive, wait_until
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from harness.results.record import read_record
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 LAUNCHERS = {
     "torchrun": ["torchrun", "--standalone", "--nproc-per-node=2", "--no-python"],

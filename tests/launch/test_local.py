@@ -22,6 +22,8 @@ from harness.runtime.fault import read_faults
 from harness.runtime.rank import run_and_report_faults
 from harness.spec.spec import Spec, canonical_json
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 

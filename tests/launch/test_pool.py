@@ -28,6 +28,8 @@ from harness.ledger import AxisName, Ledger, TensorName
 from tests.processes import is_alive
 from tests.python_path import CHECKOUT, with_python_path
 
+pytestmark = pytest.mark.long
+
 P, COUNT = AxisName.P, TensorName.COUNT
 
 

@@ -26,6 +26,8 @@ from harness.results.record import Record, read_record
 from harness.spec.machine_card import load_machine
 from harness.spec.spec import Spec
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 FAULTY = f"{Path(__file__).parent / 'faulty.py'}:Faulty"
 CARD = {"slurm": {"ranks_per_node": 2, "interfaces": ["lo"], "environment": {"MINE": "yes"}, "minutes": 1}}

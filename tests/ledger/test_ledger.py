@@ -246,6 +246,7 @@ def test_where_no_gradient_is_asked_for_nothing_is_followed() -> None:
     assert charge_backward(ledger, leaf, ()) is leaf
 
 
+@pytest.mark.long
 def test_no_reader_takes_one_phase_of_sampling_for_all() -> None:
     """A comparison with one phase of `SAMPLING` misses the others; a reader asks whether a phase is in it."""
     single = {f"Phase.{phase.name}" for phase in SAMPLING}

@@ -24,7 +24,7 @@ from tests.results.test_mutations import with_a_wrong_value
 
 ROOT = Path(__file__).parents[2]
 ETHERNET = load_machine_card(ROOT, "ethernet")
-pytestmark = pytest.mark.usefixtures("ranks_at_hand")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("ranks_at_hand")]
 RUN = [
     "run",
     "--strategy",

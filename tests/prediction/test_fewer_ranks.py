@@ -19,6 +19,8 @@ from harness.spec.root import find_root
 from harness.store.datasets import build_store
 from harness.strategy import Candidate, Promise, Ready, admit
 
+pytestmark = pytest.mark.long
+
 ROOT = find_root()
 LOCAL, PERLMUTTER = load_machine_card(ROOT, "local"), load_machine_card(ROOT, "perlmutter")
 

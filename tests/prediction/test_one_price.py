@@ -19,6 +19,8 @@ from harness.spec.machine_card import load_machine_card
 from harness.spec.root import find_root
 from harness.strategy import Strategy
 
+pytestmark = pytest.mark.long
+
 ROOT, DATASET, RANKS = find_root(), "tiny-sbm", 4
 BUILT_IN = [
     point.name

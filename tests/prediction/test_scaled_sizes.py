@@ -15,6 +15,8 @@ from harness.spec.machine_card import load_machine_card
 from harness.store.catalog import load_card
 from harness.strategy import Ready, Strategy, admit
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 MACHINE = load_machine_card(ROOT, "g3-cluster")
 

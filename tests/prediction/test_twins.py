@@ -14,6 +14,8 @@ from harness.runtime.open_run import open_run
 from harness.spec.machine_card import load_machine_card
 from harness.strategy import Ready
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 PERLMUTTER = load_machine_card(ROOT, "perlmutter")
 TWINS, GRAPH = ("1/2048w8", "1/1024w8", "1/512w8"), "1/128w8"

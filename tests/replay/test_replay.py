@@ -201,6 +201,7 @@ assert first == second, f"{first} and {second} bytes"
 """
 
 
+@pytest.mark.long
 def test_the_first_replay_of_a_process_has_the_peak_of_the_second(tmp_path: Path) -> None:
     """What is imported and compiled in it leaves no cycle that keeps tensors until a garbage collection."""
     nothing_compiled = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

@@ -17,6 +17,8 @@ from harness.report import write_report
 from harness.report.artifact import FOLDER, pack_artifact
 from harness.results.parquet import read_collected
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 

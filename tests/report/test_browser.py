@@ -21,6 +21,8 @@ from harness.report import write_report
 from harness.results.collect import collect
 from tests.chromium import require_chromium, run_chromium
 
+pytestmark = pytest.mark.long
+
 PHONE, DESK = 390, 1280
 LEAST = 500
 """The width below which Chromium makes no window; a narrower page is a frame of one."""

@@ -9,6 +9,8 @@ import pytest
 from harness.cli import main
 from harness.results.collect import collect
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def folders(synthetic: SimpleNamespace, tmp_path: Path) -> list[str]:

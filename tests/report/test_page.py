@@ -28,6 +28,8 @@ from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.spec.spec import canonical_json
 
+pytestmark = pytest.mark.long
+
 PageOf = Callable[..., str]
 BEFORE_FIGURES = ["answer"]
 AFTER_FIGURES = ["results", "runs", "claims", "failures", "run", "machines", "provenance", "again"]

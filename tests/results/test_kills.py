@@ -14,6 +14,8 @@ from harness.results.parquet import read_collected
 from harness.results.schema import TABLES
 from tests.kills import Killer
 
+pytestmark = pytest.mark.long
+
 Study = dict[str, bytes]
 
 

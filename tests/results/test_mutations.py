@@ -127,6 +127,7 @@ def called(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str
     return code, said.out, said.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 13))])
 def test_damaged_records_cost_their_own_rows_and_no_verb(
     seed: int, study_of: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -13,6 +13,8 @@ from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.spec.machine_card import Machine
 
+pytestmark = pytest.mark.long
+
 MACHINES = ("perlmutter", "frontier", "tuolumne")
 
 

@@ -75,6 +75,7 @@ def test_load_gives_all_tables() -> None:
     assert tables.runs.elements_received.max() > 0
 
 
+@pytest.mark.long
 def test_figures_are_drawn(tmp_path: Path) -> None:
     assert draw_all(OLD, tmp_path)
 

@@ -15,6 +15,8 @@ from harness.results.record import Record, read_record
 from harness.results.schema import SETTLED
 from harness.spec.spec import Spec, canonical_json
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 HUGE = {"lr": 1e30, "optimizer": "sgd"}
 

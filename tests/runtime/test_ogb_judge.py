@@ -26,6 +26,8 @@ from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
 from tests.cases import DOUBLE, make_case
 
+pytestmark = pytest.mark.long
+
 Gathered = dict[str, tuple[torch.Tensor, torch.Tensor]]
 GRIDS: list[tuple[str, dict[str, int]]] = [
     ("cagnet-1d", {"p": 3}),

@@ -16,6 +16,8 @@ from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
 from tests.python_path import with_python_path
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 WATCHED = """
 import json, sys

@@ -192,6 +192,7 @@ def test_training_learns(name: str) -> None:
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("grid", "at_once"),

@@ -1,6 +1,7 @@
 """GraphSAINT's closed-form probabilities equal observed frequencies, and its sums are unbiased."""
 
 import numpy as np
+import pytest
 import torch
 
 from harness.conformance.case import make_check_graph
@@ -11,6 +12,7 @@ from harness.strategies.sampling.sampler import NodesByImportance
 N, DRAWS = 43, 6000
 
 
+@pytest.mark.long
 def test_probabilities_equal_frequencies_and_sums_are_unbiased() -> None:
     """Vertices are drawn in proportion to the squares of their columns."""
     A = make_check_graph(N).A

@@ -20,6 +20,8 @@ from harness.strategies.sampling.graph_placement import WholeGraph
 from harness.strategy.counts import find_targets
 from tests.cases import DOUBLE, SGD, make_case
 
+pytestmark = pytest.mark.long
+
 CALL = (
     "neighbor_sample(Tensor colptr, Tensor row, Tensor seeds, int[] sizes, bool replace, bool directed)"
     " -> (Tensor, Tensor, Tensor, Tensor)"

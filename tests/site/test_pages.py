@@ -22,6 +22,8 @@ from harness.site.writing import WrittenSite, write_site
 from harness.spec.root import find_root
 from tests.site.conftest import MARKUP, AddRuns, Contribute
 
+pytestmark = pytest.mark.long
+
 ROOT = find_root()
 
 

@@ -21,6 +21,8 @@ from harness.spec.root import find_root
 from harness.spec.spec import hash_data
 from tests.site.conftest import AddRuns, Contribute, change_record, pack_runs
 
+pytestmark = pytest.mark.long
+
 ROOT = find_root()
 
 

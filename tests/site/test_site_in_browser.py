@@ -8,6 +8,9 @@ import pytest
 from harness.site.writing import WrittenSite
 from tests.chromium import Browser, require_chromium
 
+pytestmark = pytest.mark.long
+
+
 require_chromium()
 
 CONTROLS = """[...document.querySelectorAll("a[href], button, input, summary")]

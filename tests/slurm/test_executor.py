@@ -19,6 +19,8 @@ import snakemake.api
 from harness.slurm.executor import NEVER_STARTS, install_executor
 from tests.slurm.project import QUICK, ROOT, Project, wait_until
 
+pytestmark = pytest.mark.long
+
 SNAKEFILE = """
 from harness.slurm.executor import install_executor, prepare_workflow
 

@@ -59,6 +59,7 @@ def test_every_recipe_that_draws_is_named(part, make_card) -> None:
         assert bool(described) == (kind not in {"file", "planted", "all"}), (part, kind)
 
 
+@pytest.mark.long
 def test_run_names_generated_data_of_a_real_graph_only(files, tmp_path, capsys, ranks_at_hand) -> None:
     root = tmp_path / "project"
     assert main(["init", str(root)]) == 0

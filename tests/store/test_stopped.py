@@ -19,6 +19,8 @@ from harness.store.reader import Store
 from harness.store.staging import StagingFolder
 from tests.folder_contents import read_files
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 GRAPH = {"source": {"kind": "sbm", "n": 6000, "mean_degree": 12, "homophily": 0.7}, "directed": True}
 CHOICE = DatasetChoice(name="graph", permutation="double", seed=1)

@@ -219,6 +219,7 @@ def same(runs: list[list[tuple[list[float], list[torch.Tensor]]]]) -> bool:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("epochs", "kind", "rounds"),
     [

@@ -375,6 +375,7 @@ def exact(ranks) -> float:
     return learned(ranks, make_halo_case("bns-gcn"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "params", "lost"),
     [

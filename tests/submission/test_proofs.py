@@ -98,6 +98,7 @@ def find_answer(found: Verification, check: str) -> tuple[str, str]:
 # The check `proof`.
 
 
+@pytest.mark.long
 def test_a_full_proof_of_the_code_that_ran_holds(theirs: Path, tmp_path: Path) -> None:
     found = verify(theirs, write_proof(tmp_path, make()))
     assert find_answer(found, "proof") == (HOLDS, "")
