@@ -48,6 +48,11 @@ class Ratio(NamedTuple):
         now = landed.interval.divide(self.interval)
         return f"{judge_ratio(now)} ({now.low:.2f} to {now.high:.2f})"
 
+    def is_lost(self, landed: "Ratio | None") -> bool:
+        """Return True if the ratio fell by a fifth since it landed, and by more than noise."""
+        fell = landed is not None and self.value < LOST * landed.value
+        return fell and not self.against(landed).startswith("within noise")
+
 
 class Measured(NamedTuple):
     """Seconds of one call of ours and of its competitors, turn by turn."""
@@ -135,7 +140,7 @@ Landed = dict[tuple[str, str, str], Ratio]
 
 @benchmark
 def bench(land: bool = False) -> Results:
-    """Compare our speed with competitors; fail if a ratio fell by a fifth since the last landing.
+    """Compare our speed with competitors; fail if a ratio certainly fell by a fifth since the last landing.
 
     A ratio is the competitor's time over ours: the median over turns in which both run side by side in one process, so
     that the load of the machine reaches both. A ratio that fell is measured up to three times, and the best one
@@ -165,7 +170,7 @@ def bench(land: bool = False) -> Results:
             landed_value = before.value if before else None
             yield measured.what, 1e3 * own, bound, name, ratio.value, landed_value, ratio.against(before)
             landed[cpu, measured.what, name], found[measured.what, name] = ratio, ratio.value
-            if before and ratio.value < LOST * before.value:
+            if before and ratio.is_lost(before):
                 lost.append(f"{measured.what}, {name}: {ratio.value:.2f}, landed {before.value:.2f}")
     history = find_results_folder(find_root()) / "bench.csv"
     keep_ratios(history, collect_provenance(find_root()), found)
@@ -184,8 +189,7 @@ def measure_best(
     measured = measure()
     ratios = measured.ratios()
     for _ in range(ATTEMPTS - 1):
-        least = {name: LOST * known.get((measured.what, name), Ratio(0.0)).value for name in ratios}
-        if all(ratio.value >= least[name] for name, ratio in ratios.items()):
+        if not any(ratio.is_lost(known.get((measured.what, name))) for name, ratio in ratios.items()):
             break
         measured = measure()
         again = measured.ratios()

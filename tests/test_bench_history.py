@@ -4,8 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.bench import Ratio
 from benchmarks.bench_history import keep_ratios, report_changes
 from benchmarks.registry import Table
+from harness.results.statistics import Interval
 
 CPU = "a processor"
 
@@ -34,3 +36,12 @@ def test_equal_ratios_and_other_processors_are_no_change(tmp_path: Path) -> None
     keep_ratios(file, {"commit": "f" * 40, "dirty": True, "cpu": "another"}, {("A H", "scipy"): 9.0})
     (text,) = report_changes(file, tmp_path, "another")
     assert "too few to find changes" in str(text)
+
+
+def test_speed_is_lost_if_a_ratio_fell_by_a_fifth_and_by_more_than_noise() -> None:
+    landed, noisy = Ratio(2.0, Interval(1.9, 2.1)), Ratio(2.0, Interval(1.3, 2.9))
+    assert Ratio(1.5, Interval(1.4, 1.6)).is_lost(landed)
+    assert not Ratio(1.5, Interval(1.4, 1.6)).is_lost(noisy)
+    assert not Ratio(1.7, Interval(1.69, 1.71)).is_lost(landed), "it fell by less than a fifth"
+    assert not Ratio(1.5, Interval(1.4, 1.6)).is_lost(None)
+    assert Ratio(1.5).is_lost(Ratio(2.0)), "without intervals nothing is known of noise"
