@@ -28,7 +28,8 @@ TITLES = {
 """The headings of sections, by the first word of the first key of each."""
 PARAMETERS = """## Parameters of the strategies
 
-A parameter `KEY` is set by `--set strategy.params.KEY=VALUE`. `harness list strategies -v` prints the same."""
+A parameter `KEY` is set by `--set strategy.params.KEY=VALUE`. `harness list strategies --strategy NAME` prints
+the same."""
 
 
 def format_page() -> str:

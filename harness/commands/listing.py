@@ -30,7 +30,7 @@ class ListRequest(Request):
     """What to list."""
     _: KW_ONLY
     strategy: StrategyName | None = None
-    """With grids: the strategy."""
+    """With strategies or grids: only this one."""
     ranks: Ranks = 1
     """With grids: the number of ranks."""
 
@@ -48,7 +48,7 @@ class ListAnswer(Answer):
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """The reason for each thing that could not be read, by name."""
     describe: Callable[[], Iterator[Block]] | None = None
-    """Yields the description of each thing instead of the table, with -v."""
+    """Yields the description of each thing instead of the table, with -v or of a single thing."""
 
     def to_document(self) -> Any:
         return list(self.documents)
@@ -59,8 +59,10 @@ class ListAnswer(Answer):
         return pd.DataFrame([dict(row) for row in self.rows])
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        yield Headline(self.title)
-        if view.verbose and self.describe:
+        is_single = len(self.rows) == 1
+        if not (is_single and self.describe):
+            yield Headline(self.title)
+        if self.describe and (view.verbose or is_single):
             yield from self.describe()
         else:
             yield Table(self.columns, self.rows)
@@ -90,19 +92,22 @@ STRATEGY_COLUMNS = (
 )
 
 
-def _list_strategies() -> ListAnswer:
+def _list_strategies(request: ListRequest) -> ListAnswer:
     from harness.experiment.trained_models import describe_strategy
     from harness.registry import registered_strategies
 
-    names = sorted(point.name for point in registered_strategies())
-    found, unreadable = _describe_all(names, describe_strategy)
+    if request.strategy:
+        found, unreadable = [describe_strategy(request.strategy)], dict[str, str]()
+    else:
+        names = sorted(point.name for point in registered_strategies())
+        found, unreadable = _describe_all(names, describe_strategy)
     rows = [each._asdict() for each in found]
     documents = [{**row, "parameters": [key._asdict() for key in row["parameters"]]} for row in rows]
     promises = Counter(each.promise for each in found)
     counts = ", ".join(f"{promises[promise]} {promise}" for promise in sorted(promises, key=RESULTS.index))
     notes = [
         "exact: the results of serial training; estimator: right on average; approximate: neither.",
-        "-v describes each strategy, its axes and its parameters.",
+        "--strategy NAME describes a strategy, its axes and its parameters, and -v all of them.",
     ]
     return ListAnswer(
         f"{len(found)} strategies: {counts}",
@@ -355,13 +360,14 @@ def list_names(request: ListRequest, _: Reporter) -> ListAnswer:
     ranks, as --grid accepts them. figures: the figures of papers, each with the experiment that reproduces it, or the
     reason why none does.
     """
-    if request.strategy and request.kind != "grids":
-        raise UserError(f"--strategy is for `harness list grids`, not for {request.kind}.")
+    if request.strategy and request.kind not in OF_ONE_STRATEGY:
+        raise UserError(f"--strategy is for {' and '.join(OF_ONE_STRATEGY)}, not for {request.kind}.")
     return LISTS[request.kind](request)
 
 
+OF_ONE_STRATEGY: Sequence[Kind] = ("strategies", "grids")
 LISTS: Mapping[Kind, Callable[[ListRequest], ListAnswer]] = {
-    "strategies": lambda _: _list_strategies(),
+    "strategies": _list_strategies,
     "models": lambda request: _list_models(request.home),
     "datasets": lambda request: _list_datasets(request.home),
     "machines": lambda request: _list_machines(request.home),

@@ -61,7 +61,7 @@ class StrategyDescription(NamedTuple):
 
 
 def describe_strategy(name: str) -> StrategyDescription:
-    """Describe an installed strategy."""
+    """Describe a strategy, by its name or as path/to/file.py:Class."""
     kind = load_strategy(name)
     over = kind.partitioned_over
     return StrategyDescription(

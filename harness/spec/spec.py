@@ -27,7 +27,7 @@ class StrategyChoice(Frozen):
     name: str = Field(max_length=1000)
     """A name of `harness list strategies`, or path/to/file.py:Class."""
     params: dict[str, JsonValue] = {}
-    """The strategy's own parameters, as strategy.params.KEY: `harness list strategies -v`."""
+    """The strategy's own parameters, as strategy.params.KEY: `harness list strategies --strategy NAME`."""
 
 
 PARTS = ("projection", "norm", "activation", "dropout", "residual")

@@ -27,8 +27,8 @@ LOG = "bns-gcn.log"
 SBM, RUN = "--strategy serial --dataset tiny-sbm", "RUN"
 ANSWERED = {
     "list": [
-        *("strategies", "models", "grids --strategy plexus --ranks 4", "datasets", "machines", "experiments"),
-        *("settings", "figures"),
+        *("strategies", "strategies --strategy plexus", "models", "grids --strategy plexus --ranks 4"),
+        *("datasets", "machines", "experiments", "settings", "figures"),
     ],
     "data fetch": ["tiny-sbm"],
     "data import": ["mine --edges edges.csv"],

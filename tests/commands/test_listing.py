@@ -42,7 +42,11 @@ def test_grids_are_those_of_the_strategy_and_are_accepted_again(capsys: pytest.C
     [
         ({"kind": "grids"}, "needs --strategy"),
         ({"kind": "grids", "strategy": "serial", "ranks": 2}, "serial has no grid of 2 ranks"),
-        ({"kind": "machines", "strategy": "serial"}, "--strategy is for `harness list grids`"),
+        (
+            {"kind": "machines", "strategy": "serial"},
+            "--strategy is for strategies and grids, not for machines",
+        ),
+        ({"kind": "strategies", "strategy": "plexsu"}, "Did you mean plexus"),
         ({"kind": "planets"}, "one of strategies, models, grids"),
     ],
 )
@@ -60,6 +64,14 @@ def test_strategies_show_their_paper_their_result_and_their_models() -> None:
         assert row.trains_on == ("mini-batches" if strategy.mini_batches else "the full graph")
     (line,) = (line for line in str(list_names("strategies")).splitlines() if line.startswith("cagnet-2d "))
     assert line.split("  ")[-1] and "CAGNET (SC 2020)  " in line and "section" not in line
+
+
+def test_one_strategy_is_described_with_its_parameters_and_nothing_else() -> None:
+    kind = load_strategy("scalegnn")
+    title, *lines = str(list_names("strategies", strategy="scalegnn")).splitlines()
+    assert title == f"scalegnn: {(kind.__doc__ or '').splitlines()[0]}"
+    told = [line.split()[0] for line in lines if line.startswith("strategy.params.")]
+    assert told == [f"strategy.params.{name}" for name in kind.Params.model_fields]
 
 
 @pytest.mark.parametrize(
