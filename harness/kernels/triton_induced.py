@@ -20,7 +20,7 @@ from harness.kernels.csr import Csr, index_dtype, take
 
 TILE = 1024
 MAX_PROGRAMS = 4096
-"""A few for each place that the largest GPUs have for one."""
+"""About twice as many as the largest GPUs run at once."""
 VALUES = (torch.float32, torch.float64)
 """The types of values that the kernels rescale."""
 
