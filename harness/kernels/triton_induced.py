@@ -45,18 +45,10 @@ def induced_submatrix(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, scale: 
     row, col = (torch.empty(kept, dtype=index_dtype(n), device=rows.device) for n in (len(rows), len(cols)))
     val = A.val.new_empty(kept)
     if kept:
-        (bits_of_scale,) = struct.unpack("q", struct.pack("d", scale))
+        (bits_of_scale,) = struct.unpack("q", struct.pack("d", scale))  # Triton passes numbers as float32
         write_kept[(programs,)](
-            *selected,
-            rows,
-            A.val,
-            ends - counts,
-            row,
-            col,
-            val,
-            len(rows),
-            diagonal,
-            bits_of_scale,
+            *(*selected, rows, A.val, ends - counts, row, col, val),
+            *(len(rows), diagonal, bits_of_scale),
             **options,
         )
     rowptr = torch.searchsorted(row, torch.arange(len(rows) + 1, dtype=row.dtype, device=row.device))
