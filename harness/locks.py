@@ -99,6 +99,8 @@ def acquire_lock(
             finally:
                 if not shared and _is_same_file(file, path):
                     path.unlink(missing_ok=True)
+                if held:
+                    fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked meanwhile would hold it, too
             return
 
 

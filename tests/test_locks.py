@@ -4,8 +4,11 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -197,3 +200,27 @@ def test_what_is_in_the_way_of_a_lock_is_an_error(tmp_path):
         for place in (tmp_path / name / ".lock", tmp_path / name / "work" / ".lock"):
             with pytest.raises((FileExistsError, NotADirectoryError)), acquire_lock(place):
                 pass
+
+
+def test_process_that_was_forked_meanwhile_does_not_keep_a_lock(tmp_path):
+    """It has the file open, too. Those who wait have opened it before it was removed."""
+    waiting, got = threading.Event(), threading.Event()
+
+    def wait_for_it():
+        with acquire_lock(tmp_path / ".lock", wait=waiting.set):
+            got.set()
+
+    with acquire_lock(tmp_path / ".lock"):
+        waiter = threading.Thread(target=wait_for_it)
+        waiter.start()
+        assert waiting.wait(30)
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        assert got.wait(30)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        waiter.join()

@@ -1,5 +1,7 @@
 """Just-in-time compilation of kernels with numba: each kernel is compiled once per machine, not once per process.
 
+Ranks call the same kernels at the same time. The first compiles, and the others wait for its code.
+
 Apart from this module only tiles.py and attention.py import numba. Two rules for callers: the cache of compiled code
 identifies functions by name and ignores options, so compile each name with one set of options; and numba may miscompile
 a function that has several parallel loops of equal length, so write one such loop per function.
@@ -7,8 +9,9 @@ a function that has several parallel loops of equal length, so write one such lo
 
 import gc
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -16,6 +19,7 @@ import numpy as np
 import torch
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
+from numba.core.dispatcher import Dispatcher
 from numba.core.event import Listener, register
 from numba.extending import intrinsic
 from torch import Tensor
@@ -30,11 +34,54 @@ def compiled(**options: Any) -> Callable[[F], F]:
 
     def compile_later(function: F) -> F:
         try:
-            return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+            kernel = numba.njit(cache=True, **options)(function)
         except RuntimeError:  # neither the package's folder nor the user's cache can be written
             return numba.njit(**options)(function)  # type: ignore[no-any-return]
+        if isinstance(kernel, Dispatcher):  # numba can be told not to compile
+            _compile_in_one_process(kernel)
+        return kernel  # type: ignore[no-any-return]
 
     return compile_later
+
+
+def _compile_in_one_process(kernel: Any) -> None:
+    """Let one process at a time compile a function: the others wait, and load its code."""
+    compile_now, cache = kernel.compile, _LockedCache(kernel)
+
+    def compile_alone(signature: Any) -> Any:
+        try:
+            return compile_now(signature)
+        finally:
+            cache.release()
+
+    kernel.compile, kernel._cache = compile_alone, cache
+
+
+class _LockedCache:
+    """Numba's cache of a function, with a lock that is held from a miss until the code is saved."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._cache, self._held = kernel._cache, ExitStack()
+        self._lock = (
+            Path(self._cache.cache_path) / f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}.lock"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cache, name)
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """Return the code of a signature. If it is not cached, wait for a process that compiles it, and look again."""
+        if (code := self._cache.load_overload(signature, target)) is None:
+            from harness.locks import acquire_lock
+
+            self.release()
+            with suppress(OSError):
+                self._held.enter_context(acquire_lock(self._lock))
+            code = self._cache.load_overload(signature, target)
+        return code
+
+    def release(self) -> None:
+        self._held.close()
 
 
 class _CompilerGarbage(Listener):

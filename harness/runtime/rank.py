@@ -228,12 +228,14 @@ def _is_followed_by_evaluation(every: int, number: int, epochs: int) -> bool:
 
 
 def _report_progress(scratch: Path, tables: RankTables, epochs: int) -> None:
-    """Write a line for the launcher with the progress of training and the remaining time."""
+    """Write a line for the launcher with the progress of training and the remaining time.
+
+    The first epoch of a run may compile kernels, and is no estimate of the others.
+    """
     done, last = len(tables.epochs), tables.epochs[-1]
-    left = (epochs - done) * last["seconds"]
-    text = (
-        f"epoch {done} of {epochs}, {last['seconds']:.3g} s each, loss {last['loss']:.4g}, {left:.0f} s left"
-    )
+    left = f"{(epochs - done) * last['seconds']:.0f} s left"
+    left = f"at most {left}" if done == 1 else left
+    text = f"epoch {done} of {epochs}, {last['seconds']:.3g} s, loss {last['loss']:.4g}, {left}"
     partial = scratch / "progress.part"
     partial.write_text(text, encoding="utf-8")
     partial.replace(scratch / "progress")
