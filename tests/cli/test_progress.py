@@ -74,6 +74,7 @@ def test_each_step_is_announced_once_and_in_order(
     assert all(doing for *_, doing in told)
 
 
+@pytest.mark.long
 def test_a_verb_prints_its_steps_beside_the_answer(
     study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

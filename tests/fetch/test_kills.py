@@ -63,6 +63,7 @@ def come(raw):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kills", [4, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.timeout(900)
 def test_a_fetch_killed_at_random_goes_on(site, data, killer, tmp_path, kills):

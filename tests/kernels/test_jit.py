@@ -58,6 +58,7 @@ print(sum(double.stats.cache_misses.values()), sum(double.stats.cache_hits.value
 """
 
 
+@pytest.mark.long
 def test_of_processes_that_call_a_kernel_at_once_one_compiles_it(tmp_path):
     script, start = tmp_path / "kernel.py", tmp_path / "start"
     script.write_text(CALLS_AT_ONCE)
