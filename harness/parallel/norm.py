@@ -107,8 +107,8 @@ def require_compiler() -> None:
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         raise UserError(
-            f"fused=True needs a C++ compiler on a CPU, and there is no {compiler}. Install g++, name another compiler "
-            "in CXX, or leave fused at False."
+            f"fused=true needs a C++ compiler on a CPU, and there is no {compiler}. Install g++, name another compiler "
+            "in CXX, or leave fused at false."
         )
 
 
