@@ -13,6 +13,7 @@ from harness.kernels.csr import (
     from_coo,
     from_scipy,
     index_dtype,
+    make_meta_csr,
     row_indices,
     to_scipy,
     transpose,
@@ -85,6 +86,14 @@ def test_transpose_equals_dense(A, dtype):
     assert well_formed(transpose(A))
     assert np.array_equal(dense(transpose(A)), dense(A).T)
     assert same(transpose(transpose(A)), A)
+
+
+def test_transposed_shapes_have_their_own_values():
+    """As a transposed matrix has: a replay counts the memory of both."""
+    A = make_meta_csr(3, 5, 7)
+    turned = transpose(A)
+    assert (turned.shape, turned.nnz) == ((5, 3), 7)
+    assert turned.val is not A.val
 
 
 @given(st.from_type(Csr), st.data())
