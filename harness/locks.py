@@ -90,7 +90,7 @@ def acquire_lock(
     """Hold a lock; `wait` is called if another process holds it. Yields False if the file system has no locks."""
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
-        with _open_lock_file(path) as file:
+        with _open_for_lock(path) as file:
             held = _lock_file(file, kind, wait)
             if held and not _is_same_file(file, path):
                 continue
@@ -99,21 +99,30 @@ def acquire_lock(
             finally:
                 if not shared and _is_same_file(file, path):
                     path.unlink(missing_ok=True)
-                if held:
-                    fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked meanwhile would hold it, too
             return
 
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
     """Hold a lock unless another process holds it. Yields True if this process holds it."""
-    with _open_lock_file(path) as file:
+    with _open_for_lock(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             yield False
         else:
             yield _is_same_file(file, path)
+
+
+@contextmanager
+def _open_for_lock(path: Path) -> Iterator[BinaryIO]:
+    """Yield a lock file; release its lock at the end. A process that was forked meanwhile also has the file open."""
+    with _open_lock_file(path) as file:
+        try:
+            yield file
+        finally:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _open_lock_file(path: Path) -> BinaryIO:

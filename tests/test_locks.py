@@ -17,7 +17,7 @@ from harness import locks
 from harness.comm.world_store import open_file_store
 from harness.errors import UserError
 from harness.files import is_abandoned, owner_tag
-from harness.locks import TurnLock, acquire_lock, describe_mount, find_lockable_path, has_locks
+from harness.locks import TurnLock, acquire_lock, describe_mount, find_lockable_path, has_locks, try_lock
 
 ROOT = Path(__file__).parents[1]
 
@@ -202,7 +202,8 @@ def test_what_is_in_the_way_of_a_lock_is_an_error(tmp_path):
                 pass
 
 
-def test_process_that_was_forked_meanwhile_does_not_keep_a_lock(tmp_path):
+@pytest.mark.parametrize("hold", [acquire_lock, try_lock])
+def test_process_that_was_forked_meanwhile_does_not_keep_a_lock(tmp_path, hold):
     """It has the file open, too. Those who wait have opened it before it was removed."""
     waiting, got = threading.Event(), threading.Event()
 
@@ -210,7 +211,7 @@ def test_process_that_was_forked_meanwhile_does_not_keep_a_lock(tmp_path):
         with acquire_lock(tmp_path / ".lock", wait=waiting.set):
             got.set()
 
-    with acquire_lock(tmp_path / ".lock"):
+    with hold(tmp_path / ".lock"):
         waiter = threading.Thread(target=wait_for_it)
         waiter.start()
         assert waiting.wait(30)
