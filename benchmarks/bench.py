@@ -43,15 +43,19 @@ class Ratio(NamedTuple):
 
     def against(self, landed: "Ratio | None") -> str:
         """Say whether our call is slower or faster than when it landed, as `harness compare` judges two runs."""
-        if landed is None or landed.interval is None or self.interval is None:
-            return ""
-        now = landed.interval.divide(self.interval)
-        return f"{judge_ratio(now)} ({now.low:.2f} to {now.high:.2f})"
+        now = self._times_landed(landed)
+        return f"{judge_ratio(now)} ({now.low:.2f} to {now.high:.2f})" if now else ""
 
     def is_lost(self, landed: "Ratio | None") -> bool:
         """Return True if the ratio fell by a fifth since it landed, and by more than noise."""
         fell = landed is not None and self.value < LOST * landed.value
-        return fell and not self.against(landed).startswith("within noise")
+        return fell and judge_ratio(self._times_landed(landed)) != "within noise"
+
+    def _times_landed(self, landed: "Ratio | None") -> Interval | None:
+        """Return the interval of our time over that at the landing; None if an interval is missing."""
+        if landed is None or landed.interval is None or self.interval is None:
+            return None
+        return landed.interval.divide(self.interval)
 
 
 class Measured(NamedTuple):

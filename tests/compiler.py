@@ -1,4 +1,4 @@
-"""Tests of functions that torch compiles need a C++ compiler."""
+"""The mark of tests that need a C++ compiler, because torch compiles functions in them."""
 
 import os
 import shutil

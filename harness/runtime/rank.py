@@ -230,7 +230,7 @@ def _is_followed_by_evaluation(every: int, number: int, epochs: int) -> bool:
 def _report_progress(scratch: Path, tables: RankTables, epochs: int) -> None:
     """Write a line for the launcher with the progress of training and the remaining time.
 
-    The first epoch of a run may compile kernels, and is no estimate of the others.
+    The first epoch of a run may compile kernels, so its time is only an upper bound of the others'.
     """
     done, last = len(tables.epochs), tables.epochs[-1]
     left = f"{(epochs - done) * last['seconds']:.0f} s left"

@@ -1,6 +1,6 @@
 """Run the Triton kernels that induce submatrices in Triton's interpreter, on the CPU.
 
-test_triton_induced.py runs this file. The submatrices must have the same bits as those of the compiled loops.
+test_triton_induced.py runs this file. The results must be bitwise equal to the results of the compiled loops.
 """
 
 import pytest

@@ -42,7 +42,6 @@ def test_fork_server_imports_triton_only_if_torch_is_built_for_gpus(
 CALLS_AT_ONCE = """
 import sys, time
 from pathlib import Path
-from typing import Any
 from harness.kernels.jit import compiled
 
 @compiled()

@@ -1,4 +1,4 @@
-"""The line about the progress of a run: the first epoch may compile kernels, so its time is no estimate."""
+"""The line about the progress of a run: the first epoch may compile kernels, and its time is an upper bound."""
 
 from pathlib import Path
 from types import SimpleNamespace
