@@ -1,56 +1,66 @@
-"""All strategies on one graph, model, precision and machine: the time to an accuracy, the words and the memory."""
+"""All strategies on one graph, model, precision and machine: the time to an accuracy, the elements and the memory."""
 
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import isnan, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
 from benchmarks.comparison_figures import draw_elements_and_time, draw_predicted, draw_times_to_target
-from benchmarks.measuring import gather, named, train_in_turns, trainer_of
-from benchmarks.registry import FOUR_HOSTS, Drawing, Hosts, Results, Table, benchmark
-from benchmarks.runner import measure_on_hosts
-from harness.experiment.expand import expand
+from benchmarks.compose import describe_choices
+from benchmarks.fairness import Comparison, Competitor, find_best
+from benchmarks.graphs import load_matrix
+from benchmarks.launches import LAUNCHES, format_interval, measure_launches
+from benchmarks.measuring import card_of_hosts, seconds_of, trainer_of
+from benchmarks.registry import Drawing, Hosts, Results, Table, benchmark
+from harness.experiment.defaults import read_choice
+from harness.experiment.expand import combine
 from harness.experiment.experiment_file import load_experiment
+from harness.graph.partition import Method, partition_graph
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
 from harness.runtime.open_run import open_run
 from harness.spec.root import find_root
 from harness.spec.spec import Spec, format_grid
-from harness.store.datasets import build_store
 from harness.strategy import Promise
 
 EXPERIMENT = Path("workflows") / "experiments" / "all-strategies.yaml"
 RESULTS = Path(__file__).parent / "results"
 ROWS = RESULTS / "comparison.csv"
 PLACE = ["graph", "machine", "ranks"]
-KEY = [*PLACE, "strategy", "options", "grid"]
+CHOICE = ["strategy", "options", "grid"]
 MACHINE, PUBLISHED, WORLDS = "perlmutter", "ogbn-products", (64, 256, 1024)
-EPOCHS = 2
 MILLION = 1e6
 
 
-# Measured: every choice of the experiment, on this machine and on emulated hosts.
+# Measured: every strategy of the experiment, on this machine and on emulated hosts.
 
 
-def list_choices(dataset: str, ranks: int) -> list[Spec]:
-    """Return the runs of the experiment on some number of ranks, on another graph."""
+def read_comparison() -> Comparison:
+    """Return the comparison that the experiment makes: its strategies, its model and its training."""
     experiment = load_experiment(find_root() / EXPERIMENT)
-    runs = [
-        {**entry, "dataset": name_dataset(entry["dataset"], dataset), "ranks": ranks}
-        for entry in experiment.runs
-    ]
-    return expand(find_root(), experiment.model_copy(update={"runs": runs}))
-
-
-def name_dataset(choice: Any, name: str) -> dict[str, Any]:
-    """Return the choice of another dataset, in the same order."""
-    return {**(choice if isinstance(choice, dict) else {}), "name": name}
+    requests = [each for entry in experiment.runs for each in combine(entry, experiment.name)]
+    competitors, training = dict[str, Competitor](), dict[str, Any]()
+    for request in requests:
+        choice, training = read_choice(request, "strategy", experiment.name), dict(request["training"])
+        batch = training.pop("batch", 0)
+        each = Competitor(choice["name"], (choice.get("params", {}),), batch)
+        competitors.setdefault(str(each), each)
+    return Comparison(
+        f"seconds and elements until {training['target']:.0%} of the test vertices are right, set-up included",
+        tuple(competitors.values()),
+        requests[0]["model"],
+        training,
+        requests[0]["machine"],
+        unequal=(
+            "mini-batches have 4,096 vertices where the batch is one subgraph, and 512 where neighbours are added",
+        ),
+    )
 
 
 def count_epochs(specs: Sequence[Spec]) -> list[tuple[int | None, float]]:
@@ -77,44 +87,37 @@ def count_epochs(specs: Sequence[Spec]) -> list[tuple[int | None, float]]:
 
 
 @benchmark
-def on_hosts(specs: Path, hosts: Hosts = FOUR_HOSTS) -> Results:
-    """Train the specs of a file on emulated hosts: seconds and words of an epoch, and bytes held.
+def measured(
+    dataset: str = "sbm-100k", hosts: tuple[int, ...] = (4, 8), rate: int = 200, launches: int = LAUNCHES
+) -> Results:
+    """Measure the time to an accuracy, the elements and the memory of all strategies on slow links. Needs root.
 
-    Args:
-        specs: a JSON file with a list of specs
-    """
-    yield Table("strategy", "seconds", "words", "bytes", title=f"links of {hosts.rate}")
-    for document in json.loads(specs.read_text()):
-        trainer = trainer_of(Spec.model_validate(document))
-        held = sum(trainer.ctx.memory.persistent_bytes().values())
-        every = gather(trainer.ctx.grid.world, held)
-        for turns in train_in_turns([trainer], EPOCHS):
-            yield document["strategy"]["name"], turns.median(), turns.most("received"), max(every)
-        trainer.ctx.grid.drain()
+    The strategies and their parameters are from workflows/experiments/all-strategies.yaml, each with the partition and
+    on the grid whose epoch is predicted to be the shortest. Every launch has its own seed, and trains each strategy
+    twice: until the target accuracy, on this machine alone, which says how many epochs training takes (links change no
+    number, and all exact strategies have the same); and for a few epochs on emulated hosts, which says how long set-up
+    and an epoch take. The time to the target is the set-up and the product.
 
-
-@benchmark
-def measured(dataset: str = "sbm-100k", hosts: tuple[int, ...] = (4, 8), rate: int = 200) -> Results:
-    """Measure the time to an accuracy, the words and the memory of all strategies on slow links. Needs root.
-
-    The strategies and their options are from workflows/experiments/all-strategies.yaml, each on the grid that is
-    predicted to be the fastest. Each is trained twice: until the target accuracy, on this machine alone, which says how
-    many epochs training takes (links change no number, and all exact strategies have the same); and for a few epochs
-    on emulated hosts, which says how long an epoch takes. The time to the target is the product.
-
-    Seconds are the slowest rank's, the median of epochs, without evaluations. Words and bytes are from the rank
+    Seconds are the slowest rank's, the median of epochs, without evaluations. Elements and bytes are from the rank
     that has most. Rows are kept in benchmarks/results/comparison.csv.
 
     Args:
         hosts: numbers of emulated hosts
         rate: of the links, in Mbit/s
     """
-    yield Table(*KEY, "epochs to the target", "seconds an epoch:.3g")
+    comparison = read_comparison()
+    yield comparison.describe()
+    yield Table(*PLACE, *CHOICE, "launch", "epochs to the target", "seconds an epoch:.3g", "set-up s:.3g")
     for count in hosts:
-        rows = list(measure_choices(dataset, count, rate))
+        found = find_best(comparison, dataset, count, card_of_hosts(rate))
+        specs = [option.strategy.spec for option in found.options]
+        rows = list(measure_choices(specs, Hosts(count, f"{rate}mbit"), launches))
         keep_rows(rows)
         for row in rows:
-            yield *(row[key] for key in KEY), row["epochs_to_target"], row["seconds"]
+            where = (row[key] for key in (*PLACE, *CHOICE, "launch"))
+            yield *where, row["epochs_to_target"], row["seconds"], row["setup_seconds"]
+        yield from found.describe()
+        yield from time_partitions(specs)
 
 
 @benchmark
@@ -124,33 +127,51 @@ def predicted() -> Results:
     Asks `harness advise` for two layers of hidden 64, from the graph's card alone: where vertices are split into parts,
     neighbours are anywhere. Rows are kept in benchmarks/results/comparison.csv.
     """
-    yield Table(*KEY, "seconds an epoch:.3g", "refused because")
+    yield Table(*PLACE, *CHOICE, "seconds an epoch:.3g", "refused because")
     for world in WORLDS:
         rows, refused = predict_choices(world)
         keep_rows(rows)
         for row in rows:
-            yield *(row[key] for key in KEY), row["seconds"], None
+            yield *(row[key] for key in (*PLACE, *CHOICE)), row["seconds"], None
         for refusal in refused:
             yield PUBLISHED, MACHINE, world, refusal["strategy"], None, None, None, refusal["reason"]
 
 
 @benchmark
 def table() -> Results:
-    """Show what comparison.measured and comparison.predicted have found, the fastest first; draw both."""
+    """Show what comparison.measured and comparison.predicted have found, the fastest first; draw both.
+
+    A row is the median over launches. The interval of the seconds to the target is that of launches.
+    """
     rows = pd.read_csv(ROWS).fillna({"options": ""})
-    on_links = rows[rows.machine != MACHINE].sort_values(["ranks", "seconds_to_target", "seconds"])
-    for (graph, machine, ranks), group in on_links.groupby(["graph", "machine", "ranks"], sort=False):
+    yield read_comparison().describe()
+    on_links = summarize_launches(rows[rows.machine != MACHINE])
+    for (graph, machine, ranks), group in on_links.groupby(PLACE, sort=False):
+        launches = rows[(rows[PLACE] == [graph, machine, ranks]).all(axis=1)].launch.nunique()
         yield Table(
-            *("strategy", "grid", "s to the target:.3g", "epochs:.0f", "s an epoch:.3g"),
-            *("M words an epoch:.3g", "MB held:.3g"),
-            title=f"{graph}, {ranks} ranks, links of {machine}, target {group.target.iloc[0]:g}",
+            *(
+                "strategy",
+                "grid",
+                "s to the target:.3g",
+                "interval",
+                "epochs:.3g",
+                "s an epoch:.3g",
+                "set-up s:.3g",
+            ),
+            *("M elements an epoch:.3g", "before training:.3g", "MB held:.3g"),
+            title=f"{graph}, {ranks} ranks, links of {machine}, target {group.target.iloc[0]:g}, launches: {launches}",
         )
         for row in group.to_dict("records"):
             reached = not isnan(row["epochs_to_target"])
             to_target = row["seconds_to_target"] if reached else f"{row['accuracy']:.3f} only"
-            name, amounts = f"{row['strategy']} {row['options']}".strip(), (row["words"], row["bytes"])
-            times = to_target, row["epochs_to_target"], row["seconds"]
-            yield name, row["grid"], *times, *(amount / MILLION for amount in amounts)
+            name = f"{row['strategy']} {row['options']}".strip()
+            times = (
+                to_target,
+                row["interval"],
+                *(row[key] for key in ("epochs_to_target", "seconds", "setup_seconds")),
+            )
+            amounts = (row[key] / MILLION for key in ("elements", "setup_elements", "bytes"))
+            yield name, row["grid"], *times, *amounts
     ours = rows[rows.machine == MACHINE]
     if len(ours):
         title = f"{PUBLISHED} on {MACHINE}, predicted: ms an epoch (interval) by number of ranks"
@@ -163,45 +184,57 @@ def table() -> Results:
         yield Drawing("comparison-predicted", draw_predicted(ours))
 
 
-def measure_choices(dataset: str, hosts: int, rate: int) -> Iterator[dict[str, Any]]:
-    """Measure each choice on some hosts, with links of a rate in Mbit/s."""
-    specs = list_choices(dataset, hosts)
-    for spec in specs:
-        build_store(find_root(), spec.dataset)
+def summarize_launches(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each choice, with medians over launches, the fastest to the target first.
+
+    A choice has no time to the target if one of its launches does not reach it.
+    """
+    groups = rows.groupby([*PLACE, *CHOICE], sort=False)
+    reached = groups.epochs_to_target.apply(lambda epochs: epochs.notna().all())
+    frame = groups.median(numeric_only=True)
+    frame["interval"] = groups.seconds_to_target.apply(format_interval)
+    ends = ["epochs_to_target", "seconds_to_target", "elements_to_target"]
+    frame.loc[~reached, ends], frame.loc[~reached, "interval"] = nan, ""
+    return frame.reset_index().sort_values(["ranks", "seconds_to_target", "seconds"])
+
+
+def time_partitions(specs: Sequence[Spec]) -> Iterator[str]:
+    """Yield a sentence with the seconds of each partition, which are not part of any set-up."""
+    for choice in dict.fromkeys(spec.dataset for spec in specs if spec.dataset.partitioned):
+        A, method = load_matrix(choice.name), cast(Method, choice.partition)
+        seconds = seconds_of(partial(partition_graph, A, method, choice.parts, choice.effective_seed))
+        yield f"Not counted: {method} takes {seconds:.2g} s for {choice.parts} parts, once for a graph."
+
+
+def measure_choices(specs: Sequence[Spec], hosts: Hosts, launches: int) -> Iterator[dict[str, Any]]:
+    """Measure specs on emulated hosts, in several launches."""
+    rows = measure_launches(specs, hosts, launches)
     with Pool() as pool:
-        reached = pool.run(hosts, count_epochs, specs, patience=3600)[0]
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump([spec.model_dump(mode="json") for spec in specs], file)
-        file.flush()
-        rows = measure_on_hosts("comparison.on-hosts", Hosts(hosts, f"{rate}mbit"), file.name)
-    for spec, (epochs, share), row in zip(specs, reached, rows.to_dict("records"), strict=True):
-        yield {
-            "graph": dataset,
-            "machine": f"{rate} Mbit/s",
-            "ranks": hosts,
-            "strategy": spec.strategy.name,
-            "options": describe_options(spec),
-            "grid": format_grid(spec.grid),
-            "epochs_to_target": epochs,
-            "accuracy": share,
-            "target": spec.training.target,
-            **{key: row[key] for key in ("seconds", "words", "bytes")},
-            "seconds_to_target": epochs * row["seconds"] if epochs else nan,
-        }
-
-
-def describe_options(spec: Spec) -> str:
-    """Return the options in which a choice differs from others of its strategy, and the partition."""
-    parts = [spec.dataset.partition] if spec.dataset.partitioned else []
-    return " ".join([*parts, named("", changed_params(spec)).strip()]).strip()
-
-
-def changed_params(spec: Spec) -> dict[str, Any]:
-    """Return the parameters of a strategy that are not its defaults."""
-    from harness.registry import load_strategy
-
-    usual = load_strategy(spec.strategy.name).Params().model_dump(mode="json")
-    return {key: value for key, value in spec.strategy.params.items() if usual.get(key) != value}
+        for launch, group in rows.groupby("launch"):
+            seeded = [spec.model_copy(update={"seed": launch, "launch": launch}) for spec in specs]
+            reached = pool.run(hosts.count, count_epochs, seeded, patience=3600)[0]
+            for row in group.to_dict("records"):
+                spec, (epochs, share) = specs[row["spec"]], reached[row["spec"]]
+                seconds, elements = row["seconds"], row["received"]
+                yield {
+                    "graph": spec.dataset.name,
+                    "machine": f"{hosts.mbits:.0f} Mbit/s",
+                    "ranks": hosts.count,
+                    "strategy": spec.strategy.name,
+                    "options": describe_choices(spec),
+                    "grid": format_grid(spec.grid),
+                    "launch": launch,
+                    "epochs_to_target": epochs,
+                    "accuracy": share,
+                    "target": spec.training.target,
+                    "seconds": seconds,
+                    "elements": elements,
+                    "bytes": row["held"],
+                    "setup_seconds": row["setup_seconds"],
+                    "setup_elements": row["setup_received"],
+                    "seconds_to_target": row["setup_seconds"] + epochs * seconds if epochs else nan,
+                    "elements_to_target": row["setup_received"] + epochs * elements if epochs else nan,
+                }
 
 
 # Predicted: the fastest grid of every strategy, on a published graph.
@@ -211,7 +244,7 @@ def predict_choices(world: int) -> tuple[list[dict[str, Any]], list[dict[str, st
     """Return a row for each strategy on a number of GPUs, and the refusals of the others."""
     command = [sys.executable, "-m", "harness", "advise", "--json", "--dataset", PUBLISHED]
     command += ["--machine", MACHINE, "--ranks", str(world), "--from-card", "--within", "3600"]
-    command += ["--set", "model.layers=2", "--set", "model.hidden=64", "--set", "model.order=aggregate_first"]
+    command += ["--set", "model.layers=2", "--set", "model.hidden=64"]
     advice = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     rows = []
     for kind in ("full_graph", "mini_batch"):
@@ -230,7 +263,7 @@ def predict_choices(world: int) -> tuple[list[dict[str, Any]], list[dict[str, st
                 "seconds": seconds["value"],
                 "seconds_low": seconds["low"],
                 "seconds_high": seconds["high"],
-                "words": option["elements_received"],
+                "elements": option["elements_received"],
                 "bytes": option["peak_bytes"],
             }
             rows.append(row)

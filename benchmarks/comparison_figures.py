@@ -19,16 +19,18 @@ TO_TARGET = Scale("seconds_to_target", "time to the target", "s", log=True)
 def find_front(rows: pd.DataFrame) -> "pd.Series[bool]":
     """Return for each row whether no other one is better in both elements and time."""
     better = [
-        ((rows.elements <= row.elements) & (rows.seconds_to_target < row.seconds_to_target)).any()
+        (
+            (rows.elements_to_target <= row.elements_to_target)
+            & (rows.seconds_to_target < row.seconds_to_target)
+        ).any()
         for row in rows.itertuples()
     ]
     return ~pd.Series(better, rows.index)
 
 
 def tabulate_reached(on_links: pd.DataFrame) -> pd.DataFrame:
-    """Return the choices that reached the target: the elements until then, and their names."""
+    """Return the choices that reached the target, with their names."""
     reached = on_links.dropna(subset=["seconds_to_target"]).copy()
-    reached["elements"] = reached.words * reached.epochs_to_target
     reached["label"] = reached["curve"] = (reached.strategy + " " + reached.options).str.strip()
     reached["hosts"] = reached.ranks.map(lambda ranks: format_count(ranks, "host"))
     return reached.sort_values(["ranks", "seconds_to_target"])
@@ -40,7 +42,7 @@ def draw_elements_and_time(on_links: pd.DataFrame) -> Figure:
     reached = tabulate_reached(on_links)
     reached["front"] = pd.concat([find_front(rows) for _, rows in reached.groupby("ranks")])
     looks = {curve: look_of(name) for curve, name in zip(reached.curve, reached.strategy, strict=True)}
-    elements = Scale("elements", "elements received until the target", log=True)
+    elements = Scale("elements_to_target", "elements received until the target", log=True)
     return compose_figure(
         make_facets(reached, "hosts", looks=looks),
         Points(elements, TO_TARGET, front="front"),
@@ -52,7 +54,7 @@ def title_elements_and_time(on_links: pd.DataFrame) -> str:
     """Say how well the elements order the strategies by their time to the target."""
     groups = tabulate_reached(on_links).groupby("ranks")
     found = {
-        str(rows.hosts.iloc[0]): float(spearmanr(rows.elements, rows.seconds_to_target).statistic)
+        str(rows.hosts.iloc[0]): float(spearmanr(rows.elements_to_target, rows.seconds_to_target).statistic)
         for _, rows in groups
     }
     strong = (

@@ -148,36 +148,6 @@ def parallel(
 
 
 @benchmark
-def against(
-    *competitors: str, dataset: str = "sbm-4096", ranks: int = 2, hidden: int = HIDDEN, turns: int = 20
-) -> Results:
-    """Compare epochs of parallel strategies, as in plexus@2x2x2 cagnet-3d@2x2x2.
-
-    Each strategy trains some epochs in turn on the same cores, in several rounds.
-
-    Args:
-        competitors: strategies, as NAME@GRID; a name may have parameters
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in competitors}
-    cpus: dict[str, list[float]] = {name: [] for name in competitors}
-    words: dict[str, float] = {}
-    with Pool() as pool:
-        for name in competitors * ROUNDS:
-            strategy, _, grid = name.partition("@")
-            case = EpochCase(strategy, dataset, ranks, grid or None, hidden)
-            walls, used, moved = zip(*pool.run(case.ranks, rank_epochs, case, turns), strict=True)
-            seconds[name] += [max(epoch) for epoch in zip(*walls, strict=True)]
-            cpus[name].append(sum(used) / turns)
-            words[name] = max(moved)
-    first = competitors[0]
-    yield from show_times(seconds, base=first)
-    yield Table("", "CPU s an epoch:.4f", "to first:.2f", "words of a rank:,.0f", "to first:.2f")
-    for name in competitors:
-        cpu, base = median(cpus[name]), median(cpus[first])
-        yield name, cpu, cpu / base, words[name], words[name] / words[first]
-
-
-@benchmark
 def kernels(
     *competitors: str, dataset: str = "sbm-4096", ranks: int = 2, hidden: int = HIDDEN, turns: int = 20
 ) -> Results:

@@ -249,9 +249,9 @@ def title_settings(table: pd.DataFrame) -> str:
 
 @style_context()
 def draw_received(table: pd.DataFrame, case: str) -> Figure:
-    """Draw what a rank receives with each strategy on its best grid, least first."""
+    """Draw what a rank receives with the best settings of each strategy, least first."""
     received = "elements received"
-    scale = Scale(received, "elements that a rank receives in one epoch")
+    scale = Scale(received, "elements that a rank receives in 100 epochs and before them")
     frame = table.sort_values(received).assign(curve=table.strategy, low=0.0, high=table[received])
     sizes = frame.grid.str.replace(r"\w+=", "", regex=True).str.replace(",", " x ")
     frame["label"] = frame.strategy + ", " + sizes

@@ -133,6 +133,30 @@ def trainer_of(
     return Trainer(strategy, grid, blocks)
 
 
+class SetUp(NamedTuple):
+    """What a rank does before its first epoch, such as a product of A and X that it computes once."""
+
+    seconds: float
+    """Until all ranks are ready: to read blocks, to make schedules, and to compute what never changes."""
+    received: float
+    """Elements."""
+
+
+def set_up_trainer(spec: Spec) -> tuple[Trainer, SetUp]:
+    """Return this rank's trainer and its set-up. It is made twice, because the first compiles kernels."""
+    trainer_of(spec).ctx.grid.drain()
+    strategy, blocks = open_run(find_root(), spec)
+    ledger = Ledger()
+    grid = Grid.build(strategy.grid, ledger, None, spec.machine.composed_from, strategy.wire)
+    grid.world.barrier()
+    begun = perf_counter()
+    ledger.start()
+    trainer = Trainer(strategy, grid, blocks)
+    received = sum(amounts.words_received for amounts in ledger.stop().values())
+    grid.world.barrier()
+    return trainer, SetUp(perf_counter() - begun, received)
+
+
 def trainer_on_hosts(hosts: Hosts, asked: dict[str, Any]) -> Trainer:
     """Return a trainer over all emulated hosts, where large collectives are composed."""
     return trainer_of(spec_of({**asked, "ranks": hosts.count, "machine": "ethernet"}))

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from benchmarks.launches import EPOCHS, LAUNCHES, format_interval, measure_launches
 from benchmarks.measuring import named, spec_of, train_in_turns, trainer_of, trainer_on_hosts
 from benchmarks.plotting import make_facets, stack_bars
 from benchmarks.registry import FOUR_HOSTS, Drawing, Hosts, Results, Table, benchmark
@@ -309,7 +310,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 @benchmark
 def pipelines(
-    hosts: Hosts = FOUR_HOSTS,
+    hosts: int = 4,
+    rate: str = "200mbit",
     dataset: str = "rmat-17",
     partition: str = "g3-guarded",
     kind: Literal["gcn", "sage", "gat"] = "gcn",
@@ -317,49 +319,65 @@ def pipelines(
     layers: int = 3,
     hidden: int = 16,
     bin_nodes: int = 1000,
-    rounds: int = 7,
+    launches: int = LAUNCHES,
+    epochs: int = EPOCHS,
 ) -> Results:
-    """Train with G3's four pipelines on slow links, in turns, and with the exact halo exchange.
+    """Train with G3's four pipelines on slow links, in turns, and with the exact halo exchange. Needs root.
 
-    In every round each variant trains one epoch. A ratio is the median of the rounds' ratios to `sequential`, of
-    epochs side by side. Milliseconds are the slowest rank's, the median of epochs: of the epoch, and of the epoch
-    without calls and waits (`computing`). Calls and received words are those of the rank that has most. `at best` is
-    the ratio of a variant that computes as `sequential` does, receives its words at the rate of the links, and hides
-    the shorter of the two. G3 has fetched the first layer's rows before training. The halo exchange has not, because
-    it may sample other rows in each epoch.
+    Every launch trains one epoch of each variant in turn. A ratio is the median over launches of ratios to
+    `sequential`, each the median over epochs side by side. Milliseconds are the slowest rank's, the median of epochs:
+    of the epoch, and of the epoch without calls and waits (`computing`). Calls and received elements are those of the
+    rank that has most. `at best` is the ratio of a variant that computes as `sequential` does, receives its elements
+    at the rate of the links, and hides the shorter of the two. G3 has fetched the first layer's rows before training.
+    Without `precompute`, the halo exchange has not, because it may sample other rows in each epoch.
 
     Args:
+        hosts: emulated hosts
+        rate: of each link, as 200mbit
         partition: method of partitioning
         kind: model
         heads: heads of attention, each of the hidden width
         bin_nodes: vertices in a bin of G3
     """
-    trainers = [
-        trainer_on_hosts(
-            hosts,
-            {
-                "strategy": {
-                    "name": name,
-                    "params": params | ({"bin_nodes": bin_nodes} if name == "g3" else {}),
-                },
-                "dataset": {"name": dataset, "partition": partition, "parts": hosts.count},
-                "model": {"kind": kind, "layers": layers, "hidden": hidden, "order": "aggregate_first"}
-                | ({"heads": heads} if kind == "gat" else {}),
-            },
+    model = {"kind": kind, "layers": layers, "hidden": hidden} | ({"heads": heads} if kind == "gat" else {})
+    cluster, choice = Hosts(hosts, rate), {"name": dataset, "partition": partition, "parts": hosts}
+    specs = [spec_of(request) for request in list_pipelines(choice, model, bin_nodes)]
+    rows = measure_launches(specs, cluster, launches, epochs, in_turns=True)
+    yield Table(
+        *("variant", "ms:.0f", "computing:.0f", "times as fast as sequential:.2f", "interval", "at best:.2f"),
+        *("calls:,.0f", "elements received:,.0f", "s before training:.2f", "elements:,.0f"),
+        title=f"{launches} launches of {epochs} epochs",
+    )
+    sequential = rows[rows.spec == 0].median()
+    for number, (name, params) in enumerate(VARIANTS):
+        own = rows[rows.spec == number]
+        median, gain = own.median(), 1 / own.over_first
+        moving = BITS * median.received / cluster.mbits / 1e6
+        best = sequential.seconds / max(sequential.computing, moving)
+        yield (
+            *(named(name, params), 1e3 * median.seconds, 1e3 * median.computing, gain.median()),
+            *(format_interval(gain) if number else None, best, median.calls, median.received),
+            *(median.setup_seconds, median.setup_received),
         )
+
+
+def list_pipelines(
+    dataset: dict[str, Any], model: dict[str, Any], bin_nodes: int = 1000
+) -> list[dict[str, Any]]:
+    """Return the requests of the variants, which have the same parts and the default order of products."""
+    return [
+        {
+            "strategy": {
+                "name": name,
+                "params": params | ({"bin_nodes": bin_nodes} if name == "g3" else {}),
+            },
+            "dataset": dataset,
+            "ranks": dataset["parts"],
+            "model": model,
+            "machine": "ethernet",
+        }
         for name, params in VARIANTS
     ]
-    variants = train_in_turns(trainers, rounds)
-    yield Table(
-        *("variant", "ms:.0f", "computing:.0f", "times as fast as sequential:.2f", "at best:.2f"),
-        *("calls:,", "words received:,.0f"),
-    )
-    for (name, params), turns in zip(VARIANTS, variants, strict=bool(variants)):
-        sequential = variants[0]
-        moving = BITS * turns.most("received") / hosts.mbits / 1e6
-        best = sequential.median() / max(sequential.median("computing"), moving)
-        times = 1e3 * turns.median(), 1e3 * turns.median("computing"), turns.ratio(sequential)
-        yield named(name, params), *times, best, turns.most("calls"), turns.most("received")
 
 
 # ScaleGNN's optimisations.

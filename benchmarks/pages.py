@@ -116,12 +116,9 @@ PAGES = {
     ],
     "scale": ["scale"],
     "plexus": [
-        "epoch.against --dataset rmat-17 --ranks 8 --hidden 128 --turns 3 "
-        "plexus@2x2x2 cagnet-2d@2x4 cagnet-3d@2x2x2",
         "graphs.loading --dataset rmat-21 --grid 2x2x2",
         "plexus.measured-model",
         "plexus.published-model",
-        "network --hosts 4 --rate 200mbit --hidden 128 --epochs 2 --only plexus cagnet-2d cagnet-3d",
         "plexus.grids --hosts 8 --rate 200mbit",
         "plexus.grids --hosts 16 --rate 200mbit",
     ],

@@ -52,6 +52,7 @@ COMMON_HELP = {
     "hidden": "width of the hidden layers",
     "batch": "vertices of a mini-batch",
     "epochs": "timed epochs of each competitor",
+    "launches": "launches, each with its own processes and seed",
     "rounds": "rounds in which every competitor is timed once",
     "turns": "times that each competitor is timed",
     "only": "names of strategies (default: all)",

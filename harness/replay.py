@@ -5,7 +5,7 @@ and the process group uses torch's backend `fake`, which sends nothing.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from importlib import import_module
 from types import NoneType
@@ -374,6 +374,8 @@ class ReplayedRank:
     peak_bytes: int
     """The peak memory of the rank in an epoch, including activations, gradients, optimizer states and buffers,
     but not what drawing a mini-batch takes."""
+    setup_entries: dict[Key, Amounts] = field(default_factory=dict)
+    """What the rank does before its first epoch, such as a product of A and X that it computes once."""
 
 
 class ReplayLimit(Protocol):
@@ -429,7 +431,9 @@ def replay(  # noqa: PLR0913  independent choices, all but two by name
         grid = Grid.build(strategy.grid, tape, device, wire=strategy.wire)
         shapes = blocks or ShapeBlocks(strategy.facts, strategy.spec.dataset.permutation)
         with Meter(tape) as meter:
+            tape.start()
             trainer = Trainer(strategy, grid, shapes, chosen)
+            setup_entries = tape.stop()
             if skip_transient and not evaluation:
                 for _ in range(strategy.transient_epochs * trainer.steps):
                     trainer.step()
@@ -448,4 +452,6 @@ def replay(  # noqa: PLR0913  independent choices, all but two by name
     finally:
         engine.leave_world()
     persistent_bytes = trainer.ctx.memory.persistent_bytes()
-    return ReplayedRank(rank, tape.events, first_of_step, entries, persistent_bytes, meter.memory.peak)
+    return ReplayedRank(
+        rank, tape.events, first_of_step, entries, persistent_bytes, meter.memory.peak, setup_entries
+    )

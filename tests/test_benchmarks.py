@@ -48,7 +48,6 @@ TINY = {
     "authors": "--graphs tiny-sbm --ranks 2 --turns 1",
     "epoch.serial": "--dataset tiny-sbm --turns 1",
     "epoch.parallel": "--dataset tiny-sbm --turns 1",
-    "epoch.against": "cagnet-1d plexus@2x1x1 --dataset tiny-sbm --turns 1",
     "epoch.kernels": "cagnet-1d --dataset tiny-sbm --turns 1",
     "epoch.calls": "cagnet-1d --dataset tiny-sbm --ranks 2 --turns 1",
     "epoch.recording": "--dataset tiny-sbm --turns 1",
@@ -69,7 +68,7 @@ TINY = {
     "prediction.memory": "--dataset tiny-sbm --ranks 2 --only cagnet-1d",
     "comparison.table": "",
     "held_out.draw": "",
-    "received.by-strategy": "--dataset tiny-sbm --ranks 4",
+    "received.by-strategy": "--dataset tiny-sbm --ranks 4 --scales",
     "received.redraw": "",
     "findings.model": "",
     "findings.edges": "",
@@ -99,7 +98,6 @@ LONG = {
 TINY_ON_HOSTS = {
     "collectives.links": "",
     "network": "--dataset tiny-sbm --epochs 1 --only plexus",
-    "network.pipelines": "--dataset tiny-sbm --rounds 1 --partition metis",
     "prediction.links": "--dataset tiny-sbm --epochs 1 --only cagnet-1d",
 }
 

@@ -1,0 +1,96 @@
+"""Training on emulated hosts in several launches, for comparisons of strategies.
+
+A launch is a new process for each rank: it differs from others by more than one epoch differs from the next, so
+intervals are those of launches. Every launch has its own seed.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+
+from benchmarks.measuring import Turns, gather, set_up_trainer, train_in_turns
+from benchmarks.registry import FOUR_HOSTS, Hosts, Results, Table, benchmark
+from benchmarks.runner import measure_on_hosts
+from harness.results.statistics import compute_median_interval
+from harness.spec.spec import Spec
+
+LAUNCHES = 6
+"""The fewest launches whose median has an interval."""
+EPOCHS = 6
+"""The timed epochs of a launch."""
+AMOUNTS = ("calls", "received", "bytes")
+
+
+@benchmark
+def on_hosts(specs: Path, hosts: Hosts = FOUR_HOSTS, epochs: int = EPOCHS, in_turns: bool = False) -> Results:
+    """Train the specs of a file on emulated hosts, once: seconds and elements before training and of an epoch.
+
+    Seconds are those of the slowest rank, the median of epochs. Amounts are those of the rank that has most. `held` are
+    the bytes that a rank keeps between steps. Each trainer is made twice, and the second time counts, because the first
+    compiles kernels.
+
+    Args:
+        specs: a JSON file with a list of specs
+        in_turns: train one epoch of each spec in turn, instead of all epochs of one after the other
+    """
+    yield Table(
+        *("spec", "setup_seconds", "setup_received", "held", "seconds", "computing", *AMOUNTS, "over_first"),
+        title=f"links of {hosts.rate}",
+    )
+    documents = json.loads(specs.read_text())
+    groups = [documents] if in_turns else [[document] for document in documents]
+    number = 0
+    for group in groups:
+        ready = [set_up_trainer(Spec.model_validate(document)) for document in group]
+        trainers = [trainer for trainer, _ in ready]
+        world = trainers[0].ctx.grid.world
+        held = [sum(trainer.ctx.memory.persistent_bytes().values()) for trainer in trainers]
+        before = gather(world, [(*set_up, size) for (_, set_up), size in zip(ready, held, strict=True)])
+        timed = train_in_turns(trainers, epochs)
+        for each, turns in enumerate(timed):
+            most = [max(values) for values in zip(*(rank[each] for rank in before), strict=True)]
+            yield number + each, *most, *summarize_turns(turns), timed[0].ratio(turns)
+        number += len(group)
+        for trainer in trainers:
+            trainer.ctx.grid.drain()
+
+
+def summarize_turns(turns: Turns) -> tuple[float, ...]:
+    """Return the seconds of an epoch and of its computation, and the amounts of the rank that has most."""
+    return turns.median(), turns.median("computing"), *(turns.most(amount) for amount in AMOUNTS)
+
+
+def measure_launches(
+    specs: Sequence[Spec],
+    hosts: Hosts,
+    launches: int = LAUNCHES,
+    epochs: int = EPOCHS,
+    *,
+    in_turns: bool = False,
+) -> pd.DataFrame:
+    """Return a row for each launch and spec, given by its index in `specs`. Needs root.
+
+    Every launch begins with another spec, so that none is always the first.
+    """
+    frames = []
+    for launch in range(launches):
+        order = [(number + launch) % len(specs) for number in range(len(specs))]
+        if in_turns:  # the first spec is the one that others are compared with
+            order = list(range(len(specs)))
+        seeded = [specs[number].model_copy(update={"seed": launch, "launch": launch}) for number in order]
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "specs.json"
+            path.write_text(json.dumps([spec.model_dump(mode="json") for spec in seeded]))
+            options = ["--epochs", epochs, *(["--in-turns"] if in_turns else [])]
+            rows = measure_on_hosts("launches.on-hosts", hosts, path, *options)
+        frames.append(rows.assign(launch=launch, spec=[order[int(number)] for number in rows.spec]))
+    return pd.concat(frames, ignore_index=True)
+
+
+def format_interval(values: "pd.Series[float]") -> str:
+    """Return the interval of the median over launches: 1.05 - 1.21; empty for fewer than six."""
+    found = compute_median_interval(values)
+    return f"{found.low:.3g} - {found.high:.3g}" if found else ""

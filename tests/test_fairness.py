@@ -1,0 +1,132 @@
+"""Published comparisons of strategies hold no strategy to worse settings than others."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import comparison, compose, network, received
+from benchmarks.fairness import Comparison, Competitor, Request, find_unequal
+from benchmarks.pages import PAGES
+from harness.experiment.defaults import read_choice
+from harness.experiment.expand import combine
+from harness.experiment.experiment_file import load_experiment
+from harness.registry import is_built_in, load_strategy, registered_strategies
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENTS = sorted((ROOT / "workflows" / "experiments").glob("*.yaml"))
+NO_COMPARISONS = {
+    "smoke": "tests the workflow",
+    "every-choice": "tests every choice of every setting",
+}
+"""Experiments whose results are not compared."""
+NEEDS_MORE = {"pyg"}
+"""Strategies that need a library that the test environment does not have."""
+
+
+def list_comparisons() -> dict[str, Comparison]:
+    return {
+        "received": received.COMPARISON,
+        "comparison": comparison.read_comparison(),
+        "compose": compose.make_comparison(compose.EXACT, 2, 128),
+        "rivals": compose.make_comparison(compose.INEXACT, 2, 128),
+    }
+
+
+def list_requests(compared: Comparison) -> list[Request]:
+    return [
+        request
+        for competitor in compared.competitors
+        for request in compared.list_requests(competitor, "tiny-sbm", 4)
+    ]
+
+
+@pytest.mark.parametrize("name", list_comparisons())
+def test_published_comparison_has_equal_terms(name: str) -> None:
+    assert find_unequal(list_requests(list_comparisons()[name])) == []
+
+
+def test_pipelines_of_g3_and_the_halo_exchange_have_equal_terms() -> None:
+    requests = network.list_pipelines({"name": "tiny-sbm", "partition": "metis", "parts": 4}, {"hidden": 16})
+    assert find_unequal(requests) == []
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_experiment_that_reproduces_no_paper_has_equal_terms(path: Path) -> None:
+    experiment = load_experiment(path)
+    requests = [request for entry in experiment.runs for request in combine(entry, experiment.name)]
+    strategies = {read_choice(request, "strategy", experiment.name)["name"] for request in requests}
+    if experiment.reproduces or experiment.name in NO_COMPARISONS or len(strategies) == 1:
+        return
+    assert find_unequal(requests) == []
+
+
+def request(strategy: str, **settings: Any) -> Request:
+    return {"strategy": strategy, "dataset": "tiny-sbm", "ranks": 4, "grid": "best", **settings}
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"model": {"order": "aggregate_first"}}, "cagnet-2d is held to model.order=aggregate_first"),
+        ({"model": {"order": "combine_first"}}, "cagnet-2d is held to model.order=combine_first"),
+        ({"model": {"hidden": 32}}, "model.hidden differs: 32 for cagnet-2d; 16 for rdm"),
+        ({"training": {"evaluate_every": 4}}, "training.evaluate_every differs: 4 for cagnet-2d; 0 for rdm"),
+        ({"training": {"optimizer": "sgd"}}, "training.optimizer differs"),
+        ({"precision": "float64"}, "precision differs"),
+        ({"machine": "ethernet"}, "machine differs"),
+        ({"grid": "2x2"}, "cagnet-2d on 4 ranks has 3 grids"),
+        ({"grid": None}, "cagnet-2d on 4 ranks has 3 grids"),
+        (
+            {"strategy": {"name": "cagnet-2d", "params": {"wire": "bf16"}}},
+            "strategy.params.wire differs: bf16 for cagnet-2d; full for rdm",
+        ),
+    ],
+    ids=str,
+)
+def test_unequal_setting_is_found(settings: dict[str, Any], reason: str) -> None:
+    found = find_unequal([request("cagnet-2d") | settings, request("rdm")])
+    assert [reason in sentence for sentence in found] == [True], found
+
+
+def test_strategy_without_the_partition_of_others_is_found() -> None:
+    metis = {"dataset": {"name": "tiny-sbm", "partition": "metis"}}
+    found = find_unequal([request("bns-gcn"), request("cagnet-sa-1d", **metis)])
+    assert found == ["bns-gcn takes a partition and has none, unlike cagnet-sa-1d"]
+    assert find_unequal([request("rdm"), request("cagnet-sa-1d", **metis)]) == []
+
+
+def test_strategy_that_can_only_aggregate_first_may_say_so() -> None:
+    order = {"model": {"order": "aggregate_first"}}
+    assert find_unequal([request("g3", **order), request("plexus", **order)]) == []
+
+
+def test_batches_may_differ_between_mini_batches_and_the_full_graph() -> None:
+    assert find_unequal([request("graphsage", training={"batch": 32}), request("rdm")]) == []
+
+
+def test_caption_names_model_widths_and_strategies_that_only_aggregate_first() -> None:
+    compared = Comparison("seconds", (Competitor("g3"), Competitor("rdm")), {"layers": 2, "hidden": 64})
+    caption = compared.describe()
+    assert "GCN, 2 layers of hidden width 64" in caption
+    assert "(g3: only (A H) W)" in caption
+
+
+def test_comparison_of_all_strategies_has_all_that_train_on_several_ranks() -> None:
+    compared = {each.strategy for each in comparison.read_comparison().competitors}
+    built_in = [point.name for point in registered_strategies() if is_built_in(point.name)]
+    assert compared == {name for name in built_in if load_strategy(name).grids(4)} - NEEDS_MORE
+
+
+def test_every_page_of_measurements_is_named_on_the_page_of_fairness() -> None:
+    text = (ROOT / "docs" / "evidence" / "fairness.md").read_text()
+    table = text.partition("## Which pages compare strategies")[2].partition("\n## ")[0]
+    named = {
+        name
+        for line in table.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`([\w-]+)`", line.split("|")[1])
+    }
+    recorded = {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.md")}
+    assert named == set(PAGES) | recorded
