@@ -40,22 +40,27 @@ def on_hosts(specs: Path, hosts: Hosts = FOUR_HOSTS, epochs: int = EPOCHS, in_tu
         *("spec", "setup_seconds", "setup_received", "held", "seconds", "computing", *AMOUNTS, "over_first"),
         title=f"links of {hosts.rate}",
     )
-    documents = json.loads(specs.read_text())
-    groups = [documents] if in_turns else [[document] for document in documents]
-    number = 0
-    for group in groups:
-        ready = [set_up_trainer(Spec.model_validate(document)) for document in group]
-        trainers = [trainer for trainer, _ in ready]
-        world = trainers[0].ctx.grid.world
-        held = [sum(trainer.ctx.memory.persistent_bytes().values()) for trainer in trainers]
-        before = gather(world, [(*set_up, size) for (_, set_up), size in zip(ready, held, strict=True)])
-        timed = train_in_turns(trainers, epochs)
-        for each, turns in enumerate(timed):
-            most = [max(values) for values in zip(*(rank[each] for rank in before), strict=True)]
-            yield number + each, *most, *summarize_turns(turns), timed[0].ratio(turns)
-        number += len(group)
-        for trainer in trainers:
-            trainer.ctx.grid.drain()
+    documents = [Spec.model_validate(document) for document in json.loads(specs.read_text())]
+    first = 0
+    for group in [documents] if in_turns else [[document] for document in documents]:
+        for number, row in enumerate(train_group(group, epochs), first):
+            yield number, *row
+        first += len(group)
+
+
+def train_group(specs: Sequence[Spec], epochs: int) -> list[tuple[float, ...]]:
+    """Train specs in turns; return the row of each on rank 0, and nothing on others. Their memory is freed."""
+    trainers, setups = zip(*map(set_up_trainer, specs), strict=True)
+    held = [sum(trainer.ctx.memory.persistent_bytes().values()) for trainer in trainers]
+    before = gather(trainers[0].ctx.grid.world, list(zip(setups, held, strict=True)))
+    rows = []
+    for number, turns in enumerate(timed := train_in_turns(trainers, epochs)):
+        of_ranks = [(*setup, size) for setup, size in (rank[number] for rank in before)]
+        most = [max(values) for values in zip(*of_ranks, strict=True)]
+        rows.append((*most, *summarize_turns(turns), timed[0].ratio(turns)))
+    for trainer in trainers:
+        trainer.ctx.grid.drain()
+    return rows
 
 
 def summarize_turns(turns: Turns) -> tuple[float, ...]:

@@ -1,5 +1,6 @@
 """Compose reaches the lower bound on P x 1, never sends more than RDM, and its set-up words equal their formula."""
 
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
@@ -9,7 +10,8 @@ from harness.comm.grid import Grid
 from harness.conformance.case import Case, train_rank
 from harness.conformance.laws import ScipyCounts, check_memory, check_replay, check_words
 from harness.conformance.reference import train_densely
-from harness.ledger import Ledger, Op
+from harness.ledger import Amounts, Key, Ledger, Op
+from harness.replay import replay
 from harness.runtime.trainer import Trainer
 from harness.store.memory_store import MemoryStore
 from harness.strategies.composed import Compose
@@ -88,9 +90,14 @@ def received_before_training(case: Case) -> dict[WordsKey, float]:
     grid = Grid.build(strategy.grid, ledger)
     ledger.start()
     Trainer(strategy, grid, case.store())
+    return collect_words(ledger.stop())
+
+
+def collect_words(entries: Mapping[Key, Amounts]) -> dict[WordsKey, float]:
+    """Return the payload words of messages by their rows of the ledger."""
     return {
         WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor): amounts.words_payload
-        for key, amounts in ledger.stop().items()
+        for key, amounts in entries.items()
         if key.axis is not None and key.tensor is not None and amounts.words_payload
     }
 
@@ -110,6 +117,15 @@ def test_words_before_training_equal_their_formula(
     formulas = [dict(strategy.setup_words(strategy.coordinates(rank), counts)) for rank in range(4)]
     assert ranks(4, received_before_training, case) == formulas
     assert all(formulas)
+
+
+@pytest.mark.parametrize(("name", "row", "col"), [("compose", 2, 2), ("compose", 4, 1), ("bns-gcn", 4, 1)])
+def test_replay_has_the_words_before_training_of_a_run(ranks, name: str, row: int, col: int) -> None:
+    case = make_composed_case(name, row, col)
+    for rank, ran in enumerate(ranks(4, received_before_training, case)):
+        entries = replay(case.strategy(), rank, case.store()).setup_entries
+        assert collect_words(entries) == ran
+        assert sum(ran.values()) > 0
 
 
 @pytest.mark.parametrize(
