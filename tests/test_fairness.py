@@ -1,18 +1,23 @@
 """Published comparisons of strategies hold no strategy to worse settings than others."""
 
+import json
 import re
+from math import isnan
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from benchmarks import comparison, compose, network, received
+from benchmarks import comparison, compose, launches, network, received
 from benchmarks.fairness import Comparison, Competitor, Request, find_unequal
 from benchmarks.pages import PAGES
+from benchmarks.registry import Hosts
 from harness.experiment.defaults import read_choice
 from harness.experiment.expand import combine
 from harness.experiment.experiment_file import load_experiment
 from harness.registry import is_built_in, load_strategy, registered_strategies
+from tests.cases import make_case
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = sorted((ROOT / "workflows" / "experiments").glob("*.yaml"))
@@ -130,3 +135,43 @@ def test_every_page_of_measurements_is_named_on_the_page_of_fairness() -> None:
     }
     recorded = {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.md")}
     assert named == set(PAGES) | recorded
+
+
+def test_launches_have_their_own_seeds_and_another_first_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for emulated hosts measures the ranks of a spec as its seconds."""
+    begun = list[list[tuple[int, int, int]]]()
+
+    def measure(_name: str, _hosts: Hosts, path: Path, *_options: object) -> pd.DataFrame:
+        documents = json.loads(path.read_text())
+        begun.append([(each["ranks"], each["seed"], each["launch"]) for each in documents])
+        seconds = [float(each["ranks"]) for each in documents]
+        return pd.DataFrame({"spec": range(len(documents)), "seconds": seconds})
+
+    monkeypatch.setattr(launches, "measure_on_hosts", measure)
+    specs = [make_case("cagnet-1d", {"p": ranks}).spec for ranks in (1, 2, 3)]
+    rows = launches.measure_launches(specs, Hosts(4), launches=4)
+    assert begun[:3] == [
+        [(1, 0, 0), (2, 0, 0), (3, 0, 0)],
+        [(2, 1, 1), (3, 1, 1), (1, 1, 1)],
+        [(3, 2, 2), (1, 2, 2), (2, 2, 2)],
+    ]
+    assert (rows.seconds == rows.spec + 1).all()
+    assert all(set(specs) == {0, 1, 2} for _, specs in rows.groupby("launch").spec)
+
+
+def test_choice_that_misses_the_target_in_one_launch_has_no_time_to_it() -> None:
+    rows = pd.DataFrame(
+        {
+            **{"graph": "g", "machine": "m", "ranks": 4, "grid": "p=4", "options": "", "accuracy": 0.9},
+            "strategy": ["a", "a", "b", "b"],
+            "launch": [0, 1, 0, 1],
+            "epochs_to_target": [3, None, 4, 6],
+            "seconds": [1.0, 1.0, 1.0, 3.0],
+            "seconds_to_target": [3.0, None, 5.0, 19.0],
+            "elements_to_target": [3.0, None, 4.0, 6.0],
+        }
+    )
+    summary = comparison.summarize_launches(rows).set_index("strategy")
+    assert list(summary.index) == ["b", "a"]
+    assert summary.seconds_to_target["b"] == 12
+    assert isnan(summary.seconds_to_target["a"])
