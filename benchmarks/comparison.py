@@ -24,6 +24,7 @@ from harness.experiment.experiment_file import load_experiment
 from harness.graph.partition import Method, partition_graph
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
+from harness.registry import load_strategy
 from harness.runtime.open_run import open_run
 from harness.spec.root import find_root
 from harness.spec.spec import Spec, format_grid
@@ -57,9 +58,7 @@ def read_comparison() -> Comparison:
         requests[0]["model"],
         training,
         requests[0]["machine"],
-        unequal=(
-            "mini-batches have 4,096 vertices where the batch is one subgraph, and 512 where neighbours are added",
-        ),
+        unequal=("a sampler has one batch, of 4,096 vertices for subgraphs and of 512 for neighbours",),
     )
 
 
@@ -172,6 +171,7 @@ def table() -> Results:
             )
             amounts = (row[key] / MILLION for key in ("elements", "setup_elements", "bytes"))
             yield name, row["grid"], *times, *amounts
+    yield describe_batches(on_links)
     ours = rows[rows.machine == MACHINE]
     if len(ours):
         title = f"{PUBLISHED} on {MACHINE}, predicted: ms an epoch (interval) by number of ranks"
@@ -182,6 +182,18 @@ def table() -> Results:
     yield Drawing("comparison-epochs", draw_times_to_target(on_links))
     if len(ours):
         yield Drawing("comparison-predicted", draw_predicted(ours))
+
+
+def describe_batches(on_links: pd.DataFrame) -> str:
+    """Say what a larger batch costs: more hosts train on more mini-batches in a step."""
+    epochs = on_links.pivot_table("epochs_to_target", ["strategy", "options"], "ranks").dropna()
+    epochs = epochs[[load_strategy(strategy).mini_batches for strategy, _ in epochs.index]]
+    few, many = int(epochs.columns.min()), int(epochs.columns.max())
+    ratios = epochs[many] / epochs[few]
+    return (
+        f"A step on {many} hosts has {many / few:g} times as many vertices as on {few}: samplers take "
+        f"{ratios.min():.2g} to {ratios.max():.2g} times as many epochs."
+    )
 
 
 def summarize_launches(rows: pd.DataFrame) -> pd.DataFrame:
