@@ -159,19 +159,27 @@ class Received(NamedTuple):
 
 def count_received(ready: Ready) -> Received:
     """Count what a rank receives, of the replayed ranks the most."""
-    counts = [_count_on_rank(ready, rank) for rank in representative_ranks(ready)]
-    return Received(max(each.epoch for each in counts), max(each.setup for each in counts))
+    return find_most(
+        Received(*(sum(part.values()) for part in count_on_rank(ready, rank)))
+        for rank in representative_ranks(ready)
+    )
 
 
-def _count_on_rank(ready: Ready, rank: int) -> Received:
+def find_most(counts: Iterable[Received]) -> Received:
+    """Return the most that any rank receives in an epoch, and the most before the first one."""
+    return Received(*map(max, zip(*counts, strict=True)))
+
+
+def count_on_rank(ready: Ready, rank: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the elements that a rank receives in an epoch and before the first one, by row of the ledger."""
     strategy = ready.strategy
     replayed, own = replay(strategy, rank, ready.blocks), strategy.input_piece(strategy.coordinates(rank))
+    held = replayed.persistent_bytes.get(TensorName.X, 0) / WORD[strategy.spec.precision]
     epoch, setup = (
-        sum(each.words_received for each in entries.values())
+        {str(key): amounts.words_received for key, amounts in entries.items()}
         for entries in (replayed.entries, replayed.setup_entries)
     )
-    held = replayed.persistent_bytes.get(TensorName.X, 0) / WORD[strategy.spec.precision]
-    return Received(epoch, setup + max(0.0, held - len(own.rows) * len(own.cols)))
+    return epoch, setup | {"read from files": max(0.0, held - len(own.rows) * len(own.cols))}
 
 
 # What makes requests unequal. Tests ask this of every published comparison.

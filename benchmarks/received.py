@@ -1,17 +1,26 @@
 """How much a rank receives, by strategy: the first figure of README.md. Counted by replay; no rank is started."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from benchmarks.fairness import Comparison, Competitor, Received, count_received, open_graphs
+from benchmarks.fairness import (
+    Comparison,
+    Competitor,
+    Received,
+    count_on_rank,
+    count_received,
+    find_most,
+    open_graphs,
+)
 from benchmarks.finding_figures import draw_received
 from benchmarks.plotting import read_recorded
 from benchmarks.registry import Drawing, Results, Row, Table, benchmark
 from harness.errors import UserError
 from harness.experiment.known_graph import KnownGraph, admit_on_twins, facts_of_card
 from harness.experiment.requests import admit_on_all_grids
-from harness.prediction.twins import fit_growth
+from harness.prediction.epoch import representative_ranks
+from harness.prediction.twins import SizeLaw, fit_growth
 from harness.progress import ignore_step
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root
@@ -87,6 +96,8 @@ def list_counts(competitor: Competitor, dataset: str, ranks: int, scales: Sequen
             find_root(), competitor.strategy, request, look_up, competitor.strategy
         )
         for ready in candidate.ready:
+            if ready.strategy.spec.dataset.parts == 1:  # a whole graph, as with blocks
+                continue
             received = count_on_twins(ready, scales) if scales else count_received(ready)
             if received is None:
                 continue
@@ -112,4 +123,14 @@ def count_on_twins(ready: Ready, scales: Sequence[str]) -> Received | None:
             return None
     twins = admit_on_twins(find_root(), ready.strategy, scales, ignore_step)
     grow = fit_growth([each.strategy.facts.vertices for each in (*twins, ready)], is_slowing=True)
-    return Received(*map(grow, zip(*map(count_received, twins), strict=True)))
+    counts = []
+    for rank in representative_ranks(twins[-1]):
+        on_twins = [count_on_rank(twin, rank) for twin in twins]
+        counts.append(Received(*(_extrapolate(part, grow) for part in zip(*on_twins, strict=True))))
+    return find_most(counts)
+
+
+def _extrapolate(twins: Sequence[Mapping[str, float]], grow: SizeLaw) -> float:
+    """Extrapolate each kind of message separately: sums of gradients do not grow with the graph, and rows do."""
+    kinds = {kind for twin in twins for kind in twin}
+    return sum(grow([twin.get(kind, 0.0) for twin in twins]) for kind in kinds)
