@@ -242,6 +242,10 @@ class DistGnn(RowStrategy):
     name = "distgnn"
     paper = "DistGNN (SC 2021)"
     promise = Promise.EXACT
+    stale_order_reason = (
+        "late sums (delay above 0) are sums of A H, as in the paper, and sums of A (H W) would also depend on "
+        "old weights"
+    )
     has_model_parts = True
     models = ("gcn", "sage")
 
@@ -282,9 +286,9 @@ class DistGnn(RowStrategy):
         """The number of bins; 0 for cd-0 and 0c."""
         return 0 if self.is_local_only else self.params.delay
 
-    def is_narrower_combined(self, layer: int) -> bool:
-        """Return whether H W should come first. Late sums are sums of A H, as in the paper, and not late in W too."""
-        return super().is_narrower_combined(layer) and not self.delay
+    @property
+    def aggregate_first_reason(self) -> str | None:
+        return self.stale_order_reason if self.delay else None
 
     def is_last(self, layer: int) -> bool:
         return layer + 1 == len(self.shapes)

@@ -167,7 +167,8 @@ class Rdm(RowStrategy):
         """The order of the products, and NeutronTP's decoupled model."""
 
         order: Literal["fewest", "model"] = "fewest"
-        """Each layer multiplies in the order that moves the fewest words, or all layers use `model.order`."""
+        """Each layer multiplies in the order that moves the fewest words; or all layers use `model.order`, if it is not
+        `best`."""
         decoupled: bool = False
         """Z = A^L MLP(X): all products with W, then all products with A. This model is not a GCN."""
 
@@ -268,7 +269,8 @@ class Rdm(RowStrategy):
         first = self.combines_first(layer)
         if self.params.decoupled:
             return [True]
-        return [first] if self.params.order == "model" else [first, not first]
+        is_given = self.params.order == "model" and self.spec.model.order != "best"
+        return [first] if is_given else [first, not first]
 
     def allowed_layouts(self, boundary: int) -> list[bool]:
         """Return the allowed values of `rows_before` for layer `boundary`; a norm or a product with W needs True."""
@@ -280,7 +282,8 @@ class Rdm(RowStrategy):
     def count_moved_words(self, layer: int, plan: LayerPlan) -> float:
         """Return the words that a rank receives in a layer, times P / V, with blocks of equal size."""
         shape, C = self.shapes[layer], self.grid[COL]
-        both = plan.stages(*shape) + plan.backward_stages(*shape, needs_dH=self.needs_dH(layer))
+        forward = plan.stages(*shape) * (1 + (layer in self.recomputed_layers))
+        both = forward + plan.backward_stages(*shape, needs_dH=self.needs_dH(layer))
         cost = {"times A": self.gathered_rows_per_row(), **dict.fromkeys(LOCAL_STAGES, 0)}
         return sum(stage.width * cost.get(stage.kind, (C - 1) / C) for stage in both)
 

@@ -75,6 +75,10 @@ class Sancus(RowScheme):
     name = "sancus"
     paper = "SANCUS (PVLDB 2022)"
     promise = Promise.APPROXIMATE
+    stale_order_reason = (
+        "cached rows (stale above 0) are rows of H, as in the paper, and rows of H W would also depend on old "
+        "weights"
+    )
     Params = SancusParams
     params: SancusParams
 
@@ -104,9 +108,9 @@ class Sancus(RowScheme):
         """Return whether a layer's input changes between epochs; fixed features do not."""
         return self.needs_dH(layer) or self.combines_first(layer)
 
-    def is_narrower_combined(self, layer: int) -> bool:
-        """Return whether H W should come first. Cached rows are rows of H, as in the paper, and not old in W too."""
-        return super().is_narrower_combined(layer) and not self.has_cache
+    @property
+    def aggregate_first_reason(self) -> str | None:
+        return self.stale_order_reason if self.has_cache else super().aggregate_first_reason
 
     def is_broadcast(self, j: int, layer: int, epoch: int) -> bool:
         """Return whether rank j broadcasts its rows for a layer; `epoch` counts from 0, warm-up included."""

@@ -149,6 +149,7 @@ def _describe_strategy(strategy: "StrategyDescription") -> Iterator[Block]:
             ("trains on", strategy.trains_on),
             ("models", ", ".join(strategy.models)),
             ("axes", f"{', '.join(strategy.axes)}{over}"),
+            ("order", strategy.order),
         ]
     )
     yield Table(SETTING_COLUMNS, [key._asdict() for key in strategy.parameters])

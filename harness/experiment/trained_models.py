@@ -57,6 +57,8 @@ class StrategyDescription(NamedTuple):
     partitioned_over: str | None
     trains_on: str
     models: tuple[str, ...]
+    order: str
+    """How `model.order=best` orders the products of a layer, and why if it does not choose."""
     parameters: list[Setting]
 
 
@@ -73,6 +75,7 @@ def describe_strategy(name: str) -> StrategyDescription:
         partitioned_over=over.value if over else None,
         trains_on=_describe_steps(kind),
         models=kind.models,
+        order=_describe_order(kind),
         parameters=list_settings(kind.Params, "strategy.params."),
     )
 
@@ -95,6 +98,14 @@ def list_trained_models(root: Path) -> list[TrainedModels]:
         steps = _describe_steps(strategy)
         rows.append(TrainedModels(name, strategy.promise.value, steps, settings, missing))
     return rows
+
+
+def _describe_order(strategy: type[Strategy]) -> str:
+    if strategy.combine_first_refusal:
+        return f"always (A H) W, because {strategy.combine_first_refusal}"
+    if strategy.stale_order_reason:
+        return f"best is (A H) W if rows of earlier epochs are used, because {strategy.stale_order_reason}"
+    return "best chooses (A H) W or A (H W) for each layer"
 
 
 def _describe_steps(strategy: type[Strategy]) -> str:

@@ -51,7 +51,9 @@ class ModelChoice(Frozen):
     """The number of heads in each layer of gat."""
     order: Literal["aggregate_first", "combine_first", "best"] = "best"
     """A convolution as (A H) W, or as A (H W). `best`: in each layer the one whose products with A in an epoch, forward
-    and backward, have fewer columns; (A H) W where the algorithm allows no other or uses rows of earlier epochs.
+    and backward, have fewer columns, which sends the fewest elements; (A H) W where the algorithm allows no other or
+    uses rows of earlier epochs. neutronstar takes the orders of the lowest price that it finds, rdm and compose those
+    that send the fewest elements.
     """
     projection: bool = False
     """A linear layer first maps features to the hidden width, and another maps the last layer to the classes."""

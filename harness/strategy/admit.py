@@ -64,7 +64,7 @@ def _refuse_model(strategy: Strategy) -> str | None:
         if not strategy.has_model_parts and getattr(model, part) != getattr(bare, part):
             return f"it trains the bare model, without {part}: leave model.{part} at {getattr(bare, part)}"
     if model.order == "combine_first" and strategy.combine_first_refusal:
-        return f"{strategy.combine_first_refusal}: use order aggregate_first"
+        return f"{strategy.combine_first_refusal}: use model.order=aggregate_first"
     return None
 
 

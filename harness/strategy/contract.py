@@ -156,7 +156,9 @@ class Strategy(ABC):
     has_model_parts: ClassVar[bool] = False
     """Whether models may have a projection, normalisation, dropout or residual connections."""
     combine_first_refusal: ClassVar[str | None] = None
-    """Why every layer multiplies (A H) W, whatever the widths; None if a layer may multiply by W first."""
+    """Why no layer can multiply A (H W); None if a layer can."""
+    stale_order_reason: ClassVar[str | None] = None
+    """Why `order=best` multiplies (A H) W in every layer if rows of earlier epochs are used; None if they never are."""
     models: ClassVar[tuple[str, ...]] = ("gcn",)
     """The kinds of models that the strategy trains."""
     can_recompute: ClassVar[bool] = False
@@ -295,8 +297,16 @@ class Strategy(ABC):
         """Return whether a layer multiplies by W before A: as the model says, or as `order=best` decides."""
         order = self.spec.model.order
         if order == "best":
-            return self.combine_first_refusal is None and self.is_narrower_combined(layer)
+            return self.aggregate_first_reason is None and self.is_narrower_combined(layer)
         return order == "combine_first"
+
+    @property
+    def aggregate_first_reason(self) -> str | None:
+        """Why `order=best` multiplies (A H) W in every layer, whatever the widths; None if it chooses.
+
+        Override this if it depends on the parameters.
+        """
+        return self.combine_first_refusal or self.stale_order_reason
 
     def is_narrower_combined(self, layer: int) -> bool:
         """Return whether the products with A in an epoch have fewer columns in total if H W comes first.
@@ -305,11 +315,15 @@ class Strategy(ABC):
         proportional to it. Dense products cost the same in both orders. The products are those of the forward pass,
         once more if the layer is recomputed, and of the backward pass. With (A H) W, the backward pass multiplies by
         A^T only for the gradient of the layer's input. Override this if the strategy multiplies by A less often or
-        sends fewer rows in one of the orders, or if rows of earlier epochs make their results differ.
+        sends fewer rows in one of the orders.
+
+        If the totals are equal, H comes first, but H W with attention: there a rank multiplies every row that it
+        receives by W if rows of H are sent.
         """
         f_in, f_out = self.shapes[layer]
         forward = 1 + (layer in self.recomputed_layers)
-        return (forward + 1) * f_out < (forward + self.needs_dH(layer)) * f_in
+        combined, aggregated = (forward + 1) * f_out, (forward + self.needs_dH(layer)) * f_in
+        return combined < aggregated or (combined == aggregated and self.spec.model.kind == "gat")
 
     def parameter_pieces(self, rank: int) -> list[Piece]:
         """Return the pieces of all trained tensors that a rank holds: the weights, then the features if trained."""

@@ -32,7 +32,7 @@ from harness.strategies.cagnet.terms import (
     FORWARD,
     ROW,
     MovedRows,
-    is_narrower_combined,
+    explain_kept_T,
     refuse_kept_T,
 )
 from harness.strategy import (
@@ -238,8 +238,14 @@ class RowScheme(RowStrategy):
     def refuse(self) -> str | None:
         return refuse_kept_T(self.params.weight_gradient, self.spec.model.order) or super().refuse()
 
+    @property
+    def aggregate_first_reason(self) -> str | None:
+        return explain_kept_T(self.params.weight_gradient)
+
     def is_narrower_combined(self, layer: int) -> bool:
-        return is_narrower_combined(*self.shapes[layer], self.params.weight_gradient)
+        """Return whether H W has fewer columns than H: the backward pass multiplies A^T G in both orders."""
+        f_in, f_out = self.shapes[layer]
+        return f_out < f_in
 
     def stages(self, at: Coordinates) -> range:
         """Return the blocks of H that the rank at `at` multiplies by: all blocks, or its replica's share."""

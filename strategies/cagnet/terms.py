@@ -18,18 +18,14 @@ class MovedRows(NamedTuple):
     """True for rows of the product, which are summed; False for rows of the right factor."""
 
 
-def is_narrower_combined(f_in: int, f_out: int, weight_gradient: str) -> bool:
-    """Return whether the products with A of a layer have fewer columns if H W comes first.
-
-    The backward pass multiplies G, of f_out columns, in both orders. T cannot be kept if H W comes first.
-    """
-    return f_out < f_in and weight_gradient != "T"
+def explain_kept_T(weight_gradient: str) -> str | None:
+    """Return why H W cannot come first with this weight gradient, or None if it can."""
+    return "there is no T = A H to keep when H W comes first" if weight_gradient == "T" else None
 
 
 def refuse_kept_T(weight_gradient: str, order: str) -> str | None:
     """Return why Y = T^T G is impossible in this order of products, or None."""
-    if weight_gradient == "T" and order == "combine_first":
-        return (
-            "there is no T = A H to keep when H W comes first: use weight_gradient S or order aggregate_first"
-        )
+    reason = explain_kept_T(weight_gradient)
+    if reason and order == "combine_first":
+        return f"{reason}: use weight_gradient S or order aggregate_first"
     return None

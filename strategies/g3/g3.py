@@ -70,7 +70,10 @@ class G3(RowStrategy):
     name = "g3"
     paper = "G3 (SIGMOD 2023)"
     promise = Promise.EXACT
-    combine_first_refusal = "a bin aggregates before it combines"
+    combine_first_refusal = (
+        "a bin aggregates rows of H and then updates them (section 2.1 of the paper), so ranks exchange rows "
+        "of H"
+    )
     models = ("gcn", "sage", "gat")
 
     class Params(MessageParams):

@@ -10,6 +10,8 @@ vertices. A layer has rows of H at N and computes rows at N', the first of N.
 """
 
 from collections.abc import Sequence
+from copy import copy
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -240,25 +242,19 @@ class NeutronStar(PartitionParallel):
         """A rank multiplies by its own rows and replicas while fetched rows are in flight."""
 
     params: Params
+    orders: tuple[bool, ...] | None = None
+    """With `order=best`, whether each layer multiplies by W before A; None until the edges are known."""
 
     def is_owner_computes(self) -> bool:
         """Return False: ranks compute rows of other ranks, whose features are copied before training."""
         return False
 
-    def is_narrower_combined(self, layer: int) -> bool:
-        """Return whether H W should come first: in the first layer, whether it saves more flops than it adds.
-
-        (A H) W multiplies features that never change, and every rank keeps those that it needs. For A (H W), it fetches
-        or computes their rows, here at most one for each entry of A in columns of other ranks.
-        """
-        if layer or self.needs_dH(layer) or self.spec.model.kind == "gat":
-            return super().is_narrower_combined(layer)
-        (f_in, f_out), ranks = self.shapes[layer], self.spec.ranks
-        forward = 1 + (layer in self.recomputed_layers)
-        entries = self.facts.nonzeros / self.facts.vertices
-        rows = (ranks - 1) * min(1, entries / ranks)
-        saved = 2 * entries * (forward * f_in - (forward + 1) * f_out)
-        return saved > rows * (forward + 1) * f_out * min(self.params.flops_per_word, 2 * f_in)
+    def combines_first(self, layer: int) -> bool:
+        """Return whether a layer multiplies by W before A. With `order=best`, this follows from the edges."""
+        if self.spec.model.order != "best":
+            return super().combines_first(layer)
+        assert self.orders is not None, "the best orders follow from the edges: choose_orders reads them"
+        return self.orders[layer]
 
     def operators(self, ctx: Context) -> PartOperators:
         graph, exchange = HybridGraph(ctx, self), Exchange(overlap=self.params.overlap)
@@ -266,6 +262,8 @@ class NeutronStar(PartitionParallel):
 
     def choose_replicas(self, A: Csr, once: Once = compute_every_time) -> list[Choice]:
         """Choose the replicas of each part; none if features are trained, because copies would be outdated."""
+        if self.spec.model.order == "best" and self.orders is None:
+            self.orders = self.choose_orders(A, once)
         share = 0.0 if self.spec.training.features else self.params.replicas
         blocks, prices = self.blocks(), self.compute_prices()
         key = "choices", tuple(blocks), *(tuple(each) for each in prices), share
@@ -276,6 +274,59 @@ class NeutronStar(PartitionParallel):
 
         tensors = once(key, choose)
         return [Choice.from_tensors(tensors[first : first + size]) for first in range(0, len(tensors), size)]
+
+    def choose_orders(self, A: Csr, once: Once) -> tuple[bool, ...]:
+        """Choose whether each layer multiplies by W before A, at the lowest price of an epoch that is found.
+
+        The search starts from the cheaper of the two orders for all layers. Then, kind by kind, layers of the same
+        shape and cost change their order if this lowers the price.
+        """
+        layers = range(len(self.shapes))
+        kinds = [
+            (self.shapes[layer], self.needs_dH(layer), layer in self.recomputed_layers) for layer in layers
+        ]
+
+        @cache
+        def price(orders: tuple[bool, ...]) -> float:
+            ordered = copy(self)
+            ordered.orders = orders
+            return ordered.price_epoch(ordered.choose_replicas(A, once), A)
+
+        best = min(((combines,) * len(layers) for combines in (False, True)), key=price)
+        for changed in dict.fromkeys(kinds):
+            other = tuple(best[layer] != (kinds[layer] == changed) for layer in layers)
+            best = min(best, other, key=price)
+        return best
+
+    def price_epoch(self, choices: Sequence[Choice], A: Csr) -> float:
+        """Return the flops of an epoch's products on all ranks, plus `flops_per_word` for each element received."""
+        lengths = A.rowptr.diff()
+        return sum(
+            self.price_layer(layer, choice, own, lengths)
+            for own, choice in zip(self.blocks(), choices, strict=True)
+            for layer in range(len(self.shapes))
+        )
+
+    def price_layer(self, layer: int, choice: Choice, own: range, lengths: Tensor) -> float:
+        """Return the price of a layer on one rank. `lengths` are the entries of each row of A.
+
+        It counts products with A, with the matrix that adds returned gradients, and with W, also for the weight
+        gradient. The scores of attention are left out.
+        """
+        (f_in, f_out), width = self.shapes[layer], self.aggregated_width(layer)
+        combines, needs_dH, kind = self.combines_first(layer), self.needs_dH(layer), self.spec.model.kind
+        forward, backward = 1 + (layer in self.recomputed_layers), combines or needs_dH
+        present, computed = (len(own) + size for size in choice.sizes[layer : layer + 2])
+        fetched, replicas = len(choice.fetched[layer]), choice.replicas_at(layer + 1)
+        entries = int(lengths[own.start : own.stop].sum()) + int(lengths[replicas].sum())
+        columns, rows = (forward + backward) * width, present if combines else computed
+        if kind == "gat":  # it aggregates rows of H W in both orders
+            columns, rows = (forward + 2) * f_out, present if combines else present + fetched
+        if kind == "sage":
+            rows += present
+        sparse = 2 * columns * entries + 2 * backward * width * fetched
+        dense = 2 * (forward + 1 + needs_dH) * f_in * f_out * rows
+        return sparse + dense + self.params.flops_per_word * (forward + backward) * width * fetched
 
     def compute_prices(self) -> Prices:
         """Return the prices in flops of the forward pass. The backward pass is about proportional."""

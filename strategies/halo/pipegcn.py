@@ -33,6 +33,10 @@ class Pipe(PartitionParallel):
     name = "pipegcn"
     paper = "PipeGCN (ICLR 2022)"
     promise = Promise.APPROXIMATE
+    stale_order_reason = (
+        "boundary rows of the previous epoch are rows of H, as in the paper, and rows of H W would also depend "
+        "on old weights"
+    )
     can_recompute = False  # received rows are used only once, in the next epoch
 
     class Params(MessageParams):
@@ -56,10 +60,6 @@ class Pipe(PartitionParallel):
     def effective_promise(self) -> Promise:
         """Exact if no layer exchanges rows, because then no row is stale."""
         return Promise.APPROXIMATE if self.exchanging_layers else Promise.EXACT
-
-    def is_narrower_combined(self, layer: int) -> bool:
-        """Return False: stale rows are rows of H, as in the paper. Rows of H W would be stale in W too."""
-        return False
 
     def operators(self, ctx: Context) -> PartOperators:
         graph = LocalGraph(ctx, self.blocks())

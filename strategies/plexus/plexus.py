@@ -135,7 +135,10 @@ class Plexus(Strategy):
     promise = Promise.EXACT
     has_model_parts = True
     can_recompute = True
-    combine_first_refusal = "its axes rotate with (A H) W and not with A (H W)"
+    combine_first_refusal = (
+        "its Algorithm 1 aggregates and then combines, and the axes rotate to the next layer's layout only in "
+        "this order"
+    )
     models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (X, Y, Z)
     slowest_first = CUBE

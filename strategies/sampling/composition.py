@@ -75,7 +75,10 @@ class SampledStrategy(RowStrategy):
     promise = Promise.ESTIMATOR
     mini_batches = True
     has_model_parts = True
-    combine_first_refusal = "it multiplies (A H) W"
+    combine_first_refusal = (
+        "a mini-batch aggregates sampled rows and then multiplies its fewer output rows by W, as in GraphSAGE's "
+        "Algorithm 1; the order sends no elements"
+    )
     can_recompute = True
     models: ClassVar[tuple[str, ...]] = ("gcn", "sage", "gat")
     axes: ClassVar[tuple[AxisName, ...]] = (P,)

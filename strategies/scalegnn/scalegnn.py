@@ -49,7 +49,10 @@ class ScaleGNN(Strategy):
     mini_batches = True
     has_model_parts = True
     can_recompute = True
-    combine_first_refusal = "its axes rotate with (A H) W and not with A (H W)"
+    combine_first_refusal = (
+        "its section IV-C aggregates and then combines, and the axes rotate to the next layer's layout only in "
+        "this order"
+    )
     models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (D, X, Y, Z)
     slowest_first = (D, *CUBE)

@@ -227,7 +227,7 @@ def test_words_of_the_root_term_equal_a_count_by_hand() -> None:
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ({"model": {"order": "combine_first"}}, "use order aggregate_first"),
+        ({"model": {"order": "combine_first"}}, "use model.order=aggregate_first"),
         ({"dataset": {"permutation": "double"}, "loops": "apart"}, "use single, or loops in_A"),
         (
             {"dataset": {"permutation": "double"}, "model": SAGE, "features": False},

@@ -159,7 +159,7 @@ def test_words_of_a_step_equal_the_derivation() -> None:
         ({"training": {"batch": 0}}, "needs to know of how many vertices, from 1 to the 211"),
         ({"training": {"batch": 212}}, "from 1 to the 211 of the graph"),
         ({"training": {"batch": 9, "features": True}}, "leave training.features at false"),
-        ({"model": {"order": "combine_first"}}, "use order aggregate_first"),
+        ({"model": {"order": "combine_first"}}, "use model.order=aggregate_first"),
         ({"dataset": {"name": "check", "permutation": "double"}}, "use single or none"),
     ],
 )
