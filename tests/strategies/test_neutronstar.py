@@ -1,5 +1,7 @@
 """NeutronStar fetches or computes every needed row once, and replicas cost the estimated flops."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from harness.conformance.case import Case
 from harness.conformance.laws import ScipyCounts
 from harness.errors import UserError
 from harness.kernels.csr import to_scipy
-from harness.ledger import Direction, Op
+from harness.ledger import Direction, Op, TensorName
 from harness.replay import replay
 from harness.strategies.halo.neutronstar import NeutronStar
 from harness.strategy import Facts, Words, admit
@@ -86,30 +88,49 @@ def test_flops_of_replicas_equal_their_estimate(order: str) -> None:
         assert flops_of(case, rank) - plain == priced > 0
 
 
-def price_of(price: float, order: str, kind: str) -> float:
-    """Return the flops of the first layer in an epoch, and the price of its elements that arrive, of all ranks."""
-    model = {"layers": 2, "hidden": 5, "order": order, "kind": kind}
-    params = {"flops_per_word": price}
-    case = make_case("neutronstar", {"p": PARTS}, params, dataset=in_parts(PARTS), model=model, **DOUBLE)
-    every = [replay(case.strategy(), rank, case.store()).entries for rank in range(PARTS)]
+PRICED = {Op.SPMM, Op.GEMM, Op.ALL_TO_ALL}
+
+
+def count_price(case: Case, flops_per_word: float) -> float:
+    """Return the flops of products and the price of arriving rows on all ranks, without the scores of attention."""
+    entries = [replay(case.strategy(), rank, case.store()).entries for rank in range(PARTS)]
     return sum(
-        amounts.flops + price * amounts.words_received
-        for entries in every
-        for key, amounts in entries.items()
-        if key.layer == 0
+        amounts.flops + flops_per_word * amounts.words_received
+        for each in entries
+        for key, amounts in each.items()
+        if key.op in PRICED and (key.op, key.tensor) != (Op.GEMM, TensorName.SCORES)
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "price", "cheapest"),
-    [("gcn", 0.0, "combine_first"), ("sage", 0.0, "combine_first"), ("gcn", 100.0, "aggregate_first")],
-)
-def test_the_best_order_counts_the_rows_that_the_first_layer_would_fetch(
-    kind: str, price: float, cheapest: str
-) -> None:
-    """13 features, hidden 5: A (H W) has fewer columns, but (A H) W of features that are copied once sends nothing."""
-    prices = {order: price_of(price, order, kind) for order in ("aggregate_first", "combine_first")}
-    assert price_of(price, "best", kind) == min(prices.values()) == prices[cheapest]
+def make_priced_case(kind: str, order: str, price: float, hidden: int, **training: bool) -> Case:
+    settings: dict[str, Any] = {
+        "model": {"layers": LAYERS, "hidden": hidden, "kind": kind, "order": order},
+        "training": training,
+        "dataset": in_parts(PARTS),
+    }
+    return make_case("neutronstar", {"p": PARTS}, {"flops_per_word": price}, **settings)
+
+
+@pytest.mark.parametrize(("kind", "hidden"), [("gcn", 5), ("sage", 5), ("gat", 1)])
+@pytest.mark.parametrize("order", ["aggregate_first", "combine_first", "best"])
+def test_price_of_an_epoch_equals_the_replay(kind: str, hidden: int, order: str) -> None:
+    """All layers but the last are recomputed."""
+    case = make_priced_case(kind, order, 100.0, hidden, recompute=True)
+    strategy, A = case.strategy(), ScipyCounts(case.store()).adjacency()
+    assert isinstance(strategy, NeutronStar)
+    choices = strategy.choose_replicas(A)
+    assert any(len(choice.replicas) for choice in choices)
+    assert strategy.price_epoch(choices, A) == count_price(case, 100.0)
+
+
+@pytest.mark.parametrize("price", [0.0, 100.0])
+@pytest.mark.parametrize(("kind", "hidden"), [("gcn", 5), ("gcn", 16), ("sage", 16), ("gat", 1)])
+def test_best_orders_have_no_higher_price_than_either_order(price: float, kind: str, hidden: int) -> None:
+    prices = {
+        order: count_price(make_priced_case(kind, order, price, hidden), price)
+        for order in ("aggregate_first", "combine_first", "best")
+    }
+    assert prices["best"] == min(prices.values()), prices
 
 
 def test_replay_from_facts_only_is_refused() -> None:

@@ -10,15 +10,16 @@ from harness.conformance.case import Case
 from harness.conformance.laws import ScipyCounts
 from harness.errors import UserError
 from harness.ledger import TensorName
+from harness.replay import replay
 from harness.spec.spec import Spec
-from harness.strategies.rdm import ROW, Rdm
+from harness.strategies.rdm import ROW, LayerPlan, Rdm
 from harness.strategy import Facts, Promise, admit
 
 N, FEATURES, CLASSES = 96, 24, 6
 
 
 def rdm_of(row: int = 1, col: int = 4, params: dict[str, Any] | None = None, **model: Any) -> Rdm:
-    training = {"features": model.pop("features", False)}
+    training = {key: model.pop(key, False) for key in ("features", "recompute")}
     spec = {
         "strategy": {"name": "rdm", "params": params or {}},
         "dataset": "any",
@@ -85,6 +86,31 @@ def test_no_orders_and_layouts_move_fewer_words_than_the_plan(
     wants = [strategy.needs_dH(layer) for layer in range(layers)]
     planned = sum(strategy.count_moved_words(layer, plan) for layer, plan in enumerate(strategy.layers))
     assert planned * 4 / 3 == pytest.approx(fewest(strategy.shapes, wants))
+
+
+@pytest.mark.parametrize("col", [2, 4])
+def test_no_plan_receives_fewer_elements_when_layers_are_recomputed(col: int) -> None:
+    """The recomputed layer redistributes its matrices once more, so another plan is the best."""
+    strategy = rdm_of(col=col, layers=2, recompute=True)
+    assert strategy.layers != rdm_of(col=col, layers=2).layers
+
+    def count_received(plans: list[LayerPlan]) -> float:
+        strategy.layers = plans
+        replays = [replay(strategy, rank).entries for rank in range(col)]
+        return sum(amounts.words_received for entries in replays for amounts in entries.values())
+
+    every = [
+        [first, second]
+        for before in strategy.allowed_layouts(0)
+        for first in strategy.allowed_plans(0, before)
+        for second in strategy.allowed_plans(1, first.rows_after)
+    ]
+    assert count_received(strategy.layers) == min(map(count_received, every))
+
+
+def test_order_model_chooses_like_fewest_if_the_order_is_best() -> None:
+    chosen = rdm_of(params={"order": "model"}, order="best", hidden=24, layers=3)
+    assert chosen.layers == rdm_of(order="best", hidden=24, layers=3).layers
 
 
 def test_order_model_uses_the_order_of_the_model() -> None:
