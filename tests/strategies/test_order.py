@@ -116,6 +116,8 @@ def list_long_cases() -> Iterator[Any]:
     models = [{"hidden": 16}, {"hidden": 4}, {"layers": 2, "hidden": 13}]
     for name in FULL_GRAPH:
         strategy = load_strategy(name)
+        if strategy.combine_first_refusal:
+            continue
         choices = [{}, *({key: value} for key, values in list_choices(strategy).items() for value in values)]
         for params in choices:
             yield pytest.param(name, {"params": params}, id=f"{name}-{params}")
