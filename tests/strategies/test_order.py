@@ -11,6 +11,7 @@ from harness.conformance.case_list import list_choices
 from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
+from harness.experiment.trained_models import describe_strategy
 from harness.ledger import Op, TensorName
 from harness.registry import load_strategy, registered_strategies
 from harness.replay import replay
@@ -239,9 +240,17 @@ def test_rows_of_earlier_epochs_are_rows_of_H(
     """Rows of H W would be old in W too, so the order would change the losses."""
     late = make_strategy(name, {"p": 4}, stale, "best", layers=3, hidden=400)
     assert [late.combines_first(layer) for layer in range(3)] == [False, False, False]
+    assert late.aggregate_first_reason == load_strategy(name).stale_order_reason
     if fresh:
         exact = make_strategy(name, {"p": 4}, fresh, "best", layers=3, hidden=400)
-        assert exact.combines_first(2)
+        assert exact.combines_first(2) and exact.aggregate_first_reason is None
+
+
+@pytest.mark.parametrize("name", ["g3", "plexus", "scalegnn", "cluster-gcn", "pipegcn", "sancus", "distgnn"])
+def test_strategies_that_aggregate_first_say_why(name: str) -> None:
+    strategy = load_strategy(name)
+    reason = strategy.combine_first_refusal or strategy.stale_order_reason
+    assert reason and describe_strategy(name).order.endswith(reason)
 
 
 @pytest.mark.parametrize("order", ["aggregate_first", "best"])
