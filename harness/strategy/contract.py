@@ -311,14 +311,14 @@ class Strategy(ABC):
     def is_narrower_combined(self, layer: int) -> bool:
         """Return whether the products with A in an epoch have fewer columns in total if H W comes first.
 
-        The total decides, because the flops of sparse products and the elements of the rows that products exchange are
-        proportional to it. Dense products cost the same in both orders. The products are those of the forward pass,
-        once more if the layer is recomputed, and of the backward pass. With (A H) W, the backward pass multiplies by
-        A^T only for the gradient of the layer's input. Override this if the strategy multiplies by A less often or
-        sends fewer rows in one of the orders.
+        The total decides, because the flops of these products and the elements of the rows that they exchange are
+        proportional to it. The flops of adding returned gradients are not counted, and dense products usually cost the
+        same in both orders. The products are those of the forward pass, once more if the layer is recomputed, and of
+        the backward pass. With (A H) W, the backward pass multiplies by A^T only for the gradient of the layer's input.
+        Override this if the strategy multiplies by A less often or sends fewer rows in one of the orders.
 
-        If the totals are equal, H comes first, but H W with attention: there a rank multiplies every row that it
-        receives by W if rows of H are sent.
+        Equal totals are decided for (A H) W. With attention they are decided for A (H W), because (A H) W also
+        multiplies received rows by W.
         """
         f_in, f_out = self.shapes[layer]
         forward = 1 + (layer in self.recomputed_layers)
