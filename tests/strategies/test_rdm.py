@@ -9,11 +9,17 @@ import pytest
 from harness.conformance.case import Case
 from harness.conformance.laws import ScipyCounts
 from harness.errors import UserError
+from harness.experiment.known_graph import facts_of_card
+from harness.experiment.requests import make_spec
 from harness.ledger import TensorName
+from harness.prediction.epoch import predict
 from harness.replay import replay
+from harness.spec.machine_card import load_machine_card
+from harness.spec.root import find_root
 from harness.spec.spec import Spec
+from harness.store.catalog import load_card
 from harness.strategies.rdm import ROW, LayerPlan, Rdm
-from harness.strategy import Facts, Promise, admit
+from harness.strategy import Facts, Promise, Ready, admit
 
 N, FEATURES, CLASSES = 96, 24, 6
 
@@ -111,6 +117,25 @@ def test_no_plan_receives_fewer_elements_when_layers_are_recomputed(col: int) ->
 def test_order_model_chooses_like_fewest_if_the_order_is_best() -> None:
     chosen = rdm_of(params={"order": "model"}, order="best", hidden=24, layers=3)
     assert chosen.layers == rdm_of(order="best", hidden=24, layers=3).layers
+
+
+def test_plan_with_fewest_elements_is_predicted_slower_on_narrow_slices() -> None:
+    """A product with one column takes as long as reading A, and A (H W) multiplies once more in the first layer."""
+    root = find_root()
+    facts, machine = facts_of_card(load_card(root, "reddit")), load_machine_card(root, "perlmutter")
+
+    def predict_seconds(order: str) -> float:
+        request = {
+            "strategy": {"name": "rdm", "params": {"order": "model"}},
+            "dataset": "reddit",
+            "ranks": 16,
+            "machine": "perlmutter",
+            "model": {"layers": 3, "hidden": 16, "order": order},
+        }
+        strategy = admit(Rdm, make_spec(root, request, "a test"), facts)
+        return predict(Ready(strategy), machine, ranks=[0]).seconds.value
+
+    assert round(predict_seconds("best") / predict_seconds("aggregate_first"), 2) == 1.06
 
 
 def test_order_model_uses_the_order_of_the_model() -> None:
