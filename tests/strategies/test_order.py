@@ -253,6 +253,18 @@ def test_strategies_that_aggregate_first_say_why(name: str) -> None:
     assert reason and describe_strategy(name).order.endswith(reason)
 
 
+def test_page_names_each_full_graph_strategy_that_does_not_choose() -> None:
+    page = (find_root() / "docs/strategies/README.md").read_text()
+    section = page.partition("## The order of products")[2].partition("\n## ")[0]
+    strategies = {name: load_strategy(name) for name in FULL_GRAPH}
+    fixed = [
+        name
+        for name, strategy in strategies.items()
+        if strategy.combine_first_refusal or strategy.stale_order_reason
+    ]
+    assert fixed and all(f"`{name}`" in section for name in fixed), fixed
+
+
 @pytest.mark.parametrize("order", ["aggregate_first", "best"])
 def test_an_algorithm_with_one_order_accepts_the_best(order: str) -> None:
     plexus = make_strategy("plexus", {"x": 2, "y": 1, "z": 2}, {}, order, layers=2, hidden=400)
