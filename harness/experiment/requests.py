@@ -61,6 +61,8 @@ def choose_best_grid(root: Path, request: Request, where: str) -> Request:
     card = load_machine_card(root, request.get("machine", "local"))
     check_card(card)
     name = request["strategy"]["name"]
+    if len(only := load_strategy(name).grids(count_ranks(request, where))) == 1:
+        return {**request, "grid": only[0]}  # nothing to search, also if sizes depend on unknown edges
     expected = KnownGraph(facts_of_card(load_card(root, request["dataset"]["name"]), root), None)
     candidate = admit_on_all_grids(root, name, _without_memory(request), lambda _: expected, where)
     if not candidate.ready:
