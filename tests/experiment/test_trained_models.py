@@ -46,6 +46,14 @@ def test_the_table_stands_in_the_docs(rows) -> None:
     assert "\n".join(lines) in page, "docs/strategies/README.md: the table should be\n" + "\n".join(lines)
 
 
+def test_strategy_that_the_table_leaves_out_trains_what_the_page_says() -> None:
+    pyg, graphsage = load_strategy(OUTSIDE), load_strategy("graphsage")
+    assert (pyg.models, pyg.has_model_parts) == (graphsage.models, graphsage.has_model_parts)
+    assert pyg.promise.value == "approximate"
+    page = (ROOT / "docs" / "strategies" / "README.md").read_text()
+    assert "It is `approximate`, and trains the same models\nas `graphsage`, with the same parts." in page
+
+
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "models"]) == 0
     out = capsys.readouterr().out
