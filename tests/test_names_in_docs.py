@@ -84,14 +84,14 @@ def test_every_name_of_a_page_is_in_the_code(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_page)
 def test_every_path_of_a_page_exists(page: Path) -> None:
+    """A path begins in the root, or a path of Python code in `harness`."""
     tops = "harness|strategies|tests|benchmarks|docs|config|workflows|examples|slurm"
-    paths = [
-        path.rstrip(".")
-        for span in list_spans(page)
-        for path in re.findall(rf"(?<![\w./@-])(?:{tops})/[\w./{{}}*-]+", span)
-        if not re.search(r"[A-Z]{4,}|\*", path)
-    ]
-    assert [path for path in paths if not (ROOT / path).exists() and path not in READERS_FILES] == []
+    path = re.compile(rf"(?<![\w./@<-])(?:(?:{tops})/[\w./*-]+|\w+/[\w/]+\.py\b)")
+    paths = {each.rstrip(".") for span in list_spans(page) for each in path.findall(span)}
+    named = {each for each in paths - READERS_FILES if not re.search(r"[A-Z]{4,}|\*|^path/", each)}
+    assert {
+        each for each in named if not (ROOT / each).exists() and not (ROOT / "harness" / each).exists()
+    } == set()
 
 
 @cache
