@@ -36,7 +36,7 @@ IN_PROSE = re.compile(
 N = r"\d+(?:,\d{3})*(?:\.\d+)?"
 SOME = rf"{N}(?:(?:, | and | or | to |, and ){N})*"
 PROGRAMS = "python slurm torch pyg dgl cuda debian release versions? podman-hpc torch-sparse"
-PLACES = (
+REFERENCES = (
     "sections? tables? figures? fig equations? findings? algorithm stages? layer dimension step rank part batch epoch "
     "vertex issue request code is"
 )
@@ -62,7 +62,7 @@ RULES = {
     "claim": r"\b(?:CAG|G3|MBS|PLX|SGN)-\d+(?:, \d{3}\b)*(?: to (?:CAG|G3|MBS|PLX|SGN)-\d+)?",
     "year": r"\b(?:19|20)\d\d\b(?!,\d)|arXiv:\S+|PVLDB \d+\(\d+\)",
     "version": rf"\b{either(PROGRAMS)} \d+(?:\.\d+)*(?:(?:, | and |(?<=\d\.\d) to )\d+(?:\.\d+)+)*",
-    "reference": rf"\b{either(PLACES)} {SOME}",
+    "reference": rf"\b{either(REFERENCES)} {SOME}",
     "setting": rf"\b{SOME}(?: or more| emulated| other)? {either(CHOSEN)}\b|\b{either(SIZED)} {SOME}",
     "grid": r"\b(?:\d+|[A-Z])(?: ?x ?(?:\d+|[A-Z]))+\b",
     "default": rf"\x00 \({N}(?=[);])",
@@ -100,7 +100,7 @@ class Page:
             self._tie_table(entry)
         for fragment, condition in self.entries.get("holds", {}).items():
             if self._find(fragment) and self.evaluate(condition) is False:
-                self.problems.append(f"{fragment!r} is no longer true: {condition}")
+                self._report(f"{fragment!r} is no longer true: {condition}")
         for fragment in (*self.entries.get("settings", ()), *self.entries.get("unrecorded", ())):
             self._find(fragment, once=False)
 
@@ -122,23 +122,27 @@ class Page:
             names[name] = eval(f"({expression})", names)
         return names
 
+    def _report(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+
     def evaluate(self, expression: Any, **more: Any) -> Any:
         """Return the value of an expression, or None and a problem."""
         if isinstance(expression, dict):
-            self.problems.append(f"quote the expression, which YAML reads as a mapping: {expression}")
+            self._report(f"quote the expression, which YAML reads as a mapping: {expression}")
             return None
         if not isinstance(expression, str):
             return expression
         try:
             return eval(f"({expression})", {**self.names, **more})
         except Exception as error:
-            self.problems.append(f"{expression}: {type(error).__name__}: {error}")
+            self._report(f"{expression}: {type(error).__name__}: {error}")
             return None
 
     def _find(self, template: str, *, once: bool = True) -> list[re.Match[str]]:
         found = list(compile_template(template, PLACEHOLDER).finditer(self.text))
         if not found or (once and len(found) > 1):
-            self.problems.append(f"the page has {template!r} {len(found)} times")
+            self._report(f"the page has {template!r} {len(found)} times")
             return []
         return found
 
@@ -151,24 +155,23 @@ class Page:
                 list(found) if isinstance(found, list | tuple) else [self.evaluate(each) for each in values]
             )
             if len(kinds) != len(numbers):
-                self.problems.append(f"{template!r} has {len(kinds)} numbers, and {len(numbers)} values")
+                self._report(f"{template!r} has {len(kinds)} numbers, and {len(numbers)} values")
                 continue
             for index, (kind, value) in enumerate(zip(kinds, numbers, strict=True), start=1):
                 self._tie(match.span(index), value, kind, template)
 
-    def _tie(self, span: Span, value: Any, kind: str, where: str) -> None:
+    def _tie(self, span: Span, value: float | None, kind: str, where: str) -> None:
         written = self.text[slice(*span)]
-        if value is None or self.edits.get(span, written) != written:
+        if value is None:
             return
         if kind in {"<", ">"}:
             number = WORDS.get(written) or parse_numbers(written)[0]
             if value > number * (1 + 1e-9) if kind == "<" else value < number * (1 - 1e-9):
-                self.problems.append(f"{where!r}: {written} is no bound of {value:.6g}: change the sentence")
-            self.edits[span] = written
+                self._report(f"{where!r}: {written} is not a bound of {value:.6g}: change the sentence")
         else:
-            self.edits[span] = (
-                value if isinstance(value, str) else write_number(value, written, int(kind or 0))
-            )
+            written = write_number(value, written, int(kind or 0))
+        if self.edits.setdefault(span, written) != written:
+            self._report(f"{where!r}: another entry gives {self.edits[span]}, and not {written}")
 
     def _tie_table(self, entry: dict[str, Any]) -> None:
         below = entry.get("below", "")
@@ -179,7 +182,7 @@ class Page:
             and below in self.text[: match.start()].rpartition("\n|")[2]
         ]
         if len(tables) != 1:
-            self.problems.append(f"the page has {len(tables)} tables {entry['header']!r}")
+            self._report(f"the page has {len(tables)} tables {entry['header']!r}")
             return
         head = read_header(tables[0].group()).split(" | ")
         lines = tables[0].group().splitlines(keepends=True)
@@ -204,13 +207,14 @@ class Page:
             at += len(line)
 
     def _tie_row(self, entry: dict[str, Any], head: list[str], cells: list[tuple[str, Span]]) -> None:
+        if len(cells) != len(head):
+            self._report(f"a row of {entry['header']!r} has {len(cells)} cells, and not {len(head)}: {cells}")
+            return
         row = {name: re.sub(r"[`*]", "", text) for name, (text, _) in zip(head, cells, strict=True)}
         spans = {name: span for name, (_, span) in zip(head, cells, strict=True)}
         for name in entry.get("settings", ()):
             for match in IN_PROSE.finditer(self.text, *spans[name]):
                 self.edits[match.span()] = match.group()
-        if not self.evaluate(entry.get("rows", "True"), row=row, name=row[head[0]]):
-            return
         for column, expression in entry["columns"].items():
             places = [match.span() for match in IN_PROSE.finditer(self.text, *spans[column])]
             value = self.evaluate(expression, row=row, name=row[head[0]], column=column)
@@ -220,7 +224,7 @@ class Page:
                 values = value if isinstance(value, list | tuple) else [value]
                 if len(values) != len(places):
                     where = self.text[slice(*spans[column])]
-                    self.problems.append(f"{row[head[0]]}, {column}: {where!r} has not {len(values)} numbers")
+                    self._report(f"{row[head[0]]}, {column}: {where!r} has not {len(values)} numbers")
                     continue
                 for place, each in zip(places, values, strict=True):
                     self._tie(place, each, "", f"{row[head[0]]}, {column}")
@@ -304,9 +308,10 @@ def write_number(value: float, written: str, digits: int = 0) -> str:
     mantissa, _, exponent = written.partition("e")
     significant = digits or max(1, len(re.sub(r"\D", "", mantissa).lstrip("0")))
     half = 0.5 * 10 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
-    if digits and value:
-        half = 0.5 * 10 ** (floor(log10(abs(value))) + 1 - digits)
-    if abs(value - number) <= half * (1 + 1e-9):
+    is_rounded = (
+        number == float(f"{value:.{digits - 1}e}") if digits else abs(value - number) <= half * (1 + 1e-9)
+    )
+    if is_rounded:
         return written
     if exponent:
         return f"{value:.{significant - 1}e}"

@@ -4,7 +4,6 @@ A figure is a tidy frame, a mark of `harness.figures.marks`, and a title that sa
 without figures run without matplotlib.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from benchmarks.recorded_tables import read_tables
 from harness.figures.axis_scales import Scale
 from harness.figures.drawing import style_context
 from harness.figures.figure_layout import compose_figure
@@ -67,16 +67,11 @@ def stack_bars(labels: Sequence[str], parts: Mapping[str, Sequence[float]], x: S
 
 def read_recorded(page: str, command: str) -> list[pd.DataFrame]:
     """Return the tables that a command printed on a page of benchmarks/results, with numbers where all are."""
-    text = (RESULTS / f"{page}.md").read_text(encoding="utf-8")
-    _, _, after = text.partition(f"    python -m benchmarks {command}\n")
-    printed = re.split(r"^    python ", after, flags=re.MULTILINE)[0]
-    return [_parse_table(lines) for lines in re.findall(r"(?:^\|.*\n?)+", printed, re.MULTILINE)]
-
-
-def _parse_table(text: str) -> pd.DataFrame:
-    head, _, *rows = ([cell.strip() for cell in line.strip(" |").split(" | ")] for line in text.splitlines())
-    frame = pd.DataFrame(rows, columns=head)
-    return frame.apply(_parse_numbers)
+    tables = read_tables(RESULTS / f"{page}.md")
+    printed = [
+        each for each in tables if each.above.splitlines()[:1] == [f"    python -m benchmarks {command}"]
+    ]
+    return [pd.DataFrame(each.cells, columns=each.header).apply(_parse_numbers) for each in printed]
 
 
 def _parse_numbers(column: "pd.Series[Any]") -> "pd.Series[Any]":

@@ -122,11 +122,15 @@ def test_numbers_of_changed_cells_are_written_with_as_many_digits() -> None:
     [
         ({"results": {"epoch takes {} hours": "2"}}, "0 times"),
         ({"results": {"takes {} s": "2, 3"}}, "has 1 numbers, and 2 values"),
-        ({"results": {"At most {<} % are lost": "3.4"}}, "3 is no bound of 3.4"),
+        ({"results": {"At most {<} % are lost": "3.4"}}, "3 is not a bound of 3.4"),
         ({"results": {"takes {} s": "unknown('a cell')"}}, "NameError"),
         ({"holds": {"40 % of the rival's": "1 > 2"}}, "is no longer true"),
         ({"settings": ["on 5 hosts"]}, "0 times"),
         ({"tables": [{"header": "strategy | cost", "columns": {}}]}, "0 tables"),
+        (
+            {"results": {"takes {} s": "2", "The epoch takes {} s": "3"}},
+            "another entry gives 2.0, and not 3.0",
+        ),
         ({"tables": [{"header": "strategy | ...", "columns": {"note": "1, 2"}}]}, "has not 2 numbers"),
     ],
 )
