@@ -92,6 +92,8 @@ class Page:
     """What is wrong with the entries; a message for each."""
     edits: dict[Span, str] = field(default_factory=dict)
     """The text that belongs in each place that is tied to a cell."""
+    chosen: list[Span] = field(default_factory=list)
+    """The cells of the columns of settings."""
 
     def __post_init__(self) -> None:
         for template, values in self.entries.get("results", {}).items():
@@ -212,9 +214,7 @@ class Page:
             return
         row = {name: re.sub(r"[`*]", "", text) for name, (text, _) in zip(head, cells, strict=True)}
         spans = {name: span for name, (_, span) in zip(head, cells, strict=True)}
-        for name in entry.get("settings", ()):
-            for match in IN_PROSE.finditer(self.text, *spans[name]):
-                self.edits[match.span()] = match.group()
+        self.chosen += [spans[name] for name in entry.get("settings", ())]
         for column, expression in entry["columns"].items():
             places = [match.span() for match in IN_PROSE.finditer(self.text, *spans[column])]
             value = self.evaluate(expression, row=row, name=row[head[0]], column=column)
@@ -244,7 +244,7 @@ class Page:
         return text
 
     def classify(self) -> Iterator[tuple[re.Match[str], str]]:
-        """Yield each number of the page with `tied`, `listed`, the rule that exempts it, or nothing."""
+        """Yield each number of the page with `tied`, `settings`, `unrecorded`, the rule that exempts it, or nothing."""
         kinds = [""] * len(self.text)
 
         def mark(spans: Iterator[Span], kind: str) -> None:
@@ -252,6 +252,7 @@ class Page:
                 kinds[start:end] = [each or kind for each in kinds[start:end]]
 
         mark(iter(self.edits), "tied")
+        mark(iter(self.chosen), "settings")
         for kind in ("settings", "unrecorded"):
             for fragment in self.entries.get(kind, ()):
                 found = compile_template(fragment, PLACEHOLDER).finditer(self.text)

@@ -99,8 +99,8 @@ def change_entries(**changed: Any) -> Page:
 def test_written_numbers_and_chosen_ones_are_told_apart() -> None:
     page = change_entries(results={"epoch takes {} s": "2.04"})
     kinds = {match.group(): kind for match, kind in page.classify()}
-    assert kinds["2.0"] == kinds["5.3"] == kinds["7"] == "tied"
-    assert (kinds["4"], kinds["2024"]) == ("setting", "year")
+    assert kinds["2.0"] == kinds["5.3"] == "tied"
+    assert (kinds["7"], kinds["4"], kinds["2024"]) == ("settings", "setting", "year")
     assert [kinds["40"], kinds["3"]] == ["", ""]
 
 
