@@ -17,6 +17,7 @@ from benchmarks.recorded_tables import (
     card,
     claim,
     compile_template,
+    constant,
     count_claims,
     paper,
     parse_numbers,
@@ -117,7 +118,10 @@ class Page:
     def names(self) -> dict[str, Any]:
         """What an expression can use: the functions of `recorded_tables`, and the page's own names."""
         names: dict[str, Any] = {
-            **{each.__name__: each for each in (table, claim, count_claims, paper, said, card, three_digits)},
+            **{
+                each.__name__: each
+                for each in (table, claim, count_claims, paper, said, card, constant, three_digits)
+            },
             "numbers": parse_numbers,
         }
         for name, expression in self.entries.get("names", {}).items():

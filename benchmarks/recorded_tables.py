@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,12 @@ def card(file: str, *keys: str | int) -> Any:
     for key in keys:
         value = value[key]
     return value
+
+
+def constant(name: str) -> Any:
+    """Return an attribute of a module of the code, such as `harness.prediction.epoch.RESIDUAL`."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
 
 
 def _find_file(name: str) -> Path:
