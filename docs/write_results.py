@@ -1,6 +1,7 @@
-"""Write the numbers of records into README.md and docs: `python docs/write_results.py [PAGE ...]`.
+"""Write the numbers of records into README.md and docs: `python docs/write_results.py [--list] [PAGE ...]`.
 
-`--list` only lists the numbers that are neither tied to a cell nor exempt, and counts all by kind.
+With `--list`, no page is written. The numbers of each are counted by kind, and those that are neither tied to a cell of
+a record nor known to be no results are shown. The exit code is 1 if an entry of docs/results does not fit.
 """
 
 import sys
@@ -9,31 +10,40 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the package benchmarks is not installed
 
-from benchmarks.page_numbers import Page, list_pages
+from benchmarks.page_numbers import Page, find_entries, list_pages
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def main(words: list[str]) -> int:
-    listed = "--list" in words
-    named = [Path(word).resolve() for word in words if word != "--list"]
-    code = 0
+    named, code = [Path(word).resolve() for word in words if word != "--list"], 0
+    if unknown := [path for path in named if path not in list_pages()]:
+        print(
+            f"{unknown[0]} is not a page with tied numbers: name README.md or a page of docs, or none for all."
+        )
+        return 2
     for path in named or list_pages():
         page = Page.read(path)
-        kinds = Counter(kind or "untied" for _, kind in page.classify())
-        if listed:
-            print(path.name, dict(kinds))
-            for match, kind in page.classify():
-                if not kind:
-                    start = page.text.rfind("\n", 0, match.start()) + 1
-                    print(
-                        f"    {match.group()}: {page.text[start : page.text.find(chr(10), match.end())][:220]}"
-                    )
-        elif (text := page.write()) != page.text and not page.problems:
-            path.write_text(text, encoding="utf-8")
-            print(f"wrote {path}")
+        if "--list" in words:
+            list_numbers(path, page)
+        elif not page.problems and page.write() != page.text:
+            path.write_text(page.write(), encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
         for problem in page.problems:
-            code = 1
-            print(f"{path}: {problem}")
+            print(f"{find_entries(path).relative_to(ROOT)}: {problem}")
+        code = max(code, bool(page.problems))
     return code
+
+
+def list_numbers(path: Path, page: Page) -> None:
+    """Print how many numbers of each kind a page has, and the line of each that has none."""
+    numbers = list(page.classify())
+    kinds = Counter(kind or "untied" for _, kind in numbers)
+    print(f"{path.relative_to(ROOT)}: {', '.join(f'{count} {kind}' for kind, count in kinds.most_common())}")
+    for match, kind in numbers:
+        if not kind:
+            line = page.text[page.text.rfind("\n", 0, match.start()) + 1 :].partition("\n")[0]
+            print(f"    {match.group()} in: {line[:200]}")
 
 
 if __name__ == "__main__":

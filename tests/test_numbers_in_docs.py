@@ -1,6 +1,7 @@
 """Every result on a page is the number of a cell of a record, and every other number is known to be no result."""
 
 import re
+import runpy
 from bisect import bisect_left
 from collections.abc import Iterator
 from functools import cache
@@ -65,7 +66,16 @@ def test_every_file_of_entries_belongs_to_a_page() -> None:
     assert [file for file in (ROOT / "docs" / "results").rglob("*.yaml") if file not in files] == []
 
 
-# A page of two sentences and two tables.
+def test_command_leaves_a_page_with_right_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    main = runpy.run_path(str(ROOT / "docs" / "write_results.py"))["main"]
+    assert (main([str(ROOT / "README.md")]), capsys.readouterr().out) == (0, "")
+    assert main(["--list", str(ROOT / "README.md")]) == 0
+    assert re.match(r"README.md: \d+ tied, ", capsys.readouterr().out)
+    assert main(["CHANGELOG.md"]) == 2
+    assert "is not a page with tied numbers" in capsys.readouterr().out
+
+
+# A page of two sentences and a table.
 
 TEXT = """# A page
 
