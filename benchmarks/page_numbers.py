@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from benchmarks.recorded_tables import (
+    ROOT,
     card,
     claim,
     compile_template,
@@ -24,7 +25,6 @@ from benchmarks.recorded_tables import (
     said,
     table,
 )
-from harness.spec.root import find_root
 
 Span = tuple[int, int]
 NAMES = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -332,16 +332,14 @@ def three_digits(value: float) -> str:
 
 def find_entries(page: Path) -> Path:
     """Return the file of a page's entries."""
-    root = find_root()
-    inside = page.relative_to(root / "docs") if page.is_relative_to(root / "docs") else page.relative_to(root)
-    return root / "docs" / "results" / inside.with_suffix(".yaml")
+    inside = page.relative_to(ROOT / "docs") if page.is_relative_to(ROOT / "docs") else page.relative_to(ROOT)
+    return ROOT / "docs" / "results" / inside.with_suffix(".yaml")
 
 
 def list_pages() -> list[Path]:
     """Return README.md and the pages of docs whose numbers are tested."""
-    root = find_root()
     folders = ("concepts", "evidence", "how-to", "start", "strategies", "tutorials")
     return [
-        root / "README.md",
-        *(path for each in folders for path in sorted((root / "docs" / each).rglob("*.md"))),
+        ROOT / "README.md",
+        *(path for each in folders for path in sorted((ROOT / "docs" / each).rglob("*.md"))),
     ]

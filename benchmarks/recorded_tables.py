@@ -11,8 +11,7 @@ from typing import Any
 
 import yaml
 
-from harness.spec.root import find_root
-
+ROOT = Path(__file__).resolve().parents[1]
 NUMBER = re.compile(r"(?:(?<!\w)-)?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 GAP = re.compile(r" {2,}")
 
@@ -130,12 +129,12 @@ def count_claims(**columns: str) -> int:
 
 @cache
 def _read_claims() -> list[Table]:
-    return [read_tables(path)[0] for path in sorted((find_root() / "workflows" / "claims").glob("*.csv"))]
+    return [read_tables(path)[0] for path in sorted((ROOT / "workflows" / "claims").glob("*.csv"))]
 
 
 def card(file: str, *keys: str | int) -> Any:
     """Return a value of a YAML file."""
-    value: Any = yaml.safe_load((find_root() / file).read_text(encoding="utf-8"))
+    value: Any = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
     for key in keys:
         value = value[key]
     return value
@@ -148,7 +147,7 @@ def constant(name: str) -> Any:
 
 
 def _find_file(name: str) -> Path:
-    return find_root() / (name if "/" in name else f"benchmarks/results/{name}.md")
+    return ROOT / (name if "/" in name else f"benchmarks/results/{name}.md")
 
 
 @cache

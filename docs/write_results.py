@@ -11,8 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the package benchmarks is not installed
 
 from benchmarks.page_numbers import Page, find_entries, list_pages
-
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.recorded_tables import ROOT
 
 
 def main(words: list[str]) -> int:

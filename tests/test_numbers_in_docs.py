@@ -205,7 +205,7 @@ AAA-002                        none
 
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("benchmarks.recorded_tables.find_root", lambda: tmp_path)
+    monkeypatch.setattr("benchmarks.recorded_tables.ROOT", tmp_path)
     (tmp_path / "some").mkdir()
     (tmp_path / "some" / "record.md").write_text(RECORD)
     return "some/record.md"
