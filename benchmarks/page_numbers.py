@@ -125,7 +125,10 @@ class Page:
             "numbers": parse_numbers,
         }
         for name, expression in self.entries.get("names", {}).items():
-            names[name] = eval(f"({expression})", names)
+            try:
+                names[name] = eval(f"({expression})", names)
+            except Exception as error:
+                self._report(f"{name}: {type(error).__name__}: {error}")
         return names
 
     def _report(self, problem: str) -> None:
@@ -142,7 +145,9 @@ class Page:
         try:
             return eval(f"({expression})", {**self.names, **more})
         except Exception as error:
-            self._report(f"{expression}: {type(error).__name__}: {error}")
+            is_reported = isinstance(error, NameError) and error.name in self.entries.get("names", {})
+            if not is_reported:
+                self._report(f"{expression}: {type(error).__name__}: {error}")
             return None
 
     def _find(self, template: str, *, once: bool = True) -> list[re.Match[str]]:
@@ -152,18 +157,20 @@ class Page:
             return []
         return found
 
-    def _tie_text(self, template: str, values: Any) -> None:
+    def _tie_text(self, template: str, expressions: Any) -> None:
         for match in self._find(template):
-            values = values if isinstance(values, list) else [values]
             kinds = re.findall(r"\{:?([^}]*)\}", template)
-            found = self.evaluate(values[0]) if len(values) == 1 else None
-            numbers = (
-                list(found) if isinstance(found, list | tuple) else [self.evaluate(each) for each in values]
-            )
-            if len(kinds) != len(numbers):
-                self._report(f"{template!r} has {len(kinds)} numbers, and {len(numbers)} values")
+            if isinstance(expressions, list):
+                values = [self.evaluate(each) for each in expressions]
+            else:
+                value = self.evaluate(expressions)
+                if value is None:
+                    continue
+                values = list(value) if isinstance(value, list | tuple) else [value]
+            if len(kinds) != len(values):
+                self._report(f"{template!r} has {len(kinds)} numbers, and {len(values)} values")
                 continue
-            for index, (kind, value) in enumerate(zip(kinds, numbers, strict=True), start=1):
+            for index, (kind, value) in enumerate(zip(kinds, values, strict=True), start=1):
                 self._tie(match.span(index), value, kind, template)
 
     def _tie(self, span: Span, value: float | None, kind: str, where: str) -> None:
