@@ -58,7 +58,9 @@ class Table:
 
     def __call__(self, column: str, *values: str, **columns: Any) -> float:
         """Return the first number of a cell."""
-        return self.numbers(column, *values, **columns)[0]
+        if not (found := self.numbers(column, *values, **columns)):
+            raise LookupError(f"{self.file}: {[*values, *columns.items()]} has no number in {column}")
+        return found[0]
 
     def all(self, column: str, *values: str, **columns: Any) -> list[float]:
         """Return the first number of a column in each row that matches and has one."""

@@ -236,6 +236,8 @@ def test_cell_that_is_not_one_is_refused(record: str) -> None:
         first("s", ranks=2)
     with pytest.raises(LookupError, match="0 columns"):
         first("seconds", "a")
+    with pytest.raises(LookupError, match="no number in name"):
+        first("name", "a")
     with pytest.raises(LookupError, match="3 tables"):
         table(record)
     with pytest.raises(LookupError, match="0 times"):
