@@ -82,10 +82,9 @@ class Comparison:
         """Return the caption: what is compared, what is equal, what is each strategy's own, and what is unequal."""
         model = ModelChoice(**self.model)
         equal = f"{model.kind.upper()}, {model.layers} layers of hidden width {model.hidden}, float32"
-        names = dict.fromkeys(each.strategy for each in self.competitors)
-        aggregate = [name for name in names if load_strategy(name).combine_first_refusal]
-        only = f" ({', '.join(aggregate)}: only (A H) W)" if aggregate else ""
-        best = f"order of products{only}, grid, and partition by METIS or its own partitioner"
+        best = (
+            f"order of products{self._describe_orders()}, grid, and partition by METIS or its own partitioner"
+        )
         sentences = [
             f"Compared: {self.measured}.",
             f"Equal: {equal}.",
@@ -93,6 +92,15 @@ class Comparison:
             *(f"Not equal: {each}." for each in self.unequal),
         ]
         return " ".join(sentences)
+
+    def _describe_orders(self) -> str:
+        """Return the strategies that compute (A H) W in every layer, in brackets."""
+        kinds = [load_strategy(name) for name in dict.fromkeys(each.strategy for each in self.competitors)]
+        always = [kind.name for kind in kinds if kind.combine_first_refusal]
+        stale = [kind.name for kind in kinds if kind.stale_order_reason and not kind.combine_first_refusal]
+        parts = [f"{', '.join(always)}: only (A H) W"] if always else []
+        parts += [f"{', '.join(stale)}: (A H) W with rows of earlier epochs"] if stale else []
+        return f" ({'; '.join(parts)})" if parts else ""
 
 
 # The search for the best settings of each competitor.
