@@ -175,3 +175,11 @@ def test_choice_that_misses_the_target_in_one_launch_has_no_time_to_it() -> None
     assert list(summary.index) == ["b", "a"]
     assert summary.seconds_to_target["b"] == 12
     assert isnan(summary.seconds_to_target["a"])
+
+
+def test_caption_of_the_first_figure_has_the_settings_of_its_comparison() -> None:
+    caption = " ".join((ROOT / "README.md").read_text().split())
+    model = received.COMPARISON.model
+    assert f"{model['layers']} layers of hidden width {model['hidden']}" in caption
+    for setting in ("best order of products", "best grid of 64 ranks", "best partition", "fairness.md"):
+        assert setting in caption
