@@ -48,7 +48,7 @@ PAGES = {
         "prediction.memory --dataset ogbn-products@1/64",
     ],
     "messages": ["prediction.messages"],
-    "claims": ["harness claims --twins --all"],
+    "claims": ["harness claims --twins --all --predictions results/predicted-claims"],
     "findings": [
         f"findings.{part}"
         for part in ("balance", "model", "dimensions", "settings", "gain", "swaps", "edges")

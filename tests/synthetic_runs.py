@@ -269,7 +269,9 @@ def write_study(runs: Path) -> None:
 def claims() -> list[dict[str, Any]]:
     """The claims of a figure, one by each verdict, and one of a paper's text."""
     known = {"paper": "plexus", "place": "Section 7", "config": "", "formula": "f()", "printed": "2 x"}
-    known |= dict.fromkeys(("source", "duplicate_of", "error", "read", "marks"), "")
+    known |= dict.fromkeys(
+        ("source", "duplicate_of", "error", "read", "marks", "words", "heading", "unprinted"), ""
+    )
     none = {"ours": "", "ratio": None, "ratio_low": None, "ratio_high": None, "reason": "it takes the run"}
 
     def claim(number: int, basis: str, ratio: float, spread: float, verdict: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ SIGNS = {
 """The words before a printed value, by its comparator."""
 SUFFIXES = {"percent": "pct"}
 """The abbreviations of units in the names of metrics."""
+Cause = Literal["", "the paper", "our count"]
 
 
 class Claim(Frozen):
@@ -71,6 +72,17 @@ class Claim(Frozen):
     """The ids of the claims that print the same number, or from whose numbers this one is computed."""
     uncounted: Literal["", "tautology", "vacuous", "another quantity"]
     """Why the comparison shows nothing: it cannot fail, nearly every value passes, or ours is another quantity."""
+    unprinted: str
+    """The unit or the settings that the paper does not print, and that our value depends on."""
+    choices: Literal["", "range"]
+    """`range`: the choices are few, and our value is a range over them. Otherwise the claim is not comparable."""
+    derived: str
+    """How the value is computed from printed ones, if the paper does not print it."""
+    cause: Cause
+    """Why a value that is counted, computed or measured differs: the paper disagrees with itself, or our count differs.
+
+    Predictions that are off and claims that are not comparable need no cause.
+    """
     note: str
 
     @model_validator(mode="after")
@@ -83,12 +95,21 @@ class Claim(Frozen):
             raise ValueError(
                 f"the claim {self.id} is uncounted ({self.uncounted}), so it needs to be a result and to have a note"
             )
+        if self.choices and not self.unprinted:
+            raise ValueError(f"the claim {self.id} has choices, so it needs to name what is unprinted")
+        if (self.cause or self.unprinted) and not self.note:
+            raise ValueError(f"the claim {self.id} has a cause or something unprinted, so it needs a note")
         return self
 
     @property
     def is_counted(self) -> bool:
         """Whether the scoreboard counts the claim."""
         return self.role == "result" and not self.duplicate_of and not self.uncounted
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether the paper prints what our value depends on, or leaves few choices."""
+        return not self.unprinted or self.choices == "range"
 
     @property
     def what(self) -> str:
@@ -101,9 +122,10 @@ class Claim(Frozen):
 
     @property
     def printed(self) -> str:
-        """The value as the paper prints it, with its unit."""
+        """The value as the paper prints it, with its unit; in brackets how it is derived, if it is not printed."""
         unit = {"1": "", "count": "", "formula": "", "percent": " %"}.get(self.unit, f" {self.unit}")
-        return f"{SIGNS.get(self.comparator, '')}{self.value}{unit}"
+        value = f"{SIGNS.get(self.comparator, '')}{self.value}{unit}"
+        return f"{value} ({self.derived})" if self.derived else value
 
     @property
     def read(self) -> Reading:

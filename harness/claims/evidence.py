@@ -1,21 +1,21 @@
 """What formulas compute from: dataset and machine cards, experiments, replays, predictions and records.
 
 Runs are selected from an experiment's `published` part. If a selection has several grids, the fastest counts, as in a
-figure. Where a paper leaves a setting open, its experiment has a run for each choice, and the value is an interval over
+figure. Where a paper leaves a setting open, its experiment has a run for each choice, and the value is a range over
 all of them. A measured run counts instead of its prediction if its record is among the collected tables.
 """
 
 import csv
 from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 from harness.claims.claims import Claim, read_claims
 from harness.claims.estimates import EpochTime, EpochTimes, UntestableClaim
-from harness.claims.selection import Selection, TrainingSettings, get_setting, get_value, with_dotted_keys
+from harness.claims.selection import Selection, TrainingSettings, get_setting, with_dotted_keys
 from harness.errors import UserError
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
@@ -23,14 +23,15 @@ from harness.experiment.known_graph import admit_on_twins, facts_of_card
 from harness.experiment.requests import make_spec, nest_settings
 from harness.experiment.scales import select_scale
 from harness.ledger import Key
-from harness.prediction.epoch import REPLAYED_STEPS, predict
-from harness.prediction.predicted_record import load_prediction
+from harness.prediction.epoch import REPLAYED_STEPS, Prediction, predict
+from harness.prediction.predicted_record import load_prediction, record_prediction
 from harness.prediction.scaled_sizes import predict_from_scaled_sizes
 from harness.prediction.twins import predict_from_twins
 from harness.progress import Log
 from harness.registry import load_strategy
 from harness.replay import ReplayedRank, replay
 from harness.results.parquet import read_collected
+from harness.runtime.provenance import collect_provenance
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import (
     FittedResult,
@@ -51,8 +52,8 @@ from harness.strategy import Facts, Ready, Strategy, admit
 EXPERIMENTS = Path("workflows") / "experiments"
 MANY_BINS = 10_000
 """The number of bins of all ranks from which an epoch is extrapolated from smaller graphs."""
-OPEN_SETTINGS = ("model.hidden", "training.batch")
-"""The settings that papers leave open."""
+OPEN_SETTINGS = ("strategy", "hidden", "batch", "precompute")
+"""The settings that papers leave open, by their short names. The machine card may be open too."""
 
 BUILD_TWINS = "its sizes depend on the edges: `harness claims --twins` builds twins of the graph, in minutes"
 
@@ -126,7 +127,8 @@ class Evidence:
     ) -> None:
         """`tables` is a folder of collected tables; `twins` allows twins to be built, which takes minutes.
 
-        `predictions` is a folder of recorded predictions, which are not made again.
+        `predictions` is a folder of recorded predictions, which are not made again. New ones are recorded in a folder
+        of it that has the commit of the code in its name, so that a change of the code is followed by new predictions.
         """
         self.root, self.predictions, self.twins, self.log = root, predictions, twins, log
         self._measured = _read_measured(tables) if tables and (tables / "runs.parquet").is_file() else {}
@@ -286,7 +288,7 @@ class Evidence:
 
     def time_epoch(self, runs: Selection) -> EpochTimes:
         """Return the epoch time of the selected runs on the fastest grid."""
-        return self._time_fastest(runs, lambda spec: self.time_epoch_of_run(spec, runs.twins, runs.card))
+        return self._time_fastest(runs, lambda spec, card: self.time_epoch_of_run(spec, runs.twins, card))
 
     def time_evaluation(self, runs: Selection) -> EpochTimes:
         """Return the time of one evaluation of the whole graph in the selected runs."""
@@ -305,21 +307,25 @@ class Evidence:
         self.consulted.add("prediction")
         return self._predict_once(spec.model_copy(update={"launch": 0}).model_dump_json(), twins, card)
 
-    def _time_fastest(self, runs: Selection, time_run: Callable[[Spec], EpochTime]) -> EpochTimes:
+    def _time_fastest(self, runs: Selection, time_run: Callable[[Spec, str], EpochTime]) -> EpochTimes:
         fastest = EpochTimes()
-        for spec in self.list_runs(runs):
-            key = tuple(get_value(spec, path) for path in OPEN_SETTINGS)
-            time = time_run(spec)
+        for spec, card in product(self.list_runs(runs), runs.cards or ("",)):
+            key = (card, *(get_setting(spec, name) for name in OPEN_SETTINGS))
+            time = time_run(spec, card)
             if key not in fastest or time.seconds < fastest[key].seconds:
                 fastest[key] = time
-        return fastest
+        is_open = [len(set(values)) > 1 for values in zip(*fastest, strict=True)]
+        return EpochTimes(
+            (tuple(value if is_open[place] else None for place, value in enumerate(key)), time)
+            for key, time in fastest.items()
+        )
 
-    def _time_evaluation_of_run(self, spec: Spec) -> EpochTime:
+    def _time_evaluation_of_run(self, spec: Spec, card_name: str) -> EpochTime:
         if spec.run_id in self._measured:
             self.consulted.add("record")
             return EpochTime(float(self._measured[spec.run_id]["evaluation_seconds"]))
         self.consulted.add("prediction")
-        card = self.load_machine(spec.machine.name)
+        card = self.load_machine(card_name or spec.machine.name)
         try:
             prediction = predict(Ready(self._admit_run(spec)), card, evaluation=True)
         except UserError as refusal:
@@ -334,16 +340,38 @@ class Evidence:
         card, strategy = self.load_machine(machine or spec.machine.name), self._admit_run(spec)
         if twins and not self.twins:
             raise UntestableClaim(BUILD_TWINS)
+        prediction = self._load_prediction(strategy, twins, card)
+        if prediction is None:
+            prediction = self._predict_anew(strategy, twins, card)
+            if self.predictions:
+                record_prediction(self.root, self._locate_kept(twins), spec, strategy.facts, card, prediction)
+        return EpochTime(prediction.seconds.value, card, prediction)
+
+    def _load_prediction(self, strategy: Strategy, twins: str, card: MachineCard) -> Prediction | None:
+        """Load the prediction that an earlier call kept, or that `harness predict` recorded."""
+        if self.predictions is None:
+            return None
+        is_sized = not twins and not has_many_bins(strategy)
+        folders = [self._locate_kept(twins), *([self.predictions] if is_sized else [])]
+        found = (load_prediction(folder, strategy.spec, strategy.facts, card) for folder in folders)
+        return next(filter(None, found), None)
+
+    def _locate_kept(self, twins: str) -> Path:
+        """Return the folder of the predictions that this version of the code has made."""
+        assert self.predictions is not None
+        return self.predictions / f"claims at {self._commit}" / (twins.replace("/", "-") or "sizes")
+
+    @cached_property
+    def _commit(self) -> str:
+        return str(collect_provenance(self.root)["commit"])[:10]
+
+    def _predict_anew(self, strategy: Strategy, twins: str, card: MachineCard) -> Prediction:
         if twins:
             ready = admit_on_twins(self.root, strategy, twins.split(","), self.log)
-            prediction = predict_from_twins(strategy, card, ready)
-        elif has_many_bins(strategy):
-            prediction = predict_from_scaled_sizes(strategy, card)
-        else:
-            folder, facts = self.predictions, strategy.facts
-            recorded = load_prediction(folder, spec, facts, card) if folder else None
-            prediction = recorded or predict(Ready(strategy), card)
-        return EpochTime(prediction.seconds.value, card, prediction)
+            return predict_from_twins(strategy, card, ready)
+        if has_many_bins(strategy):
+            return predict_from_scaled_sizes(strategy, card)
+        return predict(Ready(strategy), card)
 
     # Records.
 

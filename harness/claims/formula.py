@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec
 
-from harness.claims.estimates import Estimate
+from harness.claims.estimates import Choices, Estimate
 from harness.claims.evidence import Evidence
 
-Value = bool | int | float | str | Estimate | Sequence[object]
-"""Our value: a truth value, a number with or without an interval, text, or several values."""
+Value = bool | Choices | int | float | str | Estimate | Sequence[object]
+"""Our value: a truth value, one for each choice of an open setting, a number with or without an interval, text, or
+several values."""
 
 P = ParamSpec("P")
 

@@ -141,6 +141,8 @@ def _solve_for_ratio(claim: Claim, formula: Formula, trace: "_Trace") -> float |
     for ratio in (1.0, 2.0, 3.0):
         trace.ratio = ratio
         value = formula(trace)
+        if isinstance(value, Estimate) and value.is_range:  # the runs that it compares are open
+            return None
         values.append(value.value if isinstance(value, Estimate) else value)
     if not all(isinstance(value, float) for value in values):
         return None

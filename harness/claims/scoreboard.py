@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import get_args
 
-from harness.claims.verdicts import ERROR_CLASSES, Result, Source, Verdict, compute_error
+from harness.claims.verdicts import ERROR_CLASSES, ClaimHeading, Result, Source, Verdict, compute_error
 from harness.formatting import format_count
 
 Rows = list[tuple[str, ...]]
@@ -41,7 +41,7 @@ def make_scoreboard(verdicts: Iterable[Verdict]) -> Rows:
 
 
 def make_error_table(verdicts: Iterable[Verdict]) -> Rows:
-    """Count the predicted numbers by their error, with the widths of their intervals."""
+    """Count the predicted numbers by their error, with the widths of their intervals. Ranges have no error."""
     predicted = [each for each in select_counted(verdicts) if each.error]
     rows: Rows = [("prediction", "numbers", *ERROR_CLASSES, "median error", "median width")]
     fitted = [each for each in predicted if each.result is Result.FITTED]
@@ -70,6 +70,19 @@ def _list_widths(verdicts: Iterable[Verdict]) -> list[float]:
     return [ratio.high / ratio.low for ratio in ratios if ratio.high > ratio.low > 0]
 
 
+def group_by_heading(verdicts: Iterable[Verdict]) -> dict[ClaimHeading, list[Verdict]]:
+    """Group what does not hold or is not comparable by the reason, without results that are not counted."""
+    every = list(verdicts)
+    return {
+        heading: [
+            each
+            for each in every
+            if each.heading is heading and not (each.claim.role == "result" and each.uncounted)
+        ]
+        for heading in ClaimHeading
+    }
+
+
 def describe_uncounted(verdicts: Iterable[Verdict]) -> list[str]:
     """Describe in a sentence why results are not counted; empty if all are counted."""
     reasons = Counter(each.uncounted for each in verdicts if each.claim.role == "result" and each.uncounted)
@@ -94,7 +107,7 @@ def describe_held_out(verdicts: Iterable[Verdict]) -> list[str]:
 def describe_results(verdicts: Sequence[Verdict]) -> str:
     """Return the number of claims with each result."""
     counts = Counter(each.result for each in verdicts)
-    words = {Result.HOLDS: "hold", Result.CONSISTENT: "are consistent", Result.UNTESTED: str(Result.UNTESTED)}
+    words = {Result.HOLDS: "hold", Result.OFF: "predictions off"}
     return ", ".join(
         f"{counts[result]} {words.get(result, result) if counts[result] > 1 else result}"
         for result in Result

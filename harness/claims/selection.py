@@ -49,11 +49,11 @@ class TrainingSettings(TypedDict, total=False):
 class Settings(TrainingSettings, total=False):
     """The settings by which runs are selected."""
 
-    strategy: str
+    strategy: str | frozenset[str]
+    """A set stands for any of its members."""
     dataset: str
     ranks: int
     machine: str | frozenset[str]
-    """A set stands for any of its members."""
     launch: int
 
 
@@ -65,8 +65,8 @@ class Selection:
     settings: Settings = field(default_factory=Settings)
     twins: str = ""
     """The scales of the twins for a strategy whose sizes depend on the edges, such as `1/32,1/16,1/8`."""
-    card: str = ""
-    """Another card of the same machine."""
+    cards: tuple[str, ...] = ()
+    """Other cards of the same machine. Several are choices that the paper leaves open."""
 
     def narrow(self, **settings: Unpack[Settings]) -> "Selection":
         """Return the runs of this selection that have these settings too."""
@@ -76,11 +76,15 @@ class Selection:
         """Return this selection with the times predicted from twins of these scales."""
         return replace(self, twins=twins)
 
+    def with_cards(self, *cards: str) -> "Selection":
+        """Return this selection with the times predicted by each of these machine cards."""
+        return replace(self, cards=cards)
+
     def __repr__(self) -> str:
         settings = [f"{key}={_format_setting(value)}" for key, value in self.settings.items()]
         words = [self.experiment, *settings]
         words += [f"twins={self.twins}"] if self.twins else []
-        words += [f"card={self.card}"] if self.card else []
+        words += [f"card={'|'.join(self.cards)}"] if self.cards else []
         return f"<{' '.join(words)}>"
 
     def accepts(self, spec: Spec) -> bool:
@@ -88,9 +92,9 @@ class Selection:
         return all(_matches(get_setting(spec, key), value) for key, value in self.settings.items())
 
 
-def select(experiment: str, *, card: str = "", **settings: Unpack[Settings]) -> Selection:
-    """Select the runs of an experiment that have these settings; `card` replaces the machine card of predictions."""
-    return Selection(experiment, settings, card=card)
+def select(experiment: str, *, cards: tuple[str, ...] = (), **settings: Unpack[Settings]) -> Selection:
+    """Select the runs of an experiment that have these settings; `cards` replace the machine card of predictions."""
+    return Selection(experiment, settings, cards=cards)
 
 
 def get_setting(spec: Spec, key: str) -> Any:

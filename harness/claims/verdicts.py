@@ -1,18 +1,24 @@
 """Verdicts: whether our value agrees with what a paper prints, and if a claim cannot be tested, why.
 
-The number that is compared is the point, whether it has an interval or not: it holds if it is within the claim's
-tolerance of the printed number. If only the interval of a prediction contains the printed number, the two are
-consistent, unless the interval is so wide that it would contain nearly every number. A claim to which a constant was
-fitted cannot test it, so it is marked `fitted`.
+A value that was counted, computed or measured holds if it is within the claim's tolerance of the printed number, and
+may contradict the paper. A prediction may not: it is right within the tolerance, or it is off. Its interval changes
+neither. A list is judged entry by entry.
+
+A claim whose unit or setting the paper does not print is never compared with a single number. Where the choices are
+few, our value is a range over them, and has a verdict only if all choices have the same one. Otherwise the claim is not
+comparable, and our value is not computed.
+
+A claim to which a constant was fitted cannot test it, so it is marked `fitted`.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from harness.claims.claims import Claim, read_claims
-from harness.claims.estimates import Estimate, UntestableClaim
+from harness.claims.claims import Cause, Claim, read_claims
+from harness.claims.estimates import Choices, Estimate, UntestableClaim, format_number
 from harness.claims.evidence import Consulted, Evidence
 from harness.claims.formula import Value
 from harness.claims.formulas import FORMULAS
@@ -23,9 +29,8 @@ from harness.progress import OnStep, ignore_step, report_steps
 
 FACTOR = 2.0
 """A value outside its tolerance, but within this factor of the printed one, is `within a factor`."""
-WIDEST = 10.0
-"""The largest ratio of the ends of an interval that can make a claim `consistent`."""
 RELATIVE_TOLERANCES = {"1%": 0.01, "10%": 0.1}
+TOLERANCE_WORDS = {"exact": "the last digit", "1%": "1 %", "10%": "10 %", "1.5x": "1.5"}
 STRICT_TOLERANCES = ("exact", "1%")
 """Tolerances of claims for which being within the factor does not count."""
 ERROR_FACTORS = (1.25, 1.5, 2.0)
@@ -43,11 +48,29 @@ class Result(StrEnum):
     """How our value compares with the printed one."""
 
     HOLDS = "holds"
-    CONSISTENT = "consistent"
+    IN_PART = "in part"
     WITHIN = "within a factor"
     CONTRADICTED = "contradicted"
+    PREDICTED = "predicted"
+    OFF = "prediction off"
+    NOT_COMPARABLE = "not comparable"
     FITTED = "fitted"
     UNTESTED = "cannot be tested here"
+
+
+class ClaimHeading(StrEnum):
+    """Why a claim does not hold, or is not comparable."""
+
+    PAPER = "the paper disagrees with itself"
+    COUNT = "our count differs"
+    PREDICTION = "our prediction is off"
+    NOT_COMPARABLE = "not comparable: unit or setting not printed"
+
+
+HEADINGS_BY_CAUSE: dict[Cause, ClaimHeading] = {
+    "the paper": ClaimHeading.PAPER,
+    "our count": ClaimHeading.COUNT,
+}
 
 
 class Verdict(NamedTuple):
@@ -62,6 +85,8 @@ class Verdict(NamedTuple):
     reason: str = ""
     """Why the claim cannot be tested."""
     source: Source = "none"
+    agreeing: tuple[int, int] | None = None
+    """How many entries of a list agree, and of how many."""
 
     @property
     def uncounted(self) -> str:
@@ -72,10 +97,34 @@ class Verdict(NamedTuple):
 
     @property
     def error(self) -> str:
-        """The class of the error of a predicted number; empty for other claims."""
-        if self.source != "predicted" or self.ratio is None:
+        """The class of the error of a predicted number; empty for other claims, ranges among them."""
+        if self.source != "predicted" or self.ratio is None or self.result is Result.NOT_COMPARABLE:
             return ""
-        return classify_error(self.ratio.value)
+        return "" if self.ratio.is_range else classify_error(self.ratio.value)
+
+    @property
+    def heading(self) -> ClaimHeading | None:
+        """Under which heading the claim is listed; None if it holds, or cannot be tested."""
+        if self.result is Result.NOT_COMPARABLE:
+            return ClaimHeading.NOT_COMPARABLE
+        if self.result not in (Result.IN_PART, Result.WITHIN, Result.CONTRADICTED, Result.OFF):
+            return None
+        if self.source == "predicted":
+            return ClaimHeading.PREDICTION
+        return HEADINGS_BY_CAUSE.get(self.claim.cause, ClaimHeading.COUNT)
+
+    @property
+    def words(self) -> str:
+        """The verdict with its numbers, such as "off by 4.5" or "1 of 2 hold"."""
+        predicted = self.source == "predicted"
+        if self.agreeing and self.result is Result.IN_PART:
+            agreeing, entries = self.agreeing
+            return f"{agreeing} of {entries} {'predicted' if predicted else 'hold'}"
+        if self.result is Result.PREDICTED and self.ratio:
+            return f"predicted within {TOLERANCE_WORDS[self.claim.tolerance]}"
+        if self.result is Result.OFF:
+            return describe_error(self.ratio) if self.ratio else "predicted otherwise"
+        return str(self.result)
 
     def as_row(self, paper: str) -> dict[str, Any]:
         """Return the verdict as a row of the table `claims`."""
@@ -88,11 +137,14 @@ class Verdict(NamedTuple):
             "uncounted": self.uncounted,
             "ours": self.ours,
             "formula": str(formula) if formula else "",
-            "ratio": ratio and ratio.value,
+            "ratio": None if ratio is None or ratio.is_range else ratio.value,
             "ratio_low": ratio and ratio.low,
             "ratio_high": ratio and ratio.high,
             "error": self.error,
             "verdict": str(self.result),
+            "words": self.words,
+            "heading": self.heading or "",
+            "unprinted": self.claim.unprinted,
             "reason": self.reason or self.claim.note,
         }
 
@@ -100,6 +152,12 @@ class Verdict(NamedTuple):
 def compute_error(ratio: float) -> float:
     """Return the factor between our value and the printed one, at least 1, by their ratio."""
     return max(ratio, 1 / ratio) if ratio > 0 else inf
+
+
+def describe_error(ratio: Estimate) -> str:
+    """Return the factor by which a prediction is off; for a range, that of its closest end."""
+    error = min(compute_error(ratio.least), compute_error(ratio.largest))
+    return "off in sign" if error == inf else f"off by {format_number(error)}"
 
 
 def classify_error(ratio: float) -> str:
@@ -156,6 +214,8 @@ def judge(claim: Claim, evidence: Evidence, *, quick: bool = False) -> Verdict:
     untested = Verdict(claim, Result.UNTESTED, reason=claim.note, source=source)
     if formula is None:
         return untested
+    if not claim.is_comparable:
+        return untested._replace(result=Result.NOT_COMPARABLE)
     if quick and claim.basis == "prediction":
         return untested._replace(reason="predictions were left out (--quick)")
     evidence.consulted.clear()
@@ -165,7 +225,7 @@ def judge(claim: Claim, evidence: Evidence, *, quick: bool = False) -> Verdict:
         return untested._replace(reason=str(reason))
     except UserError as refusal:
         raise UserError(f"{claim.id}: the formula {formula} fails. {refusal}") from refusal
-    verdict = compare(claim, ours, formula.unit)._replace(source=find_source(claim, evidence.consulted))
+    verdict = compare(claim, ours, formula.unit, find_source(claim, evidence.consulted))
     if card := evidence.find_fitted_card(claim):
         if claim.fitted == "held out":
             raise UserError(f"{claim.id} is held out, but a constant of the card {card} was fitted to it.")
@@ -188,43 +248,80 @@ def find_source(claim: Claim, consulted: set[Consulted]) -> Source:
     return SOURCES_BY_BASIS.get(claim.basis, "none")
 
 
-def compare(claim: Claim, ours: Value, unit: str = "") -> Verdict:
+def compare(claim: Claim, ours: Value, unit: str = "", source: Source = "computed") -> Verdict:
     """Compare a claim with our value, which is in `unit`.
 
     Where the paper prints a formula, our number is the ratio to the formula's value.
     """
     if isinstance(ours, bool):
-        return Verdict(claim, _judge_statement(ours), "true" if ours else "false")
-    if not isinstance(ours, int | float | Estimate):
-        is_same = _format_value(ours).replace(" ", "") == claim.value.replace(" ", "")
-        return Verdict(claim, _judge_statement(is_same), _format_value(ours) or "none")
+        ours = Choices((ours,))
+    if isinstance(ours, Choices):
+        return _compare_choices(claim, ours, source)
+    if isinstance(ours, int | float | Estimate):
+        return _compare_number(claim, ours, unit, source)
+    return _compare_list(claim, ours, source)
+
+
+def _compare_choices(claim: Claim, ours: Choices, source: Source) -> Verdict:
+    verdict = Verdict(claim, Result.NOT_COMPARABLE, str(ours), source=source)
+    _check_range(claim, len(ours.values) > 1)
+    if len(set(ours.values)) > 1 or (claim.unprinted and len(ours.values) == 1):
+        return verdict
+    return verdict._replace(result=_choose_result(ours.values[0], source))
+
+
+def _compare_list(claim: Claim, ours: str | Sequence[object], source: Source) -> Verdict:
+    """Compare lists entry by entry. Our list may have a truth value for each of several statements."""
+    is_list = isinstance(ours, list)
+    found = list(ours) if is_list else [ours]
+    text = ";".join(_format_entry(entry) for entry in found)
+    if found and all(isinstance(entry, bool) for entry in found):
+        agreeing, entries = sum(map(bool, found)), len(found)
+    else:
+        mine = {_format_entry(entry).replace(" ", "") for entry in found}
+        printed = set(claim.value.replace(" ", "").split(";")) if is_list else {claim.value.replace(" ", "")}
+        agreeing, entries = len(mine & printed), len(mine | printed)
+    verdict = Verdict(claim, Result.IN_PART, text or "none", source=source, agreeing=(agreeing, entries))
+    if claim.unprinted:
+        return verdict._replace(result=Result.NOT_COMPARABLE)
+    if agreeing in (0, entries):
+        return verdict._replace(result=_choose_result(agreeing == entries, source))
+    return verdict
+
+
+def _compare_number(claim: Claim, ours: int | float | Estimate, unit: str, source: Source) -> Verdict:
     conversion = find_conversion(unit, claim.unit, claim.id)
     if conversion != 1:
         ours = ours * conversion
     printed = 1.0 if claim.number is None else claim.number
     estimate = ours if isinstance(ours, Estimate) else Estimate(ours, ours, ours)
     ratio = estimate * (1 / printed) if printed else None
-    return Verdict(claim, _judge_number(claim, estimate, printed), _format_value(ours), ratio)
+    verdict = Verdict(claim, Result.NOT_COMPARABLE, _format_entry(ours), ratio, source=source)
+    _check_range(claim, estimate.is_range)
+    if claim.unprinted and not estimate.is_range:
+        return verdict
+    close = [_is_close(claim, end, printed) for end in (estimate.least, estimate.largest)]
+    if estimate.is_range and not all(close) and (any(close) or estimate.least < printed < estimate.largest):
+        return verdict
+    result = _choose_result(all(close), source)
+    is_near = printed and 1 / FACTOR <= estimate.least / printed <= estimate.largest / printed <= FACTOR
+    if result is Result.CONTRADICTED and is_near and claim.tolerance not in STRICT_TOLERANCES:
+        result = Result.WITHIN
+    return verdict._replace(result=result)
 
 
-def _judge_statement(holds: bool) -> Result:
-    return Result.HOLDS if holds else Result.CONTRADICTED
+def _check_range(claim: Claim, is_range: bool) -> None:
+    if is_range and not claim.unprinted:
+        raise UserError(
+            f"{claim.id}: our value is a range, so the claim must say what the paper does not print"
+        )
 
 
-def _judge_number(claim: Claim, ours: Estimate, printed: float) -> Result:
-    if _is_close(claim, ours.value, printed):
-        return Result.HOLDS
-    if 0 < ours.low < ours.high <= WIDEST * ours.low and _is_inside(claim, ours, printed):
-        return Result.CONSISTENT
-    is_near = printed and 1 / FACTOR <= ours.value / printed <= FACTOR
-    return Result.WITHIN if is_near and claim.tolerance not in STRICT_TOLERANCES else Result.CONTRADICTED
-
-
-def _is_inside(claim: Claim, ours: Estimate, printed: float) -> bool:
-    """Return whether the interval contains the printed number. A bound may lie on its open side."""
-    above_low = claim.comparator == "at_least" or ours.low <= printed
-    below_high = claim.comparator == "below" or printed <= ours.high
-    return above_low and below_high
+def _choose_result(agrees: bool, source: Source) -> Result:
+    """Return the verdict on a value that agrees or does not. A prediction never contradicts a paper."""
+    if source == "predicted":
+        return Result.PREDICTED if agrees else Result.OFF
+    return Result.HOLDS if agrees else Result.CONTRADICTED
 
 
 def _is_close(claim: Claim, ours: float, printed: float) -> bool:
@@ -250,7 +347,7 @@ def _last_digit(printed: str) -> float:
     return 10.0 ** -len(digits) if point else 0.0
 
 
-def _format_value(value: Value) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return ";".join(map(str, value)) if isinstance(value, list) else str(value)
+def _format_entry(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

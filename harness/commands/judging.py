@@ -38,7 +38,7 @@ class ClaimsRequest(TablesRequest):
     score: bool = False
     """Print only the scoreboard."""
     predictions: Folder = None
-    """Use the records of `harness predict --out DIR` instead of predicting again."""
+    """Use the predictions that are recorded in this folder, as by `harness predict --out DIR`, and record new ones."""
     records: Folder = None
     """Instead of judging, record each run for which a claim has a value, for `harness collect --beside DIR`."""
     out: File = None
@@ -52,12 +52,14 @@ CLAIM_COLUMNS = (
     TableColumn("ours", "ours", may_wrap=True),
     TableColumn("ratio", "ours/printed", "{:.3g}".format, is_number=True),
     TableColumn("source", "source"),
-    TableColumn("verdict", "verdict"),
+    TableColumn("words", "verdict"),
     TableColumn("uncounted", "not counted"),
     TableColumn("what", "of what", may_wrap=True, may_drop=True),
 )
-WHAT_PAPERS_RAN = ("id", "place", "printed", "ours", "verdict", "what")
+WHAT_PAPERS_RAN = ("id", "place", "printed", "ours", "words", "what")
 """The columns of the table of settings and facts."""
+UNDER_HEADINGS = ("id", "printed", "ours", "words")
+"""The columns of the tables of what does not hold, before the reason."""
 
 
 @plain_dataclass(frozen=True)
@@ -99,8 +101,22 @@ class ClaimsAnswer(Answer):
         yield from scoreboard.describe_untested(everything)
         yield from scoreboard.describe_held_out(everything)
         if not self.request.score:
+            yield from self._lay_out_headings(view)
             yield from self._lay_out_papers(view)
         yield from scoreboard.describe_other_claims(everything)
+
+    def _lay_out_headings(self, view: View) -> Iterator[Block]:
+        from harness.claims import scoreboard
+
+        every = [verdict for some in self.verdicts.values() for verdict in some]
+        shown = [each for each in every if view.all or not each.uncounted]
+        columns = [column for column in CLAIM_COLUMNS if column.key in UNDER_HEADINGS]
+        columns.append(TableColumn("reason", "reason", may_wrap=True))
+        for heading, verdicts in scoreboard.group_by_heading(shown).items():
+            if verdicts:
+                yield Table(
+                    columns, [each.as_row("") for each in verdicts], str(heading), most_rows=MOST_ROWS
+                )
 
     def _lay_out_papers(self, view: View) -> Iterator[Block]:
         reason = [TableColumn("reason", "reason", may_wrap=True)] if view.why else []
@@ -131,7 +147,9 @@ def claims(request: ClaimsRequest, reporter: Reporter) -> ClaimsAnswer:
 
     The scoreboard counts results. Settings and facts of the papers are listed by --all. Our value for every claim in
     workflows/claims/PAPER.csv comes from cards, experiments, replays, and the collected records of the papers' own
-    runs, or from predictions where there is no record. All claims together take minutes.
+    runs, or from predictions where there is no record. Only a value that was counted, computed or measured can
+    contradict a paper: a prediction is within its tolerance, or off by a factor. Claims whose unit or setting is not
+    printed are not comparable. All claims together take minutes.
     """
     from harness.claims import ClaimFilter, Evidence, judge_all
     from harness.claims.printed_marks import format_marks

@@ -287,7 +287,10 @@ def _drop_missing_columns(table: TableSchema, path: Path, optional: Collection[s
     return table._replace(columns=tuple(columns))
 
 
-ADDED_TO_CLAIMS = ("role", "source", "duplicate_of", "uncounted", "error", "read", "marks")
+ADDED_TO_CLAIMS = (
+    *("role", "source", "duplicate_of", "uncounted", "error", "read", "marks"),
+    *("words", "heading", "unprinted"),
+)
 """The columns of the table of claims that earlier files lack. Their values are empty."""
 
 

@@ -572,7 +572,7 @@ CLAIMS = TableSchema(
         ),
         ("uncounted", TEXT, "why the scoreboard does not count it; empty if it does"),
         ("formula", TEXT, "the function that computes our value, and its arguments"),
-        ("ratio", REAL, "our value divided by the printed one; null for statements"),
+        ("ratio", REAL, "our value divided by the printed one; null for statements and ranges"),
         (
             "ratio_low",
             REAL,
@@ -583,8 +583,12 @@ CLAIMS = TableSchema(
         (
             "verdict",
             TEXT,
-            "holds, consistent, within a factor, contradicted, fitted, or cannot be tested here",
+            "holds, in part, within a factor, contradicted, predicted, prediction off, not comparable, fitted, or "
+            "cannot be tested here; consistent in tables of earlier versions",
         ),
+        ("words", TEXT, "the verdict with its numbers, such as off by 4.5 or 1 of 2 hold"),
+        ("heading", TEXT, "why it does not hold or is not comparable; empty if it holds or is not tested"),
+        ("unprinted", TEXT, "the unit or the settings that the paper does not print"),
         ("reason", TEXT, "why it cannot be tested, or an explanation of the verdict"),
     ),
 )

@@ -15,9 +15,10 @@ from harness.claims import Claim, ClaimFilter, Evidence, Result, judge_all, make
 from harness.claims.claims import TRANSCRIBED
 from harness.claims.estimates import Estimate
 from harness.claims.formula import Formula
-from harness.claims.formulas import FORMULAS
+from harness.claims.formulas import FORMULAS, g3_claims
 from harness.claims.printed_units import UNITS, find_conversion, in_unit
 from harness.claims.scoreboard import make_error_table
+from harness.claims.selection import Selection, select
 from harness.claims.verdicts import Verdict, classify_error, compare, judge
 from harness.errors import UserError
 from harness.experiment.expand import expand
@@ -47,18 +48,62 @@ def test_what_is_copied_from_a_paper_cannot_be_a_result() -> None:
         change(CLAIMS["CAG-023"], role="result")
 
 
+def test_choices_need_something_that_is_not_printed() -> None:
+    with pytest.raises(UserError, match="SGN-120 has choices, so it needs to name what is unprinted"):
+        change(CLAIMS["SGN-120"], unprinted="")
+    with pytest.raises(UserError, match="CAG-016 has a cause or something unprinted, so it needs a note"):
+        change(CLAIMS["CAG-016"], note="")
+
+
+def test_result_that_the_paper_does_not_print_says_how_it_is_derived() -> None:
+    derived = {claim.id for claim in CLAIMS.values() if claim.derived}
+    assert {"SGN-101", "SGN-107", "SGN-119", "CAG-010", "CAG-013"} <= derived
+    assert CLAIMS["SGN-101"].printed == "about 67.8 % (21.7 / 32)"
+    said = {name for name, claim in CLAIMS.items() if "does not print it" in claim.note}
+    assert said <= derived
+
+
+def test_open_settings_of_bns_gcn_are_the_same_in_the_figures_of_both_papers(evidence: Evidence) -> None:
+    """Each has both transports, by the authors' default and by NCCL, and both ways to multiply the features."""
+    plexus, g3 = FORMULAS["PLX-179"].args[0], select("g3-figure-11", strategy="bns-gcn")
+    runs = [plexus, g3.with_cards(*g3_claims.TRANSPORTS)]
+    for selection in runs:
+        assert isinstance(selection, Selection)
+        engines = {evidence.load_machine(card).engine for card in selection.cards}
+        assert engines == {"nccl", "gloo"}
+        assert evidence.list_values(selection, "precompute") == [False, True]
+    open_claims = [claim for claim in CLAIMS.values() if "BNS-GCN" in claim.unprinted]
+    assert {claim.id.split("-")[0] for claim in open_claims} == {"PLX", "G3"}
+    assert {(claim.unprinted, claim.choices) for claim in open_claims} == {
+        ("transport and precomputation of BNS-GCN", "range")
+    }
+
+
+def test_formula_of_a_result_on_several_graphs_names_each() -> None:
+    several = [
+        claim
+        for claim in CLAIMS.values()
+        if claim.is_counted and claim.is_comparable and claim.basis in ("prediction", "run")
+        if ";" in claim.dataset and claim.id in FORMULAS
+    ]
+    assert len(several) > 3
+    for claim in several:
+        unnamed = [graph for graph in claim.dataset.split(";") if graph not in str(FORMULAS[claim.id])]
+        assert unnamed == [], claim.id
+
+
 def test_settings_and_facts_never_reach_the_scoreboard(evidence: Evidence) -> None:
     table_4 = judge_all(ROOT, evidence, ClaimFilter(figures=("plexus-tab4",)))["plexus"]
     assert len(table_4) > 30
     assert {verdict.uncounted for verdict in table_4} == {"fact", "setting"}
-    assert make_scoreboard(table_4)[-1] == ("all", *["0"] * 7)
+    assert make_scoreboard(table_4)[-1] == ("all", *["0"] * (len(Result) + 1))
 
 
 def test_scoreboard_has_each_counted_result_once() -> None:
     verdicts = [Verdict(claim, Result.HOLDS, source="counted") for claim in CLAIMS.values()]
     counted = sum(claim.is_counted for claim in CLAIMS.values())
     assert 200 < counted < sum(claim.role == "result" for claim in CLAIMS.values()) < 300
-    assert make_scoreboard(verdicts)[-1] == ("all", str(counted), *["0"] * 5, str(counted))
+    assert make_scoreboard(verdicts)[-1] == ("all", str(counted), *["0"] * (len(Result) - 1), str(counted))
 
 
 def test_duplicates_name_results_of_their_own() -> None:
@@ -108,7 +153,7 @@ def test_values_are_converted_to_the_unit_that_the_paper_prints(
         return Estimate(4.0, 3.0, 5.0)
 
     monkeypatch.setitem(FORMULAS, "SGN-120", Formula(take_four_seconds))
-    verdict = judge(CLAIMS["SGN-120"], evidence)
+    verdict = judge(change(CLAIMS["SGN-120"], unprinted=""), evidence)
     assert verdict.ratio and verdict.ratio.value == pytest.approx(4000 / 4095)
     assert verdict.ours == "4,000 [3,000 to 5,000]"
 
@@ -173,10 +218,11 @@ def test_errors_of_predictions_are_counted_with_the_widths_of_intervals() -> Non
 
     rows = make_error_table(
         [
-            predict("SGN-100", 1.2, 2, Result.HOLDS),
-            predict("SGN-120", 0.25, 3, Result.CONTRADICTED),
+            predict("SGN-100", 1.2, 2, Result.PREDICTED),
+            predict("SGN-120", 0.25, 3, Result.OFF),
+            predict("SGN-121", 0.25, 3, Result.NOT_COMPARABLE),
             predict("PLX-003", 1.0, 1.5, Result.FITTED),
-            predict("PLX-187", 1.0, 9, Result.HOLDS),  # a duplicate
+            predict("PLX-187", 1.0, 9, Result.PREDICTED),  # a duplicate
         ]
     )
     assert rows[1:] == [

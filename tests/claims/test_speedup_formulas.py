@@ -28,7 +28,7 @@ class InventedTimes(Evidence):
         graph = GRAPHS[settings["dataset"].partition("@")[0]]
         assert self.list_runs(runs, any_grid=True), "the experiment has these runs"
         seconds = invent_seconds(
-            settings["strategy"], graph, settings.get("ranks", 16), settings.get("kind", "sage")
+            str(settings["strategy"]), graph, settings.get("ranks", 16), settings.get("kind", "sage")
         )
         pipeline: dict[str, float] = {"sequential": 6.0 * graph}
         return EpochTimes({(): EpochTime(seconds * pipeline.get(settings.get("pipeline", ""), 1.0))})
@@ -37,7 +37,8 @@ class InventedTimes(Evidence):
 def invent_seconds(system: str, graph: float, ranks: int, kind: str) -> float:
     """Return the seconds of an epoch; a slower system gains less from more ranks, and differs more on larger graphs."""
     factor = SYSTEMS[system]
-    return factor**graph * MODELS[kind] ** (factor / 2) * ranks ** (-1 / factor)
+    seconds: float = factor**graph * MODELS[kind] ** (factor / 2) * ranks ** (-1 / factor)
+    return seconds
 
 
 @pytest.fixture(scope="module")

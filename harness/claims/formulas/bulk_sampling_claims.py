@@ -1,6 +1,6 @@
 """The formulas of the claims on bulk sampling by products of matrices."""
 
-from harness.claims.estimates import Estimate
+from harness.claims.estimates import Estimate, enclose
 from harness.claims.evidence import Evidence
 from harness.claims.formula import Formula, Formulas
 from harness.claims.formulas.quantities import (
@@ -22,6 +22,7 @@ from harness.claims.formulas.quantities import (
     find_largest,
     find_node_bandwidth,
     find_setting,
+    list_rank_counts,
 )
 from harness.claims.printed_units import in_unit
 from harness.claims.selection import Selection, select
@@ -60,17 +61,27 @@ def divide_words_by_harmonic_mean(evidence: Evidence) -> float:
 
 
 @in_unit("percent")
-def find_parallel_efficiency(evidence: Evidence, dataset: str, few: int = 4, many: int = 128) -> Estimate:
-    """Return the speed-up of GraphSAGE's epoch over the ideal one. Our copy lacks the ends: one node, and the most."""
+def find_parallel_efficiency(evidence: Evidence, dataset: str) -> Estimate:
+    """Return the speed-up of GraphSAGE's epoch over the ideal one, from one node to each larger number of ranks.
+
+    Our copy of the paper lacks the number.
+    """
     line = FIGURE_4.narrow(strategy="bulk-sage", dataset=dataset)
-    return divide_epoch_times(evidence, line.narrow(ranks=few), line.narrow(ranks=many)) * (100 * few / many)
+    few, *larger = list_rank_counts(evidence, line)
+    return enclose(
+        divide_epoch_times(evidence, line.narrow(ranks=few), line.narrow(ranks=many)) * (100 * few / many)
+        for many in larger
+    )
 
 
 @in_unit("percent")
-def find_sampling_percent(evidence: Evidence, dataset: str, ranks: int) -> Estimate:
-    """Return the share of sampling in GraphSAGE's epoch."""
-    times = evidence.time_epoch(FIGURE_4.narrow(strategy="bulk-sage", dataset=dataset, ranks=ranks))
-    return times.compute_percent_under(lambda key: key.phase in SAMPLING)
+def find_sampling_percent(evidence: Evidence, dataset: str) -> Estimate:
+    """Return the share of sampling in GraphSAGE's epoch on each number of ranks."""
+    line = FIGURE_4.narrow(strategy="bulk-sage", dataset=dataset)
+    return enclose(
+        times.compute_percent_under(lambda key: key.phase in SAMPLING)
+        for times in evidence.time_line(line).values()
+    )
 
 
 def is_beyond_device_memory(evidence: Evidence, dataset: str, machine: str) -> bool:
@@ -121,7 +132,7 @@ FORMULAS: Formulas = {
     "MBS-040": Formula(find_parallel_efficiency, "ogbn-products"),
     "MBS-041": Formula(find_parallel_efficiency, "ogbn-papers100m"),
     "MBS-042": Formula(find_parallel_efficiency, "cagnet-protein"),
-    "MBS-043": Formula(find_sampling_percent, "ogbn-papers100m", 4),
+    "MBS-043": Formula(find_sampling_percent, "ogbn-papers100m"),
     "MBS-044": Formula(count_bytes_of_sampling),
     "MBS-045": Formula(divide_steps_of_4_and_16_ranks),
     "MBS-046": Formula(divide_words_by_harmonic_mean),

@@ -3,7 +3,14 @@
 from collections.abc import Iterable
 from math import prod, sqrt
 
-from harness.claims.estimates import Estimate
+from harness.claims.estimates import (
+    Choices,
+    Estimate,
+    enclose,
+    find_largest_estimate,
+    find_smallest_estimate,
+    is_falling,
+)
 from harness.claims.evidence import Evidence, require
 from harness.claims.formula import Formula, Formulas, Value
 from harness.claims.formulas.quantities import (
@@ -31,7 +38,9 @@ from harness.claims.formulas.quantities import (
     find_setting,
     find_smallest,
     is_faster,
+    is_faster_for_choices,
     is_scaling,
+    list_faster,
     list_rank_counts,
     simplify,
 )
@@ -44,11 +53,13 @@ from harness.spec.machine_card import PlexusModel
 PERLMUTTER = frozenset({"perlmutter", "perlmutter-80gb"})
 MEASURED_CARD = "perlmutter-measured"
 """The card of Perlmutter with measured bandwidths."""
-GLOO_CARD = "perlmutter-gloo"
-"""The card of Perlmutter for programs that send through the host and gloo, as the authors' BNS-GCN does by default."""
+TRANSPORTS = (MEASURED_CARD, "perlmutter-gloo")
+"""The machine cards for BNS-GCN. The paper does not say whether its program sent by NCCL or, by default, by gloo."""
+SPARSITY_AWARE = frozenset({"cagnet-sa-1d", "cagnet-sa-1.5d"})
+"""The algorithms of sparsity-aware CAGNET. The paper does not say which of them its figure shows."""
 FIGURE_5, FIGURE_7, FIGURE_8, FIGURE_10 = (select(f"plexus-figure-{number}") for number in (5, 7, 8, 10))
 FIGURE_6_LEFT, FIGURE_6_RIGHT = (select(f"plexus-figure-6-{side}") for side in ("left", "right"))
-FIGURE_10_PERLMUTTER = select("plexus-figure-10", card=MEASURED_CARD, machine=PERLMUTTER)
+FIGURE_10_PERLMUTTER = select("plexus-figure-10", cards=(MEASURED_CARD,), machine=PERLMUTTER)
 FIGURE_10_FRONTIER = select("plexus-figure-10", machine="frontier")
 SIX = ("reddit", "ogbn-products", "isolate-3-8m", "products-14m", "europe-osm", "ogbn-papers100m")
 """The datasets of the paper."""
@@ -312,26 +323,30 @@ def count_all_epochs(evidence: Evidence, runs: Selection) -> int:
 # Epochs.
 
 
-def predict_figure_8(strategy: str, dataset: str, ranks: int = 0) -> Selection:
-    """Select a line of figure 8, or one point of it, priced by the card for the engine of its program."""
-    card = GLOO_CARD if strategy == "bns-gcn" else MEASURED_CARD
-    runs = select("plexus-figure-8", card=card, strategy=strategy, dataset=dataset)
-    if strategy == "cagnet-sa-1d":
+def predict_figure_8(strategy: str | frozenset[str], dataset: str, ranks: int = 0) -> Selection:
+    """Select a line of figure 8, or one point of it."""
+    runs = select("plexus-figure-8", cards=(MEASURED_CARD,), strategy=strategy, dataset=dataset)
+    if strategy == SPARSITY_AWARE or strategy in SPARSITY_AWARE:
         runs = runs.narrow(permutation="single")
     if strategy == "bns-gcn":
-        runs = runs.with_twins(TWINS[dataset])
+        runs = runs.with_twins(TWINS[dataset]).with_cards(*TRANSPORTS)
     return runs.narrow(ranks=ranks) if ranks else runs
 
 
-def find_speedup_over_sa(evidence: Evidence, dataset: str) -> Estimate:
-    """Return the speed-up of 128 ranks over sparsity-aware CAGNET."""
-    slower, faster = (predict_figure_8(name, dataset, 128) for name in ("cagnet-sa-1d", "plexus"))
+def find_speedup_over_sa(evidence: Evidence, dataset: str, ranks: int = 128) -> Estimate:
+    """Return the speed-up over sparsity-aware CAGNET."""
+    slower, faster = (predict_figure_8(name, dataset, ranks) for name in (SPARSITY_AWARE, "plexus"))
     return divide_epoch_times(evidence, slower, faster)
 
 
-def find_largest_speedup_over_sa(evidence: Evidence, *datasets: str) -> Estimate:
-    """Return the largest of these speed-ups."""
-    return max(find_speedup_over_sa(evidence, dataset) for dataset in datasets)
+def find_speedups_over_sa(evidence: Evidence, *datasets: str) -> Estimate:
+    """Return the range of these speed-ups over all numbers of ranks up to 128, and over the datasets."""
+    return enclose(
+        find_speedup_over_sa(evidence, dataset, ranks)
+        for dataset in datasets
+        for ranks in list_rank_counts(evidence, predict_figure_8("cagnet-sa-1d", dataset))
+        if ranks <= 128
+    )
 
 
 def find_speedup_over_bns(evidence: Evidence, dataset: str, ranks: int) -> Estimate:
@@ -340,11 +355,13 @@ def find_speedup_over_bns(evidence: Evidence, dataset: str, ranks: int) -> Estim
     return divide_epoch_times(evidence, slower, faster)
 
 
-def has_crossover_with_bns(evidence: Evidence, dataset: str, few: int, many: int) -> bool:
-    """Return whether BNS-GCN is faster on few ranks, and Plexus on many."""
-    return is_faster(
-        evidence, *(predict_figure_8(name, dataset, few) for name in ("bns-gcn", "plexus"))
-    ) and is_faster(evidence, *(predict_figure_8(name, dataset, many) for name in ("plexus", "bns-gcn")))
+def has_crossover_with_bns(evidence: Evidence, dataset: str, few: int, many: int) -> Choices:
+    """Return whether BNS-GCN is faster on few ranks, and not on many."""
+    on_few, on_many = (
+        list_faster(evidence, *(predict_figure_8(name, dataset, ranks) for name in ("bns-gcn", "plexus")))
+        for ranks in (few, many)
+    )
+    return Choices(tuple(one and not other for one, other in zip(on_few, on_many, strict=True)))
 
 
 def has_crossover_of_datasets(evidence: Evidence, one: str, other: str, few: int, many: int) -> bool:
@@ -358,16 +375,27 @@ def has_crossover_of_datasets(evidence: Evidence, one: str, other: str, few: int
     )
 
 
-def is_not_scaling(evidence: Evidence, line: Selection) -> bool:
-    """Return whether some epoch of a line is not faster than the one on fewer ranks."""
-    return not is_scaling(evidence, line)
+def is_sa_scaling(evidence: Evidence, dataset: str) -> Choices:
+    """Return whether sparsity-aware CAGNET has faster epochs on more ranks, up to 128, for each of its algorithms."""
+
+    def is_scaling_to_128(line: Selection) -> bool:
+        counts = [ranks for ranks in list_rank_counts(evidence, line) if ranks <= 128]
+        return is_falling({ranks: evidence.time_epoch(line.narrow(ranks=ranks)) for ranks in counts})
+
+    lines = (predict_figure_8(name, dataset) for name in sorted(SPARSITY_AWARE))
+    return Choices(tuple(map(is_scaling_to_128, lines)))
+
+
+def is_sa_not_scaling(evidence: Evidence, dataset: str) -> Choices:
+    """Return whether some epoch of sparsity-aware CAGNET is not faster on more ranks, for each of its algorithms."""
+    return Choices(tuple(not value for value in is_sa_scaling(evidence, dataset).values))
 
 
 @in_unit("s")
 def find_longest_seconds(evidence: Evidence, line: Selection, counts: tuple[int, ...]) -> Estimate:
     """Return the longest epoch of a line at these numbers of ranks."""
     times = evidence.time_line(line)
-    return max(times[ranks].seconds for ranks in counts)
+    return find_largest_estimate(times[ranks].seconds for ranks in counts)
 
 
 def list_reductions(evidence: Evidence, runs: Selection) -> list[Estimate]:
@@ -382,17 +410,17 @@ def list_reductions(evidence: Evidence, runs: Selection) -> list[Estimate]:
 
 def find_smallest_reduction(evidence: Evidence, runs: Selection) -> Estimate:
     """Return the smallest reduction of the epoch."""
-    return min(list_reductions(evidence, runs))
+    return find_smallest_estimate(list_reductions(evidence, runs))
 
 
 def find_largest_reduction(evidence: Evidence, runs: Selection) -> Estimate:
     """Return the largest reduction of the epoch."""
-    return max(list_reductions(evidence, runs))
+    return find_largest_estimate(list_reductions(evidence, runs))
 
 
 FORMULAS: Formulas = {
     "PLX-001": Formula(find_speedup_over_sa, "products-14m"),
-    "PLX-002": Formula(find_largest_speedup_over_sa, "reddit", "products-14m"),
+    "PLX-002": Formula(find_speedups_over_sa, "reddit", "products-14m"),
     "PLX-003": Formula(find_smallest_reduction, FIGURE_10_PERLMUTTER),
     "PLX-004": Formula(find_largest_reduction, FIGURE_10_PERLMUTTER),
     "PLX-005": Formula(find_smallest_reduction, FIGURE_10_FRONTIER),
@@ -497,22 +525,22 @@ FORMULAS: Formulas = {
     "PLX-171": Formula(find_setting, FIGURE_7.narrow(strategy="plexus"), "ranks"),
     "PLX-172": Formula(find_setting, FIGURE_8.narrow(strategy="bns-gcn"), "p"),
     "PLX-174": Formula(is_scaling, predict_figure_8("plexus", "reddit")),
-    "PLX-176": Formula(is_not_scaling, predict_figure_8("cagnet-sa-1d", "reddit")),
+    "PLX-176": Formula(is_sa_not_scaling, "reddit"),
     "PLX-177": Formula(find_speedup_over_bns, "reddit", 32),
     "PLX-178": Formula(find_speedup_over_sa, "reddit"),
     "PLX-179": Formula(
-        is_faster,
+        is_faster_for_choices,
         predict_figure_8("bns-gcn", "isolate-3-8m", 64),
         predict_figure_8("bns-gcn", "isolate-3-8m", 128),
     ),
     "PLX-180": Formula(find_speedup_over_bns, "isolate-3-8m", 256),
     "PLX-181": Formula(is_scaling, predict_figure_8("plexus", "isolate-3-8m")),
     "PLX-182": Formula(
-        is_faster,
+        is_faster_for_choices,
         predict_figure_8("bns-gcn", "products-14m", 64),
         predict_figure_8("bns-gcn", "products-14m", 128),
     ),
-    "PLX-183": Formula(is_scaling, predict_figure_8("cagnet-sa-1d", "products-14m")),
+    "PLX-183": Formula(is_sa_scaling, "products-14m"),
     "PLX-186": Formula(is_scaling, predict_figure_8("plexus", "products-14m")),
     "PLX-187": Formula(find_speedup_over_sa, "products-14m"),
     "PLX-188": Formula(find_speedup_over_bns, "products-14m", 256),

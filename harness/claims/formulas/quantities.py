@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import ceil
 
-from harness.claims.estimates import Estimate, is_falling
+from harness.claims.estimates import Choices, Estimate, is_falling
 from harness.claims.evidence import Evidence, require
 from harness.claims.formula import Value
 from harness.claims.printed_units import in_unit
@@ -270,8 +270,19 @@ def subtract_accuracies(evidence: Evidence, better: Selection, worse: Selection)
 
 
 def is_faster(evidence: Evidence, one: Selection, other: Selection) -> bool:
-    """Return whether the epochs of one selection are faster than those of another."""
-    return evidence.time_epoch(one) < evidence.time_epoch(other)
+    """Return whether the epochs of one selection are faster than those of another. No setting may be open."""
+    return evidence.time_epoch(one).single.seconds < evidence.time_epoch(other).single.seconds
+
+
+def list_faster(evidence: Evidence, one: Selection, other: Selection) -> list[bool]:
+    """List whether the epochs of one selection are faster than those of another, for each choice of open settings."""
+    pairs = evidence.time_epoch(one).match(evidence.time_epoch(other))
+    return [first.seconds < second.seconds for first, second in pairs]
+
+
+def is_faster_for_choices(evidence: Evidence, one: Selection, other: Selection) -> Choices:
+    """Return whether the epochs of one selection are faster, for each choice of the open settings."""
+    return Choices(tuple(list_faster(evidence, one, other)))
 
 
 def is_scaling(evidence: Evidence, *lines: Selection) -> bool:

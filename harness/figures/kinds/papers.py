@@ -11,9 +11,13 @@ from harness.figures.panels import Panel
 
 VERDICTS = {
     "holds": CurveLook(BLUE, "o"),
-    "consistent": CurveLook(BLUE, "D"),
+    "in part": CurveLook(ORANGE, "P"),
     "within a factor": CurveLook(ORANGE, "^"),
     "contradicted": CurveLook(RED, "v"),
+    "predicted": CurveLook(BLUE, "D"),
+    "consistent": CurveLook(BLUE, "D"),  # in tables of earlier versions
+    "prediction off": CurveLook(ORANGE, "d"),
+    "not comparable": CurveLook(GREY, "X"),
     "fitted": CurveLook(GREY, "s"),
     "cannot be tested here": CurveLook(MUTED, "_"),
 }
@@ -68,7 +72,8 @@ KIND = FigureKind(
     caption="""\
 Claims behind a figure or table of a paper: our value divided by the printed one, the interval of a prediction, and the
 verdict. On the right are our value and the printed one. Our value is measured if the paper's own run was made;
-otherwise it comes from a prediction or a formula. Rows without a marker are statements, and claims that cannot be
-tested on this machine. Settings, facts and other claims that the scoreboard does not count are not shown.""",
+otherwise it comes from a prediction or a formula. A prediction never contradicts a paper. Rows without a marker are
+statements, ranges over settings that the paper does not print, and claims that cannot be tested on this machine.
+Settings, facts and other claims that the scoreboard does not count are not shown.""",
     place=130,
 )
