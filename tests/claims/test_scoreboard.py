@@ -153,7 +153,7 @@ def test_values_are_converted_to_the_unit_that_the_paper_prints(
         return Estimate(4.0, 3.0, 5.0)
 
     monkeypatch.setitem(FORMULAS, "SGN-120", Formula(take_four_seconds))
-    verdict = judge(change(CLAIMS["SGN-120"], unprinted=""), evidence)
+    verdict = judge(change(CLAIMS["SGN-120"], unprinted="", choices=""), evidence)
     assert verdict.ratio and verdict.ratio.value == pytest.approx(4000 / 4095)
     assert verdict.ours == "4,000 [3,000 to 5,000]"
 
