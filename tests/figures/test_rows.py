@@ -225,6 +225,13 @@ def test_results_of_papers_are_drawn_and_settings_are_not(claims: Panel, tables:
     assert papers.make_frame(settings, read_tables(tables)) is None
 
 
+def test_range_is_drawn_as_an_interval_without_a_marker(claims: Panel, tables: Path) -> None:
+    ranges = Panel("a", "", claims.runs.assign(ratio=float("nan")))
+    frame = papers.make_frame(ranges, read_tables(tables))
+    assert frame is not None and frame.ratio.isna().all()
+    assert (frame.low[frame.high.notna()] > 0).all() and frame.high.notna().sum() >= 3
+
+
 def test_claims_with_the_same_words_have_rows_of_their_own(claims: Panel, tables: Path) -> None:
     frame = papers.make_frame(Panel("a", "", claims.runs.assign(what="share")), read_tables(tables))
     assert frame is not None

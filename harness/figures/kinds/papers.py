@@ -30,9 +30,9 @@ def split_by_paper_figure(claims: pd.DataFrame) -> list[Panel]:
 
 
 def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
-    """Return a row for each result among the claims of a figure; None if no result has a ratio."""
+    """Return a row for each result among the claims of a figure; None if no result has a ratio or a range of them."""
     claims = panel.runs[(panel.runs.uncounted == "") & panel.runs.verdict.isin(list(VERDICTS))]
-    if not (claims.ratio > 0).any():
+    if not (claims.ratio_high > 0).any():
         return None
     labels = claims.what.where(claims.config == "", claims.what + " (" + claims.config + ")")
     repeated = labels.duplicated(keep=False)

@@ -63,7 +63,8 @@ class Dots:
 
         frame, rows = facet.frame, self._arrange(facet)
         draw_rows(axes, rows)
-        done = frame.dropna(subset=[self.x.column])
+        known = [name for name in (self.x.column, "high") if name in frame]
+        done = frame.dropna(subset=known, how="all")  # a range has an interval, and no value
         values = [*self._all_values(facet), *([] if self.line is None else [self.line])]
         scale = widen_scale(self.x, values)
         scale.set_ticks(axes.xaxis, values)
