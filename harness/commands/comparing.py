@@ -16,7 +16,8 @@ from harness.errors import UserError
 from harness.formatting import format_count, format_seconds, format_si
 
 if TYPE_CHECKING:
-    from harness.results.statistics import Difference, Interval, Rivals, Side
+    from harness.results.launch_intervals import Interval
+    from harness.results.statistics import Difference, Rivals, Side
 
 
 def _take_path(value: Any) -> Any:
@@ -38,8 +39,9 @@ class CompareRequest(Request):
 
 
 CHANGED, NOISE, UNDECIDED = ("faster", "slower"), "within noise", "undecided"
-"""The verdicts about B. A pair is undecided if it has too few epochs or blocks for an interval."""
-ENOUGH_LAUNCHES = 5
+"""The verdicts about B. A pair is undecided if it has too few launches or blocks for an interval."""
+ENOUGH_LAUNCHES = 10
+"""With this many launches, a difference of 10 % is found even if launches spread by 4 %."""
 WIDE = 0.1
 """The half-width of an interval, relative to the ratio 1, from which more launches are recommended."""
 
@@ -59,7 +61,7 @@ DIFFERENCE_COLUMNS = (
     TableColumn("seconds_a", "A", format_seconds, is_number=True),
     TableColumn("seconds_b", "B", format_seconds, is_number=True),
     TableColumn("change", "largest change", may_drop=True),
-    TableColumn("pairs", "launches", is_number=True, may_drop=True),
+    TableColumn("launches", "launches", is_number=True, may_drop=True),
 )
 RIVAL_COLUMNS = (
     TableColumn("case", "case"),
@@ -120,9 +122,9 @@ class CompareAnswer(Answer):
         counts = Counter(each.verdict for each in self.differences)
         parts = [f"{counts[verdict]} {verdict}" for verdict in (*CHANGED, NOISE)]
         parts += [f"{counts[UNDECIDED]} {UNDECIDED}"] if counts[UNDECIDED] else []
-        noise = describe_noise(unchanged)
         pairs = format_count(len(self.differences), "pair")
-        yield Headline(f"{pairs}: {', '.join(parts)}{f' ({noise})' if noise else ''}")
+        yield Headline(f"{pairs}: {', '.join(parts)}{describe_noise(unchanged)}")
+        yield recommend_launches(self.differences)
         changed.sort(key=lambda each: max(each.ratio, 1 / each.ratio), reverse=True)
         shown = [*changed, *(unchanged if view.all else ())]
         yield Table(DIFFERENCE_COLUMNS, list(map(make_difference_row, shown)))
@@ -137,10 +139,15 @@ class CompareAnswer(Answer):
             yield "-v lists the parts, elements and settings that differ."
 
     def _lay_out_rivals(self) -> Iterator[Block]:
+        from harness.results.launch_intervals import correct_level, count_needed_blocks
+
         rows = sorted(map(make_rival_row, self.rivals), key=lambda row: row["verdict"] not in CHANGED)
         counts = Counter(row["verdict"] for row in rows)
         parts = [f"{counts[verdict]} {verdict}" for verdict in (*CHANGED, NOISE)]
-        parts += [f"{counts[UNDECIDED]} {UNDECIDED} (fewer than six blocks)"] if counts[UNDECIDED] else []
+        if counts[UNDECIDED]:
+            needed = count_needed_blocks(correct_level(len(rows)))
+            over = f" over {len(rows)} pairs" if len(rows) > 1 else ""
+            parts.append(f"{counts[UNDECIDED]} {UNDECIDED} (an interval{over} needs {needed} blocks)")
         yield Headline(f"{format_count(len(rows), 'pair')} of competitors, B against A: {', '.join(parts)}")
         yield Table(RIVAL_COLUMNS, rows, most_rows=MOST_ROWS)
 
@@ -148,11 +155,11 @@ class CompareAnswer(Answer):
 def _lay_out_single(difference: "Difference") -> Iterator[Block]:
     a, b = map(format_seconds, difference.seconds)
     interval = format_ratio_interval(difference.interval)
-    verdict = difference.verdict if interval else f"{UNDECIDED}, because an interval needs six epochs"
     yield Headline(
         f"B takes {difference.ratio:.2f} times as long as A{f' ({interval})' if interval else ''}, "
-        f"{a} -> {b} an epoch: {verdict}"
+        f"{a} -> {b} an epoch: {difference.verdict}"
     )
+    yield recommend_launches([difference])
     yield from lay_out_details(difference)
 
 
@@ -181,38 +188,75 @@ def make_difference_row(difference: "Difference") -> dict[str, Any]:
         "seconds_a": difference.seconds[0],
         "seconds_b": difference.seconds[1],
         "change": part,
-        "pairs": difference.pairs,
+        "launches": format_launches(difference.launches),
     }
 
 
 def make_rival_row(pair: "Rivals") -> dict[str, Any]:
     """Return the row of a table."""
-    from harness.results.statistics import judge_ratio
+    from harness.results.launch_intervals import judge_ratio
 
     row = {key: getattr(pair, key) for key in ("case", "a", "b", "ratio", "interval")}
     return {**row, "verdict": judge_ratio(pair.interval), "blocks": len(pair.ratios)}
 
 
+def format_launches(launches: tuple[int, int]) -> str:
+    """Format the launches of both sides: one number if they are equal."""
+    a, b = launches
+    return str(a) if a == b else f"{a} and {b}"
+
+
+def _describe_launches(launches: int, runs: int) -> str:
+    """Describe launches, and the runs that count as one launch because they were forked from one process."""
+    if launches == runs:
+        return format_count(launches, "launch", "launches")
+    return f"{format_count(runs, 'run')} forked from {format_count(launches, 'process', 'processes')}"
+
+
 def describe_noise(unchanged: "Sequence[Difference]") -> str:
-    """Return the width of the widest interval, and what would make intervals narrower; empty without pairs."""
-    if not unchanged:
-        return ""
-    widths = [max(each.interval.high - 1, 1 - each.interval.low) for each in unchanged if each.interval]
-    parts = [f"widest +-{100 * max(widths):.0f} %"] if widths else []
-    is_wide = len(widths) < len(unchanged) or max(widths) > WIDE
-    if is_wide and min(each.pairs for each in unchanged) < ENOUGH_LAUNCHES:
-        parts.append(f"use {ENOUGH_LAUNCHES} launches or more")
-    return "; ".join(parts)
+    """Return the width of the widest interval, in brackets; empty without intervals."""
+    widths = [_measure_width(each.interval) for each in unchanged if each.interval]
+    return f" (widest +-{100 * max(widths):.0f} %)" if widths else ""
+
+
+def _measure_width(interval: "Interval") -> float:
+    return max(interval.high - 1, 1 - interval.low)
+
+
+def recommend_launches(differences: "Sequence[Difference]") -> str:
+    """Return how many launches an interval needs, or would make wide intervals narrower; empty if there are enough."""
+    from harness.results.launch_intervals import correct_level, count_needed_launches
+
+    over = f" over {len(differences)} pairs" if len(differences) > 1 else ""
+    if undecided := [each for each in differences if each.verdict == UNDECIDED]:
+        needed = count_needed_launches(correct_level(len(differences)))
+        fewest = min(undecided, key=lambda each: sorted(each.launches))
+        a, b = map(_describe_launches, fewest.launches, fewest.runs)
+        return (
+            f"An interval{over} needs {needed} launches of each side; {'in one pair ' if over else ''}A has {a} and B "
+            f"has {b}. Repeat the runs with `harness run ... --launches {max(needed, ENOUGH_LAUNCHES)}`."
+        )
+    wide = [
+        each.launches
+        for each in differences
+        if each.verdict == NOISE and each.interval and _measure_width(each.interval) > WIDE
+    ]
+    if wide and min(map(min, wide)) < ENOUGH_LAUNCHES:
+        return f"More launches make intervals narrower: repeat the runs with --launches {ENOUGH_LAUNCHES}."
+    return ""
 
 
 @verb(CompareRequest)
 def compare(request: CompareRequest, _: Reporter) -> CompareAnswer:
     """Compare two runs, or the same runs of two commits.
 
-    Runs in two folders of tables are paired by equal specs; two single runs may have any specs. A ratio above 1 means
-    that B is slower. The interval contains the true ratio in at least 90 % of cases. A pair whose interval contains 1
-    is within noise, and a pair with fewer than six epochs is undecided. With a single folder of tables, its competitors
-    are compared by ratios within blocks: runs on the same nodes, one after the other.
+    A run stands for all launches of its spec (`harness run --launches N`). In two folders of tables, the runs that
+    differ only in their launch are compared. A ratio above 1 means that B is slower. It is the median of the ratios of
+    every launch of B to every launch of A, and its interval consists of two of these ratios. With a chance of 95 %, the
+    intervals of all pairs contain their true ratios. A pair whose interval contains 1 is within noise. With too few
+    launches for an interval it is undecided, however many epochs they have: one pair needs four launches of each side,
+    ten pairs six. With a single folder of tables, its competitors are compared by ratios within blocks: runs on the
+    same nodes, one after the other.
     """
     from harness.results.collect import load_side
     from harness.results.statistics import compare_sides

@@ -187,7 +187,7 @@ def track(
         Results(
             str(folder),
             read_collected(folder, "runs"),
-            *(RunTable(read_collected(folder, name)) for name in ("epochs", "memory")),
+            RunTable(read_collected(folder, "memory")),
         )
         for folder in report_steps(folders, lambda folder: f"reading {folder}", on_step)
     ]

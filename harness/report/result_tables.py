@@ -21,6 +21,7 @@ from harness.figures.panels import (
 from harness.figures.units import Unit, unit_for
 from harness.formatting import format_bytes, format_count, format_three_digits
 from harness.results import statistics
+from harness.results.launch_intervals import correct_level, count_needed_launches, count_pairs
 from harness.results.schema import SOURCES
 
 SHOWN_SETTINGS = {"dataset.name", "strategy.name", "ranks", "grid", *SETTINGS}
@@ -218,9 +219,15 @@ def _format_parameters(row: Any) -> str:
 
 
 def _format_launches(row: Any) -> str:
+    """Format the number of launches: those that succeeded, and the processes from which they were forked."""
     if row.source != "measured":
         return NO_VALUE
-    return str(row.ok) if row.ok == row.launches else f"{row.ok} of {row.launches}"
+    launches = str(row.ok) if row.ok == row.launches else f"{row.ok} of {row.launches}"
+    return (
+        f"{launches} from {format_count(int(row.processes), 'process', 'processes')}"
+        if row.processes < row.ok
+        else launches
+    )
 
 
 def _format_status(row: Any) -> str:
@@ -278,9 +285,10 @@ def summarize_panel(panel: Panel, tables: Tables) -> PanelSummary | None:
     which, second = ("The next strategy", others.iloc[0]) if len(others) else ("Next", compared.iloc[1])
     side = statistics.Side(panel.runs, tables.epochs, tables.ledgers)
     one, two = (_select_launches(panel, row) for row in (first, second))
-    difference = statistics.compute_difference(one, two, side, side)
+    level = correct_level(count_pairs(len(compared)))
+    difference = statistics.compute_difference(one, two, side, side, level)
     certainty = (
-        _describe_certainty(first, second)
+        _describe_certainty(difference, len(compared))
         if first.source == "measured"
         else _describe_predicted_intervals(one, two)
     )
@@ -332,11 +340,11 @@ def _select_launches(panel: Panel, row: Any) -> pd.DataFrame:
 
 
 def _format_ratio_interval(difference: statistics.Difference) -> str:
-    """Format the interval of the ratio over the epochs of all launches, in brackets."""
+    """Format the interval of the ratio, in brackets."""
     if difference.interval is None:
         return ""
     low, high = map(format_three_digits, difference.interval)
-    return f" (90 % interval over epochs: {low} to {high})"
+    return f" (95 % interval over launches: {low} to {high})"
 
 
 def _describe_largest_difference(difference: statistics.Difference) -> list[str]:
@@ -354,14 +362,18 @@ def _name_configuration(row: Any) -> str:
     return f"{row['strategy.name']}{details} on {format_count(int(row.ranks), 'rank')}"
 
 
-def _describe_certainty(first: Any, second: Any) -> str:
-    """Describe how certain the order of two configurations is."""
-    least = min(first.ok, second.ok)
-    if least == 1:
-        return "One of the two was launched only once, so another launch may change the order."
-    if first.high < second.low:
-        return f"Every launch of the first was faster than every launch of the next ({first.ok} and {second.ok})."
-    return f"The ranges of their launches overlap ({first.ok} and {second.ok}), so the order is not certain."
+def _describe_certainty(difference: statistics.Difference, configurations: int) -> str:
+    """Describe how certain the order of the first two of several configurations is."""
+    one, two = difference.launches
+    among = f"corrected for choosing among {configurations}" if configurations > 2 else ""
+    if difference.interval is None:
+        needed = count_needed_launches(correct_level(count_pairs(configurations)))
+        needs = f"an interval{f' {among}' if among else ''} needs {needed} launches of each"
+        return f"The order is undecided: {needs}, and there are {one} and {two}."
+    basis = ", ".join(filter(None, [f"{one} and {two} launches", among]))
+    if difference.verdict == "slower":
+        return f"The first is faster than the next ({basis})."
+    return f"The first two are too close to call ({basis})."
 
 
 def _describe_predicted_intervals(first: pd.DataFrame, second: pd.DataFrame) -> str:

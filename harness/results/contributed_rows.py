@@ -45,6 +45,10 @@ def read_contributed_rows(path: Path, group: str = "") -> pd.DataFrame:
     groups = sorted(set(rows.contributor))
     if group and group not in groups:
         raise UserError(f"{path} has no runs of {group!r}. It has runs of {', '.join(groups)}.")
-    rows = rows[rows.contributor == group] if group else rows
+    return qualify_blocks(rows[rows.contributor == group] if group else rows)
+
+
+def qualify_blocks(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with the submission in the name of each block, so that submissions share none."""
     block = rows["provenance.block"]
     return rows.assign(**{"provenance.block": block.where(block == "", rows.submission + " " + block)})

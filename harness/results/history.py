@@ -24,13 +24,9 @@ import pandas as pd
 from scipy.special import stdtr, stdtrit
 
 from harness.results.epoch_parts import Frames
+from harness.results.launch_intervals import Interval, compute_median_interval
 from harness.results.schema import OK
-from harness.results.statistics import (
-    CONFIGURATION,
-    Interval,
-    compute_median_interval,
-    find_slowest_seconds,
-)
+from harness.results.statistics import CONFIGURATION, name_launches
 
 ALPHA = 0.05
 """The largest chance of a false alarm in a history."""
@@ -195,7 +191,7 @@ class Point(NamedTuple):
     values: Sequence[float]
     seeds: Sequence[Any]
     interval: Interval | None
-    """Covers the median of the timed epochs of all launches, as `harness compare` computes it."""
+    """Covers the median over launches; None for a count, and for too few launches."""
 
     @property
     def median(self) -> float:
@@ -266,7 +262,6 @@ class Results(NamedTuple):
 
     folder: str
     runs: pd.DataFrame
-    epochs: Frames
     memory: Frames
 
 
@@ -277,7 +272,7 @@ def make_history(results: Sequence[Results], order: Sequence[str] | None = None)
         results: The collected tables of each folder. The runs of one folder may come from several commits.
         order: All commits, ancestors first; without it, commits are ordered by their first run.
     """
-    runs, epochs = _join(results)
+    runs = _join(results)
     first: dict[CodeVersion, pd.Timestamp] = {}
     for code, started in zip(runs.code, runs.started, strict=True):
         first[code] = min(started, first.get(code, started))
@@ -295,18 +290,17 @@ def make_history(results: Sequence[Results], order: Sequence[str] | None = None)
         if rows["at"][rows[quantity.column].notna() & (rows.status == OK)].nunique() > 1
     ]
     searched = sum(not _is_exact(rows, quantity) for _, rows, quantity in followed)
-    series = [_follow(label, rows, quantity, epochs, searched) for label, rows, quantity in followed]
+    series = [_follow(label, rows, quantity, searched) for label, rows, quantity in followed]
     broken = [
         found for label, rows in zip(labels, groups, strict=True) if (found := _find_failure(label, rows))
     ]
     return History(codes, series, broken, sum(rows["at"].nunique() == 1 for rows in groups))
 
 
-def _join(results: Sequence[Results]) -> tuple[pd.DataFrame, dict[Any, pd.DataFrame]]:
-    """Join the measured runs of all folders, and their epochs. A run that several folders have counts once."""
+def _join(results: Sequence[Results]) -> pd.DataFrame:
+    """Join the measured runs of all folders. A run that several folders have counts once."""
     parts: list[pd.DataFrame] = []
-    epochs: dict[Any, pd.DataFrame] = {}
-    for number, (folder, runs, of_run, memory) in enumerate(results):
+    for folder, runs, memory in results:
         own = runs[runs.source == "measured"].copy()
         own["code"] = [
             CodeVersion(commit, "" if commit and not dirty else folder)
@@ -315,14 +309,12 @@ def _join(results: Sequence[Results]) -> tuple[pd.DataFrame, dict[Any, pd.DataFr
             )
         ]
         own["started"] = own["provenance.started"].fillna(pd.Timestamp(0, tz="UTC"))
-        own["key"] = [(number, run) for run in own.run_id]
         own[PEAK.column] = [_find_peak(memory.get(run)) for run in own.run_id]
-        epochs |= {(number, run): rows for run, rows in of_run.items()}
         parts.append(own)
     joined = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     same = ["run_id", "provenance.host", "provenance.commit", "started"]
     again = joined.duplicated(same) & (joined["provenance.host"] != "")
-    return joined[~again].reset_index(drop=True), epochs
+    return joined[~again].reset_index(drop=True)
 
 
 def _find_peak(memory: pd.DataFrame | None) -> float:
@@ -348,20 +340,14 @@ def _label_groups(groups: Sequence[pd.DataFrame]) -> list[str]:
     return [f"{label} on {machine}" for label, machine in zip(labels, machines, strict=True)]
 
 
-def _follow(
-    label: str,
-    rows: pd.DataFrame,
-    quantity: TrackedQuantity,
-    epochs: Mapping[Any, pd.DataFrame],
-    searched: int,
-) -> Series:
+def _follow(label: str, rows: pd.DataFrame, quantity: TrackedQuantity, searched: int) -> Series:
     done = rows[(rows.status == OK) & rows[quantity.column].notna()]
     points = []
-    for at, launches in done.sort_values("started", kind="stable").groupby("at"):
-        values = [float(value) for value in launches[quantity.column]]
-        known = [find_slowest_seconds(epochs[key]) for key in launches.key if key in epochs]
-        interval = compute_median_interval(pd.concat(known)) if known and quantity is EPOCH else None
-        points.append(Point(int(str(at)), values, list(launches.seed), interval))
+    for at, runs in done.sort_values("started", kind="stable").groupby("at"):
+        launches = runs.groupby(runs.index if quantity.is_count else name_launches(runs), sort=False)
+        values = [float(value) for value in launches[quantity.column].median()]
+        interval = None if quantity.is_count else compute_median_interval(values)
+        points.append(Point(int(str(at)), values, list(launches.seed.first()), interval))
     if _is_exact(done, quantity):
         steps = find_count_steps([dict(zip(point.seeds, point.values, strict=True)) for point in points])
     elif (done[quantity.column] > 0).all():

@@ -449,6 +449,12 @@ RUNS = TableSchema(
                 NULLABLE,
                 "position of the run in its block, from 0; null without competitors",
             ),
+            (
+                "provenance.process",
+                TEXT,
+                "the process that imported the libraries of rank 0: runs that were forked from one process count as "
+                "one launch; empty if unknown",
+            ),
             ("provenance.cpu", TEXT, "processor of the machine"),
             (
                 "provenance.cores",

@@ -2,13 +2,16 @@
 
 The time of an epoch is the time of its slowest rank. A launch is summarized by the median of its timed epochs, and also
 by the papers' protocol and by the sum of its phases. Several launches are summarized by their median and range, and by
-a confidence interval of the median, which exists for six or more launches. Ratios are never averaged, and outliers are
+a confidence interval of the median (`harness.results.launch_intervals`). Ratios are never averaged, and outliers are
 never dropped.
+
+Runs whose ranks were forked from one process share its imported libraries and their addresses. They count as one
+launch, whose time is the median of theirs.
 """
 
 from collections.abc import Collection
 from itertools import combinations
-from math import comb, nan
+from math import nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,6 +19,16 @@ import pandas as pd
 
 from harness.ledger import Op, Phase
 from harness.results.epoch_parts import Frames, split_launch
+from harness.results.launch_intervals import (
+    LEVEL,
+    Interval,
+    RatioEstimate,
+    compare_blocks,
+    compare_launches,
+    compute_median_interval,
+    correct_level,
+    judge_ratio,
+)
 from harness.results.schema import PAPER_EPOCHS, RUNS, WARMUP_DROPPED
 from harness.results.table_schema import Columns
 
@@ -105,42 +118,53 @@ def find_texts(column: Collection[Any], texts: Collection[str]) -> "NDArray[np.b
     return np.fromiter(map(frozenset(texts).__contains__, column), bool, len(column))
 
 
-class Interval(NamedTuple):
-    """The ends of an interval."""
-
-    low: float
-    high: float
-
-    def divide(self, other: "Interval") -> "Interval":
-        """Return an interval that covers the ratio of the values that both intervals cover."""
-        return Interval(self.low / other.high, self.high / other.low)
+BLOCK, PROCESS = "provenance.block", "provenance.process"
 
 
-def judge_ratio(ratio: Interval | None) -> str:
-    """Return "slower" or "faster" from the interval of a ratio of times, "within noise" if it contains 1.
+def name_launches(runs: pd.DataFrame) -> "pd.Series[Any]":
+    """Return for each run the name of its launch, which it shares with runs that were forked from the same process."""
+    process = runs[PROCESS].fillna("")
+    return process.where(process != "", runs.index.astype(str).to_series(runs.index))
 
-    Without an interval, return "undecided".
+
+def list_launch_seconds(runs: pd.DataFrame) -> "pd.Series[float]":
+    """Return the epoch time of each launch."""
+    return runs.epoch_seconds_median.groupby(name_launches(runs), sort=False).median()
+
+
+def compute_block_ratios(first: pd.DataFrame, second: pd.DataFrame) -> "pd.Series[float]":
+    """Return the ratio of the second configuration's time to the first's in each block that both have.
+
+    Blocks whose runs were forked from one process are one block.
     """
-    if ratio is None:
-        return "undecided"
-    return "slower" if ratio.low > 1 else "faster" if ratio.high < 1 else "within noise"
+    blocks = [runs[BLOCK].fillna("").replace("", pd.NA) for runs in (first, second)]  # groups have no null
+    one, two = (
+        runs.epoch_seconds_median.groupby(block).median()
+        for runs, block in zip((first, second), blocks, strict=True)
+    )
+    ratios = (two / one).dropna()
+    process = first[PROCESS].groupby(blocks[0]).first().reindex(ratios.index).fillna("")
+    return ratios.groupby(process.where(process != "", ratios.index.to_series())).median()
 
 
-def compute_median_interval(values: "pd.Series[float]", level: float = 0.95) -> Interval | None:
-    """Return an interval that covers the median with at least this probability, for any distribution.
+class Comparison(NamedTuple):
+    """The ratio of two configurations' times, and what it was computed from."""
 
-    The ends are order statistics: the k-th smallest and the k-th largest value, with the largest k for which
-    2 (C(n,0) + ... + C(n,k-1)) / 2^n <= 1 - level. Returns None if the full range does not reach the level.
-    """
-    n = len(values)
-    outside, k = 2 * comb(n, 0) / 2**n, 0
-    while outside <= 1 - level:
-        k += 1
-        outside += 2 * comb(n, k) / 2**n
-    if k == 0:
-        return None
-    ordered = values.sort_values()
-    return Interval(float(ordered.iloc[k - 1]), float(ordered.iloc[n - k]))
+    estimate: RatioEstimate
+    launches: tuple[int, int]
+    """The launches of the first and of the second configuration."""
+    blocks: int = 0
+    """The number of blocks; 0 if the ratio is that of launches that are not paired."""
+
+
+def compare_configurations(first: pd.DataFrame, second: pd.DataFrame, level: float = LEVEL) -> Comparison:
+    """Compare two configurations by their measured runs: within blocks, if these give an interval, or by launches."""
+    one, two = (list_launch_seconds(runs) for runs in (first, second))
+    launches = len(one), len(two)
+    ratios = compute_block_ratios(first, second)
+    if compute_median_interval(ratios, level):
+        return Comparison(compare_blocks(ratios, level), launches, len(ratios))
+    return Comparison(compare_launches(one, two, level), launches)
 
 
 TIMES = ["epoch_seconds_median", "epoch_seconds_paper"]
@@ -174,17 +198,19 @@ def summarize_configurations(runs: pd.DataFrame) -> pd.DataFrame:
     ok = shown.status == "ok"
     failed = shown.status[~ok].groupby(number[~ok]).agg(lambda names: ", ".join(sorted(set(names))))
     done, of = shown[ok].astype(dict.fromkeys((*SUMMARIZED, *TIMES), float)), number[ok]
-    seconds = done.epoch_seconds_median.groupby(of)
+    each_launch = done.epoch_seconds_median.groupby([of, name_launches(done)])
+    seconds = each_launch.median().groupby(level=0)
     intervals = {key: found for key, values in seconds if (found := compute_median_interval(values.dropna()))}
     configuration = shown.loc[~number.duplicated(), keys].reset_index(drop=True)
     summary = {
         "run_ids": launches.run_id.agg(list),
         "launches": launches.size(),
+        "processes": seconds.size(),
         "ok": of.value_counts().reindex(configuration.index, fill_value=0),
         "statuses": failed.reindex(configuration.index, fill_value=""),
         "seconds": seconds.median(),
-        "low": seconds.min(),
-        "high": seconds.max(),
+        "low": done.epoch_seconds_median.groupby(of).min(),
+        "high": done.epoch_seconds_median.groupby(of).max(),
         "interval_low": pd.Series({key: found.low for key, found in intervals.items()}, dtype=float),
         "interval_high": pd.Series({key: found.high for key, found in intervals.items()}, dtype=float),
         "seconds_paper": done.epoch_seconds_paper.groupby(of).mean(),
@@ -212,30 +238,25 @@ class Rivals(NamedTuple):
     ratio: float
     """The median of the ratios."""
     interval: Interval | None
-    """Covers the median with a probability of at least 95 %; None for fewer than six blocks."""
+    """Covers the median; all intervals of the table do so together with a probability of at least 95 %."""
 
 
 def compare_rivals(runs: pd.DataFrame) -> list[Rivals]:
     """Compare all pairs of configurations that share a block and differ only in strategy, parameters and grid."""
     done = _select_measured(runs)
-    done = done[done["provenance.block"].fillna("") != ""]
+    done = done[done[BLOCK].fillna("") != ""]
     differs = [name for name in CONFIGURATION if name in CHOSEN or name.startswith("grid.")]
     alike = [name for name in CONFIGURATION if name not in differs]
-    found = []
+    found: list[tuple[tuple[str, str, str], pd.Series[float]]] = []
     for _, case in done.groupby(alike, sort=False, dropna=False):
-        names = case["strategy.name"] + " " + case["grid"]
-        keys = pd.Series([str(tuple(row)) for row in case[differs].itertuples(index=False)], index=case.index)
-        seconds = case.pivot_table(
-            "epoch_seconds_median", "provenance.block", keys, aggfunc="first", sort=False
-        )
-        name_of = dict(zip(keys, names, strict=True))
         about = f"{case['dataset.name'].iloc[0]}, {case.ranks.iloc[0]} ranks"
-        for a, b in combinations(seconds.columns, 2):
-            ratios = (seconds[b] / seconds[a]).dropna()
-            if len(ratios):
-                median, interval = float(ratios.median()), compute_median_interval(ratios)
-                found.append(Rivals(name_of[a], name_of[b], about, list(ratios), median, interval))
-    return found
+        groups = [group for _, group in case.groupby(differs, sort=False, dropna=False)]
+        for a, b in combinations(groups, 2):
+            if len(ratios := compute_block_ratios(a, b)):
+                one, two = (f"{each['strategy.name'].iloc[0]} {each['grid'].iloc[0]}" for each in (a, b))
+                found.append(((one, two, about), ratios))
+    level = correct_level(len(found))
+    return [Rivals(*names, list(ratios), *compare_blocks(ratios, level)) for names, ratios in found]
 
 
 # Comparisons of two sets of runs: the same configurations before and after a change, or two single runs.
@@ -267,11 +288,15 @@ class Difference(NamedTuple):
     """The difference of one configuration between both sides. A ratio above 1 means that B is slower."""
 
     label: str
-    pairs: int
+    launches: tuple[int, int]
+    """The launches of A and of B."""
+    runs: tuple[int, int]
+    """The runs of A and of B, which are more if several were forked from one process."""
     seconds: tuple[float, float]
+    """The medians over launches."""
     ratio: float
     interval: Interval | None
-    """Covers the ratio of the medians over all epochs with a probability of at least 90 %; None for too few epochs."""
+    """Covers the ratio; all intervals of the table do so together with a probability of at least 95 %."""
     parts: list[tuple[str, float, float]]
     """Phase and op, with the seconds of A and of B; the largest change first."""
     elements_received: tuple[float, float]
@@ -286,54 +311,43 @@ class Difference(NamedTuple):
 
 
 def compare_sides(a: Side, b: Side) -> list[Difference]:
-    """Compare all configurations that both sides measured, by launches with equal specs.
+    """Compare all configurations that both sides measured. Launches are not paired by their numbers.
 
-    Two single runs are compared even if their specs differ.
+    Two sides of one configuration each are compared even if the configurations differ.
     """
-    first, second = (_select_measured(side.runs) for side in (a, b))
-    if len(first) == len(second) == 1:
-        return [_compare_pairs(first, second, a, b)]
-    common = [run for run in first.run_id if run in set(second.run_id)]
-    before, after = (runs.set_index("run_id", drop=False).loc[common] for runs in (first, second))
-    groups = before.groupby(list(CONFIGURATION), sort=False, dropna=False)
-    return [_compare_pairs(some, after.loc[some.run_id], a, b) for _, some in groups]
+    first, second = (_select_measured(side.runs).reset_index(drop=True) for side in (a, b))
+    both = pd.concat([runs[CONFIGURATION] for runs in (first, second)], ignore_index=True)
+    number = both.groupby(CONFIGURATION, sort=False, dropna=False).ngroup().to_numpy()
+    one, two = number[: len(first)], number[len(first) :]
+    common = [each for each in dict.fromkeys(one) if each in two]
+    pairs = [(first[one == each], second[two == each]) for each in common]
+    if len(set(one)) == len(set(two)) == 1:
+        pairs = [(first, second)]
+    level = correct_level(len(pairs))
+    return [compute_difference(*pair, a, b, level) for pair in pairs]
 
 
 def _select_measured(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[(runs.status == "ok") & runs.epoch_seconds_median.notna()]
 
 
-def _compare_pairs(before: pd.DataFrame, after: pd.DataFrame, a: Side, b: Side) -> Difference:
-    """Compare one configuration, whose rows in both tables are pairs in order."""
-    ratios = pd.Series(after.epoch_seconds_median.to_numpy() / before.epoch_seconds_median.to_numpy())
-    return compute_difference(before, after, a, b)._replace(ratio=float(ratios.median()))
-
-
-def compute_difference(before: pd.DataFrame, after: pd.DataFrame, a: Side, b: Side) -> Difference:
-    """Compare two configurations whose launches are not paired: the ratio is that of the medians."""
-    epochs = (_collect_epochs(runs, side.epochs) for runs, side in ((before, a), (after, b)))
-    one, two = (compute_median_interval(seconds, 0.95) for seconds in epochs)
+def compute_difference(
+    before: pd.DataFrame, after: pd.DataFrame, a: Side, b: Side, level: float = LEVEL
+) -> Difference:
+    """Compare two configurations by their measured runs."""
+    comparison = compare_configurations(before, after, level)
     first, last = before.iloc[0], after.iloc[0]
-    seconds = tuple(float(runs.epoch_seconds_median.median()) for runs in (before, after))
+    seconds = (float(list_launch_seconds(runs).median()) for runs in (before, after))
     return Difference(
         str(first.label),
-        min(len(before), len(after)),
-        (seconds[0], seconds[1]),
-        seconds[1] / seconds[0],
-        two.divide(one) if one and two else None,
+        comparison.launches,
+        (len(before), len(after)),
+        (next(seconds), next(seconds)),
+        *comparison.estimate,
         _rank_changes(first, last, a, b),
         (float(first.elements_received), float(last.elements_received)),
         _list_differences(first, last),
     )
-
-
-def _collect_epochs(runs: pd.DataFrame, epochs: Frames) -> "pd.Series[float]":
-    """Return the timed epochs of several launches, each with the seconds of its slowest rank.
-
-    Where epochs are unknown, as in the rows of a site, return the epoch time of each launch.
-    """
-    known = [find_slowest_seconds(epochs[run]) for run in runs.run_id if run in epochs]
-    return pd.concat(known) if known else runs.epoch_seconds_median
 
 
 def _rank_changes(

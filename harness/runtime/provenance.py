@@ -14,6 +14,7 @@ from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from harness import __version__
 from harness.runtime.recorded_environment import select_recorded_variables
@@ -34,6 +35,9 @@ COMMAND = "command"
 """The file of a scratch folder with the command line of the launcher."""
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 """The full name of a commit."""
+PROCESS = uuid4().hex[:16]
+"""The process that imported this module. Processes that are forked from it have the same value, and share its imported
+libraries and their addresses."""
 BLOCK_PLACE = "block.json"
 """The file of a scratch folder with the position of a run in its block; absent for a run without competitors."""
 
@@ -91,6 +95,7 @@ def collect_provenance(
         "host": platform.node(),
         "cpu": cpu_name(),
         **block,
+        "process": PROCESS,
         "nodes": ",".join(dict.fromkeys(each.host for each in affinities)),
         **_cores_and_ranks(affinities),
         "gpu": gpu_name(),

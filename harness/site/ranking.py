@@ -1,26 +1,33 @@
 """Ranks the configurations of a task on a machine, and says how sure the order is.
 
-Competitors that ran in the same blocks are compared by the ratios within the blocks, others by their launches. With
-fewer than six of either, the interval is unknown and the order undecided.
+Competitors that ran in the same blocks are compared by the ratios within the blocks, others by their launches. The
+intervals of a ranking are corrected for all pairs of its configurations, because the launches that are compared also
+chose the winner. With too few blocks or launches, the interval is unknown and the order undecided.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from harness.formatting import format_count, format_seconds, format_three_digits
-from harness.results.statistics import Interval, compute_median_interval, judge_ratio
+from harness.results.contributed_rows import qualify_blocks
+from harness.results.launch_intervals import (
+    Interval,
+    compare_launches,
+    compute_median_interval,
+    correct_level,
+    count_needed_launches,
+    count_pairs,
+    judge_ratio,
+)
+from harness.results.statistics import compare_configurations, list_launch_seconds
 from harness.site.rules import COMPARED, EARLIER, OPEN
 
 EPOCH = "epoch_seconds_median"
-BLOCK = "provenance.block"
 MIN_SEEDS = 5
 """The fewest seeds for which a time to a target counts."""
-NOT_ENOUGH = 6
-"""The fewest launches or blocks that give an interval."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +44,6 @@ class Contender:
     """Its time over the fastest one's."""
     interval: Interval | None = None
     """Covers the ratio; None without enough launches or blocks."""
-    basis: str = ""
-    """What the interval is computed from."""
-
-    @cached_property
-    def blocks(self) -> "pd.Series[float]":
-        """The epoch time in each block of competitors of a submission."""
-        blocked = self.runs[self.runs[BLOCK] != ""]
-        return blocked.groupby(["submission", BLOCK])[EPOCH].median()
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,8 @@ class Ranking:
         if close:
             told += f"; {format_count(close, 'other is', 'others are')} too close to call"
         if undecided:
-            told += f"; {undecided} undecided (fewer than {NOT_ENOUGH} launches)"
+            needed = count_needed_launches(find_level(self.contenders))
+            told += f"; {undecided} undecided (an interval needs {needed} launches of each)"
         return told
 
 
@@ -88,7 +88,7 @@ def format_ratio(interval: Interval | None) -> str:
 
 def rank_runs(rows: pd.DataFrame) -> list[Ranking]:
     """Return the rankings of all ranked runs, by task, machine, number of ranks, and promised results."""
-    ranked = rows[rows.is_ranked & rows[EPOCH].notna()]
+    ranked = qualify_blocks(rows[rows.is_ranked & rows[EPOCH].notna()])
     rankings = []
     groups: Iterable[tuple[Any, pd.DataFrame]] = ranked.groupby(list(COMPARED), sort=True, dropna=False)
     for (task, machine, ranks, results), runs in groups:
@@ -107,36 +107,30 @@ def rank_configurations(runs: pd.DataFrame) -> list[Contender]:
         for name, group in runs.groupby(names, sort=False)
     ]
     first = min(contenders, key=lambda each: (each.seconds, each.name))
-    compared = _compare_others(first, contenders)
+    level = find_level(contenders)
+    compared = _compare_others(first, contenders, level)
     for _ in contenders:  # ends even if blocks say that each of three is faster than another one
         fastest = min(compared, key=lambda each: each.ratio, default=first)
         if fastest.ratio >= 1:
             break
         first = next(each for each in contenders if each.name == fastest.name)
-        compared = _compare_others(first, contenders)
+        compared = _compare_others(first, contenders, level)
     return [first, *sorted(compared, key=lambda each: (each.ratio, each.name))]
 
 
-def _compare_others(first: Contender, contenders: Sequence[Contender]) -> list[Contender]:
-    return [compare_contenders(first, each) for each in contenders if each is not first]
+def find_level(contenders: Sequence[Contender]) -> float:
+    """Return the level of each interval of a ranking."""
+    return correct_level(count_pairs(len(contenders)))
 
 
-def compare_contenders(first: Contender, other: Contender) -> Contender:
+def _compare_others(first: Contender, contenders: Sequence[Contender], level: float) -> list[Contender]:
+    return [compare_contenders(first, each, level) for each in contenders if each is not first]
+
+
+def compare_contenders(first: Contender, other: Contender, level: float) -> Contender:
     """Return the other configuration with the ratio of its time to the time of the first."""
-    ratios = (other.blocks / first.blocks).dropna()
-    if (interval := compute_median_interval(ratios)) is not None:
-        basis = format_count(len(ratios), "block")
-        return _with_ratio(other, float(ratios.median()), interval, basis)
-    one, two = (compute_median_interval(each.runs[EPOCH].dropna()) for each in (first, other))
-    interval = two.divide(one) if one and two else None
-    basis = format_count(min(len(first.runs), len(other.runs)), "launch", "launches")
-    return _with_ratio(other, other.seconds / first.seconds, interval, basis)
-
-
-def _with_ratio(contender: Contender, ratio: float, interval: Interval | None, basis: str) -> Contender:
-    return Contender(
-        contender.name, contender.strategy, contender.runs, contender.seconds, ratio, interval, basis
-    )
+    ratio, interval = compare_configurations(first.runs, other.runs, level).estimate
+    return replace(other, ratio=ratio, interval=interval)
 
 
 def name_configurations(runs: pd.DataFrame) -> "pd.Series[str]":
@@ -245,11 +239,14 @@ def list_versions(rows: pd.DataFrame) -> list[VersionTime]:
     for (task, machine, ranks), runs in groups:
         for name, group in runs.groupby(name_configurations(runs), sort=False):
             started = group.groupby("provenance.commit")["provenance.started"].min().sort_values()
-            launches = [group[EPOCH][group["provenance.commit"] == commit] for commit in started.index]
+            launches = [
+                list_launch_seconds(group[group["provenance.commit"] == commit]) for commit in started.index
+            ]
             if len(launches) < 2:
                 continue
+            level = correct_level(len(launches) - 1)
             for commit, seconds, before in zip(started.index, launches, [None, *launches], strict=False):
-                ratio, verdict = _compare_launches(before, seconds)
+                ratio, verdict = _compare_versions(before, seconds, level)
                 found.append(
                     VersionTime(
                         str(task),
@@ -265,11 +262,11 @@ def list_versions(rows: pd.DataFrame) -> list[VersionTime]:
     return found
 
 
-def _compare_launches(
-    before: "pd.Series[float] | None", after: "pd.Series[float]"
+def _compare_versions(
+    before: "pd.Series[float] | None", after: "pd.Series[float]", level: float
 ) -> tuple[float | None, str]:
-    """Return the ratio of the medians, and its verdict."""
+    """Return the ratio of a version's time to the time of the version before, and its verdict."""
     if before is None:
         return None, ""
-    one, two = compute_median_interval(before), compute_median_interval(after)
-    return float(after.median() / before.median()), judge_ratio(two.divide(one) if one and two else None)
+    ratio, interval = compare_launches(before, after, level)
+    return ratio, judge_ratio(interval)

@@ -77,7 +77,13 @@ SHOWN = (
     *("source", "status", "marks", "is_ranked", "submission", "run_id", "launch", "seed", "epochs", "checks"),
     *("epoch_seconds_median", "elements_received", "bytes_received", "peak_bytes", "accuracy_test"),
     *("training.target", "seconds_to_target", "machine.threads_per_rank"),
-    *("provenance.block", "provenance.commit", "provenance.started", "provenance.graph_hash"),
+    *(
+        "provenance.block",
+        "provenance.process",
+        "provenance.commit",
+        "provenance.started",
+        "provenance.graph_hash",
+    ),
     *(
         "provenance.host",
         "provenance.threads",

@@ -38,9 +38,9 @@ def make_rules_page() -> Page:
                 "The same machine",
                 [
                     f"Times are compared on one machine only: {', '.join(MACHINE)} agree. Two groups never share a "
-                    "machine. Ratios come from competitors in the same block, or else from launches; fewer than six "
-                    "of either leave the order undecided. Exact, estimating and approximate strategies are ranked "
-                    "apart."
+                    "machine. Ratios come from competitors in the same block, or else from launches. The intervals of "
+                    "a ranking are corrected for all pairs of its configurations; too few launches for them leave "
+                    "the order undecided. Exact, estimating and approximate strategies are ranked apart."
                 ],
             ),
             Section(

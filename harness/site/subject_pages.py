@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from harness.formatting import format_count, format_seconds, format_three_digits
-from harness.results.statistics import judge_ratio
+from harness.results.launch_intervals import judge_ratio
 from harness.site.page_parts import (
     NUMBER,
     WINNER_HEADINGS,

@@ -12,7 +12,7 @@ import pytest
 
 from harness.registry import hash_strategy_code
 from harness.results.check_proof import make_proof
-from harness.results.statistics import judge_ratio
+from harness.results.launch_intervals import judge_ratio
 from harness.site.contributions import find_archives, read_contributions
 from harness.site.ranking import list_versions, rank_runs, summarize_targets
 from harness.site.rules import RULES
