@@ -265,7 +265,10 @@ def compare(request: CompareRequest, _: Reporter) -> CompareAnswer:
     first = load_side(request.a, runs)
     if request.b is None:
         return _compare_competitors(request.a, first)
-    differences = compare_sides(first, load_side(request.b, runs))
+    second = load_side(request.b, runs)
+    if request.a != request.b and first.runs.equals(second.runs):  # two launches of one spec
+        first, second = (load_side(name, runs, all_launches=False) for name in (request.a, request.b))
+    differences = compare_sides(first, second)
     if not differences:
         raise UserError(
             f"{request.a} and {request.b} have no measured runs of the same spec, so no runs can be paired. "

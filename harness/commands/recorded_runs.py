@@ -343,10 +343,10 @@ class RunShowAnswer(Answer):
 @verb(RunShowRequest)
 def show_run(request: RunShowRequest, _: Reporter) -> RunShowAnswer:
     """Show the record of a run: its settings, result, memory and failure, and how to repeat it."""
-    from harness.results.collect import load_side_of_run
+    from harness.results.collect import load_side_of_runs
 
     folder = find_run(request.folder, request.run)
-    return RunShowAnswer(read_record(folder), load_side_of_run(folder).runs.iloc[0])
+    return RunShowAnswer(read_record(folder), load_side_of_runs([folder]).runs.iloc[0])
 
 
 # Removing runs.

@@ -1,18 +1,22 @@
 """harness run: trains, and records everything about the run."""
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, field
 from dataclasses import dataclass as plain_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
+from harness.commands.launch_summary import lay_out_launches
 from harness.commands.output import MOST_ROWS, Block, Command, FactList, Headline, Table, TableColumn, View
-from harness.commands.request import CONFIG, File, Files, Folder
+from harness.commands.request import CONFIG, File, Files, Folder, OptionStyle
 from harness.commands.run_facts import (
     describe_cores_of_run,
     describe_error,
@@ -39,6 +43,9 @@ if TYPE_CHECKING:
     from harness.spec.spec import Spec
 
 
+MOST_LAUNCHES = 1000
+
+
 @dataclass(frozen=True, config=CONFIG)
 class RunRequest(RequestedRun):
     """A run, by its strategy and its graph, or runs by their specs."""
@@ -46,6 +53,9 @@ class RunRequest(RequestedRun):
     _: KW_ONLY
     spec: Files = ()
     """Files of complete specs, which run one after the other. The exit code is 0 if every run has a record."""
+    launches: Annotated[int | None, Field(ge=1, le=MOST_LAUNCHES), OptionStyle(metavar="N")] = None
+    """Run the launches 0 to N-1 of the run, or of each spec, in fresh processes, and print the median over launches
+    with its interval. Launches that have a result are not repeated."""
     job: File = None
     """With --spec: the file of the workflow's job that contains these specs, for the predicted time of each run."""
     out: Folder = None
@@ -93,6 +103,7 @@ class FinishedRun:
             "run_id": record.record["run_id"],
             "strategy": get_name(record, "strategy"),
             "dataset": get_name(record, "dataset"),
+            "launch": record.spec.get("launch"),
             "ranks": record.spec.get("ranks"),
             "grid": format_grid_of(record),
             "status": record.record["status"],
@@ -135,21 +146,28 @@ class RunAnswer(Answer):
 
     @property
     def epoch_seconds(self) -> float | None:
-        """The median time of an epoch without the warm-up; None if the run has no timed epoch."""
-        seconds: float | None = self.record.record["summary"].get("epoch_seconds_median")
-        return seconds
+        """The median time of an epoch without the warm-up; None if the run has no timed epoch.
+
+        Of several launches of one run, the median over the launches.
+        """
+        runs = self.runs[-1:] if self.request.spec else self.runs
+        seconds = [run.record.record["summary"].get("epoch_seconds_median") for run in runs]
+        known = [each for each in seconds if each is not None]
+        return median(known) if known else None
 
     @property
     def exit_code(self) -> int:
-        if self.request.spec:
-            return 1 if self.missing else 0
-        return 0 if all(run.record.record["status"] == "ok" for run in self.runs) else 1
+        if self.missing:
+            return 1
+        is_ok = all(run.record.record["status"] == "ok" for run in self.runs)
+        return 0 if self.request.spec or is_ok else 1
 
     def to_document(self) -> Any:
         if self.is_rank:
             return None
         documents = [run.to_document() for run in self.runs]
-        return documents[0] if len(documents) == 1 and len(self.request.spec) <= 1 else documents
+        is_single = len(self.request.spec) <= 1 and not self.request.launches
+        return documents[0] if len(documents) == 1 and is_single else documents
 
     def to_frame(self) -> "pd.DataFrame":
         import pandas as pd
@@ -191,21 +209,31 @@ class RunAnswer(Answer):
     def _lay_out_next_steps(self, record: "Record") -> Iterator[Block]:
         yield Command(make_show_command(record, self.request.runs, self.request.default_runs))
         if record.record["status"] == "ok":
-            place = ["--runs", str(self.request.out)] if self.request.out else []
-            yield Command(f"{shlex.join(['harness', 'collect', *place])} && harness report")
+            yield self._make_collect_command("report")
+
+    def _make_collect_command(self, verb: str) -> Command:
+        place = ["--runs", str(self.request.out)] if self.request.out else []
+        return Command(f"{shlex.join(['harness', 'collect', *place])} && harness {verb}")
 
     def _lay_out_series(self) -> Iterator[Block]:
         rows = [run.to_row() for run in self.runs]
+        columns = [TableColumn("run", "run"), TableColumn("reason", "reason", may_wrap=True)]
         statuses = [row["status"] for row in rows] + ["no record"] * len(self.missing)
         counts = [f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)]
         yield Headline(f"{format_count(len(statuses), 'run')}: {', '.join(counts)}")
-        yield Table(RUN_ROW, rows, most_rows=MOST_ROWS)
-        columns = [TableColumn("run", "run"), TableColumn("reason", "reason", may_wrap=True)]
+        if self.request.launches and self.runs:
+            yield from lay_out_launches([run.record for run in self.runs])
+        else:
+            yield Table(RUN_ROW, rows, most_rows=MOST_ROWS)
         yield Table(
             columns,
             [{"run": name, "reason": reason} for name, reason in self.missing.items()],
             title="Without a record",
         )
+        if self.request.launches and not self.missing:
+            first = sum(run.record.spec["launch"] == 0 for run in self.runs)
+            results = os.path.relpath(self.request.results)
+            yield self._make_collect_command("report" if first == 1 else shlex.join(["compare", results]))
 
 
 def _list_generated_data(request: RunRequest, record: "Record") -> Iterator[tuple[str, str]]:
@@ -278,10 +306,14 @@ def run(request: RunRequest, reporter: Reporter) -> RunAnswer:
 
 
 def _run_request(request: RunRequest, reporter: Reporter) -> RunAnswer:
+    if request.launches:
+        _check_launch_options(request)
     if request.spec:
         return _run_spec_files(request, reporter)
     if not (request.strategy and request.dataset):
         raise UserError("run takes either --spec FILE or --strategy NAME --dataset NAME [--ranks P].")
+    if request.launches:
+        return _run_series(request, [_make_spec(request)], {}, reporter)
     from harness.launch.fork_server import ForkServer
     from harness.launch.joined_world import find_joined_world
     from harness.launch.kept_server import keep_server
@@ -347,41 +379,72 @@ def _run_spec_files(request: RunRequest, reporter: Reporter) -> RunAnswer:
     An invalid spec, or a run without a readable record, does not stop the others. If there is only one file, an invalid
     spec raises UserError.
     """
-    from harness.documents import read_json
-    from harness.launch.series import describe_failure, launch_series
-    from harness.results.record import read_record
-    from harness.slurm.jobs import read_predicted_limit
+    from harness.launch.series import describe_failure
 
     _check_spec_options(request)
-    root, runs = request.home, request.runs
-    finished, missing = list[FinishedRun](), dict[str, str]()
-
-    def report_missing(name: str, reason: str) -> None:
-        missing[name] = reason
-        reporter.warn(escape_line(f"{name}: no record: {reason}"))
-
-    specs = []
+    specs, missing = [], dict[str, str]()
     for path in request.spec:
         try:
             specs.append(_read_spec(path))
         except Exception as error:
             if len(request.spec) == 1:
                 raise
-            report_missing(str(path), describe_failure(error))
+            _report_missing(str(path), describe_failure(error), missing, reporter)
+    return _run_series(request, specs, missing, reporter)
+
+
+def _report_missing(name: str, reason: str, missing: dict[str, str], reporter: Reporter) -> None:
+    missing[name] = reason
+    reporter.warn(escape_line(f"{name}: no record: {reason}"))
+
+
+def _run_series(
+    request: RunRequest, specs: "Sequence[Spec]", missing: dict[str, str], reporter: Reporter
+) -> RunAnswer:
+    """Run specs, or the launches of specs, one after the other. `missing` gets the runs without a record."""
+    from harness.documents import read_json
+    from harness.launch.series import describe_failure, launch_series, list_launches
+    from harness.results.record import read_record
+    from harness.slurm.jobs import read_predicted_limit
+
+    finished = list[FinishedRun]()
+    if request.launches:
+        specs = list_launches(specs, request.launches)
     job = read_json(request.job, f"The job {request.job}") if request.job else {}
     predicted = {run_id: read_predicted_limit(planned) for run_id, planned in job.items()}
-    outcomes = launch_series(specs, root, runs, reporter.log, fresh=request.fresh, predicted=predicted)
+    outcomes = launch_series(
+        specs, request.home, request.runs, reporter.log, fresh=request.fresh, predicted=predicted
+    )
     for outcome in outcomes:
         try:
             if outcome.folder is None:
-                report_missing(outcome.spec.label, outcome.why)
+                _report_missing(outcome.spec.label, outcome.why, missing, reporter)
                 continue
             finished.append(FinishedRun(read_record(outcome.folder), outcome.cached))
-            if len(request.spec) > 1:
+            if request.launches:
+                reporter.log(f"launch {outcome.spec.launch}: {describe_result(finished[-1].record)}")
+            elif len(request.spec) > 1:
                 reporter.show(RunAnswer(request, finished[-1:]))
         except Exception as error:
-            report_missing(outcome.spec.label, describe_failure(error))
+            _report_missing(outcome.spec.label, describe_failure(error), missing, reporter)
     return RunAnswer(request, finished, missing)
+
+
+def _check_launch_options(request: RunRequest) -> None:
+    """Raise UserError for what cannot be combined with several launches."""
+    from harness.launch.joined_world import find_joined_world
+
+    if "launch" in request.settings:
+        raise UserError("--launches numbers the launches from 0: leave out --set launch.")
+    if named := [
+        option for option in ("--in-process", "--trace") if getattr(request, option[2:].replace("-", "_"))
+    ]:
+        raise UserError(f"{named[0]} is for one launch: leave out --launches.")
+    if find_joined_world():
+        raise UserError(
+            "--launches starts fresh processes, and another launcher started these ranks. Start it once for each "
+            "launch, with --set launch=0, --set launch=1 and so on."
+        )
 
 
 def _check_spec_options(request: RunRequest) -> None:

@@ -49,11 +49,18 @@ def launch_series(
 ) -> Iterator[Outcome]:
     """Yield the outcome of every run as soon as it is known. A run without a record does not stop the others.
 
+    The ranks of the runs of one launch are forked from one server, and each launch starts another one: launches that
+    share a process would not differ as much as fresh processes do.
+
     `predicted` has the maximum number of seconds that a run is predicted to take, by run id.
     """
     clock, history = _make_job_clock(), RunHistory(runs)
+    launched = None
     with ForkServer() as fork_server:
         for spec, turn in zip(specs, assign_block_places(specs), strict=True):
+            if spec.launch != launched:
+                fork_server.close()
+            launched = spec.launch
             with ExitStack() as lock:  # held until the caller has read the record
                 try:
                     minutes = _estimate_minutes(spec, root, history, predicted.get(spec.run_id))
@@ -71,6 +78,16 @@ def launch_series(
                 except Exception as error:
                     outcome = Outcome(spec, None, why=describe_failure(error))
                 yield outcome
+
+
+def list_launches(specs: Sequence[Spec], launches: int) -> list[Spec]:
+    """Return the launches 0, 1 and so on of each spec, launch by launch. Each spec comes first in turn."""
+    firsts = list({(spec := each.model_copy(update={"launch": 0})).run_id: spec for each in specs}.values())
+    ordered = []
+    for number in range(launches):
+        turn = number % max(1, len(firsts))
+        ordered += [spec.model_copy(update={"launch": number}) for spec in [*firsts[turn:], *firsts[:turn]]]
+    return ordered
 
 
 def assign_block_places(specs: Sequence[Spec]) -> list[BlockPlace]:

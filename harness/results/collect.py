@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -195,12 +196,25 @@ def _sort_runs(frame: pd.DataFrame, planned: Sequence[str]) -> pd.DataFrame:
     return frame.assign(place=place).sort_values(by, ignore_index=True).drop(columns="place")
 
 
-def load_side_of_run(folder: Path) -> Side:
-    """Load a run folder as one side of a comparison."""
+def load_side_of_runs(folders: Sequence[Path]) -> Side:
+    """Load run folders as one side of a comparison."""
+    records = [read_record(folder) for folder in folders]
+    epochs, ledgers = (
+        {str(record.record["run_id"]): rows for record in records if len(rows := record.table(name))}
+        for name in ("epochs", "ledger")
+    )
+    return Side(pd.concat([record.make_runs_row() for record in records], ignore_index=True), epochs, ledgers)
+
+
+def find_launches(folder: Path) -> list[Path]:
+    """Return the folder of a run, or of all its launches if they are in the same place: 0, 1 and so on."""
     record = read_record(folder)
-    run_id = str(record.record["run_id"])
-    tables = [record.table(name) for name in ("epochs", "ledger")]
-    return Side(record.make_runs_row(), *({run_id: rows} if len(rows) else {} for rows in tables))
+    if record.record["source"] != "measured" or record.folder.name != record.record["run_id"]:
+        return [folder]
+    spec = record.parse_spec()
+    places = (folder.parent / spec.model_copy(update={"launch": each}).run_id for each in count())
+    launches = list(takewhile(lambda place: (place / "record.json").is_file(), places))
+    return launches if folder.name in {place.name for place in launches} else [folder]
 
 
 def make_failure(record: Record) -> "pd.Series[Any] | None":
@@ -210,10 +224,11 @@ def make_failure(record: Record) -> "pd.Series[Any] | None":
     return frame.iloc[0] if rows else None
 
 
-def load_side(name: str, runs: Path) -> Side:
+def load_side(name: str, runs: Path, *, all_launches: bool = True) -> Side:
     """Load the runs of a name: a folder of collected tables, a run folder, the beginning of a run id, or a site's rows.
 
-    The rows of a site may be limited to a group: site/rows.parquet:GROUP.
+    With `all_launches`, a run stands for all launches of its spec. The rows of a site may be limited to a group:
+    site/rows.parquet:GROUP.
     """
     folder = Path(name)
     file, _, group = name.partition(f"{ROWS_SUFFIX}:")
@@ -224,7 +239,8 @@ def load_side(name: str, runs: Path) -> Side:
         epochs, ledger = (parquet.read_collected(folder, table) for table in ("epochs", "ledger"))
         return Side(frame, parquet.RunTable(epochs), parquet.RunTable(ledger))
     try:
-        return load_side_of_run(find_run(runs, name))
+        folder = find_run(runs, name)
+        return load_side_of_runs(find_launches(folder) if all_launches else [folder])
     except UserError as error:
         if folder.is_dir():
             way_out = "A folder of tables contains runs.parquet: make one with `harness collect`."
