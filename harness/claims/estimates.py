@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from harness.ledger import MOVING, Key
-from harness.prediction.epoch import RESIDUAL, Prediction
-from harness.prediction.pricing import list_constants
+from harness.prediction.epoch import Prediction
+from harness.prediction.ratio_error import PredictedTime, compute_ratio_error
 from harness.spec.machine_card import MachineCard
 
 
@@ -135,11 +135,12 @@ class Choices:
 
 
 class EpochTime(NamedTuple):
-    """The time of an epoch of one run. A measured time has neither a machine card nor a prediction."""
+    """The time of an epoch of one run. A measured time has no machine card, prediction or strategy."""
 
     seconds: float
     machine: MachineCard | None = None
     prediction: Prediction | None = None
+    strategy: str = ""
 
     @property
     def estimate(self) -> Estimate:
@@ -147,17 +148,6 @@ class EpochTime(NamedTuple):
             return Estimate(self.seconds, self.seconds, self.seconds)
         interval = self.prediction.seconds
         return Estimate(self.seconds, interval.low, interval.high)
-
-    def compute_log_deviations(self, names: Iterable[str]) -> list[float]:
-        """Return the change of the logarithm of the time as each named constant moves to the end of its interval.
-
-        A constant that the machine card does not have changes nothing.
-        """
-        if self.prediction is None or self.machine is None:
-            return [0.0 for _ in names]
-        factors = {name: factor for name, (factor, _) in list_constants(self.machine).items()}
-        shares = self.prediction.shares
-        return [log(1 + shares.get(name, 0.0) * (factors.get(name, 1.0) - 1)) for name in names]
 
 
 class EpochTimes(dict[tuple[Any, ...], EpochTime]):
@@ -221,22 +211,13 @@ class EpochTimes(dict[tuple[Any, ...], EpochTime]):
 
 
 def divide_epochs(one: EpochTime, other: EpochTime) -> Estimate:
-    """Return the ratio of two epoch times.
-
-    On one machine the errors of shared constants cancel, but not the noise of both runs. The interval covers what is
-    left.
-    """
-    ratio, variance = one.seconds / other.seconds, 0.0
-    if one.prediction or other.prediction:
-        variance += log(RESIDUAL) ** 2
-        cards = [each.machine for each in (one, other) if each.machine]
-        constants = list(dict.fromkeys(name for card in cards for name in list_constants(card)))
-        deviations = (each.compute_log_deviations(constants) for each in (one, other))
-        pairs = zip(*deviations, strict=True)
-        same = one.machine == other.machine
-        variance += sum((a - b) ** 2 if same else a**2 + b**2 for a, b in pairs)
-        variance += sum(each.prediction.noise**2 for each in (one, other) if each.prediction)
-    spread = exp(sqrt(variance))
+    """Return the ratio of two epoch times, with an interval for the errors of the predictions."""
+    predicted = [
+        PredictedTime(each.strategy, each.machine, each.prediction)
+        for each in (one, other)
+        if each.machine and each.prediction
+    ]
+    ratio, spread = one.seconds / other.seconds, exp(compute_ratio_error(*predicted).deviation)
     return Estimate(ratio, ratio / spread, ratio * spread)
 
 

@@ -330,7 +330,7 @@ class Evidence:
             prediction = predict(Ready(self._admit_run(spec)), card, evaluation=True)
         except UserError as refusal:
             raise UntestableClaim(str(refusal)) from refusal
-        return EpochTime(prediction.seconds.value, card, prediction)
+        return EpochTime(prediction.seconds.value, card, prediction, spec.strategy.name)
 
     def _admit_run(self, spec: Spec) -> Strategy:
         return admit(load_strategy(spec.strategy.name), spec, self.load_facts(spec.dataset.name))
@@ -345,7 +345,7 @@ class Evidence:
             prediction = self._predict_anew(strategy, twins, card)
             if self.predictions:
                 record_prediction(self.root, self._locate_kept(twins), spec, strategy.facts, card, prediction)
-        return EpochTime(prediction.seconds.value, card, prediction)
+        return EpochTime(prediction.seconds.value, card, prediction, spec.strategy.name)
 
     def _load_prediction(self, strategy: Strategy, twins: str, card: MachineCard) -> Prediction | None:
         """Load the prediction that an earlier call kept, or that `harness predict` recorded."""

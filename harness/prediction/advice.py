@@ -7,13 +7,12 @@
 3. Full-graph strategies are ranked by epoch time. Mini-batch strategies are ranked by time per visited training vertex,
    because the lengths of their epochs differ.
 
-Two predictions share the constants of a card. Two options tie if the error of the model or the constants, varied
-within their intervals, could reverse their order.
+Two options tie if the errors of their predictions could reverse their order (`harness.prediction.ratio_error`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf, log, prod, sqrt
+from math import inf, log, prod
 from operator import itemgetter
 from pathlib import Path
 from time import monotonic
@@ -28,11 +27,11 @@ from harness.prediction.card_status import CardStatus, describe_card
 from harness.prediction.epoch import (
     MAX_REPLAYED_RANKS,
     REPLAYED_STEPS,
-    RESIDUAL,
     CachingPredictor,
     Prediction,
 )
-from harness.prediction.pricing import list_constants, price_rings
+from harness.prediction.pricing import price_rings
+from harness.prediction.ratio_error import PredictedTime, compute_ratio_error
 from harness.prediction.run_command import make_run_command
 from harness.progress import ignore_step
 from harness.replay import preload_torch
@@ -529,13 +528,11 @@ def _find_cutoff(quick: Sequence[Option], card: MachineCard) -> float:
 def compare_options(one: Option, other: Option, card: MachineCard) -> tuple[bool, list[str]]:
     """Return whether two options tie, and the constants that could reverse their order by themselves."""
     distance = abs(log(one.cost / other.cost))
-    deviation, reversing = log(RESIDUAL) ** 2, []
-    for name, (within, _) in list_constants(card).items():
-        first, second = (log(1 + each.prediction.shares[name] * (within - 1)) for each in (one, other))
-        deviation += (first - second) ** 2
-        if abs(first - second) >= distance:
-            reversing.append(name)
-    return sqrt(deviation) >= distance, reversing
+    error = compute_ratio_error(
+        *(PredictedTime(each.strategy.name, card, each.prediction) for each in (one, other))
+    )
+    reversing = [name for name, change in error.by_constant.items() if abs(change) >= distance]
+    return error.deviation >= distance, reversing
 
 
 def list_accepted_promises(accuracy: str | None) -> set[Promise]:
