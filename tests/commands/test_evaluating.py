@@ -18,38 +18,53 @@ from harness.commands.verb import load_verb
 from harness.external.programs import PROGRAMS
 from harness.registry import load_strategy, registered_strategies
 from harness.results.collect import collect
-from harness.results.statistics import Difference, Interval
+from harness.results.launch_intervals import Interval
+from harness.results.statistics import Difference
 from harness.spec.spec import canonical_json, format_grid
 
 
 def difference(
-    label: str, low: float, high: float, pairs: int = 2, *, has_interval: bool = True
+    label: str, low: float, high: float, launches: int = 6, *, has_interval: bool = True
 ) -> Difference:
     ratio = (low * high) ** 0.5
     interval = Interval(low, high) if has_interval else None
     parts = [("convolve broadcast", 1.0, ratio), ("loss gemm", 0.1, 0.1)]
-    return Difference(label, pairs, (1.0, ratio), ratio, interval, parts, (10.0, 10.0), {})
+    counts = launches, launches
+    return Difference(label, counts, counts, (1.0, ratio), ratio, interval, parts, (10.0, 10.0), {})
 
 
 SAME = [difference("a", 0.9, 1.1), difference("b", 0.34, 1.66)]
 
 
 def test_equal_sides_are_one_line() -> None:
-    heading, note = str(CompareAnswer(SAME)).split("\n\n")
-    assert heading == "2 pairs: 0 faster, 0 slower, 2 within noise (widest +-66 %; use 5 launches or more)"
+    heading, advice, note = str(CompareAnswer(SAME)).split("\n\n")
+    assert heading == "2 pairs: 0 faster, 0 slower, 2 within noise (widest +-66 %)"
+    assert advice == "More launches make intervals narrower: repeat the runs with --launches 10."
     assert note == "... 2 other pairs (--all)"
 
 
 def test_enough_launches_or_narrow_intervals_ask_for_no_more() -> None:
-    for same in ([difference("a", 0.98, 1.02)] * 2, [difference("a", 0.5, 2.0, 5)] * 2):
-        assert "launches or more" not in str(CompareAnswer(same)).splitlines()[0]
+    for same in ([difference("a", 0.98, 1.02)] * 2, [difference("a", 0.5, 2.0, 10)] * 2):
+        assert "--launches" not in str(CompareAnswer(same))
+
+
+def test_undecided_pairs_say_what_is_missing() -> None:
+    few = difference("few", 1, 9, 1, has_interval=False)
+    forked = few._replace(launches=(1, 4), runs=(5, 4))
+    assert (
+        "An interval needs 4 launches of each side; A has 5 runs forked from 1 process and B has 4 launches. Repeat "
+        "the runs with `harness run ... --launches 10`."
+    ) in " ".join(str(CompareAnswer([forked])).split())
+    assert (
+        "An interval over 3 pairs needs 5 launches of each side; in one pair A has 1 launch and B has 1 launch."
+    ) in " ".join(str(CompareAnswer([*SAME, few])).split())
 
 
 def test_changed_pairs_come_first_the_largest_change_on_top() -> None:
     slower, faster = difference("mine", 1.1, 1.3), difference("theirs", 0.3, 0.5)
     answer = CompareAnswer([*SAME, slower, faster, difference("few", 1, 9, has_interval=False)])
-    heading, table, *_ = str(answer).split("\n\n")
-    assert heading.startswith("5 pairs: 1 faster, 1 slower, 2 within noise, 1 undecided (widest +-66 %")
+    heading, _, table, *_ = str(answer).split("\n\n")
+    assert heading == "5 pairs: 1 faster, 1 slower, 2 within noise, 1 undecided (widest +-66 %)"
     assert [line.split()[:2] for line in table.splitlines()[1:]] == [["theirs", "faster"], ["mine", "slower"]]
     assert answer.to_frame().verdict.tolist() == ["within noise"] * 2 + ["slower", "faster", "undecided"]
 
@@ -68,7 +83,9 @@ def test_single_pair_says_how_many_times_as_long_it_takes() -> None:
         "B takes 1.20 times as long as A (1.1 - 1.3), 1.00 s -> 1.20 s an epoch: slower"
     )
     undecided = CompareAnswer([difference("a", 1.1, 1.3, has_interval=False)])
-    assert "undecided, because an interval needs six epochs" in " ".join(str(undecided).split())
+    assert next(undecided.lay_out(View())) == Headline(
+        "B takes 1.20 times as long as A, 1.00 s -> 1.20 s an epoch: undecided"
+    )
 
 
 def test_collect_prints_the_command_that_repeats_failed_runs(

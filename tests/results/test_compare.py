@@ -5,8 +5,9 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from types import SimpleNamespace
 
 import pandas as pd
@@ -20,6 +21,7 @@ from harness.results.parquet import read_collected
 from harness.results.schema import RUNS, TABLES
 
 Side = Callable[[str, float, float], Path]
+LAUNCHES = 8
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def side(synthetic: SimpleNamespace, tmp_path: Path) -> Side:
     """`side(name, talk, compute)`: tables of serial runs, and of cagnet-1d that communicates for so long."""
 
     def make(name: str, talk: float, compute: float = 1.0) -> Path:
-        for launch in range(2):
+        for launch in range(LAUNCHES):
             synthetic.write_ok(
                 tmp_path / name, synthetic.make_spec("serial", "tiny", {"p": 1}, launch=launch), compute
             )
@@ -56,7 +58,8 @@ def test_the_same_tables_differ_in_nothing(side: Side, capsys: pytest.CaptureFix
     assert len(rows) == 2
     for row in rows:
         low, high = row["interval"]
-        assert (row["ratio"], row["pairs"], row["verdict"], row["differs"]) == (1.0, 2, "within noise", {})
+        assert (row["ratio"], row["verdict"], row["differs"]) == (1.0, "within noise", {})
+        assert row["launches"] == row["runs"] == [LAUNCHES, LAUNCHES]
         assert low < 1 < high
         assert all(a == b for _, a, b in row["parts"])
 
@@ -70,11 +73,10 @@ def test_a_slower_collective_is_found_and_named(side: Side, capsys: pytest.Captu
     medians = [
         read_collected(tables, "runs")
         .pipe(lambda runs: runs[(runs["strategy.name"] == "cagnet-1d") & (runs.status == "ok")])
-        .set_index("run_id")
         .epoch_seconds_median
         for tables in (a, b)
     ]
-    assert one_d["ratio"] == pytest.approx((medians[1] / medians[0]).median())
+    assert one_d["ratio"] == pytest.approx(median(two / one for one, two in product(*medians)))
     low, high = one_d["interval"]
     assert 1 < low < one_d["ratio"] < high
     assert (serial["verdict"], one_d["verdict"]) == ("within noise", "slower")
@@ -92,10 +94,20 @@ def test_two_runs_of_different_specs_are_compared_with_their_settings(
     runs = read_collected(side("a", 0.2), "runs")
     ids = [runs[runs["strategy.name"] == name].run_id.iloc[0] for name in ("serial", "cagnet-1d")]
     (row,) = compared(capsys, *(str(tmp_path / "a" / run) for run in ids))
+    assert row["launches"] == [LAUNCHES, LAUNCHES] and row["verdict"] == "faster"
     assert row["differs"]["strategy.name"] == ["serial", "cagnet-1d"]
     assert row["elements_received"][0] == 0 < row["elements_received"][1]
     (again,) = compared(capsys, *(str(tmp_path / "a" / run) for run in reversed(ids)))
     assert again["ratio"] == pytest.approx(1 / row["ratio"])
+
+
+def test_two_launches_of_one_spec_are_compared_with_each_other(
+    side: Side, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    runs = read_collected(side("a", 0.2), "runs")
+    ids = runs[runs["strategy.name"] == "serial"].run_id.iloc[:2]
+    (row,) = compared(capsys, *(str(tmp_path / "a" / run) for run in ids))
+    assert (row["launches"], row["verdict"], set(row["differs"])) == ([1, 1], "undecided", {"launch"})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom
 
 from harness.results import epoch_parts, statistics
 from harness.results.collect import collect
@@ -70,26 +69,6 @@ def test_rows_with_the_same_pair_have_the_same_number(pairs: list[tuple[int, int
     first, place = statistics.number_pairs(one, other)
     assert [pairs[row] for row in first[place]] == pairs
     assert sorted(first) == sorted(pairs.index(pair) for pair in set(pairs))
-
-
-@given(st.integers(0, 60))
-def test_the_interval_covers_and_no_narrower_one_would(n: int) -> None:
-    """scipy counts: the k-th smallest of n lies above the median with probability P(Binomial(n, 1/2) < k)."""
-    interval = statistics.compute_median_interval(pd.Series(np.arange(1.0, n + 1)))
-    if interval is None:
-        assert n < 6
-        assert 1 - 2 * binom.cdf(0, n, 0.5) < 0.95
-        return
-    k = int(interval.low)
-    assert interval.high == n + 1 - k
-    assert 1 - 2 * binom.cdf(k - 1, n, 0.5) >= 0.95
-    assert 1 - 2 * binom.cdf(k, n, 0.5) < 0.95
-
-
-@pytest.mark.parametrize(("n", "low", "high"), [(6, 1, 6), (8, 1, 8), (10, 2, 9), (20, 6, 15)])
-def test_the_known_order_statistics(n: int, low: int, high: int) -> None:
-    shuffled = pd.Series(np.random.default_rng(n).permutation(np.arange(1.0, n + 1)))
-    assert statistics.compute_median_interval(shuffled) == (low, high)
 
 
 times = st.lists(st.floats(0.001, 100), min_size=1, max_size=7)
