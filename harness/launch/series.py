@@ -55,7 +55,7 @@ def launch_series(
     `predicted` has the maximum number of seconds that a run is predicted to take, by run id.
     """
     clock, history = _make_job_clock(), RunHistory(runs)
-    launched = None
+    launched = specs[0].launch if specs else 0
     with ForkServer() as fork_server:
         for spec, turn in zip(specs, assign_block_places(specs), strict=True):
             if spec.launch != launched:

@@ -474,6 +474,21 @@ def test_served_run_records_the_same_as_any_run(client: KeptClient, tmp_path: Pa
     assert fresh["summary"]["final_loss"] == plain["summary"]["final_loss"]
 
 
+def test_launches_that_are_forked_from_a_server_record_its_process(
+    client: KeptClient, tmp_path: Path
+) -> None:
+    words = ["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--set", "training.epochs=2"]
+    _run_harness(tmp_path, *words)
+    find_server()
+    one, other = (_run_harness(tmp_path, *words, "--set", f"launch={launch}") for launch in (1, 2))
+    fresh = _run_harness(tmp_path, *words, "--launches", "4")
+    processes = [each["provenance"]["process"] for each in (one, other, *fresh)]
+    assert processes[0] == processes[1]
+    assert (
+        len({*processes}) == 4
+    )  # launch 0, launches 1 and 2, and launch 3, which the server may have forked
+
+
 def test_next_check_is_served(client: KeptClient, tmp_path: Path) -> None:
     words = ["check", "serial", "--quick", "--case", "aggregate first"]
     plain = _run_harness(tmp_path, *words)
