@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -24,6 +25,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from benchmarks.launches import LAUNCHES
 from benchmarks.measuring import spec_of
 from benchmarks.registry import Results, Table, benchmark
 from benchmarks.reporting import REPORT
@@ -33,7 +35,7 @@ from harness.external.program import LoggedRun, Program, ProgramLog
 from harness.external.programs import PROGRAMS, read_settings
 from harness.kernels import cast
 from harness.models.weights import Part, Weight, init_weight
-from harness.results.statistics import compute_median_interval
+from harness.results.launch_intervals import compute_median_interval
 from harness.runtime.open_run import open_run
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
@@ -64,11 +66,13 @@ EQUAL_KEYS = (
 SPARE = 4
 """Tens of epochs before the first turn, and after the last one."""
 SPEC = "spec.json"
+Losses = tuple[float, float, float]
 NAMES = {Part.CONVOLUTION: "neighbours", Part.ROOT: "root"}
 
 
 @benchmark
 def authors(
+    launches: int = LAUNCHES,
     turns: int = 7,
     only: tuple[str, ...] = tuple(RUNS),
     graphs: tuple[str, ...] = ("cora",),
@@ -76,12 +80,14 @@ def authors(
 ) -> Results:
     """Compare epochs with the programs of the authors, from the same weights, on the same parts.
 
-    Both programs start once, with one thread a rank, and then take turns of ten epochs; each is stopped while the other
-    one runs. Bytes are those on the loopback, with headers. Ratios are ours over theirs, and medians over the turns:
-    below 1, ours takes less. The first loss that both print is ours; its difference from theirs, and the largest
-    difference up to the last turn, show whether both train the same model.
+    In each launch both programs start once, with one thread a rank, and then take turns of ten epochs; each is stopped
+    while the other one runs. Bytes are those on the loopback, with headers. Ratios are ours over theirs: below 1, ours
+    takes less. They are medians over launches, with intervals over launches, of the ratios of the medians over turns.
+    The first loss that both print is ours; its difference from theirs, and the largest difference up to the last turn,
+    show whether both train the same model.
 
     Args:
+        launches: launches of both programs
         only: programs (default: all)
         ranks: numbers of ranks
     """
@@ -100,7 +106,7 @@ def authors(
         for graph, count in product(graphs, ranks):
             if command:
                 spec = make_run_spec(name, graph, count, turns)
-                yield name, graph, show_ranks(spec), *compare(name, command, spec, turns)
+                yield name, graph, show_ranks(spec), *compare(name, command, spec, turns, launches)
 
 
 def variable_of(name: str) -> str:
@@ -125,8 +131,22 @@ def show_ranks(spec: Spec) -> str:
     return "x".join(map(str, spec.grid.values()))
 
 
-def compare(name: str, command: str, spec: Spec, turns: int) -> Iterator[object]:
+def compare(name: str, command: str, spec: Spec, turns: int, launches: int) -> Iterator[object]:
     """Yield the cells of a program in the table of `authors`, without its name and settings."""
+    losses, taken = zip(*(launch(name, command, spec, turns) for _ in range(launches)), strict=True)
+    yield from losses[0]
+    yield from show_amounts(*([take_medians(each) for each in side] for side in zip(*taken, strict=True)))
+
+
+def take_medians(amounts: Sequence[Amounts]) -> Amounts:
+    """Return the medians over the turns of a launch."""
+    return Amounts(*map(median, zip(*amounts, strict=True)))
+
+
+def launch(
+    name: str, command: str, spec: Spec, turns: int
+) -> tuple[Losses, tuple[list[Amounts], list[Amounts]]]:
+    """Run both programs once; return what their losses show, and the amounts of their turns."""
     program, private = PROGRAMS[name], can_isolate()
     with TemporaryDirectory() as kept, ExitStack() as stack:
         folder = Path(kept)
@@ -147,10 +167,8 @@ def compare(name: str, command: str, spec: Spec, turns: int) -> Iterator[object]
         log = ProgramLog(theirs.text, name, command=shlex.join(words))
         run = program.read(log)
         check_settings(log, run, program, spec)
-        yield from compare_losses(
-            read_our_losses(ours.text), collect_losses(run, program, count_targets(folder))
-        )
-    yield from show_amounts(*taken)
+        theirs_by_epoch = collect_losses(run, program, count_targets(folder))
+        return compare_losses(read_our_losses(ours.text), theirs_by_epoch), taken
 
 
 def take_turns(
@@ -165,7 +183,7 @@ def take_turns(
     return taken
 
 
-def compare_losses(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[float, float, float]:
+def compare_losses(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Losses:
     """Return our first loss of the epochs that both report, its difference from theirs, and the largest one."""
     common = sorted(ours.keys() & theirs.keys())
     differences = [abs(ours[epoch] - theirs[epoch]) for epoch in common]
@@ -173,7 +191,10 @@ def compare_losses(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tu
 
 
 def show_amounts(ours: Sequence[Amounts], theirs: Sequence[Amounts]) -> Iterator[object]:
-    """Yield kilobytes, milliseconds and CPU milliseconds of both, and the ratios of the pairs with their intervals."""
+    """Yield kilobytes, milliseconds and CPU milliseconds of both, and the ratios of the pairs with their intervals.
+
+    The amounts are those of each launch.
+    """
     mine, its = pd.DataFrame(ours), pd.DataFrame(theirs)
     for column in ("sent", "wall", "cpu"):
         for each in (mine, its):

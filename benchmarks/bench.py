@@ -19,7 +19,7 @@ from benchmarks.registry import SPEED_LOST, Results, Table, benchmark
 from benchmarks.spmm import make_competitors, make_graphs, measure_copy
 from harness.kernels.recorded import matmul
 from harness.launch.worker_pool import Pool
-from harness.results.statistics import Interval, compute_median_interval, judge_ratio
+from harness.results.launch_intervals import Interval, compute_median_interval, judge_ratio
 from harness.runtime.provenance import collect_provenance, cpu_name
 from harness.spec.root import find_results_folder, find_root
 
@@ -42,7 +42,7 @@ class Ratio(NamedTuple):
         return cls(float(ratios.median()), compute_median_interval(ratios))
 
     def against(self, landed: "Ratio | None") -> str:
-        """Say whether our call is slower or faster than when it landed, as `harness compare` judges two runs."""
+        """Say whether our call is slower or faster than when it landed, by the turns of one process each."""
         now = self._times_landed(landed)
         return f"{judge_ratio(now)} ({now.low:.2f} to {now.high:.2f})" if now else ""
 
@@ -148,8 +148,9 @@ def bench(land: bool = False) -> Results:
 
     A ratio is the competitor's time over ours: the median over turns in which both run side by side in one process, so
     that the load of the machine reaches both. A ratio that fell is measured up to three times, and the best one
-    counts. Ratios of another processor are not compared. The intervals of both ratios over their turns say whether a
-    call is slower than when it landed, in the way of `harness compare`. `bound` is the time that copying as many bytes
+    counts. Ratios of another processor are not compared. The intervals of both ratios say whether a call is slower than
+    when it landed. They are over the turns of one process and leave out what differs between processes, so only a fifth
+    counts as lost. `bound` is the time that copying as many bytes
     takes as the call must move, over our time: a call whose data stay in cache exceeds 1.
 
     The ratios of each commit are kept in results/bench.csv, and the last table says what changed since which commit, in

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from benchmarks.fairness import Comparison, Competitor, count_received, find_best
-from benchmarks.launches import EPOCHS, LAUNCHES, format_interval, measure_launches
+from benchmarks.launches import EPOCHS, RATIO_LAUNCHES, format_interval, measure_launches
 from benchmarks.measuring import card_of_hosts, named, spec_of
 from benchmarks.registry import Hosts, Results, Table, benchmark
 from harness.prediction.advice import Option
@@ -125,13 +125,14 @@ def pairs(
     layers: int = 2,
     hidden: int = 128,
     others: int = 4,
-    launches: int = LAUNCHES,
+    launches: int = RATIO_LAUNCHES,
     epochs: int = EPOCHS,
 ) -> Results:
     """Train `compose` and the strategies that compose.search put first on slow links, in turns. Needs root.
 
     Every launch trains one epoch of each in turn. Its ratio is the median over epochs of an epoch of the strategy over
-    the epoch of `compose` in the same turn. The table has the median over launches and its interval.
+    the epoch of `compose` in the same turn. The table has the median over launches and its interval, corrected for the
+    number of strategies.
 
     Args:
         hosts: emulated hosts
@@ -152,7 +153,7 @@ def inexact(
     dataset: str = "amazon-shape",
     layers: int = 2,
     hidden: int = 128,
-    launches: int = LAUNCHES,
+    launches: int = RATIO_LAUNCHES,
     epochs: int = EPOCHS,
 ) -> Results:
     """Train `compose` and the strategies that send rounded, stale or no rows on slow links, in turns. Needs root.
@@ -245,5 +246,5 @@ def time_in_turns(choices: Sequence[Choice], hosts: Hosts, where: str, launches:
         yield (
             *(spec.strategy.name, describe_choices(spec), format_grid(spec.grid), predicted, medians.seconds),
             *(medians.received / MILLION, medians.setup_seconds, medians.setup_received / MILLION),
-            *(medians.over_first, format_interval(own.over_first) if number else None),
+            *(medians.over_first, format_interval(own.over_first, len(choices) - 1) if number else None),
         )

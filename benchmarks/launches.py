@@ -14,11 +14,13 @@ import pandas as pd
 from benchmarks.measuring import Turns, gather, set_up_trainer, train_in_turns
 from benchmarks.registry import FOUR_HOSTS, Hosts, Results, Table, benchmark
 from benchmarks.runner import measure_on_hosts
-from harness.results.statistics import compute_median_interval
+from harness.results.launch_intervals import compute_median_interval, correct_level
 from harness.spec.spec import Spec
 
 LAUNCHES = 6
 """The fewest launches whose median has an interval."""
+RATIO_LAUNCHES = 10
+"""The launches of a table of ratios: their medians have intervals for up to 25 ratios."""
 EPOCHS = 6
 """The timed epochs of a launch."""
 AMOUNTS = ("calls", "received", "bytes")
@@ -95,7 +97,10 @@ def measure_launches(
     return pd.concat(frames, ignore_index=True)
 
 
-def format_interval(values: "pd.Series[float]") -> str:
-    """Return the interval of the median over launches: 1.05 - 1.21; empty for fewer than six."""
-    found = compute_median_interval(values)
+def format_interval(values: "pd.Series[float]", comparisons: int = 1) -> str:
+    """Return the interval of the median over launches, corrected for the comparisons of a table: 1.05 - 1.21.
+
+    Empty for too few launches: one comparison needs six, and 25 need ten.
+    """
+    found = compute_median_interval(values, correct_level(comparisons))
     return f"{found.low:.3g} - {found.high:.3g}" if found else ""

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from benchmarks.launches import EPOCHS, LAUNCHES, format_interval, measure_launches
+from benchmarks.launches import EPOCHS, RATIO_LAUNCHES, format_interval, measure_launches
 from benchmarks.measuring import named, spec_of, train_in_turns, trainer_of, trainer_on_hosts
 from benchmarks.plotting import make_facets, stack_bars
 from benchmarks.registry import FOUR_HOSTS, Drawing, Hosts, Results, Table, benchmark
@@ -319,7 +319,7 @@ def pipelines(
     layers: int = 3,
     hidden: int = 16,
     bin_nodes: int = 1000,
-    launches: int = LAUNCHES,
+    launches: int = RATIO_LAUNCHES,
     epochs: int = EPOCHS,
 ) -> Results:
     """Train with G3's four pipelines on slow links, in turns, and with the exact halo exchange. Needs root.
@@ -356,7 +356,12 @@ def pipelines(
         best = sequential.seconds / max(sequential.computing, moving)
         yield (
             *(named(name, params), 1e3 * median.seconds, 1e3 * median.computing, gain.median()),
-            *(format_interval(gain) if number else None, best, median.calls, median.received),
+            *(
+                format_interval(gain, len(VARIANTS) - 1) if number else None,
+                best,
+                median.calls,
+                median.received,
+            ),
             *(median.setup_seconds, median.setup_received),
         )
 

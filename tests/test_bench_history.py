@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.bench import Ratio
 from benchmarks.bench_history import keep_ratios, report_changes
 from benchmarks.registry import Table
-from harness.results.statistics import Interval
+from harness.results.launch_intervals import Interval
 
 CPU = "a processor"
 

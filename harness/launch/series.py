@@ -55,12 +55,12 @@ def launch_series(
     `predicted` has the maximum number of seconds that a run is predicted to take, by run id.
     """
     clock, history = _make_job_clock(), RunHistory(runs)
-    launched = specs[0].launch if specs else 0
+    launched = None
     with ForkServer() as fork_server:
         for spec, turn in zip(specs, assign_block_places(specs), strict=True):
-            if spec.launch != launched:
+            if launched not in (None, number_launch(spec)):
                 fork_server.close()
-            launched = spec.launch
+            launched = number_launch(spec)
             with ExitStack() as lock:  # held until the caller has read the record
                 try:
                     minutes = _estimate_minutes(spec, root, history, predicted.get(spec.run_id))
@@ -80,6 +80,11 @@ def launch_series(
                 yield outcome
 
 
+def number_launch(spec: Spec) -> tuple[int, int]:
+    """Return the numbers that tell launches apart: with another seed, a run of the same launch is another launch."""
+    return spec.launch, spec.seed
+
+
 def list_launches(specs: Sequence[Spec], launches: int) -> list[Spec]:
     """Return the launches 0, 1 and so on of each spec, launch by launch. Each spec comes first in turn."""
     firsts = list({(spec := each.model_copy(update={"launch": 0})).run_id: spec for each in specs}.values())
@@ -91,14 +96,15 @@ def list_launches(specs: Sequence[Spec], launches: int) -> list[Spec]:
 
 
 def assign_block_places(specs: Sequence[Spec]) -> list[BlockPlace]:
-    """Return the place of each run in its block: the runs of one launch that this process starts."""
+    """Return the place of each run in its block: the runs of one launch and seed that this process starts."""
     job = os.environ.get("SLURM_JOB_ID")
     allocation = f"job-{job}" if job else f"{platform.node()}-{os.getpid()}-{time.time():.0f}"
-    sizes = Counter[int]()
+    sizes = Counter[str]()
     places = []
     for spec in specs:
-        places.append(BlockPlace(f"{allocation}-launch-{spec.launch}", sizes[spec.launch]))
-        sizes[spec.launch] += 1
+        block = f"{allocation}-launch-{spec.launch}" + (f"-seed-{spec.seed}" if spec.seed else "")
+        places.append(BlockPlace(block, sizes[block]))
+        sizes[block] += 1
     return places
 
 

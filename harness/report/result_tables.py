@@ -188,7 +188,7 @@ def _describe_rows(rows: pd.DataFrame) -> list[str]:
     names = [
         name
         for name in statistics.CONFIGURATION
-        if name not in SHOWN_SETTINGS and not name.startswith(DERIVED_PREFIXES)
+        if name in rows and name not in SHOWN_SETTINGS and not name.startswith(DERIVED_PREFIXES)
     ]
     counts = rows.groupby("source")[names].nunique(dropna=False)
     params = {key: list(some.map(str)) for key, some in rows.groupby(["source", "strategy.name"])[PARAMS]}
@@ -276,7 +276,7 @@ def summarize_panel(panel: Panel, tables: Tables) -> PanelSummary | None:
 
     Compares measured runs, or else several strategies that were emulated or predicted. None without a comparison.
     """
-    compared = _select_compared(panel.configurations)
+    compared = _select_compared(statistics.summarize_configurations(panel.runs, statistics.COMPARED))
     if compared is None:
         return None
     unit = unit_for(float(compared.seconds.iloc[0]))

@@ -26,7 +26,7 @@ from scipy.special import stdtr, stdtrit
 from harness.results.epoch_parts import Frames
 from harness.results.launch_intervals import Interval, compute_median_interval
 from harness.results.schema import OK
-from harness.results.statistics import CONFIGURATION, name_launches
+from harness.results.statistics import COMPARED, name_launches
 
 ALPHA = 0.05
 """The largest chance of a false alarm in a history."""
@@ -36,8 +36,6 @@ MANY_COMMITS = 8
 """The number of commits from which the noise is estimated from the differences between commits."""
 MACHINE = [f"provenance.{name}" for name in ("cpu", "gpu", "cores", "threads")]
 """The columns in which machines of one kind agree. Nodes of a cluster are one kind."""
-COMPARED = [name for name in CONFIGURATION if name != "seed"]
-"""The columns in which the runs of a series agree."""
 
 
 class LevelChange(NamedTuple):

@@ -9,7 +9,7 @@ Runs whose ranks were forked from one process share its imported libraries and t
 launch, whose time is the median of theirs.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import combinations
 from math import nan
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +39,8 @@ CONFIGURATION = [
     column.name for column in RUNS.columns if column.part == "spec" and column.name not in ("launch", "spec")
 ]
 """The columns in which launches of one configuration agree."""
+COMPARED = [name for name in CONFIGURATION if name != "seed"]
+"""The columns in which launches agree whose times are compared: each launch may have its own seed."""
 ON_SHARED_CORES = [f"provenance.{name}" for name in ("env", "ranks_on_host", "threads", "cores")]
 """The columns of provenance that determine whether ranks shared cores."""
 
@@ -189,10 +191,13 @@ SUMMARIZED = [
 """The columns that are summarized by their median over the launches of a configuration."""
 
 
-def summarize_configurations(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each configuration and source, in the order of `runs`, which summarizes its launches."""
+def summarize_configurations(runs: pd.DataFrame, agree: Sequence[str] = CONFIGURATION) -> pd.DataFrame:
+    """Return one row for each configuration and source, in the order of `runs`, which summarizes its launches.
+
+    The launches of a configuration agree in the columns `agree`.
+    """
     shown = runs.assign(source=runs.source.where(runs.source != "", "measured"))
-    keys = ["source", *CONFIGURATION]
+    keys = ["source", *agree]
     number = shown.groupby(keys, sort=False, dropna=False).ngroup()
     launches = shown.groupby(number)
     ok = shown.status == "ok"
@@ -245,8 +250,8 @@ def compare_rivals(runs: pd.DataFrame) -> list[Rivals]:
     """Compare all pairs of configurations that share a block and differ only in strategy, parameters and grid."""
     done = _select_measured(runs)
     done = done[done[BLOCK].fillna("") != ""]
-    differs = [name for name in CONFIGURATION if name in CHOSEN or name.startswith("grid.")]
-    alike = [name for name in CONFIGURATION if name not in differs]
+    differs = [name for name in COMPARED if name in CHOSEN or name.startswith("grid.")]
+    alike = [name for name in COMPARED if name not in differs]
     found: list[tuple[tuple[str, str, str], pd.Series[float]]] = []
     for _, case in done.groupby(alike, sort=False, dropna=False):
         about = f"{case['dataset.name'].iloc[0]}, {case.ranks.iloc[0]} ranks"
@@ -311,13 +316,13 @@ class Difference(NamedTuple):
 
 
 def compare_sides(a: Side, b: Side) -> list[Difference]:
-    """Compare all configurations that both sides measured. Launches are not paired by their numbers.
+    """Compare all configurations that both sides measured. Launches are not paired by their numbers or seeds.
 
     Two sides of one configuration each are compared even if the configurations differ.
     """
     first, second = (_select_measured(side.runs).reset_index(drop=True) for side in (a, b))
-    both = pd.concat([runs[CONFIGURATION] for runs in (first, second)], ignore_index=True)
-    number = both.groupby(CONFIGURATION, sort=False, dropna=False).ngroup().to_numpy()
+    both = pd.concat([runs[COMPARED] for runs in (first, second)], ignore_index=True)
+    number = both.groupby(COMPARED, sort=False, dropna=False).ngroup().to_numpy()
     one, two = number[: len(first)], number[len(first) :]
     common = [each for each in dict.fromkeys(one) if each in two]
     pairs = [(first[one == each], second[two == each]) for each in common]

@@ -127,10 +127,10 @@ def estimate_job_minutes(each: Sequence[float], slurm: Slurm) -> float:
 # Batches: the runs that share a job. They depend only on the plan, the cards and the jobs that have ended, so a second
 # call returns the same batches.
 #
-# A block holds all runs of one launch on one graph and one number of nodes, which are compared with each other. They
-# run one after another on the same nodes, in an order that is rotated by the launch, so that each comes first once.
-# Ratios of times are taken within blocks. A job holds complete blocks: as many as fit its time limit, or one block of
-# large runs, all with the same number of ranks. Only a block that exceeds the time of a job is split.
+# A block holds all runs of one launch and seed on one graph and one number of nodes, which are compared with each
+# other. They run one after another on the same nodes, in an order that is rotated by both, so that each comes first
+# once. Ratios of times are taken within blocks. A job holds complete blocks: as many as fit its time limit, or one
+# block of large runs, all with the same number of ranks. Only a block that exceeds the time of a job is split.
 
 Runs = Mapping[str, Mapping[str, Any]]
 """The runs of a plan by run id, each with its spec."""
@@ -154,23 +154,23 @@ def _group_key(spec: Mapping[str, Any], slurm: Mapping[str, Slurm | None]) -> tu
         return (machine, spec["dataset"]["name"])
     nodes = plan_nodes(spec["ranks"], card).nodes
     shared = (machine, nodes, spec["dataset"]["name"])
-    return shared if nodes <= card.shared_nodes else (*shared, spec["ranks"], _launch_number(spec))
+    return shared if nodes <= card.shared_nodes else (*shared, spec["ranks"], *_number_launch(spec))
 
 
-def _launch_number(spec: Mapping[str, Any]) -> int:
-    return int(spec.get("launch", 0))
+def _number_launch(spec: Mapping[str, Any]) -> tuple[int, int]:
+    return int(spec.get("launch", 0)), int(spec.get("seed", 0))
 
 
 def _split_group(group: list[str], runs: Runs, slurm: Mapping[str, Slurm | None]) -> Iterable[list[str]]:
     """Split a group into jobs with as many runs as fit, if each takes the `minutes` of the machine card."""
     card = slurm[runs[group[0]]["spec"]["machine"]["name"]]
     together = max(1, int(card.job_minutes // card.minutes)) if card else RUNS_PER_JOB
-    blocks: dict[int, list[str]] = {}
+    blocks: dict[tuple[int, int], list[str]] = {}
     for run_id in group:
-        blocks.setdefault(_launch_number(runs[run_id]["spec"]), []).append(run_id)
+        blocks.setdefault(_number_launch(runs[run_id]["spec"]), []).append(run_id)
     part: list[str] = []
     for launch, block in sorted(blocks.items()):
-        first = launch % len(block)
+        first = sum(launch) % len(block)
         if part and len(part) + len(block) > together:
             yield part
             part = []

@@ -43,6 +43,7 @@ NOT_RUN = {
     r"harness (check|run --strategy) my-strategy": "goes on to the end in tests/journeys/test_from_a_page.py",
     r"harness replay --strategy path": "a pattern and no command; tests/commands/test_replaying.py",
     r"harness run \.\.\.": "a pattern and no command",
+    r"harness run .*--launches 10": "takes ten launches; tests/commands/test_launches.py",
     r"harness external": "needs the authors' program or its log; tests/external",
     r"harness (collect --runs|compare before)": "takes runs of other places; tests/results",
     r"harness advise .*--ranks 4 --all": "asks all strategies on all grids; tests/cli/test_predicting.py",
