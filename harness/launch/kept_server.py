@@ -108,7 +108,7 @@ def can_be_served(words: Sequence[str], environment: Mapping[str, str]) -> bool:
     return (
         bool(words)
         and words[0] in SERVED_VERBS
-        and "--in-process" not in words
+        and not {"--in-process", "--launches"} & {word.partition("=")[0] for word in words}
         and not (is_debugged or is_rank or names_descriptor)
     )
 

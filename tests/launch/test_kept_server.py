@@ -400,6 +400,7 @@ def test_runtime_folder_that_others_may_open_is_passed_over(
     [
         (["runs", "list"], {}),
         (["run", "--in-process"], {}),
+        (["run", "--launches=5"], {}),
         (["run", "--spec", "/dev/fd/63"], {}),
         (["run"], {"RANK": "0", "WORLD_SIZE": "2"}),
         (["run"], {"SLURM_JOB_ID": "7"}),
@@ -481,12 +482,11 @@ def test_launches_that_are_forked_from_a_server_record_its_process(
     _run_harness(tmp_path, *words)
     find_server()
     one, other = (_run_harness(tmp_path, *words, "--set", f"launch={launch}") for launch in (1, 2))
-    fresh = _run_harness(tmp_path, *words, "--launches", "4")
-    processes = [each["provenance"]["process"] for each in (one, other, *fresh)]
-    assert processes[0] == processes[1]
-    assert (
-        len({*processes}) == 4
-    )  # launch 0, launches 1 and 2, and launch 3, which the server may have forked
+    every = _run_harness(tmp_path, *words, "--launches", "5")
+    processes = [launch["provenance"]["process"] for launch in every]
+    assert processes[1:3] == [each["provenance"]["process"] for each in (one, other)]
+    assert processes[1] == processes[2]
+    assert len({*processes}) == 4  # the server forked launches 1 and 2, and no other
 
 
 def test_next_check_is_served(client: KeptClient, tmp_path: Path) -> None:
