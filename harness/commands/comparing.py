@@ -251,12 +251,12 @@ def compare(request: CompareRequest, _: Reporter) -> CompareAnswer:
     """Compare two runs, or the same runs of two commits.
 
     A run stands for all launches of its spec (`harness run --launches N`). In two folders of tables, the runs that
-    differ only in their launch are compared. A ratio above 1 means that B is slower. It is the median of the ratios of
-    every launch of B to every launch of A, and its interval consists of two of these ratios. With a chance of 95 %, the
-    intervals of all pairs contain their true ratios. A pair whose interval contains 1 is within noise. With too few
-    launches for an interval it is undecided, however many epochs they have: one pair needs four launches of each side,
-    ten pairs six. With a single folder of tables, its competitors are compared by ratios within blocks: runs on the
-    same nodes, one after the other.
+    differ only in their launch and seed are compared. A ratio above 1 means that B is slower. It is the median of the
+    ratios of every launch of B to every launch of A, and its interval consists of two of these ratios. With a chance of
+    95 %, the intervals of all pairs contain their true ratios. A pair whose interval contains 1 is within noise. With
+    too few launches for an interval it is undecided, however many epochs they have: one pair needs four launches of
+    each side, ten pairs six. With a single folder of tables, its competitors are compared by ratios within blocks: runs
+    on the same nodes, one after the other.
     """
     from harness.results.collect import load_side
     from harness.results.statistics import compare_sides
