@@ -15,7 +15,7 @@ from benchmarks.comparison_figures import draw_elements_and_time, draw_predicted
 from benchmarks.compose import describe_choices
 from benchmarks.fairness import Comparison, Competitor, find_best
 from benchmarks.graphs import load_matrix
-from benchmarks.launches import LAUNCHES, format_interval, measure_launches
+from benchmarks.launches import RATIO_LAUNCHES, format_interval, measure_launches
 from benchmarks.measuring import card_of_hosts, seconds_of, trainer_of
 from benchmarks.registry import Drawing, Hosts, Results, Table, benchmark
 from harness.experiment.defaults import read_choice
@@ -25,6 +25,7 @@ from harness.graph.partition import Method, partition_graph
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
 from harness.registry import load_strategy
+from harness.results.launch_intervals import compare_launches, correct_level, count_pairs, judge_ratio
 from harness.runtime.open_run import open_run
 from harness.spec.root import find_root
 from harness.spec.spec import Spec, format_grid
@@ -87,7 +88,11 @@ def count_epochs(specs: Sequence[Spec]) -> list[tuple[int | None, float]]:
 
 @benchmark
 def measured(
-    dataset: str = "sbm-100k", hosts: tuple[int, ...] = (4, 8), rate: int = 200, launches: int = LAUNCHES
+    dataset: str = "sbm-100k",
+    hosts: tuple[int, ...] = (4, 8),
+    rate: int = 200,
+    launches: int = RATIO_LAUNCHES,
+    epochs: int = 3,
 ) -> Results:
     """Measure the time to an accuracy, the elements and the memory of all strategies on slow links. Needs root.
 
@@ -110,7 +115,7 @@ def measured(
     for count in hosts:
         found = find_best(comparison, dataset, count, card_of_hosts(rate))
         specs = [option.strategy.spec for option in found.options]
-        rows = list(measure_choices(specs, Hosts(count, f"{rate}mbit"), launches))
+        rows = list(measure_choices(specs, Hosts(count, f"{rate}mbit"), launches, epochs))
         keep_rows(rows)
         for row in rows:
             where = (row[key] for key in (*PLACE, *CHOICE, "launch"))
@@ -140,7 +145,8 @@ def predicted() -> Results:
 def table() -> Results:
     """Show what comparison.measured and comparison.predicted have found, the fastest first; draw both.
 
-    A row is the median over launches. The interval of the seconds to the target is that of launches.
+    A row is the median over launches, with the interval of the seconds to the target. The verdict says whether a
+    strategy is slower than the first of its table; the intervals behind it are corrected for all pairs.
     """
     rows = pd.read_csv(ROWS).fillna({"options": ""})
     yield read_comparison().describe()
@@ -148,15 +154,8 @@ def table() -> Results:
     for (graph, machine, ranks), group in on_links.groupby(PLACE, sort=False):
         launches = rows[(rows[PLACE] == [graph, machine, ranks]).all(axis=1)].launch.nunique()
         yield Table(
-            *(
-                "strategy",
-                "grid",
-                "s to the target:.3g",
-                "interval",
-                "epochs:.3g",
-                "s an epoch:.3g",
-                "set-up s:.3g",
-            ),
+            *("strategy", "grid", "s to the target:.3g", "interval", "than the first", "epochs:.3g"),
+            *("s an epoch:.3g", "set-up s:.3g"),
             *("M elements an epoch:.3g", "before training:.3g", "MB held:.3g"),
             title=f"{graph}, {ranks} ranks, links of {machine}, target {group.target.iloc[0]:g}, launches: {launches}",
         )
@@ -167,6 +166,7 @@ def table() -> Results:
             times = (
                 to_target,
                 row["interval"],
+                row["verdict"],
                 *(row[key] for key in ("epochs_to_target", "seconds", "setup_seconds")),
             )
             amounts = (row[key] / MILLION for key in ("elements", "setup_elements", "bytes"))
@@ -201,13 +201,26 @@ def summarize_launches(rows: pd.DataFrame) -> pd.DataFrame:
 
     A choice has no time to the target if one of its launches does not reach it.
     """
+    parts = [_summarize_place(place) for _, place in rows.groupby(PLACE, sort=False)]
+    return pd.concat(parts, ignore_index=True).sort_values("ranks", kind="stable")
+
+
+def _summarize_place(rows: pd.DataFrame) -> pd.DataFrame:
     groups = rows.groupby([*PLACE, *CHOICE], sort=False)
-    reached = groups.epochs_to_target.apply(lambda epochs: epochs.notna().all())
+    launches = {choice: group.seconds_to_target for choice, group in groups}
+    reached = {choice: bool(seconds.notna().all()) for choice, seconds in launches.items()}
     frame = groups.median(numeric_only=True)
-    frame["interval"] = groups.seconds_to_target.apply(format_interval)
-    ends = ["epochs_to_target", "seconds_to_target", "elements_to_target"]
-    frame.loc[~reached, ends], frame.loc[~reached, "interval"] = nan, ""
-    return frame.reset_index().sort_values(["ranks", "seconds_to_target", "seconds"])
+    for choice in (choice for choice in frame.index if not reached[choice]):
+        frame.loc[choice, ["epochs_to_target", "seconds_to_target", "elements_to_target"]] = nan
+    frame = frame.sort_values(["seconds_to_target", "seconds"])
+    first, level = launches[frame.index[0]], correct_level(count_pairs(sum(reached.values())))
+    frame["interval"] = [format_interval(launches[each]) if reached[each] else "" for each in frame.index]
+    frame["verdict"] = [
+        judge_ratio(compare_launches(first, launches[each], level).interval) if reached[each] else ""
+        for each in frame.index
+    ]
+    frame.loc[frame.index[0], "verdict"] = ""
+    return frame.reset_index()
 
 
 def time_partitions(specs: Sequence[Spec]) -> Iterator[str]:
@@ -218,9 +231,11 @@ def time_partitions(specs: Sequence[Spec]) -> Iterator[str]:
         yield f"Not counted: {method} takes {seconds:.2g} s for {choice.parts} parts, once for a graph."
 
 
-def measure_choices(specs: Sequence[Spec], hosts: Hosts, launches: int) -> Iterator[dict[str, Any]]:
+def measure_choices(
+    specs: Sequence[Spec], hosts: Hosts, launches: int, epochs: int
+) -> Iterator[dict[str, Any]]:
     """Measure specs on emulated hosts, in several launches."""
-    rows = measure_launches(specs, hosts, launches)
+    rows = measure_launches(specs, hosts, launches, epochs)
     with Pool() as pool:
         for launch, group in rows.groupby("launch"):
             seeded = [spec.model_copy(update={"seed": launch, "launch": launch}) for spec in specs]

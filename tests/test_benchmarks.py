@@ -93,6 +93,9 @@ LONG = {
     "findings.swaps": "partitions large graphs",
     "comparison.predicted": "predicts for minutes",
     "comparison.measured": "starts emulated hosts",
+    "compose.pairs": "starts emulated hosts",
+    "compose.inexact": "starts emulated hosts",
+    "network.pipelines": "starts emulated hosts",
     "network.slope": "starts emulated hosts",
 }
 TINY_ON_HOSTS = {

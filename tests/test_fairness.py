@@ -2,7 +2,7 @@
 
 import json
 import re
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -159,22 +159,35 @@ def test_launches_have_their_own_seeds_and_another_first_spec(monkeypatch: pytes
     assert all(set(specs) == {0, 1, 2} for _, specs in rows.groupby("launch").spec)
 
 
-def test_choice_that_misses_the_target_in_one_launch_has_no_time_to_it() -> None:
-    rows = pd.DataFrame(
+def make_rows(seconds: dict[str, list[float]]) -> pd.DataFrame:
+    """Return recorded rows of strategies with these seconds to the target, by launch; NaN if it was not reached."""
+    return pd.DataFrame(
         {
             **{"graph": "g", "machine": "m", "ranks": 4, "grid": "p=4", "options": "", "accuracy": 0.9},
-            "strategy": ["a", "a", "b", "b"],
-            "launch": [0, 1, 0, 1],
-            "epochs_to_target": [3, None, 4, 6],
-            "seconds": [1.0, 1.0, 1.0, 3.0],
-            "seconds_to_target": [3.0, None, 5.0, 19.0],
-            "elements_to_target": [3.0, None, 4.0, 6.0],
+            **{"strategy": name, "launch": launch, "seconds": 1.0, "epochs_to_target": value},
+            **{"seconds_to_target": value, "elements_to_target": value},
         }
+        for name, values in seconds.items()
+        for launch, value in enumerate(values)
     )
-    summary = comparison.summarize_launches(rows).set_index("strategy")
-    assert list(summary.index) == ["b", "a"]
-    assert summary.seconds_to_target["b"] == 12
-    assert isnan(summary.seconds_to_target["a"])
+
+
+def test_choice_that_misses_the_target_in_one_launch_has_no_time_to_it() -> None:
+    summary = comparison.summarize_launches(make_rows({"a": [3.0, nan], "b": [5.0, 19.0]}))
+    assert list(summary.strategy) == ["b", "a"]
+    assert summary.seconds_to_target[0] == 12
+    assert isnan(summary.seconds_to_target[1])
+
+
+def test_strategies_are_ranked_by_their_launches_and_ties_are_named() -> None:
+    launches = {"near": [10.0 + each for each in range(10)], "first": [9.5 + each for each in range(10)]}
+    summary = comparison.summarize_launches(
+        make_rows({**launches, "far": [30.0 + each for each in range(10)]})
+    )
+    assert list(summary.strategy) == ["first", "near", "far"]
+    assert list(summary.verdict) == ["", "within noise", "slower"]
+    few = comparison.summarize_launches(make_rows({"first": [1.0], "far": [30.0]}))
+    assert list(few.verdict) == ["", "undecided"]
 
 
 def test_caption_of_the_first_figure_has_the_settings_of_its_comparison() -> None:

@@ -452,8 +452,7 @@ RUNS = TableSchema(
             (
                 "provenance.process",
                 TEXT,
-                "the process that imported the libraries of rank 0: runs that were forked from one process count as "
-                "one launch; empty if unknown",
+                "the process from which rank 0 was forked; runs of one process are one launch; empty if unknown",
             ),
             ("provenance.cpu", TEXT, "processor of the machine"),
             (
