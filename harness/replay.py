@@ -29,7 +29,7 @@ from harness.kernels.flops import get_flop_formula
 from harness.kernels.parts import expected_distinct
 from harness.kernels.sorted_rows import SortedRows
 from harness.kernels.spmm import OPERATORS_BY_FORMAT, SORTED_PRODUCT_ADD
-from harness.ledger import Amounts, Key, TensorName
+from harness.ledger import MOVING, Amounts, Key, TensorName
 from harness.ledger.tape import Event, ProductShape, Tape
 from harness.runtime.trainer import Trainer
 from harness.strategy import Strategy
@@ -374,8 +374,8 @@ class ReplayedRank:
     peak_bytes: int
     """The peak memory of the rank in an epoch, including activations, gradients, optimizer states and buffers,
     but not what drawing a mini-batch takes."""
-    setup_entries: dict[Key, Amounts] = field(default_factory=dict)
-    """What the rank does before its first epoch, such as a product of A and X that it computes once."""
+    setup_messages: dict[Key, Amounts] = field(default_factory=dict)
+    """The messages of the rank before its first epoch, such as rows for a product of A and X that is computed once."""
 
 
 class ReplayLimit(Protocol):
@@ -433,7 +433,7 @@ def replay(  # noqa: PLR0913  independent choices, all but two by name
         with Meter(tape) as meter:
             tape.start()
             trainer = Trainer(strategy, grid, shapes, chosen)
-            setup_entries = tape.stop()
+            setup_messages = {key: amounts for key, amounts in tape.stop().items() if key.op in MOVING}
             if skip_transient and not evaluation:
                 for _ in range(strategy.transient_epochs * trainer.steps):
                     trainer.step()
@@ -453,5 +453,5 @@ def replay(  # noqa: PLR0913  independent choices, all but two by name
         engine.leave_world()
     persistent_bytes = trainer.ctx.memory.persistent_bytes()
     return ReplayedRank(
-        rank, tape.events, first_of_step, entries, persistent_bytes, meter.memory.peak, setup_entries
+        rank, tape.events, first_of_step, entries, persistent_bytes, meter.memory.peak, setup_messages
     )

@@ -96,7 +96,8 @@ def test_title_of_gain_follows_the_smaller_saving() -> None:
 
 def test_recorded_tables_are_read_as_numbers_and_texts() -> None:
     (table,) = read_recorded("received", "received.by-strategy")
-    assert list(table.columns) == ["strategy", "grid", "elements received"]
+    amounts = ["elements received", "in an epoch", "before training"]
+    assert list(table.columns) == ["strategy", "grid", "partition", *amounts]
     assert table["elements received"].is_monotonic_increasing and table.grid[0] == "row=1,col=64"
     assert len(read_recorded("findings", "findings.dimensions")) == 3
 

@@ -123,8 +123,8 @@ def test_words_before_training_equal_their_formula(
 def test_replay_has_the_words_before_training_of_a_run(ranks, name: str, row: int, col: int) -> None:
     case = make_composed_case(name, row, col)
     for rank, ran in enumerate(ranks(4, received_before_training, case)):
-        entries = replay(case.strategy(), rank, case.store()).setup_entries
-        assert collect_words(entries) == ran
+        messages = replay(case.strategy(), rank, case.store()).setup_messages
+        assert collect_words(messages) == ran
         assert sum(ran.values()) > 0
 
 
