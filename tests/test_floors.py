@@ -72,8 +72,6 @@ READERS_OF_FILES = {"files", "locks", "sources", "store", "fetch"}
 
 LOADED_BY_THE_CONTRACT = 50
 DEPTH_OF_STRATEGIES = 3
-LINES_OF_A_FILE = 600
-"""A longer file usually holds two subjects."""
 SHARED_NAMES = {"Params"}
 """The parameters of a strategy are a class of this name, nested in the strategy: the contract asks for the name."""
 
@@ -157,12 +155,6 @@ def test_one_module_asks_torch_for_gpus() -> None:
 def test_no_two_modules_share_a_name() -> None:
     names = Counter(path.name for path in modules() if path.name not in ("__init__.py", "__main__.py"))
     assert not [name for name, times in names.items() if times > 1]
-
-
-def test_no_file_is_long() -> None:
-    tops = ("harness", "strategies", "tests", "benchmarks")
-    lengths = {path: path.read_text().count("\n") for top in tops for path in (ROOT / top).rglob("*.py")}
-    assert not {path: lines for path, lines in lengths.items() if lines > LINES_OF_A_FILE}
 
 
 def test_no_two_classes_share_a_name() -> None:

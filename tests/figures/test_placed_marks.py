@@ -41,6 +41,9 @@ def claim(number: int, mark: dict[str, Any], **columns: str) -> dict[str, Any]:
         "formula",
         "error",
         "verdict",
+        "words",
+        "heading",
+        "unprinted",
         "reason",
     )
     row = dict.fromkeys((*texts, "duplicate_of"), "") | dict.fromkeys(("ratio", "ratio_low", "ratio_high"))
