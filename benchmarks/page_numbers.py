@@ -17,6 +17,7 @@ from benchmarks.recorded_tables import (
     ROOT,
     card,
     claim,
+    claim_text,
     compile_template,
     constant,
     count_claims,
@@ -39,7 +40,7 @@ SOME = rf"{N}(?:(?:, | and | or | to |, and ){N})*"
 PROGRAMS = "python slurm torch pyg dgl cuda debian release versions? podman-hpc torch-sparse"
 REFERENCES = (
     "sections? tables? figures? fig equations? findings? algorithm stages? layer dimension step rank part batch epoch "
-    "vertex issue request code is"
+    "vertex issue request code code\\sis"
 )
 CHOSEN = (
     "ranks? hosts? GPUs? devices? nodes? cores? parts? layers? hops? launches rounds seeds heads? columns? classes "
@@ -120,7 +121,17 @@ class Page:
         names: dict[str, Any] = {
             **{
                 each.__name__: each
-                for each in (table, claim, count_claims, paper, said, card, constant, three_digits)
+                for each in (
+                    table,
+                    claim,
+                    claim_text,
+                    count_claims,
+                    paper,
+                    said,
+                    card,
+                    constant,
+                    three_digits,
+                )
             },
             "numbers": parse_numbers,
         }
@@ -245,13 +256,6 @@ class Page:
         text = self.text
         for (start, end), new in sorted(self.edits.items(), reverse=True):
             text = text[:start] + new + text[end:]
-        return text
-
-    def leave_out_tied(self) -> str:
-        """Return the page without the places that are tied to cells."""
-        text = self.text
-        for start, end in sorted(self.edits, reverse=True):
-            text = text[:start] + text[end:]
         return text
 
     def classify(self) -> Iterator[tuple[re.Match[str], str]]:

@@ -108,12 +108,21 @@ def compile_template(text: str, number: re.Pattern[str]) -> re.Pattern[str]:
     return re.compile(f"({number.pattern})".join(words))
 
 
-def claim(name: str, column: str = "ours") -> float:
-    """Return the number of a claim in a column of benchmarks/results/claims.md, such as `ours` or `printed`."""
-    found = [each for each in read_tables(_find_file("claims")) if each.rows(name) and "claim" in each.header]
+def claim_text(name: str, column: str) -> str:
+    """Return the cell of a claim in benchmarks/results/claims.md, in the table of its paper."""
+    found = [
+        each for each in read_tables(_find_file("claims")) if "of what" in each.header and each.rows(name)
+    ]
     if len(found) != 1:
-        raise LookupError(f"claims: {len(found)} tables have {name}, not one")
-    return found[0](column, name)
+        raise LookupError(f"claims: {len(found)} tables of papers have {name}, not one")
+    return found[0].text(column, name)
+
+
+def claim(name: str) -> float:
+    """Return our value of a claim in benchmarks/results/claims.md."""
+    if not (found := parse_numbers(claim_text(name, "ours"))):
+        raise LookupError(f"claims: our value of {name} has no number")
+    return found[0]
 
 
 def paper(name: str) -> float:

@@ -1,18 +1,14 @@
-"""The recorded page of claims: every counted result can fail, and pages of the docs have its tables."""
+"""The recorded page of claims: every counted result can fail, and what does not hold has a heading and a reason."""
 
 import re
-from collections import Counter
 from pathlib import Path
 
 from harness.claims import Result, read_claims
 from harness.claims.formula import Value
-from harness.claims.formulas import FORMULAS
-from harness.claims.verdicts import ClaimHeading, compare, compute_error
+from harness.claims.verdicts import ClaimHeading, compare
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = {claim.id: claim for claims in read_claims(ROOT).values() for claim in claims}
-PAGE = ROOT / "docs" / "evidence" / "claims.md"
-CONTRADICTIONS = ROOT / "docs" / "evidence" / "contradictions.md"
 RECORDED = ROOT / "benchmarks" / "results" / "claims.md"
 NUMBER = re.compile(r"(-?[\d.,]+)(?: \[(-?[\d.,]+) to (-?[\d.,]+)\])?")
 
@@ -102,75 +98,3 @@ def test_what_does_not_hold_is_under_one_heading_with_a_reason() -> None:
         assert CLAIMS[name].cause == "our count"
     assert all(CLAIMS[name].basis == "prediction" for name in headings[ClaimHeading.PREDICTION])
     assert all(CLAIMS[name].unprinted for name in headings[ClaimHeading.NOT_COMPARABLE])
-
-
-def test_contradictions_page_lists_the_recorded_claims_under_each_heading() -> None:
-    text = CONTRADICTIONS.read_text()
-    for heading, recorded in read_recorded_headings().items():
-        (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, flags=re.IGNORECASE | re.M | re.S)
-        rows = re.findall(r"^\| ((?:[A-Z0-9]+-\d+(?:, )?)+) \|", section, flags=re.M)
-        listed = [name for row in rows for name in row.split(", ")]
-        assert sorted(listed) == sorted(recorded), heading
-        (count,) = re.findall(r"^(\d+) claims?\b", section.strip(), flags=re.M)
-        assert int(count) == len(recorded), heading
-
-
-def test_pages_have_the_recorded_scoreboard() -> None:
-    """docs/evidence/claims.md has both tables of the recorded page; so has any page that has their headings."""
-    tables = []
-    for head in ("source", "prediction"):
-        lines = RECORDED.read_text().splitlines()
-        start = next(number for number, line in enumerate(lines) if re.match(rf"{head} +\w", line))
-        end = lines.index("", start)
-        cells = [re.split(r" {2,}", line.strip()) for line in lines[start:end]]
-        tables.append([f"| {' | '.join(row)} |" for row in cells])
-    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
-        text = page.read_text()
-        for heading, *rows in tables:
-            if heading in text or page == PAGE:
-                assert "\n".join(rows) in text, f"{page}: the table should be\n" + "\n".join([heading, *rows])
-
-
-def test_page_has_the_errors_of_predictions_by_paper() -> None:
-    papers = {claim.id: paper for paper, claims in read_claims(ROOT).items() for claim in claims}
-    counts: dict[str, Counter[str]] = {"all": Counter()}
-    for name, (text, verdict) in read_recorded_values().items():
-        claim, number = CLAIMS[name], NUMBER.fullmatch(text)
-        is_tested = verdict.startswith(("predicted", "off ")) and claim.is_counted and not claim.choices
-        if not (is_tested and number and claim.number and claim.basis == "prediction"):
-            continue
-        ours, low, high = (float((end or number[1]).replace(",", "")) for end in number.groups())
-        found = Counter(["numbers"])
-        found["within 1.5"] += compute_error(ours / claim.number) <= 1.5
-        found["with an interval"] += low < high
-        found["contain"] += low < high and low <= claim.number <= high
-        for row in (papers[name], "all"):
-            counts.setdefault(row, Counter()).update(found)
-    columns = ("numbers", "within 1.5", "with an interval", "contain")
-    for paper, count in counts.items():
-        label = {"bulk-sampling": "bulk sampling", "scalegnn": "ScaleGNN"}.get(paper, paper)
-        cells = " | ".join(str(count[column]) for column in columns)
-        assert re.search(rf"^\| {label} \| {re.escape(cells)} \|$", PAGE.read_text(), re.I | re.M), (
-            label,
-            cells,
-        )
-
-
-def test_page_has_the_recorded_held_out_results() -> None:
-    (sentence,) = re.findall(r"^Of 60 held-out results, .*$", RECORDED.read_text(), flags=re.M)
-    assert sentence in PAGE.read_text()
-
-
-def test_page_has_the_numbers_of_claims_by_role_and_of_those_that_are_not_counted() -> None:
-    roles = Counter(claim.role for claim in CLAIMS.values())
-    results = [claim for claim in CLAIMS.values() if claim.role == "result"]
-    reasons = Counter("duplicate" if claim.duplicate_of else claim.uncounted for claim in results)
-    text = PAGE.read_text()
-    rows = dict(re.findall(r"^\| ([a-z ]+) \| [^|]* \| (\d+(?:, and \d+ .*)?) \|$", text, flags=re.MULTILINE))
-    counted = reasons.pop("")
-    left_out = reasons.total()
-    assert rows.pop("result") == f"{counted}, and {left_out} that are not counted"
-    assert roles.pop("result") == counted + left_out
-    assert rows == {name: str(count) for name, count in (roles + reasons).items()}
-    assert f"print {len(CLAIMS)} numbers" in text
-    assert "For most of them, a function" in " ".join(text.split()) and len(FORMULAS) > len(CLAIMS) / 2
