@@ -34,7 +34,8 @@ SCHEMES = [
     ("cagnet-sa-1.5d", 4, "2x2"),
 ]
 COMPOSE_GRAPHS = ("reddit-shape", "rmat-17", "amazon-shape", "coauthor-cs --hidden 32")
-LINKS = [f"--hosts {hosts} --rate {rate}mbit" for rate in (200, 1000) for hosts in (4, 8)]
+RATES = (200, 1000)
+LINKS = [f"--hosts {hosts} --rate {rate}mbit" for rate in RATES for hosts in (4, 8)]
 PAGES = {
     "prediction": [
         "prediction.products",
@@ -89,7 +90,10 @@ PAGES = {
     "collectives": ["collectives", "collectives.queue"],
     "links": ["collectives.links --hosts 4 --rate 200mbit"],
     "network": ["network --hosts 4 --rate 200mbit"],
-    "compose": [f"compose.pairs {links} --dataset {graph}" for links in LINKS for graph in COMPOSE_GRAPHS],
+    "compose": [
+        *(f"compose.search --rate {rate} --dataset {graph}" for rate in RATES for graph in COMPOSE_GRAPHS),
+        *(f"compose.pairs {links} --dataset {graph}" for links in LINKS for graph in COMPOSE_GRAPHS),
+    ],
     "rivals": [f"compose.inexact {links} --dataset rmat-17" for links in LINKS],
     "wires": ["network.wires --hosts 4 --rate 10gbit", "network.wires --hosts 4 --rate 200mbit"],
     "slope": ["network.slope"],
