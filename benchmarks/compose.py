@@ -31,13 +31,14 @@ def add_overlap(*settings: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     return tuple({**setting, **more} for setting in settings for more in OVERLAP)
 
 
+STAGES: tuple[dict[str, Any], ...] = tuple(
+    {**moves, **gradient}
+    for moves in ({"moves": "all_gather"}, {"overlap": True})
+    for gradient in ({}, {"weight_gradient": "T"})
+)
+"""Blocks of H arrive all together, or each while another one is multiplied."""
 EXACT = (
-    *(
-        Competitor(
-            name, add_overlap({"moves": "all_gather"}, {"moves": "all_gather", "weight_gradient": "T"})
-        )
-        for name in ("cagnet-1d", "cagnet-2d", "cagnet-3d")
-    ),
+    *(Competitor(name, STAGES) for name in ("cagnet-1d", "cagnet-2d", "cagnet-3d")),
     *(
         Competitor(name, add_overlap({}, {"weight_gradient": "T"}))
         for name in ("cagnet-1.5d", "cagnet-sa-1d", "cagnet-sa-1.5d")

@@ -127,15 +127,17 @@ def find_best(comparison: Comparison, dataset: str, ranks: int, card: MachineCar
     """
     look_up, found = open_graphs(), Found([], [])
     for competitor in comparison.competitors:
+        name = competitor.strategy
         candidates: list[Candidate] = [
-            admit_on_all_grids(find_root(), competitor.strategy, request, look_up, comparison.measured)
+            admit_on_all_grids(find_root(), name, request, look_up, name)
             for request in comparison.list_requests(competitor, dataset, ranks)
         ]
-        advice = advise(candidates, card, predict_on_these_cores)
+        settings = [ready for candidate in candidates for ready in candidate.ready]
+        advice = advise([Candidate(name, settings, candidates[0].reason)], card, predict_on_these_cores)
         if options := [*advice.full_graph, *advice.mini_batch]:
             found.options.append(options[0])
         else:
-            found.left_out.append(f"{competitor.strategy}: {advice.refused[0].reason}")
+            found.left_out.append(f"{name}: {advice.refused[0].reason}")
     return found
 
 

@@ -10,13 +10,15 @@ import pandas as pd
 import pytest
 
 from benchmarks import comparison, compose, launches, network, received
-from benchmarks.fairness import Comparison, Competitor, Request, find_unequal
+from benchmarks.fairness import Comparison, Competitor, Request, find_best, find_unequal
+from benchmarks.measuring import card_of_hosts
 from benchmarks.pages import PAGES
 from benchmarks.registry import Hosts
 from harness.experiment.defaults import read_choice
 from harness.experiment.expand import combine
 from harness.experiment.experiment_file import load_experiment
 from harness.registry import is_built_in, load_strategy, registered_strategies
+from harness.validation import validate
 from tests.cases import make_case
 
 ROOT = Path(__file__).parents[1]
@@ -196,3 +198,31 @@ def test_caption_of_the_first_figure_has_the_settings_of_its_comparison() -> Non
     assert f"{model['layers']} layers of hidden width {model['hidden']}" in caption
     for setting in ("best order of products", "best grid of 64 ranks", "best partition", "fairness.md"):
         assert setting in caption
+
+
+@pytest.mark.long
+def test_search_finds_the_best_of_all_settings() -> None:
+    card = card_of_hosts(200)
+    settings: list[dict[str, Any]] = [{"overlap": True}, {}, {"weight_gradient": "T"}]
+
+    def search(*tried: dict[str, Any]) -> float:
+        compared = Comparison("seconds", (Competitor("cagnet-sa-1d", tried),), {"layers": 2, "hidden": 16})
+        (option,) = find_best(compared, "tiny-sbm", 2, card).options
+        return option.prediction.seconds.value
+
+    assert search(*settings) == search(*reversed(settings)) == min(search(each) for each in settings)
+
+
+def test_competitor_that_cannot_run_is_named() -> None:
+    compared = Comparison("seconds", (Competitor("graphsage", batch=10_000),), {"layers": 2, "hidden": 16})
+    found = find_best(compared, "tiny-sbm", 2, card_of_hosts(200))
+    assert found.options == []
+    assert "graphsage: graphsage cannot run on tiny-sbm: training.batch = 10000" in next(found.describe())
+
+
+@pytest.mark.parametrize("competitors", [compose.EXACT, compose.INEXACT], ids=["exact", "inexact"])
+def test_every_setting_of_a_competitor_is_accepted(competitors: tuple[Competitor, ...]) -> None:
+    for competitor in competitors:
+        for params in competitor.settings:
+            kind = load_strategy(competitor.strategy)
+            validate(kind.Params, params, competitor.strategy)
