@@ -193,7 +193,7 @@ def compare_losses(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Lo
 def show_amounts(ours: Sequence[Amounts], theirs: Sequence[Amounts]) -> Iterator[object]:
     """Yield kilobytes, milliseconds and CPU milliseconds of both, and the ratios of the pairs with their intervals.
 
-    The amounts are those of each launch.
+    The arguments are the amounts of each launch.
     """
     mine, its = pd.DataFrame(ours), pd.DataFrame(theirs)
     for column in ("sent", "wall", "cpu"):

@@ -15,7 +15,7 @@ from benchmarks.comparison_figures import draw_elements_and_time, draw_predicted
 from benchmarks.compose import describe_choices
 from benchmarks.fairness import Comparison, Competitor, find_best
 from benchmarks.graphs import load_matrix
-from benchmarks.launches import RATIO_LAUNCHES, format_interval, measure_launches
+from benchmarks.launches import RATIO_LAUNCHES, format_interval, measure_launches, seed_launch
 from benchmarks.measuring import card_of_hosts, seconds_of, trainer_of
 from benchmarks.registry import Drawing, Hosts, Results, Table, benchmark
 from harness.experiment.defaults import read_choice
@@ -237,11 +237,11 @@ def measure_choices(
     """Measure specs on emulated hosts, in several launches."""
     rows = measure_launches(specs, hosts, launches, epochs)
     with Pool() as pool:
-        for launch, group in rows.groupby("launch"):
-            seeded = [spec.model_copy(update={"seed": launch, "launch": launch}) for spec in specs]
+        for launch in range(launches):
+            seeded = [seed_launch(spec, launch) for spec in specs]
             reached = pool.run(hosts.count, count_epochs, seeded, patience=3600)[0]
-            for row in group.to_dict("records"):
-                spec, (epochs, share) = specs[row["spec"]], reached[row["spec"]]
+            for row in rows[rows.launch == launch].to_dict("records"):
+                spec, (needed, share) = specs[row["spec"]], reached[row["spec"]]
                 seconds, elements = row["seconds"], row["received"]
                 yield {
                     "graph": spec.dataset.name,
@@ -251,7 +251,7 @@ def measure_choices(
                     "options": describe_choices(spec),
                     "grid": format_grid(spec.grid),
                     "launch": launch,
-                    "epochs_to_target": epochs,
+                    "epochs_to_target": needed,
                     "accuracy": share,
                     "target": spec.training.target,
                     "seconds": seconds,
@@ -259,8 +259,8 @@ def measure_choices(
                     "bytes": row["held"],
                     "setup_seconds": row["setup_seconds"],
                     "setup_elements": row["setup_received"],
-                    "seconds_to_target": row["setup_seconds"] + epochs * seconds if epochs else nan,
-                    "elements_to_target": row["setup_received"] + epochs * elements if epochs else nan,
+                    "seconds_to_target": row["setup_seconds"] + needed * seconds if needed else nan,
+                    "elements_to_target": row["setup_received"] + needed * elements if needed else nan,
                 }
 
 

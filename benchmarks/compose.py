@@ -216,7 +216,7 @@ class Choice(NamedTuple):
 
 
 def read_choices(dataset: str, ranks: int, layers: int, hidden: int, rate: int, others: int) -> list[Choice]:
-    """Return the best choice of `compose`, and those of the strategies that the search put first."""
+    """Return the best choices of `compose` and of the strategies that the search put first."""
     rows, here = pd.read_csv(FOUND), (dataset, ranks, layers, hidden, rate)
     rows = rows[(rows[KEY] == pd.Series(here, index=KEY)).all(axis=1)]
     every = [

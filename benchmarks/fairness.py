@@ -257,7 +257,7 @@ def _find_orders(by_strategy: Mapping[str, Sequence[Request]]) -> Iterator[str]:
 
 
 def _find_grids(by_strategy: Mapping[str, Sequence[Request]]) -> Iterator[str]:
-    """Yield the strategies that are held to some of their grids."""
+    """Yield the strategies whose requests allow only some of their grids."""
     for name, requests in by_strategy.items():
         for ranks in dict.fromkeys(request["ranks"] for request in requests):
             count = len(load_strategy(name).grids(ranks))

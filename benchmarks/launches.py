@@ -14,6 +14,7 @@ import pandas as pd
 from benchmarks.measuring import Turns, gather, set_up_trainer, train_in_turns
 from benchmarks.registry import FOUR_HOSTS, Hosts, Results, Table, benchmark
 from benchmarks.runner import measure_on_hosts
+from harness.commands.comparing import format_ratio_interval
 from harness.results.launch_intervals import compute_median_interval, correct_level
 from harness.spec.spec import Spec
 
@@ -87,7 +88,7 @@ def measure_launches(
         order = [(number + launch) % len(specs) for number in range(len(specs))]
         if in_turns:  # the first spec is the one that others are compared with
             order = list(range(len(specs)))
-        seeded = [specs[number].model_copy(update={"seed": launch, "launch": launch}) for number in order]
+        seeded = [seed_launch(specs[number], launch) for number in order]
         with TemporaryDirectory() as folder:
             path = Path(folder) / "specs.json"
             path.write_text(json.dumps([spec.model_dump(mode="json") for spec in seeded]))
@@ -97,10 +98,14 @@ def measure_launches(
     return pd.concat(frames, ignore_index=True)
 
 
+def seed_launch(spec: Spec, launch: int) -> Spec:
+    """Return the spec of a launch, which has its own seed."""
+    return spec.model_copy(update={"seed": launch, "launch": launch})
+
+
 def format_interval(values: "pd.Series[float]", comparisons: int = 1) -> str:
     """Return the interval of the median over launches, corrected for the comparisons of a table: 1.05 - 1.21.
 
     Empty for too few launches: one comparison needs six, and 25 need ten.
     """
-    found = compute_median_interval(values, correct_level(comparisons))
-    return f"{found.low:.3g} - {found.high:.3g}" if found else ""
+    return format_ratio_interval(compute_median_interval(values, correct_level(comparisons)))

@@ -20,6 +20,7 @@ from harness.comm.axis import Axis
 from harness.comm.grid import Grid
 from harness.experiment.requests import make_spec
 from harness.formatting import GB
+from harness.graph.blocks import Blocks
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.kernels import Csr, cast
@@ -31,6 +32,7 @@ from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
 from harness.store.datasets import build_store
+from harness.strategy import Strategy
 
 WARM = 1
 """Turns before those that count."""
@@ -126,11 +128,17 @@ def trainer_of(
     spec: Spec, *, recording: bool = True, clock: Clock | None = None, device: torch.device | None = None
 ) -> Trainer:
     """Return this rank's trainer; without a device, on the CPU."""
-    strategy, blocks = open_run(find_root(), spec)
     clock = clock or (clock_for(device) if device else None)
-    ledger, composed_from = Ledger(clock, recording=recording), spec.machine.composed_from
-    grid = Grid.build(strategy.grid, ledger, device, composed_from, strategy.wire)
-    return Trainer(strategy, grid, blocks)
+    return Trainer(*join_grid(spec, Ledger(clock, recording=recording), device))
+
+
+def join_grid(
+    spec: Spec, ledger: Ledger, device: torch.device | None = None
+) -> tuple[Strategy, Grid, Blocks]:
+    """Return the arguments of a trainer on this rank: the strategy, the grid that it joined, and the graph."""
+    strategy, blocks = open_run(find_root(), spec)
+    grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from, strategy.wire)
+    return strategy, grid, blocks
 
 
 class SetUp(NamedTuple):
@@ -145,9 +153,8 @@ class SetUp(NamedTuple):
 def set_up_trainer(spec: Spec) -> tuple[Trainer, SetUp]:
     """Return this rank's trainer and its set-up. It is made twice, because the first compiles kernels."""
     trainer_of(spec).ctx.grid.drain()
-    strategy, blocks = open_run(find_root(), spec)
     ledger = Ledger()
-    grid = Grid.build(strategy.grid, ledger, None, spec.machine.composed_from, strategy.wire)
+    strategy, grid, blocks = join_grid(spec, ledger)
     grid.world.barrier()
     begun = perf_counter()
     ledger.start()

@@ -156,7 +156,7 @@ class Comparison(NamedTuple):
     launches: tuple[int, int]
     """The launches of the first and of the second configuration."""
     blocks: int = 0
-    """The number of blocks; 0 if the ratio is that of launches that are not paired."""
+    """The number of blocks; 0 if launches are compared without pairs."""
 
 
 def compare_configurations(first: pd.DataFrame, second: pd.DataFrame, level: float = LEVEL) -> Comparison:
