@@ -56,7 +56,11 @@ PAGES = {
     ],
     "received": ["received.by-strategy"],
     "held-out": ["held_out.draw"],
-    "comparison": ["comparison.measured", "comparison.predicted", "comparison.table"],
+    "comparison": [
+        *(f"comparison.measured --dataset coauthor-cs --hosts {hosts}" for hosts in (4, 8)),
+        "comparison.predicted",
+        "comparison.table",
+    ],
     "bench": ["bench"],
     "competitors": [
         "competitors.mini-batches --turns 7",
