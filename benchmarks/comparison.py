@@ -5,17 +5,18 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from math import isnan, nan
+from math import inf, isnan, nan
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 
 from benchmarks.comparison_figures import draw_elements_and_time, draw_predicted, draw_times_to_target
 from benchmarks.compose import describe_choices
 from benchmarks.fairness import Comparison, Competitor, find_best
 from benchmarks.graphs import load_matrix
-from benchmarks.launches import RATIO_LAUNCHES, format_interval, measure_launches, seed_launch
+from benchmarks.launches import RATIO_LAUNCHES, format_interval, measure_launch, seed_launch
 from benchmarks.measuring import card_of_hosts, seconds_of, trainer_of
 from benchmarks.registry import Drawing, Hosts, Results, Table, benchmark
 from harness.experiment.defaults import read_choice
@@ -38,6 +39,8 @@ PLACE = ["graph", "machine", "ranks"]
 CHOICE = ["strategy", "options", "grid"]
 MACHINE, PUBLISHED, WORLDS = "perlmutter", "ogbn-products", (64, 256, 1024)
 MILLION = 1e6
+FEW_LAUNCHES, FAR = 4, 5
+"""A strategy that takes FAR times as long as the fastest in each of a few launches is not launched again."""
 
 
 # Measured: every strategy of the experiment, on this machine and on emulated hosts.
@@ -101,6 +104,8 @@ def measured(
     twice: until the target accuracy, on this machine alone, which says how many epochs training takes (links change no
     number, and all exact strategies have the same); and for a few epochs on emulated hosts, which says how long set-up
     and an epoch take. The time to the target is the set-up and the product.
+
+    A strategy that takes five times as long as the fastest in each of four launches is not launched again.
 
     Seconds are the slowest rank's, the median of epochs, without evaluations. Elements and bytes are from the rank
     that has most. Rows are kept in benchmarks/results/comparison.csv.
@@ -215,12 +220,16 @@ def _summarize_place(rows: pd.DataFrame) -> pd.DataFrame:
     frame = frame.sort_values(["seconds_to_target", "seconds"])
     first, level = launches[frame.index[0]], correct_level(count_pairs(sum(reached.values())))
     frame["interval"] = [format_interval(launches[each]) if reached[each] else "" for each in frame.index]
-    frame["verdict"] = [
-        judge_ratio(compare_launches(first, launches[each], level).interval) if reached[each] else ""
-        for each in frame.index
-    ]
+    frame["verdict"] = [judge(first, launches[each], level) if reached[each] else "" for each in frame.index]
     frame.loc[frame.index[0], "verdict"] = ""
     return frame.reset_index()
+
+
+def judge(first: "pd.Series[float]", other: "pd.Series[float]", level: float) -> str:
+    """Say whether a strategy is slower than the first; of one with fewer launches, by how much at least."""
+    if len(other) < len(first):
+        return f"at least {other.min() / first.max():.2g} times in each of {len(other)} launches"
+    return judge_ratio(compare_launches(first, other, level).interval)
 
 
 def time_partitions(specs: Sequence[Spec]) -> Iterator[str]:
@@ -234,34 +243,50 @@ def time_partitions(specs: Sequence[Spec]) -> Iterator[str]:
 def measure_choices(
     specs: Sequence[Spec], hosts: Hosts, launches: int, epochs: int
 ) -> Iterator[dict[str, Any]]:
-    """Measure specs on emulated hosts, in several launches."""
-    rows = measure_launches(specs, hosts, launches, epochs)
+    """Measure specs on emulated hosts, in several launches; those that are far from the fastest in a few only."""
+    shortest = dict.fromkeys(range(len(specs)), inf)
     with Pool() as pool:
         for launch in range(launches):
-            seeded = [seed_launch(spec, launch) for spec in specs]
+            near = [
+                number
+                for number, seconds in shortest.items()
+                if launch < FEW_LAUNCHES or seconds < FAR * min(shortest.values())
+            ]
+            chosen = [specs[number] for number in near]
+            rows = measure_launch(chosen, hosts, launch, epochs)
+            seeded = [seed_launch(spec, launch) for spec in chosen]
             reached = pool.run(hosts.count, count_epochs, seeded, patience=3600)[0]
-            for row in rows[rows.launch == launch].to_dict("records"):
-                spec, (needed, share) = specs[row["spec"]], reached[row["spec"]]
-                seconds, elements = row["seconds"], row["received"]
-                yield {
-                    "graph": spec.dataset.name,
-                    "machine": f"{hosts.mbits:.0f} Mbit/s",
-                    "ranks": hosts.count,
-                    "strategy": spec.strategy.name,
-                    "options": describe_choices(spec),
-                    "grid": format_grid(spec.grid),
-                    "launch": launch,
-                    "epochs_to_target": needed,
-                    "accuracy": share,
-                    "target": spec.training.target,
-                    "seconds": seconds,
-                    "elements": elements,
-                    "bytes": row["held"],
-                    "setup_seconds": row["setup_seconds"],
-                    "setup_elements": row["setup_received"],
-                    "seconds_to_target": row["setup_seconds"] + needed * seconds if needed else nan,
-                    "elements_to_target": row["setup_received"] + needed * elements if needed else nan,
-                }
+            for row in rows.sort_values("spec").to_dict("records"):
+                found = describe_launch(chosen[row["spec"]], hosts, row, *reached[row["spec"]])
+                number = near[row["spec"]]
+                shortest[number] = float(np.fmin(shortest[number], found["seconds_to_target"]))
+                yield found
+
+
+def describe_launch(
+    spec: Spec, hosts: Hosts, row: dict[str, Any], needed: int | None, share: float
+) -> dict[str, Any]:
+    """Return a row of the file: a launch of a spec that needs a number of epochs, None if they are not enough."""
+    seconds, elements = row["seconds"], row["received"]
+    return {
+        "graph": spec.dataset.name,
+        "machine": f"{hosts.mbits:.0f} Mbit/s",
+        "ranks": hosts.count,
+        "strategy": spec.strategy.name,
+        "options": describe_choices(spec),
+        "grid": format_grid(spec.grid),
+        "launch": row["launch"],
+        "epochs_to_target": needed,
+        "accuracy": share,
+        "target": spec.training.target,
+        "seconds": seconds,
+        "elements": elements,
+        "bytes": row["held"],
+        "setup_seconds": row["setup_seconds"],
+        "setup_elements": row["setup_received"],
+        "seconds_to_target": row["setup_seconds"] + needed * seconds if needed else nan,
+        "elements_to_target": row["setup_received"] + needed * elements if needed else nan,
+    }
 
 
 # Predicted: the fastest grid of every strategy, on a published graph.

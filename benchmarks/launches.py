@@ -6,6 +6,7 @@ intervals are those of launches. Every launch has its own seed.
 
 import json
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,6 +25,8 @@ RATIO_LAUNCHES = 10
 """The launches of a table of ratios: their medians have intervals for up to 25 ratios."""
 EPOCHS = 6
 """The timed epochs of a launch."""
+LONG_EPOCH = 5.0
+"""Seconds. A longer epoch is timed once in a launch: its steps warm up by themselves."""
 AMOUNTS = ("calls", "received", "bytes")
 
 
@@ -33,7 +36,8 @@ def on_hosts(specs: Path, hosts: Hosts = FOUR_HOSTS, epochs: int = EPOCHS, in_tu
 
     Seconds are those of the slowest rank, the median of epochs. Amounts are those of the rank that has most. `held` are
     the bytes that a rank keeps between steps. Each trainer is made twice, and the second time counts, because the first
-    compiles kernels.
+    compiles kernels. After a warm-up, `epochs` are timed; without turns, a warm-up that takes longer than LONG_EPOCH is
+    the timed epoch.
 
     Args:
         specs: a JSON file with a list of specs
@@ -56,8 +60,8 @@ def train_group(specs: Sequence[Spec], epochs: int) -> list[tuple[float, ...]]:
     trainers, setups = zip(*map(set_up_trainer, specs), strict=True)
     held = [sum(trainer.ctx.memory.persistent_bytes().values()) for trainer in trainers]
     before = gather(trainers[0].ctx.grid.world, list(zip(setups, held, strict=True)))
-    rows = []
-    for number, turns in enumerate(timed := train_in_turns(trainers, epochs)):
+    rows, timed = [], train_in_turns(trainers, epochs, LONG_EPOCH if len(specs) == 1 else inf)
+    for number, turns in enumerate(timed):
         of_ranks = [(*setup, size) for setup, size in (rank[number] for rank in before)]
         most = [max(values) for values in zip(*of_ranks, strict=True)]
         rows.append((*most, *summarize_turns(turns), timed[0].ratio(turns)))
@@ -79,23 +83,28 @@ def measure_launches(
     *,
     in_turns: bool = False,
 ) -> pd.DataFrame:
-    """Return a row for each launch and spec, given by its index in `specs`. Needs root.
+    """Return a row for each launch and spec, given by its index in `specs`. Needs root."""
+    frames = [measure_launch(specs, hosts, launch, epochs, in_turns=in_turns) for launch in range(launches)]
+    return pd.concat(frames, ignore_index=True)
+
+
+def measure_launch(
+    specs: Sequence[Spec], hosts: Hosts, launch: int, epochs: int = EPOCHS, *, in_turns: bool = False
+) -> pd.DataFrame:
+    """Return a row for each spec, given by its index in `specs`, of one launch. Needs root.
 
     Every launch begins with another spec, so that none is always the first.
     """
-    frames = []
-    for launch in range(launches):
-        order = [(number + launch) % len(specs) for number in range(len(specs))]
-        if in_turns:  # the first spec is the one that others are compared with
-            order = list(range(len(specs)))
-        seeded = [seed_launch(specs[number], launch) for number in order]
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / "specs.json"
-            path.write_text(json.dumps([spec.model_dump(mode="json") for spec in seeded]))
-            options = ["--epochs", epochs, *(["--in-turns"] if in_turns else [])]
-            rows = measure_on_hosts("launches.on-hosts", hosts, path, *options)
-        frames.append(rows.assign(launch=launch, spec=[order[int(number)] for number in rows.spec]))
-    return pd.concat(frames, ignore_index=True)
+    order = [(number + launch) % len(specs) for number in range(len(specs))]
+    if in_turns:  # the first spec is the one that others are compared with
+        order = list(range(len(specs)))
+    seeded = [seed_launch(specs[number], launch) for number in order]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "specs.json"
+        path.write_text(json.dumps([spec.model_dump(mode="json") for spec in seeded]))
+        options = ["--epochs", epochs, *(["--in-turns"] if in_turns else [])]
+        rows = measure_on_hosts("launches.on-hosts", hosts, path, *options)
+    return rows.assign(launch=launch, spec=[order[int(number)] for number in rows.spec])
 
 
 def seed_launch(spec: Spec, launch: int) -> Spec:

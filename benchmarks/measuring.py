@@ -4,6 +4,7 @@ import gc
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -251,10 +252,26 @@ def gather(world: Axis, value: Result) -> list[Result]:
     return values or []
 
 
-def train_in_turns(trainers: Sequence[Trainer], rounds: int) -> list[Turns]:
-    """Train one epoch of each trainer in every round; return the turns of each on rank 0, nothing on others."""
-    own = [[turn(trainer) for trainer in trainers] for _ in range(WARM + rounds)][WARM:]
-    everyone = gather(trainers[0].ctx.grid.world, own)
+def find_largest(world: Axis, value: float) -> float:
+    """Return the largest value of all ranks, on all of them."""
+    largest = torch.tensor(value, dtype=torch.float64)
+    if world.group is not None:
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=world.group)
+    return float(largest)
+
+
+def train_in_turns(trainers: Sequence[Trainer], rounds: int, long: float = inf) -> list[Turns]:
+    """Train one epoch of each trainer in every round; return the turns of each on rank 0, nothing on others.
+
+    A warm-up round of more than `long` seconds is the only one, and counts.
+    """
+    world = trainers[0].ctx.grid.world
+    own = [[turn(trainer) for trainer in trainers] for _ in range(WARM)]
+    if find_largest(world, max(each.seconds for each in own[-1])) > long:
+        own = own[-1:]
+    else:
+        own = [[turn(trainer) for trainer in trainers] for _ in range(rounds)]
+    everyone = gather(world, own)
     by_round = list(zip(*everyone, strict=True))
     return [
         Turns([[rank[number] for rank in ranks] for ranks in by_round])

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from math import isnan, nan
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from harness.experiment.defaults import read_choice
 from harness.experiment.expand import combine
 from harness.experiment.experiment_file import load_experiment
 from harness.registry import is_built_in, load_strategy, registered_strategies
+from harness.spec.spec import Spec
 from harness.validation import validate
 from tests.cases import make_case
 
@@ -190,6 +192,37 @@ def test_strategies_are_ranked_by_their_launches_and_ties_are_named() -> None:
     assert list(summary.verdict) == ["", "within noise", "slower"]
     few = comparison.summarize_launches(make_rows({"first": [1.0], "far": [30.0]}))
     assert list(few.verdict) == ["", "undecided"]
+
+
+def test_a_strategy_that_is_always_far_behind_is_launched_a_few_times_only() -> None:
+    summary = comparison.summarize_launches(
+        make_rows({"first": [10.0 + each for each in range(10)], "far": [190.0, 195.0, 200.0, 210.0]})
+    )
+    assert list(summary.verdict) == ["", "at least 10 times in each of 4 launches"]
+
+
+def test_far_strategies_are_left_out_of_later_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for emulated hosts and for training: the ranks of a spec are its seconds, and its epochs are two."""
+
+    def measure(specs: Sequence[Spec], _hosts: Hosts, launch: int, _epochs: int) -> pd.DataFrame:
+        amounts = dict.fromkeys(("received", "held", "setup_seconds", "setup_received"), 1)
+        rows = [{"spec": n, "launch": launch, "seconds": s.ranks, **amounts} for n, s in enumerate(specs)]
+        return pd.DataFrame(rows)
+
+    class Trained:
+        def __enter__(self) -> "Trained":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def run(self, _ranks: int, _job: object, specs: Sequence[Spec], **_: object) -> list[object]:
+            return [[(2, 0.95) if spec.ranks < 16 else (None, 0.5) for spec in specs]]
+
+    monkeypatch.setattr(comparison, "measure_launch", measure)
+    monkeypatch.setattr(comparison, "Pool", Trained)
+    specs = [make_case("cagnet-1d", {"p": ranks}).spec for ranks in (1, 2, 8, 16)]
+    rows = pd.DataFrame(comparison.measure_choices(specs, Hosts(4), 10, 3))
+    assert rows.grid.value_counts(sort=False).tolist() == [10, 10, 4, 4]
 
 
 def test_caption_of_the_first_figure_has_the_settings_of_its_comparison() -> None:
