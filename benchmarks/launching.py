@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from multiprocessing import get_context
@@ -19,7 +19,6 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from statistics import median
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import yaml
@@ -30,12 +29,10 @@ from benchmarks.registry import Results, Table, benchmark
 from harness.comm import engine
 from harness.comm.grid import Grid
 from harness.comm.rendezvous import RENDEZVOUS, Rendezvous, find_address, publish_address
-from harness.launch.kept_server import list_servers
 from harness.launch.launch import launch
 from harness.launch.library_caches import CACHE_FOLDERS
 from harness.launch.rank_starter import PYTHON_SETTINGS, make_rank_environment, make_rank_starter
 from harness.launch.series import launch_series
-from harness.launch.server_settings import KEEP_SERVER
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.results.record import read_record
@@ -125,56 +122,6 @@ def run_harness(ranks: int) -> tuple[float, float]:
         record = json.loads(path.read_text())
         assert record["status"] == "ok", record["error"]
         return record["provenance"]["first_epoch"] - begun, taken
-
-
-@benchmark
-def kept_server(rounds: int = 9) -> Results:
-    """Time a whole `harness run` of one rank on the tiny graph, without a server and with one that is kept.
-
-    The two take turns. Wall time is from the start of the process to its exit. CPU time includes all processes of the
-    run, also the ones that the server forks.
-    """
-    words = [sys.executable, "-m", "harness", "run", "--strategy=serial", "--dataset=tiny-sbm", "--fresh"]
-    with tempfile.TemporaryDirectory(dir="/tmp") as runtime:  # a private folder, and a short path
-        environment = {**os.environ, "HARNESS_RESULTS": f"{runtime}/results"}
-        with patch.dict(os.environ, {"XDG_RUNTIME_DIR": runtime}):
-            kept = {**environment, "XDG_RUNTIME_DIR": runtime, KEEP_SERVER: "10"}
-            time_command(words, kept)
-            while not (servers := list_servers()):
-                time.sleep(POLL_SECONDS)
-            (server,) = servers
-            time_command(words, kept, server.pid)  # waits until the server has imported all
-            pairs = [
-                (time_command(words, environment), time_command(words, kept, server.pid))
-                for _ in range(rounds)
-            ]
-            server.stop()
-    yield Table("what", "median wall s:.2f", "best wall s:.2f", "median CPU s:.2f")
-    for name, times in zip(("without a server", "with a kept server"), zip(*pairs, strict=True), strict=True):
-        wall, cpu = zip(*times, strict=True)
-        yield name, median(wall), min(wall), median(cpu)
-    yield f"paired, median: {median(after[0] / before[0] for before, after in pairs):.2f} of the wall time"
-
-
-def time_command(
-    words: Sequence[str], environment: Mapping[str, str], server: int | None = None
-) -> tuple[float, float]:
-    """Return the wall and the CPU seconds of a command, which a server may run."""
-    before = _cpu_seconds(server)
-    wall = seconds_of(lambda: subprocess.run(words, env=environment, check=True, stdout=subprocess.DEVNULL))
-    return wall, _cpu_seconds(server) - before
-
-
-def _cpu_seconds(server: int | None) -> float:
-    """Return the CPU time of all children that have ended, and of a server with all that it has forked."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = used.ru_utime + used.ru_stime
-    if server:
-        while Path(f"/proc/{server}/task/{server}/children").read_text():
-            time.sleep(0.001)  # its children count when they have ended
-        fields = Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()
-        seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return seconds
 
 
 # Many runs in one job.

@@ -145,7 +145,6 @@ PAGES = {
     "pool": ["launching.pool"],
     "replay": ["overhead.replay"],
     "startup": ["launching.startup"],
-    "kept-server": ["launching.kept-server"],
     "meeting": ["launching.rendezvous", "launching.file-calls"],
     "studies": ["overhead.studies"],
 }

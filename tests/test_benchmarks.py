@@ -29,7 +29,6 @@ NAME = re.compile(r"python -m benchmarks\s+([\w.-]+)")
 TINY = {
     "launching.pool": "--ranks 1 2 --jobs 1",
     "launching.startup": "--ranks 1 --rounds 1",
-    "launching.kept-server": "--rounds 1",
     "launching.batch": "--runs 1 --ranks 1",
     "overhead.ledger": "",
     "overhead.replay": "--ranks 4 --rounds 1",

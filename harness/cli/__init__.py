@@ -16,7 +16,6 @@ from pathlib import Path
 
 from harness import __version__
 from harness.errors import RunError, UserError, environment_error, missing_package_error
-from harness.launch.server_settings import KEEP_SERVER
 from harness.untrusted import redact_command, redact_secrets
 
 EXIT_UNFORESEEN, EXIT_INTERRUPTED = 70, 130
@@ -31,8 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     _escape_unencodable_output()
     try:
-        code = _run_by_server(words) if argv is None else None
-        return _run_verb(words) if code is None else code
+        return _run_verb(words)
     except BrokenPipeError:  # the reader has closed the pipe, so a message would not arrive
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -45,15 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     print_message(f"harness: {message}")
     return code
-
-
-def _run_by_server(words: list[str]) -> int | None:
-    """Run a verb by the server that the user keeps, and return its exit code. None if no server does."""
-    if not os.environ.get(KEEP_SERVER):
-        return None
-    from harness.launch.kept_server import run_by_server
-
-    return run_by_server(words)
 
 
 def _run_verb(words: list[str]) -> int:

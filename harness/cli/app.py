@@ -50,13 +50,14 @@ ARGUMENTS = Group("Arguments", sort_key=0)
 OPTIONS = Group("Options", sort_key=len(SECTIONS))
 PREDICT_ALL = "harness predict --strategy S --dataset D --ranks P --grid all"
 REMOVED = {
+    ("", "server"): "`harness run` and `harness check` start their ranks themselves.",
     ("words", "--replay"): "`harness replay` shows the formulas next to the counts of a replayed rank.",
     ("plan", "--strategy"): f"`{PREDICT_ALL}` predicts the time of an epoch on every grid, and "
     "`harness list grids --strategy S --ranks P` lists the grids without a graph.",
     ("report", "--figures"): "The report draws its own charts. `harness figures` draws them as files.",
     ("data info", "--ranks"): "`harness advise --dataset D --ranks P --all` compares the strategies on it.",
 }
-"""Options that verbs had, and what does their work now."""
+"""Verbs, and options of verbs, that there were, and what does their work now."""
 
 
 class Parsed(NamedTuple):
@@ -246,7 +247,7 @@ def _describe_error(error: CycloptsError, words: list[str]) -> str:
 
     path = " ".join(error.command_chain or ()) or _find_path(words)
     where = f"harness {path}".strip()
-    for word in words:
+    for word in words if path else words[:1]:
         if replacement := REMOVED.get((path, word.partition("=")[0])):
             return f"{where} does not have {word.partition('=')[0]} any more: {replacement}"
     known = _list_option_names(path)

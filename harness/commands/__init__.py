@@ -118,10 +118,6 @@ VERBS = {
         "Make the package of a new strategy: its class, a test, a CI workflow.",
         "harness.commands.scaffolding:new",
     ),
-    "server": Verb(
-        "List the servers that shorten the start of runs and checks, or stop them.",
-        "harness.commands.serving:server",
-    ),
     "completion": Verb(
         "Print the completion script of this command for a shell.", "harness.cli.completion:completion"
     ),
@@ -148,7 +144,7 @@ SECTIONS = {
         "site",
         "claims",
     ),
-    "Set up": ("doctor", "init", "new", "server", "completion"),
+    "Set up": ("doctor", "init", "new", "completion"),
 }
 """The parts of the program's help."""
 FUNCTIONS = ("advise", "check", "compare", "load", "predict", "run")

@@ -249,7 +249,6 @@ def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer:
     """
     code = _hash_code_to_prove(request) if request.proof else ""
     from harness.comm.engine import Engine, max_ranks
-    from harness.launch.kept_server import keep_server
     from harness.launch.worker_pool import Pool
     from harness.spec.machine_card import Machine, load_machine
 
@@ -268,7 +267,6 @@ def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer:
             if request.first and is_next_case and not all(each.holds for each in findings):
                 break
             findings.append(finding)
-    keep_server(pool.settings)
     unproven = _write_proof(request, code, findings) if request.proof else ""
     return CheckAnswer(request.strategy, extent, findings, time.monotonic() - started, request, unproven)
 

@@ -316,7 +316,6 @@ def _run_request(request: RunRequest, reporter: Reporter) -> RunAnswer:
         return _run_series(request, [_make_spec(request)], {}, reporter)
     from harness.launch.fork_server import ForkServer
     from harness.launch.joined_world import find_joined_world
-    from harness.launch.kept_server import keep_server
     from harness.launch.launch import ensure_result, launch, launch_in_process, prepare_fork_server
     from harness.results.record import read_record
     from harness.spec.machine_card import list_machines, load_machine
@@ -335,7 +334,6 @@ def _run_request(request: RunRequest, reporter: Reporter) -> RunAnswer:
         )
         with ensure_result(spec, runs, reporter.log, start, fresh=request.fresh) as is_cached:
             record = read_record(folder)
-    keep_server(server.settings)
     if record.record["status"] == "refused":
         raise UserError(record.record["error"]["message"])
     has_trace = request.trace and record.record["status"] == "ok"

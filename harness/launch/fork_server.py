@@ -29,8 +29,8 @@ from types import TracebackType
 from typing import IO, Any, NoReturn
 
 from harness.children import die_with_parent
+from harness.comm.launchers import LAUNCHED, OTHER_VISIBLE_DEVICES, STARTED, VISIBLE_DEVICES
 from harness.errors import RunError
-from harness.launch.server_settings import select_settings
 from harness.launch.time_limits import START_LIMITS, StartLimits
 
 PRELOADED_MODULES = (
@@ -40,6 +40,14 @@ PRELOADED_MODULES = (
     "harness.kernels.tiles",
 )
 """The modules that the ranks of a run need and whose import takes seconds."""
+RANK_VARIABLES = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", LAUNCHED, STARTED, *VISIBLE_DEVICES, *OTHER_VISIBLE_DEVICES}
+)
+LAUNCHER_PREFIXES = ("SLURM", "FLUX_", "PALS_", "PMI_", "PMIX_", "OMPI_", "JSM_", "MPI_LOCAL")
+"""Names and prefixes of variables whose values may differ between the ranks of one fork server: only Python code reads
+them, or a driver when a rank first uses a GPU."""
+TORCH_VARIABLES = frozenset({"TORCHINDUCTOR_CACHE_DIR"})
+"""The variable that torch sets in its own process when it imports its compiler, as a replay does."""
 OUTPUT_BYTES_KEPT = 2000
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 
@@ -54,6 +62,18 @@ def describe_exit(code: int | None) -> str:
     with suppress(ValueError):  # real-time signals have no names
         return f"killed by {signal.Signals(-code).name}"
     return f"killed by signal {-code}"
+
+
+def select_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that must be equal for all ranks of one fork server.
+
+    Allocators, thread pools and libraries may have read them when the server started.
+    """
+    return {
+        key: text
+        for key, text in environment.items()
+        if key not in RANK_VARIABLES | TORCH_VARIABLES and not key.startswith(LAUNCHER_PREFIXES)
+    }
 
 
 class Child:
@@ -102,7 +122,7 @@ class ForkServer:
     def __init__(self, modules: Sequence[str] = PRELOADED_MODULES) -> None:
         self._modules = modules
         self._process: _ServerProcess | None = None
-        self.settings: Mapping[str, str] = {}
+        self._settings: Mapping[str, str] = {}
         """The settings with which the server started last."""
 
     def __enter__(self) -> "ForkServer":
@@ -145,11 +165,11 @@ class ForkServer:
     def prepare(self, environment: Mapping[str, str]) -> None:
         """Make the server import in the background, unless a server with these settings already runs."""
         settings = select_settings(environment)
-        if self._process and self.settings != settings:
+        if self._process and self._settings != settings:
             self.close()
         if self._process is None:
-            self.settings = settings
-            self._process = _take_forked_server(settings) or _start_server(settings, self._modules)
+            self._settings = settings
+            self._process = _start_server(settings, self._modules)
 
     def _ready_process(self, limits: StartLimits) -> "_ServerProcess":
         """Return the server's process, once it can fork."""
@@ -168,7 +188,7 @@ class _ServerProcess:
     """The launcher's handle of a fork server's process."""
 
     def __init__(
-        self, process: "subprocess.Popen[bytes] | Child", channel: Connection, output: IO[bytes]
+        self, process: "subprocess.Popen[bytes]", channel: Connection, output: IO[bytes]
     ) -> None:
         self.ready = False
         self._stage = "starting Python"
@@ -262,43 +282,6 @@ def _start_server(settings: Mapping[str, str], modules: Sequence[str]) -> _Serve
     return _ServerProcess(process, channel, output)
 
 
-_forked: list[tuple[Mapping[str, str], _ServerProcess]] = []
-"""The server that `fork_server_from_here` has forked and no `ForkServer` has taken, with its settings."""
-
-
-def fork_server_from_here(settings: Mapping[str, str], private: Collection[int]) -> None:
-    """Fork a server from this process, which started with these settings and has imported what ranks need.
-
-    The first `ForkServer` with these settings takes it. `private` are descriptors that the server closes.
-    """
-    output: IO[bytes] = TemporaryFile()  # noqa: SIM115  closed with the handle
-    channel, remote = Pipe()
-    launcher, bind_to_launcher = os.getpid(), die_with_parent(os.getpid())
-    pid = os.fork()
-    if pid == 0:
-        try:
-            bind_to_launcher()
-            for descriptor in (*private, channel.fileno()):
-                os.close(descriptor)
-            for stream in (1, 2):
-                os.dup2(output.fileno(), stream)
-            serve_orders(launcher, remote)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(1)
-    remote.close()
-    _forked.append((settings, _ServerProcess(Child(pid), channel, output)))
-
-
-def _take_forked_server(settings: Mapping[str, str]) -> _ServerProcess | None:
-    """Return the server that this process has forked from itself, if it has these settings."""
-    if not _forked or _forked[0][0] != settings:
-        return None
-    return _forked.pop()[1]
-
-
 @contextmanager
 def _adopt_orphans() -> Iterator[None]:
     """Make this process the parent of descendants whose own parents have exited, within the block."""
@@ -319,13 +302,13 @@ def main() -> int:
     launcher, channel, modules = int(sys.argv[1]), Connection(int(sys.argv[2])), sys.argv[3:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.meta_path.insert(0, reporter := _ImportReporter(channel))
-    import_modules(modules)
+    _import_modules(modules)
     sys.meta_path.remove(reporter)
-    serve_orders(launcher, channel)
+    _serve_orders(launcher, channel)
     return 0
 
 
-def import_modules(modules: Sequence[str]) -> None:
+def _import_modules(modules: Sequence[str]) -> None:
     """Import modules and the compiler of kernels, and keep all of it out of garbage collection."""
     gc.disable()  # imports leave little garbage, and collection takes a tenth of their time
     for module in modules:
@@ -335,9 +318,8 @@ def import_modules(modules: Sequence[str]) -> None:
     gc.enable()
 
 
-def serve_orders(launcher: int, channel: Connection) -> None:
+def _serve_orders(launcher: int, channel: Connection) -> None:
     """Fork a rank for every order that the channel delivers, until the launcher closes it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel.send(("ready", ""))
     with suppress(EOFError):
         while True:

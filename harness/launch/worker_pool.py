@@ -229,11 +229,6 @@ class Pool:
     ) -> None:
         self.close()
 
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """The settings with which the fork server started."""
-        return self._server.settings
-
     def close(self) -> None:
         """End all ranks and the fork server. A job in another thread fails first."""
         for worker in self._workers:
