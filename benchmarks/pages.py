@@ -83,9 +83,7 @@ PAGES = {
     "blocks": [
         "blocks.kernels cagnet-1d@4 cagnet-1.5d@2x2 cagnet-2d@2x2 cagnet-2d:weight_gradient=T@2x2 cagnet-3d@2x1x2 "
         "plexus@2x2x1",
-        "blocks.products --turns 5",
         "blocks.kernels --turns 5 cagnet-1d@16 cagnet-1.5d@4x4 cagnet-2d@4x4 cagnet-3d@4x2x2",
-        "blocks.products --dataset ogbn-products@1/16 --grids 4x4 8x8 16x16 64x64 --widths 4 16 100 --turns 3",
         "blocks.kernels --turns 5 --dataset ogbn-products@1/16 cagnet-1d@4 cagnet-2d@2x2 cagnet-3d@2x1x2 plexus@2x2x1",
     ],
     "spmm": ["spmm"],

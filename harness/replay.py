@@ -26,9 +26,7 @@ from harness.errors import UserError
 from harness.graph.blocks import Blocks
 from harness.kernels.attention import ATTEND, ATTEND_COLUMNS_BACKWARD, ATTEND_ROWS_BACKWARD
 from harness.kernels.flops import get_flop_formula
-from harness.kernels.parts import expected_distinct
-from harness.kernels.sorted_rows import SortedRows
-from harness.kernels.spmm import OPERATORS_BY_FORMAT, SORTED_PRODUCT_ADD
+from harness.kernels.spmm import PRODUCT, PRODUCT_ADD
 from harness.ledger import MOVING, Amounts, Key, TensorName
 from harness.ledger.tape import Event, ProductShape, Tape
 from harness.runtime.trainer import Trainer
@@ -49,22 +47,15 @@ CHANGED_ROWS = {ATEN.index_copy_: 2, ATEN.index_copy: 2, ATEN.index_add_: 3, ATE
 """Operators that replace rows or add to them, and how often each byte of the source is read or written."""
 ATTENTION = {each.overloadpacket for each in (ATTEND, ATTEND_ROWS_BACKWARD, ATTEND_COLUMNS_BACKWARD)}
 """Operators that read a row of their operands for each entry of a sparse matrix."""
-SPARSE = {operator for pair in OPERATORS_BY_FORMAT.values() for operator in pair}
+SPARSE = {PRODUCT, PRODUCT_ADD}
 ONLY_ALLOCATE = {ATEN.empty, ATEN.empty_strided, ATEN.empty_like, ATEN.new_empty, ATEN.new_empty_strided}
 
 
 def _match_product(func: Any, args: tuple[Any, ...]) -> ProductShape:
-    """Return the product that an operator computes.
-
-    If sorted rows are added to a matrix, the shape only has the expected number of rows with nonzeros: others cost
-    nothing.
-    """
+    """Return the product that an operator computes."""
     if func in SPARSE:
-        pointers, col, val, inner, H = args[-5:]  # an operator that adds has one more argument before them
-        is_sorted = func in OPERATORS_BY_FORMAT[SortedRows]
-        rows = len(pointers) if is_sorted else len(pointers) - 1
-        if func is SORTED_PRODUCT_ADD:
-            rows = expected_distinct(rows, len(val))
+        rowptr, col, val, inner, H = args[-5:]  # an operator that adds has one more argument before them
+        rows = len(rowptr) - 1
         return ProductShape(rows, inner, H.shape[1], len(val), _format_dtype(val), _format_dtype(col))
     X, Y = [x for x in args if isinstance(x, Tensor)][-2:]
     return ProductShape(X.shape[0], X.shape[1], Y.shape[1], 0, _format_dtype(X), "")

@@ -51,7 +51,6 @@ TINY = {
     "epoch.calls": "cagnet-1d --dataset tiny-sbm --ranks 2 --turns 1",
     "epoch.recording": "--dataset tiny-sbm --turns 1",
     "blocks.kernels": "cagnet-1d@2 --dataset tiny-sbm --turns 1",
-    "blocks.products": "--dataset tiny-sbm --grids 2x2 --widths 8 --turns 1",
     "loops": "--scales 8",
     "sampling": "--scale 8 --bulk 1 2 --batch 16 --turns 1",
     "sampling.caches": "--graphs tiny-sbm --ranks 2 --batch 8",

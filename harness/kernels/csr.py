@@ -186,8 +186,6 @@ class PackedFormat(NamedTuple):
     cols: int
     nnz: int
     dtype: torch.dtype
-    has_sorted_rows: bool = False
-    """True if the buffer holds a `SortedRows` (`harness.kernels.sorted_rows`) instead of a `Csr`."""
 
     @property
     def pointer_dtype(self) -> torch.dtype:

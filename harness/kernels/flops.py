@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from harness.kernels.attention import ATTEND, ATTEND_COLUMNS_BACKWARD, ATTEND_ROWS_BACKWARD
-from harness.kernels.spmm import OPERATORS_BY_FORMAT
+from harness.kernels.spmm import PRODUCT, PRODUCT_ADD
 
 
 def get_flop_formula(operator: Any) -> Callable[..., int] | None:
@@ -17,9 +17,7 @@ def get_flop_formula(operator: Any) -> Callable[..., int] | None:
     return flop_registry.get(operator.overloadpacket)
 
 
-@register_flop_formula(
-    [operator.overloadpacket for pair in OPERATORS_BY_FORMAT.values() for operator in pair], get_raw=True
-)
+@register_flop_formula([PRODUCT.overloadpacket, PRODUCT_ADD.overloadpacket], get_raw=True)
 def spmm_flops(*operands: Any, **_options: Any) -> int:
     """Count a multiplication and an addition for each nonzero and feature."""
     *_, val, _cols, H = operands

@@ -134,19 +134,12 @@ def warm_up_compiler() -> None:
 
 def run_over_rows(kernel: Any, parallel_kernel: Any, rowptr: Tensor, *operands: Any) -> None:
     """Call `kernel(*operands, (first, end))` for all rows; on several threads, `parallel_kernel(*operands, bounds)`."""
-    threads = use_threads_of_torch()
+    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if threads == 1:
         kernel(*operands, (0, len(rowptr) - 1))
     else:
-        parallel_kernel(*operands, balance_rows(rowptr.numpy(), threads))
-
-
-def use_threads_of_torch() -> int:
-    """Make numba use as many threads as torch, and return their number."""
-    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
-    if threads > 1:
         numba.set_num_threads(threads)
-    return int(threads)
+        parallel_kernel(*operands, balance_rows(rowptr.numpy(), threads))
 
 
 @compiled()

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from harness.device import synchronize
 from harness.kernels.csr import Csr
-from harness.kernels.sorted_rows import SortedRows
 from harness.kernels.spmm import aggregate, spmm
 from harness.ledger import Ledger, Op, TensorName, charge_backward
 
@@ -98,7 +97,7 @@ class Kernels:
         return self.run(Op.SPMM, makes, lambda H: aggregate(A, A_T, H), H)
 
     def spmm(
-        self, A: Csr | SortedRows, H: Tensor, makes: TensorName | None = None, add_to: Tensor | None = None
+        self, A: Csr, H: Tensor, makes: TensorName | None = None, add_to: Tensor | None = None
     ) -> Tensor:
         """Return A H, or compute add_to += A H in place. For use inside an autograd function."""
         with self.ledger.op(Op.SPMM, tensor=makes):

@@ -19,18 +19,17 @@ from torch.utils.weak import WeakIdKeyDictionary
 from harness.device import GPU_KERNELS, NO_FIXED_ORDER, can_run_triton, is_on_gpu
 from harness.kernels.csr import Csr
 from harness.kernels.row_schedule import RowSchedule, schedule_rows
-from harness.kernels.sorted_rows import SortedRows
 
 # There is one implementation for CPUs, and several for GPUs. Verifier (tests/kernels/test_multiply.py): scipy.
 
 
-def multiply(A: Csr | SortedRows, H: Tensor, add_to: Tensor | None) -> Tensor:
-    """Return A H, or add A H to `add_to` in place, for any strides and sizes. `SortedRows` are for CPUs only."""
+def multiply(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+    """Return A H, or add A H to `add_to` in place, for any strides and sizes."""
     if A.nnz * H.shape[1] == 0:
         return H.new_zeros((A.rows, H.shape[1])) if add_to is None else add_to
     if add_to is not None and not add_to.is_contiguous():
         return add_to.add_(multiply(A, H, None))
-    if isinstance(A, SortedRows) or not is_on_gpu(H):
+    if not is_on_gpu(H):
         return multiply_tiled(A, H.contiguous(), add_to)
     return _select_gpu_kernel(A, H)(A, H.contiguous(), add_to)
 
@@ -160,7 +159,7 @@ def _check_kernel(kernel: ProductKernel, A: Csr, H: Tensor) -> str | None:
     return f"it differs from the library by {error_norm:.1e} in numbers up to {result_norm:.1e}"
 
 
-def multiply_tiled(A: Csr | SortedRows, H: Tensor, add_to: Tensor | None) -> Tensor:
+def multiply_tiled(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
     """Multiply on a CPU with the compiled loops of `harness.kernels.tiles`."""
     from harness.kernels.tiles import multiply_into
 
@@ -282,29 +281,20 @@ def _silence_beta_warning() -> None:
 OPERATORS = Library("harness", "DEF")
 OPERATORS.define("spmm(Tensor rowptr, Tensor col, Tensor val, int cols, Tensor H) -> Tensor")
 OPERATORS.define("spmm_add_(Tensor(a!) out, Tensor rowptr, Tensor col, Tensor val, int cols, Tensor H) -> ()")
-OPERATORS.define("spmm_sorted(Tensor lengths, Tensor col, Tensor val, int cols, Tensor H) -> Tensor")
-OPERATORS.define(
-    "spmm_sorted_add_(Tensor(a!) out, Tensor lengths, Tensor col, Tensor val, int cols, Tensor H) -> ()"
-)
 PRODUCT, PRODUCT_ADD = torch.ops.harness.spmm.default, torch.ops.harness.spmm_add_.default
-SORTED_PRODUCT = torch.ops.harness.spmm_sorted.default
-SORTED_PRODUCT_ADD = torch.ops.harness.spmm_sorted_add_.default
-OPERATORS_BY_FORMAT = {Csr: (PRODUCT, PRODUCT_ADD), SortedRows: (SORTED_PRODUCT, SORTED_PRODUCT_ADD)}
-"""The operators A H and add_to += A H, by the format of A."""
 
 
-def spmm(A_NK: Csr | SortedRows, H_KF: Tensor, *, add_to: Tensor | None = None) -> Tensor:
+def spmm(A_NK: Csr, H_KF: Tensor, *, add_to: Tensor | None = None) -> Tensor:
     """Return A H, or add A H to `add_to` in place. Not differentiable, unlike `aggregate`."""
     assert A_NK.cols == H_KF.shape[0], f"{A_NK.shape} times {tuple(H_KF.shape)}"
     assert A_NK.val.dtype == H_KF.dtype, f"{A_NK.val.dtype} times {H_KF.dtype}"
     assert not (H_KF.requires_grad and torch.is_grad_enabled()), "a gradient would be lost: use aggregate"
-    product, product_add = OPERATORS_BY_FORMAT[type(A_NK)]
     if add_to is None:
-        Z_NF: Tensor = product(*A_NK, H_KF)
+        Z_NF: Tensor = PRODUCT(*A_NK, H_KF)
         return Z_NF
     assert add_to.shape == (A_NK.rows, H_KF.shape[1]), f"the sum has shape {tuple(add_to.shape)}"
     assert add_to.dtype == H_KF.dtype
-    product_add(add_to, *A_NK, H_KF)
+    PRODUCT_ADD(add_to, *A_NK, H_KF)
     return add_to
 
 
@@ -331,27 +321,23 @@ class SparseProduct(torch.autograd.Function):
         return spmm(ctx.A_T_KN, dZ_NF) if ctx.needs_input_grad[0] else None, None, None
 
 
-MatrixKernel = Callable[[Any, Tensor, Tensor | None], Tensor]
-"""Computes A H, or adds it in place, for A in one format."""
+def _implement(device: str, kernel: ProductKernel) -> None:
+    """Register a kernel as both operators of a device."""
+
+    def product(rowptr: Tensor, col: Tensor, val: Tensor, cols: int, H_KF: Tensor) -> Tensor:
+        return kernel(Csr(rowptr, col, val, cols), H_KF, None)
+
+    def product_add(out: Tensor, rowptr: Tensor, col: Tensor, val: Tensor, cols: int, H_KF: Tensor) -> None:
+        kernel(Csr(rowptr, col, val, cols), H_KF, out)
+
+    OPERATORS.impl("spmm", product, device)
+    OPERATORS.impl("spmm_add_", product_add, device)
 
 
-def _implement(device: str, name: str, matrix: type[Csr | SortedRows], kernel: MatrixKernel) -> None:
-    def product(rows: Tensor, col: Tensor, val: Tensor, cols: int, H_KF: Tensor) -> Tensor:
-        return kernel(matrix(rows, col, val, cols), H_KF, None)
-
-    def product_add(out: Tensor, rows: Tensor, col: Tensor, val: Tensor, cols: int, H_KF: Tensor) -> None:
-        kernel(matrix(rows, col, val, cols), H_KF, out)
-
-    OPERATORS.impl(name, product, device)
-    OPERATORS.impl(f"{name}_add_", product_add, device)
-
-
-def _multiply_meta(A_NK: Csr | SortedRows, H_KF: Tensor, add_to: Tensor | None) -> Tensor:
+def _multiply_meta(A_NK: Csr, H_KF: Tensor, add_to: Tensor | None) -> Tensor:
     return H_KF.new_empty((A_NK.rows, H_KF.shape[1])) if add_to is None else add_to
 
 
-_implement("Meta", "spmm", Csr, _multiply_meta)
-_implement("CPU", "spmm", Csr, multiply)
-_implement(GPU_KERNELS, "spmm", Csr, multiply)
-_implement("Meta", "spmm_sorted", SortedRows, _multiply_meta)
-_implement("CPU", "spmm_sorted", SortedRows, multiply)
+_implement("Meta", _multiply_meta)
+_implement("CPU", multiply)
+_implement(GPU_KERNELS, multiply)

@@ -28,8 +28,7 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from harness.kernels.csr import Csr
-from harness.kernels.jit import compiled, emit_prefetch, run_over_rows, use_threads_of_torch
-from harness.kernels.sorted_rows import POSITION_BITS, WINDOW, SortedRows, balance_sorted_rows
+from harness.kernels.jit import compiled, emit_prefetch, run_over_rows
 
 WIDE = llvmlite.binding.get_host_cpu_features().get("avx512f", False)
 VECTOR_BYTES, MOST_VECTORS = (64, 16) if WIDE else (32, 8)
@@ -66,14 +65,11 @@ class TileColumns(NamedTuple):
     vectors: Numbers
 
 
-def multiply_into(A: Csr | SortedRows, H: Tensor, Z: Tensor, *, add: bool) -> None:
+def multiply_into(A: Csr, H: Tensor, Z: Tensor, *, add: bool) -> None:
     """Compute Z = A H, or Z += A H. All operands are contiguous and on the CPU; A and H are not empty."""
     assert A.val.dtype == H.dtype == Z.dtype
     assert H.shape[0] == A.cols and Z.shape == (A.rows, H.shape[1])
-    if isinstance(A, SortedRows):
-        _multiply_sorted(A, H, Z, add)
-    else:
-        _run(multiply_rows, multiply_rows_parallel, A, (A.val, H, Z), add)
+    _run(multiply_rows, multiply_rows_parallel, A, (A.val, H, Z), add)
 
 
 def inner_products_into(A: Csr, X: Tensor, Y: Tensor, products: Tensor) -> None:
@@ -90,19 +86,6 @@ def _run(kernel: Any, parallel_kernel: Any, A: Csr, dense: tuple[Tensor, Tensor,
         run_over_rows(
             kernel, parallel_kernel, A.rowptr, kinds, lanes, vectors, addresses, sizes, (start, tail)
         )
-
-
-def _multiply_sorted(A: SortedRows, H: Tensor, Z: Tensor, add: bool) -> None:
-    """Run the kernel of sorted rows for each tile of columns."""
-    kinds, addresses, sizes = _describe_operands(A.lengths, A.col, (A.val, H, Z), add)
-    threads = use_threads_of_torch()
-    bounds = balance_sorted_rows(A.lengths.numpy(), threads) if threads > 1 else None
-    for start, tail, lanes, vectors in tile_columns(H.shape[1], H.dtype):
-        operands = kinds, lanes, vectors, addresses, sizes, (start, tail)
-        if bounds is None:
-            multiply_sorted_rows(*operands, (0, A.rows, 0))
-        else:
-            multiply_sorted_rows_parallel(*operands, bounds)
 
 
 def _describe_operands(
@@ -287,20 +270,6 @@ class Tile:
             self.builder, begin, end, [self._load_index(self.rowptr, begin)], step, tight=self.count == 1
         )
 
-    def for_each_sorted_row(self, body: Callable[[Any, Any, Any], None]) -> None:
-        """Emit `for_each_row` for a `SortedRows`, whose lengths take the place of row pointers."""
-        build = self.builder
-
-        def step(k: Any, ends: Emitted) -> Emitted:
-            (first,), number = ends, self._load_index(self.rowptr, k)
-            window, position = build.and_(k, I64(-WINDOW)), build.and_(number, I64(WINDOW - 1))
-            end = build.add(first, build.lshr(number, I64(POSITION_BITS)))
-            body(build.or_(window, position), first, end)
-            return [end]
-
-        begin, end, first_entry = self.rows
-        emit_loop(build, begin, end, [first_entry], step, tight=self.count == 1)
-
     def for_each_entry(self, first: Any, end: Any, carried: Emitted, body: Body) -> Emitted:
         """Emit a loop over entries first .. end - 1, once with prefetching and once without."""
 
@@ -353,17 +322,6 @@ def _multiply(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, r
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         tile = Tile(builder, code, arguments[1:])
         tile.for_each_row(_make_row_product(tile))
-        return context.get_dummy_value()
-
-    return types.void(code, addresses, sizes, strip, rows), emit
-
-
-def _multiply_sorted_rows(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, rows: Any) -> Any:
-    """`_multiply` for a `SortedRows`."""
-
-    def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        tile = Tile(builder, code, arguments[1:])
-        tile.for_each_sorted_row(_make_row_product(tile))
         return context.get_dummy_value()
 
     return types.void(code, addresses, sizes, strip, rows), emit
@@ -427,7 +385,6 @@ def _dot(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, rows: 
 
 
 multiply_tile: Any = intrinsic(_multiply)
-multiply_sorted_tile: Any = intrinsic(_multiply_sorted_rows)
 dot_tile: Any = intrinsic(_dot)
 
 
@@ -465,36 +422,6 @@ def multiply_rows_parallel(
     for share in numba.prange(bounds.size - 1):
         rows = bounds[share], bounds[share + 1]
         multiply_tile((kinds, lanes, vectors), addresses, sizes, strip, rows)
-
-
-@compiled(nogil=True)
-def multiply_sorted_rows(
-    kinds: Any,
-    lanes: Numbers,
-    vectors: Numbers,
-    addresses: Numbers,
-    sizes: Numbers,
-    strip: Numbers,
-    rows: Numbers,
-) -> None:
-    """`multiply_rows` for a `SortedRows`. `rows` are the bounds in sorted order, and the entry where they begin."""
-    multiply_sorted_tile((kinds, lanes, vectors), addresses, sizes, strip, rows)
-
-
-@compiled(parallel=True)
-def multiply_sorted_rows_parallel(
-    kinds: Any,
-    lanes: Numbers,
-    vectors: Numbers,
-    addresses: Numbers,
-    sizes: Numbers,
-    strip: Numbers,
-    bounds: Any,
-) -> None:
-    """`multiply_sorted_rows` with the rows divided among threads."""
-    for share in numba.prange(len(bounds)):
-        rows = bounds[share, 0], bounds[share, 1], bounds[share, 2]
-        multiply_sorted_tile((kinds, lanes, vectors), addresses, sizes, strip, rows)
 
 
 @compiled(nogil=True)

@@ -25,7 +25,6 @@ from harness.strategy.counts import Piece as Piece
 from harness.strategy.counts import csr_bytes as csr_bytes
 from harness.strategy.counts import label_bytes as label_bytes
 from harness.strategy.counts import packed_bytes as packed_bytes
-from harness.strategy.counts import product_matrix_bytes as product_matrix_bytes
 from harness.strategy.counts import transposed_index_bytes as transposed_index_bytes
 from harness.strategy.facts import Facts as Facts
 from harness.strategy.facts import ShapeBlocks as ShapeBlocks

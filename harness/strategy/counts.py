@@ -10,9 +10,7 @@ from harness.graph.blocks import Blocks, Rectangle, resolve_rectangle
 from harness.graph.model import SPLITS, TRAIN, LabelTask, has_label
 from harness.kernels import Csr
 from harness.kernels.parts import expected_distinct, nonempty_columns, nonempty_rows
-from harness.kernels.sorted_rows import has_short_rows
 from harness.spec.spec import Protocol as ProtocolChoice
-from harness.spec.spec import Spec
 
 
 class Piece(NamedTuple):
@@ -51,18 +49,6 @@ def transposed_index_bytes(rows: int, nonzeros: int) -> int:
 def csr_bytes(rows: int, nonzeros: int, precision: str) -> int:
     """Return the bytes of a sparse matrix: row pointers, columns and values."""
     return LONG * (rows + 1) + (INDEX + WORD[precision]) * nonzeros
-
-
-def sorts_rows(spec: Spec, rows: int, cols: int, nonzeros: int, *, narrow: bool = False) -> bool:
-    """Return whether a matrix for products, `narrow` or of any width, has sorted rows: on CPUs, if rows are short."""
-    return spec.machine.device == "cpu" and has_short_rows(rows, cols, nonzeros, narrow=narrow)
-
-
-def product_matrix_bytes(spec: Spec, rows: int, cols: int, nonzeros: int) -> int:
-    """Return the bytes of a sparse matrix for products, in CSR or with sorted rows (`RankBlocks.product_matrix`)."""
-    if sorts_rows(spec, rows, cols, nonzeros):
-        return INDEX * rows + (INDEX + WORD[spec.precision]) * nonzeros
-    return csr_bytes(rows, nonzeros, spec.precision)
 
 
 def packed_bytes(rows: int, nonzeros: int, precision: str) -> int:

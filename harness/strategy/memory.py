@@ -8,7 +8,6 @@ from torch import Tensor
 
 from harness.device import is_gpu, upload
 from harness.kernels import Csr
-from harness.kernels.sorted_rows import SortedRows, sort_rows
 from harness.kernels.spmm import ChooseKernel, cache_for_products
 from harness.ledger import TensorName
 
@@ -55,11 +54,6 @@ class DeviceMemory:
             Csr(self.hold(name, A.rowptr), self.hold(name, A.col), self.hold(name, A.val), A.cols),
             self._choose,
         )
-
-    def hold_sorted_rows(self, A: Csr, name: TensorName = TensorName.A) -> SortedRows:
-        """Sort the rows of a matrix on the host, and keep it in the precision of the run; for products on a CPU."""
-        lengths, col, val, cols = sort_rows(self._cast_values(A))
-        return SortedRows(self.hold(name, lengths), self.hold(name, col), self.hold(name, val), cols)
 
     def release(self, tensor: Tensor) -> None:
         """Stop holding a tensor."""

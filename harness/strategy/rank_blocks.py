@@ -10,7 +10,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from harness.device import is_gpu
 from harness.errors import UserError
 from harness.graph.blocks import Blocks, Rectangle, gather_features, resolve_rectangle
 from harness.graph.model import SPLITS, TRAIN
@@ -21,10 +20,9 @@ from harness.kernels.parts import (
     nonempty_columns_by_block,
     split_diagonal,
 )
-from harness.kernels.sorted_rows import SortedRows, pack_sorted_rows
 from harness.ledger import TensorName
 from harness.spec.spec import Spec
-from harness.strategy.counts import BlockCounts, Counts, Piece, find_targets, sorts_rows
+from harness.strategy.counts import BlockCounts, Counts, Piece, find_targets
 from harness.strategy.facts import Facts
 from harness.strategy.memory import DeviceMemory
 
@@ -47,7 +45,6 @@ class RankBlocks:
         self.has_only_shapes = blocks.feature_block(range(0), range(0)).is_meta
         """True in a replay of a graph that is not built: no entry can be read."""
         self._adjacency: dict[Rectangle, Csr] = {}
-        self._sorted: dict[Rectangle, SortedRows] = {}
         self._loopless: dict[Rectangle, tuple[Csr, Tensor]] = {}
 
     # Pieces on the device, which are held.
@@ -58,19 +55,6 @@ class RankBlocks:
         if where not in self._adjacency:
             self._adjacency[where] = self._memory.hold_matrix(self._read(where))
         return self._adjacency[where]
-
-    def product_matrix(
-        self, rows: range, cols: range, order: int = 0, *, transposed: bool = False
-    ) -> Csr | SortedRows:
-        """Return `adjacency` as a factor of products with dense matrices: on a CPU, short rows are sorted."""
-        where = resolve_rectangle(self._blocks, rows, cols, order, transposed=transposed)
-        if where not in self._sorted and where not in self._adjacency:
-            A = self._read(where)
-            if self._sorts_rows(A.rows, A.cols, A.nnz, narrow=False):
-                self._sorted[where] = self._memory.hold_sorted_rows(A)
-            else:
-                self._adjacency[where] = self._memory.hold_matrix(A)
-        return self._sorted[where] if where in self._sorted else self._adjacency[where]
 
     def adjacency_without_loops(
         self, rows: range, cols: range, order: int = 0, *, transposed: bool = False
@@ -86,30 +70,18 @@ class RankBlocks:
     def pack_adjacency(
         self, rows: range, cols: range, *, transposed: bool = False
     ) -> tuple[Tensor, PackedFormat]:
-        """Pack A[rows, cols] or A^T[rows, cols] into bytes; return them and their format, which a receiver needs.
-
-        The block is for products with rows that an axis splits: on a CPU, short rows are sorted.
-        """
+        """Pack A[rows, cols] or A^T[rows, cols] into bytes; return them and their format, which a receiver needs."""
         if self.has_only_shapes:
             form = self.packed_form(rows, cols, transposed=transposed)
             buffer = torch.empty(form.nbytes, dtype=torch.uint8, device=META)
             return self._memory.hold(TensorName.A, buffer), form
         A = self.host_adjacency(rows, cols, transposed=transposed)
-        form = get_packed_format(A)
-        if self._sorts_rows(A.rows, A.cols, A.nnz, narrow=True):
-            form = form._replace(has_sorted_rows=True)
-        buffer = pack_sorted_rows(A, form) if form.has_sorted_rows else pack(A)
-        return self._memory.hold(TensorName.A, buffer), form
+        return self._memory.hold(TensorName.A, pack(A)), get_packed_format(A)
 
     def packed_form(self, rows: range, cols: range, *, transposed: bool = False) -> PackedFormat:
         """Return the format of a packed block that another rank sends."""
         nonzeros = self.counts.nonzeros(rows, cols, transposed=transposed)
-        is_sorted = self._sorts_rows(len(rows), len(cols), nonzeros, narrow=True)
-        return PackedFormat(len(rows), len(cols), nonzeros, self._memory.dtype, is_sorted)
-
-    def _sorts_rows(self, rows: int, cols: int, nonzeros: int, *, narrow: bool) -> bool:
-        on_host = not is_gpu(self._memory.device)
-        return on_host and sorts_rows(self._spec, rows, cols, nonzeros, narrow=narrow)
+        return PackedFormat(len(rows), len(cols), nonzeros, self._memory.dtype)
 
     def needed_columns(
         self, others: Sequence[range], cols: range, *, transposed: bool = False

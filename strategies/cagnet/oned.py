@@ -19,11 +19,10 @@ from torch.autograd import Function
 
 from harness.comm.call import Call
 from harness.kernels import Csr
-from harness.kernels.sorted_rows import SortedRows
 from harness.ledger import AxisName, Op, Phase, TensorName, apply
 from harness.models import Part
 from harness.parallel.halo import Boundary
-from harness.parallel.row_strategy import RowOperators, RowStrategy, reduce_all_gradients
+from harness.parallel.row_strategy import RowOperators, RowStrategy, dense_bytes, reduce_all_gradients
 from harness.ranges import split_evenly
 from harness.strategies.cagnet.summa import run_stages
 from harness.strategies.cagnet.terms import (
@@ -45,7 +44,6 @@ from harness.strategy import (
     PublishedCost,
     Quantity,
     Words,
-    product_matrix_bytes,
 )
 
 
@@ -138,15 +136,7 @@ class Aggregation(ABC):
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """Return the bytes of A at `pieces`, as `load_block_row` holds it, and of indices."""
-        scheme = self.scheme
-        held = [
-            product_matrix_bytes(
-                scheme.spec, len(rows), len(cols), counts.nonzeros(rows, cols, transposed=side)
-            )
-            for rows, cols in self.pieces(at)
-            for side in scheme.transposed_options()
-        ]
-        return {TensorName.A: sum(held)}
+        return {TensorName.A: self.scheme.matrices_bytes(self.pieces(at), counts)}
 
     @abstractmethod
     def load_block_row(self, ctx: Context, *, transposed: bool = False) -> Any:
@@ -166,17 +156,11 @@ class Aggregation(ABC):
 class Broadcasts(Aggregation):
     """Broadcasts the blocks of H one after the other; every rank multiplies by each as it arrives (Algorithm 1)."""
 
-    def load_block_row(self, ctx: Context, *, transposed: bool = False) -> list[Csr | SortedRows]:
-        return [ctx.blocks.product_matrix(*piece, transposed=transposed) for piece in self.pieces(ctx.at)]
+    def load_block_row(self, ctx: Context, *, transposed: bool = False) -> list[Csr]:
+        return [ctx.blocks.adjacency(*piece, transposed=transposed) for piece in self.pieces(ctx.at)]
 
     def multiply(
-        self,
-        ops: WholeRows,
-        A_NK: Sequence[Csr | SortedRows],
-        H_NF: Tensor,
-        *,
-        moves: TensorName,
-        makes: TensorName,
+        self, ops: WholeRows, A_NK: Sequence[Csr], H_NF: Tensor, *, moves: TensorName, makes: TensorName
     ) -> Tensor:
         """Return T_i = sum over j of A_ij H_j."""
         T_NF = None
@@ -202,12 +186,12 @@ class AllGather(Aggregation):
     def pieces(self, at: Coordinates) -> list[Piece]:
         return [Piece(self.scheme.rows(at), range(self.scheme.facts.vertices))]
 
-    def load_block_row(self, ctx: Context, *, transposed: bool = False) -> Csr | SortedRows:
+    def load_block_row(self, ctx: Context, *, transposed: bool = False) -> Csr:
         (piece,) = self.pieces(ctx.at)
-        return ctx.blocks.product_matrix(*piece, transposed=transposed)
+        return ctx.blocks.adjacency(*piece, transposed=transposed)
 
     def multiply(
-        self, ops: WholeRows, A_NK: Csr | SortedRows, H_NF: Tensor, *, moves: TensorName, makes: TensorName
+        self, ops: WholeRows, A_NK: Csr, H_NF: Tensor, *, moves: TensorName, makes: TensorName
     ) -> Tensor:
         sizes = [len(block) for block in self.scheme.blocks()]
         return ops.kernels.spmm(A_NK, ops.over.all_gather(H_NF, sizes=sizes, tensor=moves), makes)
@@ -282,7 +266,7 @@ class RowScheme(RowStrategy):
         return words
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        return {**super().memory(at, counts), **self.aggregation.memory(at, counts)}
+        return {**self.aggregation.memory(at, counts), **dense_bytes(self, at)}
 
 
 class OneDParams(RowParams):

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.autograd import Function
 
-from harness.kernels.sorted_rows import unpack_block
+from harness.kernels.csr import unpack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
 from harness.models import Part, Weight
 from harness.parallel.gradients import Gradients
@@ -171,7 +171,7 @@ class Summa(RowOperators):
         """
         T_NF = None
         for A, (packed, H_KF) in zip(A_NK, self.blocks.product_operands(A_NK, H_NF, moves), strict=True):
-            T_NF = self.kernels.spmm(unpack_block(packed, A.form), H_KF, makes, add_to=T_NF)
+            T_NF = self.kernels.spmm(unpack(packed, A.form), H_KF, makes, add_to=T_NF)
         if T_NF is None:
             T_NF = H_NF.new_zeros((len(self.layout.block(self.at[ROW])), H_NF.shape[1]))
         sizes = [len(self.layout.rows_of(self.at[ROW], k)) for k in range(self.layout.fibres)]

@@ -321,25 +321,3 @@ def test_a_card_says_what_to_expect() -> None:
 def test_what_a_card_leaves_open_is_named(changes: dict[str, Any], missing: str) -> None:
     with pytest.raises(UserError, match=f"lacks {missing}, so"):
         facts_of_card(card(**changes))
-
-
-@pytest.mark.parametrize(("name", "grid"), [("cagnet-1d", {"p": 64}), ("cagnet-2d", {"row": 8, "col": 8})])
-def test_added_products_of_short_rows_only_count_rows_with_nonzeros_on_cpus(
-    name: str, grid: dict[str, int]
-) -> None:
-    """A library on a GPU walks all rows, and its blocks stay in CSR."""
-    sparse = Facts(64_000, 1_280_000, 16, 16, False, 64_000, 64_000, exact=False)
-    on_cpu = strategy(64, sparse, name, grid)
-    machine = on_cpu.spec.machine.model_copy(update={"device": "cuda"})
-    on_gpu = type(on_cpu)(on_cpu.spec.model_copy(update={"machine": machine}), sparse)
-    cpu, gpu = (
-        [product for event in replay(each).events for product in event.products if product.indices]
-        for each in (on_cpu, on_gpu)
-    )
-    rows = 64_000 // (grid.get("p") or grid["row"])
-    assert {product.rows for product in gpu} == {rows}
-    first, added = (next(iter(cpu)), min(cpu, key=lambda product: product.rows))
-    assert first.rows == rows  # nothing is there to add to, so that all rows are written
-    expected = rows * (1 - (1 - 1 / rows) ** added.nonzeros)
-    assert added.rows == pytest.approx(expected, rel=1e-3)
-    assert [product._replace(rows=rows) for product in cpu] == gpu
