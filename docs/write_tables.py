@@ -40,17 +40,11 @@ timed.groupby(["strategy.name", "ranks", "phase", "op"]).seconds.sum()
 ```
 """
 
-RUN_FOLDERS = f"""## Run folders, and tables of schema {RECORD_SCHEMA}
+RUN_FOLDERS = f"""## Run folders
 
 A run folder `results/runs/<run-id>/` holds `spec.json`, `record.json`, and each table of its run that has rows, such as
-`epochs.parquet` and `ledger.parquet`. Run folders have schema {RECORD_SCHEMA}, so that a record never
-changes. They, and collected tables of schema {RECORD_SCHEMA}, have other names for these columns, and times in seconds
-since 1970:
-"""
-READING = f"""
-`Record.table()` and `harness collect` give the new names. `harness.load()`, `harness figures`, `harness report` and
-`harness compare` also read collected tables of schema {RECORD_SCHEMA}, and convert them. A former name is a `KeyError`
-that says the new name: `runs["words_received"]` raises `KeyError: words_received is now elements_received`.
+`epochs.parquet` and `ledger.parquet`. Run folders have schema {RECORD_SCHEMA}: their times are in seconds since 1970,
+and these columns have other names, which `Record.table()` and `harness collect` replace:
 """
 
 
@@ -59,22 +53,19 @@ def format_page() -> str:
     contributed = TableSchema(ROWS.name, ROWS.row, (*CONTRIBUTED, *JUDGED))
     sections = [_format_table(table) for table in (RUNS, FAILURES, *TABLES_OF_RUN.values(), CLAIMS)]
     sections.append(f"{_format_table(contributed)}\nThe table also has all columns of `runs`.\n")
-    return "\n".join([HEADER, *sections, _format_renamed()])
+    return "\n".join([HEADER, *sections, _format_recorded()])
 
 
-def _format_renamed() -> str:
-    """Format the section about the names of columns in run folders and in tables of the first schema."""
+def _format_recorded() -> str:
+    """Format the section about the names of columns in run folders."""
     tables: dict[tuple[str, str], list[str]] = {}
     for table in TABLES.values():
         for column in table.columns:
             if column.recorded:
                 tables.setdefault((column.name, column.recorded), []).append(table.name)
-    rows = [
-        f"| `{new}` | {', '.join(names)} | `{old}`{' of `runs`' if names == [FAILURES.name] else ''} |"
-        for (new, old), names in tables.items()
-    ]
+    rows = [f"| `{name}` | {', '.join(names)} | `{recorded}` |" for (name, recorded), names in tables.items()]
     head = ["| column | tables | recorded as |", "| --- | --- | --- |"]
-    return "\n".join([RUN_FOLDERS, *head, *rows, READING])
+    return "\n".join([RUN_FOLDERS, *head, *rows, ""])
 
 
 def _format_table(table: TableSchema) -> str:

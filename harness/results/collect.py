@@ -47,10 +47,7 @@ class Collection:
 
     @property
     def below_bound(self) -> pd.DataFrame:
-        """The successful runs that received fewer elements than their lower bound: the ledger or the bound is wrong.
-
-        Newer versions record such runs as failed.
-        """
+        """The successful runs that received fewer elements than their lower bound: the ledger or the bound is wrong."""
         ok = self.runs[self.runs.status == OK]
         return ok[ok.elements_received < ok.elements_bound]
 
@@ -320,7 +317,7 @@ def _iterate_rows(records: list[Record], name: str, known: Mapping[str, pa.Table
         if run_id in known:
             yield known[run_id]
             continue
-        rows = parquet.convert_recorded(record.rows(name), TABLES_OF_RUN[name])
+        rows = parquet.rename_recorded(record.rows(name), TABLES_OF_RUN[name])
         column = pa.array([run_id] * len(rows), pa.string())
         yield rows.add_column(0, parquet.arrow_schema(TABLES[name]).field(0), column)
 

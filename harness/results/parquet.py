@@ -1,7 +1,7 @@
 """Reads and writes tables as parquet files. Every file contains the number of its schema, which reading checks."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from io import BytesIO
@@ -12,23 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import UserError
 from harness.files import open_regular_file, replace_files
-from harness.results.schema import CLAIMS, FAILURES, OK, RUNS, TABLES
-from harness.results.table_frame import TableFrame
-from harness.results.table_schema import (
-    INTEGER,
-    NULLABLE,
-    REAL,
-    RECORD_SCHEMA,
-    TEXT,
-    TIME,
-    TRUTH,
-    TableSchema,
-)
+from harness.results.schema import CLAIMS, TABLES
+from harness.results.table_schema import INTEGER, NULLABLE, REAL, TEXT, TIME, TRUTH, TableSchema
 from harness.validation import clip_line
 
 ROW_GROUP = 1 << 20
@@ -118,25 +107,9 @@ def to_pandas(rows: pa.Table, table: TableSchema) -> pd.DataFrame:
     return conform_frame(rows.to_pandas(), table)
 
 
-def convert_recorded(rows: pa.Table, table: TableSchema) -> pa.Table:
-    """Convert rows of a run folder, or of a table of schema 1, to the columns of `table`.
-
-    Columns that schema 1 did not have are null.
-    """
-    fields, schema = set(rows.column_names), arrow_schema(table)
-    columns = [
-        _convert_column(rows[column.recorded_name], field.type)
-        if column.recorded_name in fields
-        else pa.nulls(len(rows), field.type)
-        for column, field in zip(table.columns, schema, strict=True)
-    ]
-    return pa.table(columns, schema=schema)
-
-
-def _convert_column(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if pa.types.is_timestamp(kind):
-        return pc.round(pc.multiply(values, MICROSECONDS)).cast(pa.int64()).cast(kind)
-    return values
+def rename_recorded(rows: pa.Table, table: TableSchema) -> pa.Table:
+    """Return rows of a run folder with the column names of `table`."""
+    return pa.table(rows.columns, schema=arrow_schema(table))
 
 
 def read_table(path: Path, table: TableSchema, way_out: str, content: bytes | None = None) -> pa.Table:
@@ -188,7 +161,7 @@ def find_available_bytes() -> int:
 
 def read_collected(tables: Path, name: str) -> pd.DataFrame:
     """Read a collected table from a results folder."""
-    return TableFrame(to_pandas(read_consistent_table(tables, name), TABLES[name]))
+    return to_pandas(read_consistent_table(tables, name), TABLES[name])
 
 
 class RunTable(Mapping[str, pd.DataFrame]):
@@ -224,74 +197,18 @@ def find_run_slices(ids: np.ndarray[Any, Any]) -> dict[str, slice]:
 
 
 def read_consistent_table(tables: Path, name: str) -> pa.Table:
-    """Read a collected table. Raises UserError unless it was made by the same call as the table `runs`.
-
-    Tables of schema 1 are converted. They have no table `failures`, because `runs` had its columns.
-    """
-    path, runs, table = tables / f"{name}.parquet", tables / "runs.parquet", TABLES[name]
-    is_old = _is_old(runs)
-    if is_old and table is FAILURES:
-        path = runs
+    """Read a collected table. Raises UserError unless it was made by the same call as the table `runs`."""
+    path, runs = tables / f"{name}.parquet", tables / "runs.parquet"
     if not path.is_file():
         raise UserError(
             f"The table {path} does not exist. `harness collect` makes the tables from the run folders."
         )
-    if is_old:
-        old = _drop_added_columns(OLD_TABLES[name], path)
-        rows = convert_recorded(read_table(path, old, RECOLLECT), table)
-        rows = rows.filter(pc.not_equal(rows["status"], OK)) if table is FAILURES else rows
-    else:
-        rows = read_table(path, table, RECOLLECT)
+    rows = read_table(path, TABLES[name], RECOLLECT)
     if len({_read_mark(path), _read_mark(runs)} - {None}) > 1:
         raise UserError(
             f"{path} and runs.parquet were not made by the same call: a call was killed between them. {RECOLLECT}"
         )
     return rows
-
-
-def _make_old_runs_table() -> TableSchema:
-    """Return the table `runs` of schema 1, which had the columns of failures before those of provenance."""
-    columns = {column.name: column for column in (*RUNS.recorded.columns, *FAILURES.recorded.columns)}
-    elements = ("words_payload", "words_received", "words_formula", "words_floor")
-    errors = tuple(f"error.{name}" for name in ("rank", "type", "message", "trace", "origin"))
-    rest = [name for name in columns if name not in (*elements, *errors)]
-    first, error = rest.index("cache_hit_rate"), rest.index("provenance.commit")
-    names = [*rest[:first], *elements, *rest[first:error], *errors, *rest[error:]]
-    return RUNS.recorded._replace(columns=tuple(columns[name] for name in names))
-
-
-OLD_RUNS = _make_old_runs_table()
-OLD_TABLES = {
-    **{name: table.recorded for name, table in TABLES.items()},
-    **{table.name: OLD_RUNS for table in (RUNS, FAILURES)},
-}
-"""The tables that collections of schema 1 consist of, by the names of the tables made of them."""
-
-
-def _drop_added_columns(old: TableSchema, path: Path) -> TableSchema:
-    """Return a table of schema 1 without the columns that were added after the file had been written.
-
-    Renamed columns are kept, as every file has them.
-    """
-    return _drop_missing_columns(old, path, {column.name for column in old.columns if not column.recorded})
-
-
-def _drop_missing_columns(table: TableSchema, path: Path, optional: Collection[str]) -> TableSchema:
-    """Return a table without the optional columns that a file lacks."""
-    try:
-        with open_regular_file(path) as file:
-            present = set(pq.read_schema(file).names)
-    except (pa.ArrowException, OSError):
-        return table
-    columns = [column for column in table.columns if column.name not in optional or column.name in present]
-    return table._replace(columns=tuple(columns))
-
-
-ADDED_TO_CLAIMS = (
-    *("role", "source", "duplicate_of", "uncounted", "error", "read", "marks"),
-    *("words", "heading", "unprinted"),
-)
-"""The columns of the table of claims that earlier files lack. Their values are empty."""
 
 
 def write_claims(path: Path, claims: list[dict[str, Any]], tables: Path) -> None:
@@ -305,28 +222,16 @@ def read_claims_table(tables: Path) -> pd.DataFrame:
     path = tables / "claims.parquet"
     if not path.is_file() or _read_mark(path) != _read_mark(tables / "runs.parquet"):
         return to_pandas(arrow_schema(CLAIMS).empty_table(), CLAIMS)
-    table = _drop_missing_columns(CLAIMS.recorded if _is_old(path) else CLAIMS, path, ADDED_TO_CLAIMS)
-    rows = read_table(path, table, "`harness claims --out` makes it again.")
-    return conform_frame(rows.to_pandas().reindex(columns=CLAIMS.names), CLAIMS)
+    return to_pandas(read_table(path, CLAIMS, "`harness claims --out` makes it again."), CLAIMS)
 
 
 def _read_mark(path: Path) -> str | None:
     """Return the mark that the tables of one collection share; None if the table or its mark is missing."""
-    return _read_metadata(path, MARK_KEY)
-
-
-def _is_old(path: Path) -> bool:
-    """Return whether a collected table is of schema 1."""
-    return _read_metadata(path, SCHEMA_KEY) == str(RECORD_SCHEMA)
-
-
-def _read_metadata(path: Path, key: str) -> str | None:
-    """Return a value in the metadata of a file; None if it has none or cannot be read."""
     if not path.is_file():
         return None
     try:
         with open_regular_file(path) as file:
-            return _get_metadata(pq.read_schema(file), key)
+            return _get_metadata(pq.read_schema(file), MARK_KEY)
     except (pa.ArrowException, OSError):
         return None
 

@@ -114,10 +114,10 @@ class Record:
 
     def table(self, name: str) -> "pd.DataFrame":
         """Return a table of the run with the columns of docs/reference/tables.md; empty if the run did not write it."""
-        from harness.results.parquet import convert_recorded, to_pandas
+        from harness.results.parquet import rename_recorded, to_pandas
 
         table = TABLES_OF_RUN[name]
-        return to_pandas(convert_recorded(self.rows(name), table), table)
+        return to_pandas(rename_recorded(self.rows(name), table), table)
 
     def rows(self, name: str) -> "pa.Table":
         """Return the rows of a table as an arrow table, with the column names of run folders."""

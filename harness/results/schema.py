@@ -523,7 +523,6 @@ FAILURES = TableSchema(
             "file, line and package in which the error began; empty if the traceback does not show it",
             inputs=("traceback",),
             compute=find_error_origin,
-            recorded="error.origin",
         ),
         Column("traceback", TEXT, "traceback of the error", recorded="error.trace"),
     ),
@@ -589,7 +588,7 @@ CLAIMS = TableSchema(
             "verdict",
             TEXT,
             "holds, in part, within a factor, contradicted, predicted, prediction off, not comparable, fitted, or "
-            "cannot be tested here; consistent in tables of earlier versions",
+            "cannot be tested here",
         ),
         ("words", TEXT, "the verdict with its numbers, such as off by 4.5 or 1 of 2 hold"),
         ("heading", TEXT, "why it does not hold or is not comparable; empty if it holds or is not tested"),

@@ -1,7 +1,6 @@
 """Schemas of tables: columns with their types and meanings, and the names that run folders have for them.
 
-Run folders keep the names of schema 1, so that a record never changes. `Column.recorded` is that name where the tables
-have another one.
+`Column.recorded` is the name in run folders where collected tables have another one.
 """
 
 from collections.abc import Callable
@@ -11,7 +10,7 @@ RECORD_SCHEMA = 1
 """The number of the schema of run folders. Records with another number are refused."""
 SCHEMA = 2
 """The number of the schema of collected tables. It increases when the name, type or meaning of a column changes. Tables
-of schema 1, which have the recorded names, are converted when they are read; others are refused."""
+with another number are refused."""
 
 INTEGER, NULLABLE, REAL, TEXT, TRUTH = "int64", "Int64", "float64", "str", "boolean"
 TIME = "datetime64[us, UTC]"
@@ -30,19 +29,19 @@ class Column(NamedTuple):
     compute: Callable[..., Any] | None = None
     """Computes the value; None if it is stored in the records."""
     recorded: str = ""
-    """The name in run folders and in tables of schema 1, if it differs from `name`."""
+    """The name in run folders, if it differs from `name`."""
     counted: bool = False
     """Whether collecting counts the value in the tables of the run, because records do not have it."""
 
     @property
     def recorded_name(self) -> str:
-        """The name in run folders and in tables of schema 1."""
+        """The name in run folders."""
         return self.recorded or self.name
 
     @property
     def is_recorded(self) -> bool:
-        """Whether run folders, or tables of schema 1, have the column."""
-        return not self.counted and (self.compute is None or bool(self.recorded))
+        """Whether run folders have the column."""
+        return not self.counted and self.compute is None
 
 
 class Columns(Protocol):
@@ -71,7 +70,7 @@ class TableSchema(NamedTuple):
 
     @property
     def recorded_names(self) -> dict[str, str]:
-        """The name of each column by its name in run folders and in tables of schema 1."""
+        """The name of each column by its name in run folders."""
         return {column.recorded_name: column.name for column in self.columns}
 
     def rename_recorded(self, columns: Columns) -> dict[str, Any]:
@@ -80,7 +79,7 @@ class TableSchema(NamedTuple):
 
     @property
     def recorded(self) -> "TableSchema":
-        """This table as run folders hold it, and as tables of schema 1 did."""
+        """This table as run folders hold it."""
         columns = [
             column._replace(name=column.recorded_name, dtype=REAL if column.dtype == TIME else column.dtype)
             for column in self.columns

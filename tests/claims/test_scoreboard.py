@@ -4,11 +4,8 @@ import csv
 import re
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from harness.claims import Claim, ClaimFilter, Evidence, Result, judge_all, make_scoreboard, read_claims
@@ -24,7 +21,6 @@ from harness.errors import UserError
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
 from harness.experiment.scales import select_scale
-from harness.results.parquet import ADDED_TO_CLAIMS, read_claims_table, write_claims
 from harness.spec.machine_card import FittedResult, list_machines, load_machine_card
 from harness.store.catalog import list_cards, load_card
 from harness.validation import validate
@@ -304,17 +300,3 @@ def test_published_epochs_are_runs_of_the_figures_that_a_fit_on_them_must_name()
         specs = expand(ROOT, select_scale(ROOT, experiment, "published"), any_grid=True)
         runs |= {(spec.dataset.name, spec.ranks) for spec in specs if spec.strategy.name == "plexus"}
     assert len(points) == 40 and points <= runs
-
-
-# The table.
-
-
-def test_tables_of_claims_without_roles_are_still_read(tmp_path: Path, synthetic: SimpleNamespace) -> None:
-    path = tmp_path / "claims.parquet"
-    write_claims(path, synthetic.claims(), tmp_path)
-    now = read_claims_table(tmp_path)
-    pq.write_table(pq.read_table(path).drop_columns(list(ADDED_TO_CLAIMS)), path)
-    before = read_claims_table(tmp_path)
-    assert set(now.role) == {"result", "fact"} and (before[list(ADDED_TO_CLAIMS)] == "").all().all()
-    before, now = (table.drop(columns=list(ADDED_TO_CLAIMS)) for table in (before, now))
-    pd.testing.assert_frame_equal(before, now)

@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import re
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -109,25 +108,3 @@ def test_the_html_shows_first_rows_and_escapes_their_texts(tables: LoadedTables)
     assert html.count("<table") == len(TABLES)
     ledger = html.partition("<b>ledger</b>")[2].partition("</table>")[0]
     assert ledger.count("<tr") == 1 + loaded_tables.HEAD_ROWS < len(tables.ledger)
-
-
-@pytest.mark.parametrize(
-    ("table", "old", "new"),
-    [
-        ("runs", "words_received", "words_received is now elements_received"),
-        ("runs", "words_floor", "words_floor is now elements_bound"),
-        ("runs", "error.type", "error.type is now error of the table failures"),
-        ("ledger", "words_payload", "words_payload is now elements_payload"),
-        ("memory", "rank", "rank is now rank_id"),
-    ],
-)
-def test_a_former_name_is_a_key_error_that_says_the_new_name(
-    table: str, old: str, new: str, tables: LoadedTables
-) -> None:
-    frame = getattr(tables, table)
-    for selected in (frame, frame[frame.ranks == 2], frame.head(1)):
-        for key in (old, ["run_id", old]):
-            with pytest.raises(KeyError, match=re.escape(new)):
-                selected[key]
-    with pytest.raises(KeyError, match=r"^'nothing'$"):
-        frame["nothing"]

@@ -15,7 +15,6 @@ VERDICTS = {
     "within a factor": CurveLook(ORANGE, "^"),
     "contradicted": CurveLook(RED, "v"),
     "predicted": CurveLook(BLUE, "D"),
-    "consistent": CurveLook(BLUE, "D"),  # in tables of earlier versions
     "prediction off": CurveLook(ORANGE, "d"),
     "not comparable": CurveLook(GREY, "X"),
     "fitted": CurveLook(GREY, "s"),
