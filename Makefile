@@ -11,7 +11,7 @@
 #   make test-network fetches from the publishers of graphs; skipped without a network
 #   make test-versions some tests with the oldest and with the newest versions, each in an environment in build/versions
 #   make test-all   all tests; with HARNESS_SLURM_TEST=1 also the tests on Slurm
-#   make bench      measures speed relative to other libraries and earlier commits; fails if a ratio dropped by a fifth
+#   make bench      measures speed relative to other libraries and the last landing; fails if a ratio dropped by a fifth
 #   make lint       style, layout, types, spelling, and the site
 #   make docs       builds the site of docs/ in build/docs; warnings and broken links are errors
 #   make test-map   writes the tests and seconds of each folder in the latest `make test test-long` into docs/develop/maintainers.md

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import pandas as pd
 import torch
 
-from benchmarks.bench_history import keep_ratios, report_changes
 from benchmarks.epoch import PYG, EpochCase, rank_epochs, reference_models
 from benchmarks.measuring import alternate
 from benchmarks.registry import SPEED_LOST, Results, Table, benchmark
@@ -20,8 +19,8 @@ from benchmarks.spmm import make_competitors, make_graphs, measure_copy
 from harness.kernels.recorded import matmul
 from harness.launch.worker_pool import Pool
 from harness.results.launch_intervals import Interval, compute_median_interval, judge_ratio
-from harness.runtime.provenance import collect_provenance, cpu_name
-from harness.spec.root import find_results_folder, find_root
+from harness.runtime.provenance import cpu_name
+from harness.spec.root import find_root
 
 LOST = 0.8
 """The part of a landed ratio below which speed was lost."""
@@ -153,16 +152,13 @@ def bench(land: bool = False) -> Results:
     counts as lost. `bound` is the time that copying as many bytes
     takes as the call must move, over our time: a call whose data stay in cache exceeds 1.
 
-    The ratios of each commit are kept in results/bench.csv, and the last table says what changed since which commit, in
-    the way of `harness report --history`.
-
     Args:
         land: keep the ratios as those of a landing, in benchmarks/results/bench.csv
     """
     file, cpu, speed = find_root() / "benchmarks" / "results" / "bench.csv", cpu_name(), measure_copy()
     landed = read_landed(file)
     known = {key[1:]: ratio for key, ratio in landed.items() if key[0] == cpu}
-    lost, found = [], dict[tuple[str, str], float]()
+    lost = []
     yield Table(
         *("call", "ms:.2f", "bound:.2f", "competitor", "ratio:.2f", "landed:.2f", "time against the landed")
     )
@@ -174,12 +170,9 @@ def bench(land: bool = False) -> Results:
             before = known.get((measured.what, name))
             landed_value = before.value if before else None
             yield measured.what, 1e3 * own, bound, name, ratio.value, landed_value, ratio.against(before)
-            landed[cpu, measured.what, name], found[measured.what, name] = ratio, ratio.value
+            landed[cpu, measured.what, name] = ratio
             if before and ratio.is_lost(before):
                 lost.append(f"{measured.what}, {name}: {ratio.value:.2f}, landed {before.value:.2f}")
-    history = find_results_folder(find_root()) / "bench.csv"
-    keep_ratios(history, collect_provenance(find_root()), found)
-    yield from report_changes(history, find_root(), cpu)
     if land:
         write_landed(file, landed)
     elif lost:

@@ -55,6 +55,8 @@ REMOVED = {
     ("plan", "--strategy"): f"`{PREDICT_ALL}` predicts the time of an epoch on every grid, and "
     "`harness list grids --strategy S --ranks P` lists the grids without a graph.",
     ("report", "--figures"): "The report draws its own charts. `harness figures` draws them as files.",
+    ("report", "--history"): "`harness compare BEFORE AFTER` compares the tables of two commits. "
+    "asv (airspeed velocity) finds changes over many.",
     ("data info", "--ranks"): "`harness advise --dataset D --ranks P --all` compares the strategies on it.",
 }
 """Verbs, and options of verbs, that there were, and what does their work now."""

@@ -13,7 +13,6 @@ from harness.commands.answer import Answer
 from harness.commands.output import MOST_ROWS, Block, Command, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG, File, Folder, Folders, Names, OptionStyle, Request
 from harness.commands.run_facts import RECORD_AGAIN
-from harness.commands.tracking import HistoryAnswer, track
 from harness.commands.verb import Reporter, verb
 from harness.formatting import format_bytes, format_count, format_whole
 from harness.results.record import describe_refused
@@ -210,10 +209,8 @@ class ReportRequest(TablesRequest):
     """The report to write."""
 
     _: KW_ONLY
-    history: Folders = ()
-    """Instead, report what changed over the collected tables in these folders, and since which commit."""
     out: File = None
-    """The file to write (default: results/report.html, or results/history.html with --history)."""
+    """The file to write (default: results/report.html)."""
 
 
 @plain_dataclass(frozen=True)
@@ -231,17 +228,11 @@ class FileAnswer(Answer):
 
 
 @verb(ReportRequest)
-def report(request: ReportRequest, reporter: Reporter) -> FileAnswer | HistoryAnswer:
-    """Write the report of the collected tables, one HTML file.
-
-    With --history, compare the collected tables of several commits: what got faster or slower, by how much, and since
-    which commit.
-    """
+def report(request: ReportRequest, reporter: Reporter) -> FileAnswer:
+    """Write the report of the collected tables, one HTML file."""
     from harness.report import write_report
 
     results = request.results
-    if request.history:
-        return track(request.history, request.home, request.out or results / "history.html", reporter.step)
     out = request.out or results / "report.html"
     return FileAnswer("report", write_report(request.folder, out, results / "plans", reporter.step))
 

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO
@@ -132,17 +132,6 @@ def is_dirty(root: Path) -> bool | None:
         return None
     lines = [line for line in status.split("\0") if line]
     return any(not line.startswith("?? ") or "/" in line[3:].rstrip("/") for line in lines)
-
-
-def sort_commits(root: Path, commits: Collection[str]) -> dict[str, str] | None:
-    """Return the subjects of commits, ancestors first; None unless the repository of `root` has all of them."""
-    if not commits or not all(map(COMMIT.fullmatch, commits)):
-        return None
-    log = _git(root, "log", "--topo-order", "--reverse", "--format=%H %s", *sorted(commits), "--")
-    if log is None:
-        return None
-    subjects = dict(line.partition(" ")[::2] for line in log.splitlines())
-    return {commit: subject for commit, subject in subjects.items() if commit in commits}
 
 
 def _cores_and_ranks(affinities: Sequence[Affinity]) -> dict[str, int | None]:

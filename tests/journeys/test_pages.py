@@ -32,7 +32,6 @@ NOT_RUN = {
     r"harness data (fetch|build) (cora|coauthor-cs)|harness data import \S+ --from": "downloads; tests/fetch",
     r"harness data \w+ \S+@1/(16|64)\b|harness data build osm-shape|harness data balance osm-shape": "takes minutes",
     r"harness data import mine --edges (edges|g)\.": "files of a reader; tests/journeys/test_from_a_page.py has some",
-    r"harness (run|collect|report) .*v0\.1\b": "takes runs of two commits; tests/results/test_history.py",
     r"harness data (build|merge) ogbn-papers100m": "takes a large graph; tests/store builds by shares",
     r"harness data build NAME": "a pattern and no command; tests/store builds by shares",
     r"harness doctor --calibrate": "measures a quiet machine for a minute and writes a card",
