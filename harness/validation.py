@@ -124,15 +124,16 @@ def _locate_fault(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[l
     options: tuple[type[BaseModel], ...] = (model,)
     for part in loc:
         kinds = [option for option in options if part in _literal_values(option, "kind")]
-        if kinds and not any(part in option.model_fields for option in options):
+        if kinds and len(options) > 1:
             inner = kinds[0]
             options = (inner,)
             continue
         names.append(str(part))
         fields = [option.model_fields[part] for option in options if part in option.model_fields]
         if fields:
-            options = _models_in(fields[0].annotation)
-            inner = options[0] if len(options) == 1 else inner
+            models = _models_in(fields[0].annotation)
+            inner = models[0] if len(models) == 1 else inner
+            options = (*models, *(kind for model in models for kind in _list_subclasses(model)))
     return names, list(inner.model_fields)
 
 
@@ -148,6 +149,11 @@ def _models_in(annotation: Any) -> tuple[type[BaseModel], ...]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return (annotation,)
     return tuple(model for part in get_args(annotation) for model in _models_in(part))
+
+
+def _list_subclasses(model: type[BaseModel]) -> list[type[BaseModel]]:
+    """Return the imported subclasses of a model, of which its `kind` may select one."""
+    return [kind for direct in model.__subclasses__() for kind in (direct, *_list_subclasses(direct))]
 
 
 # The settings of a model: what users may write, for lists and help.

@@ -57,6 +57,8 @@ REMOVED = {
     ("report", "--figures"): "The report draws its own charts. `harness figures` draws them as files.",
     ("report", "--history"): "`harness compare BEFORE AFTER` compares the tables of two commits. "
     "asv (airspeed velocity) finds changes over many.",
+    ("data export", "--to"): "It writes a file for PyTorch Geometric. docs/tutorials/your-graph.md shows how to make a "
+    "graph of DGL from it.",
     ("data info", "--ranks"): "`harness advise --dataset D --ranks P --all` compares the strategies on it.",
 }
 """Verbs, and options of verbs, that there were, and what does their work now."""

@@ -38,7 +38,7 @@ VERBS = {
         "harness.commands.data:balance",
     ),
     "data export": Verb(
-        "Write a built graph in the format of another library.", "harness.commands.exporting:export"
+        "Write a built graph as a file for PyTorch Geometric.", "harness.commands.exporting:export"
     ),
     "run": Verb(
         "Train with one strategy and record everything about the run.", "harness.commands.running:run"

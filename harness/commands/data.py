@@ -175,7 +175,7 @@ class ImportedGraphRequest(BuiltOrderRequest):
     """The name of the new graph."""
     _: KW_ONLY
     edges: File = None
-    """The graph: .txt, .csv, .tsv (also .gz), or .mtx, .npz, .parquet, .graph, .pt, .triples, .bin."""
+    """The graph: .txt, .csv, .tsv, .triples (also .gz), or .mtx, .npz, .parquet, .graph, .pt."""
     features: File = None
     """A row for each vertex: .npy, .csv, .txt."""
     labels: File = None

@@ -1,10 +1,10 @@
-"""harness data export: writes a built graph in the format of another library."""
+"""harness data export: writes a built graph for another library."""
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic.dataclasses import dataclass
 
@@ -18,55 +18,40 @@ from harness.formatting import format_bytes
 
 @dataclass(frozen=True, config=CONFIG)
 class ExportRequest(GraphRequest):
-    """The graph, the library that reads it, and the place to write to."""
+    """The graph, and the file to write."""
 
     _: KW_ONLY
-    to: Literal["pyg", "dgl", "ogb-arrays"]
-    """The format: a file for PyTorch Geometric, a file for DGL, or a folder in OGB's text layout."""
-    out: Annotated[Path, OptionStyle(metavar="PATH")]
-    """The file, or for ogb-arrays the folder, to write. It must not exist."""
-
-
-READERS = {
-    "pyg": 'torch_geometric.data.Data.from_dict(torch.load("{path}", weights_only=True))',
-    "dgl": 'dgl.load_graphs("{path}")[0][0]',
-    "ogb-arrays": 'ogb.io.read_graph_raw.read_csv_graph_raw("{path}/raw")[0]',
-}
-"""The Python expression that reads each format."""
+    out: Annotated[Path, OptionStyle(metavar="FILE")]
+    """The file to write, for example graph.pt. It must not exist."""
 
 
 @plain_dataclass(frozen=True)
 class ExportAnswer(Answer):
-    """The file or folder that was written."""
+    """The file that was written."""
 
     name: str
-    to: str
     path: Path
-    bytes: int
 
     def to_document(self) -> Any:
-        return {"name": self.name, "format": self.to, "path": str(self.path), "bytes": self.bytes}
+        return {"name": self.name, "path": str(self.path), "bytes": self.path.stat().st_size}
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        yield Headline(f"{self.name} is written to {self.path}: {self.to}, {format_bytes(self.bytes)}")
+        yield Headline(f"{self.name} is written to {self.path}, {format_bytes(self.path.stat().st_size)}")
         yield "To read it in Python:"
-        yield Raw(f"  {READERS[self.to].format(path=self.path)}")
+        yield Raw(f'  torch_geometric.data.Data.from_dict(torch.load("{self.path}", weights_only=True))')
 
 
 @verb(ExportRequest)
 def export(request: ExportRequest, reporter: Reporter) -> ExportAnswer:
-    """Write a built graph in the format of another library.
+    """Write a built graph as a file for PyTorch Geometric.
 
-    The files have the original numbers of the vertices, the edges with their weights, the features, the labels, the
-    names of the classes and the split. `harness data import NAME --edges FILE` reads a pyg file back.
+    The file has the original numbers of the vertices, the edges with their weights, the features, the labels, the
+    names of the classes and the split. `harness data import NAME --edges FILE` reads it back.
 
-        harness data export tiny-sbm --to pyg --out graph.pt
-        harness data export tiny-sbm --to ogb-arrays --out tiny-sbm-ogb
+        harness data export tiny-sbm --out graph.pt
     """
     from harness.spec.dataset import DatasetChoice
     from harness.store.graph_export import export_graph
 
     choice = DatasetChoice(name=request.name)
-    path = export_graph(request.home, choice, request.to, request.out, reporter.step)
-    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
-    return ExportAnswer(request.name, request.to, path, sum(each.stat().st_size for each in files))
+    return ExportAnswer(request.name, export_graph(request.home, choice, request.out, reporter.step))

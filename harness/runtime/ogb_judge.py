@@ -19,7 +19,6 @@ from harness.graph.model import SPLITS
 from harness.ledger import TensorName
 from harness.models import Predictions
 from harness.models.operators import GatheringOperators, Operators
-from harness.sources.ogb import Ogb, read_ogb_table
 from harness.store.catalog import load_card
 from harness.store.dataset_card import FileLabels
 
@@ -66,9 +65,11 @@ def open_judge(root: Path, dataset: str, operators: Operators, world: Axis) -> O
     """
     card = load_card(root, dataset)
     source, labels = card.source, card.labels
-    has_ogb_labels = isinstance(source, Ogb) and isinstance(labels, FileLabels) and labels.path is None
+    has_ogb_labels = source.kind == "ogb" and isinstance(labels, FileLabels) and labels.path is None
     if not has_ogb_labels or not isinstance(operators, GatheringOperators):
         return None
+    from harness.sources.ogb import Ogb, read_ogb_table
+
     assert isinstance(source, Ogb)
     evaluator = load_evaluator(source.name) if world.index == 0 else None
     recording, world.ledger.recording = world.ledger.recording, False

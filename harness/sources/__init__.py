@@ -1,46 +1,67 @@
-"""Sources of graphs: one module per file format or generator. Nothing here accesses the network."""
+"""Sources of graphs: one module per file format or generator. Nothing here accesses the network.
 
-from typing import Annotated
+`KINDS` names the class of each `kind` in a card. Its module is imported when a card has this kind.
+"""
 
-from pydantic import Field
+from importlib import import_module
+from typing import Annotated, Any
 
-from harness.sources.communities import CommunitiesSource
-from harness.sources.edge_list import EdgeList
-from harness.sources.graphsaint import GraphSaint
-from harness.sources.hipmcl import CombBlas, Triples
-from harness.sources.lattice import LatticeSource
-from harness.sources.matrix_market import MatrixMarket, SuiteSparse
-from harness.sources.metis import Metis
-from harness.sources.npz import Npz
-from harness.sources.ogb import Ogb
-from harness.sources.parquet_edges import Parquet
-from harness.sources.planetoid import Planetoid
-from harness.sources.pyg_file import PygFile
-from harness.sources.reddit import Reddit
-from harness.sources.rmat import RmatSource
-from harness.sources.sbm import SbmSource
+from pydantic import PlainValidator, SerializeAsAny, ValidationError
+
 from harness.sources.source import ReadOptions as ReadOptions
-from harness.sources.twin import TwinSource
+from harness.sources.source import Source
+from harness.validation import suggest_names
 
-AnySource = Annotated[
-    RmatSource
-    | SbmSource
-    | LatticeSource
-    | CommunitiesSource
-    | MatrixMarket
-    | EdgeList
-    | Npz
-    | Planetoid
-    | SuiteSparse
-    | Ogb
-    | Reddit
-    | Parquet
-    | Metis
-    | PygFile
-    | GraphSaint
-    | Triples
-    | CombBlas
-    | TwinSource,
-    Field(discriminator="kind"),
-]
+KINDS = {
+    "communities": "communities:CommunitiesSource",
+    "edges": "edge_list:EdgeList",
+    "graphsaint": "graphsaint:GraphSaint",
+    "lattice": "lattice:LatticeSource",
+    "metis": "metis:Metis",
+    "mtx": "matrix_market:MatrixMarket",
+    "npz": "npz:Npz",
+    "ogb": "ogb:Ogb",
+    "parquet": "parquet_edges:Parquet",
+    "planetoid": "planetoid:Planetoid",
+    "pyg": "pyg_file:PygFile",
+    "reddit": "reddit:Reddit",
+    "rmat": "rmat:RmatSource",
+    "sbm": "sbm:SbmSource",
+    "suitesparse": "matrix_market:SuiteSparse",
+    "twin": "twin:TwinSource",
+}
+"""The class of each kind, as module:class of this package."""
+REMOVED = {
+    "combblas": "use kind: mtx. CombBLAS writes Matrix Market files with ParallelWriteMM",
+    "triples": "use kind: edges with names: true, which reads the same files",
+}
+"""Kinds that there were, and what to use instead."""
+
+
+def load_kind(kind: str) -> type[Source]:
+    """Import the class of a kind."""
+    if kind in REMOVED:
+        raise ValueError(f"the kind {kind} is no longer read; {REMOVED[kind]}")
+    if kind not in KINDS:
+        raise ValueError(f"there is no such kind.{suggest_names(kind, KINDS)} Known: {', '.join(KINDS)}")
+    module, _, name = KINDS[kind].partition(":")
+    source: type[Source] = getattr(import_module(f"harness.sources.{module}"), name)
+    return source
+
+
+def make_source(fields: Any) -> Source:
+    """Return the source that a card describes. The location of an error begins with the kind, as in a tagged union."""
+    if isinstance(fields, Source):
+        return fields
+    kind = fields.get("kind") if isinstance(fields, dict) else None
+    if not isinstance(kind, str):
+        raise ValueError(f"expected a mapping with a kind: {', '.join(KINDS)}")
+    try:
+        return load_kind(kind).model_validate(fields)
+    except ValidationError as error:
+        faults: list[Any] = [{**fault, "loc": (kind, *fault["loc"])} for fault in error.errors()]
+        raise ValidationError.from_exception_data(kind, faults) from None
+
+
+AnySource = SerializeAsAny[Annotated[Source, PlainValidator(make_source)]]
 """The accepted values of `source` in a card."""

@@ -1,4 +1,4 @@
-"""Text files with one edge per line (.txt, .tsv, .csv, also .gz), as SNAP, OGB and HipMCL publish them.
+"""Text files with one edge per line (.txt, .tsv, .csv, .triples, also .gz), as SNAP, OGB and HipMCL publish them.
 
 A line 'u v' is the edge from u to v, by integer ids. A card with weights reads the third column; further columns are
 ignored. A comma or white space separates the columns; # or % starts a comment. Vertices may have names instead of ids
@@ -49,7 +49,7 @@ class EdgeList(FileSource):
         if self.names:
             with convert_read_errors(text.path, NAMES_EXPECTED):
                 start = self._find_first_edge(text)
-                named = NamedEdgeText(text, start, NAMES_EXPECTED, options.weights, comments=True)
+                named = NamedEdgeText(text, start, options.weights)
                 if not self.header:
                     named.check_first_line()
                 return named.open_stream()
@@ -82,10 +82,11 @@ class EdgeList(FileSource):
             words, weight = columns[:2], columns[2:3]
             wrong = [word for word in words if not _is_id(word)]
             if words and (wrong or len(words) < 2):
-                hint = f"; if this line names the columns, {CARD_HINTS['header']}" if number == 1 else ""
+                columns_named, vertices_named = CARD_HINTS["header"], CARD_HINTS["names"]
+                hint = f"; if it names the columns, {columns_named}; if vertices have names, {vertices_named}"
                 edge = clip_line(strip_comment(line), 40)
                 return UserError(
-                    f"{text}, line {number}: {edge!r} is not an edge. Expected {EXPECTED}{hint}."
+                    f"{text}, line {number}: {edge!r} is not an edge. Expected {EXPECTED}{hint if number == 1 else ''}."
                 )
             if outside := [word for word in words if int(word) not in ids]:
                 return UserError(

@@ -56,13 +56,10 @@ class NamedEdgeText(NamedTuple):
 
     text: FileRef
     start: LinePosition
-    expected: str
     weights: Weighting | None
-    comments: bool = False
-    """True if # or % starts a comment, and a comma may separate columns."""
 
     def open_stream(self) -> EdgeStream:
-        return number_names(self.text.path, self._cut_chunks, self.weights, self.expected)
+        return number_names(self.text.path, self._cut_chunks, self.weights, NAMES_EXPECTED)
 
     def check_first_line(self) -> None:
         """Raise an error if the first line looks like column names."""
@@ -89,14 +86,12 @@ class NamedEdgeText(NamedTuple):
         wanted = [*END_COLUMNS, *(["weight"] if self.weights else [])]
         types = dict.fromkeys(END_COLUMNS, pa.binary()) | ({"weight": pa.float64()} if self.weights else {})
         for chunk in lines():
-            data = chunk.tobytes()
-            if self.comments:
-                data = re.sub(rb"(?m)^[ \t]*[#%].*$", b"", data)
+            data = re.sub(rb"(?m)^[ \t]*[#%].*$", b"", chunk.tobytes())
             data = data.replace(b"\r\n", b"\n").lstrip(b"\n")
             if not data.strip():
                 continue
             first = data.split(b"\n", 1)[0].decode(errors="replace")
-            separator = self._choose_separator(first)
+            separator = _choose_separator(first)
             further = range(len(_split_columns(first, separator)) - len(wanted))
             columns = [*wanted, *(f"further {number}" for number in further)]
             try:
@@ -116,15 +111,15 @@ class NamedEdgeText(NamedTuple):
     def _make_line_error(self, reason: str) -> UserError:
         """Return the error for the first line that is not an edge. Slow: reads line by line."""
         columns, example = 0, ""
-        hint = f" If this line names the columns, {CARD_HINTS['header']}." if self.comments else ""
+        hint = f" If this line names the columns, {CARD_HINTS['header']}."
         for number, line, words in self._read_edge_lines():
             columns, example = columns or len(words), example or clip_line(line, 40)
             if columns < len(END_COLUMNS) or len(words) != columns:
                 unlike = f" like {example!r}, the first one" if columns >= len(END_COLUMNS) else ""
-                wrong = f"is not an edge{unlike}. Expected {self.expected}."
+                wrong = f"is not an edge{unlike}. Expected {NAMES_EXPECTED}."
             elif any(word != word.strip() or not word for word in words[:2]):
                 wrong = (
-                    f"has an end that is empty, or that has white space around it. Expected {self.expected}."
+                    f"has an end that is empty, or that has white space around it. Expected {NAMES_EXPECTED}."
                 )
             elif self.weights and not is_number("".join(words[2:3])):
                 wrong = "has no weight. Expected a number as its third column."
@@ -133,19 +128,20 @@ class NamedEdgeText(NamedTuple):
                 hint = ""
                 continue
             return UserError(f"{self.text}, line {number}: {clip_line(line, 40)!r} {wrong}{hint}")
-        return UserError(f"{self.text} cannot be read: {reason.splitlines()[0]} Expected {self.expected}.")
+        return UserError(f"{self.text} cannot be read: {reason.splitlines()[0]} Expected {NAMES_EXPECTED}.")
 
     def _read_edge_lines(self) -> Iterator[tuple[int, str, list[str]]]:
         """Yield the number, the text and the columns of every line with an edge."""
         separator = ""
         for raw, (_, number) in read_numbered_lines(self.text, self.start):
             line = raw.rstrip("\r\n")
-            if line and not (self.comments and re.match(r"[ \t]*[#%]", line)):
-                separator = separator or self._choose_separator(line)
+            if line and not re.match(r"[ \t]*[#%]", line):
+                separator = separator or _choose_separator(line)
                 yield number, line, _split_columns(line, separator)
 
-    def _choose_separator(self, line: str) -> str:
-        return next((each for each in ("\t, " if self.comments else "\t ") if each in line), " ")
+
+def _choose_separator(line: str) -> str:
+    return next((separator for separator in "\t, " if separator in line), " ")
 
 
 def _split_columns(line: str, separator: str) -> list[str]:

@@ -20,6 +20,7 @@ CARD_HINTS = {
     "n": "set n in the card",
     "base": "set base in the card",
     "header": "set header: true in the card",
+    "names": "set names: true in the card",
     "classes": "set classes in the card",
     "directed": DIRECTED_HINT,
     "weights": "set weights: raw in the card",

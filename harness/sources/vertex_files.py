@@ -1,12 +1,14 @@
-"""Reads numbers per vertex from a file: .npy, .csv, .tsv or .txt. `label_files` reads labels and splits.
+"""Reads a row per vertex from .npy or from text. `label_files` interprets the rows of labels and splits.
 
-A first line of text without a number is read as column names. If vertices have names, each line of text starts with the
-name of its vertex, and lines are in any order. Vertices without a line have no label and belong to no split; features
-are required for all. An .npy array is in the order of the names.
+Commas separate the columns of .csv, tabs those of .tsv, and white space those of other text. # starts a comment. The
+first line is skipped if it names the columns: if none of its words is a number, and a later one is, or if it calls the
+first column a vertex or the last one a label. If vertices have names, each line of text starts with the name of its
+vertex, and lines are in any order. An .npy array is in the order of the names.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +22,126 @@ from harness.validation import clip_line
 
 NAMED_EXPECTED = "text with the name of a vertex and its numbers per line, separated by commas or white space"
 EXPECTED = "a .npy array, or text with one vertex per line and numbers separated by commas or white space"
+VERTEX_COLUMNS = {"node", "vertex", "id", "nodeid", "vertexid", "nodeidx"}
+"""Names of a column of vertex ids, as `_normalise` writes them."""
+VALUE_COLUMNS = {"label", "labels", "class", "y", "target", "category", "split"}
+"""Names of a column of labels or parts. Above words, any other first line is a word too."""
+MISSING = ("", "nan", "NaN", "NAN", "na", "NA", "n/a", "N/A", "null", "NULL", "none", "None", "<NA>")
+"""Words for a missing value."""
+FLAGS = {"true", "false"}
+SAMPLE = 1000
+"""The number of lines by which column names are recognised."""
 
 
-def read_table(path: Path, n: int, names: Any = None, missing: float | None = None) -> NDArray[Any]:
-    """Read an array (n, columns) with vertex v in row v. `missing` is the value of a named vertex without a line."""
-    if names is None or path.suffix == ".npy":
-        table, _ = read_rows(path)
+class TextRows(NamedTuple):
+    """The rows of a text file."""
+
+    cells: Any
+    """A data frame of the columns, without the names of vertices. A column of numbers has a type of numbers."""
+    names: Any
+    """The name of the vertex of each row, as an arrow array of bytes; None if lines do not start with names."""
+    column_names: tuple[str, ...] | None
+    """The words of the first line, if it names the columns."""
+
+    @property
+    def has_ids(self) -> bool:
+        """True if the first line calls the first of several columns a vertex."""
+        return _is_vertex_column(self.column_names or ())
+
+
+def read_text(path: Path, *, named: bool = False) -> TextRows:
+    """Read a text file. If `named`, its first column has the names of vertices."""
+    import pandas as pd
+    import pyarrow as pa
+
+    with convert_read_errors(path, NAMED_EXPECTED if named else EXPECTED):
+        options: dict[str, Any] = {"sep": _choose_separator(path), "comment": "#", "keep_default_na": False}
+        sample = pd.read_csv(path, header=None, dtype=str, nrows=SAMPLE, **options).fillna("")
+        first, *others = sample.itertuples(index=False, name=None)
+        has_header = _names_columns(first, others, first_value=int(named))
+        columns = list(range(len(first)))
+        cells = pd.read_csv(
+            path,
+            header=0 if has_header else None,
+            names=columns,
+            dtype={0: str} if named else None,
+            na_values={column: list(MISSING) for column in columns[int(named) :]},
+            **options,
+        )
+        names = None
+        if named:
+            names = pa.array(cells.pop(0).str.encode("utf-8"), pa.binary())
+            if cells.empty:
+                raise ValueError("a line has a name but no number")
+        return TextRows(cells, names, first if has_header else None)
+
+
+def _choose_separator(path: Path) -> str:
+    suffix = Path(path.name.removesuffix(".gz")).suffix
+    return {".csv": ",", ".tsv": "\t"}.get(suffix, r"\s+")
+
+
+def _names_columns(first: Sequence[str], others: Sequence[Sequence[str]], first_value: int) -> bool:
+    """Return True if the first line names the columns. Values begin in the column `first_value`."""
+    if any(is_number(word) or is_missing(word) or word.lower() in FLAGS for word in first[first_value:]):
+        return False
+    if _is_vertex_column(first) or _normalise(first[-1]) in VALUE_COLUMNS:
+        return True
+    words = (word.strip() for line in others for word in line[first_value:])
+    return any(word.lower() in FLAGS or (is_number(word) and not is_missing(word)) for word in words)
+
+
+def _is_vertex_column(column_names: Sequence[str]) -> bool:
+    return len(column_names) > 1 and _normalise(column_names[0]) in VERTEX_COLUMNS
+
+
+def is_missing(word: str) -> bool:
+    """Return True for a word that means no value, or no label."""
+    return word.strip() in (*MISSING, str(NO_LABEL))
+
+
+def _normalise(word: str) -> str:
+    """Return a word in lower case, without spaces, hyphens and underscores."""
+    return word.strip().lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def read_array(path: Path, kinds: str = "biuf") -> NDArray[Any]:
+    """Map an .npy array as (rows, columns). `kinds` are the accepted kinds of dtypes: by default numbers."""
+    with convert_read_errors(path, EXPECTED):
+        array = np.asarray(map_array(path, "r"))
+    if array.ndim not in (1, 2):
+        raise UserError(f"{path} has shape {array.shape}. Expected {EXPECTED}.")
+    if array.dtype.kind not in kinds:
+        raise UserError(f"{path} has {clip_line(str(array.dtype), 60)} values. Expected numbers: {EXPECTED}.")
+    return array if array.ndim == 2 else array[:, None]
+
+
+def convert_to_numbers(path: Path, cells: Any) -> NDArray[Any]:
+    """Return a data frame as numbers, or raise an error that names its first word."""
+    import pandas as pd
+
+    columns = []
+    for name in cells:
+        column = pd.to_numeric(cells[name], errors="coerce")
+        words = np.flatnonzero(column.isna() & cells[name].notna())
+        if len(words):
+            word = clip_line(str(cells[name].iloc[words[0]]), 60)
+            raise UserError(
+                f"{path}, row {words[0] + 1:,}: {word!r} is not a number. Expected numbers: {EXPECTED}."
+            )
+        columns.append(column.to_numpy())
+    return np.column_stack(columns)
+
+
+def read_table(path: Path, n: int, names: Any = None) -> NDArray[Any]:
+    """Read the features, an array (n, columns) with vertex v in row v."""
+    if path.suffix == ".npy":
+        table = read_array(path)
     else:
-        table = order_by_name(path, *read_rows(path, named=True), names, missing)
+        text = read_text(path, named=names is not None)
+        table = convert_to_numbers(path, text.cells)
+        if names is not None:
+            table = order_by_name(path, table, text.names, names, None)
     if len(table) != n:
         raise UserError(
             f"{path} has {len(table):,} rows, but there are {n:,} vertices. Expected one row for each."
@@ -75,59 +189,3 @@ def format_vertex(vertex: int, names: Any) -> str:
 
 def _format_name(name: Any) -> str:
     return clip_line(name.as_py().decode(errors="replace"), 60)
-
-
-def read_rows(path: Path, *, named: bool = False) -> tuple[NDArray[Any], Any]:
-    """Read all rows of numbers in a file, and the names before them."""
-    with convert_read_errors(path, NAMED_EXPECTED if named else EXPECTED):
-        table, names = _read_named_rows(path) if named else (_read_numbers(path), None)
-    if table.ndim not in (1, 2):
-        raise UserError(f"{path} has shape {table.shape}. Expected {EXPECTED}.")
-    if wrong := _find_word(table):
-        raise UserError(
-            f"{path}, row {wrong[0] + 1:,}: {clip_line(wrong[1], 60)!r} is not a number. Expected numbers: {EXPECTED}."
-        )
-    if table.dtype.kind not in "biuf":
-        raise UserError(f"{path} has {clip_line(str(table.dtype), 60)} values. Expected numbers: {EXPECTED}.")
-    return table if table.ndim == 2 else table[:, None], names
-
-
-def _find_word(table: NDArray[Any]) -> tuple[int, str] | None:
-    """Return the first cell that is not a number, with its row; None if there is none, or only numbers are possible."""
-    if table.dtype.kind != "O":
-        return None
-    cells = ((row, cell) for row, line in enumerate(table) for cell in np.atleast_1d(line))
-    return next(((row, cell) for row, cell in cells if isinstance(cell, str) and not is_number(cell)), None)
-
-
-def _read_named_rows(path: Path) -> tuple[NDArray[Any], Any]:
-    """Read the numbers of a text file, and the name at the start of each line as bytes."""
-    import pandas as pd
-    import pyarrow as pa
-
-    separator = choose_separator(path, named=True)
-    words = pd.read_csv(path, sep=separator, header=None, comment="#", dtype=str, keep_default_na=False)
-    if not any(not word or is_number(word) for word in words.iloc[0, 1:]) and words.shape[1] > 1:
-        words = words.iloc[1:]
-    numbers = words.iloc[:, 1:].apply(lambda column: pd.to_numeric(column.replace("", "nan")))
-    if not numbers.shape[1]:
-        raise ValueError("a line has a name but no number")
-    return numbers.to_numpy(), pa.array(words[0].str.encode("utf-8"), pa.binary())
-
-
-def _read_numbers(path: Path) -> NDArray[Any]:
-    if path.suffix == ".npy":
-        return np.asarray(map_array(path, "r"))
-    import pandas as pd  # takes half a second, and most runs do not need it
-
-    options: dict[str, Any] = {"sep": choose_separator(path), "comment": "#"}
-    # An error if the first line is shorter than the second.
-    first_lines = pd.read_csv(path, header=None, nrows=2, **options)
-    names_columns = all(isinstance(word, str) for word in first_lines.iloc[0])
-    return np.asarray(pd.read_csv(path, header=0 if names_columns else None, **options))
-
-
-def choose_separator(path: Path, *, named: bool = False) -> str:
-    """Return the column separator of a text file; names may contain spaces if tabs separate columns."""
-    suffix = Path(path.name.removesuffix(".gz")).suffix
-    return "," if suffix == ".csv" else "\t" if named and suffix == ".tsv" else r"\s+"

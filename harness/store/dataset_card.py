@@ -206,7 +206,7 @@ class DatasetCard(Frozen):
     @property
     def has_vertex_names(self) -> bool:
         """True if vertices have names in the edge file."""
-        return self.source.kind == "triples" or getattr(self.source, "names", False)
+        return bool(getattr(self.source, "names", False))
 
     @property
     def edges(self) -> int | None:

@@ -13,11 +13,9 @@ from pydantic import Field, ValidationInfo, field_validator
 from harness.errors import UserError
 from harness.files import DATASETS, explain_os_errors, replace_files
 from harness.graph.model import LabelTask, RawGraph, Weighting
-from harness.sources import ReadOptions
+from harness.sources import ReadOptions, make_source
 from harness.sources.label_files import infer_classes
-from harness.sources.npz import Npz
 from harness.sources.ogb import Ogb, read_ogb_table
-from harness.sources.pyg_file import PygFile
 from harness.sources.read_errors import CARD_HINTS
 from harness.sources.source import Source
 from harness.sources.vertex_files import EXPECTED, format_vertex
@@ -37,17 +35,16 @@ KIND_OF_SUFFIX = {
     ".parquet": "parquet",
     ".graph": "metis",
     ".pt": "pyg",
-    ".triples": "triples",
-    ".bin": "combblas",
 }
 ORIGINS = "suitesparse:GROUP/NAME (a matrix of https://sparse.tamu.edu) or ogb:NAME (such as ogb:ogbn-arxiv)"
-TEXT_SUFFIXES = (".txt", ".tsv", ".csv", ".edges", ".el", "")
+TEXT_SUFFIXES = (".txt", ".tsv", ".csv", ".edges", ".el", ".triples", "")
 WIDTH, CLASSES_BY_DEGREE = 128, 32
 """The width of generated features, and the number of generated classes."""
 OPTION_HINTS = {
     "n": "set --vertices",
     "base": "set --base",
     "header": "set --header",
+    "names": "set --names",
     "classes": "set --classes",
     "directed": "set --directed",
     "weights": "set --weights raw",
@@ -166,9 +163,8 @@ def _translate_hints(message: str, request: ImportRequest) -> str:
 def _make_card_fields(request: ImportRequest) -> dict[str, Any]:
     source = _make_source_fields(request)
     graph = _read_file_with_vertex_data(source)
-    named = request.names or source["kind"] == "triples"
     labels = request.labels and Path(_resolve_file(request.labels))
-    task, classes = _infer_task(labels, graph.y if graph else None, named=named)
+    task, classes = _infer_task(labels, graph.y if graph else None, named=request.names)
     if source["kind"] == "ogb":
         given = _describe_ogb_dataset(source["name"])
         if labels is None:
@@ -243,7 +239,7 @@ def _make_source_fields(request: ImportRequest) -> dict[str, Any]:
         source |= {"base": request.base, "header": request.header}
     if kind in ("edges", "parquet") and request.vertices is not None:
         source["n"] = request.vertices
-    if request.names and kind != "triples":
+    if request.names:
         if kind not in ("edges", "parquet"):
             raise UserError(
                 f"{request.edges}: only text and parquet files have vertex names. Leave out --names."
@@ -254,9 +250,9 @@ def _make_source_fields(request: ImportRequest) -> dict[str, Any]:
 
 def _read_file_with_vertex_data(source: dict[str, Any]) -> RawGraph | None:
     """Read a file whose format may hold vertex data; None for the other formats."""
-    kinds = {"npz": Npz, "pyg": PygFile}
-    kind = kinds.get(source["kind"])
-    return kind(**source).read_graph(ReadOptions(Path(), 0, 1, 0)) if kind else None
+    if source["kind"] not in ("npz", "pyg"):
+        return None
+    return make_source(source).read_graph(ReadOptions(Path(), 0, 1, 0))
 
 
 def _infer_task(labels: Path | None, y: NDArray[Any] | None, *, named: bool) -> tuple[LabelTask, int]:

@@ -36,7 +36,7 @@ ANSWERED = {
     "data info": ["tiny-sbm", "tiny-lattice"],
     "data verify": ["tiny-sbm"],
     "data balance": ["tiny-sbm --shards 2"],
-    "data export": ["tiny-sbm --to pyg --out graph.pt", "tiny-sbm --to ogb-arrays --out graph"],
+    "data export": ["tiny-sbm --out graph.pt"],
     "run": [f"{SBM} --in-process --set measure.tape=true"],
     "runs list": [""],
     "runs show": [RUN],

@@ -51,8 +51,6 @@ EDGES = {
     "edges.csv": b"0,1\n1,2\n2,3\n3,4\n4,5\n",
     "edges.mtx": b"%%MatrixMarket matrix coordinate pattern symmetric\n6 6 5\n2 1\n3 2\n4 3\n5 4\n6 5\n",
     "edges.graph": b"6 5\n2\n1 3\n2 4\n3 5\n4 6\n5\n",
-    "edges.triples": b"a\tb\t1\nb\tc\t1\nc\td\t1\nd\te\t1\ne\tf\t1\n",
-    "edges.bin": b"HKDT" + np.array([1, 16, 0, N, N, 1, 0, 1], "<u8").tobytes(),
 }
 
 

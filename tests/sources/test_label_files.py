@@ -54,15 +54,6 @@ def test_words_may_be_an_array_of_text(tmp_path: Path) -> None:
     assert read_class_names(tmp_path / "y.npy") == ["cat", "dog"]
 
 
-def test_words_read_in_pieces_have_the_same_numbers(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [f"class {number * 7 % 13}" for number in range(100)]
-    path = write("y.csv", "node,label\n" + "".join(f"{v},{word}\n" for v, word in enumerate(words)))
-    whole = read_labels(path, 100)
-    monkeypatch.setattr(label_files, "ROWS", 9)
-    np.testing.assert_array_equal(read_labels(path, 100), whole)
-    np.testing.assert_array_equal(whole, np.unique(words, return_inverse=True)[1])
-
-
 @pytest.mark.parametrize(
     ("text", "base"),
     [
@@ -106,7 +97,7 @@ def test_columns_of_flags_are_sets_of_classes(write: Write, text: str) -> None:
         ),
         ("c\0at\ndog\n" * 3, r"the word .c.x00at. has a control character"),
         ("node,label,when\n0,cat,3\n", r"y\.csv, row 1: 'cat' is not a number"),
-        ("1\n" * 1200 + "cat\n", r"row 1,201: 'cat' is not a number"),
+        ("1\n" * 1200 + "cat\n", "has both words and numbers: '1' is a number"),
         ("", "cannot be read"),
         ("node,label\n0,0.5\n", "vertex 0: 0.5 is not an integer"),
     ],
@@ -116,9 +107,15 @@ def test_file_that_is_not_labels_is_refused(write: Write, text: str, said: str) 
         read_labels(write("y.csv", text), 5)
 
 
-def test_numbers_in_tsv_may_be_separated_by_spaces(write: Write) -> None:
-    assert read_label_sets(write("y.tsv", "a b c\n1 0 1\n0 1 0\n"), 2).tolist() == [[1, 0, 1], [0, 1, 0]]
+def test_tabs_separate_the_columns_of_tsv(write: Write) -> None:
     assert read_labels(write("z.tsv", "node\tlabel\n1\t5\n"), 2).tolist() == [-1, 5]
+    assert read_label_sets(write("y.txt", "a b c\n1 0 1\n0 1 0\n"), 2).tolist() == [[1, 0, 1], [0, 1, 0]]
+    with pytest.raises(UserError, match=r"'0 1 0' is a number.* tabs between those of \.tsv"):
+        read_labels(write("y.tsv", "1 0 1\n0 1 0\n"), 2)
+
+
+def test_first_line_may_precede_a_missing_label(write: Write) -> None:
+    assert read_labels(write("y.csv", "dog\nNA\n-1\ncat\n"), 4).tolist() == [1, -1, -1, 0]
 
 
 def test_more_words_than_classes_are_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

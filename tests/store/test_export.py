@@ -1,10 +1,6 @@
-"""Exported graphs, read back by the libraries of their formats, are the graphs that were imported."""
+"""Exported graphs, read back by PyTorch Geometric, are the graphs that were imported."""
 
-import gzip
 import itertools
-import json
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -84,10 +80,11 @@ def collect_edges(ends, weights):
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=["plain", "permuted", "partitioned"])
-def test_pyg_reads_the_same_graph(root, tmp_path, graph, choice):
+def test_pyg_reads_the_same_graph(root, tmp_path, graph, choice, monkeypatch):
+    monkeypatch.setattr(graph_export, "FEATURES", 64)
     build_store(root, choice)
     out = tmp_path / "mine.pt"
-    assert export_graph(root, choice, "pyg", out) == out
+    assert export_graph(root, choice, out) == out
     data = Data.from_dict(torch.load(out, weights_only=True))
     assert data.validate()
     assert data.num_nodes == N
@@ -100,7 +97,7 @@ def test_pyg_reads_the_same_graph(root, tmp_path, graph, choice):
 
 def test_import_of_an_export_is_the_same_store(root, tmp_path, graph):
     choice, out = CHOICES[0], tmp_path / "mine.pt"
-    export_graph(root, choice, "pyg", out)
+    export_graph(root, choice, out)
     again = ImportRequest(name="again", edges=out, **graph["options"])
     import_graph(root, again, DatasetChoice(name="again"), BuildResources())
     first, second = open_dataset(root, choice), open_dataset(root, DatasetChoice(name="again"))
@@ -113,50 +110,6 @@ def test_import_of_an_export_is_the_same_store(root, tmp_path, graph):
         assert torch.equal(getattr(first, read)(everyone), getattr(second, read)(everyone))
     columns = range(WIDTH)
     assert torch.equal(first.feature_block(everyone, columns), second.feature_block(everyone, columns))
-
-
-@pytest.mark.parametrize("choice", CHOICES[:2], ids=["plain", "permuted"])
-def test_ogb_reads_the_same_graph(root, tmp_path, graph, choice, monkeypatch):
-    """By OGB's reader of raw files, and by pandas as OGB reads labels and splits."""
-    from ogb.io.read_graph_raw import read_csv_graph_raw
-
-    monkeypatch.setattr(graph_export, "ROWS", 7)
-    monkeypatch.setattr(graph_export, "FEATURES", 64)
-    build_store(root, choice)
-    out = export_graph(root, choice, "ogb-arrays", tmp_path / "ogb")
-    (found,) = read_csv_graph_raw(str(out / "raw"))
-    assert found["num_nodes"] == N
-    assert found["node_feat"].dtype == np.float32
-    np.testing.assert_array_equal(found["node_feat"], graph["X"])
-    weights, expected = found["edge_feat"], graph["edges"]
-    if weights is not None:
-        expected = {pair: float(np.float32(weight)) for pair, weight in expected.items()}
-    assert collect_edges(found["edge_index"], weights) == expected
-
-    def read(name):
-        return pd.read_csv(out / f"{name}.csv.gz", compression="gzip", header=None).values
-
-    labels = np.where(np.isnan(read("raw/node-label")), -1, read("raw/node-label"))
-    np.testing.assert_array_equal(labels, graph["y"].reshape(N, -1))
-    for value, name in enumerate(("train", "valid", "test"), start=1):
-        np.testing.assert_array_equal(
-            read(f"split/harness/{name}").T[0], np.flatnonzero(graph["split"] == value)
-        )
-    with gzip.open(out / "raw" / "num-edge-list.csv.gz") as file:
-        assert int(file.read()) == len(graph["edges"])
-
-
-def test_dgl_reads_the_same_graph(root, tmp_path, graph, monkeypatch):
-    monkeypatch.setenv("DGLBACKEND", "pytorch")
-    dgl = pytest.importorskip("dgl")
-    out = export_graph(root, CHOICES[0], "dgl", tmp_path / "mine.bin")
-    ((found,), _) = dgl.load_graphs(str(out))
-    assert found.num_nodes() == N
-    assert collect_edges(torch.stack(found.edges()), found.edata.get("weight")) == graph["edges"]
-    np.testing.assert_array_equal(found.ndata["feat"], graph["X"])
-    np.testing.assert_array_equal(found.ndata["label"], graph["y"])
-    for value, name in enumerate(("train_mask", "val_mask", "test_mask"), start=1):
-        np.testing.assert_array_equal(found.ndata[name], graph["split"] == value)
 
 
 NAMES = ["ape, small", "cat", 'dog "big"', "Äffchen"]
@@ -175,64 +128,35 @@ def animals(root, tmp_path):
 
 
 def test_pyg_keeps_the_names_of_classes(root, tmp_path, animals):
-    out = export_graph(root, animals, "pyg", tmp_path / "animals.pt")
+    out = export_graph(root, animals, tmp_path / "animals.pt")
     data = Data.from_dict(torch.load(out, weights_only=True))
     assert data.class_names == NAMES
     assert [data.class_names[label] for label in data.y] == [NAMES[at] for at in (1, 3, 2, 0, 1)]
     import_graph(root, ImportRequest(name="again", edges=out), DatasetChoice(name="again"), BuildResources())
 
 
-def test_ogb_arrays_map_classes_to_names_as_ogb_does(root, tmp_path, animals):
-    """OGB's datasets have mapping/labelidx2CLASS.csv.gz, with the columns `label idx` and the kind of the class."""
-    out = export_graph(root, animals, "ogb-arrays", tmp_path / "animals")
-    mapping = pd.read_csv(out / "mapping/labelidx2class.csv.gz")
-    assert list(mapping.columns) == ["label idx", "class"]
-    assert mapping["label idx"].tolist() == [0, 1, 2, 3]
-    assert mapping["class"].tolist() == NAMES
-
-
-def test_dgl_file_has_the_names_of_classes_next_to_it(root, tmp_path, animals, monkeypatch):
-    """With a stand-in for the package, whose graphs have no place for text."""
-    dgl = SimpleNamespace(
-        graph=lambda *_, **__: SimpleNamespace(ndata={}, edata={}),
-        save_graphs=lambda path, _: Path(path).touch(),
-    )
-    monkeypatch.setattr(graph_export, "import_module", lambda _: dgl)
-    out = export_graph(root, animals, "dgl", tmp_path / "animals.bin")
-    sidecar = tmp_path / "animals.bin.classes.json"
-    assert out.exists()
-    assert json.loads(sidecar.read_text(encoding="utf-8")) == NAMES
-    out.unlink()
-    with pytest.raises(UserError, match=r"animals.bin.classes.json exists"):
-        export_graph(root, animals, "dgl", out)
-
-
 def test_graph_whose_classes_are_numbers_is_exported_without_names(root, tmp_path):
     toy = DatasetChoice(name="toy")
-    assert "class_names" not in torch.load(export_graph(root, toy, "pyg", tmp_path / "toy.pt"))
-    assert not (export_graph(root, toy, "ogb-arrays", tmp_path / "toy") / "mapping").exists()
+    assert "class_names" not in torch.load(export_graph(root, toy, tmp_path / "toy.pt"))
 
 
 def test_generated_graph_is_exported_without_a_store(root, tmp_path):
-    out = export_graph(root, DatasetChoice(name="toy"), "pyg", tmp_path / "toy.pt")
+    out = export_graph(root, DatasetChoice(name="toy"), tmp_path / "toy.pt")
     data, blocks = Data.from_dict(torch.load(out)), open_dataset(root, DatasetChoice(name="toy"))
     assert data.num_edges == blocks.nnz - blocks.n
     np.testing.assert_array_equal(data.y, blocks.labels(range(blocks.n)))
 
 
-def test_export_is_refused_before_anything_is_written(root, tmp_path, write_card, monkeypatch):
+def test_export_is_refused_before_anything_is_written(root, tmp_path, write_card):
     toy = DatasetChoice(name="toy")
     (tmp_path / "there.pt").touch()
     with pytest.raises(UserError, match=r"there.pt exists. Choose another path"):
-        export_graph(root, toy, "pyg", tmp_path / "there.pt")
+        export_graph(root, toy, tmp_path / "there.pt")
     with pytest.raises(UserError, match="There is no folder"):
-        export_graph(root, toy, "pyg", tmp_path / "nowhere" / "toy.pt")
+        export_graph(root, toy, tmp_path / "nowhere" / "toy.pt")
     write_card(root, "large", source={"kind": "rmat", "scale": 30}, labels={"kind": "degree"})
     with pytest.raises(UserError, match="Build it: harness data build large"):
-        export_graph(root, DatasetChoice(name="large"), "ogb-arrays", tmp_path / "large")
-    monkeypatch.setattr(graph_export, "import_module", lambda _: 1 / 0)
-    with pytest.raises(UserError, match="needs the package dgl, which cannot be imported: ZeroDivisionError"):
-        export_graph(root, toy, "dgl", tmp_path / "toy.bin")
+        export_graph(root, DatasetChoice(name="large"), tmp_path / "large.pt")
     assert not [
         path for path in tmp_path.iterdir() if path.name.startswith((".toy", "toy", ".large", "large"))
     ]

@@ -57,11 +57,9 @@ def files(edges, tmp_path):
 
 @pytest.fixture
 def proteins(edges, tmp_path):
-    """The same graph between names, and in the binary form of CombBLAS."""
+    """The same graph between names."""
     lines = (f"p{a:02}\tp{b:02}\t0.5\n" for a, b in np.concatenate([edges, [[v, v] for v in range(N)]]))
     (tmp_path / "proteins.triples").write_text("".join(lines))
-    head = b"HKDT" + np.array([1, 16, 0, N, N, len(edges)], "<u8").tobytes()
-    (tmp_path / "proteins.bin").write_bytes(head + edges.astype("<i8").tobytes())
     return tmp_path
 
 
@@ -144,9 +142,11 @@ def test_a_directed_graph_and_vertices_without_edges(root, files, harness):
     assert store.n == N + 9
 
 
-@pytest.mark.parametrize("name", ["proteins.triples", "proteins.bin"])
-def test_files_of_hipmcl(root, edges, proteins, harness, name):
-    code, told = harness("--edges", proteins / name)
+def test_triples_of_hipmcl_are_text_with_names(root, edges, proteins, harness):
+    code, told = harness("--edges", proteins / "proteins.triples")
+    assert code == 2
+    assert "if vertices have names, set --names" in told
+    code, told = harness("--edges", proteins / "proteins.triples", "--names")
     assert code == 0, told
     store = open_dataset(root, DatasetChoice(name="mine"))
     np.testing.assert_allclose(
