@@ -16,7 +16,6 @@ from benchmarks.gpu_common import BrokenLawError, Row, Size, asked_of, device, t
 from benchmarks.measuring import alternate, spec_of, trainer_of
 from harness.conformance.kit import ON_GPUS
 from harness.device import can_run_triton
-from harness.doctor.calibrate import calibrate_machine, format_new_card
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.files import write_text
@@ -27,6 +26,7 @@ from harness.kernels.row_schedule import schedule_rows
 from harness.kernels.shuffle import sample_distinct
 from harness.kernels.spmm import PRODUCT_KERNELS, cache_for_products, spmm
 from harness.ledger import SAMPLING
+from harness.prediction.calibration.calibrate import calibrate_machine, format_new_card
 from harness.prediction.epoch import predict
 from harness.runtime.open_run import open_run
 from harness.runtime.trainer import Trainer

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.doctor.term_fit import compute_factor
 from harness.formatting import GB
 from harness.ledger import AxisName, Op
+from harness.prediction.calibration.term_fit import compute_factor
 from harness.prediction.pricing import MICRO, CallBytes, place_axis, price_call
 from harness.spec.machine_card import Constant, MachineCard
 

@@ -26,7 +26,6 @@ from benchmarks.measuring import (
 )
 from benchmarks.registry import FOUR_HOSTS, Hosts, Results, Table, benchmark
 from harness.comm.grid import Grid
-from harness.doctor.spmm_rates import ProductTime, SpmmForm, fit_spmm, hold_out_products, list_gpu_forms
 from harness.errors import UserError
 from harness.formatting import MB
 from harness.launch.worker_pool import Pool
@@ -35,6 +34,13 @@ from harness.ledger.tape import Event, ProductShape, Tape
 from harness.locks import TurnLock
 from harness.parallel.roles import get_layer_share, get_roles
 from harness.parallel.rotating_layout import FIRST
+from harness.prediction.calibration.spmm_rates import (
+    ProductTime,
+    SpmmForm,
+    fit_spmm,
+    hold_out_products,
+    list_gpu_forms,
+)
 from harness.prediction.epoch import (
     PredictedSeconds,
     RankEpoch,

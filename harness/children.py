@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, even if the parent is killed."""
+"""Child processes: the output of a short command, and processes that end with their parent, even if it is killed."""
 
 import os
 import signal
@@ -9,6 +9,17 @@ from contextlib import contextmanager
 from ctypes import CDLL
 
 PR_SET_PDEATHSIG = 1
+PATIENCE = 20
+"""The time limit of a short command in seconds."""
+
+
+def run_tool(*command: str) -> str | None:
+    """Return the output of a command; None if it is not installed, fails or exceeds the time limit."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def die_with_parent(parent: int, ending: signal.Signals = signal.SIGKILL) -> Callable[[], None]:

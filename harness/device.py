@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from inspect import signature
-from itertools import combinations
 from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
@@ -41,12 +40,6 @@ def gpu_build() -> str | None:
     if torch.version.cuda:
         return f"CUDA {torch.version.cuda}"
     return f"ROCm {torch.version.hip}" if torch.version.hip else None
-
-
-def pairs_without_peer_access() -> list[tuple[int, int]]:
-    """Return the pairs of GPUs of which the first cannot access the memory of the second."""
-    pairs = combinations(range(gpu_count()), 2)
-    return [pair for pair in pairs if not torch.cuda.can_device_access_peer(*pair)]
 
 
 def use_gpu(index: int) -> torch.device:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic.dataclasses import dataclass
 
@@ -17,8 +17,8 @@ from harness.formatting import GB, format_bytes, format_count, format_seconds, f
 from harness.validation import unknown_name_error
 
 if TYPE_CHECKING:
-    from harness.doctor.links import LinkMeasurement
     from harness.doctor.survey import SurveyItem
+    from harness.prediction.calibration.links import LinkMeasurement
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -42,7 +42,7 @@ class DoctorRequest(Request):
         from harness.slurm.resources import load_site
 
         if self.write is not None:
-            from harness.doctor.links import make_card_path
+            from harness.prediction.calibration.links import make_card_path
 
             make_card_path(self.home, self.write)
         return self.machine or load_site(self.home).machine or "local"
@@ -60,7 +60,7 @@ class SurveyAnswer(Answer):
     @property
     def missing(self) -> list["SurveyItem"]:
         """The items that the harness needs and cannot use."""
-        return [item for item in self.items if item.missing]
+        return [item for item in self.items if item.state == "MISSING"]
 
     @property
     def exit_code(self) -> int:
@@ -70,29 +70,25 @@ class SurveyAnswer(Answer):
         return [asdict(item) for item in self.items]
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        rows = [{"state": _get_state(item), "what": item.what, "found": item.found} for item in self.items]
+        from harness.doctor.survey import State
+
         yield Headline(self._format_verdict())
-        columns = [
+        order = get_args(State)
+        rows = sorted(map(asdict, self.items), key=lambda row: order.index(row["state"]))
+        columns = (
             TableColumn("state", "state"),
             TableColumn("what", "what"),
-            TableColumn("found", "found", may_wrap=True),
-        ]
-        yield Table(columns, sorted(rows, key=lambda row: STATES.index(row["state"])))
+            TableColumn("advice", "what to do", may_wrap=True),
+        )
+        yield Table(columns, rows)
 
     def _format_verdict(self) -> str:
-        doubtful = [item.what for item in self.items if item.doubtful and not item.missing]
+        doubtful = [item.what for item in self.items if item.state == "CHECK"]
         check = f"; check {', '.join(doubtful)}" if doubtful else ""
         if not self.missing:
             return f"This machine has everything that runs need{check}"
         names = ", ".join(dict.fromkeys(item.what for item in self.missing))
         return f"This machine lacks {format_count(len(self.missing), 'item')}: {names}{check}"
-
-
-STATES = ("MISSING", "CHECK", "ok")
-
-
-def _get_state(item: "SurveyItem") -> str:
-    return "MISSING" if item.missing else "CHECK" if item.doubtful else "ok"
 
 
 # Links.
@@ -207,7 +203,7 @@ def _format_constant(value: Any) -> str:
 def doctor(request: DoctorRequest, reporter: Reporter) -> SurveyAnswer | LinksAnswer | CalibrationAnswer:
     """Check this machine: what it can run, and what is missing.
 
-    Prints a line for each item, missing ones first; the exit code is 1 if one is missing. With --links, measures the
+    Prints what to do, missing items first; the exit code is 1 if an item is missing. With --links, measures the
     bandwidth and the latency between ranks instead. With --calibrate, measures links and kernels and writes them to
     the machine card for predictions. For GPUs, name a card whose device is a GPU, such as --machine local-gpu.
     """
@@ -224,7 +220,7 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> SurveyAnswer | LinksAn
 
 
 def _measure_links(request: DoctorRequest, reporter: Reporter) -> LinksAnswer:
-    from harness.doctor.links import measure_links, write_card
+    from harness.prediction.calibration.links import measure_links, write_card
 
     root, name, ranks = request.home, request.choose_machine(), request.ranks or 2
     measured = measure_links(root, name, ranks, reporter.log)
@@ -233,13 +229,13 @@ def _measure_links(request: DoctorRequest, reporter: Reporter) -> LinksAnswer:
 
 
 def _calibrate_card(request: DoctorRequest, reporter: Reporter) -> CalibrationAnswer:
-    from harness.doctor.calibrate import (
+    from harness.files import write_text
+    from harness.prediction.calibration.calibrate import (
         calibrate_in_new_process,
         default_rank_count,
         write_new_card,
         write_sections,
     )
-    from harness.files import write_text
     from harness.spec.machine_card import list_machines
 
     root, name = request.home, request.choose_machine()

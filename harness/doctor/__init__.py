@@ -1,1 +1,1 @@
-"""The state of a machine: software, hardware and Slurm by a survey, and the speed of its links."""
+"""The state of a machine: what its software, GPUs, folders and Slurm lack, and a test of its GPUs."""

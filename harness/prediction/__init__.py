@@ -1,1 +1,1 @@
-"""Predictions: the time of an epoch on a machine that need not be at hand, and advice on strategies and grids."""
+"""Predictions: the time of an epoch on any machine, advice on strategies and grids, and calibrated machine cards."""

@@ -12,15 +12,15 @@ from harness.commands.output import Command, View
 from harness.commands.rendering import render_text
 from harness.commands.scaffolding import init, new
 from harness.commands.surveying import CalibrationAnswer, LinksAnswer, SurveyAnswer, list_constants
-from harness.doctor.links import LinkMeasurement, make_constant
 from harness.doctor.survey import SurveyItem
 from harness.formatting import GB
+from harness.prediction.calibration.links import LinkMeasurement, make_constant
 from harness.spec.machine_card import MeasuredLink
 
 ITEMS = [
-    SurveyItem("python", "3.11.7"),
-    SurveyItem("modules", "not loaded: `module load nccl`", doubtful=True),
-    SurveyItem("torch", "not installed: pip install torch", missing=True),
+    SurveyItem("cores", "2: start up to 2 ranks on them"),
+    SurveyItem("modules", "not loaded: `module load nccl`", "CHECK"),
+    SurveyItem("torch", "not installed: pip install torch", "MISSING"),
 ]
 LINKS = LinkMeasurement(
     [MeasuredLink(before=1, size=2, gbs=2.0), MeasuredLink(before=2, size=2, gbs=0.25)], 35.0, "Socket"

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness.doctor import calibrate, gpu_links, kernel_rates, measurements, spmm_rates
-from harness.doctor.calibrate import Calibration, calibrate_machine, write_new_card, write_sections
+from harness.prediction.calibration import calibrate, gpu_links, kernel_rates, measurements, spmm_rates
+from harness.prediction.calibration.calibrate import (
+    Calibration,
+    calibrate_machine,
+    write_new_card,
+    write_sections,
+)
 from harness.prediction.epoch import check_card
 from harness.prediction.pricing import list_constants
 from harness.spec.machine_card import load_machine_card

@@ -141,8 +141,7 @@ def test_a_call_that_hangs_is_on_record(with_gpus: Environment, tmp_path: Path) 
 
 def test_doctor_tests_the_gpus(with_gpus: Environment, tmp_path: Path) -> None:
     driver = tmp_path / "nvidia-smi"
-    lines = "\n".join(f"fake, 580.95.05, 00000000:{number}5:00.0, 5, 16" for number in range(2))
-    driver.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n")
+    driver.write_text("#!/bin/sh\necho fake\necho fake\n")
     driver.chmod(0o755)
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
     done = harness(with_gpus, "doctor", FAKE_GPUS="2", FAKE_CUDA="13.0", PATH=path)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.doctor.calibrate import write_sections
-from harness.doctor.links import make_constant
+from harness.prediction.calibration.calibrate import write_sections
+from harness.prediction.calibration.links import make_constant
 from harness.prediction.card_status import describe_card
 from harness.prediction.epoch import RESIDUAL
 from harness.runtime.provenance import describe_machine

@@ -7,8 +7,10 @@ import pytest
 import yaml
 
 from harness.cli import main
-from harness.doctor import links
-from harness.doctor.links import (
+from harness.errors import RunError, UserError
+from harness.ledger import AxisName
+from harness.prediction.calibration import links
+from harness.prediction.calibration.links import (
     LinkMeasurement,
     check_network,
     list_axes,
@@ -16,8 +18,6 @@ from harness.doctor.links import (
     measure_links,
     write_card,
 )
-from harness.errors import RunError, UserError
-from harness.ledger import AxisName
 from harness.prediction.pricing import find_bandwidth, place_axis
 from harness.spec.machine_card import MeasuredLink, load_machine_card
 
@@ -80,7 +80,7 @@ def test_a_card_is_written_only_under_a_name_of_a_file(
     (folder / "local.yaml").write_text("device: cpu\n")
     with pytest.raises(UserError, match=r"--write .* is not accepted: a name begins with a letter"):
         make_card_path(tmp_path, name)
-    monkeypatch.setattr("harness.doctor.links.measure_links", None)
+    monkeypatch.setattr("harness.prediction.calibration.links.measure_links", None)
     for asked, refusal in ((name, "is not accepted"), ("local", "local.yaml exists")):
         assert main(["doctor", "--links", "--root", str(tmp_path), f"--write={asked}"]) == 2
         assert refusal in capsys.readouterr().err

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from harness.cli import main
-from harness.doctor import calibrate, kernel_rates, spmm_rates
-from harness.doctor.calibrate import Calibration, write_new_card
-from harness.doctor.links import LinkMeasurement
 from harness.errors import RunError, UserError
+from harness.prediction.calibration import calibrate, kernel_rates, spmm_rates
+from harness.prediction.calibration.calibrate import Calibration, write_new_card
+from harness.prediction.calibration.links import LinkMeasurement
 from harness.runtime.provenance import describe_machine
 from harness.spec.machine_card import MeasuredLink, load_machine_card
 
@@ -76,7 +76,7 @@ def test_it_writes_what_it_measured_and_keeps_the_rest(root: Path, monkeypatch: 
 
 CALIBRATION = f"""#!{sys.executable}
 import os, sys
-from harness.doctor import calibrate
+from harness.prediction.calibration import calibrate
 
 def calibrated(root, machine, ranks, report, on_step):
     print("a library's greeting", flush=True)

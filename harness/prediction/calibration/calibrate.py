@@ -5,13 +5,13 @@ launches           on a CPU: training steps on a tiny graph, divided by their nu
 issue              on a GPU: the training steps, whose kernels the host issues more slowly than the GPU executes them
 elementwise        kernels on tensors of several sizes
 dense products     in the shapes of layers; on a GPU also in bfloat16
-sparse products    graphs of two kinds and several sizes, at widths from 1 to 256 (`harness.doctor.spmm_rates`)
+sparse products    graphs of two kinds and several sizes, at widths from 1 to 256 (`spmm_rates`)
 sampling           mini-batches, sampled on the device that holds the graph
-links              all-reduces between ranks (`harness.doctor.links`)
-copies, calls      on a GPU: to and from its host, and over NCCL (`harness.doctor.gpu_links`)
+links              all-reduces between ranks (`links`)
+copies, calls      on a GPU: to and from its host, and over NCCL (`gpu_links`)
 
-Intervals come from the errors at held-out sizes (`harness.doctor.term_fit`). If a stage fails on a GPU, it is skipped,
-and the card keeps the constant that it has.
+Intervals come from the errors at held-out sizes (`term_fit`). If a stage fails on a GPU, it is skipped, and the card
+keeps the constant that it has.
 """
 
 import json
@@ -28,12 +28,22 @@ from typing import Any, NamedTuple
 import torch
 import yaml
 
-from harness.children import die_with_parent
+from harness.children import die_with_parent, run_tool
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.device import gpu_build, gpu_count, gpu_properties, is_gpu
-from harness.doctor.gpu_links import make_unmeasured_links, measure_call_constants, measure_host_constants
-from harness.doctor.kernel_rates import (
+from harness.documents import read_yaml
+from harness.errors import RunError, UserError
+from harness.files import write_text
+from harness.formatting import GB
+from harness.launch.fork_server import describe_exit
+from harness.launch.rank_starter import make_rank_settings
+from harness.prediction.calibration.gpu_links import (
+    make_unmeasured_links,
+    measure_call_constants,
+    measure_host_constants,
+)
+from harness.prediction.calibration.kernel_rates import (
     count_cores_per_node,
     measure_dense_constants,
     measure_issue_constant,
@@ -41,7 +51,7 @@ from harness.doctor.kernel_rates import (
     measure_memory_constant,
     measure_sampling_constant,
 )
-from harness.doctor.links import (
+from harness.prediction.calibration.links import (
     MEASURED,
     check_link_ranks,
     fit_links,
@@ -49,15 +59,8 @@ from harness.doctor.links import (
     make_constant,
     measure_links,
 )
-from harness.doctor.measurements import Calibrator, format_table
-from harness.doctor.spmm_rates import measure_spmm_constants
-from harness.doctor.survey import run_tool
-from harness.documents import read_yaml
-from harness.errors import RunError, UserError
-from harness.files import write_text
-from harness.formatting import GB
-from harness.launch.fork_server import describe_exit
-from harness.launch.rank_starter import make_rank_settings
+from harness.prediction.calibration.measurements import Calibrator, format_table
+from harness.prediction.calibration.spmm_rates import measure_spmm_constants
 from harness.prediction.pricing import MICRO
 from harness.progress import Log, OnStep, ignore_step
 from harness.runtime.provenance import describe_machine
@@ -119,7 +122,15 @@ def calibrate_in_new_process(
     fresh pages, and products take up to three times as long as in a run.
     """
     settings = make_rank_settings(load_machine(root, machine), root)
-    command = [sys.executable, "-P", "-m", "harness.doctor.calibrate", str(root), machine, str(ranks)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "harness.prediction.calibration.calibrate",
+        str(root),
+        machine,
+        str(ranks),
+    ]
     done: Calibration | None = None
     with Popen(
         command,

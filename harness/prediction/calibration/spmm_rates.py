@@ -19,13 +19,18 @@ import torch
 from torch import Tensor
 
 from harness.device import free_memory, gpu_properties, is_gpu
-from harness.doctor.measurements import Calibrator, KernelTime
-from harness.doctor.term_fit import Numbers, compute_factor, compute_held_out_ratios, fit_terms
 from harness.errors import RunError
 from harness.formatting import MB
 from harness.kernels import Csr, cast, from_coo
 from harness.kernels.spmm import cache_for_products, spmm
 from harness.ledger.tape import ProductShape
+from harness.prediction.calibration.measurements import Calibrator, KernelTime
+from harness.prediction.calibration.term_fit import (
+    Numbers,
+    compute_factor,
+    compute_held_out_ratios,
+    fit_terms,
+)
 from harness.prediction.pricing import (
     BYTES_PER_VALUE,
     FITTED_BYTES,

@@ -13,15 +13,16 @@ from typing import Any
 import torch
 
 from harness.comm.grid import Grid
-from harness.conformance.case import make_check_graph
 from harness.device import DeviceGraph, gpu_properties, is_gpu
-from harness.doctor.measurements import Calibrator, KernelTime, subtract_launch
-from harness.doctor.spmm_rates import SCALES, UNKNOWN_CACHE, make_graphs, make_uniform_graph
-from harness.doctor.term_fit import compute_median_and_factor
 from harness.formatting import GB
+from harness.graph.model import TRAIN, Graph, RawGraph
+from harness.graph.normalise import normalise_adjacency
 from harness.kernels.recorded import matmul
 from harness.ledger import AxisName, Ledger
 from harness.ledger.tape import ProductShape, Tape
+from harness.prediction.calibration.measurements import Calibrator, KernelTime, subtract_launch
+from harness.prediction.calibration.spmm_rates import SCALES, UNKNOWN_CACHE, make_graphs, make_uniform_graph
+from harness.prediction.calibration.term_fit import compute_median_and_factor
 from harness.prediction.pricing import BYTES_PER_VALUE, MICRO, NANO
 from harness.registry import load_strategy
 from harness.replay import Meter
@@ -36,8 +37,10 @@ ASSUMED, FASTEST_WITHIN = 1.5, 2.0
 
 # Launches.
 
-TINY, KINDS = 50, ("gcn", "sage", "gat")
-"""The vertices of a graph whose kernels have almost no work, and the models that are trained on it."""
+TINY, FEATURES, CLASSES = 50, 7, 5
+"""The vertices, features and classes of a graph whose kernels have almost no work."""
+KINDS = ("gcn", "sage", "gat")
+"""The models that are trained on it."""
 
 LAUNCHES = 500
 """The number of kernels in the CUDA graph that measures a launch."""
@@ -66,7 +69,7 @@ def measure_issue_constant(calibrator: Calibrator) -> dict[str, Any]:
 
 
 def _measure_issue(calibrator: Calibrator, kind: str) -> float:
-    graph = MemoryStore(make_check_graph(TINY))
+    graph = MemoryStore(_make_tiny_graph())
     spec = _make_spec(calibrator.machine, "serial", {"p": 1}, 0, {"kind": kind})
     strategy = load_strategy("serial")(spec, facts_of(graph))
 
@@ -82,6 +85,13 @@ def _measure_issue(calibrator: Calibrator, kind: str) -> float:
         f"20 steps of {kind} with {kernels} kernels", lambda: [timed.epoch() for _ in range(20)]
     )
     return taken.seconds / 20 / kernels
+
+
+def _make_tiny_graph() -> Graph:
+    ends = torch.randint(TINY, (2, 4 * TINY), generator=torch.Generator().manual_seed(0)).numpy()
+    A, counts = normalise_adjacency(RawGraph(TINY, *ends), directed=True)
+    y, split = torch.arange(TINY) % CLASSES, torch.full((TINY,), TRAIN, dtype=torch.uint8)
+    return Graph(A, torch.rand(TINY, FEATURES), y, split, CLASSES, directed=True, counts=counts)
 
 
 def _make_spec(

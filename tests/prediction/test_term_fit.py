@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from harness.doctor.spmm_rates import ProductTime, SpmmForm, fit_spmm, list_gpu_forms
-from harness.doctor.term_fit import (
+from harness.errors import RunError
+from harness.ledger.tape import ProductShape
+from harness.prediction.calibration.spmm_rates import ProductTime, SpmmForm, fit_spmm, list_gpu_forms
+from harness.prediction.calibration.term_fit import (
     compute_factor,
     compute_held_out_ratios,
     compute_median_and_factor,
     fit_terms,
 )
-from harness.errors import RunError
-from harness.ledger.tape import ProductShape
 from harness.prediction.pricing import SPMM_TERMS, compute_spmm_factors, price_spmm
 from harness.spec.machine_card import SpmmTerms
 

@@ -20,17 +20,17 @@ from harness.comm.collectives import Reduction, StartedCall
 from harness.comm.engine import Engine
 from harness.comm.launchers import RankPlace
 from harness.device import reset_memory
-from harness.doctor.links import ASSUMED, make_constant
-from harness.doctor.measurements import Calibrator, KernelTime
-from harness.doctor.stopwatch import time_work
-from harness.doctor.term_fit import (
+from harness.formatting import GB
+from harness.launch.worker_pool import Pool
+from harness.prediction.calibration.links import ASSUMED, make_constant
+from harness.prediction.calibration.measurements import Calibrator, KernelTime
+from harness.prediction.calibration.stopwatch import time_work
+from harness.prediction.calibration.term_fit import (
     compute_factor,
     compute_held_out_ratios,
     compute_median_and_factor,
     fit_terms,
 )
-from harness.formatting import GB
-from harness.launch.worker_pool import Pool
 from harness.prediction.pricing import MICRO
 
 COPIED = tuple(1 << power for power in range(10, 29, 3))

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from harness.device import is_gpu, reset_memory
-from harness.doctor.links import make_constant
-from harness.doctor.stopwatch import time_work
 from harness.errors import RunError
 from harness.ledger.tape import ProductShape
+from harness.prediction.calibration.links import make_constant
+from harness.prediction.calibration.stopwatch import time_work
 from harness.progress import OnStep, ignore_step
 from harness.spec.machine_card import Machine
 

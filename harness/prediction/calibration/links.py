@@ -1,8 +1,8 @@
 """Measures the links between ranks, and writes them to a new machine card.
 
-`measure_links` starts the ranks; each one runs `python -m harness.doctor.links`. The ranks time all-reduces on every
-axis that they can form, described by the size of its groups and the distance between members. All groups communicate
-at the same time, as in training. A GB is 2^30 bytes received by a member of a ring, as in machine cards.
+`measure_links` starts ranks, each of which runs this module. The ranks time all-reduces on every axis that they can
+form, described by the size of its groups and the distance between members. All groups communicate at the same time, as
+in training. A GB is 2^30 bytes received by a member of a ring, as in machine cards.
 """
 
 import argparse
@@ -26,7 +26,6 @@ from harness.comm.axis import Axis
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.device import synchronize
-from harness.doctor.term_fit import fit_terms
 from harness.documents import read_yaml
 from harness.errors import RunError, UserError
 from harness.files import SCRATCH, owner_tag, read_tail, remove_leftovers, write_text
@@ -36,6 +35,7 @@ from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks
 from harness.launch.rank_starter import make_rank_starter
 from harness.ledger import AxisName, Ledger, TensorName
+from harness.prediction.calibration.term_fit import fit_terms
 from harness.prediction.pricing import AxisPlacement, count_tree_levels
 from harness.progress import Log
 from harness.spec.machine_card import MACHINES, MachineCard, MeasuredLink, load_machine, load_machine_card
@@ -66,7 +66,7 @@ def measure_links(root: Path, machine: str, ranks: int, report: Log) -> LinkMeas
     report(f"measuring all-reduces between {ranks} ranks over {card.engine}, about 40 s")
     with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{owner_tag()}.", dir=folder) as name:
         out, log = Path(name) / "measured.json", Path(name) / "log"
-        program = ["harness.doctor.links", "--engine", card.engine]
+        program = ["harness.prediction.calibration.links", "--engine", card.engine]
         program += ["--meeting", str(Path(name) / "meeting"), "--out", str(out)]
         starter = make_rank_starter(card, ranks, root, program)
         with (
@@ -205,7 +205,7 @@ ROUNDS, WARM, SMALL_ROUNDS = 20, 2, 2000
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="harness.doctor.links")
+    parser = argparse.ArgumentParser(prog="harness.prediction.calibration.links")
     parser.add_argument("--engine", type=Engine, required=True)
     parser.add_argument("--meeting", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

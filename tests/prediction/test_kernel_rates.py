@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness.doctor import stopwatch
-from harness.doctor.kernel_rates import fit_dense_rate, fit_memory_rate
-from harness.doctor.measurements import Calibrator, KernelTime
-from harness.doctor.spmm_rates import fit_gpu_spmm, label_products
-from harness.doctor.stopwatch import CallTime, time_work
 from harness.ledger.tape import ProductShape
+from harness.prediction.calibration import stopwatch
+from harness.prediction.calibration.kernel_rates import fit_dense_rate, fit_memory_rate
+from harness.prediction.calibration.measurements import Calibrator, KernelTime
+from harness.prediction.calibration.spmm_rates import fit_gpu_spmm, label_products
+from harness.prediction.calibration.stopwatch import CallTime, time_work
 from harness.prediction.pricing import price_spmm
 from harness.spec.machine_card import Machine, SpmmTerms
 
