@@ -75,9 +75,9 @@ def loopback(dataset: str = DATASET, ranks: int = 4, epochs: int = 5, only: tupl
 
     Every strategy trains on every grid that admits the graph, three layers of hidden 64; the same epochs are predicted
     by the card local.yaml, as `harness doctor --calibrate` measured it. An epoch is also emulated on the same links,
-    with the kernels as a tape has them (`harness emulate`). All ranks share the cores of this machine. An observed time
-    is the slowest rank's, the median of epochs. Rank correlations and median errors are those of one graph, world and
-    link rate; nothing is pooled.
+    with the kernels as a tape has them (`harness runs emulate`). All ranks share the cores of this machine. An observed
+    time is the slowest rank's, the median of epochs. Rank correlations and median errors are those of one graph, world
+    and link rate; nothing is pooled.
     """
     specs = [spec_of(request) for request in make_requests(dataset, ranks, "local", only)]
     with Pool() as pool:

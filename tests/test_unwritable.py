@@ -86,7 +86,9 @@ def test_project_that_cannot_be_written_leaves_no_files_and_folders(
 ) -> None:
     """A project in a new folder, and one in an empty folder."""
     out = project / "out"
-    found = call_where(kind, project, [["init", f"{out}/deep/project"], ["init", str(out)]])
+    found = call_where(
+        kind, project, [["new", "project", f"{out}/deep/project"], ["new", "project", str(out)]]
+    )
     wrong = [
         answer
         for answer in found["answers"]

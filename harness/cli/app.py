@@ -35,6 +35,8 @@ Start with:
     harness run --strategy cagnet-1d --dataset tiny-sbm --ranks 2
     harness collect && harness figures && harness report
 
+`harness completion --help` says how the shell completes names.
+
 Exit codes: 0 done, 1 the work ran and did not succeed, 2 the request was wrong,
 70 a defect of the harness, 130 interrupted.
 """
@@ -51,13 +53,18 @@ OPTIONS = Group("Options", sort_key=len(SECTIONS))
 PREDICT_ALL = "harness predict --strategy S --dataset D --ranks P --grid all"
 REMOVED = {
     ("", "server"): "`harness run` and `harness check` start their ranks themselves.",
-    ("words", "--replay"): "`harness replay` shows the formulas next to the counts of a replayed rank.",
+    ("", "replay"): "`harness words --replay` shows what a rank does in an epoch, without running it.",
+    ("", "emulate"): "`harness runs emulate RUN` re-times a recorded run.",
+    ("", "init"): "`harness new project FOLDER` makes a project.",
     ("plan", "--strategy"): f"`{PREDICT_ALL}` predicts the time of an epoch on every grid, and "
     "`harness list grids --strategy S --ranks P` lists the grids without a graph.",
     ("report", "--figures"): "The report draws its own charts. `harness figures` draws them as files.",
     ("report", "--history"): "`harness compare BEFORE AFTER` compares the tables of two commits. "
     "asv (airspeed velocity) finds changes over many.",
-    ("data export", "--to"): "It writes a file for PyTorch Geometric. docs/tutorials/your-graph.md shows how to make a "
+    (
+        "data export",
+        "--to",
+    ): "It writes a file for PyTorch Geometric. docs/tutorials/your-graph.md shows how to make a "
     "graph of DGL from it.",
     ("data info", "--ranks"): "`harness advise --dataset D --ranks P --all` compares the strategies on it.",
 }
@@ -102,7 +109,8 @@ def make_app() -> App:
             name=action or first,
             help=verb.summary,
             sort_key=number,
-            group=None if action else sections[first],
+            group=None if action else sections.get(first),
+            show=first in sections,
         )
     for flag in ("--help", "--version"):
         app[flag].group = OPTIONS

@@ -51,6 +51,18 @@ VERBS = {
     "runs prune": Verb(
         "Remove the run folders that match all given options.", "harness.commands.recorded_runs:prune_runs"
     ),
+    "runs emulate": Verb(
+        "Re-time an epoch of a recorded run on the network of another machine.",
+        "harness.commands.emulating:emulate",
+    ),
+    "new strategy": Verb(
+        "Make the package of a new strategy: its class, a test, a CI workflow.",
+        "harness.commands.scaffolding:new_strategy",
+    ),
+    "new project": Verb(
+        "Make a project: a folder with dataset cards, machine cards and workflows.",
+        "harness.commands.scaffolding:new_project",
+    ),
     "check": Verb(
         "Check a strategy: results equal to serial training, elements equal to its formula, invalid grids refused.",
         "harness.commands.checking:check",
@@ -62,14 +74,6 @@ VERBS = {
     "predict": Verb("Predict the time of an epoch on a machine.", "harness.commands.predicting:predict"),
     "advise": Verb(
         "Find the fastest strategies and grids for a graph on a machine.", "harness.commands.advising:advise"
-    ),
-    "replay": Verb(
-        "Show what one rank of a run does in an epoch, without running it.",
-        "harness.commands.replaying:replay",
-    ),
-    "emulate": Verb(
-        "Re-time an epoch of a recorded run on the network of another machine.",
-        "harness.commands.emulating:emulate",
     ),
     "plan": Verb(
         "List the runs of experiments, or their jobs, before anything runs.", "harness.commands.planning:plan"
@@ -110,42 +114,28 @@ VERBS = {
     "doctor": Verb(
         "Check this machine: what it can run, and what is missing.", "harness.commands.surveying:doctor"
     ),
-    "init": Verb(
-        "Make a project: a folder with dataset cards, machine cards and workflows.",
-        "harness.commands.scaffolding:init",
-    ),
-    "new": Verb(
-        "Make the package of a new strategy: its class, a test, a CI workflow.",
-        "harness.commands.scaffolding:new",
-    ),
     "completion": Verb(
         "Print the completion script of this command for a shell.", "harness.cli.completion:completion"
     ),
 }
 GROUPS = {
     "data": "Fetch, import, build, describe, verify or export a graph.",
-    "runs": "List the recorded runs, show one, or remove some.",
+    "runs": "List the recorded runs, show one, remove some, or re-time one on another network.",
+    "new": "Make the package of a strategy, or a project.",
     "external": "Record a run of another program: run it here, or read its log.",
     "submission": "Pack runs for others, or verify what others packed.",
 }
 """The verbs that have actions."""
 SECTIONS = {
-    "Graphs and names": ("list", "data"),
-    "Train and check": ("run", "runs", "check", "words", "external"),
-    "Predict": ("predict", "advise", "replay", "emulate"),
-    "Experiments and results": (
-        "plan",
-        "collect",
-        "compare",
-        "figures",
-        "report",
-        "artifact",
-        "submission",
-        "site",
-        "claims",
-    ),
-    "Set up": ("doctor", "init", "new", "completion"),
+    "Names and graphs": ("list", "data"),
+    "Run, and reproduce figures": ("run", "runs", "plan", "collect", "figures", "report"),
+    "Add a strategy": ("new", "check"),
+    "Choose a strategy": ("predict", "advise"),
+    "Understand a run": ("words", "compare"),
+    "Publish": ("artifact", "submission", "site"),
+    "Other programs and papers": ("external", "claims"),
+    "This machine": ("doctor",),
 }
-"""The parts of the program's help."""
+"""The parts of the program's help. Verbs that are in no part are named below them."""
 FUNCTIONS = ("advise", "check", "compare", "load", "predict", "run")
 """The functions of `import harness`."""

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,12 @@ from harness.commands.output import Block, FactList, Headline, Table, TableColum
 from harness.commands.request import CONFIG
 from harness.commands.run_options import RequestedRank
 from harness.commands.verb import Reporter, verb
-from harness.errors import RunError
+from harness.errors import RunError, UserError
 from harness.formatting import format_bytes, format_count, format_three_digits, format_whole
 from harness.spec.spec import format_grid
 
 if TYPE_CHECKING:
+    from harness.commands.replaying import ReplayAnswer
     from harness.conformance.account import Account, Seen
     from harness.spec.spec import Spec
 
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, config=CONFIG)
 class WordsRequest(RequestedRank):
     """The run and the rank whose elements are counted."""
+
+    _: KW_ONLY
+    replay: bool = False
+    """Run nothing: show the kernels, the collectives and the memory of the rank, on tensor shapes without data."""
+    from_card: bool = False
+    """With --replay: take the sizes of the graph from its card; the graph need not be built."""
 
 
 @plain_dataclass(frozen=True)
@@ -139,17 +146,28 @@ def _lay_out_published(published: Sequence[Mapping[str, Any]], view: View) -> It
 
 
 @verb(WordsRequest)
-def words(request: WordsRequest, reporter: Reporter) -> WordsAnswer:
+def words(request: WordsRequest, reporter: Reporter) -> "WordsAnswer | ReplayAnswer":
     """Compare the elements that a rank sends with the formulas of the strategy and of its paper.
 
     Trains one epoch, and counts the elements in the buffers of every collective. Prints a row for each collective, and
     then the formula of the paper. The exit code is 1 if formula and run differ.
+
+    With --replay, executes the strategy's own code on tensor shapes without data, so that a run of any size fits on
+    this machine. Prints every kernel and every collective with its elements, flops and bytes, next to the strategy's
+    formula, and the memory of the rank.
     """
     from harness.conformance.account import account
     from harness.runtime.open_run import open_run
     from harness.strategy import BlockCounts
 
+    if request.from_card and not request.replay:
+        raise UserError("--from-card needs --replay: an epoch is trained on the graph, which must be built.")
     root, spec, rank = request.home, request.make_spec("words"), request.rank
+    if request.replay:
+        from harness.commands.replaying import replay_rank
+
+        reporter.log(f"replaying rank {rank} of {spec.ranks}")
+        return replay_rank(root, spec, rank, from_card=request.from_card)
     strategy, blocks = open_run(root, spec)
     seen, counts = _count_trained_elements(spec, root, rank, reporter), BlockCounts(blocks)
     return WordsAnswer(

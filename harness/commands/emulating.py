@@ -1,4 +1,4 @@
-"""harness emulate: re-times an epoch of a recorded run on the network of another machine."""
+"""harness runs emulate: re-times an epoch of a recorded run on the network of another machine."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY
@@ -101,7 +101,7 @@ def emulate(request: EmulateRequest, reporter: Reporter) -> EmulateAnswer:
     from harness.spec.plan import read_plan
 
     if (request.run is None) == (request.plan is None) or (request.plan and request.trace):
-        raise UserError("emulate takes either RUN, with --trace if wanted, or --plan FILE.")
+        raise UserError("runs emulate takes either RUN, with --trace if wanted, or --plan FILE.")
     root = request.home
     runs = request.default_runs
     folders = (

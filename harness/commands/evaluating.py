@@ -34,7 +34,7 @@ class CollectRequest(Request):
     """Collect only the runs of this plan."""
     beside: Folders = ()
     """Folders of records that are not in the plan, as `harness claims --records`, `harness predict --out` and
-    `harness emulate --out` write them."""
+    `harness runs emulate --out` write them."""
     out: Folder = None
     """The folder for the tables (default: results)."""
     verify: bool = False

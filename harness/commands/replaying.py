@@ -1,18 +1,13 @@
-"""harness replay: shows what one rank of a run of any size does in an epoch, without running it."""
+"""harness words --replay: shows what one rank of a run of any size does in an epoch, without running it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, asdict
-from dataclasses import dataclass as plain_dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
 from harness.commands.graph_options import describe_size_source
 from harness.commands.output import Block, FactList, Headline, Table, TableColumn, View
-from harness.commands.request import CONFIG
-from harness.commands.run_options import RequestedRank
-from harness.commands.verb import Reporter, verb
 from harness.formatting import format_bytes, format_count, format_si, format_whole
 from harness.spec.spec import format_grid
 
@@ -24,16 +19,7 @@ if TYPE_CHECKING:
     from harness.strategy import Facts, Strategy, WordsKey
 
 
-@dataclass(frozen=True, config=CONFIG)
-class ReplayRequest(RequestedRank):
-    """The run and the rank to replay."""
-
-    _: KW_ONLY
-    from_card: bool = False
-    """Take the sizes of the graph from its card; the graph need not be built."""
-
-
-@plain_dataclass(frozen=True)
+@dataclass(frozen=True)
 class ReplayAnswer(Answer):
     """What a rank does in an epoch: its kernels and calls with their amounts, and its memory."""
 
@@ -189,30 +175,22 @@ def _make_row(key: "Key", amounts: "Amounts") -> dict[str, Any]:
     return {**key._asdict(), **{name: getattr(amounts, amount) for name, amount in AMOUNTS.items()}}
 
 
-@verb(ReplayRequest)
-def replay(request: ReplayRequest, reporter: Reporter) -> ReplayAnswer:
-    """Show what one rank of a run does in an epoch, without running it.
-
-    Executes the strategy's own code on tensor shapes without data. Prints every kernel and every collective with its
-    elements, flops and bytes, next to the strategy's formula, and the memory of the rank. A run of any size fits on
-    this machine.
-    """
-    from harness.replay import replay as replay_rank
+def replay_rank(root: Path, spec: "Spec", rank: int, *, from_card: bool = False) -> ReplayAnswer:
+    """Replay a rank of a run on tensor shapes without data. With `from_card`, the graph need not be built."""
+    from harness.replay import replay
     from harness.strategy import BlockCounts
     from harness.strategy.facts import ShapeBlocks
 
-    spec = request.make_spec("replay")
-    strategy, blocks = _admit_spec(request, spec)
-    reporter.log(f"replaying rank {request.rank} of {spec.ranks}")
-    replayed = replay_rank(strategy, request.rank, blocks)
+    strategy, blocks = _admit_spec(root, spec, from_card)
+    replayed = replay(strategy, rank, blocks)
     counts = BlockCounts(blocks or ShapeBlocks(strategy.facts, spec.dataset.permutation))
-    at = strategy.coordinates(request.rank)
+    at = strategy.coordinates(rank)
     return ReplayAnswer(
         spec, strategy.facts, replayed, strategy.words(at, counts), strategy.words_lower_bound(at, counts)
     )
 
 
-def _admit_spec(request: ReplayRequest, spec: "Spec") -> "tuple[Strategy, Blocks | None]":
+def _admit_spec(root: Path, spec: "Spec", from_card: bool) -> "tuple[Strategy, Blocks | None]":
     """Return the strategy of a spec, and the blocks of its graph if they are not taken from its card."""
     from harness.experiment.known_graph import facts_of_card
     from harness.registry import load_strategy
@@ -220,7 +198,7 @@ def _admit_spec(request: ReplayRequest, spec: "Spec") -> "tuple[Strategy, Blocks
     from harness.store.catalog import load_card
     from harness.strategy import admit
 
-    if not request.from_card:
-        return open_run(request.home, spec)
-    facts = facts_of_card(load_card(request.home, spec.dataset.name))
+    if not from_card:
+        return open_run(root, spec)
+    facts = facts_of_card(load_card(root, spec.dataset.name))
     return admit(load_strategy(spec.strategy.name), spec, facts), None

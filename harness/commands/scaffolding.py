@@ -1,11 +1,11 @@
-"""harness init and harness new: make a project, and the package of a new strategy."""
+"""harness new: makes the package of a strategy, or a project."""
 
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic.dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from harness.formatting import format_count
 
 
 @dataclass(frozen=True, config=CONFIG)
-class InitRequest(Request):
+class ProjectRequest(Request):
     """Where to make a project."""
 
     folder: Annotated[Path, OptionStyle(metavar="FOLDER", is_positional=True)]
@@ -25,7 +25,7 @@ class InitRequest(Request):
 
 
 @plain_dataclass(frozen=True)
-class InitAnswer(Answer):
+class ProjectAnswer(Answer):
     """The new project."""
 
     folder: Path
@@ -42,23 +42,21 @@ class InitAnswer(Answer):
         yield Command("snakemake all --profile workflows/profiles/local")
 
 
-@verb(InitRequest)
-def init(request: InitRequest, _: Reporter) -> InitAnswer:
+@verb(ProjectRequest)
+def new_project(request: ProjectRequest, _: Reporter) -> ProjectAnswer:
     """Make a project: a folder with dataset cards, machine cards and workflows.
 
     A checkout already is a project. Other verbs run inside a project, or name it by --root.
     """
     from harness.scaffold.scaffold import write_project
 
-    return InitAnswer(write_project(request.folder))
+    return ProjectAnswer(write_project(request.folder))
 
 
 @dataclass(frozen=True, config=CONFIG)
-class NewRequest(Request):
-    """What to make, and where."""
+class StrategyRequest(Request):
+    """The strategy to make, and where."""
 
-    what: Annotated[Literal["strategy"], OptionStyle(metavar="WHAT", is_positional=True)]
-    """What to make: a strategy."""
     name: Annotated[str, OptionStyle(metavar="NAME", is_positional=True)]
     """The name of the strategy, as in my-strategy."""
     _: KW_ONLY
@@ -69,7 +67,7 @@ class NewRequest(Request):
 
 
 @plain_dataclass(frozen=True)
-class NewAnswer(Answer):
+class StrategyAnswer(Answer):
     """The package of a new strategy."""
 
     folder: Path
@@ -91,8 +89,8 @@ class NewAnswer(Answer):
         yield "docs/tutorials/add-a-strategy.md shows a complete strategy."
 
 
-@verb(NewRequest)
-def new(request: NewRequest, _: Reporter) -> NewAnswer:
+@verb(StrategyRequest)
+def new_strategy(request: StrategyRequest, _: Reporter) -> StrategyAnswer:
     """Make the package of a new strategy: its class, a test, a CI workflow.
 
     The strategy trains on one rank. The messages of `harness check` lead to a complete strategy.
@@ -103,4 +101,4 @@ def new(request: NewRequest, _: Reporter) -> NewAnswer:
     folder = write_strategy(request.name, request.into, mini_batch=request.mini_batch)
     strategy = f"{folder / names.package / 'strategy.py'}:{names.cls}"
     files = sorted(str(path) for path in folder.rglob("*") if path.is_file())
-    return NewAnswer(folder, strategy, files)
+    return StrategyAnswer(folder, strategy, files)

@@ -1,7 +1,7 @@
 """The scales of an experiment: the runs of a paper, runs for one machine, and tiny runs that test the experiment.
 
 An experiment's file lists the runs of the scales `laptop`, `emulated` and `published`. The runs of `emulated` record a
-tape, from which `harness emulate` computes their times. The runs of the scale `tiny` are derived from `laptop`:
+tape, from which `harness runs emulate` computes their times. The runs of the scale `tiny` are derived from `laptop`:
 
 1. The graph is a tiny one of the same kind, in the same order.
 2. At most 4 ranks train. A run with more ranks uses the strategy's default grid instead of its own.

@@ -1,4 +1,4 @@
-"""The project root, and its folders for results and data. A project is a checkout, or made by `harness init FOLDER`."""
+"""The project root, and its folders for results and data. A project is a checkout, or made by `harness new project`."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ def find_root(given: str | None = None) -> Path:
         root = Path(named).resolve()
         if not (root / MARKER).is_dir():
             raise UserError(
-                f"{named} is not a project root: it has no folder {MARKER}. `harness init FOLDER` makes a project."
+                f"{named} is not a project root: it has no folder {MARKER}. `harness new project FOLDER` makes one."
             )
         return root
     working = Path.cwd()
@@ -24,7 +24,7 @@ def find_root(given: str | None = None) -> Path:
             return folder
     raise UserError(
         f"No project root: neither {working} nor a folder above it holds {MARKER}. "
-        "Go to a project, or name one by --root or HARNESS_ROOT; `harness init FOLDER` makes one."
+        "Go to a project, or name one by --root or HARNESS_ROOT; `harness new project FOLDER` makes one."
     )
 
 

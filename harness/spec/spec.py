@@ -125,7 +125,7 @@ class Measure(Frozen):
     utilisation_ms: int = Field(0, ge=0, le=86_400_000)
     """The length in milliseconds of the windows in which the utilisation of a rank is recorded; 0 disables it."""
     tape: bool = added_later(False)
-    """Whether an additional epoch is recorded event by event, for `harness emulate`."""
+    """Whether an additional epoch is recorded event by event, for `harness runs emulate`."""
 
 
 class Spec(Frozen):

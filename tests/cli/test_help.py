@@ -10,14 +10,16 @@ from collections.abc import Iterator
 import pytest
 
 from harness.cli import main
-from harness.cli.app import Parsed, make_app, parse
-from harness.commands import VERBS
+from harness.cli.app import REMOVED, Parsed, make_app, parse
+from harness.commands import SECTIONS, VERBS
 from harness.commands.request import list_options
 from harness.commands.verb import load_verb
 from harness.registry import load_strategy, registered_strategies
 from harness.spec.spec import Spec, list_spec_keys
 from harness.validation import list_settings
 
+MOST_VERBS = 20
+"""The verbs on the first screen, at most."""
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "pydantic", "matplotlib", "snakemake", "yaml", "scipy"}
 
 
@@ -28,7 +30,32 @@ def test_help_of_the_program_imports_no_large_package() -> None:
     modules = done.stderr.split()
     assert not HEAVY & set(modules)
     assert len(modules) < 400
-    assert all(f" {verb.split()[0]} " in done.stdout for verb in VERBS)
+    assert all(f" {verb} " in done.stdout for verbs in SECTIONS.values() for verb in verbs)
+    assert sum(map(len, SECTIONS.values())) <= MOST_VERBS
+
+
+def test_verbs_that_the_help_does_not_show_are_named_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    hidden = {verb.split()[0] for verb in VERBS} - {verb for verbs in SECTIONS.values() for verb in verbs}
+    assert all(f"harness {verb} --help" in printed for verb in hidden)
+
+
+@pytest.mark.parametrize(("path", "word"), REMOVED)
+def test_removed_verb_or_option_names_its_successor(
+    path: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*path.split(), word, "x"]) == 2
+    said = capsys.readouterr().err
+    assert f"does not have {word} any more" in said
+    assert REMOVED[path, word] in said
+
+
+def test_successors_of_removed_verbs_exist() -> None:
+    for successor in REMOVED.values():
+        for command in re.findall(r"`harness ([a-z ]+)", successor):
+            verb = " ".join(command.split()[:2])
+            assert verb in VERBS or verb.split()[0] in VERBS, successor
 
 
 def test_no_verb_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +152,10 @@ def test_strategies_are_described_with_paper_promise_axes_and_parameters(
         (["run", "--strategy", "serial", "--dataset", "tiny-sbn"], "tiny-sbm"),
         (["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--set", "model.hiden=3"], "hidden"),
         (["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--set", "trainng.epochs=3"], "training"),
-        (["replay", "--strategy", "plexus", "--dataset", "tiny-sbm", "--set", "machine=locl"], "local"),
+        (
+            ["words", "--replay", "--strategy", "plexus", "--dataset", "tiny-sbm", "--set", "machine=locl"],
+            "local",
+        ),
     ],
 )
 def test_a_misspelt_word_is_answered_in_one_form(

@@ -39,10 +39,13 @@ def run(*options: str) -> list[str]:
         ),
         (["run", "--strategy", "serial", "--dataset", "tiny-sbn"], ["tiny-sbn", "tiny-sbm"]),
         (["run", "--strategy", "serial"], ["--dataset"]),
-        (["replay", "--dataset", "tiny-sbm"], ["replay needs", "--strategy"]),
-        (["replay", "--strategy", "serial", "--dataset", "tiny-sbm", "--rank", "1"], ["--rank 1", "0 to 0"]),
+        (["words", "--replay", "--dataset", "tiny-sbm"], ["words needs", "--strategy"]),
         (
-            ["replay", "--strategy", "serial", "--dataset", "tiny-lattice", "--from-card"],
+            ["words", "--replay", "--strategy", "serial", "--dataset", "tiny-sbm", "--rank", "1"],
+            ["--rank 1", "0 to 0"],
+        ),
+        (
+            ["words", "--replay", "--strategy", "serial", "--dataset", "tiny-lattice", "--from-card"],
             ["tiny-lattice", "expected.n", "data build"],
         ),
         (run("--ranks", "2", "--set", "trainig.epochs=3"), ["trainig", "training"]),
@@ -162,7 +165,7 @@ def test_an_error_is_json_where_json_was_asked_for(
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        (["harness", "comp"], {"compare", "completion"}),
+        (["harness", "comp"], {"compare"}),
         (["harness", "data", "bal"], {"balance"}),
         (["harness", "predict", "--from"], {"--from-card"}),
         (["harness", "run", "--strategy", "cagnet-2"], {"cagnet-2d"}),

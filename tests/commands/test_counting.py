@@ -61,8 +61,3 @@ def test_a_rank_that_the_run_does_not_have_is_refused(capsys: pytest.CaptureFixt
     asked = ["words", "--strategy", "cagnet-1.5d", "--dataset", "tiny-sbm", "--ranks", "2", "--rank", "2"]
     assert main(asked) == 2
     assert "--rank 2 is not accepted: the ranks of this run are 0 to 1" in capsys.readouterr().err
-
-
-def test_the_removed_option_names_the_verb_that_does_its_work(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["words", "--replay", "--strategy", "serial", "--dataset", "tiny-sbm"]) == 2
-    assert "harness words does not have --replay any more: `harness replay`" in capsys.readouterr().err

@@ -41,15 +41,19 @@ ANSWERED = {
     "runs list": [""],
     "runs show": [RUN],
     "runs prune": ["--failed"],
+    "runs emulate": [RUN],
+    "new strategy": ["my-strategy"],
+    "new project": ["folder"],
     "check": ["serial --quick"],
-    "words": ["--strategy cagnet-1d --dataset tiny-sbm --ranks 2"],
+    "words": [
+        "--strategy cagnet-1d --dataset tiny-sbm --ranks 2",
+        "--replay --strategy plexus --dataset tiny-sbm --ranks 4",
+    ],
     "predict": [
         "--strategy plexus --dataset tiny-sbm --ranks 2,4",
         "--strategy cagnet-2d --dataset tiny-sbm --ranks 4 --grid all",
     ],
     "advise": ["--dataset tiny-sbm --ranks 2 --accuracy exact"],
-    "replay": ["--strategy plexus --dataset tiny-sbm --ranks 4"],
-    "emulate": [RUN],
     "plan": ["workflows/experiments/smoke.yaml", "--experiment workflows/experiments/smoke.yaml --cost"],
     "collect": ["--out tables"],
     "compare": [f"{RUN} {RUN}", "tables tables"],
@@ -63,15 +67,12 @@ ANSWERED = {
     "external run": ["--format bns-gcn --dataset tiny-sbm -- cat {log}"],
     "external read": ["{log} --format bns-gcn"],
     "doctor": [""],
-    "init": ["folder"],
-    "new": ["strategy my-strategy"],
-    "server": [""],
     "completion": [""],
 }
 """Requests of each verb; RUN is the run that the project has, and `tables` has it collected."""
 MAY_FAIL = {"doctor"}
 """Verbs whose exit code may be 1: a machine may lack something."""
-WITHOUT_PROJECT = {"list", "doctor", "init", "new", "check", "server", "completion"}
+WITHOUT_PROJECT = {"list", "doctor", "new", "check", "completion"}
 """Verbs that answer outside of a project."""
 WIDTH = 80
 
@@ -93,7 +94,7 @@ def answer(verb: str, request: str, run: str) -> Answer:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a run that has a tape, its tables, figures and report, a log, and a file of edges."""
     folder = tmp_path_factory.mktemp("project") / "mine"
-    assert main(["init", str(folder)]) == 0
+    assert main(["new", "project", str(folder)]) == 0
     (folder / "edges.csv").write_text("0,1\n1,2\n2,0\n")
     (folder / LOG).write_text(LOGS["whole"](LOGS["BNS"]))
     with pytest.MonkeyPatch.context() as patch:

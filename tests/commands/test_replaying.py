@@ -1,13 +1,14 @@
-"""harness replay: a page for people, and the same as JSON for programs."""
+"""harness words --replay: a page for people, and the same as JSON for programs."""
 
 import json
 
 import pytest
 
 from harness.cli import main
+from harness.commands.counting import words
 from harness.commands.output import EVERYTHING, View
 from harness.commands.rendering import render_text
-from harness.commands.replaying import ReplayAnswer, replay
+from harness.commands.replaying import ReplayAnswer
 from harness.formatting import format_bytes, format_si
 
 N, WIDTHS = 131072, [64, 16, 16, 16]
@@ -18,7 +19,11 @@ AGGREGATES_FIRST = {"model.order": "aggregate_first"}
 
 @pytest.fixture(scope="module")
 def answer() -> ReplayAnswer:
-    return replay("cagnet-1d", "rmat-17", 64, rank=63, from_card=True, settings=AGGREGATES_FIRST)
+    replayed = words(
+        "cagnet-1d", "rmat-17", 64, rank=63, replay=True, from_card=True, settings=AGGREGATES_FIRST
+    )
+    assert isinstance(replayed, ReplayAnswer)
+    return replayed
 
 
 def page(answer: ReplayAnswer, view: View = View()) -> str:  # noqa: B008
@@ -72,5 +77,10 @@ def test_elements_that_only_the_formula_has_get_a_row(answer: ReplayAnswer) -> N
 
 
 def test_a_run_needs_a_strategy_and_a_graph(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", "--dataset", "tiny-sbm"]) == 2
-    assert "replay needs --strategy NAME" in capsys.readouterr().err
+    assert main(["words", "--replay", "--dataset", "tiny-sbm"]) == 2
+    assert "words needs --strategy NAME" in capsys.readouterr().err
+
+
+def test_sizes_of_a_card_need_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["words", "--strategy", "serial", "--dataset", "tiny-sbm", "--from-card"]) == 2
+    assert "--from-card needs --replay" in capsys.readouterr().err

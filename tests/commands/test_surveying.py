@@ -1,4 +1,4 @@
-"""harness doctor, init and new: what is missing comes first, measured values have units, commands can be pasted."""
+"""harness doctor and new: what is missing comes first, measured values have units, commands can be pasted."""
 
 import json
 import shlex
@@ -10,7 +10,7 @@ from harness.cli import main
 from harness.commands.answer import Answer
 from harness.commands.output import Command, View
 from harness.commands.rendering import render_text
-from harness.commands.scaffolding import init, new
+from harness.commands.scaffolding import new_project, new_strategy
 from harness.commands.surveying import CalibrationAnswer, LinksAnswer, SurveyAnswer, list_constants
 from harness.doctor.survey import SurveyItem
 from harness.formatting import GB
@@ -84,7 +84,7 @@ def test_constants_are_rows_with_units_and_factors(tmp_path: Path) -> None:
 
 def test_a_project_with_a_space_in_its_name_has_commands_that_can_be_pasted(tmp_path: Path) -> None:
     folder = tmp_path / "my project"
-    answer = init(folder)
+    answer = new_project(folder)
     assert (folder / "datasets/catalog").is_dir()
     first, *others = list_commands(answer)
     assert shlex.split(first) == ["cd", str(folder)]
@@ -92,7 +92,7 @@ def test_a_project_with_a_space_in_its_name_has_commands_that_can_be_pasted(tmp_
 
 
 def test_a_new_strategy_names_the_command_that_checks_it(tmp_path: Path) -> None:
-    answer = new("strategy", "fresh-one", into=tmp_path)
+    answer = new_strategy("fresh-one", into=tmp_path)
     (command,) = list_commands(answer)
     file, _, cls = answer.strategy.partition(":")
     assert shlex.split(command) == ["harness", "check", answer.strategy, "--quick", "--first"]
@@ -101,6 +101,6 @@ def test_a_new_strategy_names_the_command_that_checks_it(tmp_path: Path) -> None
     assert page(answer)[0].startswith(f"{answer.folder} has {len(answer.files)} files.")
 
 
-def test_only_strategies_are_made(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_strategies_and_projects_are_made(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", "planet", "x", "--json"]) == 2
-    assert "one of strategy" in json.loads(capsys.readouterr().out)["error"]
+    assert "'planet' is not an action" in json.loads(capsys.readouterr().out)["error"]

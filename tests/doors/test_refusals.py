@@ -275,7 +275,7 @@ def test_a_plugin_is_told_what_it_does_not_say_of_itself(project, named, said):
     path.write_text(PLUGIN)
     for words in (
         ["check"],
-        ["replay", "--dataset", "tiny-sbm", "--strategy"],
+        ["words", "--replay", "--dataset", "tiny-sbm", "--strategy"],
         ["run", "--dataset", "tiny-sbm", "--strategy"],
     ):
         told = say(*words, f"{path}:{named}")

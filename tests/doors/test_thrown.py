@@ -148,7 +148,8 @@ def machines(root: Path, data: bytes) -> Said:
     (root / "config/machines/thrown.yaml").write_bytes(data)
     say("list", "machines")
     return say(
-        "replay",
+        "words",
+        "--replay",
         "--strategy",
         "cagnet-1d",
         "--ranks",
@@ -212,7 +213,7 @@ def sound(project: Path) -> dict[Door, tuple[Any, Callable[[Any], str]]]:
 DOORS = (experiments, machines, datasets, sites, specs, plans)
 OPTIONS = {
     "plan": ("--scale", "--machine", "--out", "--experiment"),
-    "replay": ("--strategy", "--dataset", "--ranks", "--grid", "--rank", "--set"),
+    "words": ("--strategy", "--dataset", "--ranks", "--grid", "--rank", "--set"),
     "run": ("--strategy", "--ranks", "--grid", "--set", "--spec"),
     "data": (
         *("--memory", "--workers", "--shards", "--seed", "--parts", "--partition", "--permutation"),
@@ -221,7 +222,7 @@ OPTIONS = {
 }
 SOUND = {
     "plan": ["workflows/experiments/few.yaml"],
-    "replay": ["--strategy", "serial", "--dataset", "tiny-sbm"],
+    "words": ["--replay", "--strategy", "serial", "--dataset", "tiny-sbm"],
     "run": ["--strategy", "serial", "--dataset", "none"],
     "data": ["balance", "tiny-sbm"],
 }

@@ -401,6 +401,6 @@ def test_failed_run_of_another_program_is_not_repeated_by_a_spec(
 def test_record_of_another_program_is_not_emulated(read_as: Any, tmp_path: Path, capsys: Any) -> None:
     assert read_as("sancus", LOGS.sancus()) == 0
     capsys.readouterr()
-    assert main(["emulate", str(next((tmp_path / "runs").iterdir()))]) == 2
+    assert main(["runs", "emulate", str(next((tmp_path / "runs").iterdir()))]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "record of another program's run" in said and "harness run --spec" not in said

@@ -1,4 +1,4 @@
-"""The scripts and notebooks of examples/ run unchanged, in a project created by `harness init`."""
+"""The scripts and notebooks of examples/ run unchanged, in a project created by `harness new project`."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ RUN_AS_A_FILE = {"own_sampler.py"}
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("project") / "mine"
-    assert main(["init", str(folder)]) == 0
+    assert main(["new", "project", str(folder)]) == 0
     return folder
 
 

@@ -32,7 +32,7 @@ VERTICES = 60
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     folder = tmp_path / "mine"
-    assert main(["init", str(folder)]) == 0
+    assert main(["new", "project", str(folder)]) == 0
     return folder
 
 

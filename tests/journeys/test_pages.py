@@ -40,7 +40,7 @@ NOT_RUN = {
     r"harness (advise|predict) .*--ranks 64|harness predict --experiment": "predicts for minutes; tests/cli",
     r"harness advise .*--tune": "runs six strategies; tests/cli/test_predicting.py",
     r"harness (check|run --strategy) my-strategy": "goes on to the end in tests/journeys/test_from_a_page.py",
-    r"harness replay --strategy path": "a pattern and no command; tests/commands/test_replaying.py",
+    r"harness words --replay --strategy path": "a pattern and no command; tests/commands/test_replaying.py",
     r"harness run \.\.\.": "a pattern and no command",
     r"harness run .*--launches 10": "takes ten launches; tests/commands/test_launches.py",
     r"harness external": "needs the authors' program or its log; tests/external",
@@ -137,7 +137,7 @@ def test_a_reason_is_given_for_no_command_that_is_gone() -> None:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new project with the files that the pages call the reader's own."""
     folder = tmp_path_factory.mktemp("project") / "mine"
-    assert main(["init", str(folder)]) == 0
+    assert main(["new", "project", str(folder)]) == 0
     ends = np.random.default_rng(0).integers(0, 60, (200, 2))
     (folder / "my-edges.csv").write_text("\n".join(f"{i},{j}" for i, j in ends if i != j) + "\n59,0\n")
     np.save(folder / "my-labels.npy", np.arange(60) % 3)

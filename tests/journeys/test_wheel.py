@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_project_has_the_cards_and_workflows_of_the_checkout(tmp_path: Path) -> None:
     project = tmp_path / "project"
-    assert main(["init", str(project)]) == 0
+    assert main(["new", "project", str(project)]) == 0
     for folder in ("datasets/catalog", "config/machines", "workflows"):
         made, own = (root / folder for root in (project, ROOT))
         assert files_of(made) == files_of(own)
@@ -25,7 +25,7 @@ def test_a_project_has_the_cards_and_workflows_of_the_checkout(tmp_path: Path) -
     assert "/results/" in (project / ".gitignore").read_text()
     assert all((project / link).is_dir() for link in LINKS_OF_A_PROJECT)
     assert main(["list", "datasets", "--root", str(project)]) == 0
-    assert main(["init", str(project)]) == 2
+    assert main(["new", "project", str(project)]) == 2
 
 
 @pytest.mark.slow
@@ -41,7 +41,7 @@ def test_an_installed_wheel_runs_outside_of_a_checkout(wheel: Path, tmp_path: Pa
     assert str(site) in run(
         str(clean / "bin/python"), "-c", "import harness; print(harness.__file__)", cwd=tmp_path
     )
-    run(harness, "init", str(project), cwd=tmp_path)
+    run(harness, "new", "project", str(project), cwd=tmp_path)
     for line in ("run --strategy cagnet-1d --dataset tiny-sbm --ranks 2", "collect", "figures", "report"):
         run(harness, *line.split(), cwd=project, PYTHONPATH="")
     assert list((project / "figures").glob("*.svg"))

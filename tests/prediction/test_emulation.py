@@ -80,7 +80,7 @@ def test_an_emulation_is_the_kernels_and_the_links(taped: Path) -> None:
 def test_it_is_a_record_of_its_own_source(
     taped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["emulate", str(taped), "--machine", "ethernet", "--out", str(tmp_path / "runs")]
+    asked = ["runs", "emulate", str(taped), "--machine", "ethernet", "--out", str(tmp_path / "runs")]
     assert main(asked) == 0
     assert "on the links of ethernet" in " ".join(capsys.readouterr().out.split())
     runs = collect(tmp_path / "runs", tmp_path / "tables").runs
@@ -97,7 +97,7 @@ def test_all_runs_of_a_plan_are_emulated_each_on_its_own_machine(
     experiment.write_text(f"name: many\nruns: {runs}\nemulated: {{ machine: ethernet, runs: {runs} }}\n")
     assert main(["plan", "--experiment", str(experiment), "--scale", "emulated", "--out", str(plan)]) == 0
     first, second = read_plan(plan).runs_by_id.values()
-    emulation = ["emulate", "--plan", str(plan), "--out", str(tmp_path / "emulated")]
+    emulation = ["runs", "emulate", "--plan", str(plan), "--out", str(tmp_path / "emulated")]
     assert main(emulation) == 0
     assert not any((tmp_path / "emulated").iterdir()), "nothing has run yet, and the folder is there"
     spec = tmp_path / "spec.json"
@@ -244,7 +244,10 @@ def test_a_run_with_trace_leaves_the_file_and_prints_the_page(
         document = json.loads((folder / "trace.json").read_text())
         assert {each["pid"] for each in document["traceEvents"]} == {0}
         (folder / "trace.json").unlink()
-    assert main(["emulate", str(folder), "--machine", "ethernet", "--trace", str(tmp_path / "t.json")]) == 0
+    assert (
+        main(["runs", "emulate", str(folder), "--machine", "ethernet", "--trace", str(tmp_path / "t.json")])
+        == 0
+    )
     assert json.loads((tmp_path / "t.json").read_text())["otherData"]["card"] == "ethernet"
 
 
@@ -298,7 +301,7 @@ def test_a_damaged_record_is_refused_by_name_whatever_is_wrong_in_it(
             path = folder / ("spec.json" if place % 3 else "record.json")
             path.write_text(json.dumps(with_a_wrong_value(json.loads(path.read_text()), rng)))
         words = [] if place % 2 else ["--machine", "ethernet", "--trace", str(tmp_path / "trace.json")]
-        code = main(["emulate", str(folder), *words])
+        code = main(["runs", "emulate", str(folder), *words])
         said = capsys.readouterr().err
         assert code in (0, 2), (folder, said)
         assert code == 0 or (said.startswith("harness: ") and said.count("\n") == 1), said
@@ -321,7 +324,7 @@ def test_a_spec_that_no_run_has_is_a_damaged_record(
     folder = Path(shutil.copytree(taped, tmp_path / taped.name))
     whole = json.loads((folder / "spec.json").read_text())
     (folder / "spec.json").write_text(json.dumps({**whole, **spec}))
-    assert main(["emulate", str(folder)]) == 2
+    assert main(["runs", "emulate", str(folder)]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"harness: {folder} holds no whole record: ") and why in said
     assert f"Move {folder} away and run its spec again" in said
@@ -335,5 +338,5 @@ def test_a_tape_that_does_not_fit_its_spec_is_a_damaged_record(
     renamed = pa.array(["q" if axis else "" for axis in table["axis"].to_pylist()])
     place = table.column_names.index("axis")
     pq.write_table(table.set_column(place, table.schema.field("axis"), renamed), folder / "tape.parquet")
-    assert main(["emulate", str(folder), "--machine", "ethernet"]) == 2
+    assert main(["runs", "emulate", str(folder), "--machine", "ethernet"]) == 2
     assert "its tape does not fit its spec" in capsys.readouterr().err

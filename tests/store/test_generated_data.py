@@ -62,7 +62,7 @@ def test_every_recipe_that_draws_is_named(part, make_card) -> None:
 @pytest.mark.long
 def test_run_names_generated_data_of_a_real_graph_only(files, tmp_path, capsys, ranks_at_hand) -> None:
     root = tmp_path / "project"
-    assert main(["init", str(root)]) == 0
+    assert main(["new", "project", str(root)]) == 0
     assert main(["data", "import", "mine", "--edges", str(files / "edges.csv"), "--root", str(root)]) == 0
     for dataset, told in (("mine", f"{EVERYTHING}; the accuracy depends on them"), ("tiny-sbm", None)):
         options = ["--set", "training.epochs=1", "--root", str(root)]

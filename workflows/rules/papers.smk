@@ -64,7 +64,7 @@ rule emulated_runs:
     message:
         "Emulating the runs of {wildcards.experiment} with many ranks"
     shell:
-        "(harness emulate --plan {input.plan:q} --out {output:q}"
+        "(harness runs emulate --plan {input.plan:q} --out {output:q}"
         " && harness predict --experiment {input.experiment:q} --scale emulated --out {output:q}) > {log:q} 2>&1"
 
 
