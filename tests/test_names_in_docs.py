@@ -94,6 +94,33 @@ def test_every_path_of_a_page_exists(page: Path) -> None:
     } == set()
 
 
+FILES = re.compile(r"\.(py|md|yaml|csv|svg)$")
+OTHER_MODULES = {"torch.cuda"}
+
+
+def list_missing_modules(page: Path) -> set[str]:
+    """Return the dotted names of modules that the harness does not have. Names of classes are not modules."""
+    modules = {
+        name.removeprefix("harness.")
+        for name in list_names(page)
+        if "." in name and name.islower() and not FILES.search(name)
+    }
+    places = {name: ROOT / "harness" / name.replace(".", "/") for name in modules - OTHER_MODULES}
+    return {
+        name for name, place in places.items() if not (place.is_dir() or place.with_suffix(".py").exists())
+    }
+
+
+def test_every_module_of_the_architecture_exists() -> None:
+    assert list_missing_modules(ROOT / "docs" / "develop" / "architecture.md") == set()
+
+
+def test_module_that_does_not_exist_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("`check.laws` and `harness.check.kit` are gone; `comm.axis`, `harness.commands` are not.")
+    assert list_missing_modules(page) == {"check.laws", "check.kit"}
+
+
 @cache
 def read_classes() -> dict[str, tuple[set[str], set[str]]]:
     """The names of the bases and of the attributes of each class of the code."""
