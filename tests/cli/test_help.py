@@ -91,13 +91,6 @@ def test_the_examples_of_a_verb_are_commands(verb: str, capsys: pytest.CaptureFi
         assert isinstance(parse(make_app(), words), Parsed)
 
 
-def test_an_action_has_its_own_options_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "fetch", "cora", "--shards", "3"]) == 2
-    assert "--shards is not an option of harness data fetch." in capsys.readouterr().err
-    assert main(["data", "info", "tiny-sbm", "--edges", "x"]) == 2
-    assert main(["data", "balance", "tiny-lattice", "--shard", "0"]) == 2
-
-
 def test_every_key_of_a_spec_has_a_meaning_and_the_values_that_it_takes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -139,38 +132,6 @@ def test_strategies_are_described_with_paper_promise_axes_and_parameters(
     assert (p["accepts"], p["default"]) == ("number from 0 to 1", "1.0")
     assert main(["list", "strategies", "-v"]) == 0
     assert "plexus: " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        (["data", "biuld", "tiny-sbm"], "build"),
-        (["export", "tiny-sbm"], "data export"),
-        (["list", "dataset"], "datasets"),
-        (["run", "--stratgy", "serial"], "--strategy"),
-        (["run", "--strategy", "serail", "--dataset", "tiny-sbm"], "serial"),
-        (["run", "--strategy", "serial", "--dataset", "tiny-sbn"], "tiny-sbm"),
-        (["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--set", "model.hiden=3"], "hidden"),
-        (["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--set", "trainng.epochs=3"], "training"),
-        (
-            ["words", "--replay", "--strategy", "plexus", "--dataset", "tiny-sbm", "--set", "machine=locl"],
-            "local",
-        ),
-    ],
-)
-def test_a_misspelt_word_is_answered_in_one_form(
-    words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    assert f" Did you mean {meant}" in capsys.readouterr().err
-
-
-def test_an_unknown_option_is_answered_by_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    """Others have --machine, and it is no way out here."""
-    assert main(["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--machine", "local"]) == 2
-    said = capsys.readouterr().err
-    assert "--machine is not an option of harness run." in said
-    assert "`harness run --help`" in said
 
 
 def test_the_facts_of_a_graph_hold_nothing_that_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:

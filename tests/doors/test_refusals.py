@@ -27,63 +27,7 @@ from harness.spec.dataset import DatasetChoice
 from harness.store.datasets import open_dataset
 from harness.store.graph_import import ImportRequest, _make_source_fields
 from harness.store.staging import StagingFolder
-from tests.doors.command import EDGES, ROOT, N, array, bring, listing, say
-
-FEATURES = np.ones((N, 2))
-LABELS = np.arange(N) % 3
-
-
-def spoilt(sound: np.ndarray, place: Any, value: Any) -> bytes:
-    copied = sound.copy()
-    copied[place] = value
-    return array(copied)
-
-
-@pytest.mark.parametrize(
-    ("files", "more", "said"),
-    [
-        (
-            {"features": spoilt(FEATURES, (4, 1), np.nan)},
-            [],
-            "--features {} row 5 (vertex 4), column 2: the feature is nan",
-        ),
-        (
-            {"features": spoilt(FEATURES, (0, 0), -np.inf)},
-            [],
-            "row 1 (vertex 0), column 1: the feature is -inf",
-        ),
-        (
-            {"features": spoilt(FEATURES, (5, 0), 1e39)},
-            [],
-            "row 6 (vertex 5), column 1: the feature is inf as a float32",
-        ),
-        (
-            {"labels": spoilt(LABELS, 3, 1 << 40)},
-            [],
-            "--labels {} vertex 3: label 1099511627776 is out of range",
-        ),
-        ({"labels": spoilt(LABELS, 2, -2)}, [], "--labels {} vertex 2: label -2 is out of range"),
-        (
-            {"labels": array(LABELS)},
-            ["--classes", "2"],
-            "--labels {} vertex 2: label 2 is out of range. Labels are 0 .. 1",
-        ),
-        ({"labels": array(LABELS + 0.5)}, [], "vertex 0: 0.5 is not an integer"),
-        ({"split": array(np.eye(N, 3) + [[1, 0, 0]] > 0)}, [], "--split {} vertex 1: its masks overlap"),
-        ({"split": spoilt(LABELS, 1, 4)}, [], "--split {} vertex 1: 4 is out of range"),
-        ({}, ["--classes", "0"], "--classes 0 is not accepted"),
-        ({}, ["--memory", "1e-9"], "--memory 1e-9 is not accepted: a number from 0.015625"),
-        ({}, ["--memory", "nan"], "--memory nan is not accepted"),
-        ({}, ["--vertices", "3"], "--edges {} line 3: the id 3 is not in 0 .. 2: set --vertices"),
-    ],
-)
-def test_a_refused_import_names_what_was_typed_and_where_it_is_wrong(project, files, more, said):
-    named = {option: (f"{option}.npy", data) for option, data in files.items()}
-    got = bring(project, {"edges": ("edges.txt", EDGES["edges.txt"]), **named}, *more)
-    assert got.code == 2
-    option = next(iter(files), "edges")
-    name = project / "brought" / (named[option][0] if files else "edges.txt")
-    assert said.format(f"{name},") in got.err
+from tests.doors.command import EDGES, ROOT, N, array, listing, say
 
 
 def test_masks_and_a_byte_order_mark_are_read(project):

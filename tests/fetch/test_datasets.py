@@ -286,15 +286,9 @@ def test_a_truncated_archive_is_refused_by_its_name(root, published, capsys):
         build_store(root, DatasetChoice(name="arxiv"))
 
 
-@pytest.mark.parametrize("weights", [(), ("--weights", "normalised")])
-def test_a_published_matrix_is_imported_by_its_name(root, published, capsys, weights):
+def test_a_published_matrix_is_imported_by_its_name(root, published, capsys):
     """Fetched, built and kept under the name; afterwards no network is needed."""
-    options = ["data", "import", "mine", "--from", "suitesparse:DIMACS10/roads", "--json"]
-    if weights:
-        assert main([*options, *weights]) == 2
-        assert "has no edge weights: its values are of the field pattern" in capsys.readouterr().out
-        return
-    assert main(options) == 0
+    assert main(["data", "import", "mine", "--from", "suitesparse:DIMACS10/roads", "--json"]) == 0
     counts = json.loads(capsys.readouterr().out)["counts"]
     assert (counts["vertices"], counts["nnz_adj"]) == (N, np.count_nonzero(adjacency()))
     everyone = range(N)
@@ -354,28 +348,6 @@ def test_sets_of_ogb_are_imported_by_their_names(root, published, capsys):
     store = Store(build_store(root, DatasetChoice(name="theirs")))
     np.testing.assert_array_equal(store.labels(range(N)).numpy(), np.tile(SETS, 23)[:, :112])
     assert (store.split(range(N)) == 2).sum() == len(PARTS["valid"])
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--from", "suitesparse:roads"], "expected suitesparse:GROUP/NAME"),
-        (["--from", "suitesparse:../roads/x"], "expected suitesparse:GROUP/NAME"),
-        (["--from", "suitesparse:DIMACS10/a b"], "source.name = 'a b' is not accepted"),
-        (["--from", "ogb:ogbn-mag"], "Known: ogbn-arxiv, ogbn-papers100M"),
-        (["--from", "ogb:ogbn-arxiv", "--weights", "raw"], "the source ogb has no edge weights"),
-        (["--from", "snap:roads"], "expected suitesparse:GROUP/NAME"),
-        (
-            ["--from", "suitesparse:DIMACS10/roads", "--edges", "e.txt"],
-            "a file (--edges FILE) or a published graph",
-        ),
-        (["--from", "suitesparse:DIMACS10/roads", "--names"], "leave out --names"),
-    ],
-)
-def test_origins_that_are_none_are_refused(root, site, capsys, options, told):
-    assert main(["data", "import", "mine", *options]) == 2
-    assert told in capsys.readouterr().err
-    assert site.asked == []
 
 
 def test_a_matrix_that_is_not_published_is_refused(root, site, capsys):

@@ -172,51 +172,6 @@ def test_a_name_is_given_once(root, files, harness):
     assert f"remove {root}/datasets/imported/mine.yaml" in told
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "told"),
-    [
-        ("mine", [], "--edges FILE"),
-        ("mine", ["--edges", "nowhere.txt"], "no file nowhere.txt. Edge files end with .mtx, .npz"),
-        ("mine", ["--edges", "edges.tsv", "--labels", "no.npy"], "no file no.npy. Expected a .npy array"),
-        ("mine", ["--edges", "edges.xls"], "Edge files end with"),
-        ("a/b", ["--edges", "edges.tsv"], "a name begins with"),
-        (
-            "mine",
-            ["--edges", "edges.tsv", "--labels", "edges.tsv"],
-            "--labels edges.tsv: its two columns hold neither ids with labels nor only 0 and 1. Name the columns",
-        ),
-        ("mine", ["--edges", "edges.tsv", "--labels", "empty.csv"], "empty.csv cannot be read"),
-        (
-            "mine",
-            ["--edges", "edges.tsv", "--labels", "words.csv"],
-            "words.csv has 2 rows, but there are 40 vertices",
-        ),
-        ("mine", ["--edges", "edges.tsv", "--vertices", "0"], "--vertices 0 is not accepted"),
-        ("mine", ["--edges", "words.parquet"], "first two integer columns"),
-        ("mine", ["--edges", "torn.parquet"], "torn.parquet"),
-        ("mine", ["--edges", "nulls.parquet"], "is null"),
-        (
-            "mine",
-            ["--edges", "edges.parquet", "--vertices", "3"],
-            "edges with ids 0 .. 39, but its vertices are 0 .. 2. If the ids are right, set --vertices",
-        ),
-    ],
-)
-def test_what_cannot_be_imported_is_refused(root, files, harness, monkeypatch, name, options, told):
-    monkeypatch.chdir(files)
-    (files / "edges.xls").touch()
-    (files / "empty.csv").touch()
-    (files / "words.csv").write_text("a\nb\n")
-    write_table(pa.table({"from": ["a"], "to": ["b"]}), files / "words.parquet")
-    write_table(pa.table({"from": [1, None], "to": [2, 3]}), files / "nulls.parquet")
-    (files / "torn.parquet").write_bytes((files / "edges.parquet").read_bytes()[:-60])
-    code, said = harness(*options, name=name)
-    assert code == 2, said
-    assert told in said
-    assert "Traceback" not in said
-    assert not list((root / "datasets").glob("*/*mine*"))
-
-
 def test_an_import_says_what_it_found(root, files, edges, harness):
     code, told = harness("--edges", files / "edges.tsv")
     assert code == 0
@@ -336,38 +291,6 @@ def test_what_belongs_to_vertices_goes_by_their_names(root, named, harness):
     np.testing.assert_array_equal(store.split(range(N)), split)
 
 
-@pytest.mark.parametrize(
-    ("text", "option", "told"),
-    [
-        ("person 01,2\nnobody,1\n", "labels", "nobody is not a vertex of the graph"),
-        ("person 01,2\nperson 01,1\n", "labels", "has 2 lines for the vertex person 01"),
-        ("person 01,0.5\n", "features", "has no line for the vertex"),
-        ("person 01\n", "labels", "a name but no number"),
-        ("person 01,old\n", "features", "Expected numbers"),
-        ("person 01,2\nperson 02,old\n", "labels", "has both words and numbers: '2' is a number"),
-        ("person 02,1\nperson 01,0.5\n", "labels", "vertex person 01: 0.5 is not an integer"),
-        ("person 02,1\nperson 01,-3\n", "labels", "vertex person 01: label -3 is out of range"),
-        ("person 02,1\nperson 01,7\n", "split", "vertex person 01: 7 is out of range"),
-    ],
-)
-def test_names_that_do_not_fit_are_refused(root, named, harness, text, option, told):
-    (named / "data.csv").write_text(text)
-    options = ["--edges", named / "people.csv", "--names", "--header", f"--{option}", named / "data.csv"]
-    code, said = harness(*options)
-    assert code == 2
-    assert told in said
-    assert not list((root / "datasets").glob("*/*mine*"))
-
-
-def test_an_edge_that_weighs_something_else_on_its_way_back_is_told_by_names(root, named, harness):
-    (named / "calls.csv").write_text("zoe,99,1\n99,zoe,2\n")
-    code, told = harness("--edges", named / "calls.csv", "--names", "--weights", "raw")
-    assert code == 2
-    assert re.search(
-        "edge from vertex (zoe to vertex 99 has the weight 1|99 to vertex zoe has the weight 2)", told
-    )
-
-
 def test_names_and_weights_go_together(root, named, harness):
     code, told = harness(
         "--edges", named / "people.csv", "--names", "--header", "--weights", "raw", "--directed"
@@ -379,39 +302,6 @@ def test_names_and_weights_go_together(root, named, harness):
     for source, target, weight in lines:
         expected[SORTED.index(target), SORTED.index(source)] += float(weight)
     np.testing.assert_array_equal(to_scipy(store.adjacency(range(N), range(N))).toarray(), expected)
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--edges", "edges.mtx", "--names"], "only text and parquet files"),
-        (["--edges", "people.csv", "--names", "--vertices", "9"], "leave out n and base"),
-        (["--edges", "edges.parquet", "--names"], "first two text columns"),
-        (["--edges", "empty.csv", "--names"], "has no edges"),
-        (
-            ["--edges", "lone.csv", "--names"],
-            "lone.csv, line 3: 'c' is not an edge like 'a,b', the first one. Expected one edge",
-        ),
-        (["--edges", "people.csv", "--names"], "line 1: 'from,to,calls' looks like column names"),
-        (["--edges", "calls.csv", "--names", "--weights", "raw"], "line 1: 'a,b,calls' has no weight"),
-        (["--edges", "calls.csv", "--names", "--weights", "raw"], "names the columns, set --header."),
-        (
-            ["--edges", "calls.csv", "--names", "--weights", "raw", "--header"],
-            "line 3: 'c,d,often' has no weight",
-        ),
-        (["--edges", "weightless.csv", "--names", "--weights", "raw"], "line 1: 'a,b' has no weight"),
-    ],
-)
-def test_names_where_there_are_none_are_refused(root, files, named, harness, monkeypatch, options, told):
-    monkeypatch.chdir(files)
-    (files / "empty.csv").write_text("# nothing\n")
-    (files / "lone.csv").write_text("a,b\n# nothing\nc\n")
-    (files / "calls.csv").write_text("a,b,calls\na,b,2\nc,d,often\n")
-    (files / "weightless.csv").write_text("a,b\nc,d\n")
-    named.joinpath("people.csv").rename(files / "people.csv")
-    code, said = harness(*options)
-    assert code == 2
-    assert told in said
 
 
 def test_words_as_labels_name_the_classes(root, files, harness):

@@ -212,49 +212,6 @@ def test_a_skew_symmetric_matrix_has_negative_images(root, imported, tmp_path):
     assert "set --directed" in told
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "said"),
-    [
-        ("0 1 2\n1 2 nan\n", [], "edge 2, from 1 to 2, has the weight nan"),
-        ("0 1 2\n1 2 inf\n", ["--weights", "raw"], "has the weight inf"),
-        ("0 1 1e39\n", ["--weights", "raw"], "3.4e38"),
-        ("0 1 1e-320\n", [], "2.3e-308"),
-        (
-            "0 1 -1\n",
-            [],
-            "must not be negative, because degrees are sums of weights",
-        ),
-        ("0 1 1\n1 2\n", [], "line 2: '1 2' has no weight"),
-        ("0 1 heavy\n", [], "line 1: '0 1 heavy' has no weight"),
-        ("0 1 1\n1 0 2\n", [], "from vertex 1 to vertex 0 has the weight 2, and the reverse edge 1"),
-        ("0 1 3e38\n0 1 3e38\n", ["--weights", "raw"], "add up to more than 3.4e+38"),
-    ],
-)
-def test_a_bad_weight_is_refused(root, imported, tmp_path, text, options, said):
-    (tmp_path / "e.txt").write_text(text)
-    code, told = imported("--edges", tmp_path / "e.txt", *(options or ["--weights", "normalised"]))
-    assert code == 2
-    assert said in json.loads(told)["error"]
-
-
-def test_a_file_without_weights_is_refused(root, imported, tmp_path):
-    files = {
-        "e.mtx": "%%MatrixMarket matrix coordinate pattern general\n2 2 1\n1 2\n",
-        "e.graph": "2 1\n2\n1\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-        code, told = imported("--edges", tmp_path / name, "--weights", "raw")
-        assert code == 2
-        assert "has no edge weights" in told
-    torch.save(Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2), tmp_path / "e.pt")
-    assert (
-        "neither edge_weight nor edge_attr" in imported("--edges", tmp_path / "e.pt", "--weights", "raw")[1]
-    )
-    torch.save(Data(edge_index=torch.tensor([[0], [1]]), edge_attr=torch.ones(1, 3)), tmp_path / "e.pt")
-    assert "Expected a real number for each" in imported("--edges", tmp_path / "e.pt", "--weights", "raw")[1]
-
-
 MODELS = {"gat": "attention computes the value of every edge", "sage": "the mean over the neighbours"}
 STRATEGIES = {
     "cluster-gcn": "normalises the subgraph",
