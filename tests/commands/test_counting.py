@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from harness.cli import main
 from harness.commands.counting import WordsAnswer, words
 from harness.commands.output import EVERYTHING, View
 from harness.commands.rendering import render_text
@@ -32,10 +31,8 @@ def test_formula_run_and_paper_are_side_by_side(answer: WordsAnswer) -> None:
 
 def test_the_first_line_says_how_many_elements_agree(answer: WordsAnswer) -> None:
     total = sum(row["seen"] for row in answer.account.rows)
-    assert page(answer).splitlines()[0] == (
-        f"cagnet-1.5d on tiny-sbm, row=2,col=1, rank 1: formula and run agree on {total:,.0f} elements"
-    )
-    assert re.search(rf"received +{answer.received:,.0f} elements", page(answer))
+    assert f"{total:,.0f} elements" in page(answer).splitlines()[0]
+    assert re.search(rf"received +{answer.received:,.0f}\b", page(answer))
     assert 0 < answer.received < total  # the rank owns half of every broadcast
 
 
@@ -43,7 +40,7 @@ def test_a_difference_is_counted_and_its_row_comes_first(answer: WordsAnswer) ->
     *rows, last = answer.account.rows
     wrong = replace(answer.account, rows=[*rows, {**last, "formula": last["formula"] + 1}])
     lines = page(replace(answer, account=wrong)).splitlines()
-    assert f"formula and run differ in 1 of {len(wrong.rows)} rows" in lines[0]
+    assert f"1 of {len(wrong.rows)} rows" in lines[0]
     first = next(number for number, line in enumerate(lines) if line.startswith("pass"))
     assert lines[first + 1].endswith("DIFFERS")
     assert sum("DIFFERS" in line for line in lines) == 1
@@ -51,13 +48,9 @@ def test_a_difference_is_counted_and_its_row_comes_first(answer: WordsAnswer) ->
 
 
 def test_reasons_for_differences_from_the_paper_are_behind_why(answer: WordsAnswer) -> None:
-    assert "2 quantities differ from the paper (--why)." in page(answer)
-    assert "which the paper drops" not in page(answer)
-    assert "which the paper drops" in page(answer, EVERYTHING)
-    assert "CAG-008, CAG-009" in page(answer)
-
-
-def test_a_rank_that_the_run_does_not_have_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["words", "--strategy", "cagnet-1.5d", "--dataset", "tiny-sbm", "--ranks", "2", "--rank", "2"]
-    assert main(asked) == 2
-    assert "--rank 2 is not accepted: the ranks of this run are 0 to 1" in capsys.readouterr().err
+    published = answer.account.published
+    reasons = [line["because"] for line in published if line["because"] and line["ours"] != line["value"]]
+    brief, whole = (" ".join(page(answer, view).split()) for view in (View(), EVERYTHING))
+    assert len(reasons) == 2
+    assert all(reason in whole and reason not in brief for reason in reasons)
+    assert "CAG-008, CAG-009" in brief

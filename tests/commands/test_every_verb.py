@@ -166,7 +166,7 @@ def test_every_refusal_is_json(verb: str, capsys: pytest.CaptureFixture[str]) ->
         refusal = json.loads(said.out)
         assert refusal["exit_code"] == 2
         assert said.err == f"harness: {refusal['error']}\n"
-        assert "--no-such-option" in request or "/nowhere is not a project root" in refusal["error"]
+        assert "--no-such-option" in request or "/nowhere" in refusal["error"]
 
 
 def test_requests_cover_all_verbs() -> None:

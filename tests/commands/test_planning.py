@@ -10,7 +10,6 @@ from harness.cli import main
 from harness.commands.output import View
 from harness.commands.planning import PlanAnswer, PlanRequest, plan
 from harness.commands.rendering import render_text
-from harness.errors import UserError
 from harness.slurm.jobs import JobCost, JobGroup
 
 SMOKE = Path(__file__).parents[2] / "workflows/experiments/smoke.yaml"
@@ -28,7 +27,7 @@ def page(answer: PlanAnswer, view: View = View()) -> list[str]:  # noqa: B008
 def test_runs_are_counted_and_listed_with_pasteable_grids(answer: PlanAnswer) -> None:
     runs = answer.plans[0]["runs"]
     lines = page(answer, View(all=True))
-    assert lines[0].startswith(f"smoke at scale laptop: {len(runs)} runs, graphs of ")
+    assert f"{len(runs)} runs" in lines[0]
     listed = {line.split()[0]: line.split()[-1] for line in lines[3:]}
     assert listed.keys() == {run["run_id"] for run in runs}
     wanted = {run["run_id"]: run["spec"]["grid"] for run in runs}
@@ -60,18 +59,6 @@ def test_jobs_are_grouped_with_their_node_hours_and_refusals(answer: PlanAnswer)
     lines = page(costs)
     row = next(line.split() for line in lines if line.endswith("1 allowed"))
     assert row[:6] == ["2", "2", "30", "15.0", "6", "2.00"]
-    assert "1 job on this machine, 3 runs." in lines
+    assert any("1 job" in line and "3 runs" in line for line in lines)
     assert not any("sbatch" in line for line in lines)
     assert "sbatch -N2" in page(costs, View(verbose=True))
-
-
-def test_each_experiment_needs_a_file_to_write(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--out names 1 file for 2 experiments"):
-        plan([SMOKE, SMOKE], out=[tmp_path / "one.json"])
-
-
-def test_the_grids_of_a_strategy_are_listed_by_other_verbs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--strategy", "plexus", "--ranks", "4", "--dataset", "tiny-sbm"]) == 2
-    said = capsys.readouterr().err
-    assert "--grid all" in said
-    assert "harness list grids --strategy S --ranks P" in said

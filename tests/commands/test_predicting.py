@@ -39,5 +39,4 @@ def test_card_of_another_machine_is_named(cores: int, monkeypatch: pytest.Monkey
     here = there.model_copy(update={"cores": cores})
     monkeypatch.setattr(card_status, "describe_machine", lambda _: here)
     page = " ".join(str(predicting.predict("cagnet-1d", "tiny-sbm", 2)).split())
-    said = f"The card local was measured on another machine (2 cores of {there.cpu}; here: 64 cores of"
-    assert (said in page) is (cores == 64)
+    assert ("64 cores" in page) is (cores == 64)

@@ -8,8 +8,6 @@ import pytest
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from harness.cli.app import join_lines, make_app, make_command, parse
-from harness.commands import VERBS
 from harness.commands.answer import Answer
 from harness.commands.request import (
     CONFIG,
@@ -17,10 +15,9 @@ from harness.commands.request import (
     RankCounts,
     Request,
     Settings,
-    list_options,
     make_request,
 )
-from harness.commands.verb import SILENT, Reporter, load_verb, verb
+from harness.commands.verb import SILENT, Reporter, verb
 from harness.errors import UserError
 
 
@@ -74,32 +71,16 @@ def test_text_and_values_make_the_same_request() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"name": "mine", "shards": "0"}, "shards 0 is not accepted: a whole number from 1 to 4096"),
-        ({"name": "mine", "ranks": "2,x"}, "ranks x is not accepted: a whole number from 1 to"),
-        ({"name": "mine", "order": "triple"}, "order triple is not accepted: one of none, single"),
-        ({}, "name is missing"),
-        ({"name": "mine", "shard": 3}, "shard is not an argument here. Did you mean shards?"),
-        ({"name": "mine", "settings": ["epochs"]}, "Expected KEY=VALUE"),
-        ({"name": "mine", "shards": 0, "order": "x"}, "order x is not accepted"),
+        ({"name": "mine", "shards": "0"}, ["shards 0", "1", "4096"]),
+        ({"name": "mine", "ranks": "2,x"}, ["ranks x"]),
+        ({"name": "mine", "order": "triple"}, ["order triple", "none, single"]),
+        ({}, ["name"]),
+        ({"name": "mine", "shard": 3}, ["shard", "shards"]),
+        ({"name": "mine", "settings": ["epochs"]}, ["epochs", "KEY=VALUE"]),
+        ({"name": "mine", "shards": 0, "order": "x"}, ["shards 0", "order x"]),
     ],
 )
-def test_wrong_values_are_refused_with_what_is_accepted(values: dict[str, Any], said: str) -> None:
+def test_wrong_values_are_refused_with_what_is_accepted(values: dict[str, Any], said: list[str]) -> None:
     with pytest.raises(UserError) as refusal:
         make_request(CutRequest, str, **values)
-    assert said in str(refusal.value)
-
-
-def test_errors_of_the_command_line_name_options() -> None:
-    with pytest.raises(UserError, match="--ranks 0 is not accepted: a whole number from 1 to"):
-        parse(make_app(), ["predict", "--strategy", "serial", "--dataset", "tiny-sbm", "--ranks", "0"])
-
-
-@pytest.mark.parametrize("name", VERBS)
-def test_help_of_a_verb_is_complete(name: str) -> None:
-    declaration = load_verb(name)
-    docstring = inspect.cleandoc(declaration.run.__doc__ or "")
-    assert docstring.splitlines()[0] == VERBS[name].summary
-    for option in list_options(declaration.request):
-        assert option.help.endswith("."), f"{name} {option.option} has no help"
-        assert option.help[0].isupper() or option.help[0] in "`1", option.help
-    assert make_command(name).__doc__ == join_lines(docstring)
+    assert all(word in str(refusal.value) for word in said)

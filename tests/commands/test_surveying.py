@@ -1,12 +1,8 @@
 """harness doctor and new: what is missing comes first, measured values have units, commands can be pasted."""
 
-import json
 import shlex
 from pathlib import Path
 
-import pytest
-
-from harness.cli import main
 from harness.commands.answer import Answer
 from harness.commands.output import Command, View
 from harness.commands.rendering import render_text
@@ -99,8 +95,3 @@ def test_a_new_strategy_names_the_command_that_checks_it(tmp_path: Path) -> None
     assert f"class {cls}(" in Path(file).read_text()
     assert str(file) in answer.files
     assert page(answer)[0].startswith(f"{answer.folder} has {len(answer.files)} files.")
-
-
-def test_only_strategies_and_projects_are_made(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["new", "planet", "x", "--json"]) == 2
-    assert "'planet' is not an action" in json.loads(capsys.readouterr().out)["error"]
