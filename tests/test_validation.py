@@ -33,34 +33,21 @@ CIRCLE = {"kind": "circle", "radius": 1}
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "said"),
     [
-        ({"shape": CIRCLE, "colour": 1}, "colour is not a key here; accepted keys: shape, pen, others"),
-        ({"shape": {**CIRCLE, "side": 1}}, "shape.side is not a key here; accepted keys: kind, radius"),
-        (
-            {"shape": {"kind": "box", "side": 1, "radius": 1}},
-            "shape.radius is not a key here; accepted keys: kind, side",
-        ),
-        ({"shape": CIRCLE, "pen": {"width": 1, "tip": 2}}, "pen.tip is not a key here; accepted keys: width"),
-        (
-            {"shape": CIRCLE, "others": [{"side": 1}, {"side": 1, "pen": 1}]},
-            "others.1.pen is not a key here; accepted keys: kind, side",
-        ),
-        ({"shape": {"kind": "circle"}}, "shape.radius is missing"),
-        (
-            {"shape": {"kind": "square", "side": -1}},
-            "shape.side = -1 is not accepted: input should be greater than 0",
-        ),
-        ({"pen": {"width": 1}}, "shape is missing"),
-        (3, "the data = 3 is not accepted"),
+        ({"shape": CIRCLE, "colour": 1}, ["colour", "shape, pen, others"]),
+        ({"shape": {**CIRCLE, "side": 1}}, ["shape.side", "kind, radius"]),
+        ({"shape": {"kind": "box", "side": 1, "radius": 1}}, ["shape.radius", "kind, side"]),
+        ({"shape": CIRCLE, "pen": {"width": 1, "tip": 2}}, ["pen.tip", "width"]),
+        ({"shape": CIRCLE, "others": [{"side": 1}, {"side": 1, "pen": 1}]}, ["others.1.pen", "kind, side"]),
+        ({"shape": {"kind": "circle"}}, ["shape.radius"]),
+        ({"shape": {"kind": "square", "side": -1}}, ["shape.side = -1", "0"]),
+        ({"shape": {"kind": "circle"}, "pen": {}}, ["shape.radius", "pen.width"]),
+        ({"pen": {"width": 1}}, ["shape"]),
+        (3, ["3"]),
     ],
 )
-def test_a_fault_is_named_as_its_writer_knows_it(data: object, message: str) -> None:
+def test_every_fault_is_named_as_its_writer_knows_it(data: object, said: list[str]) -> None:
     with pytest.raises(UserError) as caught:
         validate(Drawing, data, "drawing.yaml")
-    assert str(caught.value).startswith(f"drawing.yaml: {message}")
-
-
-def test_every_fault_is_told() -> None:
-    with pytest.raises(UserError, match=r"shape\.radius is missing; pen\.width is missing"):
-        validate(Drawing, {"shape": {"kind": "circle"}, "pen": {}}, "here")
+    assert all(word in str(caught.value) for word in ["drawing.yaml: ", *said])

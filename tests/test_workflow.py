@@ -192,24 +192,19 @@ def test_papers_share_runs_and_a_changed_run_redraws_its_own_figures_alone(paper
 
 
 @pytest.mark.parametrize(
-    ("target", "message"),
+    ("target", "said"),
     [
-        (
-            "plexus_tab1",
-            "target plexus_tab1 has no experiment at the scale laptop. plexus-tab1: numbers from the literature",
-        ),
-        ("plexus-fig8", "target 'plexus-fig8' is unknown. Did you mean plexus_fig8 or "),
-        ("paper-g3", "Known: all, cagnet_fig1, "),
+        ("plexus_tab1", ["plexus_tab1", "laptop", "plexus-tab1: "]),
+        ("plexus-fig8", ["'plexus-fig8'", "plexus_fig8 or "]),
+        ("paper-g3", ["cagnet_fig1", "plexus_fig8"]),
     ],
 )
 def test_wrong_target_is_refused_in_a_line_that_names_others(
-    papers: Project, target: str, message: str
+    papers: Project, target: str, said: list[str]
 ) -> None:
     output = papers.snakemake(target, *LOCAL, "--dry-run", code=1)
-    assert message in output
-    assert "plexus_fig8" in output or target == "plexus_tab1"
-    assert 'File "' not in output
-    assert "Traceback" not in output
+    assert all(word in output for word in said)
+    assert 'File "' not in output and "Traceback" not in output
 
 
 @pytest.mark.slow
@@ -253,9 +248,7 @@ def test_a_build_is_shared_by_as_many_jobs_as_are_asked_for(project: Project) ->
     assert len(project.subjects("share")) == 7
     assert "Nothing to be done" in project.snakemake(*words, "build_jobs={tiny-sbm: 2}", "--dry-run")
     assert "Nothing to be done" in project.snakemake(*words, "--dry-run")
-    assert "build_jobs = 0 is not accepted: give a whole number from 1" in project.snakemake(
-        *words, "build_jobs=0", code=1
-    )
+    assert "build_jobs = 0" in project.snakemake(*words, "build_jobs=0", code=1)
 
 
 def test_a_timed_run_has_the_machine_for_itself(finished: tuple[Project, str]) -> None:
@@ -419,10 +412,7 @@ def test_one_setting_chooses_the_machine_and_small_runs_share_jobs(project: Proj
 def test_a_wrong_site_is_refused_in_a_line(project: Project) -> None:
     (project.folder / "config" / "site.yaml").write_text("acount: m1234\n")
     output = project.snakemake("--profile", "slurm", "--dry-run", code=1)
-    assert re.search(
-        r"config/site\.yaml: acount is not a key here\. Did you mean account\? Accepted keys: machine, account",
-        output,
-    )
+    assert re.search(r"config/site\.yaml: acount.*machine, account", output)
 
 
 @pytest.mark.slow
@@ -500,19 +490,10 @@ def test_jobs_load_environment_modules(project: Project, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (
-            "experimnt=x.yaml",
-            r"config: experimnt is not a key here\. Did you mean experiment\? Accepted keys: experiment",
-        ),
-        (
-            "experiment=none.yaml",
-            r"none\.yaml: no such file\. Experiments: .*workflows/experiments/cagnet-figure-1",
-        ),
-        ("experiment=empty.yaml", r"empty\.yaml must be a mapping of keys to values, but it is empty"),
-        (
-            "experiment=typo.yaml",
-            r"typo\.yaml: runs\.0\.rank is not a key here\. Did you mean ranks\? Accepted keys: strategy",
-        ),
+        ("experimnt=x.yaml", r"config: experimnt.* experiment\b"),
+        ("experiment=none.yaml", r"none\.yaml.*workflows/experiments/cagnet-figure-1"),
+        ("experiment=empty.yaml", r"empty\.yaml"),
+        ("experiment=typo.yaml", r"typo\.yaml: runs\.0\.rank\b.* ranks\b"),
     ],
 )
 def test_a_wrong_request_is_refused_in_a_line(project: Project, config: str, message: str) -> None:

@@ -143,53 +143,6 @@ def test_replay_waits_once_and_uploads_only_what_differs(on_gpus: OnGpus) -> Non
 # What is refused.
 
 
-def case_with_graph(name: str, **changes: Any) -> Case:
-    ranks = 2
-    training = {"cuda_graph": True, **changes.pop("training", {})}
-    return case_of(name, ranks, training=training, **changes)
-
-
-REFUSED: dict[str, tuple[Callable[[], Case], str]] = {
-    "late rows": (lambda: case_with_graph("pipegcn"), "with these parameters its epochs differ"),
-    "kept rows": (lambda: case_with_graph("sancus"), "with these parameters its epochs differ"),
-    "rounded at random": (lambda: case_with_graph("adaqp"), "with these parameters its epochs differ"),
-    "drawn rows": (
-        lambda: case_with_graph("bns-gcn", params={"p": 0.5}),
-        "with these parameters its epochs differ",
-    ),
-    "delayed sums": (
-        lambda: case_with_graph("distgnn", params={"delay": 3}),
-        "with these parameters its epochs differ",
-    ),
-    "mini-batches": (lambda: case_with_graph("distdgl", training={"batch": 20}), "its mini-batches differ"),
-    "samples": (lambda: case_with_graph("scalegnn", training={"batch": 20}), "its mini-batches differ"),
-    "bins on the host": (
-        lambda: case_with_graph("g3", params={"bins_on": "host"}),
-        "with these parameters its epochs differ",
-    ),
-    "no GPU": (
-        lambda: case_with_graph("cagnet-1d", machine={"name": "local"}),
-        "the machine local has device cpu and engine gloo.*or choose a machine with GPUs",
-    ),
-    "timed before the capture": (
-        lambda: case_with_graph("cagnet-1d", training={"warmup": 1}),
-        r"training.warmup = 1.*set training.warmup to at least 2",
-    ),
-    "tape": (
-        lambda: case_with_graph("cagnet-1d", measure={"tape": True}),
-        "measure.tape records kernel by kernel",
-    ),
-}
-
-
-@pytest.mark.parametrize("reason", REFUSED)
-def test_epochs_that_no_graph_can_repeat_are_refused(reason: str) -> None:
-    make, words = REFUSED[reason]
-    with pytest.raises(UserError, match=words) as caught:
-        make().strategy()
-    assert "training.cuda_graph" in str(caught.value) or "training.warmup" in str(caught.value)
-
-
 def test_torch_without_graph_events_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epoch_graph, "has_graph_events", lambda: False)
     with pytest.raises(UserError, match=r"Install a newer torch, or leave training\.cuda_graph at false"):

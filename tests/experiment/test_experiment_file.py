@@ -21,29 +21,31 @@ def test_entries_keep_their_values_and_the_order_of_their_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "said"),
     [
-        (
-            {"rank": 1},
-            r"runs\.0\.rank is not a key here\. Did you mean ranks\? Accepted keys: strategy, dataset",
-        ),
-        ({"strategy": []}, r"runs\.0\.strategy = \[\] is not accepted"),
-        ({"dataset": {"seed": 1}}, r"runs\.0\.dataset\.0 = .* is not accepted: a name, or a mapping"),
-        ({"ranks": [2, -1]}, r"runs\.0\.ranks\.1 = -1 is not accepted"),
-        ({"ranks": True}, r"runs\.0\.ranks\.0 = True is not accepted"),
-        ({"grid": 4}, r"runs\.0\.grid\.0 = 4 is not accepted: sizes of the axes"),
-        ({"machine": {"device": "cpu"}}, r"runs\.0\.machine\.0 = .* name a card"),
-        ({"memory_gb": 0}, r"runs\.0\.memory_gb\.0 = 0 is not accepted"),
-        ({"model": "gcn"}, r"runs\.0\.model\.0 = 'gcn' is not accepted"),
-        ({"exclude": [{}]}, r"runs\.0\.exclude\.0 = {} is not accepted"),
+        ({"rank": 1}, ["runs.0.rank", "ranks", "strategy, dataset"]),
+        ({"strategy": []}, ["runs.0.strategy"]),
+        ({"dataset": {"seed": 1}}, ["runs.0.dataset.0", "name"]),
+        ({"ranks": [2, -1]}, ["runs.0.ranks.1 = -1"]),
+        ({"ranks": True}, ["runs.0.ranks.0 = True"]),
+        ({"ranks": "two"}, ["runs.0.ranks.0 = 'two'"]),
+        ({"ranks": None}, ["runs.0.ranks.0 = None"]),
+        ({"grid": 4}, ["runs.0.grid.0 = 4", "2x2"]),
+        ({"machine": {"device": "cpu"}}, ["runs.0.machine.0", "config/machines/"]),
+        ({"memory_gb": 0}, ["runs.0.memory_gb.0 = 0"]),
+        ({"model": "gcn"}, ["runs.0.model.0 = 'gcn'"]),
+        ({"exclude": [{}]}, ["runs.0.exclude.0 = {}"]),
+        ({"exclude": ["serial"]}, ["runs.0.exclude.0 = 'serial'"]),
     ],
 )
-def test_wrong_entries_are_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=rf"^few\.yaml: {message}") as refusal:
+def test_wrong_entries_are_refused_in_one_line(changes: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(UserError) as refusal:
         parse({**ENTRY, **changes})
-    assert "\n" not in str(refusal.value)
+    message = str(refusal.value)
+    assert message.startswith("few.yaml: ") and "\n" not in message
+    assert all(word in message for word in said)
 
 
 def test_entries_of_other_scales_are_checked_too() -> None:
-    with pytest.raises(UserError, match=r"published\.runs\.0\.rank is not a key here\. Did you mean ranks"):
+    with pytest.raises(UserError, match=r"published\.runs\.0\.rank"):
         parse(ENTRY, published={"runs": [{**ENTRY, "rank": 1}]})

@@ -114,14 +114,8 @@ def test_the_best_grid_is_the_fastest_by_the_cards() -> None:
     request = {"strategy": "plexus", "dataset": "ogbn-products", "ranks": 64, "machine": "perlmutter"}
     best = make_spec(find_root(), {**request, "grid": "best", "model": {"hidden": 128}}, "test")
     assert max(best.grid.values()) < 32
-    with pytest.raises(UserError, match=r"local-gpu\.yaml has no rates"):
+    with pytest.raises(UserError, match=r"local-gpu\.yaml"):
         make_spec(find_root(), {**request, "grid": "best", "machine": "local-gpu"}, "test")
-    asked = {
-        "strategy": "cagnet-2d",
-        "dataset": "tiny-sbm",
-        "ranks": 1021,
-        "machine": "perlmutter",
-        "grid": "best",
-    }
-    with pytest.raises(UserError, match="grid = best: cagnet-2d cannot run on tiny-sbm"):
-        make_spec(find_root(), asked, "test")
+    impossible = {"strategy": "cagnet-2d", "dataset": "tiny-sbm", "ranks": 1021, "grid": "best"}
+    with pytest.raises(UserError, match=r"grid = best.*cagnet-2d"):
+        make_spec(find_root(), {**request, **impossible}, "test")

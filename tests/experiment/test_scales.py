@@ -111,15 +111,13 @@ def test_a_paper_with_several_machines_has_a_plan_for_each() -> None:
         specs = expand(ROOT, paper, only=name)
         assert {spec.machine.name for spec in specs} == {name}
         assert len(specs) == count
-    with pytest.raises(
-        UserError, match="no runs for the machine summit; it has runs for frontier, perlmutter, tuol"
-    ):
+    with pytest.raises(UserError, match=r"summit.*frontier, perlmutter, tuolumne"):
         expand(ROOT, paper, only="summit")
 
 
 def test_an_experiment_without_a_paper_says_so() -> None:
     mine = Experiment(name="mine", runs=[{"strategy": "serial", "dataset": "tiny-sbm"}])
-    with pytest.raises(UserError, match="mine has no scale published: its file lacks the key `published`"):
+    with pytest.raises(UserError, match=r"mine.*`published`"):
         select_scale(ROOT, mine, "published")
 
 
@@ -147,7 +145,7 @@ def test_every_figure_of_a_paper_is_reproduced_or_has_a_reason() -> None:
 
 def test_a_figure_that_no_paper_has_is_refused() -> None:
     runs = [{"strategy": "serial", "dataset": "tiny-sbm"}]
-    with pytest.raises(UserError, match=r"mine: figure 'plexus-fig88' is unknown\. Did you mean plexus-fig8"):
+    with pytest.raises(UserError, match=r"mine: .*'plexus-fig88'.* plexus-fig8"):
         expand(ROOT, Experiment(name="mine", reproduces=("plexus-fig88",), runs=runs))
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import main
 from harness.commands.listing import list_names
 from harness.commands.output import Table
 from harness.experiment.trained_models import OPTIONAL_SETTINGS, list_trained_models
@@ -37,24 +36,10 @@ def test_kinds_and_parts_are_those_that_a_strategy_declares(rows) -> None:
 
 
 def test_the_table_stands_in_the_docs(rows) -> None:
-    """`harness list models` prints it; the page has it as Markdown."""
+    """`harness list models` prints it, and the page has it as Markdown."""
     shown = list_names("models", root=ROOT)
     table = Table(shown.columns, [row for row in shown.rows if row["strategy"] != OUTSIDE]).format_columns()
     headings, cells = [column.title for column in table], zip(*table.values(), strict=True)
     lines = [f"| {' | '.join(row)} |" for row in (headings, ["---"] * len(headings), *cells)]
     page = (ROOT / "docs" / "strategies" / "README.md").read_text()
     assert "\n".join(lines) in page, "docs/strategies/README.md: the table should be\n" + "\n".join(lines)
-
-
-def test_strategy_that_the_table_leaves_out_trains_what_the_page_says() -> None:
-    pyg, graphsage = load_strategy(OUTSIDE), load_strategy("graphsage")
-    assert (pyg.models, pyg.has_model_parts) == (graphsage.models, graphsage.has_model_parts)
-    assert pyg.promise.value == "approximate"
-    page = (ROOT / "docs" / "strategies" / "README.md").read_text()
-    assert "It is `approximate`, and trains the same models\nas `graphsage`, with the same parts." in page
-
-
-def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "models"]) == 0
-    out = capsys.readouterr().out
-    assert "trained features" in out and "neutronstar" in out

@@ -10,15 +10,12 @@ from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
-from harness.errors import UserError
 from harness.ledger import Ledger
 from harness.models.operators import dropout_mask
 from harness.parallel.row_strategy import EPSILON
-from harness.registry import load_strategy
 from harness.replay import replay
 from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
-from harness.validation import validate
 
 WHOLE = {"layers": 3, "hidden": 10, "projection": True, "norm": True, "residual": True}
 
@@ -197,36 +194,3 @@ def test_recomputed_layers_have_the_same_bits_in_less_memory(kind: str, bare: bo
 
 def test_a_run_that_keeps_its_activations_has_the_id_of_before() -> None:
     assert "recompute" not in trainer_of({})[1].spec.model_dump()["training"]
-
-
-def test_layers_that_cannot_be_computed_twice_are_refused() -> None:
-    with pytest.raises(UserError, match=r"is the last, which is never recomputed: leave training\.recompute"):
-        trainer_of({"layers": 1}, recompute=True)
-
-
-def test_a_residual_without_one_width_is_refused() -> None:
-    with pytest.raises(UserError, match="set projection too"):
-        validate(Spec, {"strategy": "serial", "model": {"residual": True}}, "the test")
-
-
-def test_strategies_without_operators_for_a_part_say_so() -> None:
-    _, case = trainer_of(WHOLE)
-    spec = case.spec.model_copy(update={"strategy": case.spec.strategy.model_copy(update={"name": "g3"})})
-    with pytest.raises(UserError, match=r"without projection: leave model.projection at False"):
-        Case("test", spec, vertices=97).strategy()
-
-
-def test_heads_are_of_attention_alone() -> None:
-    with pytest.raises(UserError, match="heads = 4, but gcn has no heads: leave it at 8, or set kind to gat"):
-        validate(Spec, {"strategy": "serial", "model": {"heads": 4}}, "the test")
-
-
-@pytest.mark.parametrize("name", ["plexus", "cagnet-1d"])
-def test_strategies_without_attention_say_so(name: str) -> None:
-    _, case = trainer_of({"kind": "gat"})
-    strategy = load_strategy(name)
-    grid = dict.fromkeys(strategy.axes, 1)
-    choice = case.spec.strategy.model_copy(update={"name": name})
-    spec = case.spec.model_copy(update={"strategy": choice, "grid": grid})
-    with pytest.raises(UserError, match=r"and not gat: set model\.kind accordingly"):
-        Case("test", spec, vertices=97).strategy()

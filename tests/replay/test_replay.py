@@ -278,11 +278,6 @@ def test_an_evaluation_sends_the_words_of_an_epochs_forward_pass(name: str, grid
     assert sent == pytest.approx(expected)
 
 
-def test_a_rank_outside_the_world_is_refused() -> None:
-    with pytest.raises(UserError, match=r"rank = 4 is out of range: the ranks of this world are 0 to 3\."):
-        replay(strategy(4), 4)
-
-
 def card(**changes: Any) -> DatasetCard:
     whole = {
         "name": "any",

@@ -19,7 +19,6 @@ from harness.conformance.laws import (
     check_words,
 )
 from harness.conformance.reference import train_densely
-from harness.errors import UserError
 from harness.graph.model import TRAIN, has_label
 from harness.kernels.parts import select_rows
 from harness.ledger import MOVING, SAMPLING, AxisName, Ledger, Phase
@@ -132,20 +131,6 @@ def test_fetching_takes_three_messages_per_step() -> None:
     entries = replay(strategy_of(case), 0, case.store()).entries
     fetched = [amounts for key, amounts in entries.items() if key.phase is Phase.FETCH and key.op in MOVING]
     assert sum(amounts.calls for amounts in fetched) == 3 * strategy_of(case).steps
-
-
-@pytest.mark.parametrize(
-    ("name", "params"),
-    [
-        ("bulk-sage", {"fanouts": [0]}),
-        ("bulk-sage", {"fanouts": [5, 4096]}),
-        ("bulk-sage", {"fanouts": []}),
-        ("bulk-ladies", {"size": 65536}),
-    ],
-)
-def test_sample_size_zero_is_refused(name: str, params: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=next(iter(params))):
-        make_bulk_case(name, "1x1", **params).strategy()
 
 
 def test_fan_out_above_the_degree_keeps_all_neighbours() -> None:
@@ -269,9 +254,3 @@ def test_messages_are_recorded_in_the_phase_that_needs_them() -> None:
         }
     assert moving["bulk-sage"] == {(Phase.DISTRIBUTE, ROW), (Phase.SAMPLE, COL)}
     assert moving["bulk-ladies"] == {(Phase.DISTRIBUTE, ROW), (Phase.DISTRIBUTE, COL), (Phase.EXTRACT, COL)}
-
-
-def test_partitioned_graph_cannot_be_replayed_from_facts_only() -> None:
-    strategy = strategy_of(make_bulk_case("bulk-sage", "2x2", graph="partitioned"))
-    with pytest.raises(UserError, match="replicated"):
-        replay(strategy, 0, ShapeBlocks(strategy.facts))

@@ -10,18 +10,17 @@ import torch
 
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
-from harness.errors import UserError
 from harness.graph.model import TRAIN, has_label
 from harness.kernels import to_scipy
 from harness.kernels.random import Purpose, random_bits_numba, random_order
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.replay import replay
 from harness.runtime.trainer import Trainer
-from harness.spec.spec import ModelChoice, Spec, StrategyChoice
+from harness.spec.spec import ModelChoice, StrategyChoice
 from harness.strategies.sampling import sampler as sampler_module
 from harness.strategies.sampling.composition import SampledOperators
 from harness.strategies.sampling.sampler import Neighbours
-from harness.strategy import RemoteRows, ShapeBlocks
+from harness.strategy import RemoteRows
 from tests.cases import make_case
 
 P, D, ROW, COL, X, Y, Z = (AxisName(name) for name in ("p", "d", "row", "col", "x", "y", "z"))
@@ -219,29 +218,6 @@ def test_matrices_are_transposed_only_for_layers_whose_input_has_a_gradient(
             assert np.array_equal(to_scipy(A_T).toarray(), to_scipy(A).toarray().T)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "distdgl"])
-def test_systems_with_a_cache_cannot_be_replayed_from_facts_only(name: str) -> None:
-    strategy = make_system_case(name).strategy()
-    with pytest.raises(UserError, match="Build the dataset"):
-        replay(strategy, 0, ShapeBlocks(strategy.facts))
-
-
-@pytest.mark.parametrize(
-    ("name", "grid", "kind", "reason"),
-    [
-        ("bulk-ladies", {ROW: 1, COL: 1}, "gat", "a softmax over no neighbour"),
-        ("graphsaint-node", {D: 1}, "sage", "would never be drawn"),
-        ("scalegnn", {D: 1, X: 1, Y: 1, Z: 1}, "gat", "it trains gcn, sage and not gat"),
-    ],
-)
-def test_untrainable_model_is_refused_with_the_reason(
-    name: str, grid: dict[AxisName, int], kind: str, reason: str
-) -> None:
-    spec = make_system_case("distdgl", 1).spec.model_dump() | {"strategy": {"name": name}, "grid": grid}
-    with pytest.raises(UserError, match=reason):
-        Case(name, Spec.model_validate(spec | {"model": {"kind": kind}}), vertices=211).strategy()
-
-
 @pytest.mark.parametrize("name", ["distdgl", "graphsage", "cluster-gcn", "bulk-sage"])
 def test_attention_on_samples_is_approximate(name: str) -> None:
     """`cluster-gcn` is approximate with any model, the others only with attention."""
@@ -254,8 +230,3 @@ def test_attention_on_samples_is_approximate(name: str) -> None:
         )
         promises.append(Case(name, spec, vertices=211).strategy().effective_promise.value)
     assert promises == ["approximate" if name == "cluster-gcn" else "estimator"] * 2 + ["approximate"]
-
-
-def test_fan_outs_are_at_least_one() -> None:
-    with pytest.raises(UserError, match="fanouts"):
-        make_system_case("distdgl", fanouts=[3, 0]).strategy()

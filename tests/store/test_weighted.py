@@ -1,7 +1,6 @@
 """Weighted edges: every file brings them, a store serves scipy's matrix of them, and bad ones are refused."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,22 +14,17 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from harness.cli import main
-from harness.conformance.case import make_check_graph
-from harness.errors import UserError
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.graph.order import make_orders
-from harness.registry import load_strategy
 from harness.sources.stream import stream_graph
 from harness.spec.dataset import DatasetChoice
-from harness.spec.spec import Spec
 from harness.store.build_resources import BuildResources
 from harness.store.contents import DatasetContents
 from harness.store.datasets import open_dataset
 from harness.store.memory_store import MemoryStore
 from harness.store.reader import Store
 from harness.store.writer import StorePlan, write_store
-from harness.strategy import admit, facts_of
 from tests.dense import to_dense
 
 N, M = 40, 170
@@ -210,41 +204,6 @@ def test_a_skew_symmetric_matrix_has_negative_images(root, imported, tmp_path):
     code, told = imported("--edges", tmp_path / "e.mtx", "--weights", "raw")
     assert code == 2
     assert "set --directed" in told
-
-
-MODELS = {"gat": "attention computes the value of every edge", "sage": "the mean over the neighbours"}
-STRATEGIES = {
-    "cluster-gcn": "normalises the subgraph",
-    "graphsaint-node": "draws vertices by the squares",
-    "bulk-ladies": "probabilities assume entries of at most 1",
-}
-
-
-@pytest.mark.parametrize("kind", ["normalised", "raw"])
-@pytest.mark.parametrize(
-    ("strategy", "model", "told"),
-    [
-        *(("serial", model, told) for model, told in MODELS.items()),
-        *((strategy, "gcn", told) for strategy, told in STRATEGIES.items()),
-    ],
-)
-def test_who_would_lose_weights_refuses(strategy, model, told, kind):
-    name = load_strategy(strategy)
-    spec = Spec.model_validate(
-        {
-            "strategy": strategy,
-            "dataset": "check",
-            "grid": dict.fromkeys(name.axes, 1),
-            "model": {"kind": model},
-            "machine": {"name": "test"},
-            "training": {"batch": 8 if name.mini_batches else 0},
-        }
-    )
-    facts = facts_of(MemoryStore(make_check_graph(53)))
-    if told in STRATEGIES.values():
-        admit(name, spec, facts)
-    with pytest.raises(UserError, match=told):
-        admit(name, spec, replace(facts, weights=kind))
 
 
 def test_the_card_tells_of_the_weights(root, files, imported, capsys):

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
-from harness.errors import UserError
 from harness.ledger import Ledger, Op
 from harness.models.operators import dropout_mask
 from harness.registry import load_strategy
@@ -124,37 +123,6 @@ def test_keeping_a_product_for_the_weight_gradient_sends_fewer_words() -> None:
     square = {"row": 2, "col": 2}
     by_way = [payload(ready("cagnet-2d", square, weight_gradient=way)).total() for way in ("T", "S", "summa")]
     assert by_way == sorted(by_way)
-
-
-@pytest.mark.parametrize(
-    ("name", "grid", "params", "reason"),
-    [
-        (
-            "cagnet-3d",
-            {"row": 1, "col": 9, "fibre": 1},
-            {},
-            "8 features or classes are too few for 9 grid columns",
-        ),
-        ("cagnet-2d", {"row": 1, "col": 9}, {}, "use a grid of at most 8 columns"),
-        ("cagnet-1d", {"p": 5000}, {}, "5000 ranks for 4096 vertices"),
-        ("cagnet-1d", {"p": 2}, {"moves": "all_gather", "overlap": True}, "has no stages"),
-        ("cagnet-2d", {"row": 1, "col": 2}, {"moves": "all_gather", "block": 9}, "an all_gather has none"),
-        ("cagnet-2d", {"row": 1, "col": 2}, {"block": 0}, "greater than or equal to 1"),
-    ],
-)
-def test_spec_that_cannot_run_is_refused_with_the_reason(
-    name: str, grid: dict[str, int], params: Any, reason: str
-) -> None:
-    with pytest.raises(UserError, match=reason):
-        ready(name, grid, **params)
-
-
-@pytest.mark.parametrize("name", ["cagnet-1d", "cagnet-1.5d", "cagnet-2d", "cagnet-3d", "cagnet-sa-1d"])
-def test_weight_gradient_from_T_is_refused_with_combine_first(name: str) -> None:
-    grid = load_strategy(name).grids(4)[0]
-    shape = {axis.value: size for axis, size in grid.items()}
-    with pytest.raises(UserError, match="order aggregate_first"):
-        ready(name, shape, model={"order": "combine_first"}, weight_gradient="T")
 
 
 def test_replication_that_does_not_divide_the_ranks_has_no_grid() -> None:

@@ -7,12 +7,11 @@ import pytest
 
 from harness.conformance.case import Case
 from harness.conformance.laws import ScipyCounts
-from harness.errors import UserError
 from harness.kernels.csr import to_scipy
 from harness.ledger import Direction, Op, TensorName
 from harness.replay import replay
 from harness.strategies.halo.neutronstar import NeutronStar
-from harness.strategy import Facts, Words, admit
+from harness.strategy import Words
 from tests.cases import DOUBLE, in_parts, make_case
 
 PARTS, LAYERS = 4, 3
@@ -131,9 +130,3 @@ def test_best_orders_have_no_higher_price_than_either_order(price: float, kind: 
         for order in ("aggregate_first", "combine_first", "best")
     }
     assert prices["best"] == min(prices.values()), prices
-
-
-def test_replay_from_facts_only_is_refused() -> None:
-    facts = Facts(4000, 60_000, 40, 8, False, 4000, 1000, exact=False)
-    with pytest.raises(UserError, match="harness data build"):
-        replay(admit(NeutronStar, make_neutronstar_case().spec, facts))

@@ -13,7 +13,6 @@ from benchmarks.plexus_formulas import Coefficients, predict_milliseconds, terms
 from harness.comm.grid import Grid
 from harness.comm.layout import list_grids
 from harness.conformance.case import make_check_graph
-from harness.errors import UserError
 from harness.ledger import AxisName, Ledger, Op
 from harness.prediction.pricing import price_rings
 from harness.registry import load_strategy
@@ -222,29 +221,6 @@ def test_words_of_the_root_term_equal_a_count_by_hand() -> None:
         assert by_layer.pop((layer, "all_reduce dW", S)) == weights
         assert by_layer.pop((layer, "all_reduce dH", R), 0) == (rows_by_columns if layer else 0)
     assert not by_layer
-
-
-@pytest.mark.parametrize(
-    ("asked", "reason"),
-    [
-        ({"model": {"order": "combine_first"}}, "use model.order=aggregate_first"),
-        ({"dataset": {"permutation": "double"}, "loops": "apart"}, "use single, or loops in_A"),
-        (
-            {"dataset": {"permutation": "double"}, "model": SAGE, "features": False},
-            "root term.*single or none",
-        ),
-        ({"model": SAGE}, "or train a gcn"),
-    ],
-)
-def test_refusals_name_the_setting_to_change(asked: Any, reason: str) -> None:
-    with pytest.raises(UserError, match=reason):
-        ready("2x2x2", **asked)
-
-
-def test_partition_is_refused() -> None:
-    parts = Facts(9, 20, 3, 2, directed=False, labelled=9, training=9, bounds=(0, 4, 9))
-    with pytest.raises(UserError, match="no use for a partition"):
-        ready("1x2x1", parts, dataset={"partition": "metis", "parts": 2})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 from harness.conformance.case import Case
 from harness.conformance.laws import ScipyCounts
-from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
 from harness.ledger import TensorName
@@ -183,8 +182,3 @@ def test_chunks_split_A_and_gather_H() -> None:
 
 def test_grids_are_listed_by_the_number_of_chunks() -> None:
     assert [grid[ROW] for grid in Rdm.grids(12)] == [1, 2, 3, 4, 6, 12]
-
-
-def test_more_ranks_than_vertices_are_refused() -> None:
-    with pytest.raises(UserError, match="needs at least one vertex"):
-        rdm_of(1, N + 1)

@@ -13,14 +13,13 @@ from torch import Tensor
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
 from harness.conformance.case_list import HERE
-from harness.errors import UserError
 from harness.launch.fork_server import ForkServer
 from harness.ledger import MOVING, SAMPLING, Amounts, AxisName, Key, Ledger, Op, TensorName
 from harness.replay import replay
 from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.strategies.scalegnn.scalegnn import ScaleGNN
-from harness.strategy import BlockCounts, Facts, ShapeBlocks, Words, admit
+from harness.strategy import BlockCounts, Facts, ShapeBlocks, Words
 from tests.compiler import needs_compiler
 
 D, X, Y, Z = AxisName.D, AxisName.X, AxisName.Y, AxisName.Z
@@ -151,28 +150,6 @@ def test_words_of_a_step_equal_the_derivation() -> None:
     assert sum(count for key, count in found.items() if key.tensor is TensorName.DH and key.layer >= 0) == (
         846 + 846  # the all_reduce, and the reshard including local elements
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"training": {"batch": 0}}, "needs to know of how many vertices, from 1 to the 211"),
-        ({"training": {"batch": 212}}, "from 1 to the 211 of the graph"),
-        ({"training": {"batch": 9, "features": True}}, "leave training.features at false"),
-        ({"model": {"order": "combine_first"}}, "use model.order=aggregate_first"),
-        ({"dataset": {"name": "check", "permutation": "double"}}, "use single or none"),
-    ],
-)
-def test_refusals_name_the_setting_to_change(changes: dict[str, Any], reason: str) -> None:
-    asked = spec_of("1x1x1x1").model_dump(mode="json") | changes
-    if "training" not in changes:
-        asked["training"] = {"batch": 9}
-    with pytest.raises(UserError, match=reason):
-        admit(
-            ScaleGNN,
-            Spec.model_validate(asked),
-            Facts(211, 999, 5, 3, directed=True, labelled=211, training=9),
-        )
 
 
 def test_replay_from_facts_uses_the_mean_size_of_samples() -> None:

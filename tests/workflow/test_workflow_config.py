@@ -16,21 +16,19 @@ def test_numbers_in_braces_arrive_as_text_and_count_as_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("config", "said"),
     [
-        ({"build_jobs": 0}, "build_jobs = 0 is not accepted: give a whole number from 1"),
-        ({"build_jobs": True}, "build_jobs = True is not accepted"),
-        ({"build_jobs": {"reddit": "many"}}, "build_jobs = {'reddit': 'many'} is not accepted"),
-        (
-            {"scale": "large"},
-            "scale = 'large' is not accepted: input should be 'tiny', 'laptop' or 'published'",
-        ),
-        ({"experiment": "smoke"}, "experiment = 'smoke' is not accepted"),
-        ({"modules": [""]}, r"modules = .* is not accepted: a module has a name"),
-        ({"machin": "local"}, r"machin is not a key here\. Did you mean machine\?"),
+        ({"build_jobs": 0}, ["build_jobs = 0", "1"]),
+        ({"build_jobs": True}, ["build_jobs = True"]),
+        ({"build_jobs": {"reddit": "many"}}, ["'many'"]),
+        ({"scale": "large"}, ["scale = 'large'", "tiny", "laptop", "published"]),
+        ({"experiment": "smoke"}, ["experiment = 'smoke'"]),
+        ({"modules": [""]}, ["modules"]),
+        ({"machin": "local"}, ["machin", "machine"]),
     ],
 )
-def test_wrong_values_are_refused_in_one_line(config: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=rf"^config: {message}") as refusal:
+def test_wrong_values_are_refused_in_one_line(config: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(UserError) as refusal:
         validate(WorkflowConfig, config, "config")
+    assert all(word in str(refusal.value) for word in ["config: ", *said])
     assert "\n" not in str(refusal.value)
