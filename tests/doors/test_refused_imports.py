@@ -58,7 +58,7 @@ OF_FILES = [
     ({"labels": ("empty.csv", b"")}, "", ["empty.csv"]),
     ({"split": ("wrong.npy", array(np.eye(N, 3) + [[1, 0, 0]] > 0))}, "", ["--split", "vertex 1", "masks"]),
     ({"split": changed(LABELS, 1, 4)}, "", ["--split", "vertex 1", "4 is out of range"]),
-    ({}, "--labels no.npy", ["no.npy", ".csv"]),
+    ({}, "--labels no.npy", ["no.npy", "one vertex per line"]),
     ({}, "--classes 0", ["--classes 0"]),
     ({}, "--memory 1e-9", ["--memory 1e-9", "0.015625"]),
     ({}, "--memory nan", ["--memory nan"]),

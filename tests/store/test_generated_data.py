@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from harness.cli import main
-from harness.errors import UserError
-from harness.store.catalog import load_card
 from harness.store.dataset_card import DatasetCard
 from harness.store.info import WEIGHTS
 
@@ -69,8 +67,3 @@ def test_run_names_generated_data_of_a_real_graph_only(files, tmp_path, capsys, 
         assert main(["run", "--strategy", "serial", "--dataset", dataset, *options]) == 0
         lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line]
         assert next((value for name, value in lines if name == "Generated"), None) == told
-
-
-def test_unknown_dataset_says_how_to_import_ones_own(root) -> None:
-    with pytest.raises(UserError, match="Import your own: harness data import NAME --edges FILE"):
-        load_card(root, "mine")

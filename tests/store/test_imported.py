@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -189,14 +188,6 @@ def test_an_import_says_what_it_found(root, files, edges, harness):
     }
 
 
-def test_an_import_prints_its_counts(root, files, capsys):
-    options = ["import", "mine", "--edges", str(files / "edges.tsv"), "--root", str(root)]
-    assert main(["data", *options]) == 0
-    said = capsys.readouterr().out
-    for line in (r"vertices +40\n", r"entries in the file +151\n", r"nonzeros after symmetrising.* +2\d\d\n"):
-        assert re.search(line, said), said
-
-
 def test_cards_are_kept_with_the_data(root, files, harness, monkeypatch, capsys):
     elsewhere = files / "data"
     monkeypatch.setenv("HARNESS_DATASETS", str(elsewhere))
@@ -210,7 +201,7 @@ def test_cards_are_kept_with_the_data(root, files, harness, monkeypatch, capsys)
         assert main([*verb, "--root", str(root)]) == 0
         assert "mine" in capsys.readouterr().out
     monkeypatch.delenv("HARNESS_DATASETS")
-    with pytest.raises(UserError, match="dataset 'mine' is unknown"):
+    with pytest.raises(UserError, match="'mine'"):
         load_card(root, "mine")
 
 
@@ -218,10 +209,9 @@ def test_two_cards_of_a_name_are_refused(root, files, harness):
     assert harness("--edges", files / "edges.tsv")[0] == 0
     imported, catalog = (root / "datasets" / folder / "mine.yaml" for folder in ("imported", "catalog"))
     catalog.write_text(imported.read_text())
-    with pytest.raises(UserError, match="two datasets have the name mine") as refused:
+    with pytest.raises(UserError) as refused:
         load_card(root, "mine")
-    assert str(imported) in str(refused.value)
-    assert str(catalog) in str(refused.value)
+    assert str(imported) in str(refused.value) and str(catalog) in str(refused.value)
     assert load_card(root, "toy").name == "toy"
     assert list_cards(root) == ["mine", "toy"]
     imported.unlink()

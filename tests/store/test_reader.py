@@ -71,27 +71,22 @@ def test_an_altered_block_is_refused_where_it_is_used(folder):
     content[-1] ^= 1
     path.write_bytes(content)
     Store(folder).adjacency(range(14), range(53))
-    with pytest.raises(UserError) as error:
-        Store(folder).adjacency(range(53), range(53))
-    assert f"{path} was altered" in str(error.value)
-    assert AGAIN in str(error.value)
-    with pytest.raises(UserError, match="was altered"):
-        Store(folder).verify()
+    for read in (lambda store: store.adjacency(range(53), range(53)), Store.verify):
+        with pytest.raises(UserError, match=f"{path}.*{AGAIN}"):
+            read(Store(folder))
 
 
 def test_without_checksums_a_size_is_still_held_against_the_manifest(folder):
     path = folder / BLOCK
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"has \d+ bytes, the manifest says"):
+    with pytest.raises(UserError, match=str(path)):
         Store(folder, checksums=False).adjacency(range(53), range(53))
 
 
 def test_a_missing_block_is_named(folder):
     (folder / BLOCK).unlink()
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=f"{folder / BLOCK}.*{AGAIN}"):
         Store(folder).adjacency(range(53), range(53))
-    assert f"{folder / BLOCK} cannot be opened" in str(error.value)
-    assert AGAIN in str(error.value)
 
 
 def test_too_many_open_files_are_not_the_fault_of_the_store(folder, monkeypatch):
@@ -99,7 +94,7 @@ def test_too_many_open_files_are_not_the_fault_of_the_store(folder, monkeypatch)
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
     monkeypatch.setattr("harness.store.reader.map_array", refuse)
-    with pytest.raises(RunError, match=r"\.npy: Too many open files\. .*ulimit -n") as error:
+    with pytest.raises(RunError, match=r"\.npy: .*ulimit -n") as error:
         Store(folder).adjacency(range(53), range(53))
     assert AGAIN not in str(error.value)
 
@@ -118,21 +113,18 @@ def test_verify_passes_on_a_sound_store_and_finds_every_kind_of_file(folder):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", "cannot be read"),
-        ("{", "cannot be read"),
-        ("[]", "schema version None"),
-        (f'{{"schema_version": {SCHEMA}}}', "is missing"),
-        ('{"schema_version": 3}', f"schema version 3, but this harness reads {SCHEMA}. Build it again"),
-        ('{"schema_version": 99, "name": "toy", "permutation": "double", "seed": 3}', "schema version 99"),
+        ("", ""),
+        ("{", ""),
+        ("[]", "None"),
+        (f'{{"schema_version": {SCHEMA}}}', "name"),
+        ('{"schema_version": 3}', f"version 3.*{SCHEMA}"),
+        ('{"schema_version": 99, "name": "toy", "permutation": "double", "seed": 3}', "version 99"),
     ],
 )
 def test_a_wrong_manifest_is_refused(folder, text, found):
     (folder / MANIFEST_FILE).write_text(text)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=rf"{MANIFEST_FILE}.*{found}.*harness data build toy"):
         Store(folder)
-    assert str(folder / MANIFEST_FILE) in str(error.value)
-    assert found in str(error.value)
-    assert "harness data build toy" in str(error.value)
 
 
 def test_another_schema_version_names_the_command_that_makes_it_right(folder):
@@ -144,7 +136,7 @@ def test_another_schema_version_names_the_command_that_makes_it_right(folder):
 
 def test_a_folder_without_a_manifest_is_no_store(tmp_path):
     (tmp_path / "toy-1").mkdir()
-    with pytest.raises(UserError, match=r"toy-1 is not a store.*harness data build toy"):
+    with pytest.raises(UserError, match=r"toy-1.*harness data build toy"):
         Store(tmp_path / "toy-1")
 
 

@@ -109,11 +109,11 @@ def test_a_lost_share_is_made_good_by_the_ordinary_build(root, choice, undisturb
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
 def test_a_step_waits_for_all_jobs_of_the_one_before(root, choice):
     build_store(root, choice, resources=LITTLE, job=BuildJob("scatter", 0, 2))
-    with pytest.raises(UserError, match=r"not all jobs of the step scatter .* --share scatter:0/1"):
+    with pytest.raises(UserError, match=r"scatter .*--share scatter:0/1"):
         build_store(root, choice, resources=LITTLE, job=BuildJob("settle", 0, 2))
     build_store(root, choice, resources=LITTLE, job=BuildJob("scatter", 1, 2))
     build_store(root, choice, resources=LITTLE, job=BuildJob("settle", 0, 2))
-    with pytest.raises(UserError, match="not all jobs of the step settle"):
+    with pytest.raises(UserError, match=r"settle .*--share settle:0/1"):
         build_store(root, choice, resources=LITTLE, job=BuildJob("features", 0, 2))
 
 
@@ -230,7 +230,7 @@ def test_without_locks_a_share_is_refused_and_a_build_leaves_nothing_behind(
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("fcntl.flock", refused)
-    with pytest.raises(UserError, match=r"without locks \(\w+ at /.*\), .* Build without --share"):
+    with pytest.raises(UserError, match=r"\w+ at /.* --share"):
         build_store(root, choice, resources=LITTLE, job=BuildJob("scatter", 0, 2))
     stores = root / "datasets" / "store"
     assert list(stores.iterdir()) == []
