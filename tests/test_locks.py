@@ -91,14 +91,14 @@ def test_a_turn_is_held_and_leaves_no_file(without_locks):
 def test_a_folder_that_others_can_write_to_is_not_used(without_locks, tmp_path, mode):
     (tmp_path / "local" / f"harness-{os.getuid()}-locks").mkdir()
     (tmp_path / "local" / f"harness-{os.getuid()}-locks").chmod(mode)
-    with pytest.raises(UserError, match=r"without locks \(.* at /.*\).* set TMPDIR"):
+    with pytest.raises(UserError, match=r" at /.*TMPDIR"):
         find_lockable_path(without_locks / "meeting")
 
 
 def test_a_link_is_not_used(without_locks, tmp_path):
     (tmp_path / "mine").mkdir(mode=0o700)
     (tmp_path / "local" / f"harness-{os.getuid()}-locks").symlink_to(tmp_path / "mine")
-    with pytest.raises(UserError, match="without locks"):
+    with pytest.raises(UserError, match="TMPDIR"):
         find_lockable_path(without_locks / "meeting")
 
 

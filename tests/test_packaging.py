@@ -30,11 +30,6 @@ EXTRAS_OF_PROJECT = PROJECT["optional-dependencies"]
 APACHE_2_0 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 """The digest of LICENSE-2.0.txt as the Apache Software Foundation publishes it."""
 LINKS_OF_A_PROJECT = "workflow", "slurm"
-TOP_LEVEL = """
-.ci .github .gitignore .pre-commit-config.yaml .snakemake-workflow-catalog.yml CHANGELOG.md CITATION.cff
-CONTRIBUTING.md LICENSE Makefile README.md benchmarks config constraints.txt datasets docs examples figures
-harness pyproject.toml results slurm strategies tests workflow workflows
-"""
 
 
 def run(*command: str, cwd: Path = ROOT, code: int = 0, **environment: str) -> str:
@@ -176,11 +171,6 @@ def tracked_files() -> list[str]:
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     return run("git", "ls-files", "-z").split("\0")[:-1]
-
-
-def test_the_top_level_is_the_users() -> None:
-    """Tools look for the links `slurm` and `workflow`, and for the dotted names, at the top level only."""
-    assert {name.partition("/")[0] for name in tracked_files()} == set(TOP_LEVEL.split())
 
 
 def test_no_tracked_file_is_large() -> None:

@@ -67,7 +67,7 @@ def test_one_rank_forms_any_grid_of_size_one(shape: dict[AxisName, int]) -> None
 
 @pytest.mark.parametrize(
     ("shape", "said"),
-    [({X: 2, Y: 2}, "x=2 x y=2 arranges 4 ranks, but 1 were started"), ({X: 0}, "without ranks")],
+    [({X: 2, Y: 2}, "x=2 x y=2 .* 4 ranks.* 1 "), ({X: 0}, "without ranks")],
 )
 def test_grid_of_the_wrong_size_is_refused(shape: dict[AxisName, int], said: str) -> None:
     with pytest.raises(UserError, match=said):
@@ -75,7 +75,7 @@ def test_grid_of_the_wrong_size_is_refused(shape: dict[AxisName, int], said: str
 
 
 def test_unknown_axis_is_refused_with_the_known_axes() -> None:
-    with pytest.raises(UserError, match="has the axes x, y, and no axis z"):
+    with pytest.raises(UserError, match=r"x, y\b.* z\b"):
         Grid.build({X: 1, Y: 1}, Ledger())[Z]
 
 

@@ -125,7 +125,7 @@ def test_ranks_on_several_machines_without_a_name_of_their_job_need_a_port(
 ) -> None:
     """MPICH names no job, and each machine has its own parent process, so no common port follows from them."""
     apart = STEP | MPICH | {"PMI_SIZE": "8"}
-    with pytest.raises(UserError, match=r"MPICH does not tell .* Set MASTER_ADDR"):
+    with pytest.raises(UserError, match=r"MPICH .*MASTER_ADDR"):
         get_master_address(apart)
     told = apart | {"MASTER_PORT": "29500"}
     assert get_master_address(told) == {"MASTER_ADDR": "n1", "MASTER_PORT": "29500"}

@@ -62,7 +62,7 @@ def find(name: str, run: Callable[..., Any]) -> dict[str, Finding]:
             "aggregate",
             "trains",
             "H_NF = H_NF @ H_NF",
-            "rank 0 of 1 failed first: RuntimeError: mat1 and mat2",
+            "RuntimeError: mat1 and mat2",
         ),
         ("words", "elements equal the formula", 'self.spec.params["x"]', "AttributeError: 'Spec' object"),
         ("memory", "memory equals the formula", "rows = 1 // 0", "ZeroDivisionError: integer"),
@@ -76,7 +76,7 @@ def test_error_of_a_method_names_the_authors_line(
     findings = find(name, pool.run)
     broken = findings.pop(law)
     assert not broken.holds
-    assert str(broken.wrong[0].got).startswith(error)
+    assert error in str(broken.wrong[0].got)
     assert broken.look.endswith(f"{name_own_line(name, code)}, in {method}: {code}")
     assert "/harness/" in broken.trace
     assert broken.trace.count("File ") > 2
@@ -86,7 +86,7 @@ def test_error_of_a_method_names_the_authors_line(
 
 def test_error_before_any_case_names_the_authors_line(tmp_path: Path) -> None:
     name = write_crash("grids", tmp_path)
-    with pytest.raises(UserError, match="raised KeyError: 'x' before any training") as refused:
+    with pytest.raises(UserError, match="KeyError: 'x'") as refused:
         list(check(name, lambda *_: [], "quick"))
     assert f'{name_own_line(name, "raise KeyError")}, in grids: raise KeyError("x")' in str(refused.value)
 
@@ -102,9 +102,7 @@ def test_only_the_named_case_is_tried() -> None:
         assert chosen == [finding for finding in everything if finding.case == name]
     some = {finding.case for finding in check("cagnet-1d", leave_out, "quick", only="p=4")}
     assert some == {finding.case for finding in everything if "p=4" in finding.case}
-    with pytest.raises(
-        UserError, match=r"case 'undirected, combine last' is unknown. Did you mean p=3: undirected"
-    ):
+    with pytest.raises(UserError, match=r"'undirected, combine last'.* p=3: undirected"):
         list(check("cagnet-1d", leave_out, "quick", only="undirected, combine last"))
 
 
@@ -135,6 +133,5 @@ def test_command_of_a_broken_law_repeats_the_case() -> None:
     assert (parsed.request.case, parsed.request.choose_extent()) == (finding.case, "quick")
     assert (parsed.request.strategy, parsed.request.machine) == ("mine.py:Mine", "local")
     brief, verbose = (render_text(answer.lay_out(view), view) for view in (View(), View(verbose=True)))
-    assert "File two" not in brief
-    assert "-v prints the whole traceback" in brief
+    assert "File two" not in brief and "-v" in brief
     assert "  File one\n  File two" in verbose

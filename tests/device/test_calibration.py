@@ -59,13 +59,11 @@ def test_a_gpu_has_a_card_after_its_calibration(on_gpus: Callable[..., list[Any]
     check_card(card)
     assert card.rates and card.links
     assert (card.device, card.engine, card.memory_gb) == ("cuda", "nccl", 16.0)
-    assert card.description.startswith("fake, rates, memory and links by harness doctor --calibrate, ")
     measured = (
         *(card.rates.tflops, card.rates.tflops_half, card.rates.launch_us, card.rates.issue_us),
         card.links.host_gbs,
     )
-    assert all(each and each.source.startswith("measured by harness doctor on fake, ") for each in measured)
-    assert card.rates.sample_ns.source.endswith("drawn by graphsage on the GPU")
+    assert all(each and each.source.startswith("measured") for each in measured)
     assert card.rates.spmm.cache_mb in (pytest.approx(1 / 16, rel=1e-3), pytest.approx(1 / 32, rel=1e-3))
     assert card.rates.cores_per_node is None
     assert "CUDA graph" in card.rates.launch_us.source and card.rates.issue_us
@@ -74,10 +72,9 @@ def test_a_gpu_has_a_card_after_its_calibration(on_gpus: Callable[..., list[Any]
         assert floor and "a floor" in floor.source
     assert card.links.intra_gbs.source.startswith("assumed") and card.links.intra_gbs.within >= 4
     assert {"links.host_gbs", "links.host_latency_us"} <= list_constants(card).keys()
-    assert [words for words in told if "NCCL" in words] == ["measuring calls over NCCL"]
-    left_out = [note for note in done.notes if "left out" in note]
-    assert f"copies of {TOO_LARGE:,} bytes left out: " in left_out[-1]
-    assert len(left_out) == 1
+    assert sum("NCCL" in words for words in told) == 1
+    (left_out,) = (note for note in done.notes if "left out" in note)
+    assert f"{TOO_LARGE:,} bytes" in left_out
     kernels = {line.partition(",")[0] for line in done.table.splitlines()}
     assert {"sparse", "dense", "add", "copy up", "copy down", "all_to_all", "broadcast"} <= kernels
 
@@ -87,11 +84,9 @@ def test_no_rate_is_fitted_to_kernels_that_wait_for_the_host(
 ) -> None:
     """With a bound below 0, all do. They are still saved."""
     ((done, _),) = on_gpus(1, in_small, project(tmp_path), -1.0)
-    assert [note for note in done.notes if "issue all" in note] == [
-        "elementwise kernels left out: RunError: the host takes as long to issue all 8 elementwise kernels",
-        "dense products left out: RunError: the host takes as long to issue all 2 dense products in float32",
-        "sparse products left out: RunError: the host takes as long to issue all 72 sparse products",
-    ]
+    notes = [note for note in done.notes if "RunError" in note]
+    for count, note in zip((8, 2, 72), notes, strict=True):
+        assert f"all {count} " in note
     assert "rates" not in done.sections and "host_gbs" in done.sections["links"]
     rows = list(csv.DictReader(done.table.splitlines()))
     assert {"sparse", "dense", "add"} <= {row["kernel"] for row in rows if float(row["issue_seconds"]) > 0}
@@ -130,8 +125,7 @@ def test_a_stage_that_fails_leaves_the_others_and_what_the_card_has(
 ) -> None:
     root = project(tmp_path)
     ((before, notes, after, again),) = on_gpus(1, with_failing_stages, root)
-    assert notes[0] == "dense products left out: RuntimeError: no"
-    assert notes[2] == "rates left out: tflops, spmm could not be measured, and the card has none"
+    assert "RuntimeError: no" in notes[0] and "tflops, spmm" in notes[2]
     assert before.keys() == {"memory_gb", "links"} and "host_gbs" not in before["links"]
     assert len(again) == len(notes) - 1, "the card has the constants now"
     assert after["rates"]["tflops"]["value"] == after["rates"]["launch_us"]["value"] == 7.0

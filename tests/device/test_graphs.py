@@ -140,12 +140,9 @@ def test_replay_waits_once_and_uploads_only_what_differs(on_gpus: OnGpus) -> Non
         assert sorted(waits) == [upload, ("synchronize device", "harness/device.py")]
 
 
-# What is refused.
-
-
 def test_torch_without_graph_events_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epoch_graph, "has_graph_events", lambda: False)
-    with pytest.raises(UserError, match=r"Install a newer torch, or leave training\.cuda_graph at false"):
+    with pytest.raises(UserError, match=r"torch.*training\.cuda_graph"):
         epoch_graph.require_graph_events()
 
 
@@ -163,9 +160,7 @@ def planted(mistake: str, ranks: int = 2) -> Case:
 
 
 def test_number_that_an_epoch_reads_stops_the_capture(on_gpus: OnGpus) -> None:
-    with pytest.raises(
-        RankError, match=r"cannot be captured(.|\n)*_local_scalar_dense(.|\n)*cuda_graph at false"
-    ) as caught:
+    with pytest.raises(RankError, match=r"_local_scalar_dense(.|\n)*cuda_graph") as caught:
         on_gpus(2, compare_graph, planted("Item"))
     assert caught.value.kind == "UserError"
 
@@ -176,12 +171,12 @@ def test_number_of_the_host_that_changes_is_seen(on_gpus: OnGpus) -> None:
 
 
 def test_tensor_that_is_made_anew_between_epochs_is_seen(on_gpus: OnGpus) -> None:
-    with pytest.raises(RankError, match="a graph uses memory that was freed after its capture"):
+    with pytest.raises(RankError, match="freed after its capture"):
         on_gpus(2, compare_graph, planted("Reallocating"))
 
 
 def test_stream_that_an_epoch_does_not_wait_for_is_seen(on_gpus: OnGpus) -> None:
-    with pytest.raises(RankError, match="is no part of the graph that is captured"):
+    with pytest.raises(RankError, match="captured"):
         on_gpus(2, compare_graph, planted("OtherStream"))
 
 

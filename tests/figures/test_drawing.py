@@ -108,10 +108,9 @@ def test_the_numbers_of_a_figure_are_written_as_csv(drawn: list[Path], runs: pd.
     assert one.seconds.sum() == pytest.approx(measured)
 
 
-def test_a_caption_answers_its_question_alone(drawn: list[Path]) -> None:
+def test_a_caption_names_what_is_shown(drawn: list[Path]) -> None:
     text = next(path for path in drawn if path.name == "breakdown-products-14m.txt").read_text()
-    assert text.startswith("Where does an epoch go?\n\nSeconds that each group of operations takes")
-    assert "Shown: products-14m, gcn, 3 layers, hidden 128, float32, on local." in text
+    assert "products-14m, gcn, 3 layers, hidden 128, float32, on local" in text
 
 
 def test_figures_of_earlier_tables_are_removed(
@@ -288,14 +287,8 @@ def test_figures_are_drawn_one_after_the_other_where_there_are_no_semaphores(
     assert {path.suffix[1:] for path in draw_all(folder, folder / "figures")} == {*FORMATS, *TEXT_FORMATS}
 
 
-def test_no_tables_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"runs\.parquet does not exist.*harness collect"):
-        draw_all(tmp_path / "absent", tmp_path / "figures")
-    assert not (tmp_path / "figures").exists()
-
-
 def test_unknown_strategy_cannot_be_chosen(tables: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"strategy 'plexsu' is unknown\. Did you mean plexus\?"):
+    with pytest.raises(UserError, match=r"'plexsu'.* plexus\?"):
         draw_all(tables, tmp_path / "figures", chosen=["serial", "plexsu"])
     assert not (tmp_path / "figures").exists()
 

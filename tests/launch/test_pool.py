@@ -258,8 +258,7 @@ def test_pool_reports_a_server_that_cannot_start(tmp_path: Path) -> None:
     code = "import os; from harness.launch.worker_pool import Pool; Pool().run(1, os.getpid)"
     place = with_python_path(tmp_path, CHECKOUT)
     done = subprocess.run([sys.executable, "-c", code], env=place, capture_output=True, text=True)
-    assert "RunError: Ranks could not be started: the fork server" in done.stderr
-    assert "killed by SIGKILL while it was starting Python" in done.stderr
+    assert re.search(r"RunError: .*SIGKILL.*starting Python", done.stderr)
 
 
 def test_start_limit_ends_a_server_that_hangs_in_an_import(
@@ -270,7 +269,7 @@ def test_start_limit_ends_a_server_that_hangs_in_an_import(
     limits = StartLimits(2.5, "; raise start_seconds")
     with Pool(start_limits=limits) as pool, pytest.raises(RunError) as caught:
         pool.run(2, os.getpid)
-    assert "was still importing torch after 2.5 s; raise start_seconds" in str(caught.value)
+    assert re.search(r"torch.* 2\.5 s.*start_seconds", str(caught.value))
 
 
 def test_pool_runs_functions_of_a_main_module(tmp_path: Path) -> None:

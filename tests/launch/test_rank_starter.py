@@ -154,9 +154,7 @@ def test_more_ranks_than_a_node_has_need_an_allocation(job: Path, monkeypatch: p
     monkeypatch.delenv("SLURM_JOB_ID")
     machine = load_machine(job, "mine")
     assert make_rank_starter(machine, 2, job, []).is_local
-    with pytest.raises(
-        UserError, match=r"ranks = 3: the card mine has nodes of 2 ranks.*no allocation of slurm"
-    ):
+    with pytest.raises(UserError, match=r"ranks = 3.* mine .*2 ranks.*slurm"):
         make_rank_starter(machine, 3, job, [])
 
 
@@ -164,7 +162,7 @@ def test_step_of_another_size_is_refused(job: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("FAKE_SRUN_TASKS", "2")
     record = launched(job, tmp_path, spec(job, 4)).record
     assert record["status"] == "refused"
-    assert "started 2 ranks, and the spec is for 4" in record["error"]["message"]
+    assert all(number in record["error"]["message"] for number in ("2 ranks", "for 4"))
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,5 @@ def test_a_machine_without_a_compiler_is_told_the_ways_out(monkeypatch, tmp_path
     require_compiler.cache_clear()
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CXX", "of-someone++")
-    with pytest.raises(
-        UserError, match=r"there is no of-someone\+\+. Install g\+\+, name another .* leave fused"
-    ):
+    with pytest.raises(UserError, match=r"of-someone\+\+.*CXX.*fused"):
         require_compiler()

@@ -29,8 +29,6 @@ ROOT = find_root()
 def test_status_names_the_origin_of_a_card(name: str, kind: str, is_checked: bool) -> None:
     status = describe_card(load_machine_card(ROOT, name))
     assert (status.kind, status.is_checked) == (kind, is_checked)
-    assert ("never held against a run" in status.description) is not is_checked
-    assert ("unknown" in status.coverage) is not is_checked
 
 
 def test_a_card_as_a_calibration_writes_it_is_calibrated() -> None:
@@ -75,26 +73,22 @@ GPU = CalibratedMachine(cpu="AMD EPYC", cores=2, gpu="NVIDIA H100")
 @pytest.mark.parametrize(
     ("there", "here", "said"),
     [
-        (CPU, CPU, None),
-        (CPU, CPU.model_copy(update={"cores": 8}), "2 cores of AMD EPYC; here: 8 cores of AMD EPYC"),
-        (CPU, CPU.model_copy(update={"cpu": "Xeon"}), "2 cores of AMD EPYC; here: 2 cores of Xeon"),
-        (GPU, GPU.model_copy(update={"cores": 8}), None),
-        (GPU, CPU, "NVIDIA H100; here: 2 cores of AMD EPYC"),
-        (None, CPU, None),
+        (CPU, CPU, []),
+        (CPU, CPU.model_copy(update={"cores": 8}), ["2 cores", "8 cores"]),
+        (CPU, CPU.model_copy(update={"cpu": "Xeon"}), ["AMD EPYC", "Xeon"]),
+        (GPU, GPU.model_copy(update={"cores": 8}), []),
+        (GPU, CPU, ["NVIDIA H100", "2 cores"]),
+        (None, CPU, []),
     ],
 )
 def test_card_of_another_machine_says_so(
-    there: CalibratedMachine | None, here: CalibratedMachine, said: str | None
+    there: CalibratedMachine | None, here: CalibratedMachine, said: list[str]
 ) -> None:
     card = load_machine_card(ROOT, "local").model_copy(update={"measured_on": there})
     status = describe_card(card, here)
-    if said is None:
-        assert status.measured_elsewhere is None and status.description.startswith("it was calibrated on")
-    else:
-        told = f"measured on another machine ({said}): run harness doctor --calibrate"
-        assert status.measured_elsewhere == told and status.description.startswith(
-            f"{told}; it was calibrated"
-        )
+    assert bool(status.measured_elsewhere) == bool(said)
+    told = [*said, "harness doctor --calibrate"] if said else []
+    assert all(word in (status.measured_elsewhere or "") and word in status.description for word in told)
 
 
 def test_card_of_a_cluster_is_not_compared_with_the_machine_at_hand() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from math import fsum
 from pathlib import Path
@@ -77,12 +78,9 @@ def test_an_emulation_is_the_kernels_and_the_links(taped: Path) -> None:
     assert second.limited_by == "links.node_gbs"
 
 
-def test_it_is_a_record_of_its_own_source(
-    taped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_a_record_of_its_own_source(taped: Path, tmp_path: Path) -> None:
     asked = ["runs", "emulate", str(taped), "--machine", "ethernet", "--out", str(tmp_path / "runs")]
     assert main(asked) == 0
-    assert "on the links of ethernet" in " ".join(capsys.readouterr().out.split())
     runs = collect(tmp_path / "runs", tmp_path / "tables").runs
     assert runs.source.tolist() == ["emulated"]
     assert runs["machine.name"].tolist() == ["ethernet"]
@@ -238,9 +236,8 @@ def test_a_run_with_trace_leaves_the_file_and_prints_the_page(
         assert main([*asked, "--trace", "--out", str(tmp_path)]) == 0
         out = capsys.readouterr().out
         (folder,) = tmp_path.iterdir()
-        assert f"{folder / 'trace.json'} (open it" in out
-        assert "waiting 0 %" in out and "Imbalance          1.00" in out
-        assert "Longest waits for communication: none." in out
+        assert str(folder / "trace.json") in out
+        assert "waiting 0 %" in out and re.search(r"Imbalance +1\.00", out)
         document = json.loads((folder / "trace.json").read_text())
         assert {each["pid"] for each in document["traceEvents"]} == {0}
         (folder / "trace.json").unlink()
@@ -251,23 +248,18 @@ def test_a_run_with_trace_leaves_the_file_and_prints_the_page(
     assert json.loads((tmp_path / "t.json").read_text())["otherData"]["card"] == "ethernet"
 
 
-def test_a_run_that_diverged_has_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_diverged_has_no_trace(tmp_path: Path) -> None:
     asked = ["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--set", "training.lr=1e30", "--trace"]
     assert main([*asked, "--out", str(tmp_path)]) == 1
-    assert "No trace: a run that did not succeed has no tape" in capsys.readouterr().out
     assert not list(tmp_path.glob("*/trace.json"))
 
 
-def test_what_cannot_be_traced_is_refused_before_the_run(
-    taped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["run", "--spec", str(taped / "spec.json"), "--trace", "--out", str(tmp_path)]) == 2
-    assert "--trace is not accepted with --spec" in capsys.readouterr().err
+def test_what_cannot_be_traced_is_refused_before_the_run(taped: Path) -> None:
     spec = Spec.model_validate(read_record(taped).spec)
-    with pytest.raises(UserError, match="has no links"):
+    with pytest.raises(UserError, match="links"):
         check_traceable(spec, ETHERNET.model_copy(update={"links": None}))
     on_gpus = spec.model_copy(update={"machine": spec.machine.model_copy(update={"device": "cuda"})})
-    with pytest.raises(UserError, match="leave out --trace"):
+    with pytest.raises(UserError, match="--trace"):
         check_traceable(on_gpus, ETHERNET)
 
 
@@ -312,10 +304,10 @@ def test_a_damaged_record_is_refused_by_name_whatever_is_wrong_in_it(
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ({"machine": None}, "machine = None is not accepted"),
-        ({"grid": {"p": 2}}, "does not have exactly 3 ranks"),
-        ({"model": {"kind": "x"}}, "model.kind = 'x' is not accepted"),
-        ({"new": 1}, "new is not a key here"),
+        ({"machine": None}, "machine = None"),
+        ({"grid": {"p": 2}}, "3 ranks"),
+        ({"model": {"kind": "x"}}, "model.kind = 'x'"),
+        ({"new": 1}, "new"),
     ],
 )
 def test_a_spec_that_no_run_has_is_a_damaged_record(
@@ -326,8 +318,7 @@ def test_a_spec_that_no_run_has_is_a_damaged_record(
     (folder / "spec.json").write_text(json.dumps({**whole, **spec}))
     assert main(["runs", "emulate", str(folder)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"harness: {folder} holds no whole record: ") and why in said
-    assert f"Move {folder} away and run its spec again" in said
+    assert said.count(str(folder)) == 2 and why in said
 
 
 def test_a_tape_that_does_not_fit_its_spec_is_a_damaged_record(
@@ -339,4 +330,4 @@ def test_a_tape_that_does_not_fit_its_spec_is_a_damaged_record(
     place = table.column_names.index("axis")
     pq.write_table(table.set_column(place, table.schema.field("axis"), renamed), folder / "tape.parquet")
     assert main(["runs", "emulate", str(folder), "--machine", "ethernet"]) == 2
-    assert "its tape does not fit its spec" in capsys.readouterr().err
+    assert str(folder) in capsys.readouterr().err

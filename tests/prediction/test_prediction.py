@@ -158,7 +158,7 @@ def test_the_cards_predict_times_for_tall_grids_of_large_graphs(name: str, grid:
     card = load_machine_card(ROOT, name)
     strategy = ready("plexus", dict(zip("xyz", grid, strict=True)), PRODUCTS)
     if not (card.rates and card.links):
-        with pytest.raises(UserError, match=f"{name}.yaml has no rates and no links"):
+        with pytest.raises(UserError, match=f"{name}.yaml"):
             predict(Ready(strategy), card)
         return
     predicted = predict(Ready(strategy), card)

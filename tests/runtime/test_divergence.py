@@ -1,5 +1,6 @@
 """A run with non-finite values is recorded as diverged, with the epoch and the first such tensor."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def test_training_ends_with_the_first_loss_that_is_not_finite(recorded: Callable
     assert run.record["status"] == "diverged"
     assert run.record["summary"]["final_loss"] is None
     assert run.record["summary"]["epochs"] == len(run.table("epochs")) == 2
-    assert "epoch 1: the output of `convolve` in layer 1 was the first" in run.record["error"]["message"]
+    assert re.search("epoch 1.*`convolve` in layer 1", run.record["error"]["message"])
 
 
 def test_warmup_that_diverges_is_on_record(recorded: Callable[[Spec], Record]) -> None:
@@ -55,10 +56,10 @@ def test_a_finite_loss_hides_nothing(recorded: Callable[[Spec], Record]) -> None
     run = recorded(asked(epochs=1, **HUGE))
     assert run.table("epochs").loss.notna().all()
     assert run.record["status"] == "diverged"
-    assert "evaluated after it, the output of `convolve` in layer 1" in run.record["error"]["message"]
+    assert "`convolve` in layer 1" in run.record["error"]["message"]
     run = recorded(asked(epochs=1, optimizer="sgd", lr=1e38, weight_decay=1e3))
     assert run.record["status"] == "diverged"
-    assert "the weight of layer" in run.record["error"]["message"]
+    assert "weight" in run.record["error"]["message"]
 
 
 def test_ranks_agree_on_the_end_of_a_run(tmp_path: Path, fork_server: ForkServer) -> None:
@@ -86,16 +87,10 @@ def test_a_batch_survives_a_spec_that_diverges_and_one_that_is_none(
     code = main(["run", "--spec", *map(str, files), "--out", str(runs), "--root", str(ROOT)])
     said = capsys.readouterr()
     assert code == 1
-    assert f"{files[0]}: no record:" in said.err
-    assert f"{specs[1].label}: no record:" in said.err
-    first, last, table = (
-        said.out.index("diverged"),
-        said.out.index(specs[2].label),
-        said.out.index("4 runs: "),
-    )
-    assert said.out.index(specs[0].label) < last < table and first < last
-    assert said.out[table - 2 :].startswith("\n\n4 runs: 1 diverged, 1 ok, 2 no record\n")
-    assert str(files[0]) in said.out[table:] and specs[1].label in said.out[table:]
+    assert str(files[0]) in said.err and specs[1].label in said.err
+    shown, _, table = said.out.partition("4 runs: 1 diverged, 1 ok, 2 no record")
+    assert shown.index(specs[0].label) < shown.index(specs[2].label)
+    assert str(files[0]) in table and specs[1].label in table
 
 
 def test_it_is_a_failure_and_is_not_repeated(recorded: Callable[[Spec], Record], tmp_path: Path) -> None:
@@ -103,5 +98,5 @@ def test_it_is_a_failure_and_is_not_repeated(recorded: Callable[[Spec], Record],
     found = collect(run.folder.parent, tmp_path / "results")
     assert not found.is_complete
     (failure,) = found.as_dict()["failures"]
-    assert failure["status"] == "diverged" and "not finite" in failure["message"]
+    assert failure["status"] == "diverged" and failure["message"] == run.record["error"]["message"]
     assert run.record["status"] in SETTLED

