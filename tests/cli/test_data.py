@@ -47,11 +47,6 @@ def test_several_orders_are_built_and_verified_in_one_call(capsys: pytest.Captur
     assert built == {"stores": each}
 
 
-def test_a_partition_is_another_store_than_a_permutation(capsys: pytest.CaptureFixture[str]) -> None:
-    orders = [(), ("--permutation", "double"), ("--partition", "random", "--parts", "2")]
-    assert len({str(answer(capsys, "build", *order)["store"]) for order in orders}) == 3
-
-
 @pytest.mark.parametrize(
     ("name", "steps"), [("reddit", ["fetch", "build"]), ("osm-shape", ["build"]), ("tiny-sbm", [])]
 )

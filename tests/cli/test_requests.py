@@ -65,6 +65,10 @@ NEAR = "Did you mean "
         ("list grids", ["--strategy NAME", "--ranks P"]),
         ("list grids --strategy serial --ranks 2", ["serial", "2 ranks"]),
         ("new planet x", ["planet", "strategy"]),
+        *(
+            (f"new strategy {name}", [name])
+            for name in ("serial", "Mine", "torch", "class", "../x", "x" * 41)
+        ),
         ("run --stratgy serial", [f"{NEAR}--strategy"]),
         ("run --strategy cagnet1d --dataset tiny-sbm", ["cagnet1d", f"{NEAR}cagnet-1d", "serial"]),
         ("run --strategy serial --dataset tiny-sbn", ["tiny-sbn", f"{NEAR}tiny-sbm"]),

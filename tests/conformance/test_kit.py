@@ -84,81 +84,53 @@ SEEN_LATE = {
     "Unscaled": "p = 0.5",
 }
 """The cases in which the kit sees mistakes that its first cases do not show; the tests train only these."""
-UNCOUNTED = r"rank 0, after set-up, bytes outside of the context's memory, kept by "
-ELEMENT = r"element \[\d+, \d+\]: serial \S+, run \S+ \(furthest off; .* allowed are 1e-12\)"
+ELEMENT = r"element \[\d+, \d+\]: serial \S+, run \S+ \(.* 1e-12\)"
 
 
 @pytest.mark.parametrize(
     ("mutant", "law", "told"),
     [
-        ("LostSum", "trains", r"after epoch 0 .* ranks 0 and 1 .* the weight of layer 0"),
-        (
-            "WrongTranspose",
-            "gradients equal serial",
-            r"rank 0, epoch 0, the gradient of the weight of layer 2, " + ELEMENT,
-        ),
+        ("LostSum", "trains", "epoch 0 .* ranks 0 and 1 .* weight of layer 0"),
+        ("LostGroups", "trains", r"epoch 0 .* ranks \d+ and \d+ .* weight of layer 0"),
+        ("Drifting", "trains", "epoch 0 .* ranks 0 and 1 .* weight of layer 0"),
+        ("WrongTranspose", "gradients equal serial", "rank 0, epoch 0, .* weight of layer 2, " + ELEMENT),
+        ("OneSampleForAll", "gradients equal serial", "rank 0, epoch 0, .*" + ELEMENT),
+        ("UnscaledSample", "gradients equal serial", "rank 0, epoch 0, .*" + ELEMENT),
+        ("Unscaled", "gradients equal serial", "rank 0, epoch 0, .*" + ELEMENT),
+        ("FirstStepOnly", "parameters equal serial", "rank 0, after epoch 2, .*" + ELEMENT),
         ("LocalMean", "losses equal serial", r"rank 0, epoch 0, the loss: serial \S+, run \S+"),
         ("EveryLabel", "losses equal serial", r"rank 0, epoch 0, the loss: serial \S+, run \S+"),
-        ("Drifting", "trains", r"after epoch 0 .* ranks 0 and 1 .* the weight of layer 0"),
-        (
-            "Miscounting",
-            "answers equal serial",
-            r"rank 0, after epoch 2, right answers of train: serial \d+ of",
-        ),
-        (
-            "Unseeded",
-            "same seed, same bits",
-            r"rank 0, epoch 0, the loss: first time \S+, second time \S+",
-        ),
-        (
-            "Peeking",
-            "equal to its replay",
-            r"rank 0, its replay: expected the events of the run, got \w+Error",
-        ),
+        ("Miscounting", "answers equal serial", r"rank 0, after epoch 2, .* train: serial \d+ of"),
+        ("Unseeded", "same seed, same bits", "rank 0, epoch 0, the loss: "),
+        ("Peeking", "equal to its replay", r"rank 0, .* \w+Error"),
         ("EngineAsked", "equal to its replay", r"rank 0, epoch 0, event \d+: replay \[.*\], run \[.*\]"),
-        (
-            "HoldsTwice",
-            "memory equals the formula",
-            r"rank 0, all the time, bytes held of X: formula [\d,]+, run [\d,]+ \(\[1, 13\] float64 of 104, ",
-        ),
-        ("KeepsApart", "all memory is counted", UNCOUNTED + r"operators\.apart: .* run 12 \(\[3\] float32\)"),
+        ("HoldsTwice", "memory equals the formula", r"rank 0, .* X: formula [\d,]+, run [\d,]+ .* of 104, "),
+        ("KeepsApart", "all memory is counted", r"rank 0, .* operators\.apart: .* run 12 \(\[3\] float32\)"),
         (
             "KeepsInModule",
             "all memory is counted",
-            UNCOUNTED + r"\S*mutants\.KEPT\['numbers'\]: .* run 40 \(\[5\] float64\)",
+            r"mutants\.KEPT\['numbers'\]: .* run 40 \(\[5\] float64\)",
         ),
-        ("KeepsBase", "all memory is counted", UNCOUNTED + r".*: allowed 0, run 64 \(\[9\] int64\)"),
+        ("KeepsBase", "all memory is counted", r"rank 0, .*: allowed 0, run 64 \(\[9\] int64\)"),
         (
             "WrongFormula",
             "elements equal the formula",
-            r"rank 0, epoch 0, elements of G by broadcast over p, backward, layer 1: formula [\d,]+, run [\d,]+",
+            r"G by broadcast over p, backward, layer 1: formula [\d,]+, run [\d,]+",
         ),
-        ("AcceptsAnything", "refused with a reason", r"expected a refusal with its reason, got a strategy"),
-        ("OneSampleForAll", "gradients equal serial", r"rank 0, epoch 0, the gradient of .*" + ELEMENT),
-        ("UnscaledSample", "gradients equal serial", r"rank 0, epoch 0, the gradient of .*" + ELEMENT),
-        ("LostGroups", "trains", r"after epoch 0 .* ranks \d+ and \d+ .* the weight of layer 0"),
-        ("FirstStepOnly", "parameters equal serial", r"rank 0, after epoch 2, the weight of .*" + ELEMENT),
-        (
-            "RoundedDown",
-            "unbiased",
-            r"the mean of 400 steps, .*: expected \S+, got \S+ \([\d.inf]+ deviations",
-        ),
+        ("AcceptsAnything", "refused with a reason", "expected .*, got "),
+        ("RoundedDown", "unbiased", r"400 steps, .*: expected \S+, got \S+ \([\d.inf]+ deviations"),
         (
             "OwnTranspose",
             "gradients equal differences",
-            r"epoch 0, the slope of the loss along random signs of the weight of layer 0: by differences "
-            r"\S+, by the gradient \S+",
+            r"epoch 0, .* weight of layer 0: by differences \S+, by the gradient \S+",
         ),
-        ("Unscaled", "gradients equal serial", r"rank 0, epoch 0, the gradient of .*" + ELEMENT),
     ],
 )
 def test_the_kit_sees_a_mistake_and_says_where(mutant: str, law: str, told: str, pool: Pool) -> None:
     findings = check(f"{MUTANTS}:{mutant}", train_only(pool, SEEN_LATE.get(mutant, "")), "quick")
     finding = next(each for each in findings if not each.holds and each.law == law)
     head, _, what = finding.detail.partition(": ")
-    assert re.match(
-        rf"{mutant} \(.+\) on (p|row|d)=\d.*, \w+ of \d layers, the kit's [\w ]+ graph of \d+ vertices", head
-    )
+    assert re.match(rf"{mutant} .* on (p|row|d)=\d.*\d layers.* \d+ vertices", head)
     assert re.search(told, what, re.DOTALL), finding.detail
     assert re.match(rf".*mutants.py:\d+( \({mutant}\)|, in \w+): \S+", finding.look)
 

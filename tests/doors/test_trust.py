@@ -246,9 +246,6 @@ def test_a_password_in_a_url_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> 
     assert SECRET not in RemoteFile(url=f"https://h/f?a=b&token={SECRET}", file="f").display_url
 
 
-SCRIPT = "<script>alert(1)</script>"
-
-
 def test_an_archive_has_no_file_behind_a_link_and_no_path_of_a_record(tmp_path: Path) -> None:
     figures = tmp_path / "figures"
     figures.mkdir()

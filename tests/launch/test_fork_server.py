@@ -1,5 +1,6 @@
 """A fork server starts ranks whatever modules print, and a failed start raises the reason and the output."""
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,19 +100,19 @@ def test_output_of_modules_does_not_disturb_reports(
         ),
         (
             {"torch": "import os, time; os.closerange(3, 99); time.sleep(600)"},
-            ["closed the channel of its reports while it was importing torch"],
+            ["importing torch"],
         ),
         (
             {"sitecustomize": QUICK + FORKS_FAIL.replace("WHERE", "True")},
-            ["cannot fork", "Resource temporarily unavailable"],
+            [os.strerror(errno.EAGAIN)],
         ),
         (
             {"sitecustomize": QUICK + FORKS_FAIL.replace("WHERE", "os.getpid() != server")},
-            ["cannot fork", "Resource temporarily unavailable"],
+            [os.strerror(errno.EAGAIN)],
         ),
         (
             {"sitecustomize": QUICK + "    os.getppid = lambda: 1"},
-            ["the kernel gave one to process 1", "It printed nothing"],
+            ["process 1"],
         ),
     ],
 )

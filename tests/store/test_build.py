@@ -11,12 +11,10 @@ from scipy import sparse
 
 from harness.errors import RunError, UserError
 from harness.spec.dataset import DatasetChoice
-from harness.store.datasets import MAX_DRAWS_IN_MEMORY, build_store, open_dataset, verify_store
+from harness.store.datasets import build_store, open_dataset, verify_store
 from harness.store.manifest import MANIFEST_FILE
 from harness.store.memory_store import MemoryStore
 from harness.store.reader import Store
-
-LARGE = {"source": {"kind": "sbm", "n": MAX_DRAWS_IN_MEMORY, "mean_degree": 2, "homophily": 0.5}}
 
 
 def chosen(name="toy", **order):
@@ -171,14 +169,6 @@ def test_builders_at_once_leave_one_sound_store(root, damaged):
     assert len(set(folders)) == 1
     Store(folders[0]).verify()
     assert [path.name for path in folders[0].parent.iterdir()] == [folders[0].name]
-
-
-def test_a_large_dataset_is_not_made_unasked(root, write_card):
-    write_card(root, "large", **LARGE)
-    with pytest.raises(UserError, match="harness data build large --permutation double --seed 5"):
-        open_dataset(root, chosen("large", permutation="double", seed=5))
-    with pytest.raises(UserError, match="harness data build large"):
-        verify_store(root, chosen("large"))
 
 
 def test_the_manifest_hash_stands_for_the_data(root, write_card):
