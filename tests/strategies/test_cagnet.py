@@ -1,4 +1,4 @@
-"""CAGNET's formulas equal counts from the authors' code, and its strategies refuse specs that cannot run."""
+"""CAGNET's formulas equal counts from the authors' code."""
 
 from collections import Counter
 from math import prod

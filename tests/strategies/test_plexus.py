@@ -1,4 +1,4 @@
-"""Plexus' formulas equal counts from the authors' code and claims of the paper; impossible specs are refused."""
+"""Plexus' formulas equal counts from the authors' code and claims of the paper."""
 
 from collections import Counter
 from itertools import pairwise
