@@ -10,6 +10,7 @@ from random import Random
 from benchmarks.registry import Results, Table, benchmark
 from harness.claims.claims import Claim, read_claims
 from harness.claims.evidence import Evidence
+from harness.claims.verdicts import find_fitted_card
 from harness.spec.root import find_root
 
 Stratum = tuple[str, str]
@@ -40,7 +41,7 @@ def draw(number: int = 60, seed: int = 20261127) -> Results:
 
 def is_eligible(claim: Claim, evidence: Evidence) -> bool:
     """Return whether a result depends on the constants of a machine card, none of which was fitted to it."""
-    return claim.is_counted and claim.basis == "prediction" and not evidence.find_fitted_card(claim)
+    return claim.is_counted and claim.basis == "prediction" and not find_fitted_card(claim, evidence)
 
 
 def draw_from_strata(strata: dict[Stratum, list[str]], number: int, seed: int) -> set[str]:

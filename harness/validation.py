@@ -63,13 +63,20 @@ RANKS, CLASSES, VERTICES, WIDTH, DEGREE = 1 << 20, 1 << 20, 1 << 40, 1 << 24, 1 
 """Upper bounds on the numbers of a request. Larger ones are typing errors, or come from a file of another kind."""
 
 
-def validate(model: type[Model], data: Any, where: str, name_field: Callable[[str], str] = str) -> Model:
+def validate(
+    model: type[Model],
+    data: Any,
+    where: str,
+    name_field: Callable[[str], str] = str,
+    context: Any = None,
+) -> Model:
     """Return `data` validated as a `model`. The error names each invalid field, its value and the accepted values.
 
     `where` names the source of the data in errors. `name_field` converts the key of a field to what the user typed.
+    Validators of the model may ask for `context`.
     """
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, context=context)
     except ValidationError as error:
         faults = error.errors()
         more = f"; and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""

@@ -1,18 +1,21 @@
 """The claims of papers, read from workflows/claims/PAPER.csv: one printed number or statement in each row.
 
-`harness.claims.formulas` computes our own values of the same quantities.
+The columns `formula` and `arguments` say how our own value of the same quantity is computed. A row whose arguments do
+not fit the formula is refused.
 """
 
 import csv
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import ConfigDict, model_validator
 
+from harness.claims.arguments import KnownNames, list_known_names
+from harness.claims.evidence import CLAIMS, read_number, read_printed_numbers
+from harness.claims.formula import Formula, parse_formula
+from harness.claims.formulas import FORMULAS
 from harness.errors import UserError
-from harness.validation import Frozen, unknown_name_error, validate
-
-CLAIMS = Path("workflows") / "claims"
+from harness.validation import Frozen, format_value, suggest_names, unknown_name_error, validate
 
 Comparator = Literal["=", "approx", "up_to", "below", "at_least", "range_low", "range_high"]
 Tolerance = Literal["exact", "1%", "10%", "1.5x"]
@@ -38,6 +41,8 @@ Cause = Literal["", "the paper", "our count"]
 
 class Claim(Frozen):
     """One claim of a paper."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     id: str
     place: str
@@ -84,6 +89,8 @@ class Claim(Frozen):
     Predictions that are off and claims that are not comparable need no cause.
     """
     note: str
+    formula: Formula | None
+    """How our value is computed; None if it cannot be on any machine, and the note says why."""
 
     @model_validator(mode="after")
     def _check_role(self) -> Self:
@@ -140,10 +147,7 @@ class Claim(Frozen):
     @property
     def number(self) -> float | None:
         """The printed number; None for a statement in words or a formula."""
-        try:
-            return float(self.value)
-        except ValueError:
-            return None
+        return read_number(self.value)
 
 
 def list_papers(root: Path) -> list[str]:
@@ -156,16 +160,15 @@ def read_claims(root: Path, paper: str | None = None) -> dict[str, list[Claim]]:
     papers = list_papers(root)
     if paper is not None and paper not in papers:
         raise unknown_name_error("paper", paper, papers, f"Claims live in {CLAIMS}/.")
-    return {name: _read_paper(root, name) for name in papers if paper in (None, name)}
+    known = list_known_names(root, read_printed_numbers(root))
+    return {name: _read_paper(root, name, known) for name in papers if paper in (None, name)}
 
 
-def _read_paper(root: Path, paper: str) -> list[Claim]:
+def _read_paper(root: Path, paper: str, known: KnownNames) -> list[Claim]:
     where = CLAIMS / f"{paper}.csv"
     with (root / where).open(newline="", encoding="utf-8") as file:
-        claims = [
-            validate(Claim, row, f"{where}, line {number}")
-            for number, row in enumerate(csv.DictReader(file), 2)
-        ]
+        rows = csv.DictReader(file)
+        claims = [_read_claim(row, known, f"{where}, line {rows.line_num}") for row in rows]
     ids = [claim.id for claim in claims]
     if repeated := sorted({name for name in ids if ids.count(name) > 1}):
         raise UserError(f"{where}: {', '.join(repeated)} appear more than once.")
@@ -176,3 +179,14 @@ def _read_paper(root: Path, paper: str) -> list[Claim]:
                 f"{where}: {claim.id} repeats {', '.join(missing)}, which are not results of their own."
             )
     return claims
+
+
+def _read_claim(row: dict[str, str], known: KnownNames, where: str) -> Claim:
+    name, arguments = row.pop("formula", ""), row.pop("arguments", "")
+    if name not in FORMULAS and (name or arguments):
+        raise UserError(
+            f"{where}: the formula {format_value(name)} is unknown.{suggest_names(name, FORMULAS)} Formulas are "
+            "functions in harness/claims/formulas/."
+        )
+    formula = parse_formula(FORMULAS[name], arguments, known, f"{where}, {name}") if name else None
+    return validate(Claim, {**row, "formula": formula}, where)

@@ -6,16 +6,17 @@ all of them. A measured run counts instead of its prediction if its record is am
 """
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, lru_cache
 from itertools import chain, product
+from math import prod
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, NamedTuple, TypeVar, Unpack, cast
 
-from harness.claims.claims import Claim, read_claims
+from harness.claims.arguments import EXPERIMENTS
 from harness.claims.estimates import EpochTime, EpochTimes, UntestableClaim
-from harness.claims.selection import Selection, TrainingSettings, get_setting, with_dotted_keys
+from harness.claims.selection import Selection, Settings, TrainingSettings, get_setting, with_dotted_keys
 from harness.errors import UserError
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
@@ -38,7 +39,6 @@ from harness.spec.machine_card import (
     Links,
     MachineCard,
     Rates,
-    Slurm,
     list_machines,
     load_machine_card,
 )
@@ -49,7 +49,7 @@ from harness.store.datasets import build_store, locate_store
 from harness.store.manifest import Cut, read_manifest
 from harness.strategy import Facts, Ready, Strategy, admit
 
-EXPERIMENTS = Path("workflows") / "experiments"
+CLAIMS = Path("workflows") / "claims"
 MANY_BINS = 10_000
 """The number of bins of all ranks from which an epoch is extrapolated from smaller graphs."""
 OPEN_SETTINGS = ("strategy", "hidden", "batch", "precompute")
@@ -61,20 +61,11 @@ Consulted = Literal["replay", "prediction", "record", "twin"]
 T = TypeVar("T")
 
 
-class LedgerFilter(TypedDict, total=False):
-    """The parts of a ledger's key that selected work has."""
-
-    op: str
-    tensor: str
-    direction: str
-    phase: str
-
-
 class RankWork(NamedTuple):
     """The work of one rank in an epoch, or a part of it."""
 
-    words: float
-    """The words received."""
+    elements: float
+    """The elements received."""
     payload: float
     calls: int
     flops: float
@@ -96,12 +87,22 @@ class RankReplay(NamedTuple):
         """The bytes that the rank holds from step to step, by tensor."""
         return {str(name): size for name, size in self.replayed.persistent_bytes.items()}
 
-    def count_work(self, layer: int | None = None, **parts: Unpack[LedgerFilter]) -> RankWork:
-        """Return the work of one layer, or of all, under the ledger keys that have these parts."""
+    def count_work(
+        self,
+        *,
+        layer: int | None = None,
+        op: str = "",
+        tensors: Collection[str] = (),
+        direction: str = "",
+        phase: str = "",
+    ) -> RankWork:
+        """Return the work under the ledger keys that have these parts; a part that is left out may be any."""
+        parts = {"op": op, "direction": direction, "phase": phase}
+        given = {name: part for name, part in parts.items() if part}
 
         def is_selected(key: Key) -> bool:
-            has_parts = all(getattr(key, name) == value for name, value in parts.items())
-            return has_parts and layer in (None, key.layer)
+            has_parts = all(getattr(key, name) == part for name, part in given.items())
+            return has_parts and layer in (None, key.layer) and (not tensors or key.tensor in tensors)
 
         selected = [amounts for key, amounts in self.replayed.entries.items() if is_selected(key)]
         return RankWork(
@@ -159,10 +160,6 @@ class Evidence:
         """Load the speed of a machine's devices."""
         return require(self.load_machine(machine).rates, f"rates (machine {machine})")
 
-    def load_slurm(self, machine: str) -> Slurm:
-        """Load the Slurm section of a machine's card."""
-        return require(self.load_machine(machine).slurm, f"slurm (machine {machine})")
-
     @cached_property
     def fitted_results(self) -> dict[str, list[FittedResult]]:
         """The results of papers that supplied constants, by the machine card that names them."""
@@ -174,22 +171,6 @@ class Evidence:
         """The claims whose printed cut supplied the communities of twins, by the dataset card that names them."""
         cards = {name: self.load_card(name) for name in list_cards(self.root)}
         return {name: card.communities.fitted_to for name, card in cards.items() if card.communities}
-
-    def find_fitted_card(self, claim: Claim) -> str:
-        """Return a card of which a constant was fitted to this claim's number or runs; empty if there is none.
-
-        A claim on the runs of one system in a figure is known to a fit on these runs. A comparison with another
-        system is not: the fit has seen one side of it.
-        """
-        if claim.role != "result":
-            return ""
-        names = {FittedResult(claim=claim.id)}
-        if claim.basis == "prediction" and claim.figure and claim.system and not claim.baseline:
-            names.add(FittedResult(figure=claim.figure, system=claim.system))
-        machines = (card for card, results in self.fitted_results.items() if names.intersection(results))
-        graphs = [card for card, claims in self.fitted_graphs.items() if claim.id in claims]
-        graphs.sort(key=lambda card: card not in claim.dataset.split(";"))
-        return next(chain(machines, graphs), "")
 
     def read_rows(self, path: str) -> list[dict[str, str]]:
         """Read the rows of a CSV file of this project."""
@@ -204,9 +185,7 @@ class Evidence:
 
     @cached_property
     def _printed_numbers(self) -> dict[str, float]:
-        """The numbers that the claims of all papers print, by claim."""
-        claims = [claim for of_paper in read_claims(self.root).values() for claim in of_paper]
-        return {claim.id: claim.number for claim in claims if claim.number is not None}
+        return read_printed_numbers(self.root)
 
     # Experiments.
 
@@ -216,16 +195,24 @@ class Evidence:
         With `any_grid`, best grids are not searched for: a caller that does not need them saves their predictions.
         """
         machine = runs.settings.get("machine")
-        specs = self._expand_once(runs.experiment, machine if isinstance(machine, str) else None, any_grid)
-        selected = [spec for spec in specs if runs.accepts(spec)]
+        only = machine if isinstance(machine, str) else None
+        found = chain.from_iterable(self._expand_once(name, only, any_grid) for name in runs.experiments)
+        selected = [spec for spec in found if runs.accepts(spec)]
         if not selected:
-            raise UserError(f"{runs.experiment} has no published run with {dict(runs.settings)}")
+            raise UserError(f"there is no published run of {runs}")
         return selected
 
     def list_values(self, runs: Selection, key: str) -> list[Any]:
         """List the different values of a setting among the selected runs, ascending."""
         specs = self.list_runs(runs, any_grid=key != "grid")
         return sorted(dict.fromkeys(get_setting(spec, key) for spec in specs))
+
+    def list_points(self, runs: Selection, *keys: str) -> list[Settings]:
+        """List the different combinations of some settings among the selected runs, in the order of the experiment."""
+        found = (
+            tuple(get_setting(spec, key) for key in keys) for spec in self.list_runs(runs, any_grid=True)
+        )
+        return [cast(Settings, dict(zip(keys, values, strict=True))) for values in dict.fromkeys(found)]
 
     def _expand(self, experiment: str, machine: str | None, any_grid: bool) -> list[Spec]:
         path = self.root / EXPERIMENTS / f"{experiment}.yaml"
@@ -238,33 +225,30 @@ class Evidence:
         self,
         strategy: str,
         dataset: str,
-        ranks: int,
-        grid: str = "",
+        grid: str,
         *,
         rank: int = 0,
         **settings: Unpack[TrainingSettings],
     ) -> RankReplay:
         """Replay one rank's epoch, or its first steps, with the sizes of the dataset's card."""
         self.consulted.add("replay")
-        admitted = self._admit(strategy, dataset, ranks, grid, settings)
+        admitted = self._admit(strategy, dataset, grid, settings)
         return RankReplay(replay(admitted, rank, steps=REPLAYED_STEPS))
 
     def count_steps(
-        self, strategy: str, dataset: str, ranks: int, grid: str = "", **settings: Unpack[TrainingSettings]
+        self, strategy: str, dataset: str, grid: str, **settings: Unpack[TrainingSettings]
     ) -> int:
         """Count the training steps of an epoch."""
-        return self._admit(strategy, dataset, ranks, grid, settings).steps
+        return self._admit(strategy, dataset, grid, settings).steps
 
-    def _admit(
-        self, strategy: str, dataset: str, ranks: int, grid: str, settings: TrainingSettings
-    ) -> Strategy:
+    def _admit(self, strategy: str, dataset: str, grid: str, settings: TrainingSettings) -> Strategy:
         request = {
             "strategy.name": strategy,
             "dataset.name": dataset,
-            "ranks": ranks,
+            "ranks": prod(map(int, grid.split("x"))),
+            "grid": grid,
             "model.order": "aggregate_first",
             **with_dotted_keys(settings),
-            **({"grid": grid} if grid else {}),
         }
         spec = make_spec(self.root, nest_settings(request), "a claim")
         return admit(load_strategy(strategy), spec, self.load_facts(dataset))
@@ -382,8 +366,8 @@ class Evidence:
         if not measured:
             first = specs[0]
             raise UntestableClaim(
-                f"it takes a run of {runs.experiment} ({first.strategy.name} on {first.dataset.name}, {first.ranks} "
-                f"ranks of {first.machine.name}), and none is among the collected tables"
+                f"it takes a run of {'|'.join(runs.experiments)} ({first.strategy.name} on {first.dataset.name}, "
+                f"{first.ranks} ranks of {first.machine.name}), and none is among the collected tables"
             )
         self.consulted.add("record")
         return float(median(measured))
@@ -400,6 +384,25 @@ def require(value: T | None, what: str) -> T:
     if value is None:
         raise UserError(f"the card lacks {what}")
     return value
+
+
+def read_printed_numbers(root: Path) -> dict[str, float]:
+    """Read the numbers that the claims of all papers print, by claim."""
+    found = {}
+    for path in sorted((root / CLAIMS).glob("*.csv")):
+        with path.open(newline="", encoding="utf-8") as file:
+            found.update(
+                {row.get("id", ""): read_number(row.get("value", "")) for row in csv.DictReader(file)}
+            )
+    return {claim: number for claim, number in found.items() if number is not None}
+
+
+def read_number(text: str) -> float | None:
+    """Return a printed number; None for a statement in words or a formula."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _read_measured(tables: Path) -> Mapping[str, dict[str, Any]]:

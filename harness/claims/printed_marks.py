@@ -14,9 +14,8 @@ from harness.claims.claims import Claim
 from harness.claims.estimates import EpochTime, EpochTimes, Estimate, UntestableClaim
 from harness.claims.evidence import Evidence
 from harness.claims.formula import Formula
-from harness.claims.formulas import FORMULAS
-from harness.claims.printed_units import UNITS, find_conversion
 from harness.claims.selection import Selection, get_value
+from harness.claims.units import UNITS, find_conversion
 from harness.spec.spec import Spec, canonical_json
 
 MarkKind = Literal["ratio", "seconds", "end of scaling", "crossing", "end of axis"]
@@ -75,7 +74,7 @@ def list_marks(claim: Claim, evidence: Evidence) -> list[PrintedMark]:
 
     The value of a single run is a record instead (`harness.claims.printed_runs`).
     """
-    formula = FORMULAS.get(claim.id)
+    formula = claim.formula
     if formula is None or claim.number is None or (claim.role, claim.basis) != ("result", "prediction"):
         return []
     try:

@@ -9,16 +9,14 @@ from typing import Any, NamedTuple
 
 from harness.claims.claims import Claim
 from harness.claims.evidence import Evidence
-from harness.claims.formulas import FORMULAS
-from harness.claims.formulas.quantities import (
+from harness.claims.formulas.runs import (
     find_accuracy_percent,
     find_epoch_seconds,
     find_evaluation_seconds,
     find_seconds_to_target,
 )
-from harness.claims.formulas.scalegnn_claims import find_sampled_evaluation_seconds
-from harness.claims.printed_units import UNITS
 from harness.claims.selection import Selection
+from harness.claims.units import UNITS
 from harness.results.record import write_record
 from harness.spec.spec import Spec, digest
 
@@ -26,7 +24,6 @@ COLUMNS: Mapping[object, str] = {
     find_epoch_seconds: "epoch_seconds_median",
     find_seconds_to_target: "seconds_to_target",
     find_evaluation_seconds: "evaluation_seconds",
-    find_sampled_evaluation_seconds: "evaluation_seconds",
     find_accuracy_percent: "accuracy_test",
 }
 """The column for each function whose value is that of a run."""
@@ -46,7 +43,7 @@ def find_printed_value(claim: Claim, evidence: Evidence) -> PrintedValue | None:
 
     If the paper leaves the grid or the width open, the run is the first in its experiment.
     """
-    formula = FORMULAS.get(claim.id)
+    formula = claim.formula
     if formula is None or claim.number is None or claim.comparator not in ("=", "approx"):
         return None
     column = COLUMNS.get(formula.function)

@@ -1,10 +1,12 @@
 """Selections: the runs of an experiment's `published` part that share some settings."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast, get_args, get_type_hints
 
 from harness.spec.spec import Spec, format_grid
+from harness.validation import suggest_names
 
 SPEC_KEYS = {
     "strategy": "strategy.name",
@@ -29,11 +31,19 @@ SPEC_KEYS = {
 """The keys of a spec by short names. Any other name is a parameter of the strategy."""
 
 
+SETTING = re.compile(r"(\w+)=([^=|]+(?:\|[^=|]+)*)")
+READERS: Mapping[type, tuple[str, Callable[[str], object]]] = {
+    bool: ("true or false", {"true": True, "false": False}.__getitem__),
+    int: ("a whole number", int),
+    str: ("a name", str),
+}
+"""How the values of a setting are read, by its type, and what they are."""
+
+
 class TrainingSettings(TypedDict, total=False):
     """The settings of the order, the model, the training and the strategy."""
 
     permutation: str
-    kind: str
     layers: int
     hidden: int
     batch: int
@@ -47,21 +57,27 @@ class TrainingSettings(TypedDict, total=False):
 
 
 class Settings(TrainingSettings, total=False):
-    """The settings by which runs are selected."""
+    """The settings by which runs are selected. A set stands for any of its members."""
 
     strategy: str | frozenset[str]
-    """A set stands for any of its members."""
-    dataset: str
-    ranks: int
+    dataset: str | frozenset[str]
+    kind: str | frozenset[str]
+    ranks: int | frozenset[int]
     machine: str | frozenset[str]
     launch: int
 
 
+SETTINGS = {key: (get_args(hint) or (hint,))[0] for key, hint in get_type_hints(Settings).items()} | {
+    "twins": str
+}
+"""The keys that a selection may have, with the types of their values."""
+
+
 @dataclass(frozen=True)
 class Selection:
-    """Runs of an experiment, and how their times are predicted. `select` makes one."""
+    """Runs of experiments, and how their times are predicted. `select` makes one, and `parse_selection` reads one."""
 
-    experiment: str
+    experiments: tuple[str, ...]
     settings: Settings = field(default_factory=Settings)
     twins: str = ""
     """The scales of the twins for a strategy whose sizes depend on the edges, such as `1/32,1/16,1/8`."""
@@ -72,29 +88,70 @@ class Selection:
         """Return the runs of this selection that have these settings too."""
         return replace(self, settings=Settings(**{**self.settings, **settings}))
 
-    def with_twins(self, twins: str) -> "Selection":
-        """Return this selection with the times predicted from twins of these scales."""
-        return replace(self, twins=twins)
-
-    def with_cards(self, *cards: str) -> "Selection":
-        """Return this selection with the times predicted by each of these machine cards."""
-        return replace(self, cards=cards)
-
-    def __repr__(self) -> str:
-        settings = [f"{key}={_format_setting(value)}" for key, value in self.settings.items()]
-        words = [self.experiment, *settings]
+    def __str__(self) -> str:
+        """Return the selection as `parse_selection` reads it."""
+        words = ["|".join(self.experiments)]
+        words += [
+            f"{key}={'|'.join(map(_format_value, _list_values(value)))}"
+            for key, value in self.settings.items()
+        ]
         words += [f"twins={self.twins}"] if self.twins else []
-        words += [f"card={'|'.join(self.cards)}"] if self.cards else []
-        return f"<{' '.join(words)}>"
+        words += [f"cards={'|'.join(self.cards)}"] if self.cards else []
+        return " ".join(words)
+
+    def list_choices(self, key: str) -> list[Any]:
+        """List the values that a setting may have; nothing if it may have any."""
+        return _list_values(self.settings[key]) if key in self.settings else []  # type: ignore[literal-required]
 
     def accepts(self, spec: Spec) -> bool:
         """Return whether a run has all the settings."""
-        return all(_matches(get_setting(spec, key), value) for key, value in self.settings.items())
+        return all(get_setting(spec, key) in self.list_choices(key) for key in self.settings)
 
 
-def select(experiment: str, *, cards: tuple[str, ...] = (), **settings: Unpack[Settings]) -> Selection:
-    """Select the runs of an experiment that have these settings; `cards` replace the machine card of predictions."""
-    return Selection(experiment, settings, cards=cards)
+def select(
+    *experiments: str, twins: str = "", cards: tuple[str, ...] = (), **settings: Unpack[Settings]
+) -> Selection:
+    """Select the runs of experiments that have these settings; `cards` replace the machine card of predictions."""
+    return Selection(experiments, settings, twins, cards)
+
+
+def parse_selection(text: str) -> Selection:
+    """Read a selection: experiments, settings, and how times are predicted, each with choices separated by `|`.
+
+    An example is `plexus-figure-8 strategy=bns-gcn ranks=4|8 twins=1/10,1/7 cards=perlmutter|perlmutter-gloo`.
+    """
+    experiments, *words = text.split()
+    settings: dict[str, Any] = {}
+    for word in words:
+        if not (found := SETTING.fullmatch(word)):
+            raise ValueError(f"{word} is not KEY=VALUE or KEY=VALUE|VALUE")
+        if found[1] in settings:
+            raise ValueError(f"{found[1]} is given twice")
+        settings[found[1]] = _parse_choices(found[1], found[2].split("|"))
+    twins, cards = settings.pop("twins", ""), settings.pop("cards", ())
+    return Selection(tuple(experiments.split("|")), cast(Settings, settings), twins, cards)
+
+
+def _parse_choices(key: str, texts: list[str]) -> Any:
+    """Return the value of a setting, or a set of several; of cards, as they are."""
+    if key == "cards":
+        return tuple(texts)
+    if key not in SETTINGS:
+        raise ValueError(f"{key} is not a setting of a selection.{suggest_names(key, SETTINGS)}")
+    expected, read = READERS[SETTINGS[key]]
+    try:
+        values = [read(text) for text in texts]
+    except (KeyError, ValueError):
+        raise ValueError(f"{key}={'|'.join(texts)} is not {expected}") from None
+    return values[0] if len(values) == 1 else frozenset(values)
+
+
+def _list_values(value: object) -> list[Any]:
+    return sorted(value) if isinstance(value, frozenset) else [value]
+
+
+def _format_value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def get_setting(spec: Spec, key: str) -> Any:
@@ -118,11 +175,3 @@ def get_value(spec: Spec, path: str) -> Any:
 def with_dotted_keys(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the settings by the dotted keys that a request has."""
     return {SPEC_KEYS.get(key, f"strategy.params.{key}"): value for key, value in settings.items()}
-
-
-def _matches(setting: object, wanted: object) -> bool:
-    return setting in wanted if isinstance(wanted, frozenset) else setting == wanted
-
-
-def _format_setting(value: object) -> str:
-    return "|".join(sorted(value)) if isinstance(value, frozenset) else str(value)

@@ -13,6 +13,7 @@ A claim to which a constant was fitted cannot test it, so it is marked `fitted`.
 
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -21,11 +22,11 @@ from harness.claims.claims import Cause, Claim, read_claims
 from harness.claims.estimates import Choices, Estimate, UntestableClaim, format_number
 from harness.claims.evidence import Consulted, Evidence
 from harness.claims.formula import Value
-from harness.claims.formulas import FORMULAS
-from harness.claims.printed_units import find_conversion
+from harness.claims.units import find_conversion
 from harness.errors import UserError
 from harness.experiment.paper_figures import check_figure_ids
 from harness.progress import OnStep, ignore_step, report_steps
+from harness.spec.machine_card import FittedResult
 
 FACTOR = 2.0
 """A value outside its tolerance, but within this factor of the printed one, is `within a factor`."""
@@ -129,7 +130,7 @@ class Verdict(NamedTuple):
     def as_row(self, paper: str) -> dict[str, Any]:
         """Return the verdict as a row of the table `claims`."""
         columns = ("id", "role", "figure", "place", "what", "config", "printed", "basis", "duplicate_of")
-        ratio, formula = self.ratio, FORMULAS.get(self.claim.id)
+        ratio, formula = self.ratio, self.claim.formula
         return {
             "paper": paper,
             **{name: getattr(self.claim, name) for name in columns},
@@ -210,7 +211,7 @@ def judge_all(
 
 def judge(claim: Claim, evidence: Evidence, *, quick: bool = False) -> Verdict:
     """Compute our value of what a claim prints, and compare the two."""
-    formula, source = FORMULAS.get(claim.id), SOURCES_BY_BASIS.get(claim.basis, "none")
+    formula, source = claim.formula, SOURCES_BY_BASIS.get(claim.basis, "none")
     untested = Verdict(claim, Result.UNTESTED, reason=claim.note, source=source)
     if formula is None:
         return untested
@@ -226,7 +227,7 @@ def judge(claim: Claim, evidence: Evidence, *, quick: bool = False) -> Verdict:
     except UserError as refusal:
         raise UserError(f"{claim.id}: the formula {formula} fails. {refusal}") from refusal
     verdict = compare(claim, ours, formula.unit, find_source(claim, evidence.consulted))
-    if card := evidence.find_fitted_card(claim):
+    if card := find_fitted_card(claim, evidence):
         if claim.fitted == "held out":
             raise UserError(f"{claim.id} is held out, but a constant of the card {card} was fitted to it.")
         verdict = verdict._replace(
@@ -235,6 +236,23 @@ def judge(claim: Claim, evidence: Evidence, *, quick: bool = False) -> Verdict:
     if claim.uncounted == "another quantity":
         verdict = verdict._replace(result=Result.UNTESTED, reason=f"another quantity: {claim.note}")
     return verdict
+
+
+def find_fitted_card(claim: Claim, evidence: Evidence) -> str:
+    """Return a card of which a constant was fitted to this claim's number or runs; empty if there is none.
+
+    A claim on the runs of one system in a figure is known to a fit on these runs. A comparison with another system is
+    not: the fit has seen one side of it.
+    """
+    if claim.role != "result":
+        return ""
+    names = {FittedResult(claim=claim.id)}
+    if claim.basis == "prediction" and claim.figure and claim.system and not claim.baseline:
+        names.add(FittedResult(figure=claim.figure, system=claim.system))
+    machines = (card for card, results in evidence.fitted_results.items() if names.intersection(results))
+    graphs = [card for card, claims in evidence.fitted_graphs.items() if claim.id in claims]
+    graphs.sort(key=lambda card: card not in claim.dataset.split(";"))
+    return next(chain(machines, graphs), "")
 
 
 def find_source(claim: Claim, consulted: set[Consulted]) -> Source:

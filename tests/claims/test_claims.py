@@ -23,15 +23,6 @@ from harness.claims.estimates import (
     is_falling,
 )
 from harness.claims.formula import Formula
-from harness.claims.formulas import (
-    FORMULAS,
-    bulk_sampling_claims,
-    cagnet_claims,
-    g3_claims,
-    plexus_claims,
-    scalegnn_claims,
-)
-from harness.claims.formulas.quantities import count_vertices, find_hardware, is_scaling
 from harness.claims.verdicts import ClaimHeading, Source, compare, judge
 from harness.cli import main
 from harness.errors import UserError
@@ -52,7 +43,7 @@ WITHOUT_RUNS = ("card", "machine", "experiment", "formula")
 
 
 def claim(**fields: Any) -> Claim:
-    usual = dict.fromkeys(Claim.model_fields, "")
+    usual = {**dict.fromkeys(Claim.model_fields, ""), "formula": None}
     known = {
         "id": "X-1",
         "comparator": "=",
@@ -76,21 +67,13 @@ def test_all_claims_of_the_five_papers_are_here() -> None:
     assert len({claim.id for claim in EVERY}) == len(EVERY) == 580
 
 
-def test_every_formula_belongs_to_a_claim() -> None:
-    assert FORMULAS.keys() <= {claim.id for claim in EVERY}
-
-
-def test_no_paper_overrides_a_formula_of_another() -> None:
-    papers = (bulk_sampling_claims, cagnet_claims, g3_claims, plexus_claims, scalegnn_claims)
-    assert len(FORMULAS) == sum(len(paper.FORMULAS) for paper in papers) == 449
-
-
 def test_a_claim_without_a_formula_says_why() -> None:
-    assert not [claim.id for claim in EVERY if claim.id not in FORMULAS and not claim.note]
+    assert not [claim.id for claim in EVERY if not claim.formula and not claim.note]
+    assert sum(claim.formula is not None for claim in EVERY) == 449
 
 
 def test_claims_that_quote_other_work_have_no_formula() -> None:
-    assert not [claim.id for claim in EVERY if claim.basis in ("cited", "nothing") and claim.id in FORMULAS]
+    assert not [claim.id for claim in EVERY if claim.basis in ("cited", "nothing") and claim.formula]
 
 
 @pytest.mark.parametrize("paper", CLAIMS)
@@ -99,7 +82,7 @@ def test_claims_that_need_no_run_hold_or_are_explained(paper: str, evidence: Evi
     verdicts = [
         judge(claim, evidence)
         for claim in CLAIMS[paper]
-        if claim.basis in WITHOUT_RUNS and claim.id in FORMULAS
+        if claim.basis in WITHOUT_RUNS and claim.formula
     ]
     assert len(verdicts) > 20
     missed = [verdict for verdict in verdicts if verdict.result is not Result.HOLDS]
@@ -227,9 +210,9 @@ def test_statement_is_judged_for_each_choice_of_an_open_setting(
     assert (verdict.words, verdict.ours) == (words, ours)
 
 
-def test_value_without_choices_is_not_computed(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FORMULAS, "X-1", Formula(lambda _: 2.0))
-    verdict = judge(claim(unprinted="unit of throughput", note="of what is not printed"), evidence)
+def test_value_without_choices_is_not_computed(evidence: Evidence) -> None:
+    formula = Formula(lambda _: 2.0)
+    verdict = judge(claim(unprinted="unit of throughput", note="not printed", formula=formula), evidence)
     assert (verdict.result, verdict.ours) == (Result.NOT_COMPARABLE, "")
 
 
@@ -256,32 +239,6 @@ def test_epochs_are_divided_between_equal_choices_of_settings() -> None:
 def test_a_claim_that_no_formula_reaches_keeps_its_reason(evidence: Evidence) -> None:
     verdict = judge(claim(note="hardware counters"), evidence)
     assert (verdict.result, verdict.reason) == (Result.UNTESTED, "hardware counters")
-
-
-@pytest.mark.parametrize(
-    ("formula", "message"),
-    [
-        (Formula(count_vertices, "x"), r"count_vertices\('x'\) fails. .*dataset"),
-        (
-            Formula(Evidence.list_values, select("plexus-figure-8", dataset="x"), "ranks"),
-            "no published run with",
-        ),
-        (Formula(find_hardware, "local", "sockets"), r"the card lacks hardware.sockets \(machine local\)"),
-        (Formula(Evidence.read_printed, "X-2"), "there is no claim X-2"),
-    ],
-)
-def test_a_formula_that_fails_is_an_error_that_names_the_claim(
-    formula: Formula, message: str, evidence: Evidence, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(FORMULAS, "X-1", formula)
-    with pytest.raises(UserError, match=rf"X-1: the formula .*{message}"):
-        judge(claim(), evidence)
-
-
-def test_a_formula_is_printed_as_the_call_of_its_function() -> None:
-    runs = select("plexus-figure-8", cards=("perlmutter-measured",), dataset="reddit").narrow(ranks=4)
-    written = "<plexus-figure-8 dataset=reddit ranks=4 card=perlmutter-measured>"
-    assert str(Formula(is_scaling, runs)) == f"is_scaling({written})"
 
 
 def test_an_epoch_over_itself_is_one_within_what_the_model_leaves_out(evidence: Evidence) -> None:

@@ -12,11 +12,10 @@ from harness.claims import Claim, ClaimFilter, Evidence, Result, judge_all, make
 from harness.claims.claims import TRANSCRIBED
 from harness.claims.estimates import Estimate
 from harness.claims.formula import Formula
-from harness.claims.formulas import FORMULAS, g3_claims
-from harness.claims.printed_units import UNITS, find_conversion, in_unit
 from harness.claims.scoreboard import make_error_table
-from harness.claims.selection import Selection, select
-from harness.claims.verdicts import Verdict, classify_error, compare, judge
+from harness.claims.selection import Selection
+from harness.claims.units import UNITS, find_conversion
+from harness.claims.verdicts import Verdict, classify_error, compare, find_fitted_card, judge
 from harness.errors import UserError
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
@@ -61,9 +60,10 @@ def test_result_that_the_paper_does_not_print_says_how_it_is_derived() -> None:
 
 def test_open_settings_of_bns_gcn_are_the_same_in_the_figures_of_both_papers(evidence: Evidence) -> None:
     """Each has both transports, by the authors' default and by NCCL, and both ways to multiply the features."""
-    plexus, g3 = FORMULAS["PLX-179"].args[0], select("g3-figure-11", strategy="bns-gcn")
-    runs = [plexus, g3.with_cards(*g3_claims.TRANSPORTS)]
-    for selection in runs:
+    for name in ("PLX-179", "G3-078"):
+        formula = CLAIMS[name].formula
+        assert formula
+        selection = next(each for each in formula.args if "bns-gcn" in str(each))
         assert isinstance(selection, Selection)
         engines = {evidence.load_machine(card).engine for card in selection.cards}
         assert engines == {"nccl", "gloo"}
@@ -80,11 +80,11 @@ def test_formula_of_a_result_on_several_graphs_names_each() -> None:
         claim
         for claim in CLAIMS.values()
         if claim.is_counted and claim.is_comparable and claim.basis in ("prediction", "run")
-        if ";" in claim.dataset and claim.id in FORMULAS
+        if ";" in claim.dataset and claim.formula
     ]
     assert len(several) > 3
     for claim in several:
-        unnamed = [graph for graph in claim.dataset.split(";") if graph not in str(FORMULAS[claim.id])]
+        unnamed = [graph for graph in claim.dataset.split(";") if graph not in str(claim.formula)]
         assert unnamed == [], claim.id
 
 
@@ -135,21 +135,15 @@ def test_every_value_in_a_unit_of_size_time_rate_or_share_declares_its_own() -> 
     wrong = [
         claim.id
         for claim in CLAIMS.values()
-        if claim.id in FORMULAS and claim.unit in UNITS and claim.id not in statements
-        if not (unit := FORMULAS[claim.id].unit) or UNITS[unit].dimension != UNITS[claim.unit].dimension
+        if claim.formula and claim.unit in UNITS and claim.id not in statements
+        if not (unit := claim.formula.unit) or UNITS[unit].dimension != UNITS[claim.unit].dimension
     ]
     assert wrong == []
 
 
-def test_values_are_converted_to_the_unit_that_the_paper_prints(
-    evidence: Evidence, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @in_unit("s")
-    def take_four_seconds(_: Evidence) -> Estimate:
-        return Estimate(4.0, 3.0, 5.0)
-
-    monkeypatch.setitem(FORMULAS, "SGN-120", Formula(take_four_seconds))
-    verdict = judge(change(CLAIMS["SGN-120"], unprinted="", choices=""), evidence)
+def test_values_are_converted_to_the_unit_that_the_paper_prints(evidence: Evidence) -> None:
+    formula = Formula(lambda _: Estimate(4.0, 3.0, 5.0), unit="s")
+    verdict = judge(change(CLAIMS["SGN-120"], unprinted="", choices="", formula=formula), evidence)
     assert verdict.ratio and verdict.ratio.value == pytest.approx(4000 / 4095)
     assert verdict.ours == "4,000 [3,000 to 5,000]"
 
@@ -231,15 +225,13 @@ def test_errors_of_predictions_are_counted_with_the_widths_of_intervals() -> Non
 # Fits.
 
 
-def test_result_that_supplied_a_constant_does_not_count(
-    evidence: Evidence, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fitted = {name for name, claim in CLAIMS.items() if evidence.find_fitted_card(claim)}
+def test_result_that_supplied_a_constant_does_not_count(evidence: Evidence) -> None:
+    fitted = {name for name, claim in CLAIMS.items() if find_fitted_card(claim, evidence)}
     assert fitted == {"PLX-190", "PLX-191", "PLX-199"}
-    monkeypatch.setitem(FORMULAS, "PLX-199", Formula(lambda _: True))
-    assert judge(CLAIMS["PLX-199"], evidence).result is Result.FITTED
+    claim = change(CLAIMS["PLX-199"], formula=Formula(lambda _: True))
+    assert judge(claim, evidence).result is Result.FITTED
     with pytest.raises(UserError, match=r"PLX-199 is held out, but a constant of the card .* fitted"):
-        judge(change(CLAIMS["PLX-199"], fitted="held out"), evidence)
+        judge(change(claim, fitted="held out"), evidence)
 
 
 def test_fitted_figure_marks_the_results_of_its_system(
@@ -250,7 +242,7 @@ def test_fitted_figure_marks_the_results_of_its_system(
     monkeypatch.setattr(evidence, "fitted_results", {"perlmutter": supplied})
     of_figure = [claim for claim in CLAIMS.values() if claim.figure == "plexus-fig8a"]
     assert len(of_figure) > 5
-    assert [claim.id for claim in of_figure if evidence.find_fitted_card(claim)] == ["PLX-174"]
+    assert [claim.id for claim in of_figure if find_fitted_card(claim, evidence)] == ["PLX-174"]
 
 
 def test_cards_name_the_results_that_their_sources_name() -> None:

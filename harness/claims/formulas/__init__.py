@@ -1,19 +1,13 @@
-"""The formulas of all claims, by the claim's id: one module for each paper, over the quantities that papers share."""
+"""The functions that rows of claims name, in modules by what they compute from."""
 
-from harness.claims.formula import Formulas
-from harness.claims.formulas import (
-    bulk_sampling_claims,
-    cagnet_claims,
-    g3_claims,
-    plexus_claims,
-    scalegnn_claims,
-)
+from collections.abc import Callable
 
-FORMULAS: Formulas = {
-    **bulk_sampling_claims.FORMULAS,
-    **cagnet_claims.FORMULAS,
-    **g3_claims.FORMULAS,
-    **plexus_claims.FORMULAS,
-    **scalegnn_claims.FORMULAS,
+from harness.claims.formula import Value
+from harness.claims.formulas import lookups, replays, runs
+
+FORMULAS: dict[str, Callable[..., Value]] = {
+    name: found
+    for module in (lookups, replays, runs)
+    for name, found in vars(module).items()
+    if hasattr(found, "unit_of_values")
 }
-"""A claim without a formula cannot be tested here; its note says why."""

@@ -1,11 +1,9 @@
 """The units of printed values and of our values, and the conversion from one to another.
 
-A function that computes a time, a size in bytes, a rate or a share in percent says its unit with `in_unit`. Values of
-other quantities, such as counts and ratios, have no unit that could be mistaken.
+Counts, ratios and statements have no unit that could be mistaken.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from harness.errors import UserError
 from harness.formatting import GIB
@@ -32,23 +30,11 @@ UNITS = {
     "GiB/s": PrintedUnit("bandwidth", float(GIB)),
     "Gbit/s": PrintedUnit("bandwidth", 1e9 / 8),
     "Tflop/s": PrintedUnit("speed", 1e12),
+    "share": PrintedUnit("share", 1.0),
     "percent": PrintedUnit("share", 1e-2),
     "points": PrintedUnit("share", 1e-2),
 }
 """The units that values are converted between. A percentage point is a difference of shares."""
-
-F = TypeVar("F", bound=Callable[..., object])
-
-
-def in_unit(unit: str) -> Callable[[F], F]:
-    """Declare the unit of the values that a function returns."""
-    assert unit in UNITS, unit
-
-    def declare(function: F) -> F:
-        setattr(function, "unit", unit)  # noqa: B010 (mypy knows no such attribute of functions)
-        return function
-
-    return declare
 
 
 def find_conversion(unit: str, wanted: str, who: str) -> float:
