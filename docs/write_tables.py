@@ -1,6 +1,7 @@
 """Print the page docs/reference/tables.md from the schema: `python docs/write_tables.py > docs/reference/tables.md`."""
 
 from harness.results.contributed_rows import CONTRIBUTED, JUDGED, ROWS
+
 from harness.results.schema import CLAIMS, FAILURES, RUNS, TABLES, TABLES_OF_RUN
 from harness.results.table_schema import RECORD_SCHEMA, SCHEMA, TIME, TableSchema
 

@@ -56,6 +56,9 @@ REMOVED = {
     ("", "replay"): "`harness words --replay` shows what a rank does in an epoch, without running it.",
     ("", "emulate"): "`harness runs emulate RUN` re-times a recorded run.",
     ("", "init"): "`harness new project FOLDER` makes a project.",
+    ("", "site"): "`harness report PACK PACK --out FOLDER` shows the packs of several groups.",
+    ("", "submission"): "`harness pack` packs runs, and `harness verify` verifies a pack.",
+    ("", "artifact"): "`harness pack` packs runs with their tables, figures and claims.",
     ("plan", "--strategy"): f"`{PREDICT_ALL}` predicts the time of an epoch on every grid, and "
     "`harness list grids --strategy S --ranks P` lists the grids without a graph.",
     ("report", "--figures"): "The report draws its own charts. `harness figures` draws them as files.",

@@ -86,21 +86,11 @@ VERBS = {
     "report": Verb(
         "Write the report of the collected tables, one HTML file.", "harness.commands.evaluating:report"
     ),
-    "artifact": Verb(
-        "Pack tables, figures, report, claims and environment into one archive.",
-        "harness.commands.evaluating:artifact",
-    ),
-    "submission pack": Verb(
+    "pack": Verb(
         "Pack recorded runs into one archive, which others can verify and compare with theirs.",
-        "harness.commands.submitting:pack",
+        "harness.commands.packing:pack",
     ),
-    "submission verify": Verb(
-        "Verify a submission of others without repeating its runs.", "harness.commands.submitting:verify"
-    ),
-    "site": Verb(
-        "Make a static site of many submissions: who wins where, by how much, and how sure that is.",
-        "harness.commands.publishing:site",
-    ),
+    "verify": Verb("Verify a pack of others without repeating its runs.", "harness.commands.packing:verify"),
     "claims": Verb(
         "Compare the claims of papers with our own values, with a verdict for each.",
         "harness.commands.judging:claims",
@@ -123,7 +113,6 @@ GROUPS = {
     "runs": "List the recorded runs, show one, remove some, or re-time one on another network.",
     "new": "Make the package of a strategy, or a project.",
     "external": "Record a run of another program: run it here, or read its log.",
-    "submission": "Pack runs for others, or verify what others packed.",
 }
 """The verbs that have actions."""
 SECTIONS = {
@@ -132,7 +121,7 @@ SECTIONS = {
     "Add a strategy": ("new", "check"),
     "Choose a strategy": ("predict", "advise"),
     "Understand a run": ("words", "compare"),
-    "Publish": ("artifact", "submission", "site"),
+    "Publish": ("pack", "verify"),
     "Other programs and papers": ("external", "claims"),
     "This machine": ("doctor",),
 }

@@ -49,7 +49,7 @@ class CheckRequest(Request):
     (default: ranks on the cores of this machine)."""
 
     proof: File = None
-    """Write a proof to this file if every law holds, for `harness submission pack`. A proof is of all cases, so --case
+    """Write a proof to this file if every law holds, for `harness pack`. A proof is of all cases, so --case
     and --machine are refused."""
 
     def choose_extent(self) -> Extent:

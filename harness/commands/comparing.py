@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass as plain_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator
@@ -32,8 +33,7 @@ class CompareRequest(Request):
     """The two sides of a comparison, or one with competitors."""
 
     a: Annotated[SideName, OptionStyle(metavar="A", is_positional=True)]
-    """A folder of collected tables, a run folder, the start of a run id in results/runs, or the rows of a site, of all
-    groups or of one: site/rows.parquet:GROUP."""
+    """A folder of collected tables, a pack, a run folder, or the start of a run id in results/runs."""
     b: Annotated[SideName | None, OptionStyle(metavar="B", is_positional=True)] = None
     """The other side, given in the same way. Without it, the competitors in A are compared."""
 
@@ -258,16 +258,15 @@ def compare(request: CompareRequest, _: Reporter) -> CompareAnswer:
     each side, ten pairs six. With a single folder of tables, its competitors are compared by ratios within blocks: runs
     on the same nodes, one after the other.
     """
-    from harness.results.collect import load_side
     from harness.results.statistics import compare_sides
 
     runs = request.default_runs
-    first = load_side(request.a, runs)
+    first = _load_side(request.a, runs)
     if request.b is None:
         return _compare_competitors(request.a, first)
-    second = load_side(request.b, runs)
+    second = _load_side(request.b, runs)
     if request.a != request.b and first.runs.equals(second.runs):  # two launches of one spec
-        first, second = (load_side(name, runs, all_launches=False) for name in (request.a, request.b))
+        first, second = (_load_side(name, runs, all_launches=False) for name in (request.a, request.b))
     differences = compare_sides(first, second)
     if not differences:
         raise UserError(
@@ -275,6 +274,22 @@ def compare(request: CompareRequest, _: Reporter) -> CompareAnswer:
             "`harness compare RUN RUN` compares two runs of any specs."
         )
     return CompareAnswer(differences)
+
+
+def _load_side(name: str, runs: Path, *, all_launches: bool = True) -> "Side":
+    """Load one side: the measured runs of a pack, or what else its name means."""
+    from harness.results.collect import load_side, make_side
+
+    if not Path(name).is_file():
+        return load_side(name, runs, all_launches=all_launches)
+    from harness.pack.reading import read_pack
+
+    pack = read_pack(Path(name))
+    records = [pack.read_run(run_id) for run_id in pack.runs]
+    measured = [record for record in records if record.record["source"] == "measured"]
+    if not measured:
+        raise UserError(f"{name} has no measured runs, so there is nothing to compare.")
+    return make_side(measured)
 
 
 def _compare_competitors(name: str, side: "Side") -> CompareAnswer:

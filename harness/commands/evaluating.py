@@ -1,4 +1,4 @@
-"""harness collect, figures, report and artifact: makes tables, figures, a report and an archive of recorded runs."""
+"""harness collect, figures and report: makes tables, figures and a report of recorded runs, or of packs."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -14,12 +14,14 @@ from harness.commands.output import MOST_ROWS, Block, Command, Headline, Table, 
 from harness.commands.request import CONFIG, File, Folder, Folders, Names, OptionStyle, Request
 from harness.commands.run_facts import RECORD_AGAIN
 from harness.commands.verb import Reporter, verb
+from harness.errors import UserError
 from harness.formatting import format_bytes, format_count, format_whole
 from harness.results.record import describe_refused
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from harness.report.packs import PacksReport
     from harness.results.collect import Collection
 
 
@@ -208,57 +210,86 @@ def figures(request: FiguresRequest, reporter: Reporter) -> FiguresAnswer:
 class ReportRequest(TablesRequest):
     """The report to write."""
 
+    packs: Annotated[tuple[Path, ...], OptionStyle(metavar="PACK", takes="several", is_positional=True)] = ()
+    """Instead of collected tables, show these packs of several groups, or all packs in these folders."""
     _: KW_ONLY
     out: File = None
-    """The file to write (default: results/report.html)."""
+    """The file to write (default: results/report.html). With packs, the folder for index.html and the tables (default:
+    results/packs)."""
 
 
 @plain_dataclass(frozen=True)
-class FileAnswer(Answer):
-    """A file that was written."""
+class ReportAnswer(Answer):
+    """The report that was written."""
 
-    kind: str
     path: Path
 
     def to_document(self) -> Any:
-        return {self.kind: str(self.path)}
+        return {"report": str(self.path)}
 
     def lay_out(self, view: View) -> Iterator[Block]:
         yield Headline(f"Wrote {self.path}, {format_bytes(self.path.stat().st_size)}")
 
 
+REFUSED_COLUMNS = (TableColumn("file", "pack"), TableColumn("refusal", "why it is refused", may_wrap=True))
+MARK_COLUMNS = (TableColumn("mark", "mark"), TableColumn("runs", "runs", is_number=True))
+
+
+@plain_dataclass(frozen=True)
+class PacksAnswer(Answer):
+    """The report of several packs."""
+
+    report: "PacksReport"
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self._refused else 0
+
+    @property
+    def _refused(self) -> list[dict[str, str]]:
+        return [{"file": each.file, "refusal": each.refusal} for each in self.report.packs if each.refusal]
+
+    def to_document(self) -> Any:
+        from harness.report.comparison import count_marks
+
+        rows = self.report.rows
+        return {
+            "report": str(self.report.page),
+            "runs": len(rows),
+            "ranked": int(rows.is_ranked.sum()),
+            "marks": count_marks(rows),
+            "refused": self._refused,
+        }
+
+    def to_frame(self) -> "pd.DataFrame":
+        return self.report.rows
+
+    def lay_out(self, view: View) -> Iterator[Block]:
+        found = self.to_document()
+        yield Headline(f"Wrote {self.report.page}, {format_bytes(self.report.page.stat().st_size)}")
+        yield f"{found['ranked']:,} of {format_count(found['runs'], 'run')} can be ranked."
+        marks = [{"mark": mark, "runs": count} for mark, count in found["marks"].items()]
+        yield Table(MARK_COLUMNS, marks, "Why others are not")
+        yield Table(REFUSED_COLUMNS, found["refused"], "Refused packs")
+
+
 @verb(ReportRequest)
-def report(request: ReportRequest, reporter: Reporter) -> FileAnswer:
-    """Write the report of the collected tables, one HTML file."""
+def report(request: ReportRequest, reporter: Reporter) -> ReportAnswer | PacksAnswer:
+    """Write the report of the collected tables, one HTML file.
+
+    With packs of several groups, verify each of them, and show who wins on each task and machine, by how much, and how
+    sure that is. The runs that may be compared are ranked, and the others are marked. The exit code is 1 if a pack was
+    refused.
+    """
     from harness.report import write_report
 
     results = request.results
+    if request.packs:
+        if request.tables:
+            raise UserError("A report of packs takes no --tables: it is made of the packed runs.")
+        from harness.report.packs import write_packs_report
+
+        out = request.out or results / "packs"
+        return PacksAnswer(write_packs_report(request.packs, out, request.home, reporter.step))
     out = request.out or results / "report.html"
-    return FileAnswer("report", write_report(request.folder, out, results / "plans", reporter.step))
-
-
-@dataclass(frozen=True, config=CONFIG)
-class ArtifactRequest(TablesRequest):
-    """The archive to pack."""
-
-    _: KW_ONLY
-    figures: Folder = None
-    """The folder of drawn figures (default: figures)."""
-    report: File = None
-    """The report of the tables (default: results/report.html)."""
-    out: File = None
-    """The file to write (default: results/artifact.tar.gz)."""
-
-
-@verb(ArtifactRequest)
-def artifact(request: ArtifactRequest, reporter: Reporter) -> FileAnswer:
-    """Pack tables, figures, report, claims and environment into one archive.
-
-    The archive is meant for the artifact evaluation of a paper. The same tables and figures give the same bytes.
-    """
-    from harness.report.artifact import pack_artifact
-
-    root, results = request.home, request.results
-    pictures, page = request.figures or root / "figures", request.report or results / "report.html"
-    out = request.out or results / "artifact.tar.gz"
-    return FileAnswer("artifact", pack_artifact(root, request.folder, pictures, page, out, reporter.step))
+    return ReportAnswer(write_report(request.folder, out, results / "plans", reporter.step))

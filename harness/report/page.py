@@ -7,6 +7,7 @@ import shlex
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from markupsafe import Markup
@@ -37,15 +38,25 @@ from harness.results.statistics import find_persistent_bytes
 from harness.results.table_schema import SCHEMA
 from harness.spec.plan import read_plan
 
+if TYPE_CHECKING:
+    from harness.report.comparison import Comparison
+
 SCRIPTS = ("tables.js", "charts.js", "runs.js")
 """The page's own scripts, which run as one."""
 SVG = "http://www.w3.org/2000/svg"
 
 
-def write_report(tables: Path, out: Path, plans: Path | None = None, on_step: OnStep = ignore_step) -> Path:
+def write_report(
+    tables: Path,
+    out: Path,
+    plans: Path | None = None,
+    on_step: OnStep = ignore_step,
+    comparison: "Comparison | None" = None,
+) -> Path:
     """Write the page `out` from collected tables, and return its path.
 
     `plans` is the folder with the plans of the workflow. The plan that has exactly these runs names their experiment.
+    For the tables of several packs, `comparison` says who wins; it takes the place of the summary.
     """
     runs, failures = (read_collected(tables, name) for name in ("runs", "failures"))
     if runs.empty:
@@ -60,13 +71,22 @@ def write_report(tables: Path, out: Path, plans: Path | None = None, on_step: On
     document = run_panels.build_document(runs, failures, by_run, texts, on_step) | {"charts": charts}
     persistent_bytes = {str(run): size for run, size in find_persistent_bytes(by_run.memory.rows).items()}
     answers, remarks = merge_summaries(
-        {panel.title: found for panel in compared if (found := summarize_panel(panel, by_run))}
+        {
+            panel.title: found
+            for panel in compared
+            if not comparison and (found := summarize_panel(panel, by_run))
+        }
     )
     scripts = [load_vega(), "\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in SCRIPTS)]
-    arguments = f"--tables {shlex.quote(str(tables))}"
+    folder = "FOLDER" if comparison else shlex.quote(str(tables))  # the page of packs is published
+    commands = [
+        f"harness collect --runs RUNS --out {folder}",
+        f"harness report --tables {folder} --out {shlex.quote(str(out))}",
+    ]
     page = load_template("page.html").render(
         headline=summary.format_headline(runs),
-        facts=summary.summarize_runs(runs),
+        facts=[*(comparison.facts if comparison else []), *summary.summarize_runs(runs)],
+        comparison=comparison,
         notes=summary.list_warnings(runs),
         answers=answers,
         remarks=remarks,
@@ -83,11 +103,8 @@ def write_report(tables: Path, out: Path, plans: Path | None = None, on_step: On
         unsuccessful=summary.describe_unsuccessful(runs),
         failures=summary.list_failures(runs, failures),
         commits=summary.list_commits(runs),
-        draw_command=f"harness figures {arguments}",
-        commands=[
-            f"harness collect --runs RUNS --out {shlex.quote(str(tables))}",
-            f"harness report {arguments} --out {shlex.quote(str(out))}",
-        ],
+        draw_command=f"harness figures --tables {folder}",
+        commands=[f"harness report PACK.tar.gz ... --out {folder}"] if comparison else commands,
         experiment=find_experiment(runs, plans),
         digest=tables_digest(tables),
         schema=SCHEMA,

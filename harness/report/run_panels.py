@@ -143,6 +143,7 @@ def list_origin(run: "pd.Series[Any]") -> list[tuple[str, str]]:
     """List where a run comes from: its machine, its code and its environment."""
     changed = " with uncommitted changes" if run["provenance.dirty"] is True else ""
     values = {
+        "machine": run["machine.name"],
         "host": run["provenance.host"],
         "processor": run["provenance.cpu"],
         "cores, threads per rank": _format_pair(run["provenance.cores"], run["provenance.threads"]),

@@ -15,10 +15,10 @@ def format_script_policy(scripts: Iterable[str]) -> str:
     return " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
 
 
-def load_template(name: str, folder: Path = TEMPLATES) -> Template:
-    """Return a template of a folder, which escapes all texts and refuses unknown names."""
+def load_template(name: str) -> Template:
+    """Return a template, which escapes all texts and refuses unknown names."""
     environment = Environment(
-        loader=FileSystemLoader(folder),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

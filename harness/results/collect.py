@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import count, takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -21,15 +22,12 @@ from harness.errors import UserError
 from harness.files import list_complete_folders, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results import parquet
-from harness.results.contributed_rows import read_contributed_rows
 from harness.results.record import Record, describe_refused, find_run, read_record, read_records
 from harness.results.run_row import RunRows, make_rows
 from harness.results.schema import FAILURES, MISSING, OK, RUNS, TABLES, TABLES_OF_RUN
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
 
-ROWS_SUFFIX = ".parquet"
-"""What the name of a file with the rows of a site ends with."""
 ORDER = ["dataset.name", "strategy.name", "ranks", "grid", "launch"]
 """The columns by which runs are sorted. Ties are in the order of the plan, and then by parameters."""
 
@@ -106,7 +104,9 @@ def collect(
     records, refused = read_records(report_steps(folders, lambda folder: f"reading {folder.name}", on_step))
     while True:
         try:
-            collection, files = _build_tables(records, planned, order, out, on_step, several=len(places) > 1)
+            collection, files = build_tables(
+                records, out, on_step, planned=planned, order=order, several=len(places) > 1
+            )
         except UserError:  # a table is damaged: find all other damaged tables too
             sound, damaged = _split_damaged(records)
             if len(sound) == len(records):
@@ -127,16 +127,19 @@ def collect(
     return replace(collection, refused=refused)
 
 
-def _build_tables(
+def build_tables(
     records: Sequence[Record],
-    planned: Mapping[str, dict[str, Any]],
-    order: Sequence[str],
     out: Path,
-    on_step: OnStep,
+    on_step: OnStep = ignore_step,
     *,
-    several: bool,
+    planned: Mapping[str, dict[str, Any]] = MappingProxyType({}),
+    order: Sequence[str] = (),
+    several: bool = False,
 ) -> tuple[Collection, dict[str, bytes]]:
-    """Return the collection, and the content of all files by table name. Both are empty without records."""
+    """Return the collection, and the content of all files by table name. Both are empty without records.
+
+    The rows of unchanged runs are taken from the tables in `out`, if there are any.
+    """
     if not records:
         return Collection(out, pd.DataFrame(), pd.DataFrame()), {}
     by_id = {record.record["run_id"]: record for record in records}
@@ -195,7 +198,11 @@ def _sort_runs(frame: pd.DataFrame, planned: Sequence[str]) -> pd.DataFrame:
 
 def load_side_of_runs(folders: Sequence[Path]) -> Side:
     """Load run folders as one side of a comparison."""
-    records = [read_record(folder) for folder in folders]
+    return make_side([read_record(folder) for folder in folders])
+
+
+def make_side(records: Sequence[Record]) -> Side:
+    """Make one side of a comparison of records."""
     epochs, ledgers = (
         {str(record.record["run_id"]): rows for record in records if len(rows := record.table(name))}
         for name in ("epochs", "ledger")
@@ -222,15 +229,11 @@ def make_failure(record: Record) -> "pd.Series[Any] | None":
 
 
 def load_side(name: str, runs: Path, *, all_launches: bool = True) -> Side:
-    """Load the runs of a name: a folder of collected tables, a run folder, the beginning of a run id, or a site's rows.
+    """Load the runs of a name: a folder of collected tables, a run folder, or the beginning of a run id.
 
-    With `all_launches`, a run stands for all launches of its spec. The rows of a site may be limited to a group:
-    site/rows.parquet:GROUP.
+    With `all_launches`, a run stands for all launches of its spec.
     """
     folder = Path(name)
-    file, _, group = name.partition(f"{ROWS_SUFFIX}:")
-    if folder.is_file() or group:
-        return _load_contributed_side(folder if folder.is_file() else Path(f"{file}{ROWS_SUFFIX}"), group)
     if (folder / "runs.parquet").is_file():
         frame = parquet.read_collected(folder, "runs")
         epochs, ledger = (parquet.read_collected(folder, table) for table in ("epochs", "ledger"))
@@ -243,17 +246,6 @@ def load_side(name: str, runs: Path, *, all_launches: bool = True) -> Side:
             way_out = "A folder of tables contains runs.parquet: make one with `harness collect`."
             raise UserError(f"{error} {way_out}") from None
         raise
-
-
-def _load_contributed_side(path: Path, group: str) -> Side:
-    rows = read_contributed_rows(path, group)
-    repeated = rows.contributor[rows.run_id.duplicated(keep=False)]
-    if len(repeated):
-        some = sorted(set(repeated))
-        raise UserError(
-            f"{path} has the same runs more than once, of {', '.join(some)}. Name a group: {path}:{some[0]}."
-        )
-    return Side(rows, {}, {})
 
 
 def describe_cause(failure: "pd.Series[Any]") -> str:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pandas as pd
 
 from harness.formatting import format_count
-from harness.results.contributed_rows import read_contributed_rows
-from harness.results.parquet import conform_frame, read_collected
+from harness.results.parquet import read_collected
 from harness.results.schema import TABLES
 
 SUBJECT = ["run_id", "strategy", "dataset", "ranks", "grid", "launch"]
@@ -77,19 +76,12 @@ def _format_shape(frame: pd.DataFrame) -> str:
 
 
 def load(tables: str | Path = "results") -> LoadedTables:
-    """Load the collected tables of a folder, with short column names.
-
-    For the file rows.parquet of a site, `runs` are the contributed runs, and the other tables are empty.
-    """
+    """Load the collected tables of a folder, with short column names."""
     folder = Path(tables)
-    if folder.is_file():
-        frames = {name: conform_frame(pd.DataFrame(), table) for name, table in TABLES.items()}
-        frames["runs"] = read_contributed_rows(folder)
-    else:
-        frames = {name: read_collected(folder, name) for name in TABLES}
+    collected = {name: read_collected(folder, name) for name in TABLES}
     frames = {
         name: frame.rename(columns=shorten_names([str(name) for name in frame]))
-        for name, frame in frames.items()
+        for name, frame in collected.items()
     }
     runs = frames.pop("runs")
     subject = runs[SUBJECT]

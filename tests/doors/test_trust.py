@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness.report.artifact import _check_member_name, _list_drawings
 
 from harness.errors import UserError
 from harness.experiment.requests import make_spec
 from harness.figures.drawing import file_stem
 from harness.registry import load_installed_strategy
-from harness.report.artifact import _check_member_name, _list_drawings
 from harness.results.record import read_record, write_record
 from harness.runtime.provenance import collect_provenance, is_dirty
 from harness.runtime.recorded_environment import NAMES, UNLISTED

@@ -1,7 +1,7 @@
 """Packs archives that depend on their files only, and reads archives that strangers packed.
 
 An archive is a compressed tar file of regular files in one folder. Everything else is refused: links, devices, paths
-that lead elsewhere, two files of one name, and more files or bytes than a submission has or the memory has room for.
+that lead elsewhere, two files of one name, and more files or bytes than a pack has or the memory has room for.
 """
 
 import gzip
@@ -19,7 +19,7 @@ from harness.progress import OnStep, ignore_step, report_steps
 from harness.results.parquet import ALWAYS_FITS, find_available_bytes
 from harness.validation import format_value
 
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@~-]{0,149}")
 """The name of a file or a folder in an archive."""
 MAX_DEPTH = 4
 MAX_FILES = 100_000
@@ -30,13 +30,17 @@ SUMS = "SHA256SUMS"
 
 
 def pack_archive(folder: str, files: Mapping[str, bytes], on_step: OnStep = ignore_step) -> bytes:
-    """Pack files into a compressed tar archive without dates and owners: the same files give the same bytes."""
+    """Pack files into a compressed tar archive without dates and owners: the same files give the same bytes.
+
+    Raises UserError for a name that `read_archive` refuses.
+    """
     buffer = BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w") as archive,
     ):
         for name, data in report_steps(sorted(files.items()), lambda file: f"packing {file[0]}", on_step):
+            _check_name(f"{folder}/{name}", folder)
             entry = tarfile.TarInfo(f"{folder}/{name}")
             entry.size = len(data)
             archive.addfile(entry, BytesIO(data))
@@ -96,7 +100,7 @@ def read_archive(path: Path, folder: str) -> dict[str, bytes]:
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as reason:
         is_other = isinstance(reason, gzip.BadGzipFile) and str(reason).startswith("Not a gzipped file")
         told = "gzip did not compress it" if is_other else str(reason) or "it is empty"
-        raise UserError(f"{path} is not an archive of `harness submission pack`: {told}.") from None
+        raise UserError(f"{path} is not an archive of `harness pack`: {told}.") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
     return files
@@ -106,5 +110,5 @@ def _check_name(entry: str, folder: str) -> str:
     """Return the name of an entry relative to its folder."""
     first, *parts = entry.split("/")
     if first != folder or not 1 <= len(parts) <= MAX_DEPTH or not all(map(NAME.fullmatch, parts)):
-        raise UserError(f"{format_value(entry)} is not the name of a file of a submission")
+        raise UserError(f"{format_value(entry)} is not the name of a file of a pack")
     return "/".join(parts)

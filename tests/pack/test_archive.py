@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harness.results.packed_archive import pack_archive, read_archive
 
 from harness.errors import UserError
 from harness.results import packed_archive
-from harness.results.packed_archive import pack_archive, read_archive
 
 FILES = {"about.json": b"{}", "runs/one/record.json": b"1" * 100_000}
 

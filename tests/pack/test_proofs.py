@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.submission.packing import pack_submission
+from harness.submission.verification import BROKEN, HOLDS, UNKNOWN, Verification, verify_submission
+from tests.submission.test_verification import change_record, read, write_submission
 
 import harness
 from harness.cli import main
@@ -17,9 +20,6 @@ from harness.errors import UserError
 from harness.results.check_proof import MAX_BYTES, CheckProof, make_proof, parse_proof
 from harness.spec.root import find_root
 from harness.spec.spec import digest, hash_data
-from harness.submission.packing import pack_submission
-from harness.submission.verification import BROKEN, HOLDS, UNKNOWN, Verification, verify_submission
-from tests.submission.test_verification import change_record, read, write_submission
 
 ROOT = find_root()
 CODE, OTHER_CODE = "c0de" * 16, "dead" * 16

@@ -13,18 +13,18 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from harness.results.packed_archive import SUMS, pack_archive, read_archive
+from harness.submission.packing import FOLDER, pack_submission
+from harness.submission.verification import BROKEN, CHECKS, HOLDS, UNKNOWN, Verification, verify_submission
 
 import harness
 from harness.cli import main
 from harness.errors import UserError
 from harness.registry import hash_strategy_code
-from harness.results.packed_archive import SUMS, pack_archive, read_archive
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root
 from harness.store.datasets import open_dataset
 from harness.submission import packing
-from harness.submission.packing import FOLDER, pack_submission
-from harness.submission.verification import BROKEN, CHECKS, HOLDS, UNKNOWN, Verification, verify_submission
 from tests.synthetic_runs import make_spec, write_failed
 
 ROOT = find_root()

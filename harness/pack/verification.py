@@ -1,9 +1,9 @@
-"""Verifies a submission without repeating its runs: what must agree if nobody changed a file by hand.
+"""Verifies a pack without repeating its runs: what must agree if nobody changed a file by hand.
 
 Each check answers for each run that the run holds, is broken, or cannot be verified here. Nothing can verify times and
 losses except the same runs on the same machine.
 
-A submission comes from a stranger. Its files are data: no strategy is loaded from them, and a strategy of a package is
+A pack comes from a stranger. Its files are data: no strategy is loaded from them, and a strategy of a package is
 only used if the package is installed here.
 """
 
@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from hashlib import sha256
 from itertools import product
 from math import isclose, isnan
 from pathlib import Path
@@ -23,15 +22,13 @@ from numpy.typing import NDArray
 
 from harness import __version__
 from harness.conformance.account import Sent, count_recorded_words
-from harness.documents import parse_json
 from harness.errors import UserError
 from harness.experiment.known_graph import KnownGraph, look_up_graph
+from harness.pack.reading import RUNS, Pack
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.registry import DISTRIBUTION, PYPROJECT, hash_strategy_code, is_built_in, load_installed_strategy
-from harness.results.check_proof import MAX_BYTES as MAX_PROOF_BYTES
-from harness.results.check_proof import CheckProof, parse_proof
-from harness.results.packed_archive import SUMS, read_archive
-from harness.results.record import MAX_BYTES, Record, check_name, read_record
+from harness.results.check_proof import CheckProof
+from harness.results.record import Record
 from harness.results.run_summary import summarize_tables
 from harness.results.schema import DIVERGED, OK, RUN_TABLES, TABLES_OF_RUN
 from harness.results.statistics import number_pairs
@@ -41,22 +38,12 @@ from harness.spec.spec import Spec, digest
 from harness.store.catalog import is_in_catalog, load_card
 from harness.store.datasets import find_graph_hashes
 from harness.strategy import BlockCounts, WordsKey, admit
-from harness.submission.packing import (
-    ABOUT,
-    CONTRIBUTOR,
-    FOLDER,
-    PROOFS,
-    RUN_FILES,
-    RUNS,
-    SCHEMA,
-    name_proof,
-)
 from harness.untrusted import HOME_FOLDER, redact_all
-from harness.validation import clip_line, format_value
+from harness.validation import clip_line
 
 HOLDS, BROKEN, UNKNOWN = "holds", "broken", "cannot be verified"
 CHECKS = {
-    "record": "it is whole, and every value has its type and its bounds",
+    "record": "the record is complete; types and ranges are valid",
     "id": "the name of the run is the hash of its spec",
     "summary": "times, losses, accuracies and elements are those of its tables",
     "epochs": "it has every epoch of its spec on every rank, unless it reached its target or did not end well",
@@ -91,15 +78,26 @@ class RunCheck(NamedTuple):
     reason: str = ""
 
 
+class VerifiedRun(NamedTuple):
+    """A run and the answer of every check."""
+
+    run_id: str
+    record: Record | None
+    """None if it cannot be read."""
+    checks: Sequence[RunCheck]
+
+
 @dataclass(frozen=True)
 class Verification:
-    """What was found about a submission."""
+    """What was found about a pack."""
 
-    contributor: str
-    runs: Sequence[str]
-    results: Sequence[RunCheck]
-    proofs: Sequence[CheckProof] = ()
-    """The proofs of checks that the submission has, one for each strategy at most."""
+    pack: Pack
+    runs: Sequence[VerifiedRun]
+
+    @property
+    def results(self) -> list[RunCheck]:
+        """The answers of all checks for all runs."""
+        return [check for run in self.runs for check in run.checks]
 
     @property
     def broken_runs(self) -> set[str]:
@@ -129,89 +127,13 @@ class Verification:
         return rows
 
 
-class Submission(NamedTuple):
-    """A submission that was read."""
-
-    contributor: str
-    runs: Mapping[str, Mapping[str, bytes]]
-    """The files of each run, by run id and by name."""
-    proofs: Mapping[str, CheckProof]
-    """What its contributor says about checks of strategies, by the name of the strategy."""
+def verify_pack(pack: Pack, root: Path, on_step: OnStep = ignore_step) -> Verification:
+    """Verify the runs of a pack. Graphs that are built under `root` are used for the formulas of strategies."""
+    run_ids = report_steps(list(pack.runs), lambda run_id: f"verifying {run_id}", on_step)
+    return Verification(pack, [verify_run(run_id, pack, root) for run_id in run_ids])
 
 
-def read_submission(path: Path) -> Submission:
-    """Read the submission in an archive. Raises UserError for any other archive."""
-    files = read_archive(path, FOLDER)
-    try:
-        contributor = _check_files(files)
-        proofs = _read_proofs(files)
-    except UserError as reason:
-        raise UserError(f"{path} is refused: {str(reason).rstrip('.')}.") from None
-    runs: dict[str, dict[str, bytes]] = {}
-    for folder, run_id, name in sorted(place for each in files if len(place := tuple(each.split("/"))) == 3):
-        runs.setdefault(run_id, {})[name] = files[f"{folder}/{run_id}/{name}"]
-    return Submission(contributor, runs, proofs)
-
-
-def verify_submission(path: Path, root: Path, on_step: OnStep = ignore_step) -> Verification:
-    """Verify the submission in an archive. Raises UserError for any other archive.
-
-    Graphs that are built under `root` are used for the formulas of strategies.
-    """
-    submission = read_submission(path)
-    results: list[RunCheck] = []
-    for run_id in report_steps(list(submission.runs), lambda each: f"verifying {each}", on_step):
-        results += verify_run(run_id, submission, root)[1]
-    return Verification(
-        submission.contributor, list(submission.runs), results, list(submission.proofs.values())
-    )
-
-
-def _check_files(files: Mapping[str, bytes]) -> str:
-    """Compare all files with their checksums and their names with those of a submission; return the contributor."""
-    if unknown := [name for name in files if not _is_expected(name)]:
-        raise UserError(f"{unknown[0]} is not a file of a submission")
-    if missing := [name for name in (ABOUT, SUMS) if name not in files]:
-        raise UserError(f"{missing[0]} is missing")
-    if large := [name for name in (ABOUT, SUMS) if len(files[name]) > MAX_BYTES]:
-        raise UserError(f"{large[0]} has more than {MAX_BYTES:,} bytes")
-    lines = files[SUMS].decode("utf-8", "replace").splitlines()
-    sums = {name: given for given, _, name in (line.partition("  ") for line in lines)}
-    if len(sums) != len(lines) or set(sums) != set(files) - {SUMS}:
-        raise UserError(f"{SUMS} does not list exactly the other files")
-    if wrong := [name for name, given in sums.items() if sha256(files[name]).hexdigest() != given]:
-        raise UserError(f"{wrong[0]} was changed: it does not have the checksum in {SUMS}")
-    about = parse_json(files[ABOUT], ABOUT)
-    if not isinstance(about, dict) or about.get("schema") != SCHEMA:
-        raise UserError(f"{ABOUT} does not have the schema {SCHEMA}, which this harness reads")
-    contributor = about.get("contributor")
-    if not isinstance(contributor, str) or not CONTRIBUTOR.fullmatch(contributor):
-        raise UserError(f"{ABOUT} has no accepted contributor, but {format_value(contributor)}")
-    return contributor
-
-
-def _is_expected(name: str) -> bool:
-    """Return True for the name of a file that a submission may have."""
-    folder, *rest = name.split("/")
-    if folder == PROOFS:
-        return len(rest) == 1 and rest[0].endswith(".json")
-    return name in (ABOUT, SUMS) or (folder == RUNS and len(rest) == 2 and rest[1] in RUN_FILES)
-
-
-def _read_proofs(files: Mapping[str, bytes]) -> dict[str, CheckProof]:
-    """Return the proofs of a submission by the names of their strategies. Raises UserError for a damaged one."""
-    proofs = {}
-    for name in sorted(name for name in files if name.startswith(f"{PROOFS}/")):
-        if len(files[name]) > MAX_PROOF_BYTES:
-            raise UserError(f"{name} has more than {MAX_PROOF_BYTES:,} bytes")
-        proof = parse_proof(files[name], name)
-        if name_proof(proof.strategy) != name:
-            raise UserError(f"{name} is the proof of another strategy, {format_value(proof.strategy)}")
-        proofs[proof.strategy] = proof
-    return proofs
-
-
-class SubmittedRun(NamedTuple):
+class PackedRun(NamedTuple):
     """A run whose files were read."""
 
     record: Record
@@ -227,14 +149,15 @@ class SubmittedRun(NamedTuple):
         return bool(self.record.record["source"] == "measured")
 
 
-def verify_run(run_id: str, submission: Submission, root: Path) -> tuple[SubmittedRun | None, list[RunCheck]]:
-    """Return a run and the answer of every check, or None for a run that cannot be read."""
+def verify_run(run_id: str, pack: Pack, root: Path) -> VerifiedRun:
+    """Return a run of a pack with the answer of every check."""
     folder = Path(RUNS, run_id)
     try:
-        run = _read_run(folder, submission.runs[run_id])
+        run = _read_run(run_id, pack)
     except Exception as error:  # a stranger's values must not end the verification of other runs
         others = [RunCheck(check, run_id, UNKNOWN) for check in CHECKS if check != "record"]
-        return None, [RunCheck("record", run_id, BROKEN, _describe(error, folder)), *others]
+        broken = RunCheck("record", run_id, BROKEN, _describe(error, folder))
+        return VerifiedRun(run_id, None, [broken, *others])
     answers: dict[str, Callable[[], None]] = {
         "id": lambda: _check_id(run),
         "summary": lambda: _check_summary(run),
@@ -242,7 +165,7 @@ def verify_run(run_id: str, submission: Submission, root: Path) -> tuple[Submitt
         "ledger": lambda: _check_ledger(run),
         "elements": lambda: _check_elements(run, root),
         "graph": lambda: _check_graph(run, root),
-        "proof": lambda: _check_proof(run, submission.proofs),
+        "proof": lambda: _check_proof(run, pack.proofs),
         "environment": lambda: _check_environment(run),
         "privacy": lambda: _check_privacy(run),
     }
@@ -256,18 +179,18 @@ def verify_run(run_id: str, submission: Submission, root: Path) -> tuple[Submitt
         except Exception as error:
             verdict, told = BROKEN, _describe(error, folder)
         results.append(RunCheck(check, run_id, verdict, told))
-    return run, results
+    return VerifiedRun(run_id, run.record, results)
 
 
-def _read_run(folder: Path, files: Mapping[str, bytes]) -> SubmittedRun:
+def _read_run(run_id: str, pack: Pack) -> PackedRun:
     """Read the record and every table of a run. Raises UserError if one is damaged or has another schema."""
-    record = check_name(read_record(folder, files))
+    record = pack.read_run(run_id)
     tables = {name: record.rows(name) for name in RUN_TABLES}
     columns = {
         name: {column: tables[name][column].to_numpy() for column in RUN_TABLES[name].names}
         for name in READ_TABLES
     }
-    return SubmittedRun(record, columns)
+    return PackedRun(record, columns)
 
 
 def _describe(error: Exception, folder: Path) -> str:
@@ -278,17 +201,17 @@ def _describe(error: Exception, folder: Path) -> str:
 
 
 class UnverifiableError(Exception):
-    """What a check needs is not here, or no run of this kind has it."""
+    """A check lacks the data that it needs, or no run of this kind has it."""
 
 
-def _check_id(run: SubmittedRun) -> None:
+def _check_id(run: PackedRun) -> None:
     if not run.is_measured:
         raise UnverifiableError("only measured runs are named by their spec alone")
     if (expected := digest(run.record.spec)) != run.record.folder.name:
         raise UserError(f"the hash of its spec is {expected}")
 
 
-def _check_summary(run: SubmittedRun) -> None:
+def _check_summary(run: PackedRun) -> None:
     """Compare the summary with what the tables give.
 
     Predicted and emulated records have a part of these numbers.
@@ -299,7 +222,7 @@ def _check_summary(run: SubmittedRun) -> None:
             raise UserError(f"{name} is {told.get(name)} in its record and {value} in its tables")
 
 
-def _summarize(run: SubmittedRun) -> dict[str, Any]:
+def _summarize(run: PackedRun) -> dict[str, Any]:
     if run.record.record["source"] == "external":
         raise UnverifiableError("another program's log has no tables")
     if not (run.recorded["epochs"]["epoch"] >= 0).any():
@@ -314,7 +237,7 @@ def _are_equal(one: Any, other: Any) -> bool:
     return bool(one == other) or (isinstance(one, float) and isnan(one) and other is None)
 
 
-def _check_epochs(run: SubmittedRun) -> None:
+def _check_epochs(run: PackedRun) -> None:
     """Check that no slow epoch was left out. A run ends early if it reaches its target or does not end well."""
     if not run.is_measured:
         raise UnverifiableError("only measured runs have all epochs of their spec")
@@ -333,7 +256,7 @@ def _check_epochs(run: SubmittedRun) -> None:
         raise UserError(f"it ended after {numbers.stop} of {training['epochs']} epochs, and says no reason")
 
 
-def _check_ledger(run: SubmittedRun) -> None:
+def _check_ledger(run: PackedRun) -> None:
     if not run.is_measured:
         raise UnverifiableError("only measured runs have a clock")
     if run.record.spec["training"].get("cuda_graph"):
@@ -361,7 +284,7 @@ def _check_ledger(run: SubmittedRun) -> None:
             )
 
 
-def _check_elements(run: SubmittedRun, root: Path) -> None:
+def _check_elements(run: PackedRun, root: Path) -> None:
     """Compare what every rank sent in the last epoch with the formula of the strategy, row by row."""
     if not run.is_measured or run.record.record["status"] != OK:
         raise UnverifiableError("only measured runs that ended have a whole ledger")
@@ -420,7 +343,7 @@ def _look_up(root: Path, choice: DatasetChoice, precision: str) -> KnownGraph | 
         return None
 
 
-def _check_graph(run: SubmittedRun, root: Path) -> None:
+def _check_graph(run: PackedRun, root: Path) -> None:
     """Compare the hash of the graph with the card of its name. A card in the catalog means one graph."""
     told = _get_recorded_hash(run, "graph_hash", "graph")
     name = run.record.spec["dataset"]["name"]
@@ -436,7 +359,7 @@ def _check_graph(run: SubmittedRun, root: Path) -> None:
     raise UserError(f"its graph is not the {name} of the card here: the hash of the graph differs")
 
 
-def _get_recorded_hash(run: SubmittedRun, key: str, what: str) -> str:
+def _get_recorded_hash(run: PackedRun, key: str, what: str) -> str:
     """Return a hash that runs record."""
     if not run.is_measured:
         raise UnverifiableError("only measured runs trained")
@@ -457,7 +380,7 @@ def _find_graph_hashes(root: Path, name: str) -> set[str]:
         return set()
 
 
-def _check_proof(run: SubmittedRun, proofs: Mapping[str, CheckProof]) -> None:
+def _check_proof(run: PackedRun, proofs: Mapping[str, CheckProof]) -> None:
     """Compare the code of the strategy with the code that was checked: the built-in code, or the code of a proof."""
     code = _get_recorded_hash(run, "strategy_code", "strategy's code")
     name = run.record.spec["strategy"]["name"]
@@ -469,7 +392,7 @@ def _check_proof(run: SubmittedRun, proofs: Mapping[str, CheckProof]) -> None:
         return
     proof = proofs.get(name)
     if proof is None:
-        raise UnverifiableError(f"unproven: the submission has no proof of {name}")
+        raise UnverifiableError(f"unproven: the pack has no proof of {name}")
     if proof.strategy_code != code:
         raise UnverifiableError(f"unproven: the proof of {name} is of other code than the run's")
     if proof.extent != "full":
@@ -485,7 +408,7 @@ def _hash_committed_code(provenance: Mapping[str, Any]) -> str:
     return _hash_strategies_at(provenance.get("commit") or "")
 
 
-def _check_environment(run: SubmittedRun) -> None:
+def _check_environment(run: PackedRun) -> None:
     if not run.is_measured:
         raise UnverifiableError("only measured runs have a machine")
     provenance = run.record.record["provenance"]
@@ -498,7 +421,7 @@ def _check_environment(run: SubmittedRun) -> None:
         raise UnverifiableError("the commit is unknown: it ran outside of a repository")
 
 
-def _check_privacy(run: SubmittedRun) -> None:
+def _check_privacy(run: PackedRun) -> None:
     for what, data in (("its record", run.record.record), ("its spec", run.record.spec)):
         if redact_all(data) != data:
             raise UserError(f"{what} has a password, a token or a key")

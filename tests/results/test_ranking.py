@@ -10,14 +10,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
-
-from harness.registry import hash_strategy_code
-from harness.results.check_proof import make_proof
-from harness.results.launch_intervals import judge_ratio
 from harness.site.contributions import find_archives, read_contributions
 from harness.site.ranking import list_versions, rank_runs, summarize_targets
 from harness.site.rules import RULES
 from harness.site.writing import judge_rows
+
+from harness.registry import hash_strategy_code
+from harness.results.check_proof import make_proof
+from harness.results.launch_intervals import judge_ratio
 from harness.spec.root import find_root
 from harness.spec.spec import hash_data
 from tests.site.conftest import AddRuns, Contribute, change_record, pack_runs

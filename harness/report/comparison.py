@@ -1,0 +1,269 @@
+"""What the page of several packs says in addition: who wins on each task and machine, and what was verified."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from harness.figures.units import Unit, unit_for
+from harness.formatting import format_count, format_seconds, format_share, format_three_digits
+from harness.pack.verification import BROKEN, UNKNOWN, Verification
+from harness.report.result_tables import NO_VALUE, Heading, ResultTable
+from harness.results.launch_intervals import Interval
+from harness.results.ranking import (
+    EPOCH,
+    NOT_OK,
+    RULES,
+    UNCHECKED,
+    Contender,
+    Ranking,
+    describe_tasks,
+    format_ratio,
+    name_configurations,
+    rank_runs,
+    summarize_targets,
+)
+
+KINDS = {
+    "exact": "exact strategies",
+    "estimator": "estimators",
+    "approximate": "approximate strategies",
+    "another model": "strategies that train another model",
+    "": "strategies that are not installed here",
+}
+"""Strategies that promise the same kind of results."""
+MEANINGS = {
+    **{rule.mark: rule.meaning for rule in RULES},
+    UNCHECKED: "it was predicted or emulated by a machine card that was never compared with a run",
+}
+"""Why a run with a mark is not ranked."""
+
+
+class ReadPack(NamedTuple):
+    """A pack that was read and verified, or refused."""
+
+    file: str
+    """The name of the archive."""
+    found: Verification | None = None
+    """None if it was refused."""
+    refusal: str = ""
+
+
+class TaskComparison(NamedTuple):
+    """The runs of one task on all machines."""
+
+    title: str
+    answers: list[tuple[str, str]]
+    """Who wins: the machine, and a sentence."""
+    tables: list[ResultTable]
+
+
+class Comparison(NamedTuple):
+    """What the page says about several packs."""
+
+    facts: list[str]
+    tasks: list[TaskComparison]
+    tables: list[ResultTable]
+    """The packs, those that were refused, and the marks of runs that are not ranked."""
+
+
+def compare_packs(rows: pd.DataFrame, packs: Sequence[ReadPack]) -> Comparison:
+    """Compare the runs of packs, which the rules have marked. The tasks with the most machines come first."""
+    measured = rows[rows.source == "measured"]
+    rankings, titles = rank_runs(rows), describe_tasks(rows)
+    tasks = [
+        (runs.on_machine.nunique(), int(runs.is_ranked.sum()), str(task))
+        for task, runs in measured.groupby("task")
+    ]
+    return Comparison(
+        [
+            f"from {format_count(rows.contributor.nunique(), 'group')}",
+            f"{int(rows.is_ranked.sum()):,} of {format_count(len(measured), 'measured run')} ranked",
+        ],
+        [
+            _compare_task(
+                titles[task],
+                measured[measured.task == task],
+                [each for each in rankings if each.task == task],
+            )
+            for _, _, task in sorted(tasks, reverse=True)
+        ],
+        [
+            table
+            for table in (_tabulate_packs(rows, packs), _tabulate_refused(packs), _tabulate_marks(rows))
+            if table
+        ],
+    )
+
+
+def _compare_task(title: str, runs: pd.DataFrame, rankings: Sequence[Ranking]) -> TaskComparison:
+    answers = [
+        (
+            f"{ranking.machine}, {format_count(ranking.ranks, 'rank')}, {KINDS[ranking.results]}",
+            ranking.describe_winner(),
+        )
+        for ranking in _choose_largest(rankings)
+    ]
+    targets = _tabulate_targets(title, runs)
+    return TaskComparison(title, answers, [_tabulate_configurations(title, runs, rankings), *targets])
+
+
+def _choose_largest(rankings: Sequence[Ranking]) -> list[Ranking]:
+    """Return one ranking for each machine and kind of results: the most ranks on which there are competitors."""
+    chosen: dict[tuple[str, str], Ranking] = {}
+    for each in sorted(rankings, key=lambda each: each.ranks):
+        if len(each.contenders) > 1:
+            chosen[each.machine, each.results] = each
+    return sorted(chosen.values(), key=lambda each: (each.machine, list(KINDS).index(each.results)))
+
+
+def _tabulate_configurations(title: str, runs: pd.DataFrame, rankings: Sequence[Ranking]) -> ResultTable:
+    """Tabulate all configurations, the most ranks first. Each machine is a column, next to those of other groups."""
+    machines = sorted(set(runs.on_machine))
+    unit = unit_for(runs[EPOCH].max() if runs[EPOCH].notna().any() else 1.0)
+    of_run = {
+        run: (contender, ranking)
+        for ranking in rankings
+        for contender in ranking.contenders
+        for run in contender.runs.index
+    }
+    found = []
+    for (ranks, name), launches in runs.groupby(["ranks", name_configurations(runs)]):
+        strategy, first = str(launches["strategy.name"].iloc[0]), launches[EPOCH].min()
+        cells = [
+            _format_launches(launches[launches.on_machine == machine], of_run, unit) for machine in machines
+        ]
+        row = [
+            strategy,
+            str(name).removeprefix(strategy).strip(),
+            str(ranks),
+            launches.results.iloc[0] or "unknown",
+        ]
+        found.append((-int(ranks), pd.isna(first), first, [*row, *cells, _list_marks(launches)], launches))
+    found.sort(key=lambda each: each[:3])
+    headings = [
+        Heading("strategy", number=False, brief="name"),
+        Heading("configuration", number=False, brief="name"),
+        Heading("ranks", number=True, brief="name"),
+        Heading("results", number=False),
+        *(Heading(f"{machine} ({unit.name})", number=True, brief="time") for machine in machines),
+        Heading("not ranked because", number=False),
+    ]
+    rows = [row for *_, row, _ in found]
+    return ResultTable(f"Epoch times, {title}", headings, rows, [list(each.run_id) for *_, each in found])
+
+
+def _format_launches(
+    launches: pd.DataFrame, of_run: Mapping[Any, tuple[Contender, Ranking]], unit: Unit
+) -> str:
+    """Format the median time of a configuration on a machine, and how it compares with the fastest one there."""
+    known = [run for run in launches.index if run in of_run]
+    seconds = launches.loc[known or launches.index, EPOCH].median()
+    if pd.isna(seconds):
+        return NO_VALUE
+    time = format_three_digits(seconds * unit.per_second)
+    if not known:
+        return f"{time}, not ranked"
+    contender, ranking = of_run[known[0]]
+    if len(ranking.contenders) == 1:
+        return time
+    if contender is ranking.contenders[0]:
+        return f"{time}, fastest"
+    return (
+        f"{time}, {format_three_digits(contender.ratio)}× ({format_ratio(contender.interval) or 'undecided'})"
+    )
+
+
+def _list_marks(launches: pd.DataFrame) -> str:
+    """List why runs of a configuration are not ranked, with the status of runs that did not end well."""
+    marks = {mark for text in launches.marks for mark in text.split("; ")} - {"", NOT_OK}
+    return "; ".join([*sorted(marks), *sorted({*launches.status} - {"ok"})])
+
+
+def _tabulate_targets(title: str, runs: pd.DataFrame) -> list[ResultTable]:
+    """Tabulate the times in which configurations reached an accuracy, if any run has a target."""
+    headings = [
+        Heading("strategy", number=False),
+        Heading("machine", number=False),
+        *(Heading(text, number=True) for text in ("ranks", "target", "median time", "interval")),
+        Heading("seeds that reached it", number=True),
+        Heading("does not count because", number=False),
+    ]
+    rows = [
+        [
+            each.name,
+            each.machine,
+            str(each.ranks),
+            format_share(each.target),
+            format_seconds(each.seconds) if each.seconds else "not reached",
+            _format_times(each.interval),
+            f"{each.reached} of {each.seeds}",
+            each.remark,
+        ]
+        for each in summarize_targets(runs)
+    ]
+    return [ResultTable(f"Training time to a test accuracy, {title}", headings, rows)] if rows else []
+
+
+def _format_times(interval: Interval | None) -> str:
+    if interval is None or interval.high == float("inf"):
+        return ""
+    return f"{format_seconds(interval.low)} to {format_seconds(interval.high)}"
+
+
+def _tabulate_packs(rows: pd.DataFrame, packs: Sequence[ReadPack]) -> ResultTable:
+    headings = [
+        Heading("pack", number=False),
+        Heading("group", number=False),
+        Heading("runs", number=True),
+        Heading("ranked", number=True),
+        Heading("what is broken, or cannot be verified here", number=False),
+    ]
+    cells = [
+        [
+            pack.file,
+            pack.found.pack.contributor,
+            f"{len(pack.found.runs):,}",
+            f"{int(rows.is_ranked[rows.pack_number == number].sum()):,}",
+            "; ".join(_list_remarks(pack.found, int((rows.pack_number == number).sum()))),
+        ]
+        for number, pack in enumerate(packs, start=1)
+        if pack.found
+    ]
+    return ResultTable("Packs", headings, cells)
+
+
+def _list_remarks(found: Verification, shown: int) -> list[str]:
+    """List the first reason of each check that does not hold for all runs, and how many runs count in another pack."""
+    remarks = [
+        f"{row['check']}: {', '.join(f'{row[verdict]} {verdict}' for verdict in (BROKEN, UNKNOWN) if row[verdict])}"
+        f" ({row['reason']})"
+        for row in found.tabulate()
+        if row["reason"]
+    ]
+    repeated = sum(run.record is not None for run in found.runs) - shown
+    if repeated:
+        remarks.append(f"{format_count(repeated, 'run is', 'runs are')} in an earlier pack of the group too")
+    return remarks
+
+
+def _tabulate_refused(packs: Sequence[ReadPack]) -> ResultTable | None:
+    refused = [[each.file, each.refusal] for each in packs if not each.found]
+    headings = [Heading("pack", number=False), Heading("why", number=False)]
+    return ResultTable("Refused packs, of which nothing is shown", headings, refused) if refused else None
+
+
+def _tabulate_marks(rows: pd.DataFrame) -> ResultTable | None:
+    headings = [
+        Heading("mark", number=False),
+        Heading("runs", number=True),
+        Heading("a run has it if", number=False),
+    ]
+    cells = [[mark, f"{count:,}", MEANINGS[mark]] for mark, count in count_marks(rows).items()]
+    return ResultTable("Runs that are not ranked", headings, cells) if cells else None
+
+
+def count_marks(rows: pd.DataFrame) -> dict[str, int]:
+    """Return how many runs have each mark."""
+    marks = rows.marks[rows.marks != ""].str.split("; ").explode()
+    return {str(mark): int(count) for mark, count in marks.value_counts().items()}

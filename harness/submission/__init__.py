@@ -1,1 +1,0 @@
-"""Submissions: archives of recorded runs, which others verify without repeating the runs."""
