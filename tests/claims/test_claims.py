@@ -80,9 +80,7 @@ def test_claims_that_quote_other_work_have_no_formula() -> None:
 def test_claims_that_need_no_run_hold_or_are_explained(paper: str, evidence: Evidence) -> None:
     """What can be said on any machine: a claim that does not hold has a note that says what is behind it."""
     verdicts = [
-        judge(claim, evidence)
-        for claim in CLAIMS[paper]
-        if claim.basis in WITHOUT_RUNS and claim.formula
+        judge(claim, evidence) for claim in CLAIMS[paper] if claim.basis in WITHOUT_RUNS and claim.formula
     ]
     assert len(verdicts) > 20
     missed = [verdict for verdict in verdicts if verdict.result is not Result.HOLDS]
