@@ -67,10 +67,8 @@ class Settings(TrainingSettings, total=False):
     launch: int
 
 
-SETTINGS = {key: (get_args(hint) or (hint,))[0] for key, hint in get_type_hints(Settings).items()} | {
-    "twins": str
-}
-"""The keys that a selection may have, with the types of their values."""
+SETTINGS = {key: (get_args(hint) or (hint,))[0] for key, hint in get_type_hints(Settings).items()}
+"""The types of the values of settings."""
 
 
 @dataclass(frozen=True)
@@ -121,28 +119,27 @@ def parse_selection(text: str) -> Selection:
     An example is `plexus-figure-8 strategy=bns-gcn ranks=4|8 twins=1/10,1/7 cards=perlmutter|perlmutter-gloo`.
     """
     experiments, *words = text.split()
-    settings: dict[str, Any] = {}
+    texts: dict[str, str] = {}
     for word in words:
         if not (found := SETTING.fullmatch(word)):
             raise ValueError(f"{word} is not KEY=VALUE or KEY=VALUE|VALUE")
-        if found[1] in settings:
+        if found[1] in texts:
             raise ValueError(f"{found[1]} is given twice")
-        settings[found[1]] = _parse_choices(found[1], found[2].split("|"))
-    twins, cards = settings.pop("twins", ""), settings.pop("cards", ())
-    return Selection(tuple(experiments.split("|")), cast(Settings, settings), twins, cards)
+        texts[found[1]] = found[2]
+    twins, cards = texts.pop("twins", ""), texts.pop("cards", "")
+    settings = cast(Settings, {key: _parse_setting(key, value) for key, value in texts.items()})
+    return Selection(tuple(experiments.split("|")), settings, twins, tuple(cards.split("|")) if cards else ())
 
 
-def _parse_choices(key: str, texts: list[str]) -> Any:
-    """Return the value of a setting, or a set of several; of cards, as they are."""
-    if key == "cards":
-        return tuple(texts)
+def _parse_setting(key: str, text: str) -> object:
+    """Return the value of a setting, or a set of several."""
     if key not in SETTINGS:
         raise ValueError(f"{key} is not a setting of a selection.{suggest_names(key, SETTINGS)}")
     expected, read = READERS[SETTINGS[key]]
     try:
-        values = [read(text) for text in texts]
+        values = [read(value) for value in text.split("|")]
     except (KeyError, ValueError):
-        raise ValueError(f"{key}={'|'.join(texts)} is not {expected}") from None
+        raise ValueError(f"{key}={text} is not {expected}") from None
     return values[0] if len(values) == 1 else frozenset(values)
 
 

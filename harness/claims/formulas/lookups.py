@@ -1,6 +1,6 @@
 """What cards, experiments and papers say, and arithmetic with the counts of graphs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import ceil, sqrt
 from statistics import mean
 from typing import Any, Literal
@@ -224,26 +224,21 @@ def find_model_error(evidence: Evidence, column: str) -> float:
 
 # Settings of the papers' experiments.
 
-PLACES = {"smallest": 0, "second smallest": 1, "largest": -1}
+Taken = Literal["every", "number", "smallest", "second smallest", "largest", "largest over smallest"]
+TAKEN: dict[Taken, Callable[[list[Any]], Value]] = {
+    "every": simplify,
+    "number": len,
+    "smallest": lambda values: values[0],
+    "second smallest": lambda values: values[1],
+    "largest": lambda values: values[-1],
+    "largest over smallest": lambda values: values[-1] / values[0],
+}
 
 
 @formula()
-def find_setting(
-    evidence: Evidence,
-    key: str,
-    runs: Runs,
-    *,
-    take: Literal["every", "smallest", "second smallest", "largest"] = "every",
-) -> Value:
-    """Return the value of a setting in the runs; every one, ascending, if they differ; or the one in a place."""
-    values = evidence.list_values(runs, key)
-    return simplify(values if take == "every" else [values[PLACES[take]]])
-
-
-@formula()
-def count_settings(evidence: Evidence, key: str, runs: Runs) -> int:
-    """Count the different values of a setting."""
-    return len(evidence.list_values(runs, key))
+def find_setting(evidence: Evidence, key: str, runs: Runs, *, take: Taken = "every") -> Value:
+    """Return the value of a setting in the runs, or what is taken of the different values, ascending."""
+    return TAKEN[take](evidence.list_values(runs, key))
 
 
 @formula()
@@ -256,13 +251,6 @@ def add_settings(evidence: Evidence, runs: Runs, *keys: str) -> int:
 def count_layers_of_vertices(evidence: Evidence, runs: Runs) -> int:
     """Count the layers as CAGNET does: L layers of vertices have L - 1 weight matrices between them."""
     return add_settings(evidence, runs, "layers") + 1
-
-
-@formula()
-def divide_largest_by_smallest(evidence: Evidence, key: str, runs: Runs) -> float:
-    """Return the largest value of a setting over the smallest."""
-    values = evidence.list_values(runs, key)
-    return float(values[-1] / values[0])
 
 
 @formula()

@@ -104,7 +104,7 @@ def divide_growth_of_saving(
 # Plexus: shards of A, terms of its analysis, and memory.
 
 
-def count_adjacency_bytes(evidence: Evidence, layers: int, permutation: Permutation) -> int:
+def count_adjacency_bytes(evidence: Evidence, permutation: str, layers: int) -> int:
     """Count the bytes of A that a rank of 3 x 3 x 3 holds."""
     replayed = evidence.replay_rank(
         "plexus", "europe-osm", "3x3x3", rank=5, features=True, layers=layers, permutation=permutation
@@ -112,28 +112,23 @@ def count_adjacency_bytes(evidence: Evidence, layers: int, permutation: Permutat
     return replayed.held_bytes["A"]
 
 
-def count_shards(evidence: Evidence, layers: int, permutation: Permutation = "none") -> int:
-    """Count the shards of A that a rank holds."""
-    sizes = [count_adjacency_bytes(evidence, count, permutation) for count in (layers, 1)]
-    return round(sizes[0] / sizes[1])
-
-
 @formula()
-def count_most_shards(evidence: Evidence, *layers: int) -> int:
-    """Count the most shards of A that a rank of Plexus holds for these numbers of layers."""
-    return max(count_shards(evidence, count) for count in layers)
+def count_shards(evidence: Evidence, permutation: Permutation, layers: int) -> int:
+    """Count the shards of A that a rank of Plexus holds."""
+    many, one = (count_adjacency_bytes(evidence, permutation, count) for count in (layers, 1))
+    return round(many / one)
 
 
 @formula()
 def has_shards_up_to(evidence: Evidence, most: int, permutation: Permutation, *layers: int) -> bool:
     """Return whether a rank of Plexus holds a shard of A for each layer, and at most `most`."""
-    return all(count_shards(evidence, count, permutation) == min(most, count) for count in layers)
+    return all(count_shards(evidence, permutation, count) == min(most, count) for count in layers)
 
 
 @formula()
 def divide_shards_of_permutations(evidence: Evidence, layers: int) -> float:
     """Return the bytes of A with a double permutation over those without."""
-    double, none = (count_adjacency_bytes(evidence, layers, name) for name in ("double", "none"))
+    double, none = (count_adjacency_bytes(evidence, name, layers) for name in ("double", "none"))
     return double / none
 
 
