@@ -64,7 +64,7 @@ NEAR = "Did you mean "
         ("list strategies --strategy plexsu", [f"{NEAR}plexus"]),
         ("list grids", ["--strategy NAME", "--ranks P"]),
         ("list grids --strategy serial --ranks 2", ["serial", "2 ranks"]),
-        ("new planet x", ["planet", "strategy"]),
+        ("new planet x", ["planet", "harness new --help"]),
         *(
             (f"new strategy {name}", [name])
             for name in ("serial", "Mine", "torch", "class", "../x", "x" * 41)

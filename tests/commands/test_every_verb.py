@@ -58,11 +58,9 @@ ANSWERED = {
     "collect": ["--out tables"],
     "compare": [f"{RUN} {RUN}", "tables tables"],
     "figures": ["--tables tables"],
-    "report": ["--tables tables"],
-    "artifact": ["--tables tables"],
-    "submission pack": ["--by Someone --out submission.tar.gz"],
-    "submission verify": ["submission.tar.gz"],
-    "site": ["submission.tar.gz --out site"],
+    "report": ["--tables tables", "pack.tar.gz --out packs"],
+    "pack": ["--by Someone --tables tables --out pack.tar.gz"],
+    "verify": ["pack.tar.gz"],
     "claims": ["--quick --figure plexus-tab4"],
     "external run": ["--format bns-gcn --dataset tiny-sbm -- cat {log}"],
     "external read": ["{log} --format bns-gcn"],
@@ -92,7 +90,7 @@ def answer(verb: str, request: str, run: str) -> Answer:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with a run that has a tape, its tables, figures and report, a log, and a file of edges."""
+    """A project with a run that has a tape, its tables, figures, report and pack, a log, and a file of edges."""
     folder = tmp_path_factory.mktemp("project") / "mine"
     assert main(["new", "project", str(folder)]) == 0
     (folder / "edges.csv").write_text("0,1\n1,2\n2,0\n")
@@ -104,6 +102,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "collect --out tables",
             "figures --tables tables",
             "report --tables tables",
+            f"pack {ANSWERED['pack'][0]}",
         ):
             assert main(words.split()) == 0
     return folder
@@ -158,7 +157,7 @@ def paste_grids(table: Table) -> None:
 def test_every_refusal_is_json(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the parser; and of the verb itself, where the folder that it is to work in is no project."""
     requests = [["--no-such-option", "--json"]]
-    if verb not in WITHOUT_PROJECT:
+    if verb.split(maxsplit=1)[0] not in WITHOUT_PROJECT:
         requests.append(["--root", "/nowhere", "--json", *split_words(ANSWERED[verb][0], "3e1f")])
     for request in requests:
         assert main([*verb.split(), *request]) == 2, request
