@@ -67,8 +67,8 @@ REMOVED = {
     (
         "data export",
         "--to",
-    ): "It writes a file for PyTorch Geometric. docs/tutorials/your-graph.md shows how to make a "
-    "graph of DGL from it.",
+    ): "`harness data export NAME --out FILE` writes a file for PyTorch Geometric, and "
+    "docs/tutorials/your-graph.md shows how to make a graph of DGL from it.",
     ("data info", "--ranks"): "`harness advise --dataset D --ranks P --all` compares the strategies on it.",
 }
 """Verbs, and options of verbs, that there were, and what does their work now."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -61,7 +62,7 @@ def survey_machine(given: str | None, report: Log) -> Iterator[SurveyItem]:
 # Python, its packages, and other tools.
 
 NEEDED = ("torch", "numpy", "scipy", "numba", "pandas", "pyarrow", "pydantic", "pyyaml", "cyclopts", "rich")
-"""The packages that the harness needs."""
+"""The packages that the harness needs, by the names that pip knows."""
 PURPOSES = {
     "plots": "figures and reports need it",
     "partition": "partitions by METIS or as a hypergraph need it",
@@ -87,7 +88,7 @@ def survey_software() -> Iterator[SurveyItem]:
         if not _is_installed(name):
             yield SurveyItem(name, f"not installed: pip install {name}", "MISSING")
     for extra, packages in EXTRAS.items():
-        if absent := [name for name in packages if not _is_installed(name)]:
+        if absent := [name for name in packages if find_spec(name) is None]:
             advice = f"not installed; only {PURPOSES[extra]}: {install_command(extra)}"
             yield SurveyItem(", ".join(absent), advice, "optional")
     yield from _survey_tools(TOOLS)

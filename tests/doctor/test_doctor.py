@@ -171,7 +171,7 @@ def test_folder_that_cannot_be_written_is_missing(root: Path, monkeypatch: pytes
 
 
 def uninstall(monkeypatch: pytest.MonkeyPatch, *absent: str) -> None:
-    """Let every package be installed in the version 1.0, except these."""
+    """Let every package be installed, except these."""
 
     def version(name: str) -> str:
         if name in absent:
@@ -179,6 +179,7 @@ def uninstall(monkeypatch: pytest.MonkeyPatch, *absent: str) -> None:
         return "1.0"
 
     monkeypatch.setattr(survey, "version", version)
+    monkeypatch.setattr(survey, "find_spec", lambda name: None if name in absent else name)
 
 
 def run_doctor(capsys: pytest.CaptureFixture[str], root: Path) -> tuple[int, dict[str, Any]]:
