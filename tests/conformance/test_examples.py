@@ -1,4 +1,4 @@
-"""The strategies that pages show in full are short, and hold every law of the kit."""
+"""The strategies that pages show in full hold every law of the kit."""
 
 import re
 from pathlib import Path
@@ -17,12 +17,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [(DOCS / name).read_text() for name in ("tutorials/add-a-strategy.md", "concepts/layouts.md")]
 CODE = re.findall(r"^```python\n(.*?)^```", "".join(PAGES), flags=re.MULTILINE | re.DOTALL)
 EXAMPLES = {
-    "GatheredRows": (120, AxisName.P, {}),
-    "UniformBatches": (120, AxisName.D, {}),
-    "PopularRows": (22, AxisName.P, {"fanouts": [3, 2]}),
-    "SplitColumns": (82, AxisName.P, {}),
+    "GatheredRows": (AxisName.P, {}),
+    "UniformBatches": (AxisName.D, {}),
+    "PopularRows": (AxisName.P, {"fanouts": [3, 2]}),
+    "SplitColumns": (AxisName.P, {}),
 }
-"""The most lines of each, in the order of the pages; the axis of its grid; parameters."""
+"""The axis of the grid and the parameters of each, in the order of the pages."""
 
 
 def written(name: str, folder: Path) -> str:
@@ -33,10 +33,9 @@ def written(name: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_is_short_and_holds_every_law_of_a_case(name: str, tmp_path: Path, pool: Any) -> None:
-    lines, axis, params = EXAMPLES[name]
+def test_an_example_holds_every_law_of_a_case(name: str, tmp_path: Path, pool: Any) -> None:
+    axis, params = EXAMPLES[name]
     strategy = written(name, tmp_path)
-    assert CODE[list(EXAMPLES).index(name)].count("\n") < lines
     choice = StrategyChoice(name=strategy, params=params)
     findings = list(findings_of(kit_case(strategy, {axis: 3}, name, strategy=choice), pool.run, range(3)))
     assert len(findings) > 8

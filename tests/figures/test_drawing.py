@@ -132,10 +132,6 @@ def test_figures_of_earlier_tables_are_removed(
     assert set(out.iterdir()) == {*paths, out / "mine.svg", out / "README.md"}
 
 
-def test_every_kind_says_how_it_is_read() -> None:
-    assert all(kind.caption.strip().endswith(".") for kind in KINDS)
-
-
 def test_kinds_are_found_in_their_modules_in_the_order_of_the_report() -> None:
     assert [kind.name for kind in KINDS[:2]] == ["epoch-time", "strong-scaling"]
     assert [kind.place for kind in KINDS] == sorted(kind.place for kind in KINDS)

@@ -73,8 +73,7 @@ def test_reason_says_how_much_memory_is_missing() -> None:
     advice = advise_by_card("reddit", 16, ["rdm", "serial"], memory_gb=0.2)
     (one,) = [each for each in advice.fewer_ranks if each.ranks == 1]
     assert one.option is None and one.reason is not None
-    assert one.reason.startswith("none fits: ") and one.reason.endswith("GB of 0.2")
-    assert one.describe(16) == f"1 rank: {one.reason}"
+    assert "0.2" in one.reason and one.reason in one.describe(16)
 
 
 @pytest.fixture(scope="module")
