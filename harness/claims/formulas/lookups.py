@@ -46,12 +46,13 @@ def count_in(evidence: Evidence, what: Count, graph: str) -> int | float:
     card = evidence.load_card(graph)
 
     def expect(name: str) -> int:
-        return require(getattr(card.expected, name), f"expected.{name} (dataset {graph})")
+        expected: int | None = getattr(card.expected, name)
+        return require(expected, f"expected.{name} (dataset {graph})")
 
     def count_nonzeros() -> int:
         return require(card.nonzeros, f"expected.nnz_adj (dataset {graph})")
 
-    counts = {
+    counts: dict[Count, Callable[[], int | float]] = {
         "vertices": lambda: expect("n"),
         "training vertices": lambda: expect("training"),
         "edges": lambda: require(card.edges, f"a count of edges (dataset {graph})"),
@@ -257,7 +258,8 @@ def count_layers_of_vertices(evidence: Evidence, runs: Runs) -> int:
 def find_largest_run_on_one_node(evidence: Evidence, runs: Runs, machine: Machine) -> int:
     """Return the largest number of ranks that fits on a node."""
     devices = evidence.load_links(machine).devices_per_node
-    return max(ranks for ranks in evidence.list_values(runs, "ranks") if ranks <= devices)
+    counts: list[int] = evidence.list_values(runs, "ranks")
+    return max(ranks for ranks in counts if ranks <= devices)
 
 
 @formula()

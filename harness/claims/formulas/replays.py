@@ -5,7 +5,7 @@ second of four layers on Reddit, with f = 64. Functions named `divide_...` retur
 which the claim's coefficient or factor is compared with.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Literal
 
 from harness.claims.arguments import Graph, Machine, Ratio, Scheme, Tensors, TwoSchemes
@@ -46,7 +46,7 @@ def divide_layer_elements(
     tensors: Tensors = (),
 ) -> float:
     """Return the payload of an op or of some tensors over the paper's term. A nonzero is a value and a column."""
-    sizes = {
+    sizes: dict[str, Callable[[], int | float]] = {
         "nf": lambda: F * count_in(evidence, "vertices", "reddit"),
         "nnz": lambda: 2 * count_in(evidence, "nonzeros", "reddit"),
         "f^2": lambda: F**2,
