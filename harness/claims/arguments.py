@@ -4,7 +4,6 @@ Names of graphs, machines, experiments and claims are checked against those of t
 """
 
 from collections.abc import Callable, Collection
-from fractions import Fraction
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -111,10 +110,9 @@ TwoSchemes = Annotated[tuple[StrategyOnGrid, StrategyOnGrid], ReadBy(_read_two_s
 
 
 def _read_ratio(text: str, _: KnownNames) -> float:
-    try:
-        return float(Fraction(text))
-    except (ValueError, ZeroDivisionError):
-        raise ValueError("expected a number or a ratio of two, such as 1/8") from None
+    if not (found := fullmatch(r"(\d+(?:\.\d+)?)(?:/([1-9]\d*))?", text)):
+        raise ValueError("expected a number or a ratio of two, such as 1/8")
+    return float(found[1]) / int(found[2] or 1)
 
 
 Ratio = Annotated[float, ReadBy(_read_ratio)]
