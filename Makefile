@@ -100,7 +100,7 @@ lint: $(INSTALLED) docs
 
 docs: $(INSTALLED)
 	$(BIN)/sphinx-build -q -W --keep-going docs build/docs
-	$(BIN)/harness site benchmarks/submissions --out build/docs/contributed
+	$(BIN)/harness report benchmarks/packs --out build/docs/contributed
 
 test-map: $(INSTALLED)
 	$(BIN)/python docs/map_tests.py build/tests.xml build/long-tests.xml

@@ -1,7 +1,6 @@
 """Print the page docs/reference/tables.md from the schema: `python docs/write_tables.py > docs/reference/tables.md`."""
 
-from harness.results.contributed_rows import CONTRIBUTED, JUDGED, ROWS
-
+from harness.results.ranking import CONTRIBUTIONS
 from harness.results.schema import CLAIMS, FAILURES, RUNS, TABLES, TABLES_OF_RUN
 from harness.results.table_schema import RECORD_SCHEMA, SCHEMA, TIME, TableSchema
 
@@ -51,9 +50,8 @@ and these columns have other names, which `Record.table()` and `harness collect`
 
 def format_page() -> str:
     """Return the text of the page."""
-    contributed = TableSchema(ROWS.name, ROWS.row, (*CONTRIBUTED, *JUDGED))
-    sections = [_format_table(table) for table in (RUNS, FAILURES, *TABLES_OF_RUN.values(), CLAIMS)]
-    sections.append(f"{_format_table(contributed)}\nThe table also has all columns of `runs`.\n")
+    tables = (RUNS, FAILURES, *TABLES_OF_RUN.values(), CLAIMS, CONTRIBUTIONS)
+    sections = [_format_table(table) for table in tables]
     return "\n".join([HEADER, *sections, _format_recorded()])
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +17,7 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     "--host-resolver-rules=MAP * ~NOTFOUND",
 )
-KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " ")}
+KEYS = {"Tab": (9, ""), "Enter": (13, "\r")}
 """The code of a key, and the text that it types."""
 
 
@@ -108,11 +109,16 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
+    def wait_until(self, condition: str) -> None:
+        """Wait until an expression in the page is true, for at most a minute."""
+        for _ in range(600):
+            if self.evaluate(f"Boolean({condition})"):
+                return
+            time.sleep(0.1)
+        raise AssertionError(condition)
+
     def press(self, key: str) -> None:
         code, text = KEYS[key]
         of_key = {"key": key, "windowsVirtualKeyCode": code}
         self.send("Input.dispatchKeyEvent", type="keyDown", text=text, **of_key)
         self.send("Input.dispatchKeyEvent", type="keyUp", **of_key)
-
-    def type(self, text: str) -> None:
-        self.send("Input.insertText", text=text)

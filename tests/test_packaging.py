@@ -174,12 +174,12 @@ def tracked_files() -> list[str]:
 
 
 def test_no_tracked_file_is_large() -> None:
-    """Submissions have the times of every call of every epoch, which cannot be compressed."""
+    """Packs have the times of every call of every epoch, which cannot be compressed."""
     sizes = {name: (ROOT / name).lstat().st_size for name in tracked_files() if (ROOT / name).exists()}
     assert not {
         name: size
         for name, size in sizes.items()
-        if size > (700_000 if name.startswith("benchmarks/submissions/") else 500_000)
+        if size > (700_000 if name.startswith("benchmarks/packs/") else 500_000)
     }
 
 

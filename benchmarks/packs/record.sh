@@ -1,5 +1,5 @@
 #!/bin/sh
-# Records the submissions of this folder again, on a machine that does nothing else: `benchmarks/submissions/record.sh`.
+# Records the packs of this folder again, on a machine that does nothing else: `benchmarks/packs/record.sh`.
 # Competitors of a launch run one after the other in a block, and each experiment has its own folder in build/. The runs
 # on shaped links need root.
 set -eu
@@ -7,13 +7,13 @@ cd "$(dirname "$0")/../.."
 export OMP_NUM_THREADS=1
 
 pack() { # NAME EXPERIMENT SCALE
-    harness predict --experiment "$2" --scale "$3" --out "build/submissions/$1/predicted"
-    harness submission pack --by "Parallel GNN Harness" --runs "build/submissions/$1/runs" "build/submissions/$1/predicted" \
-        --out "build/submissions/$1.tar.gz"
+    harness predict --experiment "$2" --scale "$3" --out "build/packs/$1/predicted"
+    harness pack --by "Parallel GNN Harness" --runs "build/packs/$1/runs" "build/packs/$1/predicted" \
+        --out "build/packs/$1.tar.gz"
 }
 
 record() { # NAME EXPERIMENT SCALE [LAUNCHES [SEEDS]]
-    work=build/submissions/$1
+    work=build/packs/$1
     rm -rf "$work"
     mkdir -p "$work/specs"
     harness plan "$2" --scale "$3" --out "$work/plan.json" > "$work/plan.txt"
@@ -48,20 +48,20 @@ PYTHON
 }
 
 record_on_links() { # NAME EXPERIMENT: its runs on four ranks, each with a link of 200 Mbit/s
-    rm -rf "build/submissions/$1"
+    rm -rf "build/packs/$1"
     python benchmarks/testbed up --hosts 4 --rate 200mbit
-    HARNESS_RESULTS="build/submissions/$1" python benchmarks/testbed experiment "$2" || { python benchmarks/testbed down; exit 1; }
+    HARNESS_RESULTS="build/packs/$1" python benchmarks/testbed experiment "$2" || { python benchmarks/testbed down; exit 1; }
     python benchmarks/testbed down
     pack "$1" "$2" laptop
 }
 
 record smoke workflows/experiments/smoke.yaml laptop
 for experiment in whole-graph mini-batches targets; do
-    record $experiment benchmarks/submissions/$experiment.yaml laptop
+    record $experiment benchmarks/packs/$experiment.yaml laptop
 done
 record bulk-sampling workflows/experiments/bulk-sampling-figure-4.yaml laptop 6
 record g3 workflows/experiments/g3-figure-12.yaml laptop
 record plexus workflows/experiments/plexus-figure-8.yaml laptop
 record scalegnn workflows/experiments/scalegnn-figure-6.yaml laptop 1 5
 record_on_links cagnet workflows/experiments/cagnet-figure-2.yaml
-cp build/submissions/*.tar.gz benchmarks/submissions/  # at the end: an untracked file makes the checkout differ from its commit
+cp build/packs/*.tar.gz benchmarks/packs/  # at the end: an untracked file makes the checkout differ from its commit

@@ -84,7 +84,8 @@ VERBS = {
     ),
     "figures": Verb("Draw the figures of the collected tables.", "harness.commands.evaluating:figures"),
     "report": Verb(
-        "Write the report of the collected tables, one HTML file.", "harness.commands.evaluating:report"
+        "Write the report of collected tables, or of the packs of several groups, as one HTML page.",
+        "harness.commands.evaluating:report",
     ),
     "pack": Verb(
         "Pack recorded runs into one archive, which others can verify and compare with theirs.",

@@ -275,7 +275,7 @@ class PacksAnswer(Answer):
 
 @verb(ReportRequest)
 def report(request: ReportRequest, reporter: Reporter) -> ReportAnswer | PacksAnswer:
-    """Write the report of the collected tables, one HTML file.
+    """Write the report of collected tables, or of the packs of several groups, as one HTML page.
 
     With packs of several groups, verify each of them, and show who wins on each task and machine, by how much, and how
     sure that is. The runs that may be compared are ranked, and the others are marked. The exit code is 1 if a pack was

@@ -1,6 +1,8 @@
 """What the page of several packs says in addition: who wins on each task and machine, and what was verified."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -15,7 +17,6 @@ from harness.results.ranking import (
     NOT_OK,
     RULES,
     UNCHECKED,
-    Contender,
     Ranking,
     describe_tasks,
     format_ratio,
@@ -24,6 +25,7 @@ from harness.results.ranking import (
     summarize_targets,
 )
 
+DATASET = "dataset.name"
 KINDS = {
     "exact": "exact strategies",
     "estimator": "estimators",
@@ -71,29 +73,22 @@ def compare_packs(rows: pd.DataFrame, packs: Sequence[ReadPack]) -> Comparison:
     """Compare the runs of packs, which the rules have marked. The tasks with the most machines come first."""
     measured = rows[rows.source == "measured"]
     rankings, titles = rank_runs(rows), describe_tasks(rows)
-    tasks = [
-        (runs.on_machine.nunique(), int(runs.is_ranked.sum()), str(task))
+    tasks = sorted(
+        (-runs.on_machine.nunique(), -int(runs.is_ranked.sum()), titles[str(task)], str(task))
         for task, runs in measured.groupby("task")
-    ]
-    return Comparison(
-        [
-            f"from {format_count(rows.contributor.nunique(), 'group')}",
-            f"{int(rows.is_ranked.sum()):,} of {format_count(len(measured), 'measured run')} ranked",
-        ],
-        [
-            _compare_task(
-                titles[task],
-                measured[measured.task == task],
-                [each for each in rankings if each.task == task],
-            )
-            for _, _, task in sorted(tasks, reverse=True)
-        ],
-        [
-            table
-            for table in (_tabulate_packs(rows, packs), _tabulate_refused(packs), _tabulate_marks(rows))
-            if table
-        ],
     )
+    compared = [
+        _compare_task(
+            title, measured[measured.task == task], [each for each in rankings if each.task == task]
+        )
+        for *_, title, task in tasks
+    ]
+    facts = [
+        f"from {format_count(rows.contributor.nunique(), 'group')}",
+        f"{int(rows.is_ranked.sum()):,} of {format_count(len(measured), 'measured run')} ranked",
+    ]
+    tables = (_tabulate_packs(rows, packs), _tabulate_refused(packs), _tabulate_marks(rows))
+    return Comparison(facts, compared, [table for table in tables if table])
 
 
 def _compare_task(title: str, runs: pd.DataFrame, rankings: Sequence[Ranking]) -> TaskComparison:
@@ -104,8 +99,9 @@ def _compare_task(title: str, runs: pd.DataFrame, rankings: Sequence[Ranking]) -
         )
         for ranking in _choose_largest(rankings)
     ]
-    targets = _tabulate_targets(title, runs)
-    return TaskComparison(title, answers, [_tabulate_configurations(title, runs, rankings), *targets])
+    return TaskComparison(
+        title, answers, [_tabulate_configurations(runs, rankings), *_tabulate_targets(runs)]
+    )
 
 
 def _choose_largest(rankings: Sequence[Ranking]) -> list[Ranking]:
@@ -117,30 +113,14 @@ def _choose_largest(rankings: Sequence[Ranking]) -> list[Ranking]:
     return sorted(chosen.values(), key=lambda each: (each.machine, list(KINDS).index(each.results)))
 
 
-def _tabulate_configurations(title: str, runs: pd.DataFrame, rankings: Sequence[Ranking]) -> ResultTable:
+def _tabulate_configurations(runs: pd.DataFrame, rankings: Sequence[Ranking]) -> ResultTable:
     """Tabulate all configurations, the most ranks first. Each machine is a column, next to those of other groups."""
-    machines = sorted(set(runs.on_machine))
-    unit = unit_for(runs[EPOCH].max() if runs[EPOCH].notna().any() else 1.0)
-    of_run = {
-        run: (contender, ranking)
-        for ranking in rankings
-        for contender in ranking.contenders
-        for run in contender.runs.index
-    }
-    found = []
-    for (ranks, name), launches in runs.groupby(["ranks", name_configurations(runs)]):
-        strategy, first = str(launches["strategy.name"].iloc[0]), launches[EPOCH].min()
-        cells = [
-            _format_launches(launches[launches.on_machine == machine], of_run, unit) for machine in machines
-        ]
-        row = [
-            strategy,
-            str(name).removeprefix(strategy).strip(),
-            str(ranks),
-            launches.results.iloc[0] or "unknown",
-        ]
-        found.append((-int(ranks), pd.isna(first), first, [*row, *cells, _list_marks(launches)], launches))
-    found.sort(key=lambda each: each[:3])
+    machines = sorted(set(runs.on_machine[runs[EPOCH].notna()]))
+    unit = unit_for(runs[EPOCH].max() if machines else 1.0)
+    standings = _describe_standings(rankings)
+    names = name_configurations(runs)
+    groups = [launches for _, launches in runs.groupby(["ranks", names])]
+    groups.sort(key=lambda launches: (-launches.ranks.iloc[0], launches[EPOCH].fillna(inf).min()))
     headings = [
         Heading("strategy", number=False, brief="name"),
         Heading("configuration", number=False, brief="name"),
@@ -149,29 +129,47 @@ def _tabulate_configurations(title: str, runs: pd.DataFrame, rankings: Sequence[
         *(Heading(f"{machine} ({unit.name})", number=True, brief="time") for machine in machines),
         Heading("not ranked because", number=False),
     ]
-    rows = [row for *_, row, _ in found]
-    return ResultTable(f"Epoch times, {title}", headings, rows, [list(each.run_id) for *_, each in found])
+    rows = [
+        [
+            *_name_configuration(launches, names[launches.index[0]]),
+            *(
+                _format_time(launches[launches.on_machine == machine], standings, unit)
+                for machine in machines
+            ),
+            _list_marks(launches),
+        ]
+        for launches in groups
+    ]
+    caption = f"Epoch times, {runs[DATASET].iloc[0]}"
+    return ResultTable(caption, headings, rows, [list(launches.run_id) for launches in groups])
 
 
-def _format_launches(
-    launches: pd.DataFrame, of_run: Mapping[Any, tuple[Contender, Ranking]], unit: Unit
-) -> str:
+def _name_configuration(launches: pd.DataFrame, name: str) -> list[str]:
+    strategy, ranks, results = launches[["strategy.name", "ranks", "results"]].iloc[0]
+    return [strategy, name.removeprefix(strategy).strip(), str(ranks), results or "unknown"]
+
+
+def _describe_standings(rankings: Sequence[Ranking]) -> dict[Any, str]:
+    """Return for each ranked run how its configuration compares with the fastest one; empty without competitors."""
+    standings: dict[Any, str] = {}
+    for ranking in rankings:
+        first, *others = ranking.contenders
+        standings |= dict.fromkeys(first.runs.index, "fastest" if others else "")
+        for each in others:
+            interval = format_ratio(each.interval) or "undecided"
+            text = f"{format_three_digits(each.ratio)}× ({interval})"
+            standings |= dict.fromkeys(each.runs.index, text)
+    return standings
+
+
+def _format_time(launches: pd.DataFrame, standings: Mapping[Any, str], unit: Unit) -> str:
     """Format the median time of a configuration on a machine, and how it compares with the fastest one there."""
-    known = [run for run in launches.index if run in of_run]
-    seconds = launches.loc[known or launches.index, EPOCH].median()
+    ranked = launches[launches.index.isin(list(standings))]
+    seconds = (ranked if len(ranked) else launches)[EPOCH].median()
     if pd.isna(seconds):
         return NO_VALUE
-    time = format_three_digits(seconds * unit.per_second)
-    if not known:
-        return f"{time}, not ranked"
-    contender, ranking = of_run[known[0]]
-    if len(ranking.contenders) == 1:
-        return time
-    if contender is ranking.contenders[0]:
-        return f"{time}, fastest"
-    return (
-        f"{time}, {format_three_digits(contender.ratio)}× ({format_ratio(contender.interval) or 'undecided'})"
-    )
+    standing = standings[ranked.index[0]] if len(ranked) else "not ranked"
+    return ", ".join(filter(None, [format_three_digits(seconds * unit.per_second), standing]))
 
 
 def _list_marks(launches: pd.DataFrame) -> str:
@@ -180,7 +178,7 @@ def _list_marks(launches: pd.DataFrame) -> str:
     return "; ".join([*sorted(marks), *sorted({*launches.status} - {"ok"})])
 
 
-def _tabulate_targets(title: str, runs: pd.DataFrame) -> list[ResultTable]:
+def _tabulate_targets(runs: pd.DataFrame) -> list[ResultTable]:
     """Tabulate the times in which configurations reached an accuracy, if any run has a target."""
     headings = [
         Heading("strategy", number=False),
@@ -202,11 +200,12 @@ def _tabulate_targets(title: str, runs: pd.DataFrame) -> list[ResultTable]:
         ]
         for each in summarize_targets(runs)
     ]
-    return [ResultTable(f"Training time to a test accuracy, {title}", headings, rows)] if rows else []
+    caption = f"Training time to a test accuracy, {runs[DATASET].iloc[0]}"
+    return [ResultTable(caption, headings, rows)] if rows else []
 
 
 def _format_times(interval: Interval | None) -> str:
-    if interval is None or interval.high == float("inf"):
+    if interval is None or interval.high == inf:
         return ""
     return f"{format_seconds(interval.low)} to {format_seconds(interval.high)}"
 
@@ -234,11 +233,12 @@ def _tabulate_packs(rows: pd.DataFrame, packs: Sequence[ReadPack]) -> ResultTabl
 
 
 def _list_remarks(found: Verification, shown: int) -> list[str]:
-    """List the first reason of each check that does not hold for all runs, and how many runs count in another pack."""
+    """List the first reason of each check that does not hold for all measured runs, and the runs of an earlier pack."""
+    checked = [run for run in found.runs if run.record is None or run.record.record["source"] == "measured"]
     remarks = [
         f"{row['check']}: {', '.join(f'{row[verdict]} {verdict}' for verdict in (BROKEN, UNKNOWN) if row[verdict])}"
         f" ({row['reason']})"
-        for row in found.tabulate()
+        for row in replace(found, runs=checked).tabulate()
         if row["reason"]
     ]
     repeated = sum(run.record is not None for run in found.runs) - shown

@@ -100,7 +100,8 @@ more.addEventListener("click", () => {
 
 // On a narrow screen a row shows its name and its time, and a click shows the rest.
 for (const row of document.querySelectorAll(".results tbody tr")) {
-  const button = make("button", { type: "button", class: "unfold", "aria-expanded": "false", "aria-label": "all numbers" });
+  const open = row.classList.contains("open");
+  const button = make("button", { type: "button", class: "unfold", "aria-expanded": open, "aria-label": "all numbers" });
   button.addEventListener("click", () => button.setAttribute("aria-expanded", row.classList.toggle("open")));
   row.cells[0].append(button);
 }

@@ -1,4 +1,4 @@
-"""What a submission says of its graphs and of the code of its strategies is compared with cards, code and proofs.
+"""What a pack says of its graphs and of the code of its strategies is compared with cards, code and proofs.
 
 The strategy `theirs` of another package is not installed here. Its runs are runs of a built-in strategy, renamed.
 """
@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.submission.packing import pack_submission
-from harness.submission.verification import BROKEN, HOLDS, UNKNOWN, Verification, verify_submission
-from tests.submission.test_verification import change_record, read, write_submission
 
 import harness
 from harness.cli import main
 from harness.errors import UserError
+from harness.pack.verification import BROKEN, HOLDS, UNKNOWN, Verification
 from harness.results.check_proof import MAX_BYTES, CheckProof, make_proof, parse_proof
 from harness.spec.root import find_root
 from harness.spec.spec import digest, hash_data
+from tests.pack.test_verification import pack, read, verify_file, write_pack
+from tests.synthetic_packs import change_record
 
 ROOT = find_root()
 CODE, OTHER_CODE = "c0de" * 16, "dead" * 16
@@ -77,17 +77,15 @@ def write_proof(folder: Path, document: dict[str, Any], name: str = "proof.json"
 
 
 def verify(folder: Path, *proofs: Path, root: Path = ROOT) -> Verification:
-    """Pack the runs next to a run with proofs, and verify the submission."""
-    out = folder.parent.parent / "submission.tar.gz"
-    pack_submission([folder.parent], "Some Group", out, proofs=proofs)
-    return verify_submission(out, root)
+    """Pack the runs next to a run with proofs, and verify the pack."""
+    return verify_file(pack(folder.parent, folder.parent.parent / "pack.tar.gz", *proofs), root)
 
 
 def verify_archive(run: Path, files: dict[str, bytes], out: Path) -> Verification:
-    """Verify an archive with a run and other files, which need not be accepted by `pack_submission`."""
+    """Verify an archive with a run and other files, which need not be accepted by `pack_results`."""
     runs = {f"runs/{run.name}/{path.name}": path.read_bytes() for path in run.iterdir()}
-    write_submission({**runs, **files}, out)
-    return verify_submission(out, ROOT)
+    write_pack({**runs, **files}, out)
+    return verify_file(out)
 
 
 def find_answer(found: Verification, check: str) -> tuple[str, str]:
@@ -103,7 +101,7 @@ def test_a_full_proof_of_the_code_that_ran_holds(theirs: Path, tmp_path: Path) -
     found = verify(theirs, write_proof(tmp_path, make()))
     assert find_answer(found, "proof") == (HOLDS, "")
     assert find_answer(found, "elements")[0] == UNKNOWN, "it is not installed"
-    (proof,) = found.proofs
+    (proof,) = found.pack.proofs.values()
     assert isinstance(proof, CheckProof)
     assert (proof.strategy, proof.package, proof.package_version) == ("theirs", "their-package", "2.1")
     assert (proof.checks, proof.cases) == (3, {"losses equal serial": 2, "trains": 1})
@@ -112,7 +110,7 @@ def test_a_full_proof_of_the_code_that_ran_holds(theirs: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("document", "reason"),
     [
-        (None, "the submission has no proof of theirs"),
+        (None, "the pack has no proof of theirs"),
         (make(OTHER_CODE), "is of other code than the run's"),
         (make(extent="quick"), "is of a smaller check, quick"),
         (make(extent="usual"), "is of a smaller check, usual"),
@@ -135,7 +133,7 @@ def test_a_proof_of_one_strategy_proves_no_other(
     shutil.copytree(run, theirs.parent / run.name)
     found = verify(theirs, write_proof(tmp_path, make(strategy="cagnet-1d")))
     answers = {result.run: result for result in found.results if result.check == "proof"}
-    assert answers[theirs.name].reason == "unproven: the submission has no proof of theirs"
+    assert answers[theirs.name].reason == "unproven: the pack has no proof of theirs"
     assert answers[run.name].verdict == HOLDS
 
 
@@ -198,9 +196,9 @@ def test_a_damaged_proof_is_neither_packed_nor_accepted(kind: str, theirs: Path,
     [
         ("proofs/theirs.json", None),
         ("proofs/other.json", "is the proof of another strategy, 'theirs'"),
-        ("proofs/theirs.py", "not a file of a submission"),
-        ("proofs/deep/theirs.json", "not a file of a submission"),
-        ("theirs.json", "not a file of a submission"),
+        ("proofs/theirs.py", "not a file of a pack"),
+        ("proofs/deep/theirs.json", "not a file of a pack"),
+        ("theirs.json", "not a file of a pack"),
     ],
 )
 def test_a_proof_has_the_name_of_its_strategy(
@@ -208,7 +206,7 @@ def test_a_proof_has_the_name_of_its_strategy(
 ) -> None:
     files = {name: json.dumps(make()).encode()}
     if reason is None:
-        assert verify_archive(theirs, files, tmp_path / "archive.tar.gz").proofs
+        assert verify_archive(theirs, files, tmp_path / "archive.tar.gz").pack.proofs
         return
     with pytest.raises(UserError, match=reason):
         verify_archive(theirs, files, tmp_path / "archive.tar.gz")
@@ -229,9 +227,9 @@ def test_the_command_packs_proofs_and_prints_them(
 ) -> None:
     proof, out = write_proof(tmp_path, make()), str(tmp_path / "s.tar.gz")
     words = ["--by", "Some Group", "--runs", str(theirs.parent), "--proof", str(proof), "--out", out]
-    assert main(["submission", "pack", *words]) == 0
+    assert main(["pack", *words]) == 0
     capsys.readouterr()
-    assert main(["submission", "verify", out, "--json"]) == 0
+    assert main(["verify", out, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [parse_proof(json.dumps(each).encode(), "it").strategy for each in document["proofs"]] == [
         "theirs"

@@ -1,4 +1,4 @@
-"""A submission of real runs holds, and one of every kind of cheating is found by the check that is made for it.
+"""A pack of real runs holds, and every kind of cheating is found by the check that is made for it.
 
 The cheats change the files of a run folder and pack it again with right checksums, as a cheating contributor would.
 """
@@ -13,18 +13,19 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from harness.results.packed_archive import SUMS, pack_archive, read_archive
-from harness.submission.packing import FOLDER, pack_submission
-from harness.submission.verification import BROKEN, CHECKS, HOLDS, UNKNOWN, Verification, verify_submission
 
 import harness
 from harness.cli import main
 from harness.errors import UserError
+from harness.pack.archive import SUMS, list_checksums, pack_archive, read_archive
+from harness.pack.packing import pack_results
+from harness.pack.reading import ABOUT, FOLDER, SCHEMA, read_pack
+from harness.pack.verification import BROKEN, CHECKS, HOLDS, UNKNOWN, Verification, verify_pack
 from harness.registry import hash_strategy_code
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root
 from harness.store.datasets import open_dataset
-from harness.submission import packing
+from tests.synthetic_packs import change_record
 from tests.synthetic_runs import make_spec, write_failed
 
 ROOT = find_root()
@@ -58,9 +59,17 @@ def read(path: Path) -> dict[str, Any]:
     return data
 
 
+def pack(runs: Path, out: Path, *proofs: Path) -> Path:
+    none = out.parent / "none"
+    return pack_results([runs], "Some Group", out, tables=none, figures=none, proofs=proofs).path
+
+
+def verify_file(path: Path, root: Path = ROOT) -> Verification:
+    return verify_pack(read_pack(path), root)
+
+
 def verify(runs: Path, tmp_path: Path) -> Verification:
-    pack_submission([runs], "Some Group", tmp_path / "submission.tar.gz")
-    return verify_submission(tmp_path / "submission.tar.gz", ROOT)
+    return verify_file(pack(runs, tmp_path / "pack.tar.gz"))
 
 
 def verdicts_of(found: Verification, run: str) -> dict[str, str]:
@@ -69,7 +78,7 @@ def verdicts_of(found: Verification, run: str) -> dict[str, str]:
 
 def test_real_runs_hold(runs: Path, tmp_path: Path) -> None:
     found = verify(runs, tmp_path)
-    assert found.holds and found.contributor == "Some Group" and len(found.runs) == 3
+    assert found.holds and found.pack.contributor == "Some Group" and len(found.runs) == 3
     for strategy in ("cagnet-2d", "graphsage"):
         verdicts = verdicts_of(found, find_run(runs, strategy).name)
         assert verdicts == dict.fromkeys(CHECKS, HOLDS), strategy
@@ -116,17 +125,11 @@ def test_an_interrupted_rank_is_no_cheat(
 
 def test_the_same_runs_give_the_same_bytes(runs: Path, tmp_path: Path) -> None:
     for name in ("one", "other"):
-        pack_submission([runs], "Some Group", tmp_path / name)
+        pack(runs, tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
 
 # Cheats: each changes the folder of a run.
-
-
-def change_record(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    record = read(folder / "record.json")
-    change(record)
-    (folder / "record.json").write_text(json.dumps(record))
 
 
 def change_table(folder: Path, name: str, change: Callable[[pd.DataFrame], pd.DataFrame | None]) -> None:
@@ -250,8 +253,8 @@ CHEATS: dict[Callable[[Path], None], str] = {
 def test_a_cheat_is_found(cheat: Callable[[Path], None], copied: Path, tmp_path: Path) -> None:
     run = find_run(copied, "cagnet-2d")
     cheat(run)
-    pack_unchecked(copied, tmp_path / "submission.tar.gz")
-    found = verify_submission(tmp_path / "submission.tar.gz", ROOT)
+    pack_unchecked(copied, tmp_path / "pack.tar.gz")
+    found = verify_file(tmp_path / "pack.tar.gz")
     assert not found.holds
     assert verdicts_of(found, run.name)[CHEATS[cheat]] == BROKEN
     others = [each.name for each in copied.iterdir() if each != run]
@@ -259,27 +262,20 @@ def test_a_cheat_is_found(cheat: Callable[[Path], None], copied: Path, tmp_path:
 
 
 def pack_unchecked(runs: Path, out: Path) -> None:
-    """Pack the folder of runs as `pack_submission` does, without reading it."""
+    """Pack the folder of runs as `pack_results` does, without reading it."""
     files = {
         f"runs/{path.relative_to(runs)}": path.read_bytes() for path in runs.rglob("*") if path.is_file()
     }
-    write_submission(files, out)
+    write_pack(files, out)
 
 
-def write_submission(files: dict[str, bytes], out: Path) -> None:
-    about = {"schema": packing.SCHEMA, "contributor": "Some Group", "harness": harness.__version__}
-    files = {packing.ABOUT: json.dumps(about).encode()} | files
-    files |= {SUMS: make_sums(files)}
-    out.write_bytes(pack_archive(FOLDER, files))
+def write_pack(files: dict[str, bytes], out: Path) -> None:
+    about = {"schema": SCHEMA, "contributor": "Some Group", "harness": harness.__version__}
+    files = {ABOUT: json.dumps(about).encode()} | files
+    out.write_bytes(pack_archive(FOLDER, files | {SUMS: list_checksums(files)}))
 
 
-def make_sums(files: dict[str, bytes]) -> bytes:
-    from hashlib import sha256
-
-    return "".join(f"{sha256(data).hexdigest()}  {name}\n" for name, data in files.items()).encode()
-
-
-# Files that are not those of a submission.
+# Files that are not those of a pack.
 
 
 def refusals() -> Iterator[Any]:
@@ -288,21 +284,21 @@ def refusals() -> Iterator[Any]:
             files = {key: value for key, value in files.items() if key != name}
             files |= {} if data is None else {name: data}
             return files | (
-                {SUMS: make_sums({key: files[key] for key in files if key != SUMS})} if right_sums else {}
+                {SUMS: list_checksums({key: files[key] for key in files if key != SUMS})}
+                if right_sums
+                else {}
             )
 
         return changed
 
-    about = json.dumps({"schema": packing.SCHEMA, "contributor": "<b>Some</b>"}).encode()
-    yield pytest.param(change("runs/a/b.py", b""), "not a file of a submission", id="a program")
-    yield pytest.param(change("runs/record.json", b""), "not a file of a submission", id="a file elsewhere")
-    yield pytest.param(change(packing.ABOUT, None), "submission.json is missing", id="no contributor")
-    yield pytest.param(change(packing.ABOUT, about), "no accepted contributor", id="markup")
-    yield pytest.param(change(packing.ABOUT, b"{"), "submission.json", id="no document")
-    yield pytest.param(
-        change(packing.ABOUT, b'{"schema": 9}'), "does not have the schema", id="another schema"
-    )
-    yield pytest.param(change(packing.ABOUT, b"{}", right_sums=False), "was changed", id="a changed file")
+    about = json.dumps({"schema": SCHEMA, "contributor": "<b>Some</b>"}).encode()
+    yield pytest.param(change("runs/a/b.py", b""), "not a file of a pack", id="a program")
+    yield pytest.param(change("runs/record.json", b""), "not a file of a pack", id="a file elsewhere")
+    yield pytest.param(change(ABOUT, None), "pack.json is missing", id="no contributor")
+    yield pytest.param(change(ABOUT, about), "no accepted contributor", id="markup")
+    yield pytest.param(change(ABOUT, b"{"), "pack.json", id="no document")
+    yield pytest.param(change(ABOUT, b'{"schema": 9}'), "does not have the schema", id="another schema")
+    yield pytest.param(change(ABOUT, b"{}", right_sums=False), "was changed", id="a changed file")
     yield pytest.param(change(SUMS, b"", right_sums=False), "exactly the other files", id="no sums")
 
 
@@ -310,11 +306,10 @@ def refusals() -> Iterator[Any]:
 def test_another_archive_is_refused(
     change: Callable[..., dict[str, bytes]], reason: str, runs: Path, tmp_path: Path
 ) -> None:
-    pack_submission([runs], "Some Group", tmp_path / "submission.tar.gz")
-    files = change(read_archive(tmp_path / "submission.tar.gz", FOLDER))
+    files = change(read_archive(pack(runs, tmp_path / "pack.tar.gz"), FOLDER))
     (tmp_path / "changed.tar.gz").write_bytes(pack_archive(FOLDER, files))
     with pytest.raises(UserError, match=f"changed.tar.gz is refused: .*{reason}"):
-        verify_submission(tmp_path / "changed.tar.gz", ROOT)
+        read_pack(tmp_path / "changed.tar.gz")
 
 
 # What is packed.
@@ -326,7 +321,7 @@ def test_home_folders_are_not_packed(copied: Path, tmp_path: Path) -> None:
     change_record(run, lambda record: record["provenance"].update(command=command))
     found = verify(copied, tmp_path)
     assert found.holds
-    files = read_archive(tmp_path / "submission.tar.gz", FOLDER)
+    files = read_archive(tmp_path / "pack.tar.gz", FOLDER)
     packed = json.loads(files[f"runs/{run.name}/record.json"])["provenance"]["command"]
     assert packed == "harness run --out ~/runs --plan=~/plan.json --root ~"
 
@@ -334,8 +329,7 @@ def test_home_folders_are_not_packed(copied: Path, tmp_path: Path) -> None:
 def test_strange_files_of_a_run_folder_are_not_packed(copied: Path, tmp_path: Path) -> None:
     (find_run(copied, "cagnet-2d") / "id_rsa").write_text("secret")
     (find_run(copied, "plexus") / "utilisation.parquet").symlink_to("/etc/passwd")
-    pack_submission([copied], "Some Group", tmp_path / "submission.tar.gz")
-    with tarfile.open(tmp_path / "submission.tar.gz") as packed:
+    with tarfile.open(pack(copied, tmp_path / "pack.tar.gz")) as packed:
         assert not [name for name in packed.getnames() if "id_rsa" in name or "utilisation" in name]
 
 
@@ -352,7 +346,7 @@ def test_what_cannot_be_packed_is_said(
 ) -> None:
     (tmp_path / "empty").mkdir()
     told = [word.format(runs=runs, empty=tmp_path / "empty") for word in words]
-    assert main(["submission", "pack", *told, "--out", str(tmp_path / "s.tar.gz")]) == 2
+    assert main(["pack", *told, "--out", str(tmp_path / "s.tar.gz")]) == 2
     assert reason in capsys.readouterr().err
 
 
@@ -363,16 +357,14 @@ def test_a_run_of_a_file_is_not_packed(copied: Path, tmp_path: Path) -> None:
     spec["strategy"]["name"] = "mine.py:Mine"
     (run / "spec.json").write_text(json.dumps(spec))
     with pytest.raises(UserError, match=r"mine\.py:Mine, which others do not have"):
-        pack_submission([copied], "Some Group", tmp_path / "submission.tar.gz")
+        pack(copied, tmp_path / "pack.tar.gz")
 
 
 def test_the_exit_code_says_whether_it_holds(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pack_submission([copied], "Some Group", tmp_path / "good.tar.gz")
-    assert main(["submission", "verify", str(tmp_path / "good.tar.gz")]) == 0
+    assert main(["verify", str(pack(copied, tmp_path / "good.tar.gz"))]) == 0
     halve_time(find_run(copied, "cagnet-2d"))
-    pack_submission([copied], "Some Group", tmp_path / "bad.tar.gz")
-    assert main(["submission", "verify", str(tmp_path / "bad.tar.gz"), "--json"]) == 1
+    assert main(["verify", str(pack(copied, tmp_path / "bad.tar.gz")), "--json"]) == 1
     document = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
     assert document["holds"] is False and document["contributor"] == "Some Group"

@@ -158,13 +158,13 @@ def test_tables_of_damaged_records_are_drawn_reported_and_packed(
     seed: int, study_of: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs, _, _ = study_of(25, seed)
-    tables, figures, report = tmp_path / "tables", tmp_path / "figures", tmp_path / "report.html"
-    drawn = ("--tables", tables, "--figures", figures)
+    tables, figures = tmp_path / "tables", tmp_path / "figures"
+    packed = ("--runs", runs, "--tables", tables, "--figures", figures, "--out", tmp_path / "pack.tar.gz")
     for words in (
         ("collect", "--runs", runs, "--out", tables),
         ("figures", "--tables", tables, "--out", figures),
-        ("report", "--tables", tables, "--out", report),
-        ("artifact", *drawn, "--report", report, "--out", tmp_path / "artifact.tar.gz"),
+        ("report", "--tables", tables, "--out", tmp_path / "report.html"),
+        ("pack", "--by", "Some Group", *packed),
     ):
         code, _, err = called(capsys, *words)
         assert code in (0, 1, 2), err

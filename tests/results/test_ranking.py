@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -10,25 +11,30 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from harness.site.contributions import find_archives, read_contributions
-from harness.site.ranking import list_versions, rank_runs, summarize_targets
-from harness.site.rules import RULES
-from harness.site.writing import judge_rows
 
 from harness.registry import hash_strategy_code
+from harness.report.packs import find_packs, judge_rows, list_runs, read_and_verify
 from harness.results.check_proof import make_proof
 from harness.results.launch_intervals import judge_ratio
+from harness.results.ranking import RULES, rank_runs, summarize_targets
 from harness.spec.root import find_root
 from harness.spec.spec import hash_data
-from tests.site.conftest import AddRuns, Contribute, change_record, pack_runs
+from tests.synthetic_packs import add_runs, change_record, pack_runs
 
 pytestmark = pytest.mark.long
 
 ROOT = find_root()
+Contribute = Callable[..., Path]
 
 
 @pytest.fixture
-def honest(tmp_path: Path, add_runs: AddRuns) -> Path:
+def contribute(tmp_path: Path) -> Contribute:
+    """`contribute(group, folder)`: the pack of all runs in a folder."""
+    return partial(pack_runs, tmp_path / "packs")
+
+
+@pytest.fixture
+def honest(tmp_path: Path) -> Path:
     """Six launches of two strategies, of which cagnet-1d is the faster one."""
     folder = tmp_path / "honest"
     add_runs(folder, "cagnet-1d", {"p": 2}, 1.0)
@@ -36,9 +42,10 @@ def honest(tmp_path: Path, add_runs: AddRuns) -> Path:
     return folder
 
 
-def build(tmp_path: Path, *archives: Path) -> pd.DataFrame:
-    places = archives or [tmp_path / "archives"]
-    return judge_rows(read_contributions(find_archives(places), ROOT, tmp_path / "kept"), ROOT)
+def judge(*places: Path) -> pd.DataFrame:
+    """Return the runs of all packs in folders, with what the rules say about them."""
+    _, rows = list_runs([read_and_verify(path, ROOT) for path in find_packs(places)])
+    return judge_rows(rows, ROOT)
 
 
 def marks_of(rows: pd.DataFrame, group: str = "") -> set[str]:
@@ -47,7 +54,7 @@ def marks_of(rows: pd.DataFrame, group: str = "") -> set[str]:
 
 def test_honest_runs_are_ranked(honest: Path, contribute: Contribute, tmp_path: Path) -> None:
     contribute("Honest", honest)
-    rows = build(tmp_path)
+    rows = judge(tmp_path / "packs")
     assert marks_of(rows) == {""} and rows.is_ranked.all() and rows.task.nunique() == 1
     (ranking,) = rank_runs(rows)
     first, second = ranking.contenders
@@ -98,13 +105,13 @@ CHEATS = {
 
 @pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.__name__)
 def test_cheating_run_is_marked_and_not_ranked(
-    cheat: Callable[[list[Path]], None], tmp_path: Path, add_runs: AddRuns, contribute: Contribute
+    cheat: Callable[[list[Path]], None], tmp_path: Path, contribute: Contribute
 ) -> None:
     folder = tmp_path / "cheater"
     add_runs(folder, "cagnet-1d", {"p": 2}, 1.0)
     cheat(add_runs(folder, "plexus", {"x": 2, "y": 1, "z": 1}, 0.2))
     contribute("Cheater", folder)
-    rows = build(tmp_path)
+    rows = judge(tmp_path / "packs")
     marked = rows[rows.marks != ""]
     assert set(marked["strategy.name"]) == {"plexus"}
     assert set(marked.marks) == {CHEATS[cheat], "launches missing"}
@@ -116,7 +123,7 @@ def test_cheating_run_is_marked_and_not_ranked(
 def test_copied_runs_are_ranked_for_nobody(honest: Path, contribute: Contribute, tmp_path: Path) -> None:
     contribute("Honest", honest)
     contribute("Copier", honest)
-    rows = build(tmp_path)
+    rows = judge(tmp_path / "packs")
     assert marks_of(rows) == {"copied"} and not rank_runs(rows)
 
 
@@ -126,8 +133,8 @@ def test_failed_run_is_not_ranked(
     spec = synthetic.make_spec("bns-gcn", "products-14m", {"p": 2})
     synthetic.write_failed(honest, spec, "timeout", "TimeoutError", "no word for 30 s")
     contribute("Honest", honest)
-    rows = build(tmp_path)
-    assert "not ok" in rows.set_index("run_id").marks[spec.run_id]
+    rows = judge(tmp_path / "packs")
+    assert "not ok" in rows.marks[rows.run_id.str.endswith(spec.run_id)].iloc[0]
 
 
 def test_predicted_run_is_never_ranked(
@@ -137,7 +144,7 @@ def test_predicted_run_is_never_ranked(
         honest, synthetic.make_spec("bns-gcn", "products-14m", {"p": 2}), 1e-3, "predicted"
     )
     contribute("Honest", honest)
-    (ranking,) = rank_runs(build(tmp_path))
+    (ranking,) = rank_runs(judge(tmp_path / "packs"))
     assert [each.strategy for each in ranking.contenders] == ["cagnet-1d", "plexus"]
 
 
@@ -145,12 +152,12 @@ def test_predicted_run_is_never_ranked(
 
 
 def test_other_graph_of_the_same_name_is_another_task(
-    honest: Path, add_runs: AddRuns, contribute: Contribute, tmp_path: Path
+    honest: Path, contribute: Contribute, tmp_path: Path
 ) -> None:
     for run in add_runs(honest, "bns-gcn", {"p": 2}, 0.01):
         change_record(run, lambda record: record["provenance"].update(graph_hash="c" * 64))
     contribute("Honest", honest)
-    assert [len(ranking.contenders) for ranking in rank_runs(build(tmp_path))] in ([1, 2], [2, 1])
+    assert [len(ranking.contenders) for ranking in rank_runs(judge(tmp_path / "packs"))] in ([1, 2], [2, 1])
 
 
 @pytest.mark.parametrize(
@@ -164,48 +171,40 @@ def test_other_graph_of_the_same_name_is_another_task(
     ids=["layers", "precision", "norm", "optimizer"],
 )
 def test_less_work_is_another_task(
-    spec: dict[str, Any], honest: Path, add_runs: AddRuns, contribute: Contribute, tmp_path: Path
+    spec: dict[str, Any], honest: Path, contribute: Contribute, tmp_path: Path
 ) -> None:
     add_runs(honest, "bns-gcn", {"p": 2}, 0.01, spec=spec)
     contribute("Honest", honest)
-    rows = build(tmp_path)
+    rows = judge(tmp_path / "packs")
     assert rows.task.nunique() == 2 and rows.is_ranked.all()
     assert {len(ranking.contenders) for ranking in rank_runs(rows)} == {1, 2}
 
 
-def test_open_settings_leave_the_task(
-    honest: Path, add_runs: AddRuns, contribute: Contribute, tmp_path: Path
-) -> None:
+def test_open_settings_leave_the_task(honest: Path, contribute: Contribute, tmp_path: Path) -> None:
     add_runs(
         honest, "bns-gcn", {"p": 2}, 0.8, spec={"training": {"lr": 0.5, "epochs": 10, "warmup": 2}, "seed": 7}
     )
     contribute("Honest", honest)
-    (ranking,) = rank_runs(build(tmp_path))
+    (ranking,) = rank_runs(judge(tmp_path / "packs"))
     assert len(ranking.contenders) == 3
 
 
-def test_two_groups_are_never_in_one_ranking(
-    honest: Path, add_runs: AddRuns, contribute: Contribute, tmp_path: Path
-) -> None:
+def test_two_groups_are_never_in_one_ranking(honest: Path, contribute: Contribute, tmp_path: Path) -> None:
     contribute("Honest", honest)
     add_runs(tmp_path / "other", "bns-gcn", {"p": 2}, 0.01)
     contribute("Other", tmp_path / "other")
-    rankings = rank_runs(build(tmp_path))
+    rankings = rank_runs(judge(tmp_path / "packs"))
     assert sorted(len(ranking.contenders) for ranking in rankings) == [1, 2]
 
 
-def test_approximate_strategy_is_ranked_apart(
-    honest: Path, add_runs: AddRuns, contribute: Contribute, tmp_path: Path
-) -> None:
+def test_approximate_strategy_is_ranked_apart(honest: Path, contribute: Contribute, tmp_path: Path) -> None:
     add_runs(honest, "pipegcn", {"p": 2}, 0.01)
     contribute("Honest", honest)
-    rankings = {ranking.results: ranking for ranking in rank_runs(build(tmp_path))}
+    rankings = {ranking.results: ranking for ranking in rank_runs(judge(tmp_path / "packs"))}
     assert set(rankings) == {"exact", "approximate"} and len(rankings["exact"].contenders) == 2
 
 
-def test_blocks_decide_what_launches_do_not(
-    tmp_path: Path, add_runs: AddRuns, contribute: Contribute
-) -> None:
+def test_blocks_decide_what_launches_do_not(tmp_path: Path, contribute: Contribute) -> None:
     """Between blocks times differ by a factor of 8, and within each block plexus takes 1.3 times as long."""
     folder = tmp_path / "runs"
     for launch in range(7):
@@ -215,12 +214,12 @@ def test_blocks_decide_what_launches_do_not(
         ):
             add_runs(folder, strategy, grid, factor * 2.0 ** (launch % 4), [launch], block=f"night {launch}")
     contribute("Honest", folder)
-    (ranking,) = rank_runs(build(tmp_path))
+    (ranking,) = rank_runs(judge(tmp_path / "packs"))
     assert ranking.is_decided
     assert ranking.contenders[1].ratio == pytest.approx(1.3, rel=0.1)
 
 
-def test_blocks_decide_who_is_first(tmp_path: Path, add_runs: AddRuns, contribute: Contribute) -> None:
+def test_blocks_decide_who_is_first(tmp_path: Path, contribute: Contribute) -> None:
     """In six of seven nights plexus takes half the time of cagnet-1d, but its median over the nights is higher."""
     folder = tmp_path / "runs"
     for launch, night in enumerate((1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 9.0)):
@@ -229,14 +228,14 @@ def test_blocks_decide_who_is_first(tmp_path: Path, add_runs: AddRuns, contribut
         grid = {"x": 2, "y": 1, "z": 1}
         add_runs(folder, "plexus", grid, 9.0 if is_last else night / 2, [launch], block=f"night {launch}")
     contribute("Honest", folder)
-    (ranking,) = rank_runs(build(tmp_path))
+    (ranking,) = rank_runs(judge(tmp_path / "packs"))
     first, second = ranking.contenders
     assert (first.strategy, second.strategy) == ("plexus", "cagnet-1d") and first.seconds > second.seconds
     assert second.ratio == pytest.approx(2.0, rel=0.1)
 
 
 def test_blocks_without_a_fastest_configuration_rank_each_once(
-    tmp_path: Path, add_runs: AddRuns, contribute: Contribute
+    tmp_path: Path, contribute: Contribute
 ) -> None:
     """In two of three blocks, each of three configurations is faster than the next one."""
     folder = tmp_path / "runs"
@@ -245,63 +244,56 @@ def test_blocks_without_a_fastest_configuration_rank_each_once(
         for number, (strategy, grid) in enumerate(settings):
             add_runs(folder, strategy, grid, 1.0 + (number + launch) % 3, [launch], block=f"night {launch}")
     contribute("Honest", folder)
-    (ranking,) = rank_runs(build(tmp_path))
+    (ranking,) = rank_runs(judge(tmp_path / "packs"))
     assert sorted(each.strategy for each in ranking.contenders) == sorted(name for name, _ in settings)
 
 
-def test_few_launches_leave_the_order_undecided(
-    tmp_path: Path, add_runs: AddRuns, contribute: Contribute
-) -> None:
+def test_few_launches_leave_the_order_undecided(tmp_path: Path, contribute: Contribute) -> None:
     folder = tmp_path / "runs"
     add_runs(folder, "cagnet-1d", {"p": 2}, 1.0, range(3))
     add_runs(folder, "plexus", {"x": 2, "y": 1, "z": 1}, 9.0, range(3))
     contribute("Honest", folder)
-    (ranking,) = rank_runs(build(tmp_path))
+    (ranking,) = rank_runs(judge(tmp_path / "packs"))
     assert not ranking.is_decided and judge_ratio(ranking.contenders[1].interval) == "undecided"
     assert "1 undecided (an interval needs 4 launches of each)" in ranking.describe_winner()
 
 
-def test_more_competitors_need_more_launches(
-    tmp_path: Path, add_runs: AddRuns, contribute: Contribute
-) -> None:
+def test_more_competitors_need_more_launches(tmp_path: Path, contribute: Contribute) -> None:
     """Four launches decide between two configurations, and not among three, which have three pairs."""
     folder = tmp_path / "runs"
     for number, strategy in enumerate(("cagnet-1d", "cagnet-sa-1d", "rdm")):
         add_runs(folder, strategy, {"p": 2}, 1.0 + number, range(4))
     contribute("Honest", folder)
-    (three,) = rank_runs(rows := build(tmp_path))
+    (three,) = rank_runs(rows := judge(tmp_path / "packs"))
     (two,) = rank_runs(rows[rows["strategy.name"] != "rdm"])
     assert two.is_decided and not three.is_decided
     assert "2 undecided (an interval needs 5 launches of each)" in three.describe_winner()
 
 
 def test_configuration_is_ranked_by_its_latest_commit(
-    honest: Path, tmp_path: Path, add_runs: AddRuns, contribute: Contribute
+    honest: Path, tmp_path: Path, contribute: Contribute
 ) -> None:
-    """Runs of the earlier commit are in the history only; plexus ran at one commit, and is ranked by it."""
+    """Runs of the earlier commit are not ranked; plexus ran at one commit, and is ranked by it."""
     later = {"commit": "b" * 40, "started": 1_790_500_000.0, "finished": 1_790_500_060.0}
     add_runs(tmp_path / "later", "cagnet-1d", {"p": 2}, 2.0, **later)
     contribute("Honest", honest)
-    archives = tmp_path / "archives", pack_runs(tmp_path / "again", "Honest", tmp_path / "later").parent
-    rows = build(tmp_path, *archives)
+    again = pack_runs(tmp_path / "again", "Honest", tmp_path / "later").parent
+    rows = judge(tmp_path / "packs", again)
     is_earlier = (rows["strategy.name"] == "cagnet-1d") & (rows["provenance.commit"] != later["commit"])
     assert (rows.marks == is_earlier.map({True: "earlier commit", False: ""})).all()
     (ranking,) = rank_runs(rows)
     assert [each.strategy for each in ranking.contenders] == ["plexus", "cagnet-1d"]
     assert [len(each.runs) for each in ranking.contenders] == [6, 6]
-    before, after = list_versions(rows)
-    assert (before.commit, after.commit) == (rows["provenance.commit"][is_earlier].iloc[0], later["commit"])
-    assert after.ratio == pytest.approx(2.0, rel=0.1) and after.verdict == "slower"
 
 
 def test_launches_of_an_earlier_commit_do_not_stand_for_missing_ones(
-    honest: Path, tmp_path: Path, add_runs: AddRuns, contribute: Contribute
+    honest: Path, tmp_path: Path, contribute: Contribute
 ) -> None:
     times = {"started": 1_790_500_000.0, "finished": 1_790_500_060.0}
     add_runs(tmp_path / "later", "cagnet-1d", {"p": 2}, 0.1, [3, 5], commit="b" * 40, **times)
     contribute("Cheater", honest)
     again = pack_runs(tmp_path / "again", "Cheater", tmp_path / "later").parent
-    rows = build(tmp_path, tmp_path / "archives", again)
+    rows = judge(tmp_path / "packs", again)
     assert set(rows.marks[rows["provenance.commit"] == "b" * 40]) == {"launches missing"}
     assert rows.is_ranked.sum() == 12
 
@@ -309,9 +301,7 @@ def test_launches_of_an_earlier_commit_do_not_stand_for_missing_ones(
 # Time to a target.
 
 
-def add_seeds(
-    add_runs: AddRuns, folder: Path, seeds: list[int], reached: Callable[[int], float | None]
-) -> None:
+def add_seeds(folder: Path, seeds: list[int], reached: Callable[[int], float | None]) -> None:
     for seed in seeds:
         add_runs(
             folder,
@@ -334,18 +324,16 @@ def add_seeds(
     ids=["all", "few", "chosen"],
 )
 def test_chosen_seeds_do_not_count(
-    seeds: list[int], remark: str, tmp_path: Path, add_runs: AddRuns, contribute: Contribute
+    seeds: list[int], remark: str, tmp_path: Path, contribute: Contribute
 ) -> None:
-    add_seeds(add_runs, tmp_path / "runs", seeds, lambda seed: 10.0 + seed)
+    add_seeds(tmp_path / "runs", seeds, lambda seed: 10.0 + seed)
     (result,) = summarize_targets(build_unverified(tmp_path, contribute))
     assert result.remark == remark
     assert result.seconds == median([10.0 + seed for seed in seeds])
 
 
-def test_seed_that_misses_the_target_counts(
-    tmp_path: Path, add_runs: AddRuns, contribute: Contribute
-) -> None:
-    add_seeds(add_runs, tmp_path / "runs", [0, 1, 2, 3, 4], lambda seed: 10.0 if seed < 2 else None)
+def test_seed_that_misses_the_target_counts(tmp_path: Path, contribute: Contribute) -> None:
+    add_seeds(tmp_path / "runs", [0, 1, 2, 3, 4], lambda seed: 10.0 if seed < 2 else None)
     (result,) = summarize_targets(build_unverified(tmp_path, contribute))
     assert (result.seconds, result.reached, result.seeds) == (None, 2, 5)
 
@@ -353,7 +341,7 @@ def test_seed_that_misses_the_target_counts(
 def build_unverified(tmp_path: Path, contribute: Contribute) -> pd.DataFrame:
     """The rows of runs whose times to a target do not follow from their synthetic tables, without that check."""
     contribute("Honest", tmp_path / "runs")
-    rows = build(tmp_path)
+    rows = judge(tmp_path / "packs")
     return rows.assign(marks=rows.marks.where(rows.marks != "broken", ""))
 
 
@@ -361,14 +349,14 @@ def build_unverified(tmp_path: Path, contribute: Contribute) -> pd.DataFrame:
 
 
 def test_plugin_is_ranked_by_its_proof(
-    synthetic: Any, honest: Path, add_runs: AddRuns, contribute: Contribute, tmp_path: Path
+    synthetic: Any, honest: Path, contribute: Contribute, tmp_path: Path
 ) -> None:
     """Without a proof a plugin is unproven. The proof also says what it promises, with which it is ranked."""
     code = "d" * 64
     for run in add_runs(honest, "their-strategy", {"p": 2}, 0.5):
         change_record(run, lambda record: record["provenance"].update(strategy_code=code))
     contribute("Plugin", honest)
-    rows = build(tmp_path)
+    rows = judge(tmp_path / "packs")
     assert set(rows.marks[rows["strategy.name"] == "their-strategy"]) == {"unproven"}
 
     proof = make_proof("serial", "exact", code, "full", ["losses equal serial"]).to_document()
@@ -376,19 +364,19 @@ def test_plugin_is_ranked_by_its_proof(
     document["digest"] = hash_data({key: value for key, value in document.items() if key != "digest"})
     (tmp_path / "proof.json").write_text(json.dumps(document))
     contribute("Plugin", honest, proofs=[tmp_path / "proof.json"])
-    (ranking,) = rank_runs(build(tmp_path))
+    (ranking,) = rank_runs(judge(tmp_path / "packs"))
     assert [each.strategy for each in ranking.contenders] == ["their-strategy", "cagnet-1d", "plexus"]
 
 
 def test_proof_does_not_change_the_promise_of_a_built_in_strategy(
-    honest: Path, add_runs: AddRuns, contribute: Contribute, tmp_path: Path
+    honest: Path, contribute: Contribute, tmp_path: Path
 ) -> None:
     add_runs(honest, "pipegcn", {"p": 2}, 0.01)
     code = hash_strategy_code("pipegcn")
     proof = make_proof("pipegcn", "exact", code, "full", ["losses equal serial"])
     (tmp_path / "proof.json").write_text(proof.to_json())
     contribute("Cheater", honest, proofs=[tmp_path / "proof.json"])
-    exact = [ranking for ranking in rank_runs(build(tmp_path)) if ranking.results == "exact"]
+    exact = [ranking for ranking in rank_runs(judge(tmp_path / "packs")) if ranking.results == "exact"]
     assert [each.strategy for ranking in exact for each in ranking.contenders] == ["cagnet-1d", "plexus"]
 
 
@@ -402,5 +390,5 @@ def test_prediction_by_a_card_that_no_run_checked_is_marked(
     spec = synthetic.make_spec("bns-gcn", "products-14m", {"p": 2}, machine=machine)
     synthetic.write_quoted(honest, spec, 1e-3, "predicted")
     contribute("Honest", honest)
-    rows = build(tmp_path)
+    rows = judge(tmp_path / "packs")
     assert set(rows.marks[rows.source == "predicted"]) == {mark}
