@@ -187,9 +187,7 @@ def can_share_server(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
 class _ServerProcess:
     """The launcher's handle of a fork server's process."""
 
-    def __init__(
-        self, process: "subprocess.Popen[bytes]", channel: Connection, output: IO[bytes]
-    ) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", channel: Connection, output: IO[bytes]) -> None:
         self.ready = False
         self._stage = "starting Python"
         self._process, self._channel, self._output = process, channel, output

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from harness.report.artifact import _check_member_name, _list_drawings
 
 from harness.errors import UserError
 from harness.experiment.requests import make_spec
