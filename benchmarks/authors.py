@@ -31,8 +31,8 @@ from benchmarks.registry import Results, Table, benchmark
 from benchmarks.reporting import REPORT
 from benchmarks.watching import EVERY, Amounts, WatchedProgram, can_isolate
 from harness.errors import UserError
-from harness.external.program import LoggedRun, Program, ProgramLog
-from harness.external.programs import PROGRAMS, read_settings
+from harness.external.log_reader import LoggedRun, ProgramLog, read_log, read_settings
+from harness.external.program import Program, flatten_keys, load_program
 from harness.kernels import cast
 from harness.models.weights import Part, Weight, init_weight
 from harness.results.launch_intervals import compute_median_interval
@@ -147,7 +147,7 @@ def launch(
     name: str, command: str, spec: Spec, turns: int
 ) -> tuple[Losses, tuple[list[Amounts], list[Amounts]]]:
     """Run both programs once; return what their losses show, and the amounts of their turns."""
-    program, private = PROGRAMS[name], can_isolate()
+    program, private = load_program(find_root(), name), can_isolate()
     with TemporaryDirectory() as kept, ExitStack() as stack:
         folder = Path(kept)
         write_inputs(folder, spec)
@@ -165,7 +165,7 @@ def launch(
         )
         taken = take_turns(ours, theirs, turns)
         log = ProgramLog(theirs.text, name, command=shlex.join(words))
-        run = program.read(log)
+        run = read_log(log, program)
         check_settings(log, run, program, spec)
         theirs_by_epoch = collect_losses(run, program, count_targets(folder))
         return compare_losses(read_our_losses(ours.text), theirs_by_epoch), taken
@@ -257,7 +257,9 @@ def split_command(command: str, spec: Spec, folder: str) -> list[str]:
 
 def find_epoch(program: Program, line: str) -> int | None:
     """Return the epoch that the first process reports on a line."""
-    return next((each.epoch for each in program.read(ProgramLog(line, "")).reports if each.rank == 0), None)
+    return next(
+        (each.epoch for each in read_log(ProgramLog(line, ""), program).reports if each.rank == 0), None
+    )
 
 
 def find_our_epoch(line: str) -> int | None:
@@ -272,21 +274,10 @@ def read_our_losses(text: str) -> dict[int, float]:
 
 def check_settings(log: ProgramLog, run: LoggedRun, program: Program, spec: Spec) -> None:
     """Raise UserError if a log shows other settings than ours."""
-    shown, ours = read_settings(log, run, program).keys, flatten(spec.model_dump(mode="json"))
+    shown, ours = read_settings(log, run, program).keys, flatten_keys(spec.model_dump(mode="json"))
     for key in EQUAL_KEYS:
         if key in shown and key in ours and shown[key] != ours[key]:
             raise UserError(f"{program.title} ran with {key} = {shown[key]!r}, and ours with {ours[key]!r}.")
-
-
-def flatten(settings: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    """Return the settings by dotted key; a grid is one value."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and key != "grid":
-            flat |= flatten(value, f"{at}{key}.")
-        else:
-            flat[f"{at}{key}"] = value
-    return flat
 
 
 def count_targets(folder: Path) -> list[int]:

@@ -33,8 +33,9 @@ from benchmarks.authors import (
 from benchmarks.measuring import spec_of, trainer_of
 from benchmarks.watching import Amounts, WatchedProgram, can_isolate, read_session_cpu
 from harness.errors import RunError, UserError
-from harness.external.program import ProgramLog
-from harness.external.programs import PROGRAMS
+from harness.external.log_reader import ProgramLog, read_log
+from harness.external.program import load_program
+from harness.spec.root import find_root
 
 pytestmark = pytest.mark.long
 
@@ -154,8 +155,8 @@ def test_the_inputs_give_our_first_loss(tmp_path: Path) -> None:
 
 
 def test_losses_of_parts_are_averaged_over_all_targets() -> None:
-    program = PROGRAMS["bns-gcn"]
-    run = program.read(ProgramLog(LINE.format(0, 1.0) + LINE.format(1, 3.0), "log"))
+    program = load_program(find_root(), "bns-gcn")
+    run = read_log(ProgramLog(LINE.format(0, 1.0) + LINE.format(1, 3.0), "log"), program)
     assert collect_losses(run, program, [30, 10]) == {9: pytest.approx(1.5)}
     assert find_epoch(program, LINE.format(0, 1.0)) == 9
     assert find_epoch(program, LINE.format(1, 1.0)) is None
@@ -168,11 +169,11 @@ def test_losses_are_compared_where_both_report() -> None:
 
 
 def test_other_settings_than_ours_are_refused() -> None:
-    program, spec = PROGRAMS["bns-gcn"], make_run_spec("bns-gcn", "tiny-sbm", 2, 7)
+    program, spec = load_program(find_root(), "bns-gcn"), make_run_spec("bns-gcn", "tiny-sbm", 2, 7)
 
     def check(hidden: int) -> None:
         log = ProgramLog(NAMESPACE.format(hidden=hidden) + LINE.format(0, 1.0), "log")
-        check_settings(log, program.read(log), program, spec)
+        check_settings(log, read_log(log, program), program, spec)
 
     check(64)
     with pytest.raises(UserError, match=r"model\.hidden = 16.* 64"):

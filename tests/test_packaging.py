@@ -90,7 +90,10 @@ def test_the_wheel_holds_one_package_whole_and_nothing_else(wheel: Path) -> None
     """With the strategies, cards and workflows that the package links to. No other name can clash in site-packages."""
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == files_of(ROOT / "harness")
-    assert {"harness/strategies/serial.py", "harness/scaffold/templates/project/workflows/Snakefile"} <= held
+    project = "harness/scaffold/templates/project"
+    assert {"harness/strategies/serial.py", f"{project}/workflows/Snakefile"} <= held
+    cards = {path.relative_to(ROOT) for path in (ROOT / "config" / "programs").glob("*.yaml")}
+    assert len(cards) >= 5 and {f"{project}/{card}" for card in cards} <= held
 
 
 OTHER_NAMES = {"vl_convert": "vl-convert-python"}

@@ -2,7 +2,8 @@
 
 
 def list_names(kind: str) -> list[str]:
-    """Return the strategies, datasets, machines, or keys of --set that exist here."""
+    """Return the strategies, datasets, machines, programs, or keys of --set that exist here."""
+    from harness.external.program import list_programs
     from harness.registry import registered_strategies
     from harness.spec.machine_card import list_machines
     from harness.spec.root import find_root
@@ -16,5 +17,7 @@ def list_names(kind: str) -> list[str]:
             return list_machines(find_root(None))
         case "datasets":
             return list_cards(find_root(None))
+        case "programs":
+            return list_programs(find_root(None))
         case _:
             return [f"{key}=" for key in list_spec_keys()]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -26,17 +26,17 @@ from harness.files import read_head
 from harness.formatting import format_seconds
 
 if TYPE_CHECKING:
+    from harness.external.program import Program
     from harness.results.record import Record
-
-ProgramName = Literal["bns-gcn", "pipegcn", "plexus", "sancus", "adaqp"]
 
 
 @dataclass(frozen=True, config=CONFIG, kw_only=True)
 class ExternalRequest(Request):
     """What the log of another program does not show."""
 
-    format: ProgramName
-    """The program that writes the log: BNS-GCN, PipeGCN, Plexus, SANCUS or AdaQP."""
+    format: Annotated[str, OptionStyle(metavar="NAME", completes="programs")]
+    """The program that writes the log: a name in config/programs (adaqp, bns-gcn, pipegcn, plexus, sancus), or the path
+    of a card of your own."""
     dataset: DatasetName | None = None
     """The name of the graph here, if the program uses another name."""
     settings: Settings = Field(default_factory=dict)
@@ -117,13 +117,15 @@ def run_program(request: ExternalRunRequest, reporter: Reporter) -> ExternalAnsw
     """
     from harness.children import exit_on_sigterm
     from harness.external.log_record import run_command
+    from harness.external.program import load_program
 
+    program = load_program(request.home, request.format)
     folder = request.results / "external"
-    log = folder / f"{request.format}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06}.log"
+    log = folder / f"{program.name}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06}.log"
     with exit_on_sigterm():
         exit_code, provenance = run_command(request.command, request.cwd or Path(), log)
         try:
-            return _record_logs(request, [log], provenance, exit_code)
+            return _record_logs(request, program, [log], provenance, exit_code)
         except (KeyboardInterrupt, SystemExit):
             reporter.warn(
                 "harness: stopped while the record was written. The log of the program is kept. Record it with: "
@@ -135,7 +137,9 @@ def run_program(request: ExternalRunRequest, reporter: Reporter) -> ExternalAnsw
 @verb(ExternalReadRequest)
 def read_logs(request: ExternalReadRequest, _: Reporter) -> ExternalAnswer:
     """Record the run that a log shows."""
-    return _record_logs(request, request.logs)
+    from harness.external.program import load_program
+
+    return _record_logs(request, load_program(request.home, request.format), request.logs)
 
 
 NOTHING: Mapping[str, Any] = {}
@@ -143,20 +147,20 @@ NOTHING: Mapping[str, Any] = {}
 
 def _record_logs(
     request: ExternalRequest,
+    program: "Program",
     logs: Sequence[Path],
     provenance: Mapping[str, Any] = NOTHING,
     exit_code: int | None = None,
 ) -> ExternalAnswer:
+    from harness.external.log_reader import ProgramLog
     from harness.external.log_record import record_log
-    from harness.external.program import ProgramLog
-    from harness.external.programs import PROGRAMS
     from harness.results.record import read_record
 
     named = {"dataset.name": request.dataset} if request.dataset else {}
     folder = record_log(
         request.home,
         request.out or request.default_runs,
-        PROGRAMS[request.format],
+        program,
         ProgramLog(
             "\n".join(map(_read_log, logs)),
             ", ".join(map(str, logs)),

@@ -45,7 +45,7 @@ class OptionStyle(NamedTuple):
     is_positional: bool = False
     short: str = ""
     """Another name of one letter."""
-    completes: Literal["", "strategies", "datasets", "machines", "settings"] = ""
+    completes: Literal["", "strategies", "datasets", "machines", "programs", "settings"] = ""
     """The names that a shell completes."""
 
 

@@ -34,9 +34,9 @@ def parse_command(command: str, script: str, defaults: Options) -> dict[str, Any
     for word in _split_words(call[1]):
         if word.startswith("--"):
             name, is_given, value = word.removeprefix("--").replace("-", "_").partition("=")
-            options[name] = _parse_value(value) if is_given else True
+            options[name] = parse_value(value) if is_given else True
         elif name and options[name] is True:
-            options[name] = _parse_value(word)
+            options[name] = parse_value(word)
     return options
 
 
@@ -68,14 +68,14 @@ def _parse_options(printed: str) -> Iterator[tuple[str, Any]]:
             options[-1] += f",{piece}"
     for option in options:
         name, _, text = option.strip().partition("=")
-        yield name, _parse_value(text)
+        yield name, parse_value(text)
 
 
-def _parse_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """Return the value of a Python literal, inf or nan. Other text, such as a path, is returned unchanged."""
     try:
         value = ast.literal_eval(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for deep nesting
         try:
             return float(text)
         except ValueError:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import closing, suppress
 from math import isfinite
 from pathlib import Path
@@ -25,9 +25,17 @@ import pandas as pd
 from harness.children import SessionGuard
 from harness.errors import RunError, UserError
 from harness.experiment.requests import make_spec, nest_settings
-from harness.external.program import REST, EpochReport, LoggedRun, Program, ProgramLog
-from harness.external.programs import LogSettings, read_settings, suggest_format
-from harness.ledger import Amounts
+from harness.external.log_reader import (
+    EpochReport,
+    LoggedRun,
+    LogSettings,
+    ProgramLog,
+    read_log,
+    read_settings,
+    suggest_format,
+)
+from harness.external.program import PARAMS, VERTEX_RATE, Program, flatten_keys
+from harness.ledger import NO_INDEX, Amounts, Direction, Key, Phase
 from harness.results.record import write_record
 from harness.runtime.fault import status_of_error
 from harness.runtime.provenance import collect_provenance
@@ -133,6 +141,9 @@ def _copy_output(program: "subprocess.Popen[bytes]", log: Path) -> None:
 
 # The tables of a log.
 
+REST = Key(Phase.OTHER, NO_INDEX, Direction.FORWARD)
+"""The place in the ledger of the seconds that are in no part of an epoch."""
+
 
 def make_tables(run: LoggedRun, program: Program) -> dict[str, pd.DataFrame]:
     """Return the tables of a record, filled with everything in the log that has a column."""
@@ -175,7 +186,7 @@ def make_summary(run: LoggedRun, program: Program, vertices: int | None) -> dict
         "epochs": max(report.epoch for report in run.reports) + 1,
         "epoch_seconds_median": seconds,
         "vertices_per_second": vertices / seconds if seconds and vertices else None,
-        **({"final_loss": run.final_loss} if run.final_loss is not None else {}),
+        **({"final_loss": run.reports[-1].loss} if program.final_loss else {}),
         **accuracy,
     }
 
@@ -206,17 +217,17 @@ def _sum_training_seconds(run: LoggedRun, epoch: int) -> float | None:
 # Checks that a log contains one whole run, and signs that the run did not finish.
 
 
-def check_has_reports(log: ProgramLog, run: LoggedRun, program: Program) -> None:
+def check_has_reports(root: Path, log: ProgramLog, run: LoggedRun, program: Program) -> None:
     """Raise an error for a log without reports, unless we ran the program and it began to train or was stopped."""
     if run.mismatch:
         raise UserError(
-            f"{log.where} is not a log of {program.title}: {run.mismatch}.{suggest_format(log, program)}"
+            f"{log.where} is not a log of {program.title}: {run.mismatch}.{suggest_format(root, log, program)}"
         )
     ran = log.exit_code is not None
     if run.reports or (ran and run.has_begun) or log.exit_code == -signal.SIGTERM:
         return
     ended = f" (exit code {log.exit_code})" if ran else ""
-    other = suggest_format(log, program) or (
+    other = suggest_format(root, log, program) or (
         " Was the program stopped before its first report, or is this the log of another program?"
     )
     raise (RunError if ran else UserError)(
@@ -227,8 +238,9 @@ def check_has_reports(log: ProgramLog, run: LoggedRun, program: Program) -> None
 
 def check_processes(log: ProgramLog, run: LoggedRun, program: Program, world: int) -> None:
     """Raise UserError if the log lacks processes, or has two reports of a process for the same epoch."""
-    present, several_nodes = set(run.last_reports), run.options.get("parts_per_node", world) < world
-    if present - set(range(world)) or (several_nodes and len(present) < world):
+    present, per_log = set(run.last_reports), run.options.get(program.ranks_per_log)
+    has_several_logs = isinstance(per_log, int) and per_log < world
+    if present - set(range(world)) or (has_several_logs and len(present) < world):
         raise UserError(
             f"{log.where} has reports of the processes {sorted(present)}, but the run had {world}. A run on several "
             "nodes writes a log on each: give all of them."
@@ -238,22 +250,29 @@ def check_processes(log: ProgramLog, run: LoggedRun, program: Program, world: in
         rank, epoch = min(twice)
         raise UserError(
             f"{log.where} has epoch {epoch} of process {rank} more than once, so it contains several runs. "
-            f"{program.appends or ONE_RUN}"
+            f"{_advise_one_run(program)}"
         )
 
 
-ONE_RUN = "Give the log of one run."
+def _advise_one_run(program: Program) -> str:
+    if not program.appends_to:
+        return "Give the log of one run."
+    return f"{program.title} appends to {program.appends_to}: give the output of one run."
 
 
 def check_is_one_run(log: ProgramLog, run: LoggedRun, program: Program) -> None:
-    """Raise UserError if the log contains options of different runs. The seed may differ from node to node."""
-    for other in run.nodes:
-        differing = [key for key, value in other.items() if run.options.get(key, value) != value]
-        if differing:
-            raise UserError(
-                f"{log.where} has the options of several runs, which differ in {', '.join(differing)}. "
-                f"{program.appends or ONE_RUN}"
-            )
+    """Raise UserError if the log contains options of different runs. Some may differ from node to node."""
+    compared = set(program.options_by_key.values()).difference(program.may_differ)
+    differing = [
+        name
+        for name, values in run.printed.items()
+        if name in compared and any(value != values[0] for value in values)
+    ]
+    if differing:
+        raise UserError(
+            f"{log.where} has the options of several runs, which differ in {', '.join(differing)}. "
+            f"{_advise_one_run(program)}"
+        )
 
 
 def find_divergence(run: LoggedRun) -> str | None:
@@ -284,14 +303,20 @@ def find_failure(
     if len(ends) > 1 or (epochs is not None and max(ends) + 1 + every <= epochs):
         total = "" if epochs is None else f" of {epochs}"
         return f"Its processes came to epoch {' and '.join(map(str, sorted(ends)))}{total}"
-    if run.has_ended is False and epochs is None:
-        return f"It came to epoch {max(ends)} and did not print {program.ending}"
+    if program.last_line and not run.has_ended and epochs is None:
+        end = f"{program.last_line!r}, which ends a log of {program.title}"
+        return f"It came to epoch {max(ends)} and did not print {end}"
     return None
 
 
-PARAMS = "strategy.params."
 NEVER_LOGGED = {"launch"}
 """Keys that exist only in the harness, so that the options may set them to any value."""
+NEEDED = {
+    "dataset.name": "which graph it trains on: give it by --dataset.",
+    "strategy.name": "which strategy it has: give it by --set strategy.name=NAME.",
+    "ranks": "how many processes it had: give it by --set ranks=N.",
+}
+"""How the user gives a key that a record needs and that a log may lack."""
 
 
 def record_log(
@@ -303,11 +328,11 @@ def record_log(
     provenance: Mapping[str, Any],
 ) -> Path:
     """Write the run folder of a log and return its path. `asked` holds the keys of its spec that the user gives."""
-    run = program.read(log)
-    check_has_reports(log, run, program)
+    run = read_log(log, program)
+    check_has_reports(root, log, run, program)
     settings = read_settings(log, run, program)
     check_is_one_run(log, run, program)
-    spec, known = _make_spec(root, log, run, program, settings, dict(_flatten_keys(asked)))
+    spec, known = _make_spec(root, log, run, program, settings, flatten_keys(asked))
     check_processes(log, run, program, spec.ranks)
     vertices = load_card(root, spec.dataset.name).expected.n
     epochs = spec.training.epochs if "training.epochs" in known else None
@@ -317,14 +342,14 @@ def record_log(
     run_id = digest({"spec": known_spec, "log_sha256": text})
     seed = f"-s{spec.seed}" if "seed" in known else ""
     name = f"{spec.dataset.name}-{spec.strategy.name}-{label_grid(spec.grid)}{seed}"
-    whole_graph = None if "inductive" in settings.beyond else vertices
+    trained = None if VERTEX_RATE in settings.lost else vertices
     record = {
         "run_id": run_id,
         "label": f"{name}-external-{run_id[:6]}",
         "status": status,
         "source": "external",
-        "summary": {} if failure else make_summary(run, program, whole_graph),
-        "provenance": {"engine": run.options.get("backend", ""), **provenance},
+        "summary": {} if failure else make_summary(run, program, trained),
+        "provenance": {"engine": run.options.get(program.engine, ""), **provenance},
         "error": _make_error(log, failure) if failure else None,
         "external": {
             "program": program.title,
@@ -364,8 +389,8 @@ def _make_spec(
             )
     counted = {"ranks": len(run.last_reports)} if program.all_report and run.reports else {}
     keys = {**counted, **settings.keys, **asked}
-    for key, way_out in program.needed.items():
-        if key not in keys:
+    for key, way_out in {**program.needed, **NEEDED, **program.needed}.items():  # those of the card first
+        if key not in keys and not (key == "ranks" and "grid" in keys):
             raise UserError(f"{log.where} does not say {way_out}")
     spec = make_spec(
         root, nest_settings({key: value for key, value in keys.items() if value != {}}), log.where
@@ -376,15 +401,6 @@ def _make_spec(
     if spec.model.kind != "gat" and "model.kind" in known:
         known.add("model.heads")
     return spec, known
-
-
-def _flatten_keys(asked: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys with their values. A mapping, such as strategy.params={p: 0.5}, gives several keys."""
-    for key, value in asked.items():
-        if isinstance(value, Mapping):
-            yield from _flatten_keys(value, f"{at}{key}.")
-        else:
-            yield f"{at}{key}", value
 
 
 def _select_known(data: Mapping[str, Any], known: Set[str], at: str = "") -> tuple[dict[str, Any], list[str]]:

@@ -1,141 +1,268 @@
-"""What a log is read into, and how a program is declared: how its log is read, and what its options mean in a spec."""
+"""Programs whose logs can be recorded: cards in config/programs/NAME.yaml.
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+A card has the forms of the lines that a program prints (`harness.external.line_form`), and what its options mean in a
+spec. It contains no code.
+"""
 
-from harness.external.log_options import Options
-from harness.ledger import NO_INDEX, Amounts, AxisName, Direction, Key, Op, Phase, TensorName
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-NUMBER = r"(-?\d+(?:\.\d+)?|-?inf|nan)"
-"""A number as Python formats it with a fixed number of digits."""
+from pydantic import AfterValidator, BeforeValidator, Field
 
+from harness.documents import read_yaml
+from harness.errors import UserError
+from harness.external.line_form import OPTION, QUANTITIES, Form, compile_form, is_option, name_option
+from harness.ledger import NO_INDEX, AxisName, Direction, Key, Op, Phase, TensorName
+from harness.registry import load_strategy, registered_strategies
+from harness.spec.spec import list_spec_keys
+from harness.validation import Frozen, format_value, suggest_names, unknown_name_error, validate
 
-class ProgramLog(NamedTuple):
-    """The text of a log. `where` names it in errors."""
-
-    text: str
-    where: str
-    exit_code: int | None = None
-    """The exit code of the program, if the harness ran it."""
-    command: str = ""
-    """The command, if the harness ran it."""
-
-    def format_last_lines(self, count: int = 8) -> str:
-        """Return the last `count` lines that are not empty."""
-        return "\n".join([line for line in self.text.splitlines() if line.strip()][-count:])
-
-
-class EpochReport(NamedTuple):
-    """The report of a process after an epoch. A time that the program did not print is NaN."""
-
-    rank: int
-    epoch: int
-    seconds: float
-    loss: float
-    parts: Mapping[Key, Amounts] = {}
-    """Parts of the seconds by their place in the ledger. The remaining seconds are other work."""
+Options = Mapping[str, Any]
+"""The options of a program, by name."""
+Scalar = str | int | float | bool | None
+Text = Annotated[str, Field(min_length=1, max_length=1000)]
+PROGRAMS = Path("config") / "programs"
+PARAMS = "strategy.params."
+VERTEX_RATE = "vertices_per_second"
+"""A quantity that may be unknown, next to the keys of a spec: runs on a part of the graph have no value for it."""
 
 
-class Accuracy(NamedTuple):
-    """The accuracy on a split after an epoch, as a fraction."""
-
-    epoch: int
-    split: str
-    share: float
-
-
-def list_accuracies(epoch: int, train: float, valid: float, test: float) -> list[Accuracy]:
-    """Return the accuracies on all splits after an epoch, given as fractions."""
-    return [Accuracy(epoch, "train", train), Accuracy(epoch, "valid", valid), Accuracy(epoch, "test", test)]
+def flatten_keys(settings: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by dotted key. A grid is one value."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and key != "grid":
+            flat |= flatten_keys(value, f"{at}{key}.")
+        else:
+            flat[f"{at}{key}"] = value
+    return flat
 
 
-class LoggedRun(NamedTuple):
-    """Everything that a log shows about a run."""
-
-    options: Options
-    """The options of the program, from what it prints and from its command. Empty if neither shows any."""
-    reports: Sequence[EpochReport] = ()
-    """The reports, sorted by process and epoch."""
-    accuracies: Sequence[Accuracy] = ()
-    final_test_accuracy: float | None = None
-    """The test accuracy of the weights that were best on the validation vertices."""
-    final_loss: float | None = None
-    """The last loss, if the program prints that of all training vertices."""
-    device_peaks: Mapping[int, int] = {}
-    """The peak GPU memory of each process in bytes, by its rank."""
-    nodes: Sequence[Options] = ()
-    """Options that several processes print and that are equal within a run."""
-    open_keys: frozenset[str] = frozenset()
-    """Keys of a spec that differ between the processes, so that the run has no value for them."""
-    mismatch: str = ""
-    """The reason why this log was written by another program; empty if it was not."""
-    has_begun: bool = False
-    """Whether the log shows that the program began to train, even without a report."""
-    has_ended: bool | None = None
-    """Whether the log has the line that the program prints at the end; None if it prints none."""
-
-    @property
-    def last_reports(self) -> dict[int, EpochReport]:
-        """The last report of each process, by its rank."""
-        return {report.rank: report for report in self.reports}
+def _check_axes(axes: str) -> str:
+    for axis in axes.split("+"):
+        AxisName(axis)
+    return axes
 
 
-class Beyond(NamedTuple):
-    """A property of a program's runs that a spec cannot express."""
-
-    name: str
-    describe: Callable[[Options], str | None]
-    """Returns the property for given options, or None if these runs do not have it."""
-    key: str | None = None
-    """The key of a spec that has no value for such a run."""
+def _wrap(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else (value,)
 
 
-class Program(NamedTuple):
+def _name_line(value: Any) -> Any:
+    return {"line": value} if isinstance(value, str) else value
+
+
+Keys = Annotated[dict[str, Any], AfterValidator(flatten_keys)]
+"""Values by the key of a spec. A value such as --lr is that of an option."""
+Values = Annotated[tuple[Scalar, ...], BeforeValidator(_wrap)]
+
+
+class Part(Frozen):
+    """The place in the ledger of a part of an epoch's seconds."""
+
+    phase: Phase = Phase.CONVOLVE
+    direction: Direction | None = None
+    """By default, that of the last line with a direction, which is `forward` at first."""
+    op: Op = Op.GLUE
+    axis: Annotated[str, AfterValidator(_check_axes)] | None = None
+    """An axis of the grid, or several, such as x+y."""
+    tensor: TensorName | None = None
+    in_flight: bool = False
+    """Whether this time overlaps with computation, and so is not a part of the seconds."""
+
+    def find_key(self, direction: Direction) -> Key:
+        """Return the place of this part after a line with this direction."""
+        return Key(self.phase, NO_INDEX, self.direction or direction, self.op, self.axis, tensor=self.tensor)
+
+
+class Line(Frozen):
+    """A line that a program prints. A line of the card that is only text has the other keys' defaults."""
+
+    line: Text
+    """Its form. A line without {epoch} belongs to the last epoch before it."""
+    total: bool = False
+    """Whether its times are sums over all epochs."""
+    direction: Direction | None = None
+    """The direction of the parts from here on."""
+    shows: dict[str, Scalar] = {}
+    """Options that a run with such a line has. Those of the last such line in the card are preferred."""
+    marks: Literal["begin", "end"] | None = None
+    """Whether it is only printed after training began, or at the end of a run."""
+
+
+class Case(Frozen):
+    """What is true of runs with certain options. It needs every option of `when` and `unless` to be known."""
+
+    when: dict[str, Values] = {}
+    """The values that options must have."""
+    unless: dict[str, Values] = {}
+    """The values that options must not have."""
+    missing: tuple[str, ...] = ()
+    """Options that must be unknown."""
+    keys: Keys = {}
+    """Keys of the spec."""
+    differences: dict[str, Text] = {}
+    """What a spec cannot express, by name. {--lr} is replaced by the value of an option."""
+    unknown: Annotated[tuple[str, ...], BeforeValidator(_wrap)] = ()
+    """Keys of the spec that have no value because of the difference."""
+
+    def applies(self, options: Options) -> bool:
+        """Return True if it applies to a run with these options."""
+        return (
+            options.keys() >= self.when.keys() | self.unless.keys()
+            and not options.keys() & self.missing
+            and all(options[name] in values for name, values in self.when.items())
+            and not any(options[name] in values for name, values in self.unless.items())
+        )
+
+    def describe_differences(self, options: Options) -> dict[str, str]:
+        """Return its differences, with the values of options."""
+
+        def fill(found: "re.Match[str]") -> str:
+            return str(options.get(name_option(found[1])))
+
+        return {name: re.sub(rf"{{({OPTION}[\w-]+)}}", fill, text) for name, text in self.differences.items()}
+
+
+class Program(Frozen):
     """A program whose logs can be recorded."""
 
-    title: str
-    report: str
-    """A report of an epoch, as shown in errors."""
-    read: Callable[[ProgramLog], LoggedRun]
-    map_keys: Callable[[Options], dict[str, Any]]
-    """Returns the keys of a spec that follow from the options, and those that the program fixes."""
-    beyond: Sequence[Beyond]
-    needed: Mapping[str, str]
-    """Keys that a record needs and a log may lack, with the end of the error in that case."""
+    name: str
+    title: Text
+    """Its name in errors and tables."""
+    revision: Text
+    """The revision whose log is described."""
     times: Literal["mean", "median"]
     """The epoch time of a record: the last mean of the slowest process, or the median of the epochs with a time."""
-    all_report: bool = False
-    """Whether every process reports, and not only the first."""
-    ending: str = ""
-    """What the program prints at the end of a run."""
-    appends: str = ""
-    """Advice for a log with several runs, if the program appends to its log files."""
+    lines: tuple[Annotated[Line, BeforeValidator(_name_line)], ...] = Field(min_length=1, max_length=100)
+    parts: dict[str, Part] = {}
+    """The parts of an epoch's seconds, by the name that lines use."""
+    first_epoch: int = Field(0, ge=0)
+    """The number that the program gives to the first epoch."""
+    final_loss: bool = False
+    """Whether the loss is that of all training vertices, so that the last one is the loss of the run."""
+    script: str = ""
+    """The Python script whose options are read from the command, if the log or the harness has it."""
+    defaults: dict[str, Scalar] = {}
+    """The defaults of the options of `script`."""
+    namespace: str = ""
+    """An option that only this program has, if it prints its options as an argparse Namespace."""
+    may_differ: tuple[str, ...] = ()
+    """Options that may differ between the nodes of a run."""
+    engine: str = ""
+    """The option that names the library that carries messages."""
+    ranks_per_log: str = ""
+    """The option with the number of processes that write into one log, if each node writes its own."""
+    appends_to: str = ""
+    """The log file to which the program appends, so that it may contain several runs."""
+    needed: dict[str, Text] = {}
+    """How the user gives a key that the log lacks: the end of an error, by key."""
+    keys: Keys = {}
+    """The keys of the spec of each run."""
+    differences: dict[str, Text] = {}
+    """What a spec cannot express about any run, by name."""
+    cases: tuple[Case, ...] = ()
+    """What is true only of some runs. Later cases replace earlier ones."""
+
+    @cached_property
+    def forms(self) -> tuple[Form, ...]:
+        """The forms of the lines. Raises ValueError for a mistake in one."""
+        return tuple(compile_form(line.line, self.parts) for line in self.lines)
+
+    @property
+    def all_cases(self) -> tuple[Case, ...]:
+        """The cases, after one for what is true of all runs."""
+        return (Case(keys=self.keys, differences=self.differences), *self.cases)
+
+    @property
+    def options_by_key(self) -> dict[str, str]:
+        """The options that are values of keys, by key."""
+        pairs = [pair for case in self.all_cases for pair in case.keys.items()]
+        return {key: name_option(value) for key, value in pairs if is_option(value)}
+
+    @property
+    def all_report(self) -> bool:
+        """Whether every process reports its loss, and not only the first."""
+        return any({"rank", "loss"} <= {field.name for field in form.fields} for form in self.forms)
+
+    @property
+    def last_line(self) -> str:
+        """The line at the end of a run; empty if the program prints none."""
+        return next((line.line for line in self.lines if line.marks == "end"), "")
+
+    @property
+    def report(self) -> str:
+        """The line with a loss, for errors."""
+        forms = zip(self.lines, self.forms, strict=True)
+        return next(line.line for line, form in forms if "loss" in {field.name for field in form.fields})
 
 
-BIAS = Beyond("bias", lambda _: "every layer adds a trained bias; ours has none")
-
-EXCHANGE = Key(Phase.CONVOLVE, NO_INDEX, Direction.FORWARD, Op.ALL_TO_ALL, AxisName.P, tensor=TensorName.H)
-REDUCTION = Key(Phase.SYNC, NO_INDEX, Direction.BACKWARD, Op.ALL_REDUCE, AxisName.P, tensor=TensorName.DW)
-PRODUCT = Key(Phase.CONVOLVE, NO_INDEX, Direction.FORWARD, Op.SPMM)
-REST = Key(Phase.OTHER, NO_INDEX, Direction.FORWARD)
-
-FULL_GRAPH: Options = {
-    "model.order": "aggregate_first",
-    "model.projection": False,
-    "model.activation": "relu",
-    "model.residual": False,
-    "training.warmup": 0,
-    "training.optimizer": "adam",
-    "training.batch": 0,
-    "training.target": 0.0,
-    "measure": {},
-    "launch": 0,
-}
-"""Keys that all these programs fix, whatever their options are."""
-NEEDS_DATASET = {"dataset.name": "which graph it trains on: give it by --dataset."}
-NEEDS_RANKS = {"ranks": "how many processes it had: give it by --set ranks=N."}
+def list_programs(root: Path) -> list[str]:
+    """Return the names of the programs of a project, sorted."""
+    return sorted(path.stem for path in (root / PROGRAMS).glob("*.yaml"))
 
 
-def map_named(options: Options, keys: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of the options that have a key of a spec, by that key. Options without a value give no key."""
-    return {key: options[name] for name, key in keys.items() if options.get(name) is not None}
+def load_program(root: Path, name: str) -> Program:
+    """Return the program config/programs/NAME.yaml of a project, or that of the path of a YAML file."""
+    is_path = "/" in name or name.endswith(".yaml")
+    if not is_path and name not in list_programs(root):
+        way_out = f"Cards live in {PROGRAMS}/; the path of a card is accepted, too."
+        raise unknown_name_error("program", name, list_programs(root), way_out)
+    where = name if is_path else str(PROGRAMS / f"{name}.yaml")
+    path = Path(name) if is_path else root / where
+    program = validate(Program, {"name": path.stem, **read_yaml(path, where)}, where)
+    _check_lines(program, where)
+    _check_cases(program, where)
+    return program
+
+
+def _check_lines(program: Program, where: str) -> None:
+    """Raise UserError for a line with a mistake, or if lines lack what others need."""
+    names = set[str]()
+    if taken := program.parts.keys() & QUANTITIES.keys():
+        raise UserError(f"{where}: parts.{min(taken)}: this is the name of a quantity. Choose another name.")
+    for number, line in enumerate(program.lines, 1):
+        try:
+            form = compile_form(line.line, program.parts)
+        except ValueError as error:
+            raise UserError(f"{where}: line {number} of lines, {format_value(line.line)}: {error}.") from None
+        names |= {field.name for field in form.fields}
+        counts = line.total or any(field.unit == "shortfall" for field in form.fields)
+        if counts and "training.epochs" not in program.options_by_key:
+            raise UserError(
+                f"{where}: line {number} of lines needs the number of epochs: give the key training.epochs the value "
+                "of an option, such as --epochs."
+            )
+    if missing := {"epoch", "loss"} - names:
+        raise UserError(f"{where}: lines: no line has {{{min(missing)}}}, which a record needs.")
+
+
+def _check_cases(program: Program, where: str) -> None:
+    """Raise UserError for a key that a spec does not have, or that is unknown without a reason."""
+    known = _list_keys(program, where)
+    for number, case in enumerate(program.all_cases):
+        at = f"{where}: case {number} of cases" if number else where
+        for key in (*case.keys, *case.unknown, *(() if number else program.needed)):
+            if key not in known:
+                hint = suggest_names(key, known)
+                raise UserError(
+                    f"{at}: {key} is not a key of a spec.{hint} `harness list settings` lists them."
+                )
+        if case.unknown and len(case.differences) != 1:
+            raise UserError(f"{at}: unknown needs one difference, which is the reason.")
+
+
+def _list_keys(program: Program, where: str) -> set[str]:
+    """Return the keys that a card may name, with the parameters of its strategies.
+
+    Strategies have to be installed, because a card or a log of someone else must not name a file to be run.
+    """
+    names = {str(case.keys["strategy.name"]) for case in program.all_cases if "strategy.name" in case.keys}
+    installed = [point.name for point in registered_strategies()]
+    if unknown := [name for name in names if name not in installed]:
+        raise UserError(f"{where}: strategy.name: {unknown_name_error('strategy', unknown[0], installed)}")
+    params = (f"{PARAMS}{key}" for name in names for key in load_strategy(name).Params.model_fields)
+    return {*list_spec_keys(), VERTEX_RATE, *params}

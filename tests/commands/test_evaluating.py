@@ -4,16 +4,13 @@ import json
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
-from typing import get_args
 
 import pytest
 
 from harness.cli import main
 from harness.commands.comparing import CompareAnswer
 from harness.commands.output import EVERYTHING, Headline, View
-from harness.commands.recording_programs import ProgramName
 from harness.commands.run_facts import format_grid_of
-from harness.external.programs import PROGRAMS
 from harness.registry import load_strategy, registered_strategies
 from harness.results.collect import collect
 from harness.results.launch_intervals import Interval
@@ -109,10 +106,6 @@ def test_claims_begin_with_the_scoreboard_and_cut_long_tables(
     assert scoreboard.splitlines()[-1].split() == ["all", "2", *["0"] * 7, "1", "3"]
     assert main(["claims", "--figure", "plexus-tab4", "--quick", "--score"]) == 0
     assert "PLX-" not in capsys.readouterr().out
-
-
-def test_programs_are_those_that_have_a_reader() -> None:
-    assert set(get_args(ProgramName)) == PROGRAMS.keys()
 
 
 def test_frame_of_a_collection_is_its_table_of_runs(synthetic: SimpleNamespace, tmp_path: Path) -> None:

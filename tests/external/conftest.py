@@ -2,11 +2,23 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import pandas as pd
 import pytest
 
 from harness.cli import main
+from harness.external.program import flatten_keys
 from harness.results.record import Record, read_record
+
+
+class Example(NamedTuple):
+    """A log of a program, and the options with which it is read."""
+
+    program: str
+    text: str
+    options: tuple[str, ...]
+    expected: Any
 
 
 @pytest.fixture
@@ -26,3 +38,25 @@ def only(folder: Path) -> Record:
     """Return the only record that was written."""
     (run,) = (folder / "runs").iterdir()
     return read_record(run)
+
+
+def list_values(record: Record) -> dict[str, Any]:
+    """Return the values of a record and its spec by dotted key, columns as lists, and the ledger's amounts by op."""
+    tables = {name: record.table(name) for name in ("epochs", "accuracy", "memory")}
+    ledger = record.table("ledger")
+    sums = ledger.groupby("op")[["seconds", "in_flight_seconds"]].sum() if len(ledger) else pd.DataFrame()
+    return {
+        **flatten_keys(record.spec),
+        **flatten_keys(record.record),
+        **{f"{name}.{key}": list(table[key]) for name, table in tables.items() for key in table},
+        **{f"{amount}.{op}": value for amount in sums for op, value in sums[amount].items()},
+        "seconds": ledger.seconds.sum() if len(ledger) else 0,
+    }
+
+
+def check_values(record: Record, expected: dict[str, Any]) -> None:
+    """Compare some values of a record. None stands for a value that is absent, too."""
+    found = list_values(record)
+    for key, value in expected.items():
+        is_number = isinstance(value, float) or (isinstance(value, list) and isinstance(value[0], float))
+        assert found.get(key) == (pytest.approx(value, nan_ok=True) if is_number else value), key

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_project_has_the_cards_and_workflows_of_the_checkout(tmp_path: Path) -> None:
     project = tmp_path / "project"
     assert main(["new", "project", str(project)]) == 0
-    for folder in ("datasets/catalog", "config/machines", "workflows"):
+    for folder in ("datasets/catalog", "config/machines", "config/programs", "workflows"):
         made, own = (root / folder for root in (project, ROOT))
         assert files_of(made) == files_of(own)
         assert all(
