@@ -166,7 +166,7 @@ def words(request: WordsRequest, reporter: Reporter) -> "WordsAnswer | ReplayAns
     if request.replay:
         from harness.commands.replaying import replay_rank
 
-        return replay_rank(root, spec, rank, reporter, from_card=request.from_card)
+        return replay_rank(root, spec, rank, reporter.log, from_card=request.from_card)
     strategy, blocks = open_run(root, spec)
     seen, counts = _count_trained_elements(spec, root, rank, reporter), BlockCounts(blocks)
     return WordsAnswer(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from harness.commands.answer import Answer
 from harness.commands.graph_options import describe_size_source
 from harness.commands.output import Block, FactList, Headline, Table, TableColumn, View
-from harness.commands.verb import Reporter
 from harness.formatting import format_bytes, format_count, format_si, format_whole
+from harness.progress import Log
 from harness.spec.spec import format_grid
 
 if TYPE_CHECKING:
@@ -176,16 +176,14 @@ def _make_row(key: "Key", amounts: "Amounts") -> dict[str, Any]:
     return {**key._asdict(), **{name: getattr(amounts, amount) for name, amount in AMOUNTS.items()}}
 
 
-def replay_rank(
-    root: Path, spec: "Spec", rank: int, reporter: Reporter, *, from_card: bool = False
-) -> ReplayAnswer:
+def replay_rank(root: Path, spec: "Spec", rank: int, log: Log, *, from_card: bool) -> ReplayAnswer:
     """Replay a rank of a run on tensor shapes without data. With `from_card`, the graph need not be built."""
     from harness.replay import replay
     from harness.strategy import BlockCounts
     from harness.strategy.facts import ShapeBlocks
 
     strategy, blocks = _admit_spec(root, spec, from_card)
-    reporter.log(f"replaying rank {rank} of {spec.ranks}")
+    log(f"replaying rank {rank} of {spec.ranks}")
     replayed = replay(strategy, rank, blocks)
     counts = BlockCounts(blocks or ShapeBlocks(strategy.facts, spec.dataset.permutation))
     at = strategy.coordinates(rank)

@@ -235,7 +235,7 @@ def _convert_ids(path: Path, column: Any) -> NDArray[np.int64]:
 
     numbers = pd.to_numeric(column, errors="coerce").to_numpy()
     with np.errstate(invalid="ignore"):
-        ids = numbers.astype(np.int64)
+        ids: NDArray[np.int64] = numbers.astype(np.int64)
     if len(wrong := np.flatnonzero(ids != numbers)):
         raise UserError(
             f"{path}, row {wrong[0] + 1:,}: the first of the columns is not an integer. Expected the id of a vertex "

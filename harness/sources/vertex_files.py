@@ -60,14 +60,13 @@ def read_text(path: Path, *, named: bool = False) -> TextRows:
         first, *others = sample.itertuples(index=False, name=None)
         has_header = _names_columns(first, others, first_value=int(named))
         columns = list(range(len(first)))
-        cells = pd.read_csv(
-            path,
-            header=0 if has_header else None,
-            names=columns,
-            dtype={0: str} if named else None,
-            na_values={column: list(MISSING) for column in columns[int(named) :]},
-            **options,
-        )
+        options |= {
+            "header": 0 if has_header else None,
+            "names": columns,
+            "dtype": {0: str} if named else None,
+            "na_values": {column: list(MISSING) for column in columns[int(named) :]},
+        }
+        cells: Any = pd.read_csv(path, **options)
         names = None
         if named:
             names = pa.array(cells.pop(0).str.encode("utf-8"), pa.binary())

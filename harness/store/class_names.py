@@ -4,7 +4,6 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.files import DATASETS, write_text
-from harness.sources.label_files import read_class_names
 from harness.spec.root import find_data_folder, find_imported_folder
 from harness.store.dataset_card import DatasetCard, FileLabels
 
@@ -32,6 +31,8 @@ def find_class_names(root: Path, card: DatasetCard) -> list[str] | None:
     labels = card.labels
     if not isinstance(labels, FileLabels) or labels.path is None or card.task == "multi-label":
         return None
+    from harness.sources.label_files import read_class_names
+
     return read_class_names(find_data_folder(root) / labels.path, named=card.has_vertex_names)
 
 

@@ -24,11 +24,9 @@ from harness.graph.vertex_data import (
 )
 from harness.kernels.random import Index
 from harness.sources import ReadOptions
-from harness.sources.label_files import check_labels, read_label_sets, read_labels, read_split
 from harness.sources.read_errors import CARD_HINTS
 from harness.sources.source import Generator
 from harness.sources.stream import EdgeStream, stream_graph
-from harness.sources.vertex_files import format_vertex, read_table
 from harness.store.dataset_card import (
     AllTrain,
     DatasetCard,
@@ -140,6 +138,8 @@ class DatasetContents:
         """The features of a file, memory-mapped if the format allows it."""
         path = self.card.features.path if isinstance(self.card.features, FileFeatures) else None
         if path is not None:
+            from harness.sources.vertex_files import read_table
+
             return read_table(self.folder / path, self.n, self.stream.names)
         X = self._require_given("features", self.stream.X)()
         self._check_rows(X, self.card.features, X.ndim == 2 and X.dtype.kind in "biuf")
@@ -166,6 +166,8 @@ class DatasetContents:
             case FileLabels(path=path):
                 given = self.stream.y
                 if path is not None:
+                    from harness.sources.label_files import read_label_sets, read_labels
+
                     read = read_label_sets if is_multi_label else read_labels
                     given = read(self.folder / path, self.n, self.stream.names, self._base)
                 y = self._require_given("labels", given)
@@ -184,12 +186,16 @@ class DatasetContents:
             case FileSplit(path=path):
                 given = self.stream.split
                 if path is not None:
+                    from harness.sources.label_files import read_split
+
                     given = read_split(self.folder / path, self.n, self.stream.names, self._base)  # type: ignore[assignment]
                 array = self._require_given("split", given)
                 self._check_rows(array, card.split)
                 split = torch.from_numpy(array)
                 wrong = (~torch.isin(split, torch.arange(4))).nonzero()
                 if len(wrong):
+                    from harness.sources.vertex_files import format_vertex
+
                     raise UserError(
                         f"{self._name_origin(card.split)}, vertex {format_vertex(int(wrong[0]), self.stream.names)}: "
                         f"{int(split[wrong[0]])} is out of range. A split holds 0 none, 1 train, 2 valid, 3 test."
@@ -287,6 +293,8 @@ def _check_file_labels(card: DatasetCard, where: str, y: Tensor, names: Any) -> 
         found = "one class per vertex" if y.dim() == 1 else "sets of classes"
         raise UserError(f"dataset {card.name}: its card says task = {card.task}, but its source has {found}.")
     if y.dim() == 1:
+        from harness.sources.label_files import check_labels
+
         check_labels(where, y.numpy(), card.classes, names)
     else:
         _check_label_sets(card, where, y)

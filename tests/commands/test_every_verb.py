@@ -70,7 +70,7 @@ ANSWERED = {
 """Requests of each verb; RUN is the run that the project has, and `tables` has it collected."""
 MAY_FAIL = {"doctor"}
 """Verbs whose exit code may be 1: a machine may lack something."""
-WITHOUT_PROJECT = {"list", "doctor", "new", "check", "completion"}
+WITHOUT_PROJECT = {"list", "doctor", "new strategy", "new project", "check", "completion"}
 """Verbs that answer outside of a project."""
 WIDTH = 80
 
