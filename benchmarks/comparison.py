@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import inf, isnan, nan
 from pathlib import Path
@@ -264,7 +264,7 @@ def measure_choices(
 
 
 def describe_launch(
-    spec: Spec, hosts: Hosts, row: dict[str, Any], needed: int | None, share: float
+    spec: Spec, hosts: Hosts, row: Mapping[Any, Any], needed: int | None, share: float
 ) -> dict[str, Any]:
     """Return a row of the file: a launch of a spec that needs a number of epochs, None if they are not enough."""
     seconds, elements = row["seconds"], row["received"]

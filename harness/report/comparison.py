@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, isnan
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -165,8 +165,8 @@ def _describe_standings(rankings: Sequence[Ranking]) -> dict[Any, str]:
 def _format_time(launches: pd.DataFrame, standings: Mapping[Any, str], unit: Unit) -> str:
     """Format the median time of a configuration on a machine, and how it compares with the fastest one there."""
     ranked = launches[launches.index.isin(list(standings))]
-    seconds = (ranked if len(ranked) else launches)[EPOCH].median()
-    if pd.isna(seconds):
+    seconds = float((ranked if len(ranked) else launches)[EPOCH].median())
+    if isnan(seconds):
         return NO_VALUE
     standing = standings[ranked.index[0]] if len(ranked) else "not ranked"
     return ", ".join(filter(None, [format_three_digits(seconds * unit.per_second), standing]))

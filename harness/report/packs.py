@@ -106,7 +106,7 @@ def list_runs(packs: Sequence[ReadPack]) -> tuple[list[Record], pd.DataFrame]:
             if run.record is None:
                 continue
             row = _make_row(run, number, pack)
-            content = row["contributor"], run.record.contents[RECORD]
+            content = row["contributor"], (run.record.contents or {})[RECORD]
             if content not in known:
                 known.add(content)
                 records.append(run.record)
