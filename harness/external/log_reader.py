@@ -204,8 +204,8 @@ def read_log(log: ProgramLog, program: Program) -> LoggedRun:
         **{name: values[0] for name, values in printed.items()},
         **namespace,
     }
-    epochs = options.get(program.options_by_key.get("training.epochs", ""))
-    epochs = epochs if isinstance(epochs, int) and epochs > 0 else 0
+    counts = printed.get(program.options_by_key.get("training.epochs", ""), ())
+    epochs = next((count for count in counts if isinstance(count, int) and count > 0), 0)
     if epochs:
         options |= {
             name: len(set(map(str, values))) for name, values in lines.list_options("distinct").items()

@@ -220,24 +220,25 @@ def load_program(root: Path, name: str) -> Program:
 
 
 def _check_lines(program: Program, where: str) -> None:
-    """Raise UserError for a line with a mistake, or if lines lack what others need."""
-    names = set[str]()
+    """Raise UserError for a line with a mistake, or if lines lack what a record or other lines need."""
     if taken := program.parts.keys() & QUANTITIES.keys():
         raise UserError(f"{where}: parts.{min(taken)}: this is the name of a quantity. Choose another name.")
+    names, counting = set[str](), []
     for number, line in enumerate(program.lines, 1):
+        at = f"{where}: line {number} of lines, {format_value(line.line)}"
         try:
             form = compile_form(line.line, program.parts)
         except ValueError as error:
-            raise UserError(f"{where}: line {number} of lines, {format_value(line.line)}: {error}.") from None
-        names |= {field.name for field in form.fields}
-        counts = line.total or any(field.unit == "shortfall" for field in form.fields)
-        if counts and "training.epochs" not in program.options_by_key:
-            raise UserError(
-                f"{where}: line {number} of lines needs the number of epochs: give the key training.epochs the value "
-                "of an option, such as --epochs."
-            )
+            raise UserError(f"{at}: {error}.") from None
+        names |= {name_option(field.name) if is_option(field.name) else field.name for field in form.fields}
+        if line.total or any(field.unit == "shortfall" for field in form.fields):
+            counting.append(at)
     if missing := {"epoch", "loss"} - names:
         raise UserError(f"{where}: lines: no line has {{{min(missing)}}}, which a record needs.")
+    if counting and program.options_by_key.get("training.epochs") not in names:
+        raise UserError(
+            f"{counting[0]}: it needs the number of epochs: the key training.epochs has to be an option in a line."
+        )
 
 
 def _check_cases(program: Program, where: str) -> None:

@@ -223,6 +223,7 @@ def test_settings_that_a_log_does_not_show_are_unknown(read_as: Callable[..., in
     assert {"strategy.params.p", "model.hidden", "training.epochs", "machine", "seed"} <= unknown
 
 
+TABLES = ("epochs", "ledger", "accuracy", "memory")
 PREFIXES = [
     "0: ",
     " 3: ",
@@ -252,13 +253,13 @@ def test_prefixes_of_lines_hide_nothing(
     tmp_path: Path,
 ) -> None:
     assert read_as(program, text, *options) == 0
-    plain = only(tmp_path)
+    plain, tables = only(tmp_path), [only(tmp_path).table(name) for name in TABLES]
     shutil.rmtree(tmp_path / "runs")
     assert read_as(program, "".join(f"{prefix}{line}\r\n" for line in text.splitlines()), *options) == 0
     found = only(tmp_path)
     assert found.spec == plain.spec and found.record["summary"] == plain.record["summary"]
     assert found.record["external"]["options"] == plain.record["external"]["options"]
-    assert all(found.table(name).equals(plain.table(name)) for name in ("epochs", "ledger", "accuracy"))
+    assert all(found.table(name).equals(table) for name, table in zip(TABLES, tables, strict=True))
 
 
 # Options.
