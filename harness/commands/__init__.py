@@ -89,9 +89,11 @@ VERBS = {
     ),
     "pack": Verb(
         "Pack recorded runs into one archive, which others can verify and compare with theirs.",
-        "harness.commands.packing:pack",
+        "harness.commands.publishing:pack",
     ),
-    "verify": Verb("Verify a pack of others without repeating its runs.", "harness.commands.packing:verify"),
+    "verify": Verb(
+        "Verify a pack of others without repeating its runs.", "harness.commands.publishing:verify"
+    ),
     "claims": Verb(
         "Compare the claims of papers with our own values, with a verdict for each.",
         "harness.commands.judging:claims",

@@ -60,7 +60,7 @@ class TaskComparison(NamedTuple):
     tables: list[ResultTable]
 
 
-class Comparison(NamedTuple):
+class PackComparison(NamedTuple):
     """What the page says about several packs."""
 
     facts: list[str]
@@ -69,7 +69,7 @@ class Comparison(NamedTuple):
     """The packs, those that were refused, and the marks of runs that are not ranked."""
 
 
-def compare_packs(rows: pd.DataFrame, packs: Sequence[ReadPack]) -> Comparison:
+def compare_packs(rows: pd.DataFrame, packs: Sequence[ReadPack]) -> PackComparison:
     """Compare the runs of packs, which the rules have marked. The tasks with the most machines come first."""
     measured = rows[rows.source == "measured"]
     rankings, titles = rank_runs(rows), describe_tasks(rows)
@@ -88,7 +88,7 @@ def compare_packs(rows: pd.DataFrame, packs: Sequence[ReadPack]) -> Comparison:
         f"{int(rows.is_ranked.sum()):,} of {format_count(len(measured), 'measured run')} ranked",
     ]
     tables = (_tabulate_packs(rows, packs), _tabulate_refused(packs), _tabulate_marks(rows))
-    return Comparison(facts, compared, [table for table in tables if table])
+    return PackComparison(facts, compared, [table for table in tables if table])
 
 
 def _compare_task(title: str, runs: pd.DataFrame, rankings: Sequence[Ranking]) -> TaskComparison:
@@ -145,8 +145,9 @@ def _tabulate_configurations(runs: pd.DataFrame, rankings: Sequence[Ranking]) ->
 
 
 def _name_configuration(launches: pd.DataFrame, name: str) -> list[str]:
-    strategy, ranks, results = launches[["strategy.name", "ranks", "results"]].iloc[0]
-    return [strategy, name.removeprefix(strategy).strip(), str(ranks), results or "unknown"]
+    first = launches.iloc[0]
+    strategy = str(first["strategy.name"])
+    return [strategy, name.removeprefix(strategy).strip(), str(first.ranks), first.results or "unknown"]
 
 
 def _describe_standings(rankings: Sequence[Ranking]) -> dict[Any, str]:

@@ -14,8 +14,8 @@ import pandas as pd
 from harness.errors import UserError
 from harness.experiment.trained_models import describe_strategy
 from harness.files import replace_files
-from harness.pack.reading import RECORD, read_pack
-from harness.pack.verification import BROKEN, HOLDS, VerifiedRun, verify_pack
+from harness.pack.reading import RECORD, Pack, read_pack
+from harness.pack.verification import BROKEN, HOLDS, RunCheck, verify_pack
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.registry import registered_strategies
 from harness.report.comparison import ReadPack, compare_packs
@@ -26,6 +26,7 @@ from harness.results.ranking import CONTRIBUTIONS, apply_rules
 from harness.results.record import Record
 from harness.results.run_row import RunRows
 from harness.results.schema import RUNS
+from harness.results.statistics import BLOCK
 from harness.spec.machine_card import load_machine_card
 
 SUFFIX = ".tar.gz"
@@ -102,34 +103,30 @@ def list_runs(packs: Sequence[ReadPack]) -> tuple[list[Record], pd.DataFrame]:
     """Return the records of all packs, and their rows. A run that a group packed twice counts once."""
     records, rows, known = [], [], set()
     for number, pack in enumerate(packs, start=1):
-        for run in pack.found.runs if pack.found else ():
-            if run.record is None:
-                continue
-            row = _make_row(run, number, pack)
-            content = row["contributor"], (run.record.contents or {})[RECORD]
-            if content not in known:
+        if pack.found is None:
+            continue
+        for run in pack.found.runs:
+            content = pack.found.pack.contributor, pack.found.pack.runs[run.run_id].get(RECORD)
+            if run.record and content not in known:
                 known.add(content)
                 records.append(run.record)
-                rows.append(row)
+                row = _make_row(run.record, run.checks, pack.found.pack)
+                block = f"{number} {row[BLOCK]}" if row[BLOCK] else ""
+                rows.append({**row, BLOCK: block, "pack": pack.file, "pack_number": number})
     frame = pd.DataFrame(rows)
     others = [name for name in frame if name not in RUNS.names]
     return records, conform_frame(frame.drop(columns=others), RUNS).join(frame[others])
 
 
-def _make_row(run: VerifiedRun, number: int, pack: ReadPack) -> dict[str, Any]:
+def _make_row(record: Record, checks: Sequence[RunCheck], pack: Pack) -> dict[str, Any]:
     """Return the row of a run in the table `runs`, and what its pack says about it."""
-    assert run.record and pack.found
-    row, verdicts = run.record.table_rows.run, {check.check: check.verdict for check in run.checks}
-    is_proven, block = verdicts["proof"] == HOLDS, row["provenance.block"]
-    proof = pack.found.pack.proofs.get(row["strategy.name"])
+    row, verdicts = record.table_rows.run, {check.check: check.verdict for check in checks}
+    is_proven, proof = verdicts["proof"] == HOLDS, pack.proofs.get(row["strategy.name"])
     return {
         **row,
         "origin": "",
         "bytes_received": None,
-        "provenance.block": f"{number} {block}" if block else block,
-        "contributor": pack.found.pack.contributor,
-        "pack": pack.file,
-        "pack_number": number,
+        "contributor": pack.contributor,
         "broken": ", ".join(check for check, verdict in verdicts.items() if verdict == BROKEN),
         "is_proven": is_proven,
         "results": proof.promise if proof and is_proven else "",
@@ -167,6 +164,6 @@ def _name_apart(record: Record, row: "pd.Series[Any]") -> Record:
     """Return the record with a run id, a machine and a block that no other pack has, so that tables keep them apart."""
     own = {"run_id": row.run_id}
     run, failure = record.table_rows
-    named = {**run, **own, "machine.name": row.on_machine, "provenance.block": row["provenance.block"]}
+    named = {**run, **own, "machine.name": row.on_machine, BLOCK: row[BLOCK]}
     rows = RunRows(named, {**failure, **own} if failure else None)
     return replace(record, record={**record.record, **own}, table_rows=rows)

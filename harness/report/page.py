@@ -39,7 +39,7 @@ from harness.results.table_schema import SCHEMA
 from harness.spec.plan import read_plan
 
 if TYPE_CHECKING:
-    from harness.report.comparison import Comparison
+    from harness.report.comparison import PackComparison
 
 SCRIPTS = ("tables.js", "charts.js", "runs.js")
 """The page's own scripts, which run as one."""
@@ -51,7 +51,7 @@ def write_report(
     out: Path,
     plans: Path | None = None,
     on_step: OnStep = ignore_step,
-    comparison: "Comparison | None" = None,
+    comparison: "PackComparison | None" = None,
 ) -> Path:
     """Write the page `out` from collected tables, and return its path.
 

@@ -17,9 +17,9 @@ import pytest
 import harness
 from harness.cli import main
 from harness.errors import UserError
-from harness.pack.archive import SUMS, list_checksums, pack_archive, read_archive
 from harness.pack.packing import pack_results
 from harness.pack.reading import ABOUT, FOLDER, SCHEMA, read_pack
+from harness.pack.tar_archive import SUMS, list_checksums, pack_archive, read_archive
 from harness.pack.verification import BROKEN, CHECKS, HOLDS, UNKNOWN, Verification, verify_pack
 from harness.registry import hash_strategy_code
 from harness.spec.dataset import DatasetChoice

@@ -26,12 +26,12 @@ IN_VIEW = """(() => { const box = document.activeElement.getBoundingClientRect()
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("groups")
-    for group, cpu in (
-        ("Group A", "AMD EPYC 7763 64-Core Processor"),
-        ("Group B", "Intel Xeon Platinum 8481C"),
+    for group, seconds, cpu in (
+        ("Group A", 1.0, "AMD EPYC 7763"),
+        ("Group B", 2.0, "Intel Xeon Platinum 8481C"),
     ):
         for strategy, grid in (("cagnet-1d", {"p": 2}), ("plexus", {"x": 2, "y": 1, "z": 1})):
-            add_runs(base / group, strategy, grid, 1.0, range(2), cpu=cpu)
+            add_runs(base / group, strategy, grid, seconds, range(2), cpu=cpu)
         pack_runs(base / "packs", group, base / group)
     (base / "packs" / "hostile.tar.gz").write_bytes(b"not an archive")
     return write_packs_report([base / "packs"], base / "report", find_root()).page
@@ -62,10 +62,13 @@ def test_machines_stand_under_their_names(browser: Browser) -> None:
 
 
 def test_tab_reaches_every_control_in_order(browser: Browser) -> None:
+    """And each table that scrolls, so that keys can scroll it."""
     count = browser.evaluate(f"{CONTROLS}.length")
-    order = []
-    for _ in range(count):
+    order: list[int] = []
+    while len(order) < count:
         browser.press("Tab")
+        if browser.evaluate("document.activeElement.matches('.wide, pre')"):
+            continue
         order.append(browser.evaluate(FOCUS))
         assert browser.evaluate(RING), "the focus cannot be seen"
         assert browser.evaluate(IN_VIEW), "the focus is out of view"
