@@ -249,15 +249,11 @@ def check_processes(log: ProgramLog, run: LoggedRun, program: Program, world: in
     if twice := [report for report, times in reports.items() if times > 1]:
         rank, epoch = min(twice)
         raise UserError(
-            f"{log.where} has epoch {epoch} of process {rank} more than once, so it contains several runs. "
-            f"{_advise_one_run(program)}"
+            f"{log.where} has epoch {epoch} of process {rank} more than once: it contains several runs. {ONE_RUN}"
         )
 
 
-def _advise_one_run(program: Program) -> str:
-    if not program.appends_to:
-        return "Give the log of one run."
-    return f"{program.title} appends to {program.appends_to}: give the output of one run."
+ONE_RUN = "Give the output of one run; some programs append that of each run to a file."
 
 
 def check_is_one_run(log: ProgramLog, run: LoggedRun, program: Program) -> None:
@@ -270,8 +266,7 @@ def check_is_one_run(log: ProgramLog, run: LoggedRun, program: Program) -> None:
     ]
     if differing:
         raise UserError(
-            f"{log.where} has the options of several runs, which differ in {', '.join(differing)}. "
-            f"{_advise_one_run(program)}"
+            f"{log.where} has the options of several runs, which differ in {', '.join(differing)}. {ONE_RUN}"
         )
 
 

@@ -156,8 +156,6 @@ class Program(Frozen):
     """The option that names the library that carries messages."""
     ranks_per_log: str = ""
     """The option with the number of processes that write into one log, if each node writes its own."""
-    appends_to: str = ""
-    """The log file to which the program appends, so that it may contain several runs."""
     needed: dict[str, Text] = {}
     """How the user gives a key that the log lacks: the end of an error, by key."""
     keys: Keys = {}

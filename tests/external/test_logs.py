@@ -18,181 +18,134 @@ from tests.external.conftest import Example, check_values, list_values, only
 
 REDDIT = ("--dataset", "reddit")
 TREE = (*REDDIT, "--set", "grid=2x1x2")
-CACHES, SCHEDULE = "its caches were off, as published: no broadcast was skipped", "all ranks skip"
-BNS_PARAMS = {"strategy.params.wire": "full", "strategy.params.overlap": False}
-WHOLE_BOUNDARY = {**BNS_PARAMS, "strategy.name": "bns-gcn", "strategy.params.p": 1.0}
-PIPE_PARAMS = {"strategy.name": "pipegcn", "strategy.params.features": 0.95, "strategy.params.gradients": 0.0}
+HALF, BITS = (*REDDIT, "--set", "strategy.params.p=0.5"), (*REDDIT, "--set", "strategy.params.bits=8")
+MEANS = "".join(logs.epoch(rank, 3, nan, nan, nan) for rank in (0, 1))
+UNTIMED = logs.options(logs.BNS | {"n_epochs": 4}) + MEANS
+"""A log of means over no epoch, as before the sixth one."""
+OTHER_SEED = logs.options(logs.BNS | {"seed": 8, "node_rank": 1})
+PLEXUS_OPTIONS = ("--lr 0.5", "--hidden_size=64", "--tune_gemms", "--weight_decay 1")
 
-
-def nothing_timed() -> str:
-    """A log whose means are over no epoch, as before the sixth one."""
-    lines = [logs.epoch(rank, 3, nan, nan, nan) for rank in (0, 1)]
-    return logs.options(logs.BNS | {"n_epochs": 4}) + "".join(lines)
-
-
+BNS_RECORD = """
+source: external
+status: ok
+provenance: { engine: gloo }
+strategy: { name: bns-gcn, params: { wire: full, p: 0.1, precompute: true, overlap: false } }
+dataset: { name: reddit, partition: metis, parts: 2 }
+model: { kind: sage, layers: 4, hidden: 256, dropout: 0.5, norm: null }
+training: { epochs: 30, warmup: 0, evaluate_every: 10 }
+ranks: 2
+seed: 7
+external: { options: { partition_obj: cut } }
+summary: # the time is the last mean of the slowest process
+  { epoch_seconds_median: 0.339, vertices_per_second: 687212.39, accuracy_valid: 0.929, accuracy_test: 0.9721,
+    final_loss: null }
+epochs:
+  { rank_id: [0, 0, 0, 1, 1, 1], epoch: [9, 19, 29, 9, 19, 29], seconds: [0.309, 0.319, 0.329, 0.319, 0.329, 0.339],
+    loss: [0.1, 0.05, 0.0333, 1.1, 1.05, 1.0333] }
+seconds.all_to_all: 1.2
+seconds.all_reduce: 0.06
+seconds: 1.944
+accuracy: { accuracy: [0.909, 0.919, 0.929], train_seconds: [3.19, 6.58, 10.17] }
+memory: { device_peak_bytes: [2094530560, 2095579136] }
+"""
+PIPE_RECORD = """
+strategy: { name: pipegcn, params: { wire: full, precompute: true, features: 0.95, gradients: 0.0 } }
+"""
+WHOLE_RECORD = """
+strategy: { name: bns-gcn, params: { wire: full, p: 1.0, precompute: true, overlap: false } }
+"""
+PLEXUS_RECORD = """
+strategy: { params: { wire: full, loops: in_A, aggregation: whole, weight_gradient: measured } }
+grid: { x: 2, y: 1, z: 3 }
+ranks: 6
+model: { hidden: 64, layers: 3 }
+training: { lr: 0.5, epochs: 3, features: true, weight_decay: null }
+dataset: { permutation: null } # the data folder decides
+protocol: faithful
+"""
+PLEXUS_TIMES = """
+epochs: { loss: [3.5, 3.25, 3.0], seconds: [.nan, 0.11, 0.12] }
+summary: { epoch_seconds_median: 0.115, final_loss: null }
+seconds.all_reduce: 0.02
+seconds.spmm: 0.046
+seconds.gemm: 0.01
+seconds: 0.23
+"""
+OVERLAP_RECORD = """
+strategy: { params: { aggregation: overlapped, blocks: unknown } }
+seconds.spmm: 0.016 # only that of the backward pass
+"""
+SANCUS_RECORD = """
+strategy: { name: sancus, params: { wire: full, overlap: false, stale: 0 } }
+dataset: { name: reddit }
+ranks: 2
+model: { kind: gcn, layers: 2, hidden: null }
+training: { epochs: 12 }
+provenance: { engine: gloo }
+summary: { epoch_seconds_median: 0.5, final_loss: null, accuracy_test: 0.81 }
+accuracy: { epoch: [0, 0, 0, 10, 10, 10, 11, 11, 11] }
+external: { options: { skipped: 0 } }
+seconds.broadcast: 0.25
+seconds.spmm: 0.1
+seconds.gemm: 0.05
+seconds: 0.5
+"""
+CACHE_RECORD = """
+strategy: { params: { stale: unknown } }
+external: { options: { skipped: 22 } }
+"""
+ADAQP_RECORD = """
+strategy: { params: { bits: 8 } }
+summary: { epoch_seconds_median: 1.2, final_loss: 0.3333, accuracy_test: 0.835 }
+epochs: { epoch: [9, 19, 29] }
+accuracy: { epoch: [9, 9, 9, 19, 19, 19, 29, 29, 29] }
+"""
+MODE_RECORD = """
+strategy: {{ name: {strategy}, params: {{ overlap: {overlap} }} }}
+external: {{ options: {{ mode: {mode} }} }}
+ranks: 4
+seconds: 3.6
+seconds.all_to_all: {seconds}
+in_flight_seconds.all_to_all: {in_flight}
+"""
+MODES = [
+    {"mode": "Vanilla", "strategy": "bns-gcn", "overlap": "false", "seconds": 1.5, "in_flight": 0.0},
+    {"mode": "AdaQP-p", "strategy": "bns-gcn", "overlap": "true", "seconds": 0.0, "in_flight": 1.5},
+    {"mode": "AdaQP-q", "strategy": "adaqp", "overlap": "false", "seconds": 1.5, "in_flight": 0.0},
+    {"mode": "AdaQP", "strategy": "adaqp", "overlap": "true", "seconds": 0.0, "in_flight": 1.5},
+]
+BNS_UNKNOWN = """
+strategy: { name: bns-gcn, params: { wire: full, p: unknown, precompute: true, overlap: false } }
+dataset: { partition: null, permutation: none }
+model: { order: aggregate_first, kind: null, hidden: null }
+training: { warmup: 0, epochs: null }
+measure: { utilisation_ms: 0 }
+machine: { name: null }
+ranks: 2
+grid: { p: 2 }
+seed: null
+"""
 RECORDS = [
-    (
-        "bns-gcn",
-        logs.whole(logs.BNS | {"partition_obj": "cut"}),
-        (),
-        {
-            **{"source": "external", "status": "ok", "provenance.engine": "gloo", "seed": 7, "ranks": 2},
-            **{"strategy.name": "bns-gcn", "strategy.params.p": 0.1, "strategy.params.precompute": True},
-            **BNS_PARAMS,
-            **{"dataset.name": "reddit", "dataset.partition": "metis", "dataset.parts": 2},
-            **{"model.kind": "sage", "model.layers": 4, "model.hidden": 256, "model.dropout": 0.5},
-            **{"training.epochs": 30, "training.warmup": 0, "external.options.partition_obj": "cut"},
-            "summary.epoch_seconds_median": 0.339,  # the last mean of the slowest process
-            "summary.vertices_per_second": 232965 / 0.339,
-            **{"summary.accuracy_valid": 0.929, "summary.accuracy_test": 0.9721, "summary.final_loss": None},
-            **{"epochs.rank_id": [0, 0, 0, 1, 1, 1], "epochs.epoch": 2 * [9, 19, 29]},
-            "epochs.seconds": [0.309, 0.319, 0.329, 0.319, 0.329, 0.339],
-            "epochs.loss": [0.1, 0.05, 0.0333, 1.1, 1.05, 1.0333],
-            **{"seconds.all_to_all": 6 * 0.2, "seconds.all_reduce": 6 * 0.01, "seconds": 1.944},
-            "accuracy.accuracy": [0.909, 0.919, 0.929],
-            "accuracy.train_seconds": [10 * 0.319, 20 * 0.329, 30 * 0.339],
-            "memory.device_peak_bytes": [int(1997.5 * 2**20), int(1998.5 * 2**20)],
-        },
-    ),
-    (
-        "bns-gcn",
-        logs.whole(logs.BNS | {"model": "gat", "heads": 2}),
-        (),
-        {"model.kind": "gat", "model.heads": 2},
-    ),
-    (
-        "bns-gcn",
-        logs.whole(logs.BNS | {"norm": None}),
-        (),
-        {"model.norm": False, "external.beyond.norm": None},
-    ),
-    ("bns-gcn", logs.whole(logs.BNS | {"eval": False}), (), {"training.evaluate_every": 0}),
-    ("bns-gcn", logs.whole(logs.BNS), (), {"training.evaluate_every": 10}),
-    (
-        "bns-gcn",
-        nothing_timed(),
-        (),
-        {"summary.epoch_seconds_median": None, "epochs.seconds": [nan, nan], "seconds": 0},
-    ),
-    (
-        "bns-gcn",
-        logs.whole(None),
-        (*REDDIT, "--set", "strategy.params.p=0.5"),
-        {"ranks": 2, "strategy.params.p": 0.5},
-    ),
-    (
-        "bns-gcn",  # nodes that draw their own seeds
-        logs.options(logs.BNS | {"seed": 8, "node_rank": 1}) + logs.whole(logs.BNS),
-        (),
-        {"seed": None, "model.layers": 4},
-    ),
-    ("pipegcn", logs.whole(logs.PIPE), (), {**PIPE_PARAMS, "strategy.params.precompute": True}),
-    (
-        "pipegcn",
-        logs.whole(logs.PIPE | {"use_pp": False}),
-        (),
-        {**PIPE_PARAMS, "strategy.params.precompute": False},
-    ),
-    ("pipegcn", logs.whole(logs.PIPE | {"enable_pipeline": False}), (), WHOLE_BOUNDARY),
-    (
-        "plexus",
-        logs.plexus(
-            command=logs.plexus_command(
-                (2, 1, 3), "--lr 0.5", "--hidden_size=64", "--tune_gemms", "--weight_decay 1"
-            )
-        ),
-        REDDIT,
-        {
-            **{"grid": {"x": 2, "y": 1, "z": 3}, "ranks": 6, "training.lr": 0.5, "training.epochs": 3},
-            **{"model.hidden": 64, "model.layers": 3, "protocol": "faithful", "training.features": True},
-            **{"strategy.params.loops": "in_A", "strategy.params.aggregation": "whole"},
-            **{"strategy.params.weight_gradient": "measured", "dataset.permutation": None},
-            **{"training.weight_decay": None, "external.beyond.labels": None},
-        },
-    ),
-    (
-        "plexus",
-        logs.plexus(),
-        TREE,
-        {
-            **{"epochs.loss": [3.5, 3.25, 3.0], "epochs.seconds": [nan, 0.110, 0.120]},
-            **{"summary.epoch_seconds_median": 0.115, "summary.final_loss": None, "seconds": 0.230},
-            **{"seconds.all_reduce": 2 * 0.010, "seconds.spmm": 2 * 0.023, "seconds.gemm": 2 * 0.005},
-        },
-    ),
-    ("plexus", logs.plexus(collectives=False), TREE, {"seconds.all_reduce": None}),
-    (
-        "plexus",
-        logs.plexus(aggregation="AGG = A * H and All-Reduce AGG"),
-        TREE,
-        {
-            "strategy.params.aggregation": "overlapped",
-            "strategy.params.blocks": "unknown",
-            "seconds.spmm": 2 * 0.008,  # only that of the backward pass
-        },
-    ),
-    (
-        "sancus",
-        logs.sancus(),
-        (),
-        {
-            **{"strategy.name": "sancus", "strategy.params.stale": 0, "dataset.name": "reddit", "ranks": 2},
-            **{"model.kind": "gcn", "model.layers": 2, "model.hidden": None, "training.epochs": 12},
-            **{"provenance.engine": "gloo", "summary.epoch_seconds_median": 0.5, "summary.final_loss": None},
-            **{"accuracy.epoch": [0, 0, 0, 10, 10, 10, 11, 11, 11], "summary.accuracy_test": 0.81},
-            **{"seconds.broadcast": 0.25, "seconds.spmm": 0.1, "seconds.gemm": 0.05, "seconds": 0.5},
-            **{
-                "external.options.skipped": 0,
-                "external.beyond.caches": CACHES,
-                "external.beyond.schedule": None,
-            },
-        },
-    ),
-    (
-        "sancus",
-        logs.sancus(cached=True),
-        (),
-        {"strategy.params.stale": "unknown", "external.options.skipped": 22, "external.beyond.caches": None},
-    ),
-    (
-        "adaqp",
-        logs.adaqp(),
-        (*REDDIT, "--set", "strategy.params.bits=8"),
-        {
-            **{
-                "summary.epoch_seconds_median": 1.2,
-                "summary.final_loss": 0.3333,
-                "summary.accuracy_test": 0.835,
-            },
-            **{
-                "strategy.params.bits": 8,
-                "epochs.epoch": [9, 19, 29],
-                "accuracy.epoch": 3 * [9] + 3 * [19] + 3 * [29],
-            },
-        },
-    ),
-    ("adaqp", logs.adaqp(metric="F1 micro"), REDDIT, {"summary.accuracy_valid": 0.91}),
-    *(
-        (
-            "adaqp",
-            logs.adaqp(mode),
-            REDDIT,
-            {
-                **{"external.options.mode": mode, "strategy.name": strategy, "ranks": 4, "seconds": 3.6},
-                **{
-                    "strategy.params.overlap": overlap,
-                    "strategy.params.p": 1.0 if strategy == "bns-gcn" else None,
-                },
-                **{"seconds.all_to_all": 1.5 * (not overlap), "in_flight_seconds.all_to_all": 1.5 * overlap},
-            },
-        )
-        for mode, strategy, overlap in (
-            ("Vanilla", "bns-gcn", False),
-            ("AdaQP-p", "bns-gcn", True),
-            ("AdaQP-q", "adaqp", False),
-            ("AdaQP", "adaqp", True),
-        )
-    ),
+    ("bns-gcn", logs.whole(logs.BNS | {"partition_obj": "cut"}), (), BNS_RECORD),
+    ("bns-gcn", logs.whole(logs.BNS | {"model": "gat", "heads": 2}), (), "model: { kind: gat, heads: 2 }"),
+    ("bns-gcn", logs.whole(logs.BNS | {"norm": None}), (), "model: { norm: false }"),
+    ("bns-gcn", logs.whole(logs.BNS | {"eval": False}), (), "training: { evaluate_every: 0 }"),
+    ("bns-gcn", UNTIMED, (), "epochs: { seconds: [.nan, .nan] }\nseconds: 0"),
+    ("bns-gcn", logs.whole(None), HALF, "ranks: 2\nstrategy: { params: { p: 0.5 } }"),
+    ("bns-gcn", logs.whole(None), REDDIT, BNS_UNKNOWN),
+    ("bns-gcn", f"{OTHER_SEED}{logs.whole(logs.BNS)}", (), "seed: null\nmodel: { layers: 4 }"),
+    ("pipegcn", logs.whole(logs.PIPE), (), PIPE_RECORD),
+    ("pipegcn", logs.whole(logs.PIPE | {"use_pp": False}), (), PIPE_RECORD.replace("true", "false")),
+    ("pipegcn", logs.whole(logs.PIPE | {"enable_pipeline": False}), (), WHOLE_RECORD),
+    ("plexus", logs.plexus(command=logs.plexus_command((2, 1, 3), *PLEXUS_OPTIONS)), REDDIT, PLEXUS_RECORD),
+    ("plexus", logs.plexus(), TREE, PLEXUS_TIMES),
+    ("plexus", logs.plexus(collectives=False), TREE, "seconds.all_reduce: null"),
+    ("plexus", logs.plexus(aggregation="AGG = A * H and All-Reduce AGG"), TREE, OVERLAP_RECORD),
+    ("sancus", logs.sancus(), (), SANCUS_RECORD),
+    ("sancus", logs.sancus(cached=True), (), CACHE_RECORD),
+    ("adaqp", logs.adaqp(), BITS, ADAQP_RECORD),
+    ("adaqp", logs.adaqp(metric="F1 micro"), REDDIT, "summary: { accuracy_valid: 0.91 }"),
+    *(("adaqp", logs.adaqp(mode["mode"]), REDDIT, MODE_RECORD.format(**mode)) for mode in MODES),
 ]
 
 
@@ -202,24 +155,9 @@ def test_log_becomes_a_record(log: Example, read_as: Callable[..., int], tmp_pat
     check_values(only(tmp_path), log.expected)
 
 
-def test_settings_that_a_log_does_not_show_are_unknown(read_as: Callable[..., int], tmp_path: Path) -> None:
-    """Without its options there remain what every run of the program has, and what its lines show."""
+def test_settings_that_a_log_does_not_show_are_listed(read_as: Callable[..., int], tmp_path: Path) -> None:
     assert read_as("bns-gcn", logs.whole(None), *REDDIT) == 0
-    record = only(tmp_path)
-    check_values(
-        record,
-        {
-            **{
-                "strategy.name": "bns-gcn",
-                "strategy.params.p": "unknown",
-                "strategy.params.precompute": True,
-            },
-            **{"ranks": 2, "grid": {"p": 2}, "dataset.partition": None, "dataset.permutation": "none"},
-            **{"model.order": "aggregate_first", "model.hidden": None, "machine.name": None, "seed": None},
-            **{"training.warmup": 0, "training.epochs": None, "measure.utilisation_ms": 0, "launch": 0},
-        },
-    )
-    unknown = set(record.record["external"]["unknown"])
+    unknown = set(only(tmp_path).record["external"]["unknown"])
     assert {"strategy.params.p", "model.hidden", "training.epochs", "machine", "seed"} <= unknown
 
 
@@ -333,7 +271,8 @@ DIFFERENCES = [
         ({"labels": "^shifts the labels"}, ""),
     ),
     ("plexus", logs.plexus(command=logs.plexus_command((2, 1, 1))), REDDIT, ({}, "")),
-    ("sancus", logs.sancus(cached=True), (), ({"schedule": SCHEDULE}, "")),
+    ("sancus", logs.sancus(), (), ({"caches": "no broadcast was skipped"}, "")),
+    ("sancus", logs.sancus(cached=True), (), ({"schedule": "all ranks skip"}, "")),
     (
         "adaqp",
         logs.adaqp(),
@@ -411,8 +350,8 @@ REFUSED = [
     ("bns-gcn", logs.whole(logs.BNS | {"n_partitions": 40}), (), r"\[0, 1\].* 40"),
     ("bns-gcn", 2 * logs.whole(logs.BNS), (), "epoch 9 of process 0 more than once"),
     ("plexus", 2 * logs.plexus(), TREE, "epoch 0 of process 0 more than once"),
-    ("sancus", 2 * logs.sancus(), (), r"more than once.*all_log_RANK\.txt"),
-    ("adaqp", 2 * logs.adaqp(), REDDIT, r"epoch 9 of process 0 more than once.*trainer\.log"),
+    ("sancus", 2 * logs.sancus(), (), "epoch 0 of process 0 more than once"),
+    ("adaqp", 2 * logs.adaqp(), REDDIT, "epoch 9 of process 0 more than once"),
     ("bns-gcn", logs.options(logs.BNS | {"lr": 0.5}) + logs.whole(logs.BNS), (), "several runs.* lr"),
     ("sancus", logs.sancus(()) + logs.sancus(ranks=4), (), "several runs.* nprocs"),
     ("bns-gcn", logs.whole(logs.BNS | {"lr": inf}), (), "training.lr = inf"),
