@@ -35,6 +35,7 @@ READERS_FILES = {
     "config/site.yaml",
     "config/machines/department.yaml",
     "config/machines/mine-measured.yaml",
+    "config/programs/my-gnn.yaml",
     "examples/train.py",
     "harness/figures/kinds/fewest_messages.py",
 }

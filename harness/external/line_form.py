@@ -22,7 +22,7 @@ SHARE = {"": 1.0, "%": 100.0}
 SIZE = {"": 1.0, "KB": 2.0**-10, "MB": 2.0**-20, "GB": 2.0**-30}
 
 
-class Quantity(NamedTuple):
+class PrintedQuantity(NamedTuple):
     """A quantity that a program prints."""
 
     expected: str
@@ -42,18 +42,18 @@ class Quantity(NamedTuple):
         return value
 
 
-WHOLE = Quantity("a whole number up to 999,999,999", high=10**9 - 1, is_whole=True)
-SECONDS = Quantity("a time from 0 on, or nan", units=TIME, accepts_nan=True)
-ACCURACY = Quantity(
+WHOLE = PrintedQuantity("a whole number up to 999,999,999", high=10**9 - 1, is_whole=True)
+SECONDS = PrintedQuantity("a time from 0 on, or nan", units=TIME, accepts_nan=True)
+ACCURACY = PrintedQuantity(
     "a fraction from 0 to 1, or a percentage by {NAME:%}", high=1, units=SHARE, accepts_nan=True
 )
-QUANTITIES: Mapping[str, Quantity] = {
+QUANTITIES: Mapping[str, PrintedQuantity] = {
     "rank": WHOLE,
     "epoch": WHOLE._replace(expected=f"{WHOLE.expected}, from first_epoch on"),
     "seconds": SECONDS,
-    "loss": Quantity("a number, inf or nan", low=-inf, accepts_nan=True),
+    "loss": PrintedQuantity("a number, inf or nan", low=-inf, accepts_nan=True),
     **dict.fromkeys(("train", "valid", "test", "final_test"), ACCURACY),
-    "device_peak": Quantity("a number of bytes below 2^60", high=2.0**60, units=SIZE),
+    "device_peak": PrintedQuantity("a number of bytes below 2^60", high=2.0**60, units=SIZE),
 }
 """The quantities by name. Any other name is a part of the seconds, or an option."""
 OPTION = "--"
@@ -76,7 +76,7 @@ class Field(NamedTuple):
 
     name: str
     unit: str
-    quantity: Quantity
+    quantity: PrintedQuantity
 
     def parse(self, text: str) -> Any:
         """Return the value of an option, or a number in our unit. Raise ValueError if the quantity cannot have it."""

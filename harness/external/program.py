@@ -60,7 +60,7 @@ Keys = Annotated[dict[str, Any], AfterValidator(flatten_keys)]
 Values = Annotated[tuple[Scalar, ...], BeforeValidator(_wrap)]
 
 
-class Part(Frozen):
+class ProgramPart(Frozen):
     """The place in the ledger of a part of an epoch's seconds."""
 
     phase: Phase = Phase.CONVOLVE
@@ -93,7 +93,7 @@ class Line(Frozen):
     """Whether it is only printed after training began, or at the end of a run."""
 
 
-class Case(Frozen):
+class ProgramCase(Frozen):
     """What is true of runs with certain options. It needs every option of `when` and `unless` to be known."""
 
     when: dict[str, Values] = {}
@@ -138,7 +138,7 @@ class Program(Frozen):
     times: Literal["mean", "median"]
     """The epoch time of a record: the last mean of the slowest process, or the median of the epochs with a time."""
     lines: tuple[Annotated[Line, BeforeValidator(_name_line)], ...] = Field(min_length=1, max_length=100)
-    parts: dict[str, Part] = {}
+    parts: dict[str, ProgramPart] = {}
     """The parts of an epoch's seconds, by the name that lines use."""
     first_epoch: int = Field(0, ge=0)
     """The number that the program gives to the first epoch."""
@@ -162,7 +162,7 @@ class Program(Frozen):
     """The keys of the spec of each run."""
     differences: dict[str, Text] = {}
     """What a spec cannot express about any run, by name."""
-    cases: tuple[Case, ...] = ()
+    cases: tuple[ProgramCase, ...] = ()
     """What is true only of some runs. Later cases replace earlier ones."""
 
     @cached_property
@@ -171,9 +171,9 @@ class Program(Frozen):
         return tuple(compile_form(line.line, self.parts) for line in self.lines)
 
     @property
-    def all_cases(self) -> tuple[Case, ...]:
+    def all_cases(self) -> tuple[ProgramCase, ...]:
         """The cases, after one for what is true of all runs."""
-        return (Case(keys=self.keys, differences=self.differences), *self.cases)
+        return (ProgramCase(keys=self.keys, differences=self.differences), *self.cases)
 
     @property
     def options_by_key(self) -> dict[str, str]:

@@ -70,7 +70,7 @@ def test_card_of_the_page_reads_a_log(read_card: Callable[..., int], tmp_path: P
 
 
 def test_card_in_the_project_is_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert main(["init", str(tmp_path / "mine")]) == 0
+    assert main(["new", "project", str(tmp_path / "mine")]) == 0
     monkeypatch.chdir(tmp_path / "mine")
     Path("config/programs/my-gnn.yaml").write_text(yaml.safe_dump(CARD))
     words = ["external", "run", "--format", "my-gnn", "--dataset", "cora", "--set", "ranks=2"]
