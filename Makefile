@@ -100,6 +100,7 @@ lint: $(INSTALLED) docs
 
 docs: $(INSTALLED)
 	$(BIN)/sphinx-build -q -W --keep-going docs build/docs
+	rm -rf build/docs/contributed
 	$(BIN)/harness report benchmarks/packs --out build/docs/contributed
 
 test-map: $(INSTALLED)

@@ -38,7 +38,7 @@ def list_known_names(root: Path, claims: Collection[str]) -> KnownNames:
     return KnownNames(list_cards(root), list_machines(root), experiments, claims)
 
 
-class ReadBy(NamedTuple):
+class ArgumentReader(NamedTuple):
     """Marks an argument that a function reads from its text and the known names."""
 
     read: Callable[[str, KnownNames], object]
@@ -59,10 +59,10 @@ def _check_name(
     return name
 
 
-Graph = Annotated[str, ReadBy(partial(_check_name, kind="graph"))]
+Graph = Annotated[str, ArgumentReader(partial(_check_name, kind="graph"))]
 """The name of a dataset card, or of a twin of its graph, such as `reddit@1/10`."""
-Machine = Annotated[str, ReadBy(partial(_check_name, kind="machine"))]
-PrintedClaim = Annotated[str, ReadBy(partial(_check_name, kind="claim"))]
+Machine = Annotated[str, ArgumentReader(partial(_check_name, kind="machine"))]
+PrintedClaim = Annotated[str, ArgumentReader(partial(_check_name, kind="claim"))]
 """The id of a claim that prints a number."""
 
 
@@ -77,7 +77,7 @@ def _read_runs(text: str, known: KnownNames) -> Selection:
     return runs
 
 
-Runs = Annotated[Selection, ReadBy(_read_runs)]
+Runs = Annotated[Selection, ArgumentReader(_read_runs)]
 """Runs of experiments: `plexus-figure-8 strategy=plexus dataset=reddit ranks=4|8 cards=perlmutter-measured`."""
 
 
@@ -96,7 +96,7 @@ def _read_scheme(text: str, _: KnownNames) -> StrategyOnGrid:
     return StrategyOnGrid(found[1], found[2])
 
 
-Scheme = Annotated[StrategyOnGrid, ReadBy(_read_scheme)]
+Scheme = Annotated[StrategyOnGrid, ArgumentReader(_read_scheme)]
 """A strategy and its grid: `cagnet-2d 8x8`."""
 
 
@@ -105,7 +105,7 @@ def _read_two_schemes(text: str, known: KnownNames) -> tuple[StrategyOnGrid, Str
     return _read_scheme(one, known), _read_scheme(other, known)
 
 
-TwoSchemes = Annotated[tuple[StrategyOnGrid, StrategyOnGrid], ReadBy(_read_two_schemes)]
+TwoSchemes = Annotated[tuple[StrategyOnGrid, StrategyOnGrid], ArgumentReader(_read_two_schemes)]
 """Two schemes that are compared: `cagnet-1d 64 / cagnet-2d 8x8`."""
 
 
@@ -115,7 +115,7 @@ def _read_ratio(text: str, _: KnownNames) -> float:
     return float(found[1]) / int(found[2] or 1)
 
 
-Ratio = Annotated[float, ReadBy(_read_ratio)]
+Ratio = Annotated[float, ArgumentReader(_read_ratio)]
 """A number, or a ratio of two: `1/8`."""
 Tensors = Annotated[tuple[TensorName, ...], BeforeValidator(lambda text: text.split(","))]
 """Tensors of the ledger: `H,T,G,S`."""

@@ -31,7 +31,7 @@ def read(name: str, arguments: str) -> Formula:
     [
         ("count", "vertices", ["graphs is missing"]),
         ("count", "vertices; redit", ["graph redit", "Did you mean reddit"]),
-        ("count", "vertexes; reddit", ["'vertexes'", "'vertices'"]),
+        ("count", "nodes; reddit", ["'nodes'", "'vertices'"]),
         ("count", "vertices; ; reddit", ["empty"]),
         ("count_batches", "vertices; reddit; many", ["batch = 'many'"]),
         ("count_batches", "vertices; reddit; 4; rounded=10", ["rounded", "Did you mean rounded_to"]),
