@@ -158,7 +158,7 @@ def verify(request: VerifyRequest, reporter: Reporter) -> VerifyAnswer:
     """
     from harness.pack.reading import read_pack
 
-    pack = read_pack(request.file)
+    root, pack = request.home, read_pack(request.file)
     from harness.pack.verification import verify_pack  # loads torch, which a refusal does not need
 
-    return VerifyAnswer(request.file, verify_pack(pack, request.home, reporter.step))
+    return VerifyAnswer(request.file, verify_pack(pack, root, reporter.step))

@@ -20,6 +20,7 @@ from harness.errors import UserError
 from harness.figures.drawing import tables_digest
 from harness.files import is_plain_file, list_complete_folders, read_head, replace_files
 from harness.formatting import format_count
+from harness.pack.archive import SUMS, list_checksums, pack_archive
 from harness.pack.reading import (
     ABOUT,
     CLAIMS,
@@ -36,7 +37,6 @@ from harness.pack.reading import (
     TABLE_FILES,
     name_proof,
 )
-from harness.pack.tar_archive import SUMS, list_checksums, pack_archive
 from harness.progress import OnStep, ignore_step
 from harness.results.check_proof import CheckProof, read_proof
 from harness.results.collect import build_tables

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from harness.documents import parse_json
 from harness.errors import UserError
-from harness.pack.tar_archive import SUMS, read_archive
+from harness.pack.archive import SUMS, read_archive
 from harness.results.check_proof import MAX_BYTES as MAX_PROOF_BYTES
 from harness.results.check_proof import CheckProof, parse_proof
 from harness.results.record import MAX_BYTES, Record, check_name, read_record

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import inf, isnan
+from math import inf
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -10,7 +10,7 @@ import pandas as pd
 from harness.figures.units import Unit, unit_for
 from harness.formatting import format_count, format_seconds, format_share, format_three_digits
 from harness.pack.verification import BROKEN, UNKNOWN, Verification
-from harness.report.result_tables import NO_VALUE, Heading, ResultTable
+from harness.report.result_tables import Heading, ResultTable
 from harness.results.launch_intervals import Interval
 from harness.results.ranking import (
     EPOCH,
@@ -166,11 +166,11 @@ def _describe_standings(rankings: Sequence[Ranking]) -> dict[Any, str]:
 def _format_time(launches: pd.DataFrame, standings: Mapping[Any, str], unit: Unit) -> str:
     """Format the median time of a configuration on a machine, and how it compares with the fastest one there."""
     ranked = launches[launches.index.isin(list(standings))]
-    seconds = float((ranked if len(ranked) else launches)[EPOCH].median())
-    if isnan(seconds):
-        return NO_VALUE
+    seconds = (ranked if len(ranked) else launches)[EPOCH].dropna()
+    if seconds.empty:
+        return ""
     standing = standings[ranked.index[0]] if len(ranked) else "not ranked"
-    return ", ".join(filter(None, [format_three_digits(seconds * unit.per_second), standing]))
+    return ", ".join(filter(None, [format_three_digits(seconds.median() * unit.per_second), standing]))
 
 
 def _list_marks(launches: pd.DataFrame) -> str:

@@ -14,7 +14,7 @@ import pytest
 from harness.errors import UserError
 from harness.experiment.requests import make_spec
 from harness.figures.drawing import file_stem
-from harness.pack.tar_archive import pack_archive
+from harness.pack.archive import pack_archive
 from harness.registry import load_installed_strategy
 from harness.results.record import read_record, write_record
 from harness.runtime.provenance import collect_provenance, is_dirty

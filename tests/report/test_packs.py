@@ -10,8 +10,8 @@ import pytest
 import harness
 from harness.cli import main
 from harness.errors import UserError
+from harness.pack.archive import SUMS, list_checksums, pack_archive, read_archive
 from harness.pack.reading import FOLDER
-from harness.pack.tar_archive import SUMS, list_checksums, pack_archive, read_archive
 from harness.report.packs import PacksReport, write_packs_report
 from harness.results.parquet import read_table, to_pandas
 from harness.results.ranking import CONTRIBUTIONS

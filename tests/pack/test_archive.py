@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
-from harness.pack import tar_archive
-from harness.pack.tar_archive import pack_archive, read_archive
+from harness.pack import archive
+from harness.pack.archive import pack_archive, read_archive
 
 FILES = {"about.json": b"{}", "runs/one/record.json": b"1" * 100_000}
 
@@ -92,7 +92,7 @@ def test_a_file_within_a_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("limit", "value"), [("MAX_FILES", 1), ("MAX_BYTES", 9), ("MAX_FILE_BYTES", 9)])
 def test_too_much_is_refused(limit: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_entries(tmp_path / "a.tar.gz", entry("folder/a", b"1" * 5), entry("folder/b", b"2" * 15))
-    monkeypatch.setattr(tar_archive, limit, value)
+    monkeypatch.setattr(archive, limit, value)
     with pytest.raises(UserError, match="is refused"):
         read_archive(path, "folder")
 
@@ -101,10 +101,10 @@ def test_more_than_the_free_memory_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_entries(tmp_path / "a.tar.gz", entry("folder/a", b"1" * 5), entry("folder/b", b"2" * 15))
-    monkeypatch.setattr(tar_archive, "ALWAYS_FITS", 6)
-    monkeypatch.setattr(tar_archive, "find_available_bytes", lambda: 30)
+    monkeypatch.setattr(archive, "ALWAYS_FITS", 6)
+    monkeypatch.setattr(archive, "find_available_bytes", lambda: 30)
     assert set(read_archive(path, "folder")) == {"a", "b"}
-    monkeypatch.setattr(tar_archive, "find_available_bytes", lambda: 29)
+    monkeypatch.setattr(archive, "find_available_bytes", lambda: 29)
     with pytest.raises(UserError, match="needs 15 bytes of memory, and 29 are free"):
         read_archive(path, "folder")
 
