@@ -157,7 +157,7 @@ def paste_grids(table: Table) -> None:
 def test_every_refusal_is_json(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the parser; and of the verb itself, where the folder that it is to work in is no project."""
     requests = [["--no-such-option", "--json"]]
-    if verb.split(maxsplit=1)[0] not in WITHOUT_PROJECT:
+    if verb not in WITHOUT_PROJECT:
         requests.append(["--root", "/nowhere", "--json", *split_words(ANSWERED[verb][0], "3e1f")])
     for request in requests:
         assert main([*verb.split(), *request]) == 2, request

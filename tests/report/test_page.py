@@ -505,6 +505,6 @@ def test_rows_are_sorted_by_epoch_time(synthetic: SimpleNamespace, page_of: Page
             folder, synthetic.make_spec("rdm", "tiny", {"p": 1}), "oom", "Died", "of memory"
         )
 
-    table = page_of(fill).split('class="results"')[1]
+    table = page_of(fill).split('class="results cards"')[1]
     names = re.findall(r'<tr><td class="name" data-name="strategy">([^<]*)', table)
     assert names == ["g3", "plexus", "serial", "rdm"]
