@@ -1,1 +1,0 @@
-"""The strategy my-strategy."""
