@@ -1,19 +1,16 @@
 /* Sparse times dense in plain C: Z = A H, or Z += A H. The competitor that benchmarks/spmm.py measures and compiles,
    once for each type of values and of columns:
 
-     gcc -O3 -march=native -fopenmp -shared -fPIC -DCOLUMN=int32_t -DVALUE=float    -DSUM=float         spmm.c
-                                                  -DCOLUMN=int64_t -DVALUE=double   -DSUM=double
-                                                                   -DVALUE=uint16_t -DSUM=float -DBF16
+     gcc -O3 -march=native -fopenmp -shared -fPIC -DCOLUMN=int32_t -DVALUE=float spmm.c
+                                                  -DCOLUMN=int64_t -DVALUE=double
 
    A tile of a row of Z stays in vector registers while the entries of the row are added in order. The last vector of a
    tile ends at the tile's last column and may overlap the vector before, so that neither masks nor a scalar remainder
    are needed. Rows narrower than a vector use the widest vectors that fit; rows of more than MOST vectors need several
-   tiles. Rows of H are prefetched if H is too large for the cache. Threads have shares of about equally many rows and entries.
-   bf16 is summed in float32 and rounded once, to the nearest. */
+   tiles. Rows of H are prefetched if H is too large for the cache. Threads have shares of about equally many rows and entries. */
 
 #ifndef LANES
 
-#include <immintrin.h>
 #include <stdint.h>
 
 #ifdef __AVX512F__
@@ -27,7 +24,7 @@
 #define LINE 64         /* bytes */
 #define LINES_AHEAD 192 /* lines of H between the prefetch of a row and its use */
 
-#define FULL (BYTES / (int64_t)sizeof(SUM))
+#define FULL (BYTES / (int64_t)sizeof(VALUE))
 #define UNROLLED _Pragma("GCC unroll 16")
 #define INLINE static inline __attribute__((always_inline))
 #define JOINED_(name, lanes) name##_##lanes
@@ -42,15 +39,6 @@ typedef struct {
   int64_t rows, f, ahead; /* ahead: entries between the prefetch of a row of H and its use; 0: none is prefetched */
   int add;
 } Product;
-
-INLINE SUM read_value(const VALUE *p) {
-#ifdef BF16
-  union { uint32_t bits; float value; } wide = {(uint32_t)*p << 16};
-  return wide.value;
-#else
-  return *p;
-#endif
-}
 
 /* Everything below for vectors of one width. */
 
@@ -68,15 +56,9 @@ INLINE SUM read_value(const VALUE *p) {
 /* Rows first .. last - 1 of one column. */
 static void rows_1(const Product *p, int64_t first, int64_t last) {
   for (int64_t i = first; i < last; i++) {
-    SUM s = p->add ? read_value(p->Z + i) : 0;
-    for (int64_t e = p->rowptr[i]; e < p->rowptr[i + 1]; e++)
-      s += read_value(p->val + e) * read_value(p->H + p->col[e]);
-#ifdef BF16
-    union { float value; uint32_t bits; } wide = {s};
-    p->Z[i] = s != s ? 0x7FC0 : (wide.bits + 0x7FFF + (wide.bits >> 16 & 1)) >> 16;
-#else
+    VALUE s = p->add ? p->Z[i] : 0;
+    for (int64_t e = p->rowptr[i]; e < p->rowptr[i + 1]; e++) s += p->val[e] * p->H[p->col[e]];
     p->Z[i] = s;
-#endif
   }
 }
 
@@ -126,38 +108,8 @@ void spmm(const int64_t *rowptr, const COLUMN *col, const VALUE *val, const VALU
 
 #define Sums OF_LANES(Sums)
 #define Stored OF_LANES(Stored)
-#define Bits OF_LANES(Bits)
-typedef SUM __attribute__((vector_size(LANES * sizeof(SUM)))) Sums;
+typedef VALUE __attribute__((vector_size(LANES * sizeof(VALUE)))) Sums;
 typedef VALUE __attribute__((vector_size(LANES * sizeof(VALUE)), aligned(sizeof(VALUE)), may_alias)) Stored;
-
-INLINE Sums OF_LANES(read_vector)(const VALUE *p) {
-#if defined BF16 && defined __AVX512F__ && LANES == 16 /* which gcc 12 reads in two halves */
-  return (Sums)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16);
-#elif defined BF16 && defined __AVX2__ && LANES == 8
-  return (Sums)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16);
-#elif defined BF16 && defined __AVX2__ && LANES == 4
-  return (Sums)_mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadl_epi64((const void *)p)), 16);
-#elif defined BF16 && defined __AVX2__ && LANES == 2
-  const __m128i wide = _mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadu_si32(p)), 16);
-  return __builtin_shufflevector((__v4sf)wide, (__v4sf)wide, 0, 1);
-#elif defined BF16
-  typedef uint32_t __attribute__((vector_size(LANES * 4))) Bits;
-  return (Sums)(__builtin_convertvector(*(const Stored *)p, Bits) << 16);
-#else
-  return *(const Stored *)p;
-#endif
-}
-
-INLINE void OF_LANES(write_vector)(VALUE *p, Sums s) {
-#ifdef BF16
-  typedef uint32_t __attribute__((vector_size(LANES * 4))) Bits;
-  Bits bits = (Bits)s, nan = (Bits)(s != s);
-  bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-  *(Stored *)p = __builtin_convertvector((bits & ~nan) | (nan & 0x7FC0), Stored);
-#else
-  *(Stored *)p = s;
-#endif
-}
 
 /* One row of a tile of n vectors: at columns `at`, at + LANES, ..., and the last one at column `tail`. */
 INLINE void OF_LANES(tile)(int n, const Product *p, int64_t i, int64_t at, int64_t tail) {
@@ -165,7 +117,7 @@ INLINE void OF_LANES(tile)(int n, const Product *p, int64_t i, int64_t at, int64
   VALUE *z = p->Z + i * p->f;
   int64_t end = p->rowptr[i + 1], last = p->rowptr[p->rows] - 1;
   Sums s[MOST];
-  UNROLLED for (int v = 0; v < n; v++) s[v] = p->add ? OF_LANES(read_vector)(z + PLACE(v)) : (Sums){0};
+  UNROLLED for (int v = 0; v < n; v++) s[v] = p->add ? *(const Stored *)(z + PLACE(v)) : (Stored){0};
   for (int64_t e = p->rowptr[i]; e < end; e++) {
     if (p->ahead) {
       const char *ahead = (const char *)(p->H + p->col[e + p->ahead < last ? e + p->ahead : last] * p->f + at);
@@ -173,10 +125,9 @@ INLINE void OF_LANES(tile)(int n, const Product *p, int64_t i, int64_t at, int64
       __builtin_prefetch(ahead + (tail - at + LANES) * (int64_t)sizeof(VALUE) - 1); /* rows may begin within a line */
     }
     const VALUE *h = p->H + p->col[e] * p->f;
-    SUM x = read_value(p->val + e);
-    UNROLLED for (int v = 0; v < n; v++) s[v] += x * OF_LANES(read_vector)(h + PLACE(v));
+    UNROLLED for (int v = 0; v < n; v++) s[v] += p->val[e] * *(const Stored *)(h + PLACE(v));
   }
-  UNROLLED for (int v = 0; v < n; v++) OF_LANES(write_vector)(z + PLACE(v), s[v]);
+  UNROLLED for (int v = 0; v < n; v++) *(Stored *)(z + PLACE(v)) = s[v];
 }
 
 /* Rows first .. last - 1, at least LANES wide. The compiler knows the n of each case. */
@@ -218,6 +169,5 @@ static void OF_LANES(rows)(const Product *p, int64_t first, int64_t last) {
 #undef LANES
 #undef Sums
 #undef Stored
-#undef Bits
 
 #endif

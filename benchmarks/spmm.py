@@ -30,11 +30,7 @@ WIDTHS = (1, 3, 5, 8, 16, 32, 41, 47, 64, 100, 128, 256)
 FEW_WIDTHS = (3, 16, 41, 64, 128)
 SECONDS, TURNS = 0.2, (5, 200)
 """The time of a cell, and the fewest and most turns."""
-FLAGS = {
-    torch.float32: ("-DVALUE=float", "-DSUM=float"),
-    torch.float64: ("-DVALUE=double", "-DSUM=double"),
-    torch.bfloat16: ("-DVALUE=uint16_t", "-DSUM=float", "-DBF16"),
-}
+VALUES = {torch.float32: "float", torch.float64: "double"}
 WAYS = ("ours", "C", "numba", "torch mm sum", "torch @", "scipy", "PyG edge_index")
 COLUMNS = {torch.int32: "int32_t", torch.int64: "int64_t"}
 TEMPORARY = TemporaryDirectory()
@@ -54,9 +50,7 @@ class SpmmCase(NamedTuple):
 CASES = (
     SpmmCase(torch.float32),
     SpmmCase(torch.float64),
-    SpmmCase(torch.bfloat16),
     SpmmCase(torch.float32, "added", add=True),
-    SpmmCase(torch.bfloat16, "added", add=True, widths=FEW_WIDTHS),
     SpmmCase(torch.float32, "int64 columns", column=torch.int64, widths=FEW_WIDTHS),
     SpmmCase(torch.float32, "2 threads", threads=2),
     SpmmCase(torch.float64, "2 threads", threads=2, widths=FEW_WIDTHS),
@@ -64,7 +58,6 @@ CASES = (
 FRESH_CASES = (
     SpmmCase(torch.float32),
     SpmmCase(torch.float64, widths=FEW_WIDTHS),
-    SpmmCase(torch.bfloat16, widths=FEW_WIDTHS),
 )
 
 
@@ -155,7 +148,7 @@ def compile_competitor(dtype: torch.dtype, column: torch.dtype) -> Any:
         "-fPIC",
         "-Wno-psabi",
         f"-DCOLUMN={COLUMNS[column]}",
-        *FLAGS[dtype],
+        f"-DVALUE={VALUES[dtype]}",
     )
     subprocess.run(["gcc", *options, str(source), "-o", str(library)], check=True)
     function = ctypes.CDLL(str(library)).spmm
@@ -256,16 +249,9 @@ def compare_libraries(known: Mapping[str, Csr]) -> Results:
     title = "### The ways of libraries, outputs allocated by each call: GFLOP/s"
     yield Table("graph", "type", "f", *(f"{way}:.1f" for way in WAYS), title=title)
     for name, graph in known.items():
-        for dtype, width in (
-            (torch.float32, 16),
-            (torch.float32, 64),
-            (torch.float64, 64),
-            (torch.bfloat16, 64),
-        ):
+        for dtype, width in ((torch.float32, 16), (torch.float32, 64), (torch.float64, 64)):
             A, H = cast(graph, dtype), make_dense(graph.cols, width, dtype)
-            ways = make_competitors(A, H)
-            if dtype != torch.bfloat16:
-                ways["numba"] = partial(multiply_in_numba, A, H)
+            ways = make_competitors(A, H) | {"numba": partial(multiply_in_numba, A, H)}
             seconds = alternate(ways, 6, swap=True, clock=thread_time)
             flops = 2e-9 * A.nnz * width
             speeds = {way: flops / median(each) for way, each in seconds.items()}
@@ -290,18 +276,14 @@ def multiply_rows_plainly(rowptr: Any, col: Any, val: Any, H: Any, Z: Any) -> No
 
 
 def make_competitors(A: Csr, H: Tensor) -> dict[str, Callable[[], object]]:
-    """Return the competitors that take the type; each allocates its output."""
+    """Return the competitors; each allocates its output."""
     rowptr, output = A.rowptr.to(A.col.dtype), partial(H.new_empty, (A.rows, H.shape[1]))
     sparse = torch.sparse_csr_tensor(rowptr, A.col, A.val, A.shape, check_invariants=False)
-    known: dict[str, Callable[[], object]] = {
+    M, X, row = to_scipy(A), H.numpy(), row_indices(A)
+    return {
         "ours": lambda: multiply_sparse(A, H),
         "C": lambda: multiply_in_c(A, H, output()),
         "torch mm sum": lambda: torch.sparse.mm(sparse, H, "sum"),
-    }
-    if H.dtype == torch.bfloat16:
-        return known
-    M, X, row = to_scipy(A), H.numpy(), row_indices(A)
-    return known | {
         "torch @": lambda: multiply_library(A, H, None),
         "scipy": lambda: M @ X,
         "PyG edge_index": lambda: scatter(H.index_select(0, A.col) * A.val[:, None], row, dim_size=A.rows),

@@ -171,10 +171,10 @@ def multiply_tiled(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
 def inner_products(A: Csr, X: Tensor, Y: Tensor) -> Tensor:
     """Return x_i y_j for every entry (i, j) of A (SDDMM). The values of A are ignored.
 
-    In bfloat16, sums are computed in float32, for which a GPU makes float32 copies of X and Y.
+    In bfloat16, a GPU makes float32 copies of X and Y.
     """
-    wide = sum_dtype(X)
     if is_on_gpu(X):
+        wide = sum_dtype(X)
         places = _get_sparse_tensor(A._replace(val=X.new_zeros(A.col.shape, dtype=wide)))
         X_wide, Y_wide = X.to(wide), Y.to(wide).contiguous()
         products: Tensor = torch.sparse.sampled_addmm(places, X_wide, Y_wide.T, beta=0).values()
@@ -183,9 +183,9 @@ def inner_products(A: Csr, X: Tensor, Y: Tensor) -> Tensor:
 
     if A.nnz * X.shape[1] == 0:
         return X.new_zeros(A.nnz)
-    products = X.new_empty(A.nnz, dtype=wide)
+    products = X.new_empty(A.nnz)
     inner_products_into(A, X.contiguous(), Y.contiguous(), products)
-    return products.to(X.dtype)
+    return products
 
 
 def _get_sparse_tensor(A: Csr) -> Tensor:

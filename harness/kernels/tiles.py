@@ -8,7 +8,7 @@ row in memory and loads and stores them at every entry (docs/develop/adr/0020-ti
 
 An element of Z is one chain of additions, in entry order and on one thread, so its bits depend neither on the number of
 threads nor on other rows. Products are fused into additions (FMA), except in rows of one vector, whose time is the
-latency of the chain: an addition is faster than an FMA. Both are exact for bf16.
+latency of the chain: an addition is faster than an FMA.
 Verifier (tests/kernels/test_multiply.py): scipy, and one chain of additions in Python for the bits.
 """
 
@@ -43,9 +43,8 @@ KINDS = {
     torch.int64: np.int64(0),
     torch.float32: np.float32(0),
     torch.float64: np.float64(0),
-    torch.bfloat16: np.int16(0),
 }
-"""A value of each type, from which numba infers the type; numpy has no bf16."""
+"""A value of each type, from which numba infers the type. No run on CPUs computes in other types."""
 U = np.uint64
 ONE = U(1)
 
@@ -72,9 +71,9 @@ def multiply_into(A: Csr, H: Tensor, Z: Tensor, *, add: bool) -> None:
 
 
 def inner_products_into(A: Csr, X: Tensor, Y: Tensor, products: Tensor) -> None:
-    """Compute x_i y_j for every entry (i, j), in the dtype of the sums. Operands are as for `multiply_into`."""
+    """Compute x_i y_j for every entry (i, j). Operands are as for `multiply_into`."""
     assert (len(X), len(Y), X.shape[1]) == (A.rows, A.cols, Y.shape[1])
-    assert X.dtype == Y.dtype and products.shape == A.col.shape
+    assert X.dtype == Y.dtype == products.dtype and products.shape == A.col.shape
     _run(dot_rows, dot_rows_parallel, A, (X, Y, products))
 
 
@@ -97,7 +96,7 @@ def _run(
 @cache
 def tile_columns(width: int, dtype: torch.dtype) -> list[TileColumns]:
     """Return the fewest tiles that cover a row; their widths differ by at most one vector."""
-    lanes = min(VECTOR_BYTES // max(dtype.itemsize, 4), 1 << width.bit_length() - 1)
+    lanes = min(VECTOR_BYTES // dtype.itemsize, 1 << width.bit_length() - 1)
     vectors = -(-width // lanes)
     tiles = -(-vectors // MOST_VECTORS)
     bounds = [vectors * tile // tiles for tile in range(tiles + 1)]
@@ -112,9 +111,7 @@ def tile_columns(width: int, dtype: torch.dtype) -> list[TileColumns]:
 # Tiles as a type of numba, and operations on them in LLVM's instructions. They must be in the file of the loops,
 # because numba's cache only watches the file itself.
 
-I16, I32, I64, F32, F64 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
-SUMS = {types.int16: F32, types.float32: F32, types.float64: F64}
-"""The type of sums, by the stored type. bf16 is stored as int16."""
+I32, I64 = ir.IntType(32), ir.IntType(64)
 
 
 class Tile(types.Type):
@@ -124,19 +121,13 @@ class Tile(types.Type):
         super().__init__(f"Tile({number}, {lanes}, {count})")
         self.number, self.lanes, self.count = number, lanes, count
 
-    @property
-    def is_fused(self) -> bool:
-        """Whether products are fused into additions."""
-        is_whole = self.lanes * 4 == VECTOR_BYTES
-        return self.count > 1 or (self.number == types.int16 and is_whole)
-
 
 @register_model(Tile)
 class TileModel(models.PrimitiveModel):
     """An array of vectors, which LLVM keeps in registers."""
 
     def __init__(self, manager: Any, tile: Tile) -> None:
-        vector = ir.VectorType(SUMS[tile.number], tile.lanes)
+        vector = ir.VectorType(manager[tile.number].get_value_type(), tile.lanes)
         super().__init__(manager, tile, ir.ArrayType(vector, tile.count))  # type: ignore[no-untyped-call]
 
 
@@ -156,9 +147,9 @@ def emit_vectors(builder: Any, tile: Any) -> list[Any]:
 def emit_addresses(builder: Any, target: Any, tile: Tile) -> list[Any]:
     """Emit the addresses of a tile's vectors, given the matrix, the place where the tile begins, and the tail."""
     matrix, place, tail = target
-    first, stored = builder.gep(matrix, [place]), ir.VectorType(matrix.type.pointee, tile.lanes)
-    columns = [*(I64(tile.lanes * vector) for vector in range(tile.count - 1)), tail]
-    return [builder.bitcast(builder.gep(first, [column]), stored.as_pointer()) for column in columns]
+    first, vector = builder.gep(matrix, [place]), ir.VectorType(matrix.type.pointee, tile.lanes)
+    columns = [*(I64(tile.lanes * number) for number in range(tile.count - 1)), tail]
+    return [builder.bitcast(builder.gep(first, [column]), vector.as_pointer()) for column in columns]
 
 
 def emit_repeated(builder: Any, x: Any, lanes: int) -> Any:
@@ -166,31 +157,6 @@ def emit_repeated(builder: Any, x: Any, lanes: int) -> Any:
     undefined = ir.Constant(ir.VectorType(x.type, lanes), ir.Undefined)
     first = builder.insert_element(undefined, x, I32(0))
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(I32, lanes), None))
-
-
-def emit_widened(builder: Any, x: Any) -> Any:
-    """Emit a vector in the type of sums."""
-    lanes = x.type.count
-    if x.type.element != I16:
-        return x
-    words = builder.zext(x, ir.VectorType(I32, lanes))
-    shifted = builder.shl(words, emit_repeated(builder, I32(16), lanes))
-    return builder.bitcast(shifted, ir.VectorType(F32, lanes))
-
-
-def emit_rounded(builder: Any, x: Any, stored: Any) -> Any:
-    """Emit a vector of sums in the stored type. bf16 is rounded to nearest, ties to even, and keeps NaN."""
-    lanes = stored.count
-    if stored.element != I16:
-        return x
-    one, sixteen, almost_half, not_a_number = (
-        emit_repeated(builder, I32(bits), lanes) for bits in (1, 16, 0x7FFF, 0x7FC0)
-    )
-    bits = builder.bitcast(x, ir.VectorType(I32, lanes))
-    odd = builder.and_(builder.lshr(bits, sixteen), one)
-    rounded = builder.lshr(builder.add(bits, builder.add(odd, almost_half)), sixteen)
-    is_nan = builder.fcmp_unordered("uno", x, x)
-    return builder.trunc(builder.select(is_nan, not_a_number, rounded), stored)
 
 
 def operation(define: Callable[..., Any]) -> Any:
@@ -233,10 +199,8 @@ def load(_typing: Any, matrix: Any, place: Any, tail: Any, tile: Any) -> Any:
     """Return a tile like another one from a place of a matrix."""
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        addresses = emit_addresses(builder, arguments[:3], tile)
-        align = matrix.dtype.bitwidth // 8
-        vectors = [emit_widened(builder, builder.load(address, align=align)) for address in addresses]
-        return emit_tile(builder, vectors)
+        addresses, align = emit_addresses(builder, arguments[:3], tile), matrix.dtype.bitwidth // 8
+        return emit_tile(builder, [builder.load(address, align=align) for address in addresses])
 
     return tile(matrix, place, tail, tile), emit
 
@@ -246,10 +210,9 @@ def store(_typing: Any, matrix: Any, place: Any, tail: Any, tile: Any) -> Any:
     """Store a tile at a place of a matrix."""
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        addresses = emit_addresses(builder, arguments[:3], tile)
-        align = matrix.dtype.bitwidth // 8
-        for address, x in zip(addresses, emit_vectors(builder, arguments[3]), strict=True):
-            builder.store(emit_rounded(builder, x, address.type.pointee), address, align=align)
+        addresses, align = emit_addresses(builder, arguments[:3], tile), matrix.dtype.bitwidth // 8
+        for address, vector in zip(addresses, emit_vectors(builder, arguments[3]), strict=True):
+            builder.store(vector, address, align=align)
         return context.get_dummy_value()
 
     return types.void(matrix, place, tail, tile), emit
@@ -275,8 +238,8 @@ def add_product(_typing: Any, total: Any, a: Any, x: Any) -> Any:
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         sums, vectors = emit_vectors(builder, arguments[0]), emit_vectors(builder, arguments[2])
-        factor = emit_widened(builder, emit_repeated(builder, arguments[1], total.lanes))
-        flags = ("contract",) if total.is_fused else ()
+        factor = emit_repeated(builder, arguments[1], total.lanes)
+        flags = ("contract",) if total.count > 1 else ()
         added = [
             builder.fadd(each, builder.fmul(factor, vector, flags=flags), flags=flags)
             for each, vector in zip(sums, vectors, strict=True)
@@ -308,8 +271,7 @@ def inner_product(_typing: Any, x: Any, y: Any, tail: Any) -> Any:
             total = builder.fadd(*(builder.shuffle_vector(total, total, part) for part in (low, high)))
         return builder.extract_element(total, I32(0))
 
-    result = types.float64 if x.number == types.float64 else types.float32
-    return result(x, y, tail), emit
+    return x.number(x, y, tail), emit
 
 
 @operation
