@@ -18,10 +18,10 @@ from harness.errors import RunError
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
 from harness.formatting import GIB
+from harness.host_memory import find_available_bytes
 from harness.launch.worker_pool import Pool
 from harness.prediction.epoch import replay_ranks
 from harness.registry import load_strategy
-from harness.results.parquet import find_available_bytes
 from harness.spec.root import find_imported_folder, find_root
 from harness.spec.spec import format_grid
 from harness.store.catalog import load_card

@@ -58,6 +58,8 @@ class CheckedAs(NamedTuple):
 
 
 Name = Annotated[str, AfterValidator(check_name)]
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""The full name of a commit."""
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 RANKS, CLASSES, VERTICES, WIDTH, DEGREE = 1 << 20, 1 << 20, 1 << 40, 1 << 24, 1 << 20
 """Upper bounds on the numbers of a request. Larger ones are typing errors, or come from a file of another kind."""

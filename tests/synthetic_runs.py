@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 
 from harness.ledger import COMPUTING, MOVING
-from harness.results import statistics
 from harness.results.record import write_record
-from harness.results.schema import LEDGER, RUN_TABLES
+from harness.results.run_summary import summarize_tables
+from harness.results.schema import RUN_TABLES
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec
 
 WARMUP, EPOCHS = 2, 10
+STARTED = 1_790_000_000.0
 MACHINE = Machine(name="local", description="one machine, CPU ranks over gloo")
 VERSIONS = {"python": "3.11.9", "torch": "2.13.0", "numpy": "2.2.1", "parallel-gnn-harness": "0.1.0"}
 
@@ -69,7 +70,7 @@ def make_spec(strategy: str, dataset: str, grid: dict[str, int], **changes: Any)
 
 def make_tables(spec: Spec, compute: float, talk: float, noise: float = 0.03) -> dict[str, pd.DataFrame]:
     """The tables of a run whose epoch takes about `compute` + `talk` seconds on each rank."""
-    random = np.random.default_rng(int(spec.run_id, 16))
+    random = np.random.default_rng([int(spec.run_id, 16), int(1e9 * compute)])
     epochs, ledger, utilisation = [], [], []
     for epoch in range(-WARMUP, EPOCHS):
         slow = 3.0 if epoch == -WARMUP else 1.0
@@ -82,8 +83,15 @@ def make_tables(spec: Spec, compute: float, talk: float, noise: float = 0.03) ->
                 {**at, "window": 0, "seconds": seconds, **_spent(rows), "device_percent": float("nan")}
             )
             epochs.append({**at, "seconds": seconds, "loss": 2.0 * 0.9 ** (epoch + WARMUP) + 0.4})
+    trained = sum(row["seconds"] for row in epochs if row["rank"] == 0)
     accuracy = [
-        {"epoch": EPOCHS - 1, "train_seconds": 1.0, "eval_seconds": 0.1, "split": split, "accuracy": value}
+        {
+            "epoch": EPOCHS - 1,
+            "train_seconds": trained,
+            "eval_seconds": 0.1,
+            "split": split,
+            "accuracy": value,
+        }
         for split, value in {"train": 0.93, "valid": 0.91, "test": None}.items()
     ]
     memory = [
@@ -127,7 +135,8 @@ def _rows(
     parts = {key: compute * share for key, share in SHARES.items()} | {k: talk * s for k, s in talks.items()}
     rows = []
     for (phase, op, axis, tensor), seconds in parts.items():
-        words = 1e6 * (axis != "")
+        words, size = 1e6 * (axis != ""), spec.grid.get(axis, spec.ranks)
+        passes = 2 if op == "all_reduce" else 1
         rows.append(
             {
                 "layer": 0 if phase == "convolve" else -1,
@@ -139,7 +148,7 @@ def _rows(
                 "tensor": tensor,
                 "calls": 1,
                 "words_payload": words,
-                "words_received": words * (spec.ranks - 1) / spec.ranks,
+                "words_received": passes * words * (size - 1) / size,
                 "bytes": int(4 * words),
                 "seconds": seconds * random.lognormal(0, noise),
                 "in_flight_seconds": 0.0,
@@ -152,34 +161,21 @@ def _rows(
 
 def make_record(spec: Spec, tables: dict[str, pd.DataFrame], **changes: Any) -> dict[str, Any]:
     """The record of a run that went well; `changes` replace its keys."""
-    recorded = tables["ledger"]
-    words = recorded[recorded.epoch == 0].groupby("rank")[["words_payload", "words_received"]].sum().max()
-    ledger = recorded.rename(columns=LEDGER.recorded_names)
+    summary = summarize_tables(tables, spec.training.target)
+    epochs = tables["epochs"]
+    longest = epochs.groupby("rank").seconds.sum().max()
     return {
         "run_id": spec.run_id,
         "label": spec.label,
         "status": "ok",
         "source": "measured",
         "summary": {
-            "epochs": EPOCHS,
-            "epoch_seconds_median": statistics.compute_median_epoch(tables["epochs"]),
-            "epoch_seconds_paper": statistics.compute_paper_epoch(tables["epochs"]),
-            "computing_share": statistics.compute_op_share(ledger, COMPUTING),
-            "communicating_share": statistics.compute_op_share(ledger, MOVING),
-            "phase_seconds_mean": statistics.compute_phase_sum(ledger),
-            "final_loss": 0.93,
-            "accuracy_train": 0.93,
-            "accuracy_valid": 0.91,
-            "accuracy_test": None,
+            **summary,
             "graph": {"vertices": 12_000, "nonzeros": 90_000, "features": 64, "classes": 8, "trained": 6_000},
             "steps": 1,
-            "vertices_per_second": 12_000 / statistics.compute_median_epoch(tables["epochs"]),
-            "messages": int(
-                ledger[(ledger.epoch == 0) & (ledger.rank_id == 0) & (ledger.axis != "")].calls.sum()
-            ),
-            **words.to_dict(),
+            "vertices_per_second": 12_000 / summary["epoch_seconds_median"],
         },
-        "provenance": provenance(),
+        "provenance": provenance(finished=STARTED + max(60.0, 2 * longest)),
         "error": None,
         **changes,
     }
@@ -204,8 +200,8 @@ def provenance(**changes: Any) -> dict[str, Any]:
         "store_manifest": "9f2c",
         "graph_hash": "5e1d" * 16,
         "strategy_code": "a07b" * 16,
-        "started": 1_790_000_000.0,
-        "finished": 1_790_000_060.0,
+        "started": STARTED,
+        "finished": STARTED + 60.0,
         "load_average": 3.1,
         **changes,
     }

@@ -441,6 +441,6 @@ def advise(request: AdviseRequest, reporter: Reporter) -> AdviseAnswer:
 
 def _count_processes() -> int:
     """Return the number of processes that predict in parallel: one per core, if there is enough memory."""
-    from harness.results.parquet import find_available_bytes
+    from harness.host_memory import find_available_bytes
 
     return max(1, min(len(os.sched_getaffinity(0)), find_available_bytes() // PROCESS_BYTES))

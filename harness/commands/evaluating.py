@@ -15,7 +15,7 @@ from harness.commands.request import CONFIG, File, Folder, Folders, Names, Optio
 from harness.commands.run_facts import RECORD_AGAIN
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
-from harness.formatting import format_bytes, format_count, format_whole
+from harness.formatting import format_bytes, format_count
 from harness.results.record import describe_refused
 
 if TYPE_CHECKING:
@@ -53,10 +53,9 @@ PROBLEM_COLUMNS = (
     TableColumn("status", "status"),
     TableColumn("cause", "cause", may_wrap=True),
 )
-BOUND_COLUMNS = (
+CONTRADICTION_COLUMNS = (
     TableColumn("label", "run"),
-    TableColumn("received", "elements received", format_whole, is_number=True),
-    TableColumn("bound", "lower bound", format_whole, is_number=True),
+    TableColumn("contradiction", "what contradicts its tables", may_wrap=True),
 )
 
 
@@ -93,12 +92,14 @@ class CollectAnswer(Answer):
         ]
         yield Table(PROBLEM_COLUMNS, problems, most_rows=MOST_ROWS)
         yield from self._lay_out_way_out()
-        below = [
-            {"label": run.label, "received": run.elements_received, "bound": run.elements_bound}
-            for _, run in collection.below_bound.iterrows()
-        ]
-        if below:
-            yield Table(BOUND_COLUMNS, below, "Below the lower bound: the ledger or the bound is wrong")
+        if len(contradictory := collection.contradictory):
+            rows = [
+                {"label": run.label, "contradiction": run.contradiction}
+                for _, run in contradictory.iterrows()
+            ]
+            yield Table(
+                CONTRADICTION_COLUMNS, rows, "Records that contradict themselves", most_rows=MOST_ROWS
+            )
             yield "Repeat these runs with --fresh."
         if collection.refused:
             yield describe_refused(collection.refused)

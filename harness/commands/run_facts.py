@@ -124,8 +124,10 @@ def describe_received(record: Record) -> str:
     summary = record.record["summary"]
     if (received := summary.get("words_received")) is None:
         return ""
+    from harness.results.run_summary import compute_bytes_received
+
     try:
-        size = record.count_bytes_received()
+        size = compute_bytes_received(record.table("ledger"))
     except UserError:  # the ledger cannot be read
         size = None
     text = f"{format_si(received)} elements per rank and epoch"

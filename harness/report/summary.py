@@ -80,7 +80,11 @@ def list_warnings(runs: Runs) -> list[str]:
     stores = measured.groupby(DATASET_COLUMNS)["provenance.store_manifest"]
     unknown = sorted({setting for extra in runs.extra for setting in _list_unknown_settings(extra)})
     altered = sorted({str(key[0]) for key, count in stores.nunique().items() if count > 1})  # type: ignore[index]
+    contradictory = runs[runs.contradiction != ""]
+    first = "".join(f"{run.label}: {run.contradiction}" for _, run in contradictory[:1].iterrows())
     applies = {
+        f"{format_count(len(contradictory), 'record contradicts itself', 'records contradict themselves')}, so "
+        f"{'it is' if len(contradictory) == 1 else 'they are'} not what was measured ({first}).": first,
         f"{format_count(dirty, 'run comes', 'runs come')} from a checkout with uncommitted changes: "
         f"{'its results' if dirty == 1 else 'their results'} cannot be repeated exactly.": dirty,
         "The commit of some runs is unknown.": "" in commits,

@@ -7,7 +7,7 @@ only new or repeated runs are read completely.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import count, takewhile
@@ -19,12 +19,13 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.errors import UserError
-from harness.files import list_complete_folders, replace_files
+from harness.files import check_replaceable, list_complete_folders, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results import parquet
+from harness.results.consistency import count_columns, make_arrays
 from harness.results.record import Record, describe_refused, find_run, read_record, read_records
 from harness.results.run_row import RunRows, make_rows
-from harness.results.schema import FAILURES, MISSING, OK, RUNS, TABLES, TABLES_OF_RUN
+from harness.results.schema import FAILURES, MISSING, RUNS, TABLES, TABLES_OF_RUN
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
 
@@ -44,25 +45,23 @@ class Collection:
     """The reasons why folders without a whole record were left out."""
 
     @property
-    def below_bound(self) -> pd.DataFrame:
-        """The successful runs that received fewer elements than their lower bound: the ledger or the bound is wrong."""
-        ok = self.runs[self.runs.status == OK]
-        return ok[ok.elements_received < ok.elements_bound]
+    def contradictory(self) -> pd.DataFrame:
+        """The runs whose records contradict themselves (`harness.results.consistency`)."""
+        return self.runs[self.runs.contradiction != ""]
 
     @property
     def is_complete(self) -> bool:
-        """True if all runs succeeded, none is below its lower bound, and no folder was left out."""
-        return self.failures.empty and self.below_bound.empty and not self.refused
+        """True if all runs succeeded, none contradicts itself, and no folder was left out."""
+        return self.failures.empty and self.contradictory.empty and not self.refused
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts and failures as JSON data."""
         columns = ["run_id", "label", "status", "error", "message", "rank_id"]
-        bounds = ["run_id", "label", "elements_received", "elements_bound"]
         return {
             "tables": [str(self.out / f"{name}.parquet") for name in TABLES],
             "runs": self.runs.status.value_counts().to_dict(),
             "failures": json.loads(self.label_failures()[columns].to_json(orient="records")),
-            "below_bound": json.loads(self.below_bound[bounds].to_json(orient="records")),
+            "contradictory": self.contradictory[["run_id", "label", "contradiction"]].to_dict("records"),
             "left_out": [str(each) for each in self.refused],
         }
 
@@ -88,6 +87,7 @@ def collect(
             predictions and emulations.
         on_step: Called before each step.
     """
+    _check_tables(out)
     places = [runs] if isinstance(runs, Path) else list(runs)
     found: dict[str, Path] = {}
     for place in reversed(places):
@@ -127,6 +127,12 @@ def collect(
     return replace(collection, refused=refused)
 
 
+def _check_tables(out: Path) -> None:
+    """Raise UserError if a file of another program has the name of a table."""
+    for name in TABLES:
+        check_replaceable(out / f"{name}.parquet", parquet.is_collected, "a table of the harness")
+
+
 def build_tables(
     records: Sequence[Record],
     out: Path,
@@ -150,18 +156,29 @@ def build_tables(
     runs = _sort_runs(parquet.conform_frame(pd.DataFrame([row.run for row in rows]), RUNS), order)
     failures = _select_failures(rows, runs)
     ordered = [by_id[run_id] for run_id in runs.run_id if run_id in by_id]
-    known = _find_unchanged(out, runs, failures)
-    runs["bytes_received"] = [_get_bytes_received(run_id, by_id, known) for run_id in runs.run_id]
-    runs = parquet.conform_frame(runs, RUNS)
-    whole = {"runs": [parquet.to_arrow(runs, RUNS)], "failures": [parquet.to_arrow(failures, FAILURES)]}
+    known, collected = _load_unchanged(out, runs, failures)
+    whole = {"runs": (runs, RUNS), "failures": (failures, FAILURES)}
     # The mark depends only on the records.
-    mark = sha256(b"".join(parquet.serialize_table(whole[name], TABLES[name]) for name in whole)).hexdigest()
-    files = {}
-    for name in report_steps(TABLES_OF_RUN, lambda name: f"writing {name}", on_step):
-        rows_by_run = _iterate_rows(ordered, name, _load_collected_rows(out, name, set(known)))
-        files[name] = parquet.serialize_table(rows_by_run, TABLES[name], mark)
-    files |= {name: parquet.serialize_table(parts, TABLES[name], mark) for name, parts in whole.items()}
-    return Collection(out, runs, failures), files
+    content = [parquet.serialize_table(parquet.to_arrow(*each), each[1]) for each in whole.values()]
+    mark = sha256(b"".join(content)).hexdigest()
+    files = {name: parquet.TableFile(TABLES[name], mark) for name in TABLES_OF_RUN}
+    for record in report_steps(ordered, lambda record: f"collecting {record.folder.name}", on_step):
+        run_id = record.record["run_id"]
+        if run_id in known:
+            tables = {name: rows[run_id] for name, rows in collected.items()}
+        else:
+            recorded = {name: record.rows(name) for name in TABLES_OF_RUN}
+            known[run_id] = count_columns(make_arrays(record.spec, record.record, recorded))
+            tables = {name: _add_run_id(rows, run_id, name) for name, rows in recorded.items()}
+        for name, rows in tables.items():
+            files[name].add(rows)
+    for name in COUNTED:
+        runs[name] = [known.get(run_id, {}).get(name) for run_id in runs.run_id]
+    runs = parquet.conform_frame(runs, RUNS)
+    serialized = {name: file.finish() for name, file in files.items()}
+    serialized["runs"] = parquet.serialize_table(parquet.to_arrow(runs, RUNS), RUNS, mark)
+    serialized["failures"] = parquet.serialize_table(parquet.to_arrow(failures, FAILURES), FAILURES, mark)
+    return Collection(out, runs, failures), serialized
 
 
 def _set_origin(rows: RunRows, origin: str) -> RunRows:
@@ -257,32 +274,30 @@ def describe_cause(failure: "pd.Series[Any]") -> str:
     return f"{where}{failure.error}: {message}" if failure.error else f"{where}{message}"
 
 
-def _get_bytes_received(run_id: str, records: Mapping[str, Record], known: Mapping[str, Any]) -> float | None:
-    """Return the bytes that a run received, from the existing tables if it is unchanged; None if it is missing."""
-    if run_id in known and not pd.isna(known[run_id]):
-        return float(known[run_id])
-    return records[run_id].count_bytes_received() if run_id in records else None
+COUNTED = [column.name for column in RUNS.columns if column.counted]
 
 
-def _find_unchanged(out: Path, runs: pd.DataFrame, failures: pd.DataFrame) -> dict[str, Any]:
-    """Return the bytes received of the runs whose rows in the existing tables are the same, by run id.
+def _load_unchanged(
+    out: Path, runs: pd.DataFrame, failures: pd.DataFrame
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, pa.Table]]]:
+    """Return the counted columns of the runs whose rows in the existing tables are the same, and their other tables.
 
     The other columns contain the whole record with its measured times, so a repeated run has other rows.
     """
     try:
         before, failed = (parquet.read_collected(out, name) for name in ("runs", "failures"))
+        same = _find_equal_rows(runs, before) - (set(failures.run_id) - _find_equal_rows(failures, failed))
+        tables = {name: _load_collected_rows(out, name, same) for name in TABLES_OF_RUN}
     except UserError:
-        return {}
-    same = _find_equal_rows(runs, before) - (set(failures.run_id) - _find_equal_rows(failures, failed))
-    counted = before.set_index("run_id").bytes_received
-    return {run_id: counted[run_id] for run_id in same}
+        return {}, {}
+    rows = before[before.run_id.isin(same)][["run_id", *COUNTED]].itertuples(index=False)
+    return {str(run_id): dict(zip(COUNTED, values, strict=True)) for run_id, *values in rows}, tables
 
 
 def _find_equal_rows(frame: pd.DataFrame, before: pd.DataFrame) -> set[str]:
     """Return the ids of the runs that have equal rows in both, apart from columns that collecting counts."""
-    counted = [column.name for column in RUNS.columns if column.counted]
     now, before = (
-        each.drop(columns=counted, errors="ignore").set_index("run_id") for each in (frame, before)
+        each.drop(columns=COUNTED, errors="ignore").set_index("run_id") for each in (frame, before)
     )
     both = now.index.intersection(before.index)
     one, other = now.loc[both], before.loc[both]
@@ -291,27 +306,19 @@ def _find_equal_rows(frame: pd.DataFrame, before: pd.DataFrame) -> set[str]:
 
 
 def _load_collected_rows(out: Path, name: str, runs: set[str]) -> dict[str, pa.Table]:
-    """Load the rows of these runs from an existing table, by run id."""
+    """Load the rows of these runs from an existing table, by run id. Raises UserError if it cannot be read."""
     if not runs:
         return {}
-    try:
-        rows = parquet.read_consistent_table(out, name)
-    except UserError:
-        return {}
+    rows = parquet.read_consistent_table(out, name)
     parts = parquet.find_run_slices(rows["run_id"].to_numpy())
     return {run_id: rows[parts.get(run_id, slice(0))] for run_id in runs}
 
 
-def _iterate_rows(records: list[Record], name: str, known: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
-    """Yield the rows of every run, with the run id as first column. Runs in `known` are not read."""
-    for record in records:
-        run_id = record.record["run_id"]
-        if run_id in known:
-            yield known[run_id]
-            continue
-        rows = parquet.rename_recorded(record.rows(name), TABLES_OF_RUN[name])
-        column = pa.array([run_id] * len(rows), pa.string())
-        yield rows.add_column(0, parquet.arrow_schema(TABLES[name]).field(0), column)
+def _add_run_id(rows: pa.Table, run_id: str, name: str) -> pa.Table:
+    """Return the rows of a table of a run folder as a collected table has them, with the run id as first column."""
+    rows = parquet.rename_recorded(rows, TABLES_OF_RUN[name])
+    column = pa.array([run_id] * len(rows), pa.string())
+    return rows.add_column(0, parquet.arrow_schema(TABLES[name]).field(0), column)
 
 
 def _make_missing_rows(run: dict[str, Any]) -> RunRows:

@@ -1,13 +1,11 @@
 """Reads and writes tables as parquet files. Every file contains the number of its schema, which reading checks."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import lru_cache
-from io import BytesIO
+from io import SEEK_END, BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pandas as pd
@@ -15,16 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import UserError
-from harness.files import open_regular_file, replace_files
+from harness.files import check_replaceable, open_regular_file, replace_files
+from harness.host_memory import ALWAYS_FITS, find_available_bytes
 from harness.results.schema import CLAIMS, TABLES
 from harness.results.table_schema import INTEGER, NULLABLE, REAL, TEXT, TIME, TRUTH, TableSchema
 from harness.validation import clip_line
 
 ROW_GROUP = 1 << 20
-WORD = 8
-"""The minimum size of a value in memory, in bytes."""
-ALWAYS_FITS = 1 << 20
-"""Up to this many bytes are read without a check of the free memory, which would take as long as reading."""
+VALUE = 16
+"""The size of a value in memory, in bytes: in the table, and in the array that is made of it."""
+MAX_FOOTER = 1 << 22
+"""The maximum size of the metadata of a file, which take many times as much memory."""
 SCHEMA_KEY = "harness.schema"
 MARK_KEY = "harness.collected"
 RECOLLECT = "`harness collect` makes the tables again from the run folders."
@@ -84,27 +83,61 @@ def to_arrow(frame: pd.DataFrame, table: TableSchema) -> pa.Table:
     return rows.replace_schema_metadata(schema.metadata)
 
 
-def serialize_table(parts: Iterable[pa.Table], table: TableSchema, mark: str = "") -> bytes:
-    """Return the content of a parquet file with several parts, of which few are in memory at once.
+class TableFile:
+    """The content of a parquet file that grows by parts, which are compressed as soon as they fill a row group."""
 
-    The tables of one collection share a mark.
-    """
-    buffer, schema = BytesIO(), arrow_schema(table)
-    if mark:
-        schema = schema.with_metadata({**schema.metadata, MARK_KEY: mark})
-    # Few times are equal: a dictionary would be longer than the values.
-    reals = [column.name for column in table.columns if column.dtype == REAL]
-    others = [name for name in table.names if name not in reals]
-    encoding = {"use_dictionary": others, "use_byte_stream_split": reals}
-    with pq.ParquetWriter(buffer, schema, compression="zstd", **encoding) as writer:
-        for rows in _merge_parts(parts):
-            writer.write_table(rows)
-    return buffer.getvalue()
+    def __init__(self, table: TableSchema, mark: str = "") -> None:
+        """Begin the file of a table. The tables of one collection share a mark."""
+        schema = arrow_schema(table)
+        if mark:
+            schema = schema.with_metadata({**schema.metadata, MARK_KEY: mark})
+        # Few times are equal: a dictionary would be longer than the values.
+        reals = [column.name for column in table.columns if column.dtype == REAL]
+        others = [name for name in table.names if name not in reals]
+        self._buffer, self._waiting, self._rows = BytesIO(), list[pa.Table](), 0
+        self._writer = pq.ParquetWriter(
+            self._buffer, schema, compression="zstd", use_dictionary=others, use_byte_stream_split=reals
+        )
+
+    def add(self, rows: pa.Table) -> None:
+        """Append rows."""
+        self._waiting.append(rows)
+        self._rows += rows.num_rows
+        if self._rows >= ROW_GROUP:
+            self._write_waiting()
+
+    def finish(self) -> bytes:
+        """Return the content of the whole file."""
+        if self._waiting:
+            self._write_waiting()
+        self._writer.close()
+        return self._buffer.getvalue()
+
+    def _write_waiting(self) -> None:
+        self._writer.write_table(pa.concat_tables(self._waiting))
+        self._waiting, self._rows = [], 0
+
+
+def serialize_table(rows: pa.Table, table: TableSchema, mark: str = "") -> bytes:
+    """Return the content of a parquet file."""
+    file = TableFile(table, mark)
+    file.add(rows)
+    return file.finish()
 
 
 def to_pandas(rows: pa.Table, table: TableSchema) -> pd.DataFrame:
     """Convert an arrow table to a frame: the inverse of `to_arrow`."""
     return conform_frame(rows.to_pandas(), table)
+
+
+def to_array(column: pa.ChunkedArray) -> "np.ndarray[Any, Any]":
+    """Return the values of a column as an array. Equal texts are one object: there are few, and many rows."""
+    if not pa.types.is_string(column.type):
+        values: np.ndarray[Any, Any] = column.to_numpy()
+        return values
+    coded = column.combine_chunks().dictionary_encode()
+    texts: np.ndarray[Any, Any] = coded.dictionary.to_numpy(zero_copy_only=False).take(coded.indices)
+    return texts
 
 
 def rename_recorded(rows: pa.Table, table: TableSchema) -> pa.Table:
@@ -119,15 +152,26 @@ def read_table(path: Path, table: TableSchema, way_out: str, content: bytes | No
     in memory and not on disk.
     """
     try:
-        source = open_regular_file(path) if content is None else pa.BufferReader(content)
-        with source as opened, pq.ParquetFile(opened) as file:
-            if reason := _find_mismatch(file, table):
-                raise UserError(f"{path} {reason}. {way_out}")
-            # The table of one run is read faster than threads are started.
-            return file.read(use_threads=file.metadata.num_rows >= ROW_GROUP)
+        with open_regular_file(path) if content is None else BytesIO(content) as opened:
+            if (size := _read_footer_size(opened)) > MAX_FOOTER:
+                raise UserError(f"{path} has {size:,} bytes of metadata, more than any table. {way_out}")
+            with pq.ParquetFile(opened if content is None else pa.BufferReader(content)) as file:
+                if reason := _find_mismatch(file, table):
+                    raise UserError(f"{path} {reason}. {way_out}")
+                # The table of one run is read faster than threads are started.
+                return file.read(use_threads=file.metadata.num_rows >= ROW_GROUP)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
         raise UserError(f"{path} cannot be read as a table: {reason.rstrip('.')}. {way_out}") from None
+
+
+def _read_footer_size(file: BinaryIO) -> int:
+    """Return the size of a file's metadata, which the last eight bytes begin with; 0 if the file is shorter."""
+    length = file.seek(0, SEEK_END)
+    file.seek(max(length - 8, 0))
+    size = int.from_bytes(file.read(4), "little") if length >= 8 else 0
+    file.seek(0)
+    return size
 
 
 def _find_mismatch(file: pq.ParquetFile, table: TableSchema) -> str:
@@ -139,24 +183,10 @@ def _find_mismatch(file: pq.ParquetFile, table: TableSchema) -> str:
     if not schema.equals(arrow_schema(table)):
         return f"does not have the columns of schema {table.number}"
     groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
-    needs = max(sum(group.total_byte_size for group in groups), WORD * facts.num_rows * facts.num_columns)
+    needs = max(sum(group.total_byte_size for group in groups), VALUE * facts.num_rows * facts.num_columns)
     if needs > ALWAYS_FITS and needs > (free := find_available_bytes()):
         return f"has {facts.num_rows:,} rows, which need {needs:,} bytes of memory, and {free:,} are free"
     return ""
-
-
-def find_available_bytes() -> int:
-    """Return the memory that is available to this process: of the machine or of its control group, if that is less."""
-    facts = Path("/proc/meminfo").read_text(encoding="utf-8")
-    found = re.search(r"^MemAvailable:\s*(\d+)", facts, re.MULTILINE)
-    assert found, "/proc/meminfo has no MemAvailable"
-    free = int(found[1]) << 10
-    with suppress(OSError, ValueError):  # there is no limit, or it is "max"
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text(encoding="utf-8"))
-        used = int((group / "memory.current").read_text(encoding="utf-8"))
-        free = min(free, max(limit - used, 0))
-    return free
 
 
 def read_collected(tables: Path, name: str) -> pd.DataFrame:
@@ -213,8 +243,9 @@ def read_consistent_table(tables: Path, name: str) -> pa.Table:
 
 def write_claims(path: Path, claims: list[dict[str, Any]], tables: Path) -> None:
     """Write the table of claims. Claims that were compared with collected tables share the mark of these tables."""
+    check_replaceable(path, is_collected, "a table of the harness")
     mark = _read_mark(tables / "runs.parquet") or ""
-    replace_files({path: serialize_table([to_arrow(pd.DataFrame(claims), CLAIMS)], CLAIMS, mark)})
+    replace_files({path: serialize_table(to_arrow(pd.DataFrame(claims), CLAIMS), CLAIMS, mark)})
 
 
 def read_claims_table(tables: Path) -> pd.DataFrame:
@@ -223,6 +254,14 @@ def read_claims_table(tables: Path) -> pd.DataFrame:
     if not path.is_file() or _read_mark(path) != _read_mark(tables / "runs.parquet"):
         return to_pandas(arrow_schema(CLAIMS).empty_table(), CLAIMS)
     return to_pandas(read_table(path, CLAIMS, "`harness claims --out` makes it again."), CLAIMS)
+
+
+def is_collected(path: Path) -> bool:
+    """Return True for a table that the harness wrote."""
+    try:
+        return _get_metadata(pq.read_schema(path), SCHEMA_KEY) is not None
+    except pa.ArrowException:
+        return False
 
 
 def _read_mark(path: Path) -> str | None:
@@ -239,17 +278,3 @@ def _read_mark(path: Path) -> str | None:
 def _get_metadata(schema: pa.Schema, key: str) -> str | None:
     value = (schema.metadata or {}).get(key.encode())
     return value.decode(errors="replace") if value else None
-
-
-def _merge_parts(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Concatenate parts until they fill a row group."""
-    waiting: list[pa.Table] = []
-    rows = 0
-    for part in parts:
-        waiting.append(part)
-        rows += part.num_rows
-        if rows >= ROW_GROUP:
-            yield pa.concat_tables(waiting)
-            waiting, rows = [], 0
-    if waiting:
-        yield pa.concat_tables(waiting)

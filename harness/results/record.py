@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+    from harness.results.consistency import RunTables
+
 MAX_BYTES = 1 << 24
 """The maximum size of spec.json and of record.json."""
 WAY_OUT = "Move {folder} away and run its spec again: `harness run --spec FILE`."
@@ -96,21 +98,11 @@ class Record:
         """Return the row of the table `runs`."""
         import pandas as pd
 
+        from harness.results.consistency import count_columns
         from harness.results.parquet import conform_frame
 
-        row = {**self.table_rows.run, "origin": "", "bytes_received": self.count_bytes_received()}
+        row = {**self.table_rows.run, "origin": "", **count_columns(self.read_tables())}
         return conform_frame(pd.DataFrame([row]), RUNS)
-
-    def count_bytes_received(self) -> float | None:
-        """Count the bytes received per epoch, on the rank with the most; None if the record has no received elements.
-
-        A row of the ledger has the bytes of its payload, of which the received elements are a share.
-        """
-        from harness.results.run_summary import compute_bytes_received
-
-        if self.table_rows.run["elements_received"] is None:
-            return None
-        return compute_bytes_received(self.table("ledger"))
 
     def table(self, name: str) -> "pd.DataFrame":
         """Return a table of the run with the columns of docs/reference/tables.md; empty if the run did not write it."""
@@ -118,6 +110,12 @@ class Record:
 
         table = TABLES_OF_RUN[name]
         return to_pandas(rename_recorded(self.rows(name), table), table)
+
+    def read_tables(self) -> "RunTables":
+        """Read all tables, as arrays. Raises UserError if one is damaged or has another schema."""
+        from harness.results.consistency import make_arrays
+
+        return make_arrays(self.spec, self.record, {name: self.rows(name) for name in RUN_TABLES})
 
     def rows(self, name: str) -> "pa.Table":
         """Return the rows of a table as an arrow table, with the column names of run folders."""
@@ -148,7 +146,7 @@ def write_record(
         if frame.empty:
             continue
         table = RUN_TABLES[name]
-        files[f"{name}.parquet"] = serialize_table([to_arrow(frame, table)], table)
+        files[f"{name}.parquet"] = serialize_table(to_arrow(frame, table), table)
     folder = runs / str(record["run_id"])
     with atomic_folder(folder, "record.json", replace=True) as partial:
         for name, data in files.items():

@@ -498,6 +498,13 @@ RUNS = TableSchema(
             ),
         ),
         Column(
+            "contradiction",
+            TEXT,
+            "what in the record and its tables contradicts another part of them; empty if nothing does",
+            "record",
+            counted=True,
+        ),
+        Column(
             "extra", TEXT, "values of the record without a column, as JSON; empty if there are none", "record"
         ),
     ),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 RECORD_SCHEMA = 1
 """The number of the schema of run folders. Records with another number are refused."""
-SCHEMA = 2
+SCHEMA = 3
 """The number of the schema of collected tables. It increases when the name, type or meaning of a column changes. Tables
 with another number are refused."""
 

@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import tarfile
@@ -21,6 +20,7 @@ from harness.runtime.recorded_environment import select_recorded_variables
 from harness.spec.machine_card import ALLOCATOR, CalibratedMachine
 from harness.spec.spec import hash_data
 from harness.untrusted import redact_command
+from harness.validation import COMMIT
 
 PACKAGES = (
     "torch",
@@ -33,8 +33,6 @@ PACKAGES = (
 )
 COMMAND = "command"
 """The file of a scratch folder with the command line of the launcher."""
-COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-"""The full name of a commit."""
 PROCESS = uuid4().hex[:16]
 """The process that imported this module. Processes that are forked from it have the same value, and share its imported
 libraries and their addresses."""
@@ -144,6 +142,12 @@ def _cores_and_ranks(affinities: Sequence[Affinity]) -> dict[str, int | None]:
     cores = {host: len(set(chain(*(each.cores for each in there)))) for host, there in hosts.items()}
     fullest = max(hosts, key=lambda host: sum(each.threads for each in hosts[host]) / cores[host])
     return {"cores": cores[fullest], "ranks_on_host": len(hosts[fullest])}
+
+
+def has_commit(root: Path, commit: str) -> bool:
+    """Return True if the repository of a checkout has a commit."""
+    is_name = COMMIT.fullmatch(commit) is not None
+    return is_name and _run_git(root, "cat-file", "-e", f"{commit}^{{commit}}") is not None
 
 
 def hash_committed_strategies(root: Path, commit: str) -> str:

@@ -22,11 +22,13 @@ from harness.graph.vertex_data import (
     mask_unlabelled,
     normalise_rows,
 )
+from harness.host_memory import ALWAYS_FITS, find_available_bytes
 from harness.kernels.random import Index
 from harness.sources import ReadOptions
 from harness.sources.read_errors import CARD_HINTS
 from harness.sources.source import Generator
 from harness.sources.stream import EdgeStream, stream_graph
+from harness.store.build_resources import SHARED_BYTES_PER_VERTEX
 from harness.store.dataset_card import (
     AllTrain,
     DatasetCard,
@@ -248,6 +250,12 @@ def _check_vertex_count(contents: DatasetContents) -> None:
     if not 1 <= contents.n <= VERTICES:
         raise UserError(
             f"dataset {contents.card.name} has {contents.n:,} vertices; expected 1 to {VERTICES:,}."
+        )
+    needs = SHARED_BYTES_PER_VERTEX * contents.n
+    if needs > ALWAYS_FITS and needs > (free := find_available_bytes()):
+        raise UserError(
+            f"dataset {contents.card.name} has {contents.n:,} vertices, which need {needs:,} bytes of memory, and "
+            f"{free:,} are free. If its files name too many vertices, mend them."
         )
 
 

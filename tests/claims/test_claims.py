@@ -285,7 +285,7 @@ def test_a_record_of_the_papers_run_counts_more_than_a_prediction(tmp_path: Path
     nothing = {column.name: {TEXT: "", TRUTH: False}.get(column.dtype, 0) for column in RUNS.columns}
     known = {"run_id": spec.run_id, "status": "ok", "source": "measured", "epoch_seconds_median": 7.5}
     rows = to_arrow(pd.DataFrame([{**nothing, **known}]), RUNS)
-    (tmp_path / "runs.parquet").write_bytes(serialize_table([rows], RUNS))
+    (tmp_path / "runs.parquet").write_bytes(serialize_table(rows, RUNS))
     runs = select("plexus-figure-8", strategy="plexus", dataset="reddit", ranks=8, launch=spec.launch)
     measured = Evidence(ROOT, tmp_path).time_epoch(runs)
     assert measured.seconds == Estimate(7.5, 7.5, 7.5)

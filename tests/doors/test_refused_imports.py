@@ -44,6 +44,8 @@ def text(lines: bytes, name: str = "edges.txt") -> dict[str, tuple[str, bytes]]:
     return {"edges": (name, lines)}
 
 
+LYING = b"%%MatrixMarket matrix coordinate pattern general\n1000000000000 1000000000000 1\n1 2\n"
+"""A header of more vertices than any memory has room for."""
 NUMBERS, NULLS = parquet(a=[0, 5], b=[1, 2]), parquet(a=[1, None], b=[2, 3])
 OF_FILES = [
     ({"features": changed(FEATURES, (4, 1), np.nan)}, "", ["--features", "row 5", "column 2", "nan"]),
@@ -65,6 +67,7 @@ OF_FILES = [
     ({}, "--vertices 0", ["--vertices 0"]),
     ({}, "--vertices 3", ["line 3", "0 .. 2", "--vertices"]),
     (text(b"", "edges.xls"), "", [".mtx", ".parquet"]),
+    ({"edges": ("lying.mtx", LYING)}, "", ["1,000,000,000,000 vertices", "memory"]),
     ({"edges": parquet(a=["x"], b=["y"])}, "", ["integer columns"]),
     ({"edges": ("torn.parquet", NUMBERS[1][:-60])}, "", ["torn.parquet"]),
     ({"edges": NULLS}, "", ["null"]),

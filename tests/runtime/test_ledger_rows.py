@@ -55,7 +55,7 @@ def make_tables(rank: int, epochs: Mapping[int, Entries]) -> RankTables:
 
 
 def file_of(frame: pd.DataFrame) -> bytes:
-    return serialize_table([to_arrow(frame, RUN_TABLES["ledger"])], RUN_TABLES["ledger"])
+    return serialize_table(to_arrow(frame, RUN_TABLES["ledger"]), RUN_TABLES["ledger"])
 
 
 def file_row_by_row(ranks: Mapping[int, Mapping[int, Entries]]) -> bytes:
