@@ -85,13 +85,17 @@ def count_epoch_words(entries: Mapping[Key, Amounts]) -> Seen:
     return seen
 
 
-def count_recorded_words(ledger: "Columns") -> dict[int, Seen]:
-    """Count the words that each rank sent in the last epoch of a recorded run. Ranks that sent nothing are left out."""
+def count_recorded_words(ledger: "Columns", chosen: int | None = None) -> dict[int, Seen]:
+    """Count the words that each rank sent in an epoch of a recorded run, by default the last.
+
+    Ranks that sent nothing are left out.
+    """
     from harness.results.statistics import find_texts  # which imports pandas
 
     seen: dict[int, dict[WordsKey, Sent]] = {}
     epoch = np.asarray(ledger["epoch"])
-    rows = np.flatnonzero((epoch == epoch.max()) & find_texts(ledger["op"], MOVING))
+    rows = np.flatnonzero(epoch == (epoch.max() if chosen is None else chosen))
+    rows = rows[find_texts(np.asarray(ledger["op"])[rows], MOVING)]
     columns = (np.asarray(ledger[name])[rows].tolist() for name in (*KEY_COLUMNS, *AMOUNT_COLUMNS))
     for rank, direction, layer, op, axis, tensor, *amounts in zip(*columns, strict=True):
         key = WordsKey(Direction(direction), layer, Op(op), axis, TensorName(tensor))

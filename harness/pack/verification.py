@@ -8,12 +8,12 @@ only used if the package is installed here.
 """
 
 import json
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import product
-from math import isclose, isnan
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,48 +24,53 @@ from harness import __version__
 from harness.conformance.account import Sent, count_recorded_words
 from harness.errors import UserError
 from harness.experiment.known_graph import KnownGraph, look_up_graph
+from harness.graph.model import SPLITS, has_label
+from harness.ledger import MOVING, TensorName
 from harness.pack.reading import RUNS, Pack
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.registry import DISTRIBUTION, PYPROJECT, hash_strategy_code, is_built_in, load_installed_strategy
+from harness.results import consistency
 from harness.results.check_proof import CheckProof
+from harness.results.consistency import RunTables, UnverifiableError
 from harness.results.record import Record
-from harness.results.run_summary import summarize_tables
-from harness.results.schema import DIVERGED, OK, RUN_TABLES, TABLES_OF_RUN
-from harness.results.statistics import number_pairs
-from harness.runtime.provenance import hash_committed_strategies
+from harness.results.schema import DIVERGED, OK
+from harness.results.statistics import find_texts, number_pairs
+from harness.runtime.provenance import has_commit, hash_committed_strategies
 from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import Spec, digest
 from harness.store.catalog import is_in_catalog, load_card
 from harness.store.datasets import find_graph_hashes
-from harness.strategy import BlockCounts, WordsKey, admit
-from harness.untrusted import HOME_FOLDER, redact_all
-from harness.validation import clip_line
+from harness.strategy import BlockCounts, Coordinates, Counts, Strategy, WordsKey, admit
+from harness.untrusted import HOME_FOLDER, find_confusable, redact_all
+from harness.validation import clip_line, validate
 
 HOLDS, BROKEN, UNKNOWN = "holds", "broken", "cannot be verified"
 CHECKS = {
     "record": "the record is complete; types and ranges are valid",
     "id": "the name of the run is the hash of its spec",
+    "names": "no name has letters of several alphabets, which look alike",
     "summary": "times, losses, accuracies and elements are those of its tables",
     "epochs": "it has every epoch of its spec on every rank, unless it reached its target or did not end well",
     "ledger": "the seconds of the ledger add up to those of each epoch",
+    "times": "no time is negative, in the future, or longer than the time in which it passed",
+    "amounts": "accuracies, memory, received elements and bytes are possible",
     "elements": "every rank sent what the formula of its strategy says",
+    "accuracy": "accuracies are shares of the vertices of the graph",
+    "memory": "every rank holds at least what the formula of its strategy says",
     "graph": "it trained on the graph that its name means",
     "proof": "the strategy was checked in full, as the same code",
     "environment": "machine, versions, commit and times are recorded",
     "privacy": "no password, no token and no home folder is in it",
 }
 """What is checked of each run."""
-LEDGER_TOLERANCE = 0.01
-"""The part of an epoch by which its ledger may be shorter or longer: clocks are read between the two."""
-LEDGER_SECONDS = 1e-4
-"""The seconds by which it may differ in a short epoch."""
-INTERRUPTED, TIME_SLICE = 0.1, 0.02
-"""The part of the timed epochs of a rank, at least one, and the further seconds by which their ledgers may differ: the
-scheduler of a busy machine stops a rank between two readings of the clock. Medians do not change by them."""
 NEEDED = ("versions", "host", "cpu", "cores", "threads", "engine", "started", "finished", "store_manifest")
 """What the provenance of a measured run must have. Without a repository there is no commit."""
-READ_TABLES = ("epochs", "ledger", "accuracy", "memory", "utilisation")
-"""The tables that are used. The others only must be whole."""
+SAMPLED_EPOCHS = 16
+"""How many epochs are compared with the formula, chosen at random, if epochs differ."""
+FEW_TIMES, TIME_DIGITS = 3, 9
+"""Two runs do not have equal ratios of at least three times in nine digits by chance."""
+VALUES = {TensorName(name) for name in ("X", "H", "T", "W", "Z", "G", "S", "dT", "dH", "dX", "dW")}
+"""The tensors whose elements are numbers of the precision of the run, or of the type in which it sends them."""
 
 
 class RunCheck(NamedTuple):
@@ -85,6 +90,8 @@ class VerifiedRun(NamedTuple):
     record: Record | None
     """None if it cannot be read."""
     checks: Sequence[RunCheck]
+    times: str = ""
+    """A digest of its times that no other run has; empty if it has no times."""
 
 
 @dataclass(frozen=True)
@@ -133,37 +140,23 @@ def verify_pack(pack: Pack, root: Path, on_step: OnStep = ignore_step) -> Verifi
     return Verification(pack, [verify_run(run_id, pack, root) for run_id in run_ids])
 
 
-class PackedRun(NamedTuple):
-    """A run whose files were read."""
-
-    record: Record
-    recorded: Mapping[str, Mapping[str, NDArray[Any]]]
-    """The columns of the tables that are used, with the names of run folders."""
-
-    def table(self, name: str) -> dict[str, NDArray[Any]]:
-        """Return the columns of a table with the names that people see."""
-        return TABLES_OF_RUN[name].rename_recorded(self.recorded[name])
-
-    @property
-    def is_measured(self) -> bool:
-        return bool(self.record.record["source"] == "measured")
-
-
 def verify_run(run_id: str, pack: Pack, root: Path) -> VerifiedRun:
     """Return a run of a pack with the answer of every check."""
     folder = Path(RUNS, run_id)
     try:
-        run = _read_run(run_id, pack)
+        record = pack.read_run(run_id)
+        run = record.read_tables()
     except Exception as error:  # a stranger's values must not end the verification of other runs
         others = [RunCheck(check, run_id, UNKNOWN) for check in CHECKS if check != "record"]
         broken = RunCheck("record", run_id, BROKEN, _describe(error, folder))
         return VerifiedRun(run_id, None, [broken, *others])
     answers: dict[str, Callable[[], None]] = {
         "id": lambda: _check_id(run),
-        "summary": lambda: _check_summary(run),
-        "epochs": lambda: _check_epochs(run),
-        "ledger": lambda: _check_ledger(run),
+        "names": lambda: _check_names(run),
+        **{name: partial(check, run) for name, check in consistency.CHECKS.items()},
         "elements": lambda: _check_elements(run, root),
+        "accuracy": lambda: _check_accuracy(run, root),
+        "memory": lambda: _check_memory(run, root),
         "graph": lambda: _check_graph(run, root),
         "proof": lambda: _check_proof(run, pack.proofs),
         "environment": lambda: _check_environment(run),
@@ -179,18 +172,23 @@ def verify_run(run_id: str, pack: Pack, root: Path) -> VerifiedRun:
         except Exception as error:
             verdict, told = BROKEN, _describe(error, folder)
         results.append(RunCheck(check, run_id, verdict, told))
-    return VerifiedRun(run_id, run.record, results)
+    return VerifiedRun(run_id, record, results, digest_times(run))
 
 
-def _read_run(run_id: str, pack: Pack) -> PackedRun:
-    """Read the record and every table of a run. Raises UserError if one is damaged or has another schema."""
-    record = pack.read_run(run_id)
-    tables = {name: record.rows(name) for name in RUN_TABLES}
-    columns = {
-        name: {column: tables[name][column].to_numpy() for column in RUN_TABLES[name].names}
-        for name in READ_TABLES
-    }
-    return PackedRun(record, columns)
+def digest_times(run: RunTables) -> str:
+    """Return a digest of the times of a run, which stays the same if they are multiplied by a factor or reordered.
+
+    Of fewer than `FEW_TIMES`, it is a digest of the times and the losses themselves.
+    """
+    epochs = run.table("epochs")
+    seconds = np.sort(epochs["seconds"])
+    if not run.is_measured or not len(seconds):
+        return ""
+    if len(seconds) < FEW_TIMES:
+        shared = np.concatenate([seconds, epochs["loss"]])
+    else:
+        shared = np.round(seconds / seconds[-1], TIME_DIGITS)
+    return sha256(shared.tobytes()).hexdigest()[:16]
 
 
 def _describe(error: Exception, folder: Path) -> str:
@@ -200,136 +198,211 @@ def _describe(error: Exception, folder: Path) -> str:
     return clip_line(text.replace(str(folder), folder.name), 300)
 
 
-class UnverifiableError(Exception):
-    """A check lacks the data that it needs, or no run of this kind has it."""
+def _parse_spec(run: RunTables) -> Spec:
+    return validate(Spec, run.spec, "its spec")
 
 
-def _check_id(run: PackedRun) -> None:
+def _check_id(run: RunTables) -> None:
     if not run.is_measured:
         raise UnverifiableError("only measured runs are named by their spec alone")
-    if (expected := digest(run.record.spec)) != run.record.folder.name:
+    if (expected := digest(run.spec)) != run.record["run_id"]:
         raise UserError(f"the hash of its spec is {expected}")
 
 
-def _check_summary(run: PackedRun) -> None:
-    """Compare the summary with what the tables give.
+def _check_names(run: RunTables) -> None:
+    """Check the names by which runs are grouped and shown."""
+    for section in ("strategy", "dataset", "machine"):
+        name = str((run.spec.get(section) or {}).get("name", ""))
+        if reason := find_confusable(name):
+            raise UserError(f"the name of its {section} {reason}")
 
-    Predicted and emulated records have a part of these numbers.
+
+@dataclass(frozen=True, eq=False)
+class Admitted:
+    """A strategy that is installed here, on a graph that is built here, and what its formulas give for each rank."""
+
+    strategy: Strategy
+    counts: Counts
+    _words: dict[int, Sequence[Mapping[WordsKey, float]]] = field(default_factory=dict)
+
+    def compute_words(self, epoch: int) -> Sequence[Mapping[WordsKey, float]]:
+        """Return the words of a timed epoch. The strategy may draw samples for them."""
+        if epoch not in self._words:
+            number = self.strategy.spec.training.warmup + epoch
+            self._words[epoch] = [
+                self.strategy.words_of_epoch(at, self.counts, number) for at in self._places
+            ]
+        return self._words[epoch]
+
+    @cached_property
+    def memory(self) -> Sequence[Mapping[TensorName, int]]:
+        """The bytes of each tensor."""
+        return [self.strategy.memory(at, self.counts) for at in self._places]
+
+    @property
+    def _places(self) -> list[Coordinates]:
+        return [self.strategy.coordinates(rank) for rank in range(self.strategy.spec.ranks)]
+
+
+def _check_elements(run: RunTables, root: Path) -> None:
+    """Compare what every rank sent with the formula of the strategy, row by row.
+
+    If all epochs have the same formula, every timed epoch is compared with it. Otherwise some are, chosen at random.
     """
-    told = run.record.record["summary"]
-    for name, value in _summarize(run).items():
-        if (run.is_measured or told.get(name) is not None) and not _are_equal(value, told.get(name)):
-            raise UserError(f"{name} is {told.get(name)} in its record and {value} in its tables")
-
-
-def _summarize(run: PackedRun) -> dict[str, Any]:
-    if run.record.record["source"] == "external":
-        raise UnverifiableError("another program's log has no tables")
-    if not (run.recorded["epochs"]["epoch"] >= 0).any():
-        raise UnverifiableError("it has no timed epoch")
-    return summarize_tables(run.recorded, run.record.spec["training"]["target"])
-
-
-def _are_equal(one: Any, other: Any) -> bool:
-    """Return True for equal numbers. A loss that is not finite is null in a record."""
-    if isinstance(one, float) and isinstance(other, int | float):
-        return isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
-    return bool(one == other) or (isinstance(one, float) and isnan(one) and other is None)
-
-
-def _check_epochs(run: PackedRun) -> None:
-    """Check that no slow epoch was left out. A run ends early if it reaches its target or does not end well."""
-    if not run.is_measured:
-        raise UnverifiableError("only measured runs have all epochs of their spec")
-    spec, record = run.record.spec, run.record.record
-    if record["status"] not in (OK, DIVERGED):
-        raise UnverifiableError(f"it ended with status {record['status']}, so it has no result")
-    training, epochs = spec["training"], run.table("epochs")
-    found = [*zip(epochs["epoch"].tolist(), epochs["rank_id"].tolist(), strict=True)]
-    numbers = range(-training["warmup"], int(np.nanmax(epochs["epoch"])) + 1 if found else 0)
-    ranks = range(spec["ranks"])
-    if len(found) != len(numbers) * len(ranks) or {*found} != {*product(numbers, ranks)}:
-        raise UserError("its table of epochs lacks some of an epoch or a rank")
-    is_whole = len(numbers) == training["warmup"] + training["epochs"]
-    has_reached = record["summary"].get("seconds_to_target") is not None
-    if record["status"] == OK and not is_whole and not has_reached:
-        raise UserError(f"it ended after {numbers.stop} of {training['epochs']} epochs, and says no reason")
-
-
-def _check_ledger(run: PackedRun) -> None:
-    if not run.is_measured:
-        raise UnverifiableError("only measured runs have a clock")
-    if run.record.spec["training"].get("cuda_graph"):
-        raise UnverifiableError("nothing is timed inside of a CUDA graph")
-    epochs, ledger = run.table("epochs"), run.table("ledger")
-    epoch, rank_id = (np.concatenate([epochs[name], ledger[name]]) for name in ("epoch", "rank_id"))
-    first, place = number_pairs(epoch, rank_id)
-    epoch, rank_id = epoch[first], rank_id[first]
-    in_epochs, in_ledger = np.split(place, [len(epochs["epoch"])])
-    counts = [np.bincount(each, minlength=len(first)) for each in (in_epochs, in_ledger)]
-    if (counts[0] != 1).any() or (counts[1] == 0).any():
-        raise UserError("its ledger and its epochs are not of the same ranks and epochs")
-    told, summed = np.bincount(in_epochs, epochs["seconds"]), np.bincount(in_ledger, ledger["seconds"])
-    excess = np.abs(told - summed) - LEDGER_TOLERANCE * told - LEDGER_SECONDS
-    is_timed = epoch >= 0
-    is_wrong = is_timed & ~(excess <= 0)
-    for rank in np.unique(rank_id):
-        of_rank = rank_id == rank
-        most = max(1, int(INTERRUPTED * (is_timed & of_rank).sum()))
-        found = np.flatnonzero(is_wrong & of_rank)
-        if len(found) > most or (is_wrong & of_rank & ~(excess <= TIME_SLICE)).any():
-            worst = found[np.argmax(excess[found])]
-            raise UserError(
-                f"epoch {epoch[worst]} on rank {rank} took {told[worst]:.6g} s, and {summed[worst]:.6g} s by its ledger"
-            )
-
-
-def _check_elements(run: PackedRun, root: Path) -> None:
-    """Compare what every rank sent in the last epoch with the formula of the strategy, row by row."""
-    if not run.is_measured or run.record.record["status"] != OK:
+    if not run.is_measured or run.record["status"] != OK:
         raise UnverifiableError("only measured runs that ended have a whole ledger")
-    spec = _find_verifiable_spec(run.record, root)
+    admitted, excuse = _admit_run(run, root)
     ledger = run.table("ledger")
-    last = int(ledger["epoch"].max())
-    if {*ledger["rank_id"][ledger["epoch"] == last].tolist()} != {*range(spec.ranks)}:
-        raise UserError(f"its ledger does not have the ranks 0 to {spec.ranks - 1}")
-    formulas = _compute_words(spec.model_copy(update={"launch": 0}).model_dump_json(), last, root)
-    counted_words = count_recorded_words(ledger)
-    for rank, formula in enumerate(formulas):
+    try:
+        for epoch in _choose_epochs(admitted.strategy, ledger):
+            _compare_epoch(admitted, ledger, epoch)
+    except UserError as error:
+        raise _excuse(error, excuse) from None
+
+
+def _choose_epochs(strategy: Strategy, ledger: Mapping[str, NDArray[Any]]) -> list[int]:
+    """Return the timed epochs to compare. Raises UserError if epochs differ that have the same formula."""
+    numbers: list[int] = np.unique(ledger["epoch"][ledger["epoch"] >= 0]).tolist()
+    if type(strategy).words_of_epoch is Strategy.words_of_epoch:
+        _check_steady(ledger, len(numbers))
+        return numbers[-1:]
+    return sorted(random.sample(numbers, min(len(numbers), SAMPLED_EPOCHS)))
+
+
+def _check_steady(ledger: Mapping[str, NDArray[Any]], epochs: int) -> None:
+    """Check that every rank sends the same in every timed epoch."""
+    rows = np.flatnonzero((ledger["epoch"] >= 0) & (ledger["elements_payload"] > 0))
+    rows = rows[find_texts(ledger["op"][rows], MOVING)]
+    key = np.zeros(len(rows), dtype=np.int64)
+    for name in ("rank_id", "direction", "layer", "op", "axis", "tensor"):
+        _, key = number_pairs(key, ledger[name][rows])
+    first, place = number_pairs(key, ledger["epoch"][rows])
+    sums, of_key = np.bincount(place, ledger["elements_payload"][rows]), key[first]
+    low, high = (np.full(key.max(initial=-1) + 1, bound) for bound in (np.inf, -np.inf))
+    np.minimum.at(low, of_key, sums)
+    np.maximum.at(high, of_key, sums)
+    wrong = np.flatnonzero((low != high) | (np.bincount(of_key, minlength=len(low)) != epochs))
+    if len(wrong):
+        row = rows[np.flatnonzero(key == wrong[0])[0]]
+        rank, op, axis, tensor = (ledger[name][row] for name in ("rank_id", "op", "axis", "tensor"))
+        raise UserError(
+            f"rank {rank} does not send the same elements of {tensor} by {op} over {axis} in all epochs, and by the "
+            "formula it does"
+        )
+
+
+def _compare_epoch(admitted: Admitted, ledger: Mapping[str, NDArray[Any]], epoch: int) -> None:
+    strategy = admitted.strategy
+    if {*ledger["rank_id"][ledger["epoch"] == epoch].tolist()} != {*range(strategy.spec.ranks)}:
+        raise UserError(f"its ledger does not have the ranks 0 to {strategy.spec.ranks - 1}")
+    counted_words = count_recorded_words(ledger, epoch)
+    for rank, formula in enumerate(admitted.compute_words(epoch)):
         seen = counted_words.get(rank, {})
         for key in sorted(formula.keys() | seen.keys()):
-            counted, computed = seen.get(key, Sent()).words, formula.get(key, 0)
-            if counted != computed:
+            sent, computed = seen.get(key, Sent()), formula.get(key, 0)
+            what = f"of {key.tensor} by {key.op} over {key.axis} in layer {key.layer}, {key.direction}"
+            if sent.words != computed:
                 raise UserError(
-                    f"rank {rank} sent {counted:,.0f} elements of {key.tensor} by {key.op} over {key.axis} in layer "
-                    f"{key.layer}, {key.direction}, and {computed:,.0f} by the formula"
+                    f"rank {rank} sent {sent.words:,.0f} elements {what}, and {computed:,.0f} by the formula"
+                )
+            if key.tensor in VALUES and sent.bytes < strategy.word_bytes * sent.words:
+                raise UserError(
+                    f"rank {rank} sent {sent.words:,.0f} elements {what} in {sent.bytes:,.0f} bytes, and an element "
+                    f"has {strategy.word_bytes:g}"
                 )
 
 
-def _find_verifiable_spec(record: Record, root: Path) -> Spec:
-    """Return the spec of a run, if its strategy and its graph are here and the graph is the same."""
-    spec = record.parse_spec()
+def _check_accuracy(run: RunTables, root: Path) -> None:
+    """Check that every accuracy is a number of vertices of its split, divided by all of them."""
+    if not run.is_measured:
+        raise UnverifiableError("only measured runs have evaluated the graph that is here")
+    if metric := run.record["summary"].get("accuracy_by"):
+        raise UnverifiableError(f"it has scores by {metric}, which are no shares of vertices")
+    blocks = _find_graph(run, root).blocks
+    assert blocks
+    if blocks.task != "single-label":
+        raise UnverifiableError("labels are several, and an F1 score is no share of vertices")
+    everyone, accuracy = range(blocks.n), run.table("accuracy")
+    split = blocks.split(everyone)[has_label(blocks.labels(everyone))]
+    for name, number in SPLITS.items():
+        size = int((split == number).sum())
+        correct = accuracy["accuracy"][accuracy["split"] == name].astype(float) * size
+        if len(
+            wrong := np.flatnonzero(np.abs(correct - np.round(correct)) > 1e-6 * size)
+        ):  # null has no vertices
+            raise UserError(
+                f"an accuracy of {name} is {correct[wrong[0]] / max(size, 1):.9g}, no share of its {size:,} vertices"
+            )
+
+
+def _check_memory(run: RunTables, root: Path) -> None:
+    """Compare what every rank holds between epochs with the formula of the strategy."""
+    if not run.is_measured or run.record["status"] != OK:
+        raise UnverifiableError("only measured runs that ended have measured their memory")
+    admitted, excuse = _admit_run(run, root)
+    memory = run.table("memory")
+    for rank, formula in enumerate(admitted.memory):
+        of_rank = memory["rank_id"] == rank
+        names, sizes = (memory[name][of_rank].tolist() for name in ("tensor", "persistent_bytes"))
+        held = dict(zip(names, sizes, strict=True))
+        for tensor, computed in formula.items():
+            if (found := held.get(tensor, 0)) < computed:
+                error = UserError(
+                    f"rank {rank} holds {found:,} bytes of {tensor}, and {computed:,} by the formula"
+                )
+                raise _excuse(error, excuse)
+
+
+def _admit_run(run: RunTables, root: Path) -> tuple[Admitted, str]:
+    """Return the strategy and the counts of a run if both are here, and why they may differ from the run's, if so.
+
+    The same graph in the same order is split in the same way, unless a program partitions it. Another version of the
+    harness may order it otherwise.
+    """
+    spec, provenance = _parse_spec(run), run.record["provenance"]
+    name = spec.strategy.name
     try:
-        load_installed_strategy(spec.strategy.name)
+        load_installed_strategy(name)
     except UserError:
-        raise UnverifiableError(f"the strategy {spec.strategy.name} is not installed here") from None
+        raise UnverifiableError(f"the strategy {name} is not installed here") from None
+    has_manifest = _has_manifest(_find_graph(run, root), provenance)
+    has_version = provenance.get("versions", {}).get(DISTRIBUTION) == __version__
+    excuse = ""
+    if provenance.get("strategy_code") != _hash_installed_code(name):
+        excuse = f"the {name} that is installed here is another version"
+    elif not has_manifest and (spec.dataset.partitioned or not has_version):
+        excuse = f"the {spec.dataset.name} that is built here may be split differently"
+    return _admit(spec.model_copy(update={"launch": 0}).model_dump_json(), root), excuse
+
+
+def _excuse(error: UserError, excuse: str) -> Exception:
+    """Return the error, or that the check cannot be made if there is an excuse for the difference."""
+    return UnverifiableError(f"{error}; {excuse}") if excuse else error
+
+
+def _find_graph(run: RunTables, root: Path) -> KnownGraph:
+    """Return the graph of a run with its blocks, if it is built here."""
+    spec, provenance = _parse_spec(run), run.record["provenance"]
     known = _look_up(root, spec.dataset, spec.precision)
     if known is None or known.blocks is None:
         raise UnverifiableError(f"{spec.dataset.name} is not built here: `{spec.dataset.build_command}`")
-    if known.blocks.manifest_hash != record.record["provenance"]["store_manifest"]:
+    if known.blocks.graph_hash != provenance.get("graph_hash") and not _has_manifest(known, provenance):
         raise UnverifiableError(f"the {spec.dataset.name} that is built here is another one")
-    return spec
+    return known
+
+
+def _has_manifest(known: KnownGraph, provenance: Mapping[str, Any]) -> bool:
+    """Return True if the graph here has the files of the graph of a run."""
+    return known.blocks is not None and known.blocks.manifest_hash == provenance.get("store_manifest")
 
 
 @lru_cache(maxsize=64)
-def _compute_words(spec_text: str, epoch: int, root: Path) -> Sequence[Mapping[WordsKey, float]]:
-    """Return the words of each rank in a timed epoch, by the formula of a spec's strategy, which may draw samples."""
+def _admit(spec_text: str, root: Path) -> Admitted:
     spec = Spec.model_validate_json(spec_text)
     known = _look_up(root, spec.dataset, spec.precision)
     assert known and known.blocks
     strategy = admit(load_installed_strategy(spec.strategy.name), spec, known.facts)
-    counts, number = BlockCounts(known.blocks), spec.training.warmup + epoch
-    return [strategy.words_of_epoch(strategy.coordinates(rank), counts, number) for rank in range(spec.ranks)]
+    return Admitted(strategy, BlockCounts(known.blocks))
 
 
 @lru_cache(maxsize=4)
@@ -343,27 +416,40 @@ def _look_up(root: Path, choice: DatasetChoice, precision: str) -> KnownGraph | 
         return None
 
 
-def _check_graph(run: PackedRun, root: Path) -> None:
+def _check_graph(run: RunTables, root: Path) -> None:
     """Compare the hash of the graph with the card of its name. A card in the catalog means one graph."""
     told = _get_recorded_hash(run, "graph_hash", "graph")
-    name = run.record.spec["dataset"]["name"]
+    name = run.spec["dataset"]["name"]
     hashes = _find_graph_hashes(root, name)
     if not hashes:
         raise UnverifiableError(f"{name} is unknown here, or it is read from files and is not built here")
     if told in hashes:
+        _check_sizes(run, root)
         return
     if not is_in_catalog(root, name):
         raise UnverifiableError(f"the {name} that was imported here is another graph")
-    if run.record.record["provenance"].get("versions", {}).get(DISTRIBUTION) != __version__:
+    if run.record["provenance"].get("versions", {}).get(DISTRIBUTION) != __version__:
         raise UnverifiableError(f"another version of the harness recorded it, which may make another {name}")
     raise UserError(f"its graph is not the {name} of the card here: the hash of the graph differs")
 
 
-def _get_recorded_hash(run: PackedRun, key: str, what: str) -> str:
+def _check_sizes(run: RunTables, root: Path) -> None:
+    """Compare the sizes of the graph with those of the graph here; with its card if it is not built."""
+    spec, told = _parse_spec(run), run.record["summary"].get("graph") or {}
+    known = _look_up(root, spec.dataset, spec.precision)
+    if known is None or not told:  # a run that did not end well has no sizes
+        return
+    names = ("vertices", "nonzeros", "features", "classes") if known.facts.exact else ("features", "classes")
+    for name in names:
+        if told.get(name) != (size := getattr(known.facts, name)):
+            raise UserError(f"its graph has {told.get(name)} {name} in its record, and {size} here")
+
+
+def _get_recorded_hash(run: RunTables, key: str, what: str) -> str:
     """Return a hash that runs record."""
     if not run.is_measured:
         raise UnverifiableError("only measured runs trained")
-    told = run.record.record["provenance"].get(key)
+    told = run.record["provenance"].get(key)
     if not told:
         raise UnverifiableError(
             f"its record has no hash of its {what}: an earlier version of the harness made it"
@@ -380,12 +466,12 @@ def _find_graph_hashes(root: Path, name: str) -> set[str]:
         return set()
 
 
-def _check_proof(run: PackedRun, proofs: Mapping[str, CheckProof]) -> None:
+def _check_proof(run: RunTables, proofs: Mapping[str, CheckProof]) -> None:
     """Compare the code of the strategy with the code that was checked: the built-in code, or the code of a proof."""
     code = _get_recorded_hash(run, "strategy_code", "strategy's code")
-    name = run.record.spec["strategy"]["name"]
+    name = run.spec["strategy"]["name"]
     if is_built_in(name):
-        if code not in (_hash_installed_code(name), _hash_committed_code(run.record.record["provenance"])):
+        if code not in (_hash_installed_code(name), _hash_committed_code(run.record["provenance"])):
             raise UnverifiableError(
                 f"unproven: its {name} is another version than the installed one, and its commit is unknown here"
             )
@@ -408,21 +494,24 @@ def _hash_committed_code(provenance: Mapping[str, Any]) -> str:
     return _hash_strategies_at(provenance.get("commit") or "")
 
 
-def _check_environment(run: PackedRun) -> None:
+def _check_environment(run: RunTables) -> None:
     if not run.is_measured:
         raise UnverifiableError("only measured runs have a machine")
-    provenance = run.record.record["provenance"]
+    provenance = run.record["provenance"]
     if missing := [name for name in NEEDED if provenance.get(name) in (None, "", {})]:
-        has_result = run.record.record["status"] in (OK, DIVERGED)
+        has_result = run.record["status"] in (OK, DIVERGED)
         raise (UserError if has_result else UnverifiableError)(f"its provenance lacks {', '.join(missing)}")
-    if provenance["finished"] < provenance["started"]:
-        raise UserError("it ended before it started")
     if not provenance.get("commit"):
         raise UnverifiableError("the commit is unknown: it ran outside of a repository")
+    if not _has_commit(provenance["commit"]):
+        raise UnverifiableError("its commit is not in the repository of this harness")
 
 
-def _check_privacy(run: PackedRun) -> None:
-    for what, data in (("its record", run.record.record), ("its spec", run.record.spec)):
+_has_commit = lru_cache(maxsize=64)(partial(has_commit, PYPROJECT.parent))
+
+
+def _check_privacy(run: RunTables) -> None:
+    for what, data in (("its record", run.record), ("its spec", run.spec)):
         if redact_all(data) != data:
             raise UserError(f"{what} has a password, a token or a key")
         if found := HOME_FOLDER.search(json.dumps(data, ensure_ascii=False)):

@@ -18,7 +18,7 @@ from harness.pack.verification import BROKEN, HOLDS, UNKNOWN, Verification
 from harness.results.check_proof import MAX_BYTES, CheckProof, make_proof, parse_proof
 from harness.spec.root import find_root
 from harness.spec.spec import digest, hash_data
-from tests.pack.test_verification import pack, read, verify_file, write_pack
+from tests.pack.editing import pack, read, verify_file, write_pack
 from tests.synthetic_packs import change_record
 
 ROOT = find_root()
