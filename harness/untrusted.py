@@ -66,12 +66,35 @@ def make_file_stem(name: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._@-]+', '-', name)[:60]}~{digest}"
 
 
+# Names that look like others.
+
+EAST_ASIAN = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO"}
+"""Alphabets that are written together, and with Latin letters, none of which they resemble."""
+
+
+def find_confusable(name: str) -> str:
+    """Say why a name may be taken for another; empty if its letters are of one alphabet, in their normal form."""
+    if unicodedata.normalize("NFKC", name) != name:
+        return "is not in its normal form (NFKC)"
+    alphabets = {unicodedata.name(letter, "?").split()[0] for letter in name if letter.isalpha()}
+    if len(mixed := sorted(alphabets - EAST_ASIAN)) > 1:
+        return f"mixes {mixed[0].title()} with {mixed[1].title()} letters"
+    return ""
+
+
+def fold_name(name: str) -> str:
+    """Return what names share that people would take for the same: letters and digits, whatever their case."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", name).casefold()))
+
+
 # Secrets. Every pattern is bounded, so that the time is linear in the length of a log.
 
 REDACTED = "REDACTED"
 SECRET = r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|jwt|credentials?|authorization|cookie|bearer)"
 KEY = r"(?:api|access|auth|private|secret|account|signing|license|wandb|comet|neptune|storage)[-_.]?key(?:[-_.]?id)?"
-NAME = rf"(?:[\w.-]{{0,60}}[-_.])?(?:{SECRET}|{KEY}|apikey|auth|sig|signature)"
+JOINED = r"[\w.-]{0,60}(?:password|passwd|passphrase|(?-i:[A-Z0-9](?:TOKEN|SECRET)))"
+"""The end of a name that needs no separator before it, as in PGPASSWORD."""
+NAME = rf"(?:(?:[\w.-]{{0,60}}[-_.])?(?:{SECRET}|{KEY}|apikey|auth|sig|signature|pat)|{JOINED})"
 SECRET_NAME = re.compile(rf"-{{0,2}}{NAME}", re.IGNORECASE)
 VALUE = r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s&'\"]+)"
 ASSIGNED = re.compile(rf"(?P<name>(?<![\w.-])-{{0,2}}{NAME}\s*=\s*){VALUE}", re.IGNORECASE)
@@ -85,7 +108,9 @@ USER_INFO = re.compile(r"(?P<name>\b[a-z][a-z0-9+.-]{0,20}://)(?P<value>[^\s/?#'
 BEARER = re.compile(r"(?P<name>\bbearer\s+)(?P<value>[\w.~+/=-]{8,})", re.IGNORECASE)
 SHAPES = re.compile(
     r"\b(?:gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_\w{20,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
+    r"|npm_\w{20,}|dckr_pat_[\w-]{16,}|pypi-[\w-]{16,}|AIza[\w-]{30,}|xapp-[\w-]{10,}"
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}|eyJ[\w-]{8,2000}\.[\w-]{4,4000}\.[\w-]*)"
+    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[A-Za-z0-9+/=\s\\]{0,20000}+(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
 )
 """Tokens with a known format."""
 MAX_CACHED = 10_000
@@ -104,7 +129,7 @@ def redact_command(words: Sequence[str]) -> str:
     """Return a command line as a user types it, without its secrets."""
     shown, follows_secret = [], False
     for word in words:
-        shown.append(REDACTED if follows_secret and not word.startswith("--") else redact_secrets(word))
+        shown.append(REDACTED if follows_secret else redact_secrets(word))
         follows_secret = word.startswith("-") and _is_secret_name(word)
     return shlex.join(shown)
 
@@ -134,7 +159,12 @@ def _is_secret_name(name: str) -> bool:
 
 # Home folders.
 
-HOME_FOLDER = re.compile(r"(?<![\w.~/-])/(?:root|(?:home|Users)/[\w.-]{1,100})(?![\w-])")
+HOME_FOLDER = re.compile(
+    r"(?<![\w.~-])(?<!:/)(?:/root|(?:/[\w.-]{1,40}){0,2}/(?:home|homes|Users)(?:/[a-z](?=/))?/[\w.-]{1,100}"
+    r"|[A-Za-z]:\\{1,2}Users\\{1,2}[\w.-]{1,100})(?![\w-])"
+)
+"""A home folder on this machine, on a file system of a cluster (/nfs/home/ann, /global/homes/a/ann), or of Windows. The
+path of a URL is none, unless it is a file's."""
 
 
 def hide_home_folders(text: str) -> str:

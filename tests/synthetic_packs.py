@@ -7,8 +7,6 @@ from typing import Any
 
 from harness.pack.packing import pack_results
 from harness.registry import hash_strategy_code
-from harness.results.run_summary import summarize_tables
-from tests import synthetic_runs
 from tests.synthetic_runs import make_record, make_spec, make_tables, write_record
 
 LAUNCHES = 6
@@ -33,15 +31,16 @@ def add_runs(
     for launch in launches:
         made = make_spec(strategy, dataset, grid, launch=launch, **(spec or {}))
         tables = make_tables(made, seconds, 0.1 * seconds)
-        record = make_record(made, tables, provenance=synthetic_runs.provenance(**known))
-        record["summary"] |= summarize_tables(tables, made.training.target) | (summary or {})
+        record = make_record(made, tables)
+        record["provenance"] |= known
+        record["summary"] |= summary or {}
         written.append(write_record(folder, made.model_dump(mode="json"), record, tables))
     return written
 
 
 def pack_runs(archives: Path, group: str, folder: Path, proofs: Sequence[Path] = ()) -> Path:
     """Pack all runs in a folder as those of a group."""
-    archives.mkdir(exist_ok=True)
+    archives.mkdir(parents=True, exist_ok=True)
     out = archives / f"{group.replace(' ', '-')}.tar.gz"
     nowhere = folder / "nowhere"
     return pack_results([folder], group, out, tables=nowhere, figures=nowhere, proofs=proofs).path

@@ -9,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.untrusted import (
+    HOME_FOLDER,
     MAX_CACHED,
     escape_control,
     escape_line,
+    find_confusable,
+    hide_home_folders,
     make_file_stem,
     redact_all,
     redact_command,
@@ -101,6 +104,10 @@ SHOWING = [
     f"hf_{WORD} ghp_{WORD}",
     f"SLURM_JWT={WORD}",
     f"eyJhbGciOiJIUzI1NiJ9.eyJ{WORD}.{WORD}",
+    f"prog --pat {WORD}",
+    f"npm_{WORD} dckr_pat_{WORD} pypi-{WORD} AIza{WORD}{WORD} xapp-{WORD}",
+    f"sh -c 'PGPASSWORD={WORD} psql' MYTOKEN={WORD}",
+    f"prog --token --{WORD}",
 ]
 
 
@@ -112,6 +119,46 @@ def test_secrets_are_left_out_wherever_they_stand(text: str) -> None:
     for long in ("", " word" * MAX_CACHED):
         assert WORD not in str(redact_all({"a": [{"command": text + long}], "api_key": WORD}))
     assert redact_secrets(redact_secrets(text)) == redact_secrets(text)
+
+
+def test_private_keys_are_left_out() -> None:
+    key = f"-----BEGIN RSA PRIVATE KEY-----\n{WORD}\n{WORD}\n-----END RSA PRIVATE KEY-----"
+    assert redact_secrets(f"before {key} after") == "before REDACTED after"
+    assert WORD not in redact_command(["prog", "--key-text", key])
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "/home/ann",
+        "/root",
+        "/Users/ann",
+        "file:///home/ann",
+        "/nfs/home/ann",
+        "/global/homes/a/ann",
+        "C:\\Users\\ann",
+        "C:\\\\Users\\\\ann",
+    ],
+)
+def test_home_folders_are_left_out(folder: str) -> None:
+    hidden = hide_home_folders(f"harness run --out {folder}/x --in={folder}")
+    assert "ann" not in hidden and "/root" not in hidden and hidden.count("~") == 2
+    assert hidden.endswith("~") and not HOME_FOLDER.search(hidden)
+
+
+def test_what_is_no_home_folder_stays() -> None:
+    text = "https://host.example/home/x /opt/home-made data/home/x /work/rooted ~/home/x /usr/share/homes"
+    assert hide_home_folders(text) == text
+
+
+@pytest.mark.parametrize("name", ["Some Group", "Grüße", "Группа", "東京大学 Group", "한국 연구소", "A1-b"])
+def test_names_of_one_alphabet_are_not_confusable(name: str) -> None:
+    assert find_confusable(name) == ""
+
+
+@pytest.mark.parametrize("name", ["Hon\u0435st", "\u0440lexus", "\uff41", "\u03bfrder", "\u00b5-group"])
+def test_confusable_names_are_found(name: str) -> None:
+    assert find_confusable(name)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +180,16 @@ def test_a_long_log_is_read_in_a_time_in_proportion_to_its_length() -> None:
         redact_secrets(text)
         return time.process_time() - begun
 
-    for unit in ("x-key-", "a.", "eyJ-", "sk-", "-token ", "https://a:", "token:", "--a-", "bearer "):
+    units = (
+        "-----BEGIN PRIVATE KEY-----",
+        "password",
+        "x-key-",
+        "a.",
+        "eyJ-",
+        "sk-",
+        "-token ",
+        "https://a:",
+    )
+    for unit in (*units, "token:", "--a-", "bearer "):
         short, long = seconds(unit * 4_000), seconds(unit * 40_000)
         assert long < 60 * max(short, 0.005), unit

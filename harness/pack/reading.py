@@ -23,6 +23,7 @@ from harness.results.check_proof import MAX_BYTES as MAX_PROOF_BYTES
 from harness.results.check_proof import CheckProof, parse_proof
 from harness.results.record import MAX_BYTES, Record, check_name, read_record
 from harness.results.schema import RUN_TABLES, TABLES
+from harness.untrusted import find_confusable
 from harness.validation import format_value
 
 FOLDER = "pack"
@@ -86,9 +87,22 @@ def _check_files(files: Mapping[str, bytes]) -> str:
     if not isinstance(about, dict) or about.get("schema") != SCHEMA:
         raise UserError(f"{ABOUT} does not have the schema {SCHEMA}, which this harness reads")
     contributor = about.get("contributor")
-    if not isinstance(contributor, str) or not CONTRIBUTOR.fullmatch(contributor):
-        raise UserError(f"{ABOUT} has no accepted contributor, but {format_value(contributor)}")
-    return contributor
+    if not isinstance(contributor, str):
+        raise UserError(f"{ABOUT} has no contributor, but {format_value(contributor)}")
+    return check_contributor(contributor)
+
+
+def check_contributor(name: str) -> str:
+    """Return the name of a contributor. Raises UserError for one that is not accepted."""
+    if not CONTRIBUTOR.fullmatch(name):
+        raise UserError(
+            f"{format_value(name)} is not accepted as a contributor: at most 80 letters, digits, spaces and .,&'()-"
+        )
+    if reason := find_confusable(name):
+        raise UserError(
+            f"{format_value(name)} is not accepted as a contributor: it {reason}, so it may look like another name"
+        )
+    return name
 
 
 def _is_expected(name: str) -> bool:

@@ -49,6 +49,8 @@ class ReadPack(NamedTuple):
     found: Verification | None = None
     """None if it was refused."""
     refusal: str = ""
+    folder: str = ""
+    """The folder of its group in a repository of packs; empty if the pack itself was named."""
 
 
 class TaskComparison(NamedTuple):
@@ -118,7 +120,7 @@ def _tabulate_configurations(runs: pd.DataFrame, rankings: Sequence[Ranking]) ->
     machines = sorted(set(runs.on_machine[runs[EPOCH].notna()]))
     unit = unit_for(runs[EPOCH].max() if machines else 1.0)
     standings = _describe_standings(rankings)
-    names = name_configurations(runs)
+    names, has_sources = name_configurations(runs), (runs.sources != "").any()
     groups = [launches for _, launches in runs.groupby(["ranks", names])]
     groups.sort(key=lambda launches: (-launches.ranks.iloc[0], launches[EPOCH].fillna(inf).min()))
     headings = [
@@ -127,6 +129,7 @@ def _tabulate_configurations(runs: pd.DataFrame, rankings: Sequence[Ranking]) ->
         Heading("ranks", number=True, brief="name"),
         Heading("results", number=False),
         *(Heading(f"{machine} ({unit.name})", number=True, brief="time") for machine in machines),
+        *([Heading("launches from", number=False)] if has_sources else []),
         Heading("not ranked because", number=False),
     ]
     rows = [
@@ -136,6 +139,7 @@ def _tabulate_configurations(runs: pd.DataFrame, rankings: Sequence[Ranking]) ->
                 _format_time(launches[launches.on_machine == machine], standings, unit)
                 for machine in machines
             ),
+            *(["; ".join(sorted({*launches.sources} - {""}))] if has_sources else []),
             _list_marks(launches),
         ]
         for launches in groups

@@ -21,7 +21,7 @@ from harness.registry import registered_strategies
 from harness.report.comparison import ReadPack, compare_packs
 from harness.report.page import write_report
 from harness.results.collect import build_tables
-from harness.results.parquet import conform_frame, serialize_table, to_arrow
+from harness.results.parquet import conform_frame, is_collected, serialize_table, to_arrow
 from harness.results.ranking import CONTRIBUTIONS, apply_rules
 from harness.results.record import Record
 from harness.results.run_row import RunRows
@@ -52,13 +52,16 @@ def write_packs_report(
 
     Graphs that are built under `root` are used to verify the elements of runs.
     """
-    if out.exists() and not (out / MARKER).is_file() and (not out.is_dir() or any(out.iterdir())):
+    is_known = (out / MARKER).is_file() and is_collected(out / MARKER)
+    if out.exists() and not is_known and (not out.is_dir() or any(out.iterdir())):
         raise UserError(
             f"{out} exists and is not the folder of a report of packs. Name a new or an empty folder by --out."
         )
     packs = [
-        read_and_verify(path, root)
-        for path in report_steps(find_packs(places), lambda path: f"verifying {path.name}", on_step)
+        read_and_verify(path, root, folder)
+        for path, folder in report_steps(
+            find_packs(places).items(), lambda found: f"verifying {found[0].name}", on_step
+        )
     ]
     records, rows = list_runs(packs)
     if not records:
@@ -68,33 +71,39 @@ def write_packs_report(
     named = [_name_apart(record, row) for record, (_, row) in zip(records, rows.iterrows(), strict=True)]
     _, tables = build_tables(named, out, on_step)
     files = {out / f"{name}.parquet": data for name, data in tables.items()}
-    contributions = serialize_table([to_arrow(rows[CONTRIBUTIONS.names], CONTRIBUTIONS)], CONTRIBUTIONS)
+    contributions = serialize_table(to_arrow(rows[CONTRIBUTIONS.names], CONTRIBUTIONS), CONTRIBUTIONS)
     replace_files(files | {out / MARKER: contributions})
     write_report(out, out / PAGE, on_step=on_step, comparison=compare_packs(rows, packs))
     return PacksReport(out / PAGE, rows, packs)
 
 
-def find_packs(places: Sequence[Path]) -> list[Path]:
-    """Return the packs in folders, sorted by name. A place may be a pack itself."""
-    found: list[Path] = []
+def find_packs(places: Sequence[Path]) -> dict[Path, str]:
+    """Return the packs in folders, sorted by name, with the folder of their group: the first below the place.
+
+    A place may be a pack itself, which has no such folder.
+    """
+    found: dict[Path, str] = {}
     for place in places:
         if place.is_dir():
-            found += sorted(path for path in place.rglob(f"*{SUFFIX}") if path.is_file())
+            for path in sorted(path for path in place.rglob(f"*{SUFFIX}") if path.is_file()):
+                found.setdefault(
+                    path.resolve(), path.relative_to(place).parts[0] if path.parent != place else "."
+                )
         elif place.is_file():
-            found.append(place)
+            found.setdefault(place.resolve(), "")
         else:
             raise UserError(f"{place} does not exist. Name packs of `harness pack`, or folders of packs.")
     if not found:
         raise UserError(
             f"There are no packs ({SUFFIX}) in {', '.join(map(str, places))}. `harness pack` makes them."
         )
-    return list(dict.fromkeys(path.resolve() for path in found))
+    return found
 
 
-def read_and_verify(path: Path, root: Path) -> ReadPack:
+def read_and_verify(path: Path, root: Path, folder: str = "") -> ReadPack:
     """Return a pack with the answers of all checks, or the reason why it is refused."""
     try:
-        return ReadPack(path.name, verify_pack(read_pack(path), root))
+        return ReadPack(path.name, verify_pack(read_pack(path), root), folder=folder)
     except UserError as reason:
         return ReadPack(path.name, refusal=str(reason).replace(str(path), path.name))
 
@@ -106,13 +115,15 @@ def list_runs(packs: Sequence[ReadPack]) -> tuple[list[Record], pd.DataFrame]:
         if pack.found is None:
             continue
         for run in pack.found.runs:
-            content = pack.found.pack.contributor, pack.found.pack.runs[run.run_id].get(RECORD)
-            if run.record and content not in known:
-                known.add(content)
+            content = run.times or pack.found.pack.runs[run.run_id].get(RECORD)
+            measurement = pack.found.pack.contributor, run.run_id, content
+            if run.record and measurement not in known:
+                known.add(measurement)
                 records.append(run.record)
                 row = _make_row(run.record, run.checks, pack.found.pack)
                 block = f"{number} {row[BLOCK]}" if row[BLOCK] else ""
-                rows.append({**row, BLOCK: block, "pack": pack.file, "pack_number": number})
+                own = {"pack": pack.file, "pack_number": number, "folder": pack.folder, "times": run.times}
+                rows.append({**row, BLOCK: block, **own})
     frame = pd.DataFrame(rows)
     others = [name for name in frame if name not in RUNS.names]
     return records, conform_frame(frame.drop(columns=others), RUNS).join(frame[others])

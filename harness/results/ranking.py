@@ -28,6 +28,7 @@ from harness.results.launch_intervals import (
 from harness.results.schema import OK, RUN_ID
 from harness.results.statistics import compare_configurations, find_oversubscribed
 from harness.results.table_schema import TEXT, TRUTH, Column, TableSchema
+from harness.untrusted import fold_name
 
 CONTRIBUTIONS = TableSchema(
     "contributions",
@@ -36,6 +37,7 @@ CONTRIBUTIONS = TableSchema(
         RUN_ID._replace(meaning="the number of its pack and the hash of its spec, as in `runs`", part=""),
         Column("contributor", TEXT, "the group that contributed the run"),
         Column("pack", TEXT, "the file name of its pack"),
+        Column("folder", TEXT, "the folder with the packs of the group, in a repository of packs"),
         Column("broken", TEXT, "the checks of the run that are broken, separated by commas"),
         Column("is_proven", TRUTH, "whether its strategy was checked in full, as the same code"),
         Column("task", TEXT, "what was trained: runs with the same task may be compared"),
@@ -47,6 +49,11 @@ CONTRIBUTIONS = TableSchema(
         ),
         Column("marks", TEXT, "why the run is not ranked, separated by semicolons; empty for a ranked run"),
         Column("is_ranked", TRUTH, "whether the run may be compared with others"),
+        Column(
+            "sources",
+            TEXT,
+            "whether the launches of its configuration come from several packs or hosts; empty if from one",
+        ),
     ),
 )
 """What is known about a contributed run besides its row in `runs`."""
@@ -111,8 +118,6 @@ COMPARED = ("task", "on_machine", "ranks", "results")
 """The columns in which runs agree whose times are compared."""
 RUNS_OF_LAUNCHES = ("contributor", "machine.name", "task", *OPEN, "ranks", "seed", "provenance.commit")
 """The columns in which the launches of one configuration agree."""
-VALUES = ("run_id", "source", "epoch_seconds_median", "final_loss", "provenance.started")
-"""Values that two runs do not share by chance."""
 
 
 class Rule(NamedTuple):
@@ -145,16 +150,35 @@ def _has_later_commit(rows: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def _is_copied(rows: pd.DataFrame) -> "pd.Series[bool]":
-    """Return the runs whose values another contributor has, too. Both are marked: nobody knows whose they are."""
-    timed = rows[rows.epoch_seconds_median.notna()]
-    return timed.groupby(list(VALUES), dropna=False).contributor.transform("nunique") > 1
+    """Return the runs whose times another run has, too. Both are marked: nobody knows whose they are."""
+    timed = rows[rows.times != ""]
+    return timed.groupby("times").run_id.transform("size") > 1
+
+
+def _is_contested(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Return the runs of contributors whose name is in several folders of a repository. One of them is another's."""
+    placed = rows[rows.folder != ""]
+    return placed.groupby(placed.contributor.map(fold_name)).folder.transform("nunique") > 1
+
+
+def _is_repeated(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Return the runs that their contributor ran again on the same machine and commit, except for the latest."""
+    same = [rows[name] for name in ("contributor", "on_machine", "run_id", "provenance.commit")]
+    launches = rows["provenance.finished"].groupby(same, dropna=False)
+    return launches.rank(method="first", ascending=False) > 1
 
 
 NOT_OK, EARLIER = "not ok", "earlier commit"
 RULES = (
     Rule(NOT_OK, "the run did not end well", lambda rows: rows.status != OK),
     Rule("broken", "a check of its pack is broken", lambda rows: rows.broken != ""),
-    Rule("copied", "another contributor has a run with the same values", _is_copied),
+    Rule(
+        "contested name",
+        "packs with the name of its group are in several folders, so one of them is another group's",
+        _is_contested,
+    ),
+    Rule("copied", "another run has the same times, or the same times but for a factor", _is_copied),
+    Rule("repeated", "its group ran it again later, on this machine and at this commit", _is_repeated),
     Rule(
         "unknown graph",
         "the record has no hash of its graph",
@@ -208,7 +232,20 @@ def apply_rules(
     marks = measured.marks.reindex(rows.index, fill_value="")
     by_card = rows.source.isin(["predicted", "emulated"])
     marks[by_card & ~rows["machine.name"].isin(list(checked_cards))] = UNCHECKED
-    return rows.assign(marks=marks, is_ranked=(is_measured & (marks == "")).astype("boolean"))
+    judged = rows.assign(marks=marks, is_ranked=(is_measured & (marks == "")).astype("boolean"))
+    return judged.assign(sources=describe_sources(judged))
+
+
+def describe_sources(rows: pd.DataFrame) -> "pd.Series[str]":
+    """Say of each ranked run from how many packs and hosts the launches of its configuration come, if from several."""
+    ranked = rows[rows.is_ranked]
+    launches = ranked.groupby([name for name in RUNS_OF_LAUNCHES if name != "seed"], dropna=False)
+    packs, hosts = (launches[name].transform("nunique") for name in ("pack_number", "provenance.host"))
+    texts = [
+        ", ".join([f"{number} {noun}" for number, noun in ((of, "packs"), (on, "hosts")) if number > 1])
+        for of, on in zip(packs, hosts, strict=True)
+    ]
+    return pd.Series(texts, ranked.index, dtype=str).reindex(rows.index, fill_value="")
 
 
 def find_tasks(rows: pd.DataFrame) -> "pd.Series[str]":
@@ -442,7 +479,7 @@ class TargetResult:
 
 def summarize_targets(rows: pd.DataFrame) -> list[TargetResult]:
     """Return the time to target of each configuration over all its seeds. A seed that did not reach it counts."""
-    is_sound = ~rows.marks.str.contains(f"broken|copied|{EARLIER}")
+    is_sound = ~rows.marks.str.contains(f"broken|copied|repeated|contested|{EARLIER}")
     wanted = rows[is_sound & (rows["training.target"] > 0) & (rows.source == "measured")]
     wanted = wanted.astype({"seconds_to_target": float})
     found = []

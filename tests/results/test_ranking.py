@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from harness.errors import UserError
 from harness.registry import hash_strategy_code
 from harness.report.packs import find_packs, judge_rows, list_runs, read_and_verify
 from harness.results.check_proof import make_proof
@@ -19,6 +20,7 @@ from harness.results.launch_intervals import judge_ratio
 from harness.results.ranking import RULES, rank_runs, summarize_targets
 from harness.spec.root import find_root
 from harness.spec.spec import hash_data
+from tests.pack.editing import change_summary, change_table
 from tests.synthetic_packs import add_runs, change_record, pack_runs
 
 pytestmark = pytest.mark.long
@@ -44,7 +46,8 @@ def honest(tmp_path: Path) -> Path:
 
 def judge(*places: Path) -> pd.DataFrame:
     """Return the runs of all packs in folders, with what the rules say about them."""
-    _, rows = list_runs([read_and_verify(path, ROOT) for path in find_packs(places)])
+    packs = [read_and_verify(path, ROOT, folder) for path, folder in find_packs(places).items()]
+    _, rows = list_runs(packs)
     return judge_rows(rows, ROOT)
 
 
@@ -125,6 +128,106 @@ def test_copied_runs_are_ranked_for_nobody(honest: Path, contribute: Contribute,
     contribute("Copier", honest)
     rows = judge(tmp_path / "packs")
     assert marks_of(rows) == {"copied"} and not rank_runs(rows)
+
+
+def scale_times(folder: Path, factor: float) -> None:
+    """Multiply all times of the runs in a folder, so that their records do not contradict themselves."""
+    for run in folder.iterdir():
+        for table in ("epochs", "ledger"):
+            change_table(run, table, lambda rows: rows.assign(seconds=rows.seconds * factor))
+        change_table(run, "accuracy", lambda rows: rows.assign(train_seconds=rows.train_seconds * factor))
+        change_summary(run)
+
+
+def test_copied_runs_are_found_whatever_else_was_changed(
+    honest: Path, contribute: Contribute, tmp_path: Path
+) -> None:
+    """Other times of the day, and all times multiplied by a factor."""
+    copied = Path(shutil.copytree(honest, tmp_path / "copied"))
+    scale_times(copied, 0.37)
+    for run in copied.iterdir():
+        later = {"started": 1_790_003_600.0, "finished": 1_790_003_660.0}
+        change_record(run, lambda record, later=later: record["provenance"].update(later))
+    contribute("Honest", honest)
+    contribute("Copier", copied)
+    rows = judge(tmp_path / "packs")
+    assert marks_of(rows) == {"copied"} and not rank_runs(rows)
+
+
+def test_a_launch_that_is_packed_as_several_is_found(contribute: Contribute, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    first, *others = add_runs(folder, "cagnet-1d", {"p": 2}, 1.0)
+    for other in others:
+        for table in first.glob("*.parquet"):
+            shutil.copy(table, other)
+        summary = json.loads((first / "record.json").read_text())["summary"]
+        change_record(other, lambda record, summary=summary: record.update(summary=summary))
+    contribute("Cheater", folder)
+    rows = judge(tmp_path / "packs")
+    assert marks_of(rows) == {"copied"}
+
+
+def test_the_same_runs_in_two_packs_count_once(honest: Path, contribute: Contribute, tmp_path: Path) -> None:
+    """Also if a blank in the record makes another archive of it: the interval must not shrink."""
+    contribute("Honest", honest)
+    (alone,) = rank_runs(judge(tmp_path / "packs"))
+    again = Path(shutil.copytree(honest, tmp_path / "again"))
+    for run in again.iterdir():
+        path = run / "record.json"
+        path.write_text(path.read_text() + " ")
+    twice = pack_runs(tmp_path / "more", "Honest", again).parent
+    (both,) = rank_runs(judge(tmp_path / "packs", twice))
+    assert both.contenders[1].interval == alone.contenders[1].interval
+    assert [len(each.runs) for each in both.contenders] == [6, 6]
+
+
+def test_a_repeated_run_is_ranked_by_its_latest_record(
+    honest: Path, contribute: Contribute, tmp_path: Path
+) -> None:
+    times = {"started": 1_790_500_000.0, "finished": 1_790_500_060.0}
+    add_runs(tmp_path / "later", "cagnet-1d", {"p": 2}, 1.2, [3], **times)
+    contribute("Honest", honest)
+    more = pack_runs(tmp_path / "more", "Honest", tmp_path / "later").parent
+    rows = judge(tmp_path / "packs", more)
+    repeated = rows[rows.marks != ""]
+    assert list(repeated.marks) == ["repeated"] and list(repeated.launch) == [3]
+    assert (repeated["provenance.finished"] < rows["provenance.finished"].max()).all()
+    assert rows.is_ranked.sum() == 12
+
+
+# Names of groups.
+
+
+def test_a_name_in_two_folders_of_a_repository_is_contested(honest: Path, tmp_path: Path) -> None:
+    """Fast launches in the name of another group would be ranked as its own."""
+    repository = tmp_path / "packs"
+    pack_runs(repository / "honest", "Honest Group", honest)
+    add_runs(tmp_path / "forged", "cagnet-1d", {"p": 2}, 0.01, range(6, 12))
+    pack_runs(repository / "other", "honest  group", tmp_path / "forged")
+    add_runs(tmp_path / "third", "rdm", {"p": 2}, 1.0)
+    pack_runs(repository / "third", "Third", tmp_path / "third")
+    rows = judge(repository)
+    assert set(rows.marks[rows.contributor != "Third"]) == {"contested name"}
+    assert marks_of(rows, "Third") == {""}
+    files = sorted(repository.rglob("*.tar.gz"))
+    assert "contested name" not in marks_of(judge(*files)), "files that the user chose"
+
+
+def test_launches_of_several_packs_and_hosts_are_said(
+    honest: Path, contribute: Contribute, tmp_path: Path
+) -> None:
+    contribute("Honest", honest)
+    add_runs(tmp_path / "more", "cagnet-1d", {"p": 2}, 1.0, range(6, 12), host="node18")
+    more = pack_runs(tmp_path / "later", "Honest", tmp_path / "more").parent
+    rows = judge(tmp_path / "packs", more)
+    told = dict(zip(rows["strategy.name"], rows.sources, strict=True))
+    assert told == {"cagnet-1d": "2 packs, 2 hosts", "plexus": ""} and rows.is_ranked.all()
+
+
+@pytest.mark.parametrize("name", ["Hon\u0435st Group", "\uff28onest Group"], ids=["Cyrillic e", "full width"])
+def test_a_name_that_looks_like_another_is_refused(name: str, honest: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="may look like another name"):
+        pack_runs(tmp_path / "packs", name, honest)
 
 
 def test_failed_run_is_not_ranked(
