@@ -35,6 +35,19 @@ DATASETS = "choose another place (HARNESS_DATASETS)"
 KEPT = "Nothing of it was kept, and what was there before is unchanged."
 
 
+def check_replaceable(path: Path, is_own: Callable[[Path], object], what: str) -> None:
+    """Raise UserError if a file exists that the harness did not write: nobody's own file is replaced.
+
+    `is_own` returns something true for a file that is `what`; it may raise UserError for another.
+    """
+    if not path.is_file() or not path.stat().st_size:
+        return
+    with suppress(UserError, OSError):
+        if is_own(path):
+            return
+    raise UserError(f"{path} exists and is not {what}, so it stays. Move it away, or name another file.")
+
+
 def write_text(path: Path, text: str, way_out: str = RESULTS) -> None:
     """Write `text` to the file `path` atomically."""
     replace_files({path: text.encode()}, way_out)
@@ -217,7 +230,7 @@ def temporary_path(path: Path) -> Path:
 # The name of an unfinished file identifies the process that writes it. Process ids are only meaningful within one boot
 # and PID namespace, and are reused, so the name contains a hash of these and the start time of the process.
 
-OWNER = r"(?P<host>.+)-(?P<realm>[0-9a-f]{8})-(?P<pid>[0-9]{1,9})-(?P<start>[0-9]{1,20})"
+OWNER = r"(?P<host>[^/\n]+)-(?P<realm>[0-9a-f]{8})-(?P<pid>[0-9]{1,9})-(?P<start>[0-9]{1,20})"
 UNFINISHED = re.compile(rf"\..+\.{OWNER}\.[0-9a-f]{{8}}\.part(\.json)?")
 """The names that `temporary_path` returns. A download keeps its state in a .json file next to such a file."""
 FORGOTTEN = 30 * 24 * 3600.0

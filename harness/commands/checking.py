@@ -16,10 +16,10 @@ from harness.commands.output import Block, Command, FactList, Headline, Raw, Tab
 from harness.commands.request import CONFIG, File, MachineName, OptionStyle, Request
 from harness.commands.verb import Reporter, verb
 from harness.errors import UserError
-from harness.files import write_text
+from harness.files import check_replaceable, write_text
 from harness.formatting import format_count
 from harness.registry import hash_strategy_code, load_strategy
-from harness.results.check_proof import Extent, make_proof
+from harness.results.check_proof import Extent, make_proof, read_proof
 
 if TYPE_CHECKING:
     from harness.conformance import Finding
@@ -247,6 +247,8 @@ def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer:
     Trains on small graphs and several grids. A broken law says what was expected, what came out, and where to look. The
     exit code is 1 if a law is broken.
     """
+    if request.proof:
+        check_replaceable(request.proof, read_proof, "a proof")
     code = _hash_code_to_prove(request) if request.proof else ""
     from harness.comm.engine import Engine, max_ranks
     from harness.launch.worker_pool import Pool

@@ -134,7 +134,8 @@ def plan(request: PlanRequest, reporter: Reporter) -> PlanAnswer:
     from harness.experiment.expand import plan as plan_experiment
     from harness.experiment.experiment_file import load_experiment
     from harness.experiment.scales import select_scale
-    from harness.files import write_text
+    from harness.files import check_replaceable, write_text
+    from harness.spec.plan import read_plan
 
     files = [*request.files, *request.experiment]
     if not files:
@@ -146,6 +147,8 @@ def plan(request: PlanRequest, reporter: Reporter) -> PlanAnswer:
             f"--out names {format_count(len(request.out), 'file')} for {format_count(len(files), 'experiment')}: "
             "name one for each."
         )
+    for out in request.out:
+        check_replaceable(out, read_plan, "a plan")
     root, plans, jobs = request.home, list[dict[str, Any]](), list[list["JobGroup"]]()
     only = request.machine if request.scale == "published" else None
     for number, file in enumerate(report_steps(files, lambda file: f"planning {file}", reporter.step)):

@@ -12,6 +12,7 @@ from harness.commands.answer import Answer
 from harness.commands.output import Block, Headline, Table, TableColumn, View
 from harness.commands.request import CONFIG, File, Files, Folder, Folders, OptionStyle, Request
 from harness.commands.verb import Reporter, verb
+from harness.errors import UserError
 from harness.formatting import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -156,6 +157,8 @@ def verify(request: VerifyRequest, reporter: Reporter) -> VerifyAnswer:
     with the cards of their names, and the code of strategies with the code here or with a proof of a full check. Runs
     no code of the pack. The exit code is 1 if something is broken.
     """
+    if not request.file.is_file():
+        raise UserError(f"{request.file} does not exist. Name an archive of `harness pack`.")
     from harness.pack.reading import read_pack
 
     root, pack = request.home, read_pack(request.file)

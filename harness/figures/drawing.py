@@ -6,7 +6,7 @@ Figures without data are skipped, and files that were drawn from earlier tables 
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -31,7 +31,7 @@ from harness.figures.kind import FigureKind, Tables, find_kinds, read_tables
 from harness.figures.marks import Facet
 from harness.figures.panels import Panel, title_panels
 from harness.figures.placed_marks import describe_marks, join_marks
-from harness.files import read_head, replace_files
+from harness.files import check_replaceable, read_head, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results.parquet import read_claims_table, read_collected
 from harness.results.schema import MISSING, TABLES
@@ -219,6 +219,7 @@ def _draw_kind(
         printed = fill(describe_marks([facet.printed for facet in shown]), CAPTION_WIDTH)
         caption = "\n\n".join(filter(None, (kind.caption.strip(), printed)))
         files[out / f"{name}.txt"] = f"{kind.question}\n\n{caption}\n\nShown: {subject}.\n".encode()
+        _check_own(out / f"{name}.svg", files)
         replace_files(files)
         paths += list(files)
     return paths
@@ -235,8 +236,21 @@ def _format_csv(facets: Sequence[Facet]) -> bytes:
     return frame.to_csv(index=False, lineterminator="\n").encode()
 
 
+def _check_own(picture: Path, files: Iterable[Path]) -> None:
+    """Raise UserError if one of the files of a figure is the user's own."""
+    check_replaceable(picture, _is_drawn, "a figure of the harness")
+    for path in files:
+        check_replaceable(path, lambda _: picture.is_file(), "a file of a figure of the harness")
+
+
+def _is_drawn(picture: Path) -> bool:
+    """Return True for an SVG of this module under its own name. A copy under another name is the user's."""
+    head = read_head(picture, 2000)
+    return f"<title>{escape(picture.stem)}</title>" in head and bool(re.search(r"tables [0-9a-f]{16}", head))
+
+
 def _find_stale_files(out: Path, drawn: Sequence[Path]) -> list[Path]:
-    """Find files that an earlier call drew from other tables, by the name of a kind and the digest in the SVG."""
+    """Find files that an earlier call drew from other tables, by the name of a kind and what the SVG says of itself."""
     names = {kind.name for kind in KINDS}
     current = set(drawn)
     pictures = [
@@ -244,7 +258,7 @@ def _find_stale_files(out: Path, drawn: Sequence[Path]) -> list[Path]:
         for path in out.glob("*.svg")
         if path not in current
         and any(path.stem == name or path.stem.startswith(f"{name}-") for name in names)
-        and re.search(r"tables [0-9a-f]{16}", read_head(path, 2000))
+        and _is_drawn(path)
     ]
     endings = [f".{ending}" for ending in (*FORMATS, *TEXT_FORMATS)]
     return [

@@ -15,15 +15,15 @@ from itertools import accumulate
 from pathlib import Path
 
 from harness.errors import UserError
+from harness.host_memory import ALWAYS_FITS, find_available_bytes
 from harness.progress import OnStep, ignore_step, report_steps
-from harness.results.parquet import ALWAYS_FITS, find_available_bytes
 from harness.validation import format_value
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@~-]{0,149}")
 """The name of a file or a folder in an archive."""
 MAX_DEPTH = 4
 MAX_FILES = 100_000
-MAX_FILE_BYTES = 1 << 30
+MAX_FILE_BYTES = 1 << 28
 MAX_BYTES = 8 << 30
 SUMS = "SHA256SUMS"
 """The name of the file that `sha256sum --check` takes."""
@@ -62,7 +62,7 @@ class RegularEntry(tarfile.TarInfo):
         if not entry.isreg():
             raise UserError(f"{format_value(entry.name)} is not a regular file")
         if entry.size > MAX_FILE_BYTES:
-            raise UserError(f"{format_value(entry.name)} is larger than {MAX_FILE_BYTES >> 30} GiB")
+            raise UserError(f"{format_value(entry.name)} is larger than {MAX_FILE_BYTES >> 20} MiB")
         return entry
 
 
@@ -104,6 +104,15 @@ def read_archive(path: Path, folder: str) -> dict[str, bytes]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
     return files
+
+
+def has_folder(path: Path, folder: str) -> bool:
+    """Return True if a file is an archive whose first file is in `folder`."""
+    try:
+        with gzip.open(path, "rb") as packed:
+            return packed.read(tarfile.BLOCKSIZE).startswith(f"{folder}/".encode())
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        return False
 
 
 def _check_name(entry: str, folder: str) -> str:

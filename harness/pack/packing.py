@@ -18,13 +18,12 @@ import pandas as pd
 from harness import __version__
 from harness.errors import UserError
 from harness.figures.drawing import tables_digest
-from harness.files import is_plain_file, list_complete_folders, read_head, replace_files
+from harness.files import check_replaceable, is_plain_file, list_complete_folders, read_head, replace_files
 from harness.formatting import format_count
-from harness.pack.archive import SUMS, list_checksums, pack_archive
+from harness.pack.archive import SUMS, has_folder, list_checksums, pack_archive
 from harness.pack.reading import (
     ABOUT,
     CLAIMS,
-    CONTRIBUTOR,
     ENVIRONMENT,
     FIGURE_SUFFIXES,
     FIGURES,
@@ -35,6 +34,7 @@ from harness.pack.reading import (
     RUNS,
     SCHEMA,
     TABLE_FILES,
+    check_contributor,
     name_proof,
 )
 from harness.progress import OnStep, ignore_step
@@ -73,12 +73,10 @@ def pack_results(
 
     Figures and claims of the collected tables in `tables` are packed if these are of the same runs.
     """
+    check_replaceable(out, lambda path: has_folder(path, FOLDER), "a pack")
     records = _read_runs(folders)
     proven = _read_proofs(proofs, {record.spec["strategy"]["name"] for record in records})
-    if not CONTRIBUTOR.fullmatch(contributor):
-        raise UserError(
-            f"{contributor!r} is not accepted as a contributor: at most 80 letters, digits, spaces and .,&'()-."
-        )
+    check_contributor(contributor)
     about = {"schema": SCHEMA, "contributor": contributor, "harness": __version__}
     files = {ABOUT: f"{json.dumps(about, indent=1, ensure_ascii=False)}\n".encode()}
     packed = []

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.errors import RunError, UserError
-from harness.files import write_text
+from harness.files import check_replaceable, read_head, write_text
 from harness.ledger import COMPUTING, MOVING, NO_INDEX
 from harness.ledger.tape import Event
 from harness.prediction.epoch import Prediction, PricedRank, RankEpoch, check_card, price_epochs
@@ -203,6 +203,7 @@ def build_trace(run: SimulatedRun) -> dict[str, Any]:
 
 def write_trace(path: Path, run: SimulatedRun) -> None:
     """Write the trace of a run to a file, atomically."""
+    check_replaceable(path, lambda path: '"otherData":{"run_id":' in read_head(path, 100), "a trace")
     write_text(path, json.dumps(build_trace(run), separators=(",", ":"), allow_nan=False))
 
 

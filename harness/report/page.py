@@ -18,7 +18,7 @@ from harness.figures.drawing import KINDS, drop_unused_columns, make_panels, tab
 from harness.figures.kind import read_tables
 from harness.figures.palette import GROUPS, lighten_for_dark, named_colours
 from harness.figures.panels import split_panels
-from harness.files import write_text
+from harness.files import check_replaceable, read_head, write_text
 from harness.progress import OnStep, ignore_step
 from harness.report import run_panels, summary
 from harness.report.charts import list_strategy_buttons, make_charts
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 SCRIPTS = ("tables.js", "charts.js", "runs.js")
 """The page's own scripts, which run as one."""
+TITLE = "<title>Parallel GNN Harness: "
+"""The beginning of the title of every page, by which it is known."""
 SVG = "http://www.w3.org/2000/svg"
 
 
@@ -58,6 +60,7 @@ def write_report(
     `plans` is the folder with the plans of the workflow. The plan that has exactly these runs names their experiment.
     For the tables of several packs, `comparison` says who wins; it takes the place of the summary.
     """
+    check_replaceable(out, lambda path: TITLE in read_head(path, 4000), "a report of the harness")
     runs, failures = (read_collected(tables, name) for name in ("runs", "failures"))
     if runs.empty:
         raise UserError(

@@ -122,14 +122,23 @@ def test_figures_of_earlier_tables_are_removed(
     )
     out = folder / "figures"
     out.mkdir()
-    old = f"<svg><!-- tables {tables_digest(tables)} --></svg>"
+    old = f"<svg><title>{{}}</title><!-- tables {tables_digest(tables)} --></svg>"
     for name in ("sampling", "received-gone"):
-        (out / f"{name}.svg").write_text(old)
+        (out / f"{name}.svg").write_text(old.format(name))
         (out / f"{name}.csv").write_text("")
-    (out / "mine.svg").write_text(old)
-    (out / "README.md").write_text("")
+    kept = {out / name for name in ("mine.svg", "received-thesis.svg", "received-thesis.pdf", "README.md")}
+    for path in kept:
+        path.write_text(old.format("received-gone"))
     paths = draw_all(folder, out)
-    assert set(out.iterdir()) == {*paths, out / "mine.svg", out / "README.md"}
+    assert set(out.iterdir()) == {*paths} | kept
+
+
+@pytest.mark.parametrize("name", ["received.svg", "received.csv"])
+def test_a_file_of_the_user_is_not_replaced(name: str, tables: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("years of work")
+    with pytest.raises(UserError, match=f"{name} exists"):
+        draw_all(tables, tmp_path)
+    assert (tmp_path / name).read_text() == "years of work"
 
 
 def test_kinds_are_found_in_their_modules_in_the_order_of_the_report() -> None:
@@ -294,7 +303,7 @@ def test_tables_without_a_run_are_refused(tables: Path, tmp_path: Path) -> None:
 
     for name in (*RUN_TABLES, "failures"):
         shutil.copy(tables / f"{name}.parquet", tmp_path)
-    empty = parquet.serialize_table([parquet.to_arrow(pd.DataFrame(), RUNS)], RUNS)
+    empty = parquet.serialize_table(parquet.to_arrow(pd.DataFrame(), RUNS), RUNS)
     (tmp_path / "runs.parquet").write_bytes(empty)
     with pytest.raises(UserError, match=r"no recorded run"):
         draw_all(tmp_path, tmp_path / "figures")
