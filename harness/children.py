@@ -16,7 +16,7 @@ PATIENCE = 20
 def run_tool(*command: str) -> str | None:
     """Return the output of a command; None if it is not installed, fails or exceeds the time limit."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=PATIENCE)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
@@ -75,18 +75,29 @@ class SessionGuard:
         self.close()
 
 
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+"""The signals that ask a process to end; SIGHUP says that its terminal was closed."""
+
+
 @contextmanager
-def exit_on_sigterm() -> Iterator[None]:
-    """Turn a SIGTERM into SystemExit within the block, so that the block ends its children and cleans up."""
+def exit_on_signals() -> Iterator[None]:
+    """Turn a signal of `ENDINGS` into SystemExit within the block, so that the block ends its children and cleans up.
+
+    A signal that is ignored, such as SIGHUP under `nohup`, stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def exit_on_signal(*_: object) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
+    def exit_on_signal(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, exit_on_signal)
+    before = {each: signal.getsignal(each) for each in ENDINGS}
+    caught = {each: handler for each, handler in before.items() if handler is not signal.SIG_IGN}
+    for each in caught:
+        signal.signal(each, exit_on_signal)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in caught.items():
+            signal.signal(each, handler)

@@ -21,6 +21,8 @@ from harness.errors import UserError
 from harness.files import is_private_folder
 
 MEMORY = Path("/dev/shm")
+RUNNING = Path(".snakemake") / "harness.lock"
+"""The lock that a workflow and its jobs share, from the folder of the project."""
 MOUNTS = Path("/proc/self/mountinfo")
 """The table of mounts, as described in proc_pid_mountinfo(5)."""
 
@@ -158,6 +160,28 @@ def _is_same_file(file: BinaryIO, path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
+
+
+def hold_shared(path: Path) -> BinaryIO:
+    """Hold a shared lock as long as the returned file is open, without waiting for an exclusive holder."""
+    file = _open_lock_file(path)
+    with suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return file
+
+
+def is_shared_by_others(file: BinaryIO) -> bool:
+    """Return True if other processes hold a lock that this process holds, too."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # the file system has no locks
+        return False
+    finally:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return False
 
 
 class TurnLock:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.locks import RUNNING, hold_shared
 from tests import snakemakes
 
 ROOT = Path(__file__).parents[1]
@@ -58,6 +59,9 @@ def test_finished_records_survive_a_kill_untouched(root: Path) -> None:
     survived = records(root)
     assert 1 <= len(survived) < 3
 
+    with hold_shared(root / RUNNING):  # as a run does that the killed workflow began
+        assert start(root, "--unlock").wait(timeout=200) != 0
+        assert "a workflow is running in this folder" in (root / "output").read_text()
     snakemake(root, "--unlock")
     snakemake(root, "all", "verify")
     resumed = records(root)

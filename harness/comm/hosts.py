@@ -67,7 +67,12 @@ def _find_first_host(environ: Mapping[str, str]) -> str:
     if "FLUX_TASK_RANK" in environ:
         with suppress(OSError, subprocess.SubprocessError):
             hosts = subprocess.run(
-                ["flux", "hostlist", "local"], capture_output=True, text=True, check=True, timeout=10
+                ["flux", "hostlist", "local"],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=True,
+                timeout=10,
             )
             return parse_first_host(hosts.stdout.strip())
     raise UserError(

@@ -115,14 +115,14 @@ def run_program(request: ExternalRunRequest, reporter: Reporter) -> ExternalAnsw
 
     The output is shown, and kept in results/external. Ctrl-C and SIGTERM end the command.
     """
-    from harness.children import exit_on_sigterm
+    from harness.children import exit_on_signals
     from harness.external.log_record import run_command
     from harness.external.program import load_program
 
     program = load_program(request.home, request.format)
     folder = request.results / "external"
     log = folder / f"{program.name}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06}.log"
-    with exit_on_sigterm():
+    with exit_on_signals():
         exit_code, provenance = run_command(request.command, request.cwd or Path(), log)
         try:
             return _record_logs(request, program, [log], provenance, exit_code)

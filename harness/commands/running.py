@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, field
 from dataclasses import dataclass as plain_dataclass
 from functools import partial
@@ -378,6 +379,7 @@ def _run_spec_files(request: RunRequest, reporter: Reporter) -> RunAnswer:
     spec raises UserError.
     """
     from harness.launch.series import describe_failure
+    from harness.locks import RUNNING, hold_shared
 
     _check_spec_options(request)
     specs, missing = [], dict[str, str]()
@@ -388,7 +390,8 @@ def _run_spec_files(request: RunRequest, reporter: Reporter) -> RunAnswer:
             if len(request.spec) == 1:
                 raise
             _report_missing(str(path), describe_failure(error), missing, reporter)
-    return _run_series(request, specs, missing, reporter)
+    with hold_shared(RUNNING) if request.job else nullcontext():  # the folder of its workflow is in use
+        return _run_series(request, specs, missing, reporter)
 
 
 def _report_missing(name: str, reason: str, missing: dict[str, str], reporter: Reporter) -> None:

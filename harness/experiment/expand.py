@@ -17,6 +17,7 @@ from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.plan import make_plan
 from harness.spec.spec import Spec, digest
+from harness.store.catalog import load_card
 from harness.strategy.admit import parse_grid
 from harness.validation import format_value
 
@@ -70,6 +71,8 @@ def plan(
 ) -> dict[str, Any]:
     """Return the expanded experiment as the document that the workflow reads."""
     content, specs = experiment.model_dump(mode="json"), expand(root, experiment, machine, only=only)
+    for name in {spec.dataset.name: None for spec in specs}:
+        load_card(root, name)  # an unknown one is an error
     costs = predict_costs(root, specs)
     cost_rows = {run_id: cost._asdict() for run_id, cost in costs.items()}
     return make_plan(experiment.name, digest(content), specs, cost_rows, str(add_costs(root, specs, costs)))

@@ -14,7 +14,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-from harness.children import exit_on_sigterm
+from harness.children import exit_on_signals
 from harness.comm.launchers import RankPlace
 from harness.errors import RunError, UserError
 from harness.files import (
@@ -150,7 +150,7 @@ def _run_and_record(
         remove_leftovers(runs.parent)
         _remove_free_locks(runs)
         folder = tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{owner_tag()}.", dir=runs.parent)
-    with folder as name, explain_full_disk(runs.parent), exit_on_sigterm():
+    with folder as name, explain_full_disk(runs.parent), exit_on_signals():
         scratch = Path(name)
         with explain_os_errors(scratch):
             (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")), encoding="utf-8")

@@ -65,7 +65,7 @@ def _read_job_seconds_left(scheduler: str, job: str) -> float | None:
         return parse_seconds(ask_slurm(*query, outage=OUTAGE_SECONDS) or "")
     if scheduler == "flux":
         seconds = ask_slurm("flux", "job", "timeleft") or ""
-        return float(seconds) if seconds.isdigit() and int(seconds) < UNLIMITED else None
+        return float(seconds) if seconds.isdecimal() and int(seconds) < UNLIMITED else None
     if scheduler == "pbs":
         times = dict(WALLTIME.findall(ask_slurm("qstat", "-f", job) or ""))
         limit, used = times.get("Resource_List", ""), times.get("resources_used", "")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
+from harness.locks import RUNNING, hold_shared, is_shared_by_others
 
 
 def add_harness_to_path() -> None:
@@ -51,6 +52,24 @@ def check_before_planning(workflow: Any, check: Callable[[Collection[str], Colle
         plan_jobs()
 
     workflow._build_dag = check_and_plan
+
+
+def check_before_unlocking(workflow: Any) -> None:
+    """Make Snakemake refuse to unlock a folder in which a workflow runs, or a job that a killed workflow began.
+
+    Each of them holds a shared lock, which the system releases when it ends in any way.
+    """
+    file, unlock = hold_shared(RUNNING), workflow.unlock
+
+    def check_and_unlock() -> None:
+        if is_shared_by_others(file):
+            sys.exit(
+                "harness: a workflow is running in this folder, or a job that it began. Wait for it or stop it, then "
+                "try again."
+            )
+        unlock()
+
+    workflow.unlock = check_and_unlock
 
 
 def print_results(paths: Iterable[str]) -> None:

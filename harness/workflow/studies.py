@@ -111,7 +111,7 @@ def read_experiment(path: str) -> Experiment:
 def _run_harness(*arguments: str) -> None:
     command = ["harness", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     except FileNotFoundError:
         raise UserError("The command `harness` is not on the PATH. `make setup` installs it.") from None
     if done.returncode != 0:

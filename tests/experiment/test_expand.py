@@ -7,7 +7,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.experiment import requests
-from harness.experiment.expand import expand
+from harness.experiment.expand import expand, plan
 from harness.experiment.experiment_file import Experiment, load_experiment
 from harness.experiment.requests import make_spec
 from harness.validation import validate
@@ -36,6 +36,12 @@ def test_an_entry_is_the_cross_product_of_its_lists_less_what_it_excludes() -> N
 def test_a_spec_wished_for_twice_is_run_once() -> None:
     entry = {"strategy": "serial", "dataset": "tiny-sbm"}
     assert len(expand(ROOT, experiment(entry, entry))) == 1
+
+
+def test_a_graph_that_nobody_knows_is_not_planned() -> None:
+    entry = {"strategy": "serial", "dataset": "\uff41"}
+    with pytest.raises(UserError, match="dataset"):
+        plan(ROOT, experiment(entry))
 
 
 def test_all_grids_are_those_of_the_strategy() -> None:

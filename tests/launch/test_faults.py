@@ -156,7 +156,11 @@ def test_writer_that_waits_for_a_slow_disk_may_finish(
 
 @pytest.mark.parametrize(
     "how",
-    [signal.SIGKILL, *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT))],
+    [
+        signal.SIGKILL,
+        signal.SIGHUP,
+        *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT)),
+    ],
 )
 def test_ranks_die_with_their_launcher_and_the_next_launch_cleans_up(
     how: signal.Signals, tmp_path: Path, fork_server: ForkServer, short_limits: TimeLimits

@@ -69,6 +69,8 @@ def test_order_that_leaves_the_results_is_refused(follower: Follower, tmp_path: 
         "..",
         " ",
     ]
+    ours = f"{SCRATCH}{owner_tag()}"
+    hostile += [f"{ours}.abcdefgh/../../elsewhere/{ours.removeprefix(SCRATCH)}.abcdefgh"]
     hostile += ["launch-\0a", "launch-a\n", "launch-\x1b[2J", "launch-" + "x" * 5000, "launch-\udcff", "runs"]
     for order in hostile:
         with pytest.raises(UserError, match="scratch folder") as refusal:

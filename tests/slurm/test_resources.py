@@ -236,6 +236,15 @@ def test_what_the_site_says_is_stronger_than_the_card(tmp_path: Path) -> None:
     assert request_place(site, slurm) == {"slurm_account": "m1", "qos": "debug", "constraint": "gpu&hbm40g"}
 
 
+def test_output_that_is_no_text_is_read(tmp_path: Path) -> None:
+    """The folder or the name of any job of the user may have bytes of another encoding."""
+    command = tmp_path / "squeue"
+    command.write_text("#!/bin/sh\nprintf '7|caf\\351|/home/ann/\\377\\n'\n")
+    command.chmod(0o755)
+    answer = resources.ask_slurm(str(command))
+    assert answer is not None and answer.startswith("7|caf") and parse_partitions(answer) is not None
+
+
 AWAY = """#!/bin/sh
 echo x >> {folder}/asked
 [ $(wc -l < {folder}/asked) -ge 3 ] && echo 7 && exit

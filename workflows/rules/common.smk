@@ -14,6 +14,7 @@ from harness.workflow.graph_build import ORDER, GraphBuild, find_card, stores_fo
 from harness.workflow.hooks import (
     add_harness_to_path,
     check_before_planning,
+    check_before_unlocking,
     list_main_figures,
     print_first_failure,
     print_results,
