@@ -17,12 +17,14 @@
 #   make test-map   writes the tests and seconds of each folder in the latest `make test test-long` into docs/develop/maintainers.md
 #   make format     formats the code and redraws docs/develop/architecture.svg
 #   make setup      only installs
-#   make clean      removes $(VENV) and caches; keeps results, figures and stores
+#   make clean      removes caches, and $(VENV) if `make` made it; keeps results, figures and stores
 
 PYTHON      ?= python3
 VENV        ?= .venv
 # The package index from which pip installs torch; if empty, the default index.
 TORCH_INDEX ?=
+# If not empty, install only files with the hashes in constraints.lock; torch, of which each index has its own, has none.
+HASHES      ?=
 # If not empty, keep the torch that is installed in $(VENV), or in $(PYTHON) if $(VENV) does not exist yet.
 KEEP_TORCH  ?=
 PROFILE     ?= workflows/profiles/local
@@ -33,6 +35,9 @@ SCALE       ?= laptop
 BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PINS      := $(VENV)/constraints.txt
+VERSIONS  := $(if $(HASHES),constraints.lock,constraints.txt)
+# Exists if this Makefile made the environment.
+MADE      := $(VENV)/made-by-make
 PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
 WORKFLOW  := --profile $(PROFILE) --config experiment=$(EXPERIMENT)
 
@@ -117,18 +122,20 @@ setup: $(INSTALLED)
 # Torch is installed first, in a separate command: resolved with the others, an open range would pick the largest build.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "python 3.11 or newer is needed, and $(PYTHON) is " + sys.version)'
-	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(if $(KEEP_TORCH),--system-site-packages) $(VENV)
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || { $(PYTHON) -m venv $(if $(KEEP_TORCH),--system-site-packages) $(VENV) && touch $(MADE); }
 	@echo "Installing into $(VENV). This takes a few minutes, once."
 ifdef KEEP_TORCH
-	@grep -v '^torch==' constraints.txt > $(PINS)
+	@grep -v '^torch==' $(VERSIONS) > $(PINS)
 	@$(BIN)/python -m pip list --format=freeze | grep '^torch==' >> $(PINS) || { echo 'KEEP_TORCH is set, but there is no torch in $(VENV) to keep.' >&2; exit 1; }
 else
-	@cp constraints.txt $(PINS)
+	@{ grep -v '^torch==' $(VERSIONS); grep '^torch==' constraints.txt; } > $(PINS)
 	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),--constraint $(PINS)) $$(grep '^torch==' $(PINS))
 endif
 	$(PIP) --constraint $(PINS) --editable '.[dev]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@test ! -e $(VENV) || test -e $(MADE) || echo "$(VENV) stays: it was not made by this Makefile."
+	if [ -e $(MADE) ]; then rm -rf $(VENV); fi
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find harness strategies tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -53,6 +53,25 @@ def pins() -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
 
 
+def test_every_pin_but_torch_has_the_hashes_of_its_files() -> None:
+    text = (ROOT / "constraints.lock").read_text().replace(" \\\n", "")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    locked = dict(line.split(maxsplit=1)[0].split("==") for line in lines)
+    assert {canonicalize_name(name): version for name, version in locked.items()} == {
+        name: version for name, version in pins().items() if name != "torch"
+    }, "python docs/write_lock.py"
+    assert all(re.fullmatch(r"\S+( +--hash=sha256:[0-9a-f]{64})+", line) for line in lines)
+
+
+def test_images_contain_nothing_that_git_ignores() -> None:
+    def read(name: str) -> list[str]:
+        lines = (ROOT / name).read_text().splitlines()
+        patterns = [line.removeprefix("**/") for line in lines if not line.startswith("#")]
+        return [line.replace("!/", "!").strip("/") for line in patterns]
+
+    assert read(".dockerignore") == read(".gitignore")
+
+
 def test_every_dependency_is_pinned_to_a_version_it_accepts() -> None:
     lines = [*PROJECT["dependencies"], *(line for extra in EXTRAS_OF_PROJECT.values() for line in extra)]
     for requirement in (Requirement(line) for line in lines if not line.startswith(PROJECT["name"])):
