@@ -176,7 +176,8 @@ def table() -> Results:
             )
             amounts = (row[key] / MILLION for key in ("elements", "setup_elements", "bytes"))
             yield name, row["grid"], *times, *amounts
-    yield describe_batches(on_links)
+    if on_links.ranks.nunique() > 1:
+        yield describe_batches(on_links)
     ours = rows[rows.machine == MACHINE]
     if len(ours):
         title = f"{PUBLISHED} on {MACHINE}, predicted: ms an epoch (interval) by number of ranks"
