@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pandas as pd
 
-from benchmarks.comparison import ROWS
+from benchmarks.comparison import ROWS, summarize_launches
 from benchmarks.comparison_figures import title_elements_and_time, title_predicted, title_times_to_target
 from benchmarks.finding_figures import (
     FROM_PAGE,
@@ -46,8 +46,8 @@ def list_titles() -> dict[str, str]:
         "findings-dimensions": title_dimensions(dimensions),
         "findings-elements": title_elements(dimensions),
         "received": title_received(received, "reddit on 64 ranks"),
-        "comparison": title_elements_and_time(measured),
-        "comparison-epochs": title_times_to_target(measured),
+        "comparison": title_elements_and_time(summarize_launches(measured)),
+        "comparison-epochs": title_times_to_target(summarize_launches(measured)),
         "comparison-predicted": title_predicted(predicted),
         "building-ogbn-papers100m": title_builds(builds),
         "slope": title_slopes(pd.read_csv(SLOPE)),
