@@ -194,10 +194,13 @@ def check_times(run: RunTables) -> None:
     if ended < begun:
         raise UserError("it ended before it started")
     sums = _sum_by_rank(epochs, epochs["seconds"])
-    start = run.record["summary"].get("setup_seconds") or 0.0  # of rank 0; others may begin earlier, and wait for it
+    # Other ranks may begin their first epoch before rank 0, and wait for it.
+    start = run.record["summary"].get("setup_seconds") or 0.0
     longest = max(start + sums.get(0, 0.0), *sums.values(), 0.0)
     if longest > (1 + LEDGER_TOLERANCE) * (ended - begun) + CLOCKS:
-        raise UserError(f"its start and its epochs took {longest:.6g} s, and the whole run {ended - begun:.6g} s")
+        raise UserError(
+            f"its start and its epochs took {longest:.6g} s, and the whole run {ended - begun:.6g} s"
+        )
 
 
 def _check_trained_seconds(epochs: Mapping[str, NDArray[Any]], accuracy: Mapping[str, NDArray[Any]]) -> None:

@@ -239,10 +239,10 @@ def test_what_the_site_says_is_stronger_than_the_card(tmp_path: Path) -> None:
 def test_output_that_is_no_text_is_read(tmp_path: Path) -> None:
     """The folder or the name of any job of the user may have bytes of another encoding."""
     command = tmp_path / "squeue"
-    command.write_text("#!/bin/sh\nprintf '7|caf\\351|/home/ann/\\377\\n'\n")
+    command.write_text("#!/bin/sh\nprintf '7|M\\374ller|/home/ann/\\377\\n'\n")
     command.chmod(0o755)
     answer = resources.ask_slurm(str(command))
-    assert answer is not None and answer.startswith("7|caf") and parse_partitions(answer) is not None
+    assert answer is not None and answer.startswith("7|M") and parse_partitions(answer) is not None
 
 
 AWAY = """#!/bin/sh
