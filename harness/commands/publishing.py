@@ -157,11 +157,12 @@ def verify(request: VerifyRequest, reporter: Reporter) -> VerifyAnswer:
     with the cards of their names, and the code of strategies with the code here or with a proof of a full check. Runs
     no code of the pack. The exit code is 1 if something is broken.
     """
+    root = request.home
     if not request.file.is_file():
         raise UserError(f"{request.file} does not exist. Name an archive of `harness pack`.")
     from harness.pack.reading import read_pack
 
-    root, pack = request.home, read_pack(request.file)
+    pack = read_pack(request.file)
     from harness.pack.verification import verify_pack  # loads torch, which a refusal does not need
 
     return VerifyAnswer(request.file, verify_pack(pack, root, reporter.step))

@@ -39,10 +39,10 @@ def facet(synthetic: SimpleNamespace, collected: Collected) -> Facet:
         for name, ranks, share in (("rdm", 2, 0.5), ("plexus", 1, 0.2), ("plexus", 2, 1.0), ("g3", 2, None)):
             spec = synthetic.make_spec(name, "tiny", {"p": ranks})
             tables = synthetic.make_tables(spec, 1.0, 0.0)
+            record = synthetic.make_record(spec, tables)
             del tables["utilisation"]
             if share:
                 tables["utilisation"] = windows(share=share)
-            record = synthetic.make_record(spec, tables)
             synthetic.write_record(folder, spec.model_dump(mode="json"), record, tables)
 
     folder = collected(write)
