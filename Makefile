@@ -23,7 +23,7 @@ PYTHON      ?= python3
 VENV        ?= .venv
 # The package index from which pip installs torch; if empty, the default index.
 TORCH_INDEX ?=
-# If not empty, install only files with the hashes in constraints.lock; torch, of which each index has its own, has none.
+# If not empty, install only files with the hashes in constraints.lock. Torch has none: each index has builds of its own.
 HASHES      ?=
 # If not empty, keep the torch that is installed in $(VENV), or in $(PYTHON) if $(VENV) does not exist yet.
 KEEP_TORCH  ?=
@@ -35,7 +35,6 @@ SCALE       ?= laptop
 BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PINS      := $(VENV)/constraints.txt
-VERSIONS  := $(if $(HASHES),constraints.lock,constraints.txt)
 # Exists if this Makefile made the environment.
 MADE      := $(VENV)/made-by-make
 PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
@@ -125,13 +124,18 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || { $(PYTHON) -m venv $(if $(KEEP_TORCH),--system-site-packages) $(VENV) && touch $(MADE); }
 	@echo "Installing into $(VENV). This takes a few minutes, once."
 ifdef KEEP_TORCH
-	@grep -v '^torch==' $(VERSIONS) > $(PINS)
+	@grep -v '^torch==' constraints.txt > $(PINS)
 	@$(BIN)/python -m pip list --format=freeze | grep '^torch==' >> $(PINS) || { echo 'KEEP_TORCH is set, but there is no torch in $(VENV) to keep.' >&2; exit 1; }
 else
-	@{ grep -v '^torch==' $(VERSIONS); grep '^torch==' constraints.txt; } > $(PINS)
+	@cp constraints.txt $(PINS)
 	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),--constraint $(PINS)) $$(grep '^torch==' $(PINS))
 endif
+ifdef HASHES
+	$(PIP) --require-hashes --no-deps --requirement constraints.lock
+	$(PIP) --no-deps --no-build-isolation --editable .
+else
 	$(PIP) --constraint $(PINS) --editable '.[dev]'
+endif
 	@touch $@
 
 clean:

@@ -2,7 +2,8 @@
 
     python docs/write_lock.py
 
-`make setup HASHES=1` accepts no other files. Torch is left out, because each index has builds of its own.
+`make setup HASHES=1` accepts no other files. Torch and what only its builds for GPUs need are left out, because each index
+has builds of its own.
 """
 
 import json
@@ -15,19 +16,22 @@ from urllib.request import Request, urlopen
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "constraints.lock"
+OF_TORCH = ("torch==", "triton==", "nvidia-", "cuda-")
+"""The beginnings of the lines of torch and of what only its builds for GPUs need."""
 DEFAULT_INDEX = "https://pypi.org/simple"
 JSON_API = "application/vnd.pypi.simple.v1+json"
 
 
 def write_lock() -> None:
     """Write the file."""
-    pins = [line.split("==") for line in (ROOT / "constraints.txt").read_text().split()]
+    lines = (ROOT / "constraints.txt").read_text().split()
+    pins = [line.split("==") for line in lines if not line.startswith(OF_TORCH)]
     index = find_index()
     with ThreadPoolExecutor() as pool:
-        hashes = pool.map(lambda pin: list_hashes(index, *pin), [pin for pin in pins if pin[0] != "torch"])
+        hashes = pool.map(lambda pin: list_hashes(index, *pin), pins)
         entries = [
             " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{each}" for each in found)])
-            for (name, version), found in zip((pin for pin in pins if pin[0] != "torch"), hashes, strict=True)
+            for (name, version), found in zip(pins, hashes, strict=True)
         ]
     LOCK.write_text("# Written by docs/write_lock.py.\n" + "\n".join(entries) + "\n")
 
