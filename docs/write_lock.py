@@ -2,8 +2,8 @@
 
     python docs/write_lock.py
 
-`make setup HASHES=1` accepts no other files. Torch and what only its builds for GPUs need are left out, because each index
-has builds of its own.
+`make setup HASHES=1` accepts no other files. Torch and what only its builds for GPUs need are left out, because each
+index has builds of its own.
 """
 
 import json
