@@ -56,7 +56,7 @@ PAGES = {
     ],
     "received": ["received.by-strategy"],
     "held-out": ["held_out.draw"],
-    # Each takes more than an hour, so they are pages of their own.
+    # Each takes more than an hour, so it has its own page.
     "comparison-4-hosts": ["comparison.measured --dataset coauthor-cs --hosts 4"],
     "comparison-8-hosts": ["comparison.measured --dataset coauthor-cs --hosts 8"],
     "comparison": ["comparison.predicted", "comparison.table"],

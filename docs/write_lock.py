@@ -3,7 +3,7 @@
     python docs/write_lock.py
 
 `make setup HASHES=1` accepts no other files. Torch and what only its builds for GPUs need are left out, because each
-index has builds of its own.
+index has its own builds.
 """
 
 import json

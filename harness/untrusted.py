@@ -163,8 +163,8 @@ HOME_FOLDER = re.compile(
     r"(?<![\w.~-])(?<!:/)(?:/root|(?:/[\w.-]{1,40}){0,2}/(?:home|homes|Users)(?:/[a-z](?=/))?/[\w.-]{1,100}"
     r"|[A-Za-z]:\\{1,2}Users\\{1,2}[\w.-]{1,100})(?![\w-])"
 )
-"""A home folder on this machine, on a file system of a cluster (/nfs/home/ann, /global/homes/a/ann), or of Windows. The
-path of a URL is none, unless it is a file's."""
+"""A home folder on this machine, on a file system of a cluster (/nfs/home/ann, /global/homes/a/ann), or of Windows.
+The path of a URL is not one, except in a file: URL."""
 
 
 def hide_home_folders(text: str) -> str:

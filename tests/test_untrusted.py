@@ -147,7 +147,7 @@ def test_home_folders_are_left_out(folder: str) -> None:
 
 
 def test_what_is_no_home_folder_stays() -> None:
-    text = "https://host.example/home/x /opt/home-made data/home/x /work/rooted ~/home/x /usr/share/homes"
+    text = "https://host.example/home/x /opt/home-made data/home/x /opt/rooted ~/home/x /usr/share/homes"
     assert hide_home_folders(text) == text
 
 

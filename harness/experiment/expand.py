@@ -71,7 +71,7 @@ def plan(
 ) -> dict[str, Any]:
     """Return the expanded experiment as the document that the workflow reads."""
     content, specs = experiment.model_dump(mode="json"), expand(root, experiment, machine, only=only)
-    for name in {spec.dataset.name: None for spec in specs}:
+    for name in dict.fromkeys(spec.dataset.name for spec in specs):
         load_card(root, name)  # an unknown one is an error
     costs = predict_costs(root, specs)
     cost_rows = {run_id: cost._asdict() for run_id, cost in costs.items()}

@@ -317,22 +317,20 @@ def _check_accuracy(run: RunTables, root: Path) -> None:
     if not run.is_measured:
         raise UnverifiableError("only measured runs have evaluated the graph that is here")
     if metric := run.record["summary"].get("accuracy_by"):
-        raise UnverifiableError(f"it has scores by {metric}, which are no shares of vertices")
+        raise UnverifiableError(f"it has scores by {metric}, which are not shares of vertices")
     blocks = _find_graph(run, root).blocks
     assert blocks
     if blocks.task != "single-label":
-        raise UnverifiableError("labels are several, and an F1 score is no share of vertices")
+        raise UnverifiableError("vertices have several labels, and an F1 score is not a share of vertices")
     everyone, accuracy = range(blocks.n), run.table("accuracy")
     split = blocks.split(everyone)[has_label(blocks.labels(everyone))]
     for name, number in SPLITS.items():
         size = int((split == number).sum())
         correct = accuracy["accuracy"][accuracy["split"] == name].astype(float) * size
-        if len(
-            wrong := np.flatnonzero(np.abs(correct - np.round(correct)) > 1e-6 * size)
-        ):  # null has no vertices
-            raise UserError(
-                f"an accuracy of {name} is {correct[wrong[0]] / max(size, 1):.9g}, no share of its {size:,} vertices"
-            )
+        is_wrong = np.abs(correct - np.round(correct)) > 1e-6 * size  # not where it is null
+        if is_wrong.any():
+            share = correct[is_wrong][0] / size
+            raise UserError(f"an accuracy of {name} is {share:.9g}, not a share of its {size:,} vertices")
 
 
 def _check_memory(run: RunTables, root: Path) -> None:

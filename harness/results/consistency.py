@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from harness.comm import traffic
 from harness.errors import UserError
 from harness.ledger import MOVING, Op
 from harness.results.parquet import to_array
@@ -220,8 +221,8 @@ def _check_trained_seconds(epochs: Mapping[str, NDArray[Any]], accuracy: Mapping
 
 
 def check_amounts(run: RunTables) -> None:
-    """Check what has bounds of its own: accuracies, losses, memory, and the elements and bytes of the ledger."""
-    _require_measured(run, "only measured runs have amounts of their own")
+    """Check that accuracies, losses, memory, and the elements and bytes of the ledger are within their bounds."""
+    _require_measured(run, "only measured runs measure these amounts")
     share = run.table("accuracy")["accuracy"].astype(float)
     if len(wrong := np.flatnonzero((share < 0) | (share > 1))):
         raise UserError(f"an accuracy is {share[wrong[0]]:.6g}")
@@ -262,12 +263,12 @@ def _check_memory(run: RunTables) -> None:
 
 
 RECEIVED: Mapping[Op, Callable[[int], float]] = {
-    Op.ALL_REDUCE: lambda size: 2 * (size - 1) / size,
-    Op.REDUCE_SCATTER: lambda size: (size - 1) / size,
-    Op.SEND: lambda _: 0.0,
-    Op.RECV: lambda _: 1.0,
+    Op.ALL_REDUCE: lambda size: traffic.all_reduce(1, size).received,
+    Op.REDUCE_SCATTER: lambda size: traffic.reduce_scatter(1, size).received,
+    Op.SEND: lambda _: traffic.send(1).received,
+    Op.RECV: lambda _: traffic.recv(1).received,
 }
-"""The received elements of each row, as a share of its payload, by the number of ranks (`harness.comm.traffic`)."""
+"""The received elements of each row, as a share of its payload, by the number of ranks."""
 RECEIVED_BY_ALL = (Op.ALL_GATHER, Op.BROADCAST)
 """Operations of which all ranks together receive (size - 1) / size of their payloads, however these are split."""
 

@@ -286,7 +286,7 @@ def ask_slurm(*command: str, outage: float = 0.0) -> str | None:
     deadline, is_reported = time.monotonic() + outage, False
     while True:
         try:
-            # The name or the folder of any job may have bytes that are no text.
+            # The name or the folder of any job may have bytes that are not text.
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=COMMAND_SECONDS
             )

@@ -22,7 +22,7 @@ from harness.graph.vertex_data import (
     mask_unlabelled,
     normalise_rows,
 )
-from harness.host_memory import ALWAYS_FITS, find_available_bytes
+from harness.host_memory import find_available_bytes
 from harness.kernels.random import Index
 from harness.sources import ReadOptions
 from harness.sources.read_errors import CARD_HINTS
@@ -252,7 +252,7 @@ def _check_vertex_count(contents: DatasetContents) -> None:
             f"dataset {contents.card.name} has {contents.n:,} vertices; expected 1 to {VERTICES:,}."
         )
     needs = SHARED_BYTES_PER_VERTEX * contents.n
-    if needs > ALWAYS_FITS and needs > (free := find_available_bytes()):
+    if needs > (free := find_available_bytes()):
         raise UserError(
             f"dataset {contents.card.name} has {contents.n:,} vertices, which need {needs:,} bytes of memory, and "
             f"{free:,} are free. If its files name too many vertices, mend them."

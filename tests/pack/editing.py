@@ -74,5 +74,11 @@ def verify(runs: Path, tmp_path: Path) -> Verification:
     return verify_file(pack(runs, tmp_path / "pack.tar.gz"))
 
 
+def verify_unchecked(runs: Path, tmp_path: Path) -> Verification:
+    """Verify a pack of runs that were changed by hand."""
+    pack_unchecked(runs, tmp_path / "pack.tar.gz")
+    return verify_file(tmp_path / "pack.tar.gz")
+
+
 def verdicts_of(found: Verification, run: str) -> dict[str, str]:
     return {result.check: result.verdict for result in found.results if result.run == run}

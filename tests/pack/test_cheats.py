@@ -22,10 +22,9 @@ from tests.pack.editing import (
     change_summary,
     change_table,
     find_run,
-    pack_unchecked,
     read,
     verdicts_of,
-    verify_file,
+    verify_unchecked,
 )
 from tests.synthetic_packs import change_record
 
@@ -228,8 +227,7 @@ CHEATS: dict[str, tuple[Callable[[Path], None], str]] = {
 def test_a_cheat_is_found(cheat: str, copied: Path, tmp_path: Path) -> None:
     run, (change, check) = find_run(copied, "cagnet-2d"), CHEATS[cheat]
     change(run)
-    pack_unchecked(copied, tmp_path / "pack.tar.gz")
-    found = verify_file(tmp_path / "pack.tar.gz")
+    found = verify_unchecked(copied, tmp_path)
     assert not found.holds
     assert verdicts_of(found, run.name)[check] == BROKEN
     others = [each.name for each in copied.iterdir() if each != run]
@@ -255,14 +253,12 @@ def test_a_sampler_that_sends_less_in_one_epoch_is_found(copied: Path, tmp_path:
     """Its epochs differ, so each is compared with the formula of its own samples."""
     run = find_run(copied, "graphsage")
     scale(run, "ledger", 0.5, *ELEMENTS, "bytes", epochs=[0])
-    pack_unchecked(copied, tmp_path / "pack.tar.gz")
-    assert verdicts_of(verify_file(tmp_path / "pack.tar.gz"), run.name)["elements"] == BROKEN
+    assert verdicts_of(verify_unchecked(copied, tmp_path), run.name)["elements"] == BROKEN
 
 
 def test_names_of_several_alphabets_are_found(copied: Path, tmp_path: Path) -> None:
     take_a_name_that_looks_alike(find_run(copied, "cagnet-2d"))
-    pack_unchecked(copied, tmp_path / "pack.tar.gz")
-    found = verify_file(tmp_path / "pack.tar.gz")
+    found = verify_unchecked(copied, tmp_path)
     (run,) = found.broken_runs
     verdicts = verdicts_of(found, run)
     assert verdicts["names"] == BROKEN and verdicts["elements"] == UNKNOWN
@@ -272,8 +268,7 @@ def test_a_commit_that_nobody_has_is_said(copied: Path, tmp_path: Path) -> None:
     """A repository of others may have it, so it is no contradiction."""
     run = find_run(copied, "cagnet-2d")
     tell(run, "provenance", commit="deadbeef" * 5)
-    pack_unchecked(copied, tmp_path / "pack.tar.gz")
-    verdicts = verdicts_of(verify_file(tmp_path / "pack.tar.gz"), run.name)
+    verdicts = verdicts_of(verify_unchecked(copied, tmp_path), run.name)
     assert verdicts["environment"] == UNKNOWN and verdicts["amounts"] == HOLDS
 
 
@@ -281,6 +276,5 @@ def test_the_same_graph_with_other_files_is_verified(copied: Path, tmp_path: Pat
     """A manifest also has the sizes of blocks, on which no element depends."""
     run = find_run(copied, "cagnet-2d")
     tell(run, "provenance", store_manifest="0" * 64)
-    pack_unchecked(copied, tmp_path / "pack.tar.gz")
-    verdicts = verdicts_of(verify_file(tmp_path / "pack.tar.gz"), run.name)
+    verdicts = verdicts_of(verify_unchecked(copied, tmp_path), run.name)
     assert verdicts["elements"] == verdicts["memory"] == verdicts["accuracy"] == HOLDS

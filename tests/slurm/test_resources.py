@@ -236,7 +236,7 @@ def test_what_the_site_says_is_stronger_than_the_card(tmp_path: Path) -> None:
     assert request_place(site, slurm) == {"slurm_account": "m1", "qos": "debug", "constraint": "gpu&hbm40g"}
 
 
-def test_output_that_is_no_text_is_read(tmp_path: Path) -> None:
+def test_output_that_is_not_text_is_read(tmp_path: Path) -> None:
     """The folder or the name of any job of the user may have bytes of another encoding."""
     command = tmp_path / "squeue"
     command.write_text("#!/bin/sh\nprintf '7|M\\374ller|/home/ann/\\377\\n'\n")
