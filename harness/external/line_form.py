@@ -2,8 +2,8 @@
 
     Epoch {epoch} | Loss {loss} | Time {seconds:ms} ms
 
-Every repetition in the regular expression of a form is possessive or bounded, so the time to search a line grows
-linearly with its length, whatever the line and the form are.
+Every repetition in the regular expression of a form is possessive, atomic or bounded, so the time to search a line
+grows linearly with its length, whatever the line and the form are.
 """
 
 import re
@@ -64,8 +64,10 @@ adds up by how much numbers are less than the number of epochs."""
 GAP, END = "...", "end"
 """Text that does not matter, and the end of the line."""
 
-NUMBER = r"([-+]?(?:(?:inf|nan)(?![a-z])|\.*+[0-9]++(?:\.++[0-9]++)*+(?:[eE][-+]?[0-9]++)?+|\.++))"
-"""A number, and also several dots and digits that are not one, so that they are refused and not overlooked."""
+NUMBER = r"([-+]?(?:(?:inf|nan)(?![a-z])|\.*+[0-9]++(?>(?:\.++[0-9]++)*)(?>(?:[eE][-+]?[0-9]++)?)|\.++))"
+"""A number, and also several dots and digits that are not one, so that they are refused and not overlooked.
+
+Its groups are atomic and not possessive: Python 3.11.0 to 3.11.4 match too much by a possessive group."""
 BLANKS = "[ \t]{1,100}+"
 LONGEST = 100
 """The maximum number of characters of a word or a gap."""
