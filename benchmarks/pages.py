@@ -35,7 +35,7 @@ SCHEMES = [
 ]
 COMPOSE_GRAPHS = ("reddit-shape", "rmat-17", "amazon-shape", "coauthor-cs --hidden 32")
 RATES = (200, 1000)
-LINKS = [f"--hosts {hosts} --rate {rate}mbit" for rate in RATES for hosts in (4, 8)]
+LINKS = ["--hosts 4 --rate 200mbit", "--hosts 8 --rate 200mbit", "--hosts 4 --rate 1000mbit"]
 PAGES = {
     "prediction": [
         "prediction.products",
@@ -56,9 +56,8 @@ PAGES = {
     ],
     "received": ["received.by-strategy"],
     "held-out": ["held_out.draw"],
-    # Each takes more than an hour, so it has its own page.
+    # More than an hour, so it has its own page.
     "comparison-4-hosts": ["comparison.measured --dataset coauthor-cs --hosts 4"],
-    "comparison-8-hosts": ["comparison.measured --dataset coauthor-cs --hosts 8"],
     "comparison": ["comparison.predicted", "comparison.table"],
     "bench": ["bench"],
     "competitors": [
