@@ -16,7 +16,7 @@ from benchmarks.comparison_figures import draw_elements_and_time, draw_predicted
 from benchmarks.compose import describe_choices
 from benchmarks.fairness import Comparison, Competitor, find_best
 from benchmarks.graphs import load_matrix
-from benchmarks.launches import RATIO_LAUNCHES, format_interval, measure_launch, seed_launch
+from benchmarks.launches import RATIO_LAUNCHES, format_interval, measure_launch, seed_launch, select_near
 from benchmarks.measuring import card_of_hosts, seconds_of, trainer_of
 from benchmarks.registry import Drawing, Hosts, Results, Table, benchmark
 from harness.experiment.defaults import read_choice
@@ -39,8 +39,6 @@ PLACE = ["graph", "machine", "ranks"]
 CHOICE = ["strategy", "options", "grid"]
 MACHINE, PUBLISHED, WORLDS = "perlmutter", "ogbn-products", (64, 256, 1024)
 MILLION = 1e6
-FEW_LAUNCHES, FAR = 4, 5
-"""A strategy that takes FAR times as long as the fastest in each of a few launches is not launched again."""
 
 
 # Measured: every strategy of the experiment, on this machine and on emulated hosts.
@@ -248,11 +246,7 @@ def measure_choices(
     shortest = dict.fromkeys(range(len(specs)), inf)
     with Pool() as pool:
         for launch in range(launches):
-            near = [
-                number
-                for number, seconds in shortest.items()
-                if launch < FEW_LAUNCHES or seconds < FAR * min(shortest.values())
-            ]
+            near = select_near(shortest, launch)
             chosen = [specs[number] for number in near]
             rows = measure_launch(chosen, hosts, launch, epochs)
             seeded = [seed_launch(spec, launch) for spec in chosen]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from benchmarks.fairness import Comparison, Competitor, count_received, find_best
-from benchmarks.launches import EPOCHS, RATIO_LAUNCHES, format_interval, measure_launches
+from benchmarks.launches import EPOCHS, RATIO_LAUNCHES, format_ratios, measure_launches
 from benchmarks.measuring import card_of_hosts, named, spec_of
 from benchmarks.registry import Hosts, Results, Table, benchmark
 from harness.prediction.advice import Option
@@ -129,11 +129,10 @@ def pairs(
     launches: int = RATIO_LAUNCHES,
     epochs: int = EPOCHS,
 ) -> Results:
-    """Train `compose` and the strategies that compose.search put first on slow links, in turns. Needs root.
+    """Train `compose` and the strategies that compose.search put first on slow links. Needs root.
 
-    Every launch trains one epoch of each in turn. Its ratio is the median over epochs of an epoch of the strategy over
-    the epoch of `compose` in the same turn. The table has the median over launches and its interval, corrected for the
-    number of strategies.
+    Every launch trains all of them, one after the other. Its ratio is the median epoch of the strategy over that of
+    `compose`. The table has the median over launches and its interval, corrected for the number of strategies.
 
     Args:
         hosts: emulated hosts
@@ -144,7 +143,7 @@ def pairs(
     chosen = read_choices(dataset, hosts, layers, hidden, round(cluster.mbits), others)
     yield make_comparison(EXACT, layers, hidden).describe()
     where = describe_setting(dataset, hosts, layers, hidden, round(cluster.mbits))
-    yield from time_in_turns(chosen, cluster, where, launches, epochs)
+    yield from time_launches(chosen, cluster, where, launches, epochs)
 
 
 @benchmark
@@ -157,7 +156,7 @@ def inexact(
     launches: int = RATIO_LAUNCHES,
     epochs: int = EPOCHS,
 ) -> Results:
-    """Train `compose` and the strategies that send rounded, stale or no rows on slow links, in turns. Needs root.
+    """Train `compose` and the strategies that send rounded, stale or no rows on slow links. Needs root.
 
     Among them are the exact strategies that they alter. Settings, ratios and intervals are as in compose.pairs.
 
@@ -171,7 +170,7 @@ def inexact(
     yield from found.describe()
     chosen = [Choice(option.strategy.spec, option.prediction.seconds.value) for option in found.options]
     where = describe_setting(dataset, hosts, layers, hidden, round(cluster.mbits))
-    yield from time_in_turns(chosen, cluster, where, launches, epochs)
+    yield from time_launches(chosen, cluster, where, launches, epochs)
 
 
 def describe_choices(spec: Spec) -> str:
@@ -230,11 +229,11 @@ def read_choices(dataset: str, ranks: int, layers: int, hidden: int, rate: int, 
     return sorted(every, key=lambda choice: choice.spec.strategy.name != OURS)[: 1 + others]
 
 
-def time_in_turns(choices: Sequence[Choice], hosts: Hosts, where: str, launches: int, epochs: int) -> Results:
+def time_launches(choices: Sequence[Choice], hosts: Hosts, where: str, launches: int, epochs: int) -> Results:
     """Time choices on emulated hosts; all are compared with the first."""
     for spec, _ in choices:
         build_store(find_root(), spec.dataset)
-    rows = measure_launches([spec for spec, _ in choices], hosts, launches, epochs, in_turns=True)
+    rows = measure_launches([spec for spec, _ in choices], hosts, launches, epochs)
     ours = choices[0].spec.strategy.name
     yield Table(
         *("strategy", "settings", "grid", "predicted s:.3f", "epoch s:.3f", "M elements received:.3f"),
@@ -247,5 +246,8 @@ def time_in_turns(choices: Sequence[Choice], hosts: Hosts, where: str, launches:
         yield (
             *(spec.strategy.name, describe_choices(spec), format_grid(spec.grid), predicted, medians.seconds),
             *(medians.received / MILLION, medians.setup_seconds, medians.setup_received / MILLION),
-            *(medians.over_first, format_interval(own.over_first, len(choices) - 1) if number else None),
+            *(
+                medians.over_first,
+                format_ratios(own.over_first, launches, len(choices) - 1) if number else None,
+            ),
         )

@@ -1,18 +1,19 @@
 """Training on emulated hosts in several launches, for comparisons of strategies.
 
 A launch is a new process for each rank: it differs from others by more than one epoch differs from the next, so
-intervals are those of launches. Every launch has its own seed.
+intervals are those of launches. Every launch has its own seed. It trains all epochs of one strategy after the other:
+between the epochs of a strategy that has messages in flight, the links must not be free for seconds.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from benchmarks.measuring import Turns, gather, set_up_trainer, train_in_turns
+from benchmarks.measuring import gather, set_up_trainer, train_in_turns
 from benchmarks.registry import FOUR_HOSTS, Hosts, Results, Table, benchmark
 from benchmarks.runner import measure_on_hosts
 from harness.commands.comparing import format_ratio_interval
@@ -27,89 +28,97 @@ EPOCHS = 6
 """The timed epochs of a launch."""
 LONG_EPOCH = 5.0
 """Seconds. A longer epoch is timed once in a launch: its steps warm up by themselves."""
+FEW_LAUNCHES, FAR = 4, 5
+"""A strategy that takes FAR times as long as the fastest in each of a few launches is not launched again."""
 AMOUNTS = ("calls", "received", "bytes")
 
 
 @benchmark
-def on_hosts(specs: Path, hosts: Hosts = FOUR_HOSTS, epochs: int = EPOCHS, in_turns: bool = False) -> Results:
+def on_hosts(specs: Path, hosts: Hosts = FOUR_HOSTS, epochs: int = EPOCHS) -> Results:
     """Train the specs of a file on emulated hosts, once: seconds and elements before training and of an epoch.
 
     Seconds are those of the slowest rank, the median of epochs. Amounts are those of the rank that has most. `held` are
     the bytes that a rank keeps between steps. Each trainer is made twice, and the second time counts, because the first
-    compiles kernels. After a warm-up, `epochs` are timed; without turns, a warm-up that takes longer than LONG_EPOCH is
-    the timed epoch.
+    compiles kernels. After a warm-up, `epochs` are timed; a warm-up that takes longer than LONG_EPOCH is the timed
+    epoch.
 
     Args:
         specs: a JSON file with a list of specs
-        in_turns: train one epoch of each spec in turn, instead of all epochs of one after the other
     """
     yield Table(
-        *("spec", "setup_seconds", "setup_received", "held", "seconds", "computing", *AMOUNTS, "over_first"),
+        *("spec", "setup_seconds", "setup_received", "held", "seconds", "computing", *AMOUNTS),
         title=f"links of {hosts.rate}",
     )
-    documents = [Spec.model_validate(document) for document in json.loads(specs.read_text())]
-    first = 0
-    for group in [documents] if in_turns else [[document] for document in documents]:
-        for number, row in enumerate(train_group(group, epochs), first):
+    for number, document in enumerate(json.loads(specs.read_text())):
+        for row in train_spec(Spec.model_validate(document), epochs):
             yield number, *row
-        first += len(group)
 
 
-def train_group(specs: Sequence[Spec], epochs: int) -> list[tuple[float, ...]]:
-    """Train specs in turns; return the row of each on rank 0, and nothing on others. Their memory is freed."""
-    trainers, setups = zip(*map(set_up_trainer, specs), strict=True)
-    held = [sum(trainer.ctx.memory.persistent_bytes().values()) for trainer in trainers]
-    before = gather(trainers[0].ctx.grid.world, list(zip(setups, held, strict=True)))
-    rows, timed = [], train_in_turns(trainers, epochs, LONG_EPOCH if len(specs) == 1 else inf)
-    for number, turns in enumerate(timed):
-        of_ranks = [(*setup, size) for setup, size in (rank[number] for rank in before)]
-        most = [max(values) for values in zip(*of_ranks, strict=True)]
-        rows.append((*most, *summarize_turns(turns), timed[0].ratio(turns)))
-    for trainer in trainers:
-        trainer.ctx.grid.drain()
+def train_spec(spec: Spec, epochs: int) -> list[tuple[float, ...]]:
+    """Train a spec; return its row on rank 0, and nothing on others. Its memory is freed."""
+    trainer, setup = set_up_trainer(spec)
+    held = sum(trainer.ctx.memory.persistent_bytes().values())
+    before = gather(trainer.ctx.grid.world, (*setup, held))
+    rows = list[tuple[float, ...]]()
+    for turns in train_in_turns([trainer], epochs, LONG_EPOCH):
+        most = [max(values) for values in zip(*before, strict=True)]
+        amounts = (turns.most(amount) for amount in AMOUNTS)
+        rows.append((*most, turns.median(), turns.median("computing"), *amounts))
+    trainer.ctx.grid.drain()
     return rows
 
 
-def summarize_turns(turns: Turns) -> tuple[float, ...]:
-    """Return the seconds of an epoch and of its computation, and the amounts of the rank that has most."""
-    return turns.median(), turns.median("computing"), *(turns.most(amount) for amount in AMOUNTS)
-
-
 def measure_launches(
-    specs: Sequence[Spec],
-    hosts: Hosts,
-    launches: int = LAUNCHES,
-    epochs: int = EPOCHS,
-    *,
-    in_turns: bool = False,
+    specs: Sequence[Spec], hosts: Hosts, launches: int = LAUNCHES, epochs: int = EPOCHS
 ) -> pd.DataFrame:
-    """Return a row for each launch and spec, given by its index in `specs`. Needs root."""
-    frames = [measure_launch(specs, hosts, launch, epochs, in_turns=in_turns) for launch in range(launches)]
+    """Return a row for each launch and spec, given by its index in `specs`. Needs root.
+
+    `over_first` are the seconds of an epoch over those of the first spec in the same launch, which has all launches.
+    """
+    shortest, frames = dict.fromkeys(range(len(specs)), inf), []
+    for launch in range(launches):
+        near = sorted({0, *select_near(shortest, launch)})
+        rows = measure_launch([specs[number] for number in near], hosts, launch, epochs)
+        rows["spec"] = [near[number] for number in rows.spec]
+        seconds = rows.set_index("spec").seconds
+        rows["over_first"] = rows.seconds / seconds[0]
+        shortest.update({number: min(shortest[number], seconds[number]) for number in near})
+        frames.append(rows)
     return pd.concat(frames, ignore_index=True)
 
 
-def measure_launch(
-    specs: Sequence[Spec], hosts: Hosts, launch: int, epochs: int = EPOCHS, *, in_turns: bool = False
-) -> pd.DataFrame:
+def select_near(shortest: Mapping[int, float], launch: int) -> list[int]:
+    """Return the specs for a launch: all in the first few, then those whose shortest time is near the fastest."""
+    fastest = min(shortest.values())
+    return [
+        number for number, seconds in shortest.items() if launch < FEW_LAUNCHES or seconds < FAR * fastest
+    ]
+
+
+def measure_launch(specs: Sequence[Spec], hosts: Hosts, launch: int, epochs: int = EPOCHS) -> pd.DataFrame:
     """Return a row for each spec, given by its index in `specs`, of one launch. Needs root.
 
     Every launch begins with another spec, so that none is always the first.
     """
     order = [(number + launch) % len(specs) for number in range(len(specs))]
-    if in_turns:  # the first spec is the one that others are compared with
-        order = list(range(len(specs)))
     seeded = [seed_launch(specs[number], launch) for number in order]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "specs.json"
         path.write_text(json.dumps([spec.model_dump(mode="json") for spec in seeded]))
-        options = ["--epochs", epochs, *(["--in-turns"] if in_turns else [])]
-        rows = measure_on_hosts("launches.on-hosts", hosts, path, *options)
+        rows = measure_on_hosts("launches.on-hosts", hosts, path, "--epochs", epochs)
     return rows.assign(launch=launch, spec=[order[int(number)] for number in rows.spec])
 
 
 def seed_launch(spec: Spec, launch: int) -> Spec:
     """Return the spec of a launch, which has its own seed."""
     return spec.model_copy(update={"seed": launch, "launch": launch})
+
+
+def format_ratios(ratios: "pd.Series[float]", launches: int, comparisons: int) -> str:
+    """Return the interval of the median of ratios, or the smallest of a strategy that has fewer launches."""
+    if len(ratios) < launches:
+        return f"at least {ratios.min():.2g} in each of {len(ratios)} launches"
+    return format_interval(ratios, comparisons)
 
 
 def format_interval(values: "pd.Series[float]", comparisons: int = 1) -> str:

@@ -322,10 +322,10 @@ def pipelines(
     launches: int = RATIO_LAUNCHES,
     epochs: int = EPOCHS,
 ) -> Results:
-    """Train with G3's four pipelines on slow links, in turns, and with the exact halo exchange. Needs root.
+    """Train with G3's four pipelines on slow links, and with the exact halo exchange. Needs root.
 
-    Every launch trains one epoch of each variant in turn. A ratio is the median over launches of ratios to
-    `sequential`, each the median over epochs side by side. Milliseconds are the slowest rank's, the median of epochs:
+    Every launch trains all variants, one after the other. A ratio is the median over launches of ratios to
+    `sequential`, each of median epochs. Milliseconds are the slowest rank's, the median of epochs:
     of the epoch, and of the epoch without calls and waits (`computing`). Calls and received elements are those of the
     rank that has most. `at best` is the ratio of a variant that computes as `sequential` does, receives its elements
     at the rate of the links, and hides the shorter of the two. G3 has fetched the first layer's rows before training.
@@ -342,7 +342,7 @@ def pipelines(
     model = {"kind": kind, "layers": layers, "hidden": hidden} | ({"heads": heads} if kind == "gat" else {})
     cluster, choice = Hosts(hosts, rate), {"name": dataset, "partition": partition, "parts": hosts}
     specs = [spec_of(request) for request in list_pipelines(choice, model, bin_nodes)]
-    rows = measure_launches(specs, cluster, launches, epochs, in_turns=True)
+    rows = measure_launches(specs, cluster, launches, epochs)
     yield Table(
         *("variant", "ms:.0f", "computing:.0f", "times as fast as sequential:.2f", "interval", "at best:.2f"),
         *("calls:,.0f", "elements received:,.0f", "s before training:.2f", "elements:,.0f"),

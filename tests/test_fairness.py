@@ -160,7 +160,17 @@ def test_launches_have_their_own_seeds_and_another_first_spec(monkeypatch: pytes
         [(3, 2, 2), (1, 2, 2), (2, 2, 2)],
     ]
     assert (rows.seconds == rows.spec + 1).all()
+    assert (rows.over_first == rows.seconds).all()
     assert all(set(specs) == {0, 1, 2} for _, specs in rows.groupby("launch").spec)
+
+    specs = [make_case("cagnet-1d", {"p": ranks}).spec for ranks in (8, 1, 4)]
+    rows = launches.measure_launches(specs, Hosts(4), launches=6)
+    assert rows.spec.value_counts(sort=False).to_dict() == {0: 6, 1: 6, 2: 6}, "the first has all launches"
+    specs.append(make_case("cagnet-1d", {"p": 16}).spec)
+    rows = launches.measure_launches(specs, Hosts(4), launches=6)
+    assert rows.spec.value_counts(sort=False).to_dict() == {0: 6, 1: 6, 2: 6, 3: 4}
+    far = rows[rows.spec == 3].over_first
+    assert launches.format_ratios(far, launches=6, comparisons=1) == "at least 2 in each of 4 launches"
 
 
 def make_rows(seconds: dict[str, list[float]]) -> pd.DataFrame:
