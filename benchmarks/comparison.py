@@ -25,7 +25,6 @@ from harness.experiment.experiment_file import load_experiment
 from harness.graph.partition import Method, partition_graph
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
-from harness.registry import load_strategy
 from harness.results.launch_intervals import compare_launches, correct_level, count_pairs, judge_ratio
 from harness.runtime.open_run import open_run
 from harness.spec.root import find_root
@@ -37,6 +36,7 @@ RESULTS = Path(__file__).parent / "results"
 ROWS = RESULTS / "comparison.csv"
 PLACE = ["graph", "machine", "ranks"]
 CHOICE = ["strategy", "options", "grid"]
+KEY = [*PLACE, *CHOICE, "launch"]
 MACHINE, PUBLISHED, WORLDS = "perlmutter", "ogbn-products", (64, 256, 1024)
 MILLION = 1e6
 
@@ -64,12 +64,12 @@ def read_comparison() -> Comparison:
     )
 
 
-def count_epochs(specs: Sequence[Spec]) -> list[tuple[int | None, float]]:
-    """Return for each spec the epochs until its target accuracy, None if it is not reached; and the last accuracy.
+def count_epochs(specs: Sequence[Spec]) -> "list[Reached]":
+    """Return what each spec reaches.
 
     Exact strategies compute the same numbers: the first of them is trained for all.
     """
-    reached, exact = list[tuple[int | None, float]](), None
+    reached, exact = list[Reached](), None
     for spec in specs:
         promise = open_run(find_root(), spec)[0].effective_promise
         if promise is Promise.EXACT and exact:
@@ -90,10 +90,11 @@ def count_epochs(specs: Sequence[Spec]) -> list[tuple[int | None, float]]:
 @benchmark
 def measured(
     dataset: str = "sbm-100k",
-    hosts: tuple[int, ...] = (4, 8),
+    hosts: int = 4,
     rate: int = 200,
     launches: int = RATIO_LAUNCHES,
     epochs: int = 3,
+    keep_epochs: bool = False,
 ) -> Results:
     """Measure the time to an accuracy, the elements and the memory of all strategies on slow links. Needs root.
 
@@ -109,22 +110,21 @@ def measured(
     that has most. Rows are kept in benchmarks/results/comparison.csv.
 
     Args:
-        hosts: numbers of emulated hosts
+        hosts: emulated hosts
         rate: of the links, in Mbit/s
+        keep_epochs: take the epochs until the target from rows that are kept: they depend on the launch's seed alone
     """
     comparison = read_comparison()
     yield comparison.describe()
-    yield Table(*PLACE, *CHOICE, "launch", "epochs to the target", "seconds an epoch:.3g", "set-up s:.3g")
-    for count in hosts:
-        found = find_best(comparison, dataset, count, card_of_hosts(rate))
-        specs = [option.strategy.spec for option in found.options]
-        rows = list(measure_choices(specs, Hosts(count, f"{rate}mbit"), launches, epochs))
-        keep_rows(rows)
-        for row in rows:
-            where = (row[key] for key in (*PLACE, *CHOICE, "launch"))
-            yield *where, row["epochs_to_target"], row["seconds"], row["setup_seconds"]
-        yield from found.describe()
-        yield from time_partitions(specs)
+    yield Table(*KEY, "epochs to the target", "seconds an epoch:.3g", "set-up s:.3g")
+    found = find_best(comparison, dataset, hosts, card_of_hosts(rate))
+    specs, cluster = [option.strategy.spec for option in found.options], Hosts(hosts, f"{rate}mbit")
+    rows = list(measure_choices(specs, cluster, launches, epochs, read_kept() if keep_epochs else {}))
+    keep_rows(rows)
+    for row in rows:
+        yield *(row[key] for key in KEY), row["epochs_to_target"], row["seconds"], row["setup_seconds"]
+    yield from found.describe()
+    yield from time_partitions(specs)
 
 
 @benchmark
@@ -151,7 +151,7 @@ def table() -> Results:
     A row is the median over launches, with the interval of the seconds to the target. The verdict says whether a
     strategy is slower than the first of its table; the intervals behind it are corrected for all pairs.
     """
-    rows = pd.read_csv(ROWS).fillna({"options": ""})
+    rows = read_rows()
     yield read_comparison().describe()
     on_links = summarize_launches(rows[rows.machine != MACHINE])
     for (graph, machine, ranks), group in on_links.groupby(PLACE, sort=False):
@@ -174,8 +174,6 @@ def table() -> Results:
             )
             amounts = (row[key] / MILLION for key in ("elements", "setup_elements", "bytes"))
             yield name, row["grid"], *times, *amounts
-    if on_links.ranks.nunique() > 1:
-        yield describe_batches(on_links)
     ours = rows[rows.machine == MACHINE]
     if len(ours):
         title = f"{PUBLISHED} on {MACHINE}, predicted: ms an epoch (interval) by number of ranks"
@@ -186,18 +184,6 @@ def table() -> Results:
     yield Drawing("comparison-epochs", draw_times_to_target(on_links))
     if len(ours):
         yield Drawing("comparison-predicted", draw_predicted(ours))
-
-
-def describe_batches(on_links: pd.DataFrame) -> str:
-    """Say what a larger batch costs: more hosts train on more mini-batches in a step."""
-    epochs = on_links.pivot_table("epochs_to_target", ["strategy", "options"], "ranks").dropna()
-    epochs = epochs[[load_strategy(strategy).mini_batches for strategy, _ in epochs.index]]
-    few, many = int(epochs.columns.min()), int(epochs.columns.max())
-    ratios = epochs[many] / epochs[few]
-    return (
-        f"A step on {many} hosts has {many / few:g} times as many vertices as on {few}: samplers take "
-        f"{ratios.min():.2g} to {ratios.max():.2g} times as many epochs."
-    )
 
 
 def summarize_launches(rows: pd.DataFrame) -> pd.DataFrame:
@@ -239,41 +225,57 @@ def time_partitions(specs: Sequence[Spec]) -> Iterator[str]:
         yield f"Not counted: {method} takes {seconds:.2g} s for {choice.parts} parts, once for a graph."
 
 
+Reached = tuple[int | None, float]
+"""The epochs until the target accuracy, None if it is not reached, and the last accuracy."""
+Kept = Mapping[tuple[object, ...], Reached]
+"""What launches reached, by the values of KEY."""
+
+
 def measure_choices(
-    specs: Sequence[Spec], hosts: Hosts, launches: int, epochs: int
+    specs: Sequence[Spec], hosts: Hosts, launches: int, epochs: int, kept: Kept
 ) -> Iterator[dict[str, Any]]:
-    """Measure specs on emulated hosts, in several launches; those that are far from the fastest in a few only."""
+    """Measure specs on emulated hosts, in several launches; those that are far from the fastest in a few only.
+
+    Launches train until the target in order to count epochs, unless they are among those that are kept.
+    """
     shortest = dict.fromkeys(range(len(specs)), inf)
     with Pool() as pool:
         for launch in range(launches):
             near = select_near(shortest, launch)
-            chosen = [specs[number] for number in near]
-            rows = measure_launch(chosen, hosts, launch, epochs)
-            seeded = [seed_launch(spec, launch) for spec in chosen]
-            reached = pool.run(hosts.count, count_epochs, seeded, patience=3600)[0]
+            rows = measure_launch([specs[number] for number in near], hosts, launch, epochs)
+            rows["spec"] = [near[number] for number in rows.spec]
+            keys = {number: identify(specs[number], hosts, launch) for number in near}
+            reached = {number: kept[key] for number in near if (key := tuple(keys[number].values())) in kept}
+            if others := [number for number in near if number not in reached]:
+                seeded = [seed_launch(specs[number], launch) for number in others]
+                counted = pool.run(hosts.count, count_epochs, seeded, patience=3600)[0]
+                reached |= zip(others, counted, strict=True)
             for row in rows.sort_values("spec").to_dict("records"):
-                found = describe_launch(chosen[row["spec"]], hosts, row, *reached[row["spec"]])
-                number = near[row["spec"]]
+                number = row["spec"]
+                target = specs[number].training.target
+                found = keys[number] | describe_launch(row, target, *reached[number])
                 shortest[number] = float(np.fmin(shortest[number], found["seconds_to_target"]))
                 yield found
 
 
+def identify(spec: Spec, hosts: Hosts, launch: int) -> dict[str, Any]:
+    """Return the values of KEY."""
+    values = (
+        *(spec.dataset.name, f"{hosts.mbits:.0f} Mbit/s", hosts.count),
+        *(spec.strategy.name, describe_choices(spec), format_grid(spec.grid), launch),
+    )
+    return dict(zip(KEY, values, strict=True))
+
+
 def describe_launch(
-    spec: Spec, hosts: Hosts, row: Mapping[Any, Any], needed: int | None, share: float
+    row: Mapping[Any, Any], target: float, needed: int | None, share: float
 ) -> dict[str, Any]:
-    """Return a row of the file: a launch of a spec that needs a number of epochs, None if they are not enough."""
+    """Return the values of a row of the file: a launch that needs a number of epochs, None if they are not enough."""
     seconds, elements = row["seconds"], row["received"]
     return {
-        "graph": spec.dataset.name,
-        "machine": f"{hosts.mbits:.0f} Mbit/s",
-        "ranks": hosts.count,
-        "strategy": spec.strategy.name,
-        "options": describe_choices(spec),
-        "grid": format_grid(spec.grid),
-        "launch": row["launch"],
         "epochs_to_target": needed,
         "accuracy": share,
-        "target": spec.training.target,
+        "target": target,
         "seconds": seconds,
         "elements": elements,
         "bytes": row["held"],
@@ -281,6 +283,22 @@ def describe_launch(
         "setup_elements": row["setup_received"],
         "seconds_to_target": row["setup_seconds"] + needed * seconds if needed else nan,
         "elements_to_target": row["setup_received"] + needed * elements if needed else nan,
+    }
+
+
+def read_rows() -> pd.DataFrame:
+    """Return the rows of the file."""
+    return pd.read_csv(ROWS).fillna({"options": ""})
+
+
+def read_kept() -> Kept:
+    """Return what the launches of the file have reached."""
+    return {
+        tuple(row[name] for name in KEY): (
+            None if isnan(row["epochs_to_target"]) else int(row["epochs_to_target"]),
+            row["accuracy"],
+        )
+        for row in read_rows().to_dict("records")
     }
 
 

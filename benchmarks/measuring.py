@@ -196,10 +196,9 @@ class Turn(NamedTuple):
         return self.seconds - self.moving
 
 
-def turn(trainer: Trainer) -> Turn:
-    """Train one epoch after a barrier."""
-    trainer.ctx.grid.world.barrier()
-    epoch = trainer.epoch()
+def turn(trainer: Trainer, *, drain: bool) -> Turn:
+    """Train one epoch; with `drain`, until its last message has arrived."""
+    epoch = trainer.epoch(drain=drain)
     sampling = {key: amounts for key, amounts in epoch.entries.items() if key.phase in SAMPLING}
     moved = {key: amounts for key, amounts in epoch.entries.items() if key.op in MOVING}
     return Turn(
@@ -263,14 +262,26 @@ def find_largest(world: Axis, value: float) -> float:
 def train_in_turns(trainers: Sequence[Trainer], rounds: int, long: float = inf) -> list[Turns]:
     """Train one epoch of each trainer in every round; return the turns of each on rank 0, nothing on others.
 
+    Several trainers do not disturb each other: each waits for a barrier, and until its messages have arrived. A trainer
+    alone does neither, because what it has in flight then travels during its next epoch, as in a run.
     A warm-up round of more than `long` seconds is the only one, and counts.
     """
-    world = trainers[0].ctx.grid.world
-    own = [[turn(trainer) for trainer in trainers] for _ in range(WARM)]
+    world, alone = trainers[0].ctx.grid.world, len(trainers) == 1
+
+    def train_round() -> list[Turn]:
+        turns = []
+        for trainer in trainers:
+            if not alone:
+                world.barrier()
+            turns.append(turn(trainer, drain=not alone))
+        return turns
+
+    world.barrier()
+    own = [train_round() for _ in range(WARM)]
     if find_largest(world, max(each.seconds for each in own[-1])) > long:
         own = own[-1:]
     else:
-        own = [[turn(trainer) for trainer in trainers] for _ in range(rounds)]
+        own = [train_round() for _ in range(rounds)]
     everyone = gather(world, own)
     by_round = list(zip(*everyone, strict=True))
     return [

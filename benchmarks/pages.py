@@ -57,7 +57,7 @@ PAGES = {
     "received": ["received.by-strategy"],
     "held-out": ["held_out.draw"],
     # More than an hour, so it has its own page.
-    "comparison-4-hosts": ["comparison.measured --dataset coauthor-cs --hosts 4"],
+    "comparison-4-hosts": ["comparison.measured --dataset coauthor-cs --keep-epochs"],
     "comparison": ["comparison.predicted", "comparison.table"],
     "bench": ["bench"],
     "competitors": [

@@ -231,7 +231,7 @@ def test_far_strategies_are_left_out_of_later_launches(monkeypatch: pytest.Monke
     monkeypatch.setattr(comparison, "measure_launch", measure)
     monkeypatch.setattr(comparison, "Pool", Trained)
     specs = [make_case("cagnet-1d", {"p": ranks}).spec for ranks in (1, 2, 8, 16)]
-    rows = pd.DataFrame(comparison.measure_choices(specs, Hosts(4), 10, 3))
+    rows = pd.DataFrame(comparison.measure_choices(specs, Hosts(4), 10, 3, {}))
     assert rows.grid.value_counts(sort=False).tolist() == [10, 10, 4, 4]
 
 

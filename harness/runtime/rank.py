@@ -194,13 +194,14 @@ def train(
         if number == 0:
             ctx.measured.remote.reset()
         before = [weight.detach().clone() for weight in trainer.weights]
-        epoch = trainer.epoch()
+        is_evaluated = _is_followed_by_evaluation(training.evaluate_every, number, training.epochs)
+        epoch = trainer.epoch(drain=is_evaluated)
         tables.add_epoch(number, epoch, readings)
         journal.write()
         sums.append(torch.cat([bit_checksums(trainer.parameters), gradient_checksums(trainer)]))
         if not isfinite(tables.epochs[-1]["loss"]):
             break
-        if _is_followed_by_evaluation(training.evaluate_every, number, training.epochs):
+        if is_evaluated:
             hits, seconds = trainer.evaluate(judge)
             tables.add_accuracy(number, hits, seconds, trainer.scores)
             journal.write()

@@ -94,8 +94,11 @@ class Trainer:
         self.output_is_finite = torch.ones((), dtype=torch.bool, device=ctx.device)
         """True if all outputs of the last evaluation were finite, on this rank."""
 
-    def epoch(self) -> Epoch:
+    def epoch(self, *, drain: bool = False) -> Epoch:
         """Run all steps of an epoch; full-graph training has one step.
+
+        A stale strategy has messages in flight at the end of an epoch. With `drain`, the epoch ends when they have
+        arrived: before work that is not timed, during which they would travel free of charge. Not with a CUDA graph.
 
         With `training.cuda_graph`, the first two epochs run as usual. The third epoch is captured, which does not train
         and is not timed, and is then replayed like all later ones.
@@ -108,6 +111,8 @@ class Trainer:
         if self.graph is None:
             ledger.start()
             losses = self.take_steps()
+            if drain:
+                self.ctx.grid.drain()
             done = ledger.clock.mark()
             entries = ledger.stop()
         else:
