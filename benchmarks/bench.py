@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from benchmarks.epoch import PYG, EpochCase, rank_epochs, reference_models
-from benchmarks.measuring import alternate
+from benchmarks.measuring import Ways, alternate
 from benchmarks.registry import SPEED_LOST, Results, Table, benchmark
 from benchmarks.spmm import make_competitors, make_graphs, measure_copy
 from harness.kernels.recorded import matmul
@@ -74,7 +74,6 @@ class Measured(NamedTuple):
 
 
 Measure = Callable[[], Measured]
-Ways = Mapping[str, Callable[[], object]]
 
 
 def time_in_turns(what: str, every: Ways, moved: float = 0, warm: int = 1) -> Measured:
@@ -108,7 +107,7 @@ def serial_epochs() -> Iterator[Measure]:
     for dataset in ("sbm-4096", "rmat-17"):
         case = EpochCase("serial", dataset, 1, order="combine_first")
         models = reference_models(case.spec())
-        every = {OURS: case.trainer().epoch, **{name: models[name].epoch for name in PYG}}
+        every: Ways = {OURS: case.trainer().epoch, **{name: models[name].epoch for name in PYG}}
         yield partial(time_in_turns, f"a serial epoch, {dataset}", every, warm=3)
 
 

@@ -21,7 +21,7 @@ import yaml
 from torch import Tensor
 from torch.distributed import Work
 
-from benchmarks.measuring import Gcn, alternate, median_ratio, spec_of, trainer_of
+from benchmarks.measuring import Gcn, Ways, alternate, median_ratio, spec_of, trainer_of
 from benchmarks.registry import Results, Table, benchmark
 from harness.comm import collectives
 from harness.comm.collectives import Group, Works
@@ -106,7 +106,7 @@ def serial(dataset: str = "sbm-4096", turns: int = 20) -> Results:
     """Compare an epoch of `serial` with PyTorch Geometric's GCNConv."""
     case = EpochCase("serial", dataset, 1, order="combine_first")
     models = reference_models(case.spec())
-    competitors = {"serial": case.trainer().epoch, **{name: models[name].epoch for name in PYG}}
+    competitors: Ways = {"serial": case.trainer().epoch, **{name: models[name].epoch for name in PYG}}
     yield from show_times(alternate(competitors, turns, warm=WARM), base="serial")
 
 
@@ -128,7 +128,10 @@ def parallel(
     """
     alone = EpochCase("serial", dataset, 1)
     one_rank = alone.trainer()
-    epochs = {"plain torch": reference_models(alone.spec())["plain torch"].epoch, "serial": one_rank.epoch}
+    epochs: Ways = {
+        "plain torch": reference_models(alone.spec())["plain torch"].epoch,
+        "serial": one_rank.epoch,
+    }
     case = EpochCase(strategy, dataset, ranks, grid)
     with Pool() as pool:
         pool.run(case.ranks, rank_epochs, case, WARM)

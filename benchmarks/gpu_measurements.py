@@ -2,7 +2,7 @@
 median."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from math import inf
 from statistics import median
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.epoch import PYG, EpochCase, reference_models
 from benchmarks.gpu_common import BrokenLawError, Row, Size, asked_of, device, trainer_alone
-from benchmarks.measuring import alternate, spec_of, trainer_of
+from benchmarks.measuring import Ways, alternate, spec_of, trainer_of
 from harness.conformance.kit import ON_GPUS
 from harness.device import can_run_triton
 from harness.documents import read_yaml
@@ -50,7 +50,7 @@ def finished() -> float:
     return perf_counter()
 
 
-def medians(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+def medians(ways: Ways) -> dict[str, float]:
     """The median seconds of each way. Ours, the first, has to work; another that this device lacks takes forever."""
     ours, *others = ways
     ways[ours]()
@@ -203,7 +203,7 @@ def ask_epochs(item: str, _size: Size) -> Iterator[Row]:
         "training": spec.training.model_copy(update={"cuda_graph": True}),
     }
     graph = trainer_of(spec.model_copy(update=on_gpus), device=device())
-    ways = {
+    ways: Ways = {
         "ours": trainer_of(spec, device=device()).epoch,
         "with a CUDA graph": graph.epoch,
         **{name: models[name].epoch for name in PYG},
@@ -279,7 +279,7 @@ def ask_samples(item: str, size: Size) -> Iterator[Row]:
     on_host, edges = to_scipy(to_device(A, "cpu")), torch.stack([row_indices(A), A.col.long()])
     S = sample_distinct((0, 0), A.rows, A.rows // int(item.removeprefix("1/")), device())
     s = S.cpu().numpy()
-    ways: Mapping[str, Callable[[], object]] = {
+    ways: Ways = {
         "ours": partial(induced_submatrix, A, S, S, 0, 1.0),
         "and its transpose": partial(induced_pair, A, S, S, 0, 1.0),
         "tensor operations": partial(induced_submatrix_torch, A, S, S, 0, 1.0),

@@ -28,7 +28,8 @@ from harness.figures.marks import Dots
 from harness.formatting import GIB, format_seconds
 from harness.graph.blocks import Blocks
 from harness.graph.metis_partition import partition_with_balanced_metis
-from harness.graph.order import Permutation, permute_matrix
+from harness.graph.model import Permutation
+from harness.graph.order import permute_matrix
 from harness.graph.partition import (
     Method,
     compute_parts,

@@ -290,8 +290,12 @@ def train_in_turns(trainers: Sequence[Trainer], rounds: int, long: float = inf) 
     ]
 
 
+Ways = Mapping[str, Callable[[], object]]
+"""Ways to do the same, which are timed in turns."""
+
+
 def alternate(
-    competitors: Mapping[str, Callable[[], object]],
+    competitors: Ways,
     turns: int,
     *,
     warm: int = WARM,

@@ -45,7 +45,8 @@ from harness.spec.machine_card import (
 from harness.spec.spec import Spec
 from harness.store.catalog import list_cards, load_card
 from harness.store.dataset_card import DatasetCard
-from harness.store.datasets import build_store, locate_store
+from harness.store.datasets import build_store
+from harness.store.location import locate_store
 from harness.store.manifest import Cut, read_manifest
 from harness.strategy import Facts, Ready, Strategy, admit
 

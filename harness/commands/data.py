@@ -23,7 +23,7 @@ from harness.validation import CLASSES, RANKS, VERTICES, validate
 if TYPE_CHECKING:
     from harness.progress import Log
     from harness.store.build_resources import BuildResources
-    from harness.store.reader import Store
+    from harness.store.manifest import Manifest
 
 LEAST_GIB, MOST_GIB = 1 / 64, 1 << 20
 MAX_SHARDS = 4096
@@ -106,9 +106,9 @@ def name_option(key: str) -> str:
     return {"name": "NAME", "origin": "--from"}.get(key, f"--{key}")
 
 
-def count_store_bytes(store: "Store") -> int:
+def count_store_bytes(manifest: "Manifest") -> int:
     """Return the bytes of the files of a store."""
-    return sum(record.bytes for record in store.manifest.files.values())
+    return sum(record.bytes for record in manifest.files.values())
 
 
 # Fetch.
@@ -310,7 +310,7 @@ def import_(request: ImportedGraphRequest, reporter: Reporter) -> ImportAnswer:
         store=folder,
         card=find_imported_folder(root) / f"{request.name}.yaml",
         counts=counts,
-        bytes=count_store_bytes(store),
+        bytes=count_store_bytes(store.manifest),
         weights=store.weights,
         names=get_names_file(root, card),
         class_names=list_class_names(root, card) or (),
@@ -328,21 +328,21 @@ class ListedStore:
 
     choice: DatasetChoice
     folder: Path
-    store: "Store | None"
+    manifest: "Manifest | None"
     """None if other jobs have to do their shares of the build first."""
 
     @property
     def order(self) -> str:
         """The order of the vertices in words."""
-        from harness.store.info import describe_order
+        from harness.store.location import describe_order
 
         return describe_order(self.choice)
 
     def to_row(self) -> dict[str, Any]:
         return {
             "order": self.order,
-            "files": self.store and len(self.store.manifest.files),
-            "bytes": self.store and count_store_bytes(self.store),
+            "files": self.manifest and len(self.manifest.files),
+            "bytes": self.manifest and count_store_bytes(self.manifest),
             "folder": str(self.folder),
         }
 
@@ -380,17 +380,17 @@ class StoresAnswer(Answer):
             yield Headline(f"{self.name}: {format_count(len(self.stores), 'store')} {self.did}")
             yield Table(STORE_COLUMNS, [store.to_row() for store in self.stores], most_rows=MOST_ROWS)
         else:
-            yield Headline(f"{self.name} {self.did}{_describe_store(self.stores[0].store)}")
+            yield Headline(f"{self.name} {self.did}{_describe_store(self.stores[0].manifest)}")
             yield FactList([("order", self.stores[0].order), ("folder", str(self.stores[0].folder))])
         if self.deviation:
             yield self.deviation
 
 
-def _describe_store(store: "Store | None") -> str:
-    if store is None:
+def _describe_store(manifest: "Manifest | None") -> str:
+    if manifest is None:
         return ""
-    files = f"{format_bytes(count_store_bytes(store))} in {format_count(len(store.manifest.files), 'file')}"
-    return f": {store.n:,} vertices, {store.nnz:,} nonzeros, {files}"
+    files = f"{format_bytes(count_store_bytes(manifest))} in {format_count(len(manifest.files), 'file')}"
+    return f": {manifest.n:,} vertices, {manifest.counts.nnz_adj:,} nonzeros, {files}"
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -416,18 +416,21 @@ def build(request: BuildRequest, reporter: Reporter) -> StoresAnswer:
         harness data build ogbn-papers100m --share scatter:0/4
     """
     from harness.store.build_job import parse_build_job
-    from harness.store.datasets import build_store, build_stores
+    from harness.store.location import find_sound_store
 
-    root, choices, resources = (
-        request.home,
-        request.list_orders("build"),
-        request.make_resources(reporter.log),
-    )
+    root, choices = request.home, request.list_orders("build")
     if request.share is None:
-        return _make_stores_answer(
-            root, choices, build_stores(root, choices, resources), ("is built", "are built")
-        )
+        sound = [find_sound_store(root, choice) for choice in choices]
+        folders = [folder for folder in sound if folder]
+        if len(folders) < len(choices):
+            from harness.store.datasets import build_stores
+
+            folders = build_stores(root, choices, request.make_resources(reporter.log))
+        return _make_stores_answer(root, choices, folders, ("is built", "are built"))
+    from harness.store.datasets import build_store
+
     job = parse_build_job(request.share)
+    resources = request.make_resources(reporter.log)
     folders = [build_store(root, choice, resources=resources, job=job) for choice in choices]
     done = f"has the share {job} of its build"
     return _make_stores_answer(root, choices, folders, (done, f"with the share {job} of their builds"))
@@ -454,15 +457,14 @@ def _make_stores_answer(
 ) -> StoresAnswer:
     """Return the answer about stores. `did` is what was done to one store, and to several."""
     from harness.store.catalog import load_card
-    from harness.store.info import describe_nonzeros
-    from harness.store.reader import Store
+    from harness.store.manifest import read_manifest
 
     stores = [
-        ListedStore(choice, folder, Store(folder) if folder.exists() else None)
+        ListedStore(choice, folder, read_manifest(folder)[0] if folder.exists() else None)
         for choice, folder in zip(choices, folders, strict=True)
     ]
-    name, first, deviation = choices[0].name, stores[0].store, ""
-    if first and (counts := describe_nonzeros(load_card(root, name), first)):
+    name, first, deviation = choices[0].name, stores[0].manifest, ""
+    if first and (counts := load_card(root, name).compare_nonzeros(first.counts.nnz_adj)):
         deviation = (
             f"{counts['built']:,} nonzeros, {counts['deviation']} off the {counts['expected']:,} of its card."
         )

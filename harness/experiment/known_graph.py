@@ -14,7 +14,8 @@ from harness.progress import Log
 from harness.spec.dataset import DatasetChoice
 from harness.store.catalog import load_card
 from harness.store.dataset_card import DatasetCard, RandomSplit
-from harness.store.datasets import build_store, is_built, open_dataset, suggest_build
+from harness.store.datasets import build_store, open_dataset
+from harness.store.location import is_built, suggest_build
 from harness.strategy import Facts, Ready, Strategy, admit, facts_of
 
 
@@ -103,7 +104,7 @@ def facts_of_card(card: DatasetCard, root: Path | None = None) -> Facts:
 def _find_size(card: DatasetCard) -> tuple[int | None, int | None]:
     """Return the number of vertices and nonzeros that the card expects, or that its generator draws."""
     n, edges = card.expected.n, card.edges
-    if n is None and (generated := card.source.get_size(card.seed, card.classes)):
+    if n is None and (generated := card.source.get_size()):
         n, edges = generated
     if card.expected.nnz_adj is not None or n is None or edges is None:
         return n, card.expected.nnz_adj
@@ -112,6 +113,6 @@ def _find_size(card: DatasetCard) -> tuple[int | None, int | None]:
 
 def count_edges(card: DatasetCard) -> tuple[int | None, int | None]:
     """Return the number of vertices and edges that the card expects, or that its generator draws."""
-    if card.expected.n is None and (generated := card.source.get_size(card.seed, card.classes)):
+    if card.expected.n is None and (generated := card.source.get_size()):
         return generated
     return card.expected.n, card.edges

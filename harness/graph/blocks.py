@@ -6,8 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from harness.graph.model import LabelTask, Weighting
-from harness.graph.order import Permutation
+from harness.graph.model import LabelTask, Permutation, Weighting
 from harness.kernels.csr import Csr
 
 STRIPE_NONZEROS = 1 << 24

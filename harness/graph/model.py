@@ -4,13 +4,15 @@
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from harness.kernels.csr import Csr
+if TYPE_CHECKING:  # sources and cards use this module without torch
+    from torch import Tensor
+
+    from harness.kernels.csr import Csr
 
 TRAIN, VALID, TEST = 1, 2, 3
 """The values of a split; 0 marks a vertex that belongs to none."""
@@ -27,6 +29,10 @@ Labels = NDArray[np.int64] | NDArray[np.int8]
 EdgeWeights = NDArray[np.float64]
 Weighting = Literal["normalised", "raw"]
 """How A uses edge weights: normalised by weighted degrees, or as given."""
+Permutation = Literal["none", "single", "double"]
+"""One order of the vertices, one random order, or two of them (`harness.graph.order`)."""
+DIRECTED_HINT = "set directed: true in the card"
+"""Advice in error messages."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +72,13 @@ class StageCounts:
 class Graph:
     """A graph ready for training, in the original order of its vertices."""
 
-    A: Csr
+    A: "Csr"
     """float64, columns sorted. A[i, j] is the value of the edge j -> i, normalised unless `weights` is raw."""
-    X: Tensor
+    X: "Tensor"
     """Features, (n, width) float32."""
-    y: Tensor
+    y: "Tensor"
     """Labels, in the form that `LabelTask` describes."""
-    split: Tensor
+    split: "Tensor"
     """(n,) uint8: 0, TRAIN, VALID or TEST."""
     classes: int
     directed: bool
@@ -90,6 +96,6 @@ class Graph:
         return "single-label" if self.y.dim() == 1 else "multi-label"
 
 
-def has_label(y: Tensor) -> Tensor:
+def has_label(y: "Tensor") -> "Tensor":
     """Return a mask of the vertices that have a label."""
     return (y if y.dim() == 1 else y[:, 0]) != NO_LABEL

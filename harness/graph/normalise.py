@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.graph.model import EdgeWeights, Ints, RawGraph, StageCounts, Weighting
+from harness.graph.model import DIRECTED_HINT, EdgeWeights, Ints, RawGraph, StageCounts, Weighting
 from harness.kernels.csr import Csr
 
 MAX_VERTICES = 3_037_000_499
@@ -26,7 +26,6 @@ MAX_VERTICES = 3_037_000_499
 ADDED_LOOP_WEIGHT: dict[Weighting, float] = {"normalised": 1.0, "raw": 0.0}
 ASYMMETRY_TOLERANCE = 1e-6
 """The relative difference up to which the weights of both directions of an edge count as equal; their mean is used."""
-DIRECTED_HINT = "set directed: true in the card"
 
 
 def normalise_adjacency(

@@ -9,16 +9,15 @@ Any part of a permutation can be computed without the rest (`harness.kernels.shu
 table.
 """
 
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from harness.graph.model import Permutation
 from harness.kernels.csr import Csr, from_scipy, index_dtype, to_scipy
 from harness.kernels.random import Index, Purpose
 from harness.kernels.shuffle import random_permutation
-
-Permutation = Literal["none", "single", "double"]
 
 
 class Map(Protocol):

@@ -36,9 +36,6 @@ Method = Literal[
     "random", "metis", "metis-volume", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph", "libra"
 ]
 
-VERSION = 2
-"""The version of the methods, raised whenever the same graph gets another partition."""
-
 
 @dataclass(frozen=True)
 class Partition:

@@ -6,6 +6,8 @@ from typing import Any
 
 from harness.errors import UserError
 
+VERSION = 2
+"""The version of the methods, raised whenever the same graph gets another partition."""
 PACKAGES = {
     "metis": "pymetis",
     "metis-volume": "pymetis",

@@ -39,7 +39,7 @@ from harness.runtime.provenance import has_commit, hash_committed_strategies
 from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import Spec, digest
 from harness.store.catalog import is_in_catalog, load_card
-from harness.store.datasets import find_graph_hashes
+from harness.store.location import find_graph_hashes
 from harness.strategy import BlockCounts, Coordinates, Counts, Strategy, WordsKey, admit
 from harness.untrusted import HOME_FOLDER, find_confusable, redact_all
 from harness.validation import clip_line, validate

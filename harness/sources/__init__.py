@@ -13,10 +13,10 @@ from harness.sources.source import Source
 from harness.validation import suggest_names
 
 KINDS = {
-    "communities": "communities:CommunitiesSource",
+    "communities": "generated:CommunitiesSource",
     "edges": "edge_list:EdgeList",
     "graphsaint": "graphsaint:GraphSaint",
-    "lattice": "lattice:LatticeSource",
+    "lattice": "generated:LatticeSource",
     "metis": "metis:Metis",
     "mtx": "matrix_market:MatrixMarket",
     "npz": "npz:Npz",
@@ -25,10 +25,10 @@ KINDS = {
     "planetoid": "planetoid:Planetoid",
     "pyg": "pyg_file:PygFile",
     "reddit": "reddit:Reddit",
-    "rmat": "rmat:RmatSource",
-    "sbm": "sbm:SbmSource",
+    "rmat": "generated:RmatSource",
+    "sbm": "generated:SbmSource",
     "suitesparse": "matrix_market:SuiteSparse",
-    "twin": "twin:TwinSource",
+    "twin": "generated:TwinSource",
 }
 """The class of each kind, as module:class of this package."""
 REMOVED = {

@@ -21,55 +21,22 @@ what to expect, and fits the parameters to a published cut.
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
 from harness.graph.model import Ints
 from harness.kernels.jit import compiled
 from harness.kernels.random import hash_index
 from harness.sources.distinct_draws import DRAWS_PER_EDGE, DistinctDraws
+from harness.sources.generated import CommunityLaw
 from harness.sources.rank_permutation import derive_edge_keys, to_unit
-from harness.sources.source import GraphSize, Source
-from harness.validation import VERTICES, Frozen
 
-MIN_COMMUNITY = 16
-"""The fewest vertices of a community."""
-ROOM = 1.5
-"""The fewest vertices of a community, compared with the mean number of neighbours that its vertices have inside."""
 DRAWS_PRECISION = 2.0**-10
 """The precision of the estimated draws per edge inside communities."""
 SHARE_BITS = 32
 """Bits of the fraction of draws that a division cuts, few enough that all machines round it alike."""
-
-
-class CommunityLaw(Frozen):
-    """The communities and the degrees of a graph of any size."""
-
-    across: float = Field(ge=0, le=0.5)
-    """The fraction of edges between the two halves of the graph."""
-    growth: float = Field(gt=0, le=2)
-    """The fraction of edges between the halves of all communities, over that of the communities twice as large."""
-    skew: float = Field(2.0, ge=1, le=8, multiple_of=0.25)
-    """The first x n ranks have x^(1 / skew) of the ends of edges."""
-    divisions: int = Field(8, ge=0, le=32)
-    """How often communities are divided if there is room: 8 times gives 256 communities."""
-
-    def compute_cuts(self, n: int, degree: float) -> NDArray[np.float64]:
-        """Return the fraction of edges between communities after each division, for a mean number of neighbours.
-
-        The last division is the last that leaves room for the edges inside. No cut exceeds the cut of random vertices.
-        """
-        cuts: list[float] = []
-        cut, share, deepest = 0.0, self.across, 0
-        for division in range(1, self.divisions + 1):
-            cut, share = max(cut, min(cut + share, 1 - 0.5**division)), share * self.growth
-            cuts.append(cut)
-            if n >> division >= max(MIN_COMMUNITY, ROOM * degree * (1 - cut)):
-                deepest = division
-        return np.array(cuts[:deepest])
 
 
 @dataclass(frozen=True)
@@ -79,7 +46,6 @@ class Communities(DistinctDraws):
     law: CommunityLaw = field(kw_only=True)
 
     chunk: ClassVar[int] = 1 << 20
-    version: ClassVar[int] = 1
 
     @cached_property
     def cuts(self) -> NDArray[np.float64]:
@@ -148,31 +114,6 @@ class Communities(DistinctDraws):
         power = 1 / self.law.skew
         mass: NDArray[np.float64] = (last / self.n) ** power - (first / self.n) ** power
         return mass
-
-
-class CommunitiesSource(Source):
-    """A generated graph with nested communities, power-law degrees, and `edges` distinct edges."""
-
-    kind: Literal["communities"]
-    n: int = Field(ge=1, le=VERTICES)
-    edges: int = Field(ge=0, le=VERTICES)
-    """The number of distinct edges, without loops."""
-    directed: bool = False
-    """True if (u, v) and (v, u) are different edges; equal to `directed` of the card."""
-    law: CommunityLaw
-
-    @model_validator(mode="after")
-    def _check_edges(self) -> "CommunitiesSource":
-        most = self.n * (self.n - 1) // (1 if self.directed else 2)
-        if self.edges > most:
-            raise ValueError(f"{self.n} vertices have at most {most} edges")
-        return self
-
-    def make_generator(self, seed: int, classes: int) -> Communities:
-        return Communities(self.n, self.edges, seed, self.directed, law=self.law)
-
-    def get_size(self, seed: int, classes: int) -> GraphSize:
-        return GraphSize(self.n, self.edges)
 
 
 def round_all(numbers: NDArray[np.float64], bits: int) -> NDArray[np.float64]:

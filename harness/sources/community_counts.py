@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError
 from harness.graph.model import Ints
-from harness.sources.communities import Communities, CommunityLaw
+from harness.sources.communities import Communities
+from harness.sources.generated import CommunityLaw
 
 Floats = NDArray[np.float64]
 

@@ -10,23 +10,15 @@ largest degree 6, degrees 1 to 4 in the fractions .18 .39 .33 .11. europe_osm ha
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from harness.graph.model import Ints, RawGraph
 from harness.kernels.random import Purpose, uniform
-from harness.sources.source import GraphSize, ReadOptions, Source, generate_graph
-from harness.sources.stream import EdgeStream, stream_graph
-from harness.validation import DEGREE
-
-SIDE = 1 << 20
-"""The largest number of vertices along a side."""
-SLOTS = 3
-"""Possible edges at each vertex: right, down, diagonal."""
+from harness.sources.generated import SLOTS
 
 
 @dataclass(frozen=True)
@@ -40,7 +32,6 @@ class Lattice:
     diagonal: float = 0.01
 
     chunk: ClassVar[int] = 1 << 16
-    version: ClassVar[int] = 1
 
     @property
     def n(self) -> int:
@@ -91,40 +82,6 @@ def keep_largest_component(raw: RawGraph) -> RawGraph:
     new_id = np.cumsum(is_kept) - 1
     kept = is_kept[raw.source]
     return RawGraph(int(is_kept.sum()), new_id[raw.source[kept]], new_id[raw.target[kept]])
-
-
-class LatticeSource(Source):
-    """A road-like grid with missing edges."""
-
-    kind: Literal["lattice"]
-    height: int = Field(ge=1, le=SIDE)
-    width: int = Field(ge=1, le=SIDE)
-    keep: float = Field(0.55, ge=0, le=1)
-    """The fraction of horizontal and vertical edges that exist."""
-    diagonal: float = Field(0.01, ge=0, le=1)
-    """The fraction of diagonal edges that exist."""
-    inner: float = Field(0.0, ge=0, le=DEGREE)
-    """The mean number of vertices inserted into an edge, which lowers the mean degree towards 2."""
-    connected: bool = True
-    """True to keep only the largest component."""
-
-    def make_generator(self, seed: int, classes: int) -> Lattice:
-        return Lattice(self.height, self.width, seed, self.keep, self.diagonal)
-
-    def get_size(self, seed: int, classes: int) -> GraphSize | None:
-        return None if self.connected or self.inner else super().get_size(seed, classes)
-
-    def read_graph(self, options: ReadOptions) -> RawGraph:
-        lattice = self.make_generator(options.seed, options.classes)
-        raw = generate_graph(lattice)
-        if self.connected:
-            raw = keep_largest_component(raw)
-        return subdivide_edges(raw, self.inner, options.seed, lattice.draws) if self.inner else raw
-
-    def open_stream(self, options: ReadOptions) -> EdgeStream:
-        if self.connected or self.inner:
-            return stream_graph(self.read_graph(options))
-        return super().open_stream(options)
 
 
 def _sum_before(counts: Ints) -> Ints:

@@ -27,9 +27,7 @@ from harness.sources.text import (
     START,
     LinePosition,
     ReadLines,
-    count_rows,
     cut_into_lines,
-    parse_rows,
     read_numbered_lines,
 )
 from harness.validation import clip_line
@@ -123,11 +121,15 @@ def _cut_lines(text: FileRef, header: _MetisHeader, at_once: int) -> list[ReadLi
 
 def _count_vertex_lines(lines: ReadLines) -> int:
     """Count the lines of vertices, which are all lines except comments."""
+    from harness.sources.text_loops import count_rows
+
     return sum(count_rows(data) for data in lines())
 
 
 def _read_edges(text: FileRef, header: _MetisHeader, lines: ReadLines, row: int) -> Iterator[Edges]:
     """Yield the edges of some lines, the first of which belongs to vertex `row`."""
+    from harness.sources.text_loops import parse_rows
+
     for data in lines():
         source, target = (np.empty(len(data) // 2 + 1, np.int64) for _ in range(2))
         weight = np.empty(len(source)) if header.weights else None

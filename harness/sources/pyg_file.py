@@ -5,10 +5,9 @@ Files are loaded with `weights_only=True`, which builds only tensors and the cla
 
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 
 from harness.errors import UserError
 from harness.graph.model import Bytes, Labels, RawGraph
@@ -16,6 +15,9 @@ from harness.sources.read_errors import check_ids, convert_read_errors
 from harness.sources.source import FileSource, ReadOptions
 from harness.sources.splits import MASK_NAMES, make_split_from_masks
 from harness.sources.stream import check_graph_weights, make_missing_weights_error
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EXPECTED = "a torch_geometric.data.Data, saved with torch.save, that has an edge_index"
 LABELS_EXPECTED = "one class per vertex, or a 0 or 1 for each class"
@@ -51,6 +53,7 @@ class PygFile(FileSource):
 
 def _load_attributes(path: Path) -> dict[str, Any]:
     """Load the attributes of the graph, by name."""
+    import torch
     from torch_geometric.data import Data
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import GlobalStorage
@@ -84,13 +87,13 @@ def _count_vertices(attributes: dict[str, Any]) -> int:
     return int(ends.max()) + 1 if ends.numel() else 0
 
 
-def _convert_labels(path: Path, y: torch.Tensor) -> Labels:
+def _convert_labels(path: Path, y: "Tensor") -> Labels:
     """Convert to one class per vertex, or one column per class."""
     if y.is_floating_point() and (y != y.round()).any():
         raise UserError(f"{path}: y has non-integer values. Expected {LABELS_EXPECTED}.")
     if y.ndim > 2:
         raise UserError(f"{path}: y has the shape {tuple(y.shape)}. Expected {LABELS_EXPECTED}.")
-    return y.reshape(-1).long().numpy() if y.numel() == len(y) else y.to(torch.int8).numpy()
+    return y.reshape(-1).long().numpy() if y.numel() == len(y) else y.char().numpy()
 
 
 def _select_split(path: Path, attributes: dict[str, Any], index: int) -> Bytes | None:

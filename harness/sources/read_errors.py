@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 from numpy.typing import NDArray
 
 from harness.errors import RunError, UserError
-from harness.graph.normalise import DIRECTED_HINT
+from harness.graph.model import DIRECTED_HINT
 from harness.validation import clip_line
 
 UNREADABLE = (OSError, EOFError, ValueError, KeyError, zlib.error, BadZipFile, TarError)

@@ -11,17 +11,14 @@ vertices are isolated, the largest degree is near 10^4, and 13 % of the draws ar
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.kernels.jit import compiled
 from harness.kernels.random import NUMBA_THRESHOLD, Purpose, derive_key, hash_index, random_order, uniform
-from harness.sources.source import Source
-from harness.validation import DEGREE
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,6 @@ class Rmat:
     c: float = 0.19
 
     chunk: ClassVar[int] = 1 << 20
-    version: ClassVar[int] = 1
 
     @property
     def n(self) -> int:
@@ -76,28 +72,6 @@ class Rmat:
     def _names(self) -> Tensor:
         after = self.draws * self.scale
         return random_order(self.seed, Purpose.EDGES, range(after, after + self.n)).to(torch.int32)
-
-
-class RmatSource(Source):
-    """A scale-free graph: skewed degrees, many isolated vertices."""
-
-    kind: Literal["rmat"]
-    scale: int = Field(ge=1, le=30)
-    """The graph has 2 ** scale vertices."""
-    edge_factor: float = Field(16, gt=0, le=DEGREE)
-    """Edges drawn per vertex, before loops and duplicates are dropped."""
-    a: float = Field(0.57, ge=0, le=1)
-    b: float = Field(0.19, ge=0, le=1)
-    c: float = Field(0.19, ge=0, le=1)
-
-    @model_validator(mode="after")
-    def _check_quadrants(self) -> "RmatSource":
-        if self.a + self.b + self.c > 1:
-            raise ValueError(f"a + b + c = {self.a + self.b + self.c:g}; they leave 1 - a - b - c >= 0 for d")
-        return self
-
-    def make_generator(self, seed: int, classes: int) -> Rmat:
-        return Rmat(self.scale, self.edge_factor, seed, self.a, self.b, self.c)
 
 
 # The compiled loop uses the same numbers and the same comparisons. Verifier: `Rmat.edges_by_tensors`.

@@ -9,15 +9,12 @@ Gaussian features of width 32 and separation 1): 0.99 at homophily 0.8 and 0.84 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from harness.kernels.random import Purpose, uniform
-from harness.sources.source import Source
-from harness.validation import DEGREE, VERTICES
 
 NUMBERS_PER_EDGE = 4
 """Random numbers per edge: its start, whether it stays in the class, the other class, and the vertex in the class."""
@@ -37,7 +34,6 @@ class Sbm:
     seed: int
 
     chunk: ClassVar[int] = 1 << 16
-    version: ClassVar[int] = 1
 
     @property
     def draws(self) -> int:
@@ -67,28 +63,3 @@ class Sbm:
     def _count_members(self, label: Tensor) -> Tensor:
         """Return the number of vertices of a class: the first n mod k classes have one more."""
         return (self.n - label + self.classes - 1) // self.classes
-
-
-class SbmSource(Source):
-    """Planted classes that a graph network can learn and features alone cannot."""
-
-    kind: Literal["sbm"]
-    n: int = Field(ge=2, le=VERTICES)
-    mean_degree: float = Field(gt=0, le=DEGREE)
-    homophily: float = Field(ge=0, le=1)
-    """The fraction of edges within a class."""
-
-    plants_labels = True
-
-    def make_generator(self, seed: int, classes: int) -> Sbm:
-        return Sbm(self.n, classes, self.mean_degree, self.homophily, seed)
-
-    def get_planted_labels(self, vertices: range, classes: int) -> Tensor:
-        return self.make_generator(0, classes).labels(vertices)
-
-    def explain_misfit(self, classes: int) -> str | None:
-        if self.n < 2 * classes:
-            return f"each class of an sbm needs at least two vertices, but n = {self.n}"
-        if classes == 1 and self.homophily < 1:
-            return "an sbm with one class has no edges between classes; set homophily to 1"
-        return None

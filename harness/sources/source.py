@@ -5,16 +5,17 @@ A new source is a module of this package with its keys and its reader, and an en
 
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from harness.graph.model import RawGraph, Weighting
 from harness.sources.remote import RemoteFile
 from harness.sources.stream import Edges, EdgeStream, collect_graph, cut_by_index, stream_graph
 from harness.validation import Frozen
+
+if TYPE_CHECKING:  # a card is read without torch
+    from torch import Tensor
 
 
 class Generator(Protocol):
@@ -26,8 +27,6 @@ class Generator(Protocol):
 
     chunk: ClassVar[int]
     """The number of draws at a time, so that temporaries fit in the cache."""
-    version: ClassVar[int]
-    """Changes whenever the same parameters give other edges."""
 
     @property
     def n(self) -> int:
@@ -37,7 +36,7 @@ class Generator(Protocol):
     def draws(self) -> int:
         """The number of draws, some of which may not give an edge."""
 
-    def edges(self, draws: range) -> tuple[Tensor, Tensor]:
+    def edges(self, draws: range) -> "tuple[Tensor, Tensor]":
         """Return source and target of the edges of these draws."""
 
 
@@ -47,8 +46,10 @@ def draw_edges(generator: Generator, draws: range, chunk: int | None = None) -> 
     pieces = [generator.edges(draws[start : start + step]) for start in range(0, len(draws), step)]
     if not pieces:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    sources, targets = zip(*pieces, strict=True)
-    return torch.cat(sources).numpy(), torch.cat(targets).numpy()
+    sources, targets = (
+        np.concatenate([piece.numpy() for piece in ends]) for ends in zip(*pieces, strict=True)
+    )
+    return sources, targets
 
 
 def generate_graph(generator: Generator, chunk: int | None = None) -> RawGraph:
@@ -70,11 +71,10 @@ class ReadOptions(NamedTuple):
 
 
 class GraphSize(NamedTuple):
-    """The size of a graph, known before it is generated."""
+    """An upper bound on the size of a graph, known before it is generated."""
 
     vertices: int
     edges: int
-    """An upper bound."""
 
 
 class Source(Frozen):
@@ -90,6 +90,8 @@ class Source(Frozen):
     """True if the source provides labels by which the edges were drawn."""
     reads_weights: ClassVar[bool] = False
     """True if the source can read edge weights."""
+    version: ClassVar[int | None] = None
+    """Of a source that generates edges: changes whenever the same parameters give others."""
 
     def read_graph(self, options: ReadOptions) -> RawGraph:
         """Return the edges, and features, labels and split if the source has them."""
@@ -115,12 +117,15 @@ class Source(Frozen):
         """Return the generator of the edges; None for a source that reads files."""
         return None
 
-    def get_size(self, seed: int, classes: int) -> GraphSize | None:
-        """Return the size of the graph; None if it is not known before reading or generating the graph."""
-        generator = self.make_generator(seed, classes)
-        return GraphSize(generator.n, generator.draws) if generator else None
+    def bound_size(self) -> GraphSize | None:
+        """Return the largest size of a generated graph; None for a source that reads files."""
+        return None
 
-    def get_planted_labels(self, vertices: range, classes: int) -> Tensor:
+    def get_size(self) -> GraphSize | None:
+        """Return the size of the graph; None if it is not known before reading or generating the graph."""
+        return self.bound_size()
+
+    def get_planted_labels(self, vertices: range, classes: int) -> "Tensor":
         """Return the classes by which the edges were drawn, if `plants_labels`."""
         raise NotImplementedError
 

@@ -2,7 +2,6 @@
 
 The third column is a weight if weights are asked for; further columns are ignored; # and % start a comment. Callers
 interpret the ids.
-Verifier (tests/sources/test_streams.py): Python's own splitting of lines.
 """
 
 import re
@@ -10,18 +9,19 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.graph.model import EdgeWeights, Ints
-from harness.kernels.jit import compiled
 from harness.sources.archive import FileRef, open_file
 from harness.sources.stream import Edges, Piece
 
 MIN_LINE_BYTES = 4
 """The length of the shortest line with a pair."""
+MAX_WEIGHT_BYTES = 64
+"""The length of the longest weight."""
 MakeError = Callable[[], Exception]
 """Returns the error for the first line that is not a pair."""
 ReadLines = Callable[[], Iterator[NDArray[np.uint8]]]
@@ -112,6 +112,8 @@ def read_line_blocks(text: FileRef, at_once: int, start: LinePosition) -> Iterat
 
 
 def _parse_pairs(lines: ReadLines, make_error: MakeError, weighted: bool) -> Iterator[Edges]:
+    from harness.sources.text_loops import parse_pairs
+
     for data in lines():
         first, second = (np.empty(len(data) // MIN_LINE_BYTES + 1, np.int64) for _ in range(2))
         count, wrong = parse_pairs(data, first, second)
@@ -123,6 +125,8 @@ def _parse_pairs(lines: ReadLines, make_error: MakeError, weighted: bool) -> Ite
 
 def _parse_weights(data: NDArray[np.uint8], count: int, make_error: MakeError) -> EdgeWeights:
     """Parse the third column of `count` pairs."""
+    from harness.sources.text_loops import find_third_words
+
     start, length = (np.empty(len(data) // MIN_LINE_BYTES + 1, np.int64) for _ in range(2))
     if find_third_words(data, start, length) < count:
         raise make_error()
@@ -140,119 +144,3 @@ def _parse_numbers(data: NDArray[np.uint8], start: Ints, length: Ints) -> EdgeWe
     inside = offset < length[:, None]
     words = np.where(inside, data[np.where(inside, start[:, None] + offset, 0)], 0).astype(np.uint8)
     return words.view(f"S{len(offset)}")[:, 0].astype(np.float64)
-
-
-# Compiled loops of `harness.sources.text` and `harness.sources.metis`: bytes to ids.
-
-NEWLINE, RETURN, TAB, SPACE, COMMA = 10, 13, 9, 32, 44
-HASH, PERCENT, ZERO, NINE = 35, 37, 48, 57
-MAX_DIGITS = 18
-"""Every number with this many digits fits in 64 bits."""
-THIRD = 3
-MAX_WEIGHT_BYTES = 64
-"""The length of the longest weight."""
-LINE_ENDS, SEPARATORS = (NEWLINE, HASH, PERCENT), (SPACE, TAB, COMMA, RETURN)
-
-
-@compiled(nogil=True)
-def find_third_words(data: Any, start: Any, length: Any) -> int:
-    """Find the third word of every pair; return the number of pairs before the first that has none."""
-    i, count = 0, 0
-    while i < data.size:
-        words = size = 0
-        while i < data.size and data[i] not in LINE_ENDS:
-            inside = data[i] not in SEPARATORS
-            words += inside and size == 0
-            size = size + 1 if inside else 0
-            if inside and words == THIRD:
-                start[count], length[count] = i + 1 - size, size
-            i += 1
-        if words and (words < THIRD or length[count] > MAX_WEIGHT_BYTES):
-            return count
-        count += words > 0
-        while i < data.size and data[i] != NEWLINE:
-            i += 1
-        i += 1
-    return count
-
-
-@compiled(nogil=True)
-def parse_pairs(data: Any, first: Any, second: Any) -> tuple[int, int]:
-    """Parse the first two numbers of every line.
-
-    Return the number of pairs, and the start of the first line that is not a pair, or -1.
-    """
-    i, size, count = 0, data.size, 0
-    while i < size:
-        line_start = i
-        while i < size and (data[i] == SPACE or data[i] == TAB or data[i] == RETURN):
-            i += 1
-        if i < size and data[i] != NEWLINE and data[i] != HASH and data[i] != PERCENT:
-            for column in range(2):
-                while column and i < size and (data[i] == SPACE or data[i] == TAB or data[i] == COMMA):
-                    i += 1
-                start, value = i, 0
-                while i < size and ZERO <= data[i] <= NINE:
-                    value = 10 * value + (data[i] - ZERO)
-                    i += 1
-                ends = i == size or data[i] in (SPACE, TAB, COMMA, NEWLINE, RETURN, HASH, PERCENT)
-                if i == start or i - start > MAX_DIGITS or not ends:
-                    return count, line_start
-                if column:
-                    second[count] = value
-                else:
-                    first[count] = value
-            count += 1
-        while i < size and data[i] != NEWLINE:
-            i += 1
-        i += 1
-    return count, -1
-
-
-@compiled(nogil=True)
-def count_rows(data: Any) -> int:
-    """Count the lines that are not comments, as `parse_rows` does."""
-    rows, is_line_start = 0, True
-    for byte in data:
-        rows += is_line_start and byte != PERCENT
-        is_line_start = byte == NEWLINE
-    return rows
-
-
-@compiled(nogil=True)
-def parse_rows(
-    data: Any, row: int, skip: int, step: int, source: Any, target: Any, weight: Any
-) -> tuple[int, int, int]:
-    """Parse the neighbours of a vertex from each line, from `row` on: every `step`-th number after the first `skip`.
-
-    The number after a neighbour is the weight of the edge, which is read unless `weight` is None. Return the number of
-    neighbours, the next row, and the first row that is malformed, or -1.
-    """
-    i, size, count = 0, data.size, 0
-    while i < size:
-        comment = data[i] == PERCENT
-        column = 0
-        while i < size and data[i] != NEWLINE:
-            if comment or data[i] == SPACE or data[i] == TAB or data[i] == RETURN:
-                i += 1
-                continue
-            start, value = i, 0
-            while i < size and ZERO <= data[i] <= NINE:
-                value = 10 * value + (data[i] - ZERO)
-                i += 1
-            ends = i == size or data[i] in (SPACE, TAB, NEWLINE, RETURN)
-            if i == start or i - start > MAX_DIGITS or not ends:
-                return count, row, row
-            if column >= skip and (column - skip) % step == 0:
-                source[count] = row
-                target[count] = value - 1
-                count += 1
-            elif weight is not None and column > skip:
-                weight[count - 1] = value
-            column += 1
-        if column > skip and (column - skip) % step:
-            return count, row, row
-        if not comment:
-            row += 1
-        i += 1
-    return count, row, -1

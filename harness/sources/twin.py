@@ -13,27 +13,22 @@ A twin does not have the communities, correlations or labels of the published gr
 
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.graph.model import Ints
 from harness.kernels.jit import compiled
 from harness.kernels.random import hash_index
 from harness.sources.distinct_draws import DistinctDraws
+from harness.sources.generated import count_lattice_edges
 from harness.sources.rank_permutation import count_bits, derive_edge_keys, permute_rank, to_unit
-from harness.sources.source import Generator, GraphSize, Source
-from harness.validation import VERTICES
 
-MIN_CLUSTER, SHARE_WITHIN = 64, 0.8
-"""The smallest cluster, and the fraction of draws that stay in their cluster."""
-VERSION = 2
-
-Nature = Literal["power", "clusters", "lattice"]
+MIN_CLUSTER = 64
+"""The vertices of the smallest cluster."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,6 @@ class PowerLawTwin(DistinctDraws):
     """The fraction of draws that stay in their cluster."""
 
     chunk: ClassVar[int] = 1 << 20
-    version: ClassVar[int] = VERSION
 
     @property
     def cluster(self) -> int:
@@ -82,54 +76,14 @@ class RoadTwin:
     seed: int
 
     chunk: ClassVar[int] = 1 << 20
-    version: ClassVar[int] = VERSION
 
     def edges(self, draws: range) -> tuple[Tensor, Tensor]:
         """Return source and target of these draws, which are distinct and not loops."""
         ends = np.empty(len(draws), np.int64), np.empty(len(draws), np.int64)
-        across, down = _count_lattice_edges(self.n)
+        across, down = count_lattice_edges(self.n)
         lattice = isqrt(self.n), across, across + down
         draw_roads(draws.start, lattice, count_bits(across + down), derive_edge_keys(self.seed), ends)
         return torch.from_numpy(ends[0]), torch.from_numpy(ends[1])
-
-
-def count_max_edges(nature: Nature, n: int, *, directed: bool) -> int:
-    """Return the largest number of edges that a twin of this nature can have."""
-    return sum(_count_lattice_edges(n)) if nature == "lattice" else n * (n - 1) // (1 if directed else 2)
-
-
-class TwinSource(Source):
-    """A generated graph of a given nature with `n` vertices and `edges` edges."""
-
-    kind: Literal["twin"]
-    nature: Nature
-    n: int = Field(ge=1, le=VERTICES)
-    edges: int = Field(ge=0, le=VERTICES)
-    """The number of distinct edges, without loops."""
-    directed: bool = False
-    """True if (u, v) and (v, u) are different edges; equal to `directed` of the card."""
-
-    @model_validator(mode="after")
-    def _check_edges(self) -> "TwinSource":
-        most = count_max_edges(self.nature, self.n, directed=self.directed)
-        if self.edges > most:
-            raise ValueError(f"{self.n} vertices of nature {self.nature} have at most {most} edges")
-        return self
-
-    def make_generator(self, seed: int, classes: int) -> Generator:
-        if self.nature == "lattice":
-            return RoadTwin(self.n, self.edges, seed)
-        within = SHARE_WITHIN if self.nature == "clusters" else 0.0
-        return PowerLawTwin(self.n, self.edges, seed, self.directed, within)
-
-    def get_size(self, seed: int, classes: int) -> GraphSize:
-        return GraphSize(self.n, self.edges)
-
-
-def _count_lattice_edges(n: int) -> tuple[int, int]:
-    """Return the number of edges in a lattice of n vertices with rows of isqrt(n): horizontal and vertical."""
-    width = isqrt(n)
-    return n - -(-n // width), n - width
 
 
 # Compiled loops. Verifier (tests/sources/test_twin.py): Python's integers.

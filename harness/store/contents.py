@@ -1,6 +1,6 @@
 """Resolves a card to its edges and to the data of its vertices. `load_graph` makes a small graph in memory."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.graph.model import NO_LABEL, TRAIN, Graph, StageCounts, has_label
+from harness.graph.model import NO_LABEL, TRAIN, Graph, has_label
 from harness.graph.normalise import normalise_adjacency
 from harness.graph.vertex_data import (
     draw_gaussian_features,
@@ -44,8 +44,6 @@ from harness.store.dataset_card import (
 )
 from harness.validation import VERTICES
 
-VERSION = 1
-"""Changes whenever normalisation, readers or recipes give another graph for the same card."""
 CHUNK_VERTICES, CHUNK_FEATURES = 1 << 20, 1 << 24
 """The vertices whose labels, and the feature values, that are checked at a time."""
 
@@ -91,7 +89,7 @@ class DatasetContents:
                 f"dataset {self.card.name} has no training vertex: its split and its labels leave none."
             )
         masks = {"labelled": has_label(y), "training": split == TRAIN}
-        _compare_counts(self.card, {name: int(mask.sum()) for name, mask in masks.items()})
+        self.card.check_counts({name: int(mask.sum()) for name, mask in masks.items()})
         return VertexData(y, split)
 
     def make_features(self, vertices: Index, y: Tensor) -> Tensor:
@@ -235,7 +233,7 @@ def load_graph(card: DatasetCard, folder: Path) -> Graph:
     contents = DatasetContents(card, folder, stream_graph(raw))
     _check_vertex_count(contents)
     A, counts = normalise_adjacency(raw, card.directed, card.weights)
-    check_counts(card, raw.n, contents.width, counts)
+    card.check_graph(raw.n, contents.width, counts)
     y, split = contents.make_vertex_data(A.rowptr.diff())
     X = contents.make_features(range(raw.n), y)
     return Graph(A, X, y, split, card.classes, card.directed, counts, card.weights)
@@ -262,38 +260,6 @@ def _check_vertex_count(contents: DatasetContents) -> None:
 def get_generator(card: DatasetCard) -> Generator | None:
     """Return the generator of a card, or None if the graph is read from files."""
     return card.source.make_generator(card.seed, card.classes)
-
-
-def get_code_versions(card: DatasetCard) -> dict[str, int]:
-    """Return the versions of all code that the data of this card depends on."""
-    generator = get_generator(card)
-    return {"recipes": VERSION} | ({"generator": generator.version} if generator else {})
-
-
-def list_source_files(card: DatasetCard, folder: Path) -> dict[str, Path]:
-    """Return every file that the card reads, by its name in the card."""
-    names = [getattr(recipe, "path", None) for recipe in (card.features, card.labels, card.split)]
-    return {name: folder / name for name in [*card.source.list_files(), *names] if name is not None}
-
-
-def check_counts(card: DatasetCard, n: int, features: int, counts: StageCounts) -> None:
-    """Raise an error if a graph does not have the counts that its card expects."""
-    _compare_counts(card, {"n": n, "features": features, **asdict(counts)})
-
-
-def _compare_counts(card: DatasetCard, actual: dict[str, int]) -> None:
-    expected = card.expected.model_dump(exclude_none=True, include=set(actual))
-    wrong = [
-        f"{key} is {actual[key]:,}, expected {value:,}" + (f" within {tolerance:.3%}" if tolerance else "")
-        for key, value in expected.items()
-        for tolerance in [card.expected.tolerance if key in ("nnz_sym", "nnz_adj") else 0]
-        if abs(actual[key] - value) > tolerance * value
-    ]
-    if wrong:
-        raise UserError(
-            f"dataset {card.name} is not the graph its card expects: {'; '.join(wrong)}. Either the file is another "
-            "version of the data, or the counts under `expected` are wrong."
-        )
 
 
 def _check_file_labels(card: DatasetCard, where: str, y: Tensor, names: Any) -> None:

@@ -4,13 +4,17 @@ A card is datasets/catalog/NAME.yaml, or imported/NAME.yaml in the data folder; 
 dataset.
 """
 
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from harness.graph.model import LabelTask, Weighting
+from harness.errors import UserError
+from harness.graph.model import LabelTask, StageCounts, Weighting
 from harness.sources import AnySource
-from harness.sources.communities import CommunityLaw
+from harness.sources.generated import CommunityLaw
 from harness.validation import CLASSES, VERTICES, WIDTH, Frozen, Seed
 
 # Recipes for the data of the vertices: features, labels, and the split. `harness.store.contents` applies them.
@@ -203,6 +207,11 @@ class DatasetCard(Frozen):
             raise ValueError("degree labels are single-label; for multi-label use uniform, planted or file")
         return labels
 
+    def list_source_files(self, folder: Path) -> dict[str, Path]:
+        """Return every file that the card reads, by its name in the card."""
+        names = [getattr(recipe, "path", None) for recipe in (self.features, self.labels, self.split)]
+        return {name: folder / name for name in [*self.source.list_files(), *names] if name is not None}
+
     @property
     def has_vertex_names(self) -> bool:
         """True if vertices have names in the edge file."""
@@ -240,6 +249,32 @@ class DatasetCard(Frozen):
         }
         kinds = (f"{getattr(self, part).kind} {part}" for part in ("features", "labels", "split"))
         return ", ".join(recipes[kind] for kind in kinds if kind in recipes)
+
+    def compare_nonzeros(self, built: int) -> dict[str, Any]:
+        """Return the expected nonzeros (for a twin, the published number) and how far a graph deviates."""
+        if self.nonzeros is None:
+            return {}
+        return {"expected": self.nonzeros, "built": built, "deviation": f"{built / self.nonzeros - 1:+.3%}"}
+
+    def check_graph(self, n: int, features: int, counts: StageCounts) -> None:
+        """Raise an error if a graph does not have the counts that the card expects."""
+        self.check_counts({"n": n, "features": features, **asdict(counts)})
+
+    def check_counts(self, actual: Mapping[str, int]) -> None:
+        """Raise an error if counts are not those that the card expects."""
+        expected = self.expected.model_dump(exclude_none=True, include=set(actual))
+        wrong = [
+            f"{key} is {actual[key]:,}, expected {value:,}"
+            + (f" within {tolerance:.3%}" if tolerance else "")
+            for key, value in expected.items()
+            for tolerance in [self.expected.tolerance if key in ("nnz_sym", "nnz_adj") else 0]
+            if abs(actual[key] - value) > tolerance * value
+        ]
+        if wrong:
+            raise UserError(
+                f"dataset {self.name} is not the graph its card expects: {'; '.join(wrong)}. Either the file is "
+                "another version of the data, or the counts under `expected` are wrong."
+            )
 
     def dump_data_fields(self) -> dict[str, Any]:
         """Dump the fields that determine the data: all except prose and expected counts.

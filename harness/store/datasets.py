@@ -5,19 +5,14 @@ the folder store/NAME-HASH. The hash covers the card, the order of the vertices 
 user's partition file) and the versions of the code, so a changed card never opens an old store.
 """
 
-import hashlib
-import json
-import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from harness.errors import UserError
-from harness.files import hash_file
 from harness.graph.blocks import Blocks
 from harness.progress import OnStep, ignore_step
 from harness.spec.dataset import DatasetChoice
@@ -26,16 +21,19 @@ from harness.store.build_job import BuildJob
 from harness.store.build_resources import BuildResources
 from harness.store.catalog import load_card
 from harness.store.class_names import update_class_names
-from harness.store.contents import (
-    check_counts,
-    get_code_versions,
-    get_generator,
-    list_source_files,
-    load_graph,
-    open_contents,
-)
+from harness.store.contents import load_graph, open_contents
 from harness.store.dataset_card import DatasetCard
-from harness.store.manifest import SCHEMA, FileRecord, hash_graph, read_manifest
+from harness.store.location import (
+    find_missing_file,
+    find_sound_store,
+    fits_in_memory,
+    get_code_versions,
+    is_sound,
+    locate_store,
+    make_file_record,
+    suggest_build,
+)
+from harness.store.manifest import StoreFiles, hash_graph
 from harness.store.memory_store import MemoryStore
 from harness.store.partition_cache import CheckMemory
 from harness.store.partition_file import get_partition_files
@@ -46,26 +44,9 @@ from harness.store.partitions import (
     make_partition_within_memory,
 )
 from harness.store.reader import Store
-from harness.store.staging import discard_idle_staging, remove_store
+from harness.store.staging import remove_store
 from harness.store.store_build import MakePartition
-from harness.store.writer import StorePlan, get_store_versions, write_job_share, write_store
-
-MAX_DRAWS_IN_MEMORY = 1 << 20
-"""A generated graph with at most this many draws and feature values is made in memory and needs no store."""
-
-
-def locate_store(root: Path, card: DatasetCard, choice: DatasetChoice) -> Path:
-    """Return the folder of a store, whether or not it is built."""
-    files = get_partition_files(choice, find_data_folder(root))
-    inputs = {
-        "schema": SCHEMA,
-        "versions": get_store_versions(card, choice),
-        "card": card.dump_data_fields(),
-        "choice": {**choice.model_dump(), "seed": choice.effective_seed},
-        "brought": {name: _make_file_record(path).sha256 for name, path in files.items()},
-    }
-    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-    return find_data_folder(root) / "store" / f"{card.name}-{digest[:10]}"
+from harness.store.writer import StorePlan, write_job_share, write_store
 
 
 def open_dataset(root: Path, choice: DatasetChoice, dtype: torch.dtype = torch.float32) -> Blocks:
@@ -89,7 +70,7 @@ def prepare_dataset(root: Path, choice: DatasetChoice) -> None:
     """
     if choice.is_computed_from_edges:
         card = load_card(root, choice.name)
-        if _is_small(card) and not locate_store(root, card, choice).exists():
+        if fits_in_memory(card) and not locate_store(root, card, choice).exists():
             open_dataset(root, choice)
 
 
@@ -98,57 +79,14 @@ def _open(root: Path, choice: DatasetChoice, dtype: torch.dtype, check_memory: C
     folder = locate_store(root, card, choice)
     if folder.exists():
         return _open_store(folder, card, dtype)
-    if not _is_small(card):
+    if not fits_in_memory(card):
         raise _make_not_built_error(folder, root, card, choice)
     data = find_data_folder(root)
     graph = load_graph(card, data)
     partition = make_partition(choice, graph.n, data, lambda: graph.A, check_memory)
-    files = {name: _make_file_record(path) for name, path in list_source_files(card, data).items()}
+    files = {name: make_file_record(path) for name, path in card.list_source_files(data).items()}
     graph_hash = hash_graph(card.dump_data_fields(), get_code_versions(card), files)
     return MemoryStore(graph, choice.permutation, choice.seed, partition, graph_hash)
-
-
-def is_built(root: Path, choice: DatasetChoice) -> bool:
-    """Return True if `open_dataset` can open the dataset, from its store or in memory."""
-    card = load_card(root, choice.name)
-    return locate_store(root, card, choice).exists() or _is_small(card)
-
-
-def describe_built(root: Path, card: DatasetCard) -> Literal["yes", "in memory", "no"]:
-    """Return whether a store of the graph exists, in any order of its vertices, or whether it is made in memory."""
-    if _list_stores(root, card):
-        return "yes"
-    return "in memory" if _is_small(card) else "no"
-
-
-def find_graph_hashes(root: Path, card: DatasetCard) -> set[str]:
-    """Return the hashes (`hash_graph`) that the graph of a card can have here, without building it.
-
-    A graph without source files has one. Another graph has the hash of each of its stores, in any order of its
-    vertices, because their source files may differ.
-    """
-    fields, versions = card.dump_data_fields(), get_code_versions(card)
-    if not list_source_files(card, find_data_folder(root)):
-        return {hash_graph(fields, versions, {})}
-    hashes = set()
-    for folder in _list_stores(root, card):
-        with suppress(UserError):  # a store of an earlier version
-            manifest, _ = read_manifest(folder)
-            if hash_graph(manifest.provenance.card, manifest.provenance.versions, {}) == hash_graph(
-                fields, versions, {}
-            ):
-                hashes.add(manifest.graph_hash)
-    return hashes
-
-
-def _list_stores(root: Path, card: DatasetCard) -> list[Path]:
-    """Return the folders of the stores of a graph, in any order of its vertices and of any version of its card."""
-    folders = (find_data_folder(root) / "store").glob(f"{card.name}-*")
-    return [
-        folder
-        for folder in sorted(folders)
-        if re.fullmatch(r"-[0-9a-f]{10}", folder.name.removeprefix(card.name))
-    ]
 
 
 def build_store(
@@ -173,12 +111,11 @@ def build_store(
     is_new = card is not None
     card, data = card or load_card(root, choice.name), find_data_folder(root)
     folder = locate_store(root, card, choice)
-    sources = list_source_files(card, data) | get_partition_files(choice, data)
+    sources = card.list_source_files(data) | get_partition_files(choice, data)
     if job and folder.exists():
         return folder
-    if _is_sound(folder, side, sources):
-        discard_idle_staging(folder)  # left by a builder that was killed after it had published the store
-        return _open_store(folder, card).folder
+    if sound := find_sound_store(root, choice, side, card):
+        return sound
     _check_fetched(root, card, choice)
     contents = open_contents(card, data)
     check_part_count(choice, contents.n)  # before any folder is made
@@ -192,12 +129,12 @@ def build_store(
         make_partition or partial(make_partition_within_memory, contents, choice, resources),
         resources,
         side,
-        {name: _make_file_record(path) for name, path in sources.items()},
+        {name: make_file_record(path) for name, path in sources.items()},
     )
     if job:
         write_job_share(plan, job)
     else:
-        write_store(plan, is_built=lambda: _is_sound(folder, side, sources))
+        write_store(plan, is_built=lambda: is_sound(folder, side, sources))
         update_class_names(root, card)
     return folder
 
@@ -236,22 +173,8 @@ def verify_store(root: Path, choice: DatasetChoice, on_step: OnStep = ignore_ste
     folder = locate_store(root, card, choice)
     if not folder.exists():
         raise _make_not_built_error(folder, root, card, choice)
-    Store(folder).verify(on_step)
+    StoreFiles(folder).verify(on_step)
     return folder
-
-
-def list_build_commands(root: Path, card: DatasetCard, choice: DatasetChoice | None = None) -> list[str]:
-    """Return the commands that make the store of a dataset: a build, after a fetch if published files are missing.
-
-    `choice` is the order of the vertices; by default that of the graph.
-    """
-    fetch = [f"harness data fetch {card.name}"] if find_missing_file(root, card) else []
-    return [*fetch, (choice or DatasetChoice(name=card.name)).build_command]
-
-
-def suggest_build(root: Path, card: DatasetCard, choice: DatasetChoice | None = None) -> str:
-    """Return the commands of `list_build_commands` as a part of a sentence."""
-    return ", then ".join(list_build_commands(root, card, choice))
 
 
 def _check_fetched(root: Path, card: DatasetCard, choice: DatasetChoice) -> None:
@@ -263,52 +186,14 @@ def _check_fetched(root: Path, card: DatasetCard, choice: DatasetChoice) -> None
         )
 
 
-def find_missing_file(root: Path, card: DatasetCard) -> Path | None:
-    """Return the first published file of a dataset that is not in the data folder; None if all are there."""
-    folder = find_data_folder(root)
-    paths = (remote.path(folder) for remote in card.source.list_remote_files())
-    return next((path for path in paths if not path.exists()), None)
-
-
 def _open_store(folder: Path, card: DatasetCard, dtype: torch.dtype = torch.float32) -> Store:
     """Open a store and check the counts that the card expects now; the card may have changed since the build."""
     store = Store(folder, dtype=dtype)
-    check_counts(card, store.n, store.features, store.manifest.counts)
+    card.check_graph(store.n, store.features, store.manifest.counts)
     return store
-
-
-def _is_small(card: DatasetCard) -> bool:
-    generator = get_generator(card)
-    if generator is None:
-        return False
-    width = getattr(card.features, "width", 0)
-    return generator.draws + generator.n * width <= MAX_DRAWS_IN_MEMORY
 
 
 def _make_not_built_error(folder: Path, root: Path, card: DatasetCard, choice: DatasetChoice) -> UserError:
     return UserError(
         f"dataset {choice.name} is not built: {folder} does not exist. Build it: {suggest_build(root, card, choice)}"
     )
-
-
-def _is_sound(folder: Path, side: int | None, sources: dict[str, Path]) -> bool:
-    """Return True if building the store again would give the same bytes."""
-    if not folder.exists():
-        return False
-    try:
-        store = Store(folder)
-        store.verify()
-    except UserError:
-        return False
-    records = store.manifest.provenance.sources
-    same_files = all(_is_unchanged(path, records.get(name)) for name, path in sources.items())
-    return same_files and side in (None, store.manifest.grid.vertices)
-
-
-def _is_unchanged(path: Path, record: FileRecord | None) -> bool:
-    """Return True if a source file is what the build read. A store stays valid if its source file is gone."""
-    return not path.exists() or _make_file_record(path) == record
-
-
-def _make_file_record(path: Path) -> FileRecord:
-    return FileRecord(bytes=path.stat().st_size, sha256=hash_file(path))

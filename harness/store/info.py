@@ -19,12 +19,13 @@ from harness.store.catalog import load_card
 from harness.store.class_names import list_class_names
 from harness.store.contents import get_generator
 from harness.store.dataset_card import DatasetCard
-from harness.store.datasets import (
+from harness.store.datasets import open_dataset
+from harness.store.location import (
+    describe_order,
     find_missing_file,
     is_built,
     list_build_commands,
     locate_store,
-    open_dataset,
 )
 from harness.store.manifest import Cut, read_manifest
 from harness.store.reader import Store
@@ -227,16 +228,6 @@ def list_stores(root: Path, card: DatasetCard) -> list[StoreSummary]:
     return stores
 
 
-def describe_order(choice: DatasetChoice) -> str:
-    """Return the order of the vertices in words."""
-    if choice.partitioned:
-        parts = f"partition {choice.partition} of {format_count(choice.parts, 'part')}"
-        return f"{parts}, seed {choice.seed}" if choice.effective_seed else parts
-    if choice.permutation == "none":
-        return "original order"
-    return f"{choice.permutation} permutation, seed {choice.seed}"
-
-
 def describe_source(root: Path, card: DatasetCard) -> str:
     """Return the kind of the source and where its files come from."""
     remote = card.source.list_remote_files()
@@ -265,7 +256,7 @@ def _count(blocks: Blocks) -> tuple[int, int, int]:
 def _expect(card: DatasetCard) -> tuple[int | None, int | None, int | None]:
     """Return the vertices, the edges and the nonzeros that a card expects."""
     n = card.expected.n
-    if n is None and (size := card.source.get_size(card.seed, card.classes)):
+    if n is None and (size := card.source.get_size()):
         n = size.vertices
     return n, card.edges, card.nonzeros
 
@@ -295,19 +286,14 @@ def _format_number(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
-def describe_nonzeros(card: DatasetCard, store: Store | None) -> dict[str, Any]:
-    """Return the nonzeros that a card expects (for a twin, the published number) and how far a store deviates.
-
-    For a generated graph, include the number of draws, some of which give loops and duplicates.
-    """
+def _describe_nonzeros(card: DatasetCard, store: Store | None) -> dict[str, Any]:
+    """Return the nonzeros that a card expects, and the draws of a generator, with loops and duplicates."""
     if card.nonzeros is None:
         return {}
     counts: dict[str, Any] = {"expected": card.nonzeros}
     if generator := get_generator(card):
         counts["draws"] = generator.draws
-    if store:
-        counts |= {"built": store.nnz, "deviation": f"{store.nnz / card.nonzeros - 1:+.3%}"}
-    return counts
+    return counts | (card.compare_nonzeros(store.nnz) if store else {})
 
 
 def _describe_cut(cut: Cut) -> dict[str, Any]:

@@ -8,13 +8,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from pydantic import JsonValue
 
-from harness.errors import UserError
-from harness.graph.model import LabelTask, StageCounts, Weighting
-from harness.graph.order import Permutation
+from harness.errors import UserError, environment_error
+from harness.files import hash_file
+from harness.graph.model import LabelTask, Permutation, StageCounts, Weighting
+from harness.progress import OnStep, ignore_step, report_steps
 from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import hash_data
 from harness.store.partition_file import list_partition_files
@@ -148,6 +149,44 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
         return validate(Manifest, fields, str(path)), hashlib.sha256(content).hexdigest()
     except UserError as error:
         raise UserError(f"{error} {_suggest_build(folder, fields)}") from None
+
+
+class StoreFiles:
+    """The files of a store, which must be those of its manifest."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest, self.manifest_hash = read_manifest(folder)
+
+    def verify(self, on_step: OnStep = ignore_step) -> None:
+        """Compare every file with the manifest; raise an error for the first that differs."""
+        for name in report_steps(self.manifest.files, lambda file: f"checking {file}", on_step):
+            self.check(name)
+
+    def check(self, name: str, *, checksum: bool = True) -> None:
+        """Raise an error if a file is not that of the manifest. Without `checksum`, only its size is compared."""
+        if name not in self.manifest.files:
+            self.refuse(name, "is not in the manifest")
+        expected = self.manifest.files[name]
+        try:
+            size = (self.folder / name).stat().st_size
+            if size != expected.bytes:
+                self.refuse(name, f"has {size:,} bytes, the manifest says {expected.bytes:,}")
+            if checksum and hash_file(self.folder / name) != expected.sha256:
+                self.refuse(name, "was altered: its checksum differs from the manifest")
+        except OSError as error:
+            self.refuse_unreadable(name, error)
+
+    def refuse_unreadable(self, name: str, error: OSError) -> Never:
+        """Raise an error for a file that cannot be opened, or for the environment, as with too many open files."""
+        if refused := environment_error(error):
+            raise refused from None
+        self.refuse(name, f"cannot be opened: {error.strerror}")
+
+    def refuse(self, name: str, reason: str) -> Never:
+        """Raise an error for a file."""
+        again = self.manifest.choice.build_command
+        raise UserError(f"{self.folder / name} {reason}. Build the store again: {again}")
 
 
 def _suggest_build(folder: Path, fields: Any) -> str:

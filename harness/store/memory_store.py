@@ -6,8 +6,8 @@ from functools import cached_property
 from torch import Tensor
 
 from harness.graph.blocks import assert_within
-from harness.graph.model import Graph
-from harness.graph.order import Orders, Permutation, make_orders, permute_matrix
+from harness.graph.model import Graph, Permutation
+from harness.graph.order import Orders, make_orders, permute_matrix
 from harness.graph.partition import Partition
 from harness.kernels.csr import Csr
 from harness.kernels.parts import extract_block

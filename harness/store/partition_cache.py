@@ -38,13 +38,12 @@ from harness.files import (
 )
 from harness.graph.libra import VertexCut
 from harness.graph.partition import (
-    VERSION,
     Method,
     Partition,
     compute_parts_with_report,
     order_by_part,
 )
-from harness.graph.partitioners import USE_ALL_THREADS, get_library_version
+from harness.graph.partitioners import USE_ALL_THREADS, VERSION, get_library_version
 from harness.kernels.csr import Csr
 from harness.locks import acquire_lock
 from harness.spec.dataset import DatasetChoice

@@ -5,21 +5,19 @@ truncated or altered block is refused before anything is computed from it.
 """
 
 from pathlib import Path
-from typing import Any, Never
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.errors import UserError, environment_error
-from harness.files import hash_file, map_array
+from harness.files import map_array
 from harness.graph.blocks import assert_within
 from harness.graph.normalise import inverse_sqrt
 from harness.graph.order import Orders, make_orders
 from harness.kernels.csr import Csr, row_indices, take, transpose
 from harness.kernels.parts import EntryScales, Placement, assemble
-from harness.progress import OnStep, ignore_step, report_steps
-from harness.store.manifest import read_manifest
+from harness.store.manifest import StoreFiles
 
 
 class Store:
@@ -36,13 +34,19 @@ class Store:
                 stores that were verified before.
             dtype: the dtype of the values of A.
         """
-        manifest, self.manifest_hash = read_manifest(folder)
-        self.folder, self.manifest, self._dtype, self._checksums = folder, manifest, dtype, checksums
+        self.files = StoreFiles(folder)
+        self.manifest = manifest = self.files.manifest
+        self.folder, self._dtype, self._checksums = folder, dtype, checksums
         self.n, self.features, self.nnz = manifest.n, manifest.features, manifest.counts.nnz_adj
         self.task, self.classes, self.directed = manifest.task, manifest.classes, manifest.directed
         self.permutation, self.weights = manifest.permutation, manifest.weights
         self.bounds = manifest.cut.bounds if manifest.cut else None
         self._opened: set[str] = set()
+
+    @property
+    def manifest_hash(self) -> str:
+        """The sha256 of the manifest."""
+        return self.files.manifest_hash
 
     @property
     def graph_hash(self) -> str:
@@ -139,14 +143,6 @@ class Store:
         """Return the number of entries in each of these rows of A."""
         return self._read_vector("degrees", rows, order)
 
-    def verify(self, on_step: OnStep = ignore_step) -> None:
-        """Compare every file with the manifest; raise an error for the first that differs."""
-        for name, record in report_steps(
-            self.manifest.files.items(), lambda file: f"checking {file[0]}", on_step
-        ):
-            self._check_size(name, record.bytes)
-            self._check_content(name, record.sha256)
-
     @property
     def _side(self) -> int:
         """The number of vertices in a block."""
@@ -180,44 +176,14 @@ class Store:
         """Check a file and map it. The array is writable, but changes are not written back."""
         name = f"{name}.npy"
         if name not in self._opened:
-            if name not in self.manifest.files:
-                self._refuse(name, "is not in the manifest")
-            self._check_size(name, self.manifest.files[name].bytes)
-            if self._checksums:
-                self._check_content(name, self.manifest.files[name].sha256)
+            self.files.check(name, checksum=self._checksums)
             self._opened.add(name)
         try:
             return map_array(self.folder / name, "c")
         except ValueError as error:
-            self._refuse(name, f"cannot be read: {error}")
+            self.files.refuse(name, f"cannot be read: {error}")
         except OSError as error:
-            self._refuse_unreadable(name, error)
-
-    def _check_size(self, name: str, expected: int) -> None:
-        try:
-            size = (self.folder / name).stat().st_size
-        except OSError as error:
-            self._refuse_unreadable(name, error)
-        if size != expected:
-            self._refuse(name, f"has {size:,} bytes, the manifest says {expected:,}")
-
-    def _check_content(self, name: str, expected: str) -> None:
-        try:
-            checksum = hash_file(self.folder / name)
-        except OSError as error:
-            self._refuse_unreadable(name, error)
-        if checksum != expected:
-            self._refuse(name, "was altered: its checksum differs from the manifest")
-
-    def _refuse_unreadable(self, name: str, error: OSError) -> Never:
-        """Raise an error for a file that cannot be opened, or for the environment, as with too many open files."""
-        if refused := environment_error(error):
-            raise refused from None
-        self._refuse(name, f"cannot be opened: {error.strerror}")
-
-    def _refuse(self, name: str, reason: str) -> Never:
-        again = self.manifest.choice.build_command
-        raise UserError(f"{self.folder / name} {reason}. Build the store again: {again}")
+            self.files.refuse_unreadable(name, error)
 
 
 def _find_overlaps(part: range, size: int) -> list[tuple[int, range]]:

@@ -23,8 +23,7 @@ from typing import Any
 from harness import __version__
 from harness.errors import RunError, UserError
 from harness.files import check_free_space
-from harness.graph.partition import VERSION
-from harness.spec.dataset import COMPUTED, DatasetChoice
+from harness.spec.dataset import DatasetChoice
 from harness.store.adjacency import (
     LAYOUT,
     choose_chunk_size,
@@ -35,9 +34,10 @@ from harness.store.adjacency import (
 )
 from harness.store.build_job import BuildJob
 from harness.store.build_resources import BuildResources
-from harness.store.contents import DatasetContents, check_counts, get_code_versions
+from harness.store.contents import DatasetContents
 from harness.store.dataset_card import DatasetCard
 from harness.store.entries import KEY_BYTES
+from harness.store.location import get_store_versions
 from harness.store.manifest import MANIFEST_FILE, SCHEMA, BlockGrid, FileRecord, Manifest, Provenance
 from harness.store.partition_costs import compute_cut
 from harness.store.staging import StagingFolder, discard_idle_staging, open_staging
@@ -165,14 +165,9 @@ def _write_missing(build: StoreBuild, sources: dict[str, FileRecord]) -> None:
     """Write everything that is missing, and publish the store."""
     for order in build.stored_orders:
         write_adjacency(build, order)
-    check_counts(build.contents.card, build.n, build.contents.width, read_stage_counts(build))
+    build.contents.card.check_graph(build.n, build.contents.width, read_stage_counts(build))
     write_vertex_arrays(build)
     build.staging.publish(MANIFEST_FILE, _make_manifest(build, sources).to_json())
-
-
-def get_store_versions(card: DatasetCard, choice: DatasetChoice) -> dict[str, int]:
-    """Return the versions of all code that a store of this choice depends on."""
-    return get_code_versions(card) | ({"partition": VERSION} if choice.partition in COMPUTED else {})
 
 
 def _make_manifest(build: StoreBuild, sources: dict[str, FileRecord]) -> Manifest:

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from harness.graph.blocks import Blocks, assert_within
-from harness.graph.model import TRAIN, LabelTask, Weighting, has_label
-from harness.graph.order import Permutation
+from harness.graph.model import TRAIN, LabelTask, Permutation, Weighting, has_label
 from harness.kernels import Csr
 from harness.kernels.csr import META, make_meta_csr
 from harness.models.weights import Part, Weight

@@ -13,7 +13,7 @@ from harness.errors import UserError
 from harness.graph.metis_partition import partition_with_metis
 from harness.kernels.csr import from_scipy
 from harness.kernels.random import GOLDEN, MIX_1, MIX_2, Purpose, derive_key
-from harness.sources.communities import MIN_COMMUNITY, ROOM, Communities, CommunityLaw
+from harness.sources.communities import Communities
 from harness.sources.community_counts import (
     count_expected_ends,
     count_expected_rows,
@@ -23,6 +23,7 @@ from harness.sources.community_counts import (
     fit_to_rows,
 )
 from harness.sources.distinct_draws import MAX_COUNTED_EDGES
+from harness.sources.generated import MIN_COMMUNITY, ROOM, CommunityLaw
 from harness.sources.rank_permutation import permute_rank
 from harness.sources.source import draw_edges
 

@@ -9,7 +9,8 @@ from scipy import sparse
 
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
-from harness.sources.lattice import SLOTS, Lattice, keep_largest_component, subdivide_edges
+from harness.sources.generated import SLOTS
+from harness.sources.lattice import Lattice, keep_largest_component, subdivide_edges
 from harness.sources.rmat import Rmat
 from harness.sources.sbm import Sbm
 from harness.sources.source import generate_graph

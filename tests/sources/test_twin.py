@@ -11,14 +11,13 @@ import pytest
 from harness.errors import UserError
 from harness.kernels.random import GOLDEN, MIX_1, MIX_2, Purpose, derive_key
 from harness.sources.distinct_draws import MAX_COUNTED_EDGES
+from harness.sources.generated import SHARE_WITHIN, count_max_edges
 from harness.sources.rank_permutation import permute_rank
 from harness.sources.source import draw_edges
 from harness.sources.twin import (
     MIN_CLUSTER,
-    SHARE_WITHIN,
     PowerLawTwin,
     RoadTwin,
-    count_max_edges,
 )
 
 WORD = (1 << 64) - 1

@@ -12,7 +12,7 @@ from scipy import sparse
 from harness.errors import RunError, UserError
 from harness.spec.dataset import DatasetChoice
 from harness.store.datasets import build_store, open_dataset, verify_store
-from harness.store.manifest import MANIFEST_FILE
+from harness.store.manifest import MANIFEST_FILE, StoreFiles
 from harness.store.memory_store import MemoryStore
 from harness.store.reader import Store
 
@@ -167,7 +167,7 @@ def test_builders_at_once_leave_one_sound_store(root, damaged):
         worker.join()
     assert not errors
     assert len(set(folders)) == 1
-    Store(folders[0]).verify()
+    StoreFiles(folders[0]).verify()
     assert [path.name for path in folders[0].parent.iterdir()] == [folders[0].name]
 
 

@@ -10,7 +10,7 @@ from scipy import sparse
 from harness.errors import UserError
 from harness.graph.model import TEST, TRAIN, VALID
 from harness.kernels.csr import to_scipy
-from harness.store.contents import list_source_files, load_graph
+from harness.store.contents import load_graph
 
 ADJACENCY = sparse.csr_array(np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]]))
 FROM_FILES = {
@@ -44,7 +44,7 @@ def test_everything_from_files(files, make_card):
     assert graph.y.tolist() == [2, -1, 0]
     assert graph.split.tolist() == [TRAIN, 0, TEST]
     assert graph.X.dtype == torch.float32
-    assert set(list_source_files(card, files)) == {"raw/g.npz", "raw/x.csv", "raw/y.txt", "raw/s.npy"}
+    assert set(card.list_source_files(files)) == {"raw/g.npz", "raw/x.csv", "raw/y.txt", "raw/s.npy"}
 
 
 def test_a_matrix_entry_is_an_edge_from_its_row_to_its_column(files, make_card):

@@ -4,7 +4,8 @@ import pytest
 
 from harness.spec.dataset import DatasetChoice
 from harness.store.catalog import load_card
-from harness.store.datasets import build_store, find_graph_hashes, open_dataset
+from harness.store.datasets import build_store, open_dataset
+from harness.store.location import find_graph_hashes
 from harness.store.manifest import read_manifest
 from harness.store.memory_store import MemoryStore
 from harness.strategy.facts import ShapeBlocks, facts_of

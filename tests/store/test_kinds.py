@@ -25,8 +25,9 @@ load_card(find_root(), "tiny-sbm")
 print(*(name for name in sys.modules if name.startswith("harness.sources.")))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "harness.sources.sbm" in done.stdout.split()
-    assert not {"harness.sources.ogb", "harness.sources.matrix_market"} & set(done.stdout.split())
+    imported = set(done.stdout.split())
+    assert "harness.sources.generated" in imported
+    assert not {"harness.sources.sbm", "harness.sources.ogb", "harness.sources.matrix_market"} & imported
 
 
 @pytest.mark.parametrize(

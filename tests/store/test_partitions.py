@@ -12,6 +12,7 @@ import torch
 
 from harness.errors import RunError, UserError
 from harness.graph import partition as engines
+from harness.graph import partitioners
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
 from harness.store.build_resources import BuildResources
@@ -123,7 +124,7 @@ def test_the_manifest_says_what_the_partition_is(root, bring):
     manifest = Store(build_store(root, METIS)).manifest
     assert (manifest.partition, manifest.parts, manifest.seed) == ("metis", 4, 1)
     assert manifest.choice == METIS
-    assert manifest.provenance.versions["partition"] == engines.VERSION
+    assert manifest.provenance.versions["partition"] == partitioners.VERSION
     assert sum(manifest.cut.nonzeros) == manifest.counts.nnz_adj
     mine = Store(build_store(root, DatasetChoice(name="toy", partition="file:mine", parts=4))).manifest
     assert mine.provenance.sources["partitions/mine"].bytes == brought.stat().st_size

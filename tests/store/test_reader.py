@@ -13,7 +13,7 @@ from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.ranges import split_range
 from harness.spec.dataset import DatasetChoice
-from harness.store.manifest import MANIFEST_FILE, SCHEMA
+from harness.store.manifest import MANIFEST_FILE, SCHEMA, StoreFiles
 from harness.store.reader import Store
 
 PLAIN = DatasetChoice(name="toy")
@@ -100,14 +100,14 @@ def test_too_many_open_files_are_not_the_fault_of_the_store(folder, monkeypatch)
 
 
 def test_verify_passes_on_a_sound_store_and_finds_every_kind_of_file(folder):
-    Store(folder).verify()
+    StoreFiles(folder).verify()
     for path in sorted(folder.rglob("*.npy")):
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         with pytest.raises(UserError, match=path.name):
-            Store(folder).verify()
+            StoreFiles(folder).verify()
         path.write_bytes(content)
-    Store(folder).verify()
+    StoreFiles(folder).verify()
 
 
 @pytest.mark.parametrize(

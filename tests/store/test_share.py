@@ -16,8 +16,9 @@ from harness.spec.dataset import DatasetChoice
 from harness.store.build_job import STEPS, BuildJob, parse_build_job
 from harness.store.build_resources import BuildResources
 from harness.store.catalog import load_card
-from harness.store.datasets import build_store, locate_store
-from harness.store.reader import Store
+from harness.store.datasets import build_store
+from harness.store.location import locate_store
+from harness.store.manifest import StoreFiles
 from harness.store.staging import StagingFolder
 from tests.folder_contents import read_files
 
@@ -201,7 +202,7 @@ def test_killed_jobs_go_on_where_they_were(root, choice, undisturbed, rounds):
         build_store(root, choice, resources=LITTLE, job=each)
     folder = build_store(root, choice, resources=LITTLE)
     assert read_files(folder) == undisturbed
-    Store(folder).verify()
+    StoreFiles(folder).verify()
     assert killed
 
 

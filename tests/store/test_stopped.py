@@ -14,8 +14,7 @@ from harness.errors import UserError
 from harness.spec.dataset import DatasetChoice
 from harness.store.build_resources import BuildResources
 from harness.store.datasets import build_store
-from harness.store.manifest import MANIFEST_FILE
-from harness.store.reader import Store
+from harness.store.manifest import MANIFEST_FILE, StoreFiles
 from harness.store.staging import StagingFolder
 from tests.folder_contents import read_files
 
@@ -131,7 +130,7 @@ def test_a_build_killed_at_random_is_gone_on_with(root, undisturbed, rounds):
     assert killed
     folder = build_store(root, CHOICE, resources=BuildResources(memory=1 << 20, workers=2))
     assert read_files(folder) == undisturbed
-    Store(folder).verify()
+    StoreFiles(folder).verify()
     assert (folder / MANIFEST_FILE).is_file()
 
 

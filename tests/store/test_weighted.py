@@ -88,7 +88,7 @@ def test_a_store_serves_it_in_every_order(tmp_path, make_card, kind, directed, p
     contents = DatasetContents(card, tmp_path, stream_graph(raw))
     write_store(StorePlan(contents, tmp_path / "store", choice, resources=BuildResources(memory), side=3))
     store = Store(tmp_path / "store", dtype=torch.float64)
-    store.verify()
+    store.files.verify()
     p, q = make_orders(permutation, N, 5)
     whole = expected(*twice, kind, directed)
     everyone = range(N)
