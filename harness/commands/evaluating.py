@@ -77,7 +77,7 @@ class CollectAnswer(Answer):
         return self.collection.runs
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        from harness.results.collect import describe_cause
+        from harness.results.run_row import describe_cause
 
         collection = self.collection
         statuses = collection.runs.status.value_counts()
@@ -87,7 +87,7 @@ class CollectAnswer(Answer):
             f"{runs} collected: {counts}; {collection.out / 'runs.parquet'} and the tables beside it"
         )
         problems = [
-            {"label": run.label, "status": run.status, "cause": describe_cause(run)}
+            {"label": run.label, "status": run.status, "cause": describe_cause(run.to_dict())}
             for _, run in collection.label_failures().iterrows()
         ]
         yield Table(PROBLEM_COLUMNS, problems, most_rows=MOST_ROWS)

@@ -229,12 +229,11 @@ def _list_datasets(root: Path) -> ListAnswer:
 
 
 def _describe_dataset(root: Path, name: str) -> dict[str, Any]:
-    from harness.experiment.known_graph import count_edges
     from harness.store.catalog import load_card
     from harness.store.location import describe_built
 
     card = load_card(root, name)
-    vertices, edges = count_edges(card)
+    vertices, edges = card.count_edges()
     return {
         "about": " ".join(card.description.split()),
         "vertices": vertices,

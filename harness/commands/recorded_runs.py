@@ -40,6 +40,7 @@ from harness.results.record import (
     read_records,
     remove_run,
 )
+from harness.results.run_row import describe_cause
 from harness.results.schema import SETTLED, STATUSES
 from harness.untrusted import escape_line
 from harness.validation import clip_line
@@ -322,16 +323,14 @@ class RunShowAnswer(Answer):
             yield RECORD_AGAIN
 
     def _lay_out_failure(self) -> Iterator[Block]:
-        from harness.results.collect import describe_cause, make_failure
-
-        failure = make_failure(self.record)
+        failure = self.record.table_rows.failure
         if failure is None:
             return
         place = f"error.trace in {self.record.folder / 'record.json'}"
         trace = ((self.record.record["error"] or {}).get("trace") or "").rstrip().splitlines()
         facts = {
             "cause": describe_cause(failure),
-            "began in": failure.began_in,
+            "began in": failure["began_in"],
             "whole trace": place if trace else "",
         }
         yield FactList([(name, value) for name, value in facts.items() if value], "Failure")

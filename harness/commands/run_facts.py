@@ -11,6 +11,7 @@ from harness.errors import UserError
 from harness.formatting import format_bytes, format_count, format_seconds, format_share, format_si
 from harness.ledger import AxisName
 from harness.results.record import Record
+from harness.results.run_row import describe_cause
 from harness.results.schema import RUNS
 from harness.spec.spec import format_grid
 
@@ -127,7 +128,7 @@ def describe_received(record: Record) -> str:
     from harness.results.run_summary import compute_bytes_received
 
     try:
-        size = compute_bytes_received(record.table("ledger"))
+        size = compute_bytes_received(record.columns("ledger"))
     except UserError:  # the ledger cannot be read
         size = None
     text = f"{format_si(received)} elements per rank and epoch"
@@ -140,10 +141,11 @@ def describe_received(record: Record) -> str:
 def describe_peak_memory(record: Record) -> str:
     """Return the peak memory of the rank with the most, on the host and on the device; empty if not recorded."""
     try:
-        rows = record.table("memory")
+        rows = record.columns("memory")
     except UserError:
         return ""
-    places = {"of a process": rows.host_peak_bytes.max(), "on a device": rows.device_peak_bytes.max()}
+    peaks = {"of a process": rows["host_peak_bytes"], "on a device": rows["device_peak_bytes"]}
+    places = {place: sizes.max(initial=0) for place, sizes in peaks.items()}
     return ", ".join(f"{format_bytes(size)} {place}" for place, size in places.items() if size > 0)
 
 
@@ -195,9 +197,7 @@ def tabulate_phases(record: Record) -> Table:
 
 def describe_error(record: Record) -> str:
     """Return the cause of a failure with the rank that failed; empty without one."""
-    from harness.results.collect import describe_cause, make_failure
-
-    failure = make_failure(record)
+    failure = record.table_rows.failure
     return "" if failure is None else describe_cause(failure)
 
 

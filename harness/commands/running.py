@@ -314,7 +314,7 @@ def _run_request(request: RunRequest, reporter: Reporter) -> RunAnswer:
     if not (request.strategy and request.dataset):
         raise UserError("run takes either --spec FILE or --strategy NAME --dataset NAME [--ranks P].")
     if request.launches:
-        return _run_series(request, [_make_spec(request)], {}, reporter)
+        return _run_series(request, [make_spec(request)], {}, reporter)
     from harness.launch.fork_server import ForkServer
     from harness.launch.joined_world import find_joined_world
     from harness.launch.launch import ensure_result, launch, launch_in_process, prepare_fork_server
@@ -324,9 +324,12 @@ def _run_request(request: RunRequest, reporter: Reporter) -> RunAnswer:
     root, runs = request.home, request.runs
     with ForkServer() as server:
         machine = request.settings.get("machine", "local")
-        if not (request.in_process or find_joined_world()) and machine in list_machines(root):
-            prepare_fork_server(server, load_machine(root, machine), root)
-        spec = _make_spec(request)
+        is_forked = (
+            not (request.in_process or find_joined_world())
+            and machine in list_machines(root)
+            and prepare_fork_server(server, load_machine(root, machine), root)
+        )
+        spec = server.call(f"{__name__}:make_spec", request) if is_forked else make_spec(request)
         folder = runs / spec.run_id
         start = (
             partial(launch_in_process, spec, root, runs)
@@ -342,7 +345,7 @@ def _run_request(request: RunRequest, reporter: Reporter) -> RunAnswer:
     return RunAnswer(request, [FinishedRun(record, is_cached, trace)])
 
 
-def _make_spec(request: RunRequest) -> "Spec":
+def make_spec(request: RunRequest) -> "Spec":
     """Return the spec of the run. Raises UserError for a refused run before any rank is started."""
     from dataclasses import replace
 

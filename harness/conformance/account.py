@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.ledger import MOVING, Amounts, Direction, Key, Op, TensorName
+from harness.results.run_summary import find_texts
 from harness.strategy import Counts, PublishedCost, Quantity, Strategy, WordsKey
 
 if TYPE_CHECKING:
@@ -90,8 +91,6 @@ def count_recorded_words(ledger: "Columns", chosen: int | None = None) -> dict[i
 
     Ranks that sent nothing are left out.
     """
-    from harness.results.statistics import find_texts  # which imports pandas
-
     seen: dict[int, dict[WordsKey, Sent]] = {}
     epoch = np.asarray(ledger["epoch"])
     rows = np.flatnonzero(epoch == (epoch.max() if chosen is None else chosen))

@@ -103,16 +103,7 @@ def facts_of_card(card: DatasetCard, root: Path | None = None) -> Facts:
 
 def _find_size(card: DatasetCard) -> tuple[int | None, int | None]:
     """Return the number of vertices and nonzeros that the card expects, or that its generator draws."""
-    n, edges = card.expected.n, card.edges
-    if n is None and (generated := card.source.get_size()):
-        n, edges = generated
+    n, edges = card.count_edges()
     if card.expected.nnz_adj is not None or n is None or edges is None:
         return n, card.expected.nnz_adj
     return n, min((1 if card.directed else 2) * edges + n, n * n)
-
-
-def count_edges(card: DatasetCard) -> tuple[int | None, int | None]:
-    """Return the number of vertices and edges that the card expects, or that its generator draws."""
-    if card.expected.n is None and (generated := card.source.get_size()):
-        return generated
-    return card.expected.n, card.edges

@@ -48,6 +48,8 @@ LAUNCHER_PREFIXES = ("SLURM", "FLUX_", "PALS_", "PMI_", "PMIX_", "OMPI_", "JSM_"
 them, or a driver when a rank first uses a GPU."""
 TORCH_VARIABLES = frozenset({"TORCHINDUCTOR_CACHE_DIR"})
 """The variable that torch sets in its own process when it imports its compiler, as a replay does."""
+CALL = "harness.launch.forked_call"
+"""The program of a process that calls one function."""
 OUTPUT_BYTES_KEPT = 2000
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 
@@ -155,6 +157,29 @@ class ForkServer:
                 except RunError:
                     self.close()
                     raise
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        """Return the result of a function, given as module:name, in a process that is forked from the server.
+
+        So this process need not import what the function imports. The server must have been prepared. Raises the error
+        of the function, with the traceback as a note.
+        """
+        channel, remote = Pipe()
+        with channel, remote:
+            streams = remote.fileno(), 1, 2
+            (child,) = self.start([CALL, function], [self._settings], streams)
+            remote.close()
+            try:
+                channel.send(arguments)
+                error, result = channel.recv()
+            except (EOFError, ConnectionError):
+                raise RunError(
+                    f"{function} was not completed: its process {describe_exit(child.wait())}"
+                ) from None
+        child.wait()
+        if error is not None:
+            raise error
+        return result
 
     def close(self) -> None:
         """End the server. Its ranks go on."""

@@ -66,12 +66,13 @@ def launch(
     if world := find_joined_world():
         return _run_and_record(spec, root, runs, partial(world.lead_run, spec, root, runs))
 
-    def run(scratch: Path) -> RunEnd:
-        with nullcontext(fork_server) if fork_server else ForkServer() as server:
+    with nullcontext(fork_server) if fork_server else ForkServer() as server:
+
+        def run(scratch: Path) -> RunEnd:
             start = partial(_run_ranks, spec, root, runs, scratch, progress, limits, server)
             return _start_through_outages(start, spec.label, scratch / "log", progress)
 
-    return _run_and_record(spec, root, runs, run, turn)
+        return _run_and_record(spec, root, runs, run, turn, server)
 
 
 def launch_in_process(spec: Spec, root: Path, runs: Path) -> Path:
@@ -127,15 +128,21 @@ def _remove_free_locks(runs: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-def prepare_fork_server(fork_server: ForkServer, machine: Machine, root: Path) -> None:
-    """Make the fork server import with the settings of a machine, if ranks will be forked on this machine."""
+def prepare_fork_server(fork_server: ForkServer, machine: Machine, root: Path) -> bool:
+    """Make the fork server import with the settings of a machine. Return False if ranks are not forked from it."""
     starter = make_rank_starter(machine, 1, root, [])
     if starter.is_local:
         fork_server.prepare(starter.environments[0])
+    return starter.is_local
 
 
 def _run_and_record(
-    spec: Spec, root: Path, runs: Path, run: Callable[[Path], RunEnd], turn: BlockPlace | None = None
+    spec: Spec,
+    root: Path,
+    runs: Path,
+    run: Callable[[Path], RunEnd],
+    turn: BlockPlace | None = None,
+    fork_server: ForkServer | None = None,
 ) -> Path:
     """Run in a scratch folder, write the record if no rank did, and return the run folder."""
     machine = spec.machine
@@ -158,7 +165,7 @@ def _run_and_record(
             if turn:
                 (scratch / BLOCK_PLACE).write_text(json.dumps(turn._asdict()), encoding="utf-8")
         started, begun, killed = time.time(), time.monotonic(), _count_oom_kills()
-        end = run(scratch) if _prepare_dataset(spec, root, scratch) else RunEnd()
+        end = run(scratch) if _prepare_dataset(spec, root, scratch, fork_server) else RunEnd()
         remove_leftovers(runs)
         if not (scratch / "done").exists():
             memory_ran_out = end.out_of_memory or _count_oom_kills() > killed
@@ -168,17 +175,21 @@ def _run_and_record(
     return runs / spec.run_id
 
 
-def _prepare_dataset(spec: Spec, root: Path, scratch: Path) -> bool:
+def _prepare_dataset(spec: Spec, root: Path, scratch: Path, fork_server: ForkServer | None) -> bool:
     """Compute what ranks must not compute (`store.datasets`); return False and write a fault if it is impossible.
 
-    Only a partition computed from edges needs this, so other runs do not import torch here.
+    Only a partition computed from edges needs this. It is computed in a process of the fork server, so that this
+    process does not import torch.
     """
     if not spec.dataset.is_computed_from_edges:
         return True
-    from harness.store.datasets import prepare_dataset
-
     try:
-        prepare_dataset(root, spec.dataset)
+        if fork_server and prepare_fork_server(fork_server, spec.machine, root):
+            fork_server.call("harness.store.datasets:prepare_dataset", root, spec.dataset)
+        else:
+            from harness.store.datasets import prepare_dataset
+
+            prepare_dataset(root, spec.dataset)
     except (UserError, RunError) as error:
         write_fault(scratch, 0, error)
         return False

@@ -33,8 +33,8 @@ from harness.results import consistency
 from harness.results.check_proof import CheckProof
 from harness.results.consistency import RunTables, UnverifiableError
 from harness.results.record import Record
+from harness.results.run_summary import find_texts, number_pairs
 from harness.results.schema import DIVERGED, OK
-from harness.results.statistics import find_texts, number_pairs
 from harness.runtime.provenance import has_commit, hash_committed_strategies
 from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import Spec, digest

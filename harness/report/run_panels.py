@@ -19,8 +19,8 @@ from harness.ledger import Direction, Op, Phase
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.report.embedding import TextTable
 from harness.report.summary import format_value
-from harness.results.collect import describe_cause
 from harness.results.epoch_parts import find_middle_epochs
+from harness.results.run_row import describe_cause
 from harness.results.schema import MISSING, OK
 from harness.spec.spec import canonical_json
 
@@ -52,7 +52,7 @@ def build_document(
 ) -> dict[str, Any]:
     """Return the groups of operations and the data of all runs. Keys without a value are omitted."""
     rows = report_steps([run for _, run in runs.iterrows()], lambda run: f"panel of {run.label}", on_step)
-    causes = {failure.run_id: describe_cause(failure) for _, failure in failures.iterrows()}
+    causes = {failure.run_id: describe_cause(failure.to_dict()) for _, failure in failures.iterrows()}
     epochs, tensors = _collect_median_epochs(tables), collect_tensors(tables.memory.rows)
     entries = []
     for number, run in enumerate(rows, start=1):

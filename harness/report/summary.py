@@ -7,7 +7,7 @@ import pandas as pd
 
 from harness.figures.palette import strategy_sort_key
 from harness.formatting import format_count, format_three_digits
-from harness.results.collect import describe_cause
+from harness.results.run_row import describe_cause
 from harness.results.schema import MISSING, OK, STATUSES
 from harness.results.statistics import find_oversubscribed
 from harness.spec.dataset import DatasetChoice
@@ -156,7 +156,7 @@ def list_failures(runs: Runs, failures: pd.DataFrame) -> list[Failure]:
     """List every run that did not succeed, with its cause."""
     labels = dict(zip(runs.run_id, runs.label, strict=True))
     return [
-        Failure(labels[row.run_id], row.status, describe_cause(row), row.began_in, row.traceback)
+        Failure(labels[row.run_id], row.status, describe_cause(row.to_dict()), row.began_in, row.traceback)
         for _, row in failures.iterrows()
     ]
 

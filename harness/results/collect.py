@@ -238,13 +238,6 @@ def find_launches(folder: Path) -> list[Path]:
     return launches if folder.name in {place.name for place in launches} else [folder]
 
 
-def make_failure(record: Record) -> "pd.Series[Any] | None":
-    """Return the row of a run in the table `failures`; None if it is ok."""
-    rows = [record.table_rows.failure] if record.table_rows.failure else []
-    frame = parquet.conform_frame(pd.DataFrame(rows), FAILURES)
-    return frame.iloc[0] if rows else None
-
-
 def load_side(name: str, runs: Path, *, all_launches: bool = True) -> Side:
     """Load the runs of a name: a folder of collected tables, a run folder, or the beginning of a run id.
 
@@ -263,15 +256,6 @@ def load_side(name: str, runs: Path, *, all_launches: bool = True) -> Side:
             way_out = "A folder of tables contains runs.parquet: make one with `harness collect`."
             raise UserError(f"{error} {way_out}") from None
         raise
-
-
-def describe_cause(failure: "pd.Series[Any]") -> str:
-    """Describe the cause of a failure, a row of the table `failures`, in one line."""
-    if failure.status == MISSING:
-        return "planned, but never recorded"
-    where = "" if pd.isna(failure.rank_id) or failure.rank_id < 0 else f"rank {failure.rank_id}: "
-    message = " ".join(failure.message.split())
-    return f"{where}{failure.error}: {message}" if failure.error else f"{where}{message}"
 
 
 COUNTED = [column.name for column in RUNS.columns if column.counted]

@@ -33,7 +33,7 @@ def find_middle_epochs(epochs: pd.DataFrame) -> pd.DataFrame:
 def split_epochs(epochs: pd.DataFrame, ledger: pd.DataFrame) -> dict[str, Parts]:
     """Split the median epoch of each launch that has rows in both tables.
 
-    The sum of a launch is its `statistics.compute_median_epoch`. Time outside the rows of the ledger counts as other.
+    The sum of a launch is its `run_summary.compute_median_epoch`. Time outside the rows of the ledger counts as other.
     """
     middle = find_middle_epochs(epochs)
     middle = middle[middle.run_id.isin(ledger.run_id.unique())]

@@ -5,10 +5,9 @@ from functools import lru_cache
 from io import SEEK_END, BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,6 +17,9 @@ from harness.host_memory import ALWAYS_FITS, find_available_bytes
 from harness.results.schema import CLAIMS, TABLES
 from harness.results.table_schema import INTEGER, NULLABLE, REAL, TEXT, TIME, TRUTH, TableSchema
 from harness.validation import clip_line
+
+if TYPE_CHECKING:  # ranks write tables without pandas
+    import pandas as pd
 
 ROW_GROUP = 1 << 20
 VALUE = 16
@@ -47,8 +49,10 @@ def arrow_schema(table: TableSchema) -> pa.Schema:
     return pa.schema(fields, metadata={SCHEMA_KEY: str(table.number)})
 
 
-def conform_frame(frame: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
+def conform_frame(frame: "pd.DataFrame", table: TableSchema) -> "pd.DataFrame":
     """Return a frame with exactly the columns and types of `table`. Unknown or missing columns are a bug."""
+    import pandas as pd
+
     if frame.empty:
         frame = frame.reindex(columns=table.names)
     differing = set(map(str, frame)) ^ set(table.names)
@@ -58,6 +62,8 @@ def conform_frame(frame: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
 
 
 def _cast(values: "pd.Series[Any]", dtype: Any) -> "pd.Series[Any]":
+    import pandas as pd
+
     if dtype == TEXT:
         values = values if isinstance(values.dtype, pd.StringDtype) else values.astype(object)
         values = values.fillna("")
@@ -69,6 +75,8 @@ def _cast(values: "pd.Series[Any]", dtype: Any) -> "pd.Series[Any]":
 
 def _make_times(seconds: "pd.Series[Any]") -> "pd.Series[Any]":
     """Return times, given as seconds since 1970; NaT for null."""
+    import pandas as pd
+
     microseconds = (seconds.astype("float64") * MICROSECONDS).round()
     times = np.full(len(seconds), "NaT", "datetime64[us]")
     known = microseconds.notna().to_numpy()
@@ -76,11 +84,37 @@ def _make_times(seconds: "pd.Series[Any]") -> "pd.Series[Any]":
     return pd.Series(times, seconds.index).dt.tz_localize("UTC")
 
 
-def to_arrow(frame: pd.DataFrame, table: TableSchema) -> pa.Table:
+def to_arrow(frame: "pd.DataFrame", table: TableSchema) -> pa.Table:
     """Convert a frame to an arrow table with the columns and types of the schema."""
     schema = arrow_schema(table)
     rows = pa.Table.from_pandas(conform_frame(frame, table), schema, preserve_index=False)
     return rows.replace_schema_metadata(schema.metadata)
+
+
+def columns_to_arrow(columns: Mapping[str, Any], table: TableSchema) -> pa.Table:
+    """Convert lists or arrays by column to an arrow table. Values that are None or NaN are null, and texts empty.
+
+    Arrays are made of their buffers, because `pyarrow.array` imports pandas.
+    """
+    assert {*columns} == {*table.names}, f"{table.name}: unknown or missing columns"
+    arrays = [_make_array(columns[column.name], column.dtype) for column in table.columns]
+    return pa.table(arrays, schema=arrow_schema(table))
+
+
+def _make_array(values: Any, dtype: str) -> pa.Array:
+    mask = None
+    if dtype == TEXT:
+        words = [(value or "").encode() for value in values]
+        offsets = np.cumsum([0, *map(len, words)], dtype=np.int32)
+        data = [pa.py_buffer(offsets), pa.py_buffer(b"".join(words))]
+    elif dtype == TRUTH:
+        data = [pa.py_buffer(np.packbits(np.array(values, bool), bitorder="little"))]
+    else:
+        numbers = np.ascontiguousarray(values, np.float64 if dtype == REAL else np.int64)
+        data = [pa.py_buffer(numbers)]
+        if dtype == REAL and np.isnan(numbers).any():
+            mask = pa.py_buffer(np.packbits(~np.isnan(numbers), bitorder="little"))
+    return pa.Array.from_buffers(ARROW[dtype], len(values), [mask, *data])
 
 
 class TableFile:
@@ -125,19 +159,26 @@ def serialize_table(rows: pa.Table, table: TableSchema, mark: str = "") -> bytes
     return file.finish()
 
 
-def to_pandas(rows: pa.Table, table: TableSchema) -> pd.DataFrame:
+def to_pandas(rows: pa.Table, table: TableSchema) -> "pd.DataFrame":
     """Convert an arrow table to a frame: the inverse of `to_arrow`."""
     return conform_frame(rows.to_pandas(), table)
 
 
 def to_array(column: pa.ChunkedArray) -> "np.ndarray[Any, Any]":
-    """Return the values of a column as an array. Equal texts are one object: there are few, and many rows."""
-    if not pa.types.is_string(column.type):
-        values: np.ndarray[Any, Any] = column.to_numpy()
-        return values
-    coded = column.combine_chunks().dictionary_encode()
-    texts: np.ndarray[Any, Any] = coded.dictionary.to_numpy(zero_copy_only=False).take(coded.indices)
-    return texts
+    """Return the values of a column as an array. Equal texts are one object: there are few, and many rows.
+
+    Only a column with nulls or truth values needs pandas, which arrow imports.
+    """
+    whole: np.ndarray[Any, Any]
+    if pa.types.is_string(column.type) and not column.null_count:
+        coded = column.combine_chunks().dictionary_encode()
+        texts = np.array(coded.dictionary.to_pylist(), object)
+        return texts.take(np.from_dlpack(coded.indices).astype(np.intp))
+    if column.null_count or pa.types.is_boolean(column.type):
+        whole = column.to_numpy()
+    else:
+        whole = np.from_dlpack(column.combine_chunks())
+    return whole
 
 
 def rename_recorded(rows: pa.Table, table: TableSchema) -> pa.Table:
@@ -189,22 +230,22 @@ def _find_mismatch(file: pq.ParquetFile, table: TableSchema) -> str:
     return ""
 
 
-def read_collected(tables: Path, name: str) -> pd.DataFrame:
+def read_collected(tables: Path, name: str) -> "pd.DataFrame":
     """Read a collected table from a results folder."""
     return to_pandas(read_consistent_table(tables, name), TABLES[name])
 
 
-class RunTable(Mapping[str, pd.DataFrame]):
+class RunTable(Mapping[str, "pd.DataFrame"]):
     """A collected table: all of its rows, and the rows of each run by run id. The rows of a run must be consecutive.
 
     Kinds that read many runs use `rows`: a frame of one run takes longer to make than to read.
     """
 
-    def __init__(self, rows: pd.DataFrame) -> None:
+    def __init__(self, rows: "pd.DataFrame") -> None:
         self.rows = rows
         self._slices = find_run_slices(rows["run_id"].to_numpy())
 
-    def __getitem__(self, run_id: str) -> pd.DataFrame:
+    def __getitem__(self, run_id: str) -> "pd.DataFrame":
         return self.rows.iloc[self._slices[run_id]]
 
     def __iter__(self) -> Iterator[str]:
@@ -213,7 +254,7 @@ class RunTable(Mapping[str, pd.DataFrame]):
     def __len__(self) -> int:
         return len(self._slices)
 
-    def select(self, runs: Iterable[str]) -> pd.DataFrame:
+    def select(self, runs: Iterable[str]) -> "pd.DataFrame":
         """Return the rows of some runs, in the order of the runs. Runs without rows are skipped."""
         numbers = np.arange(len(self.rows))
         known = [numbers[self._slices[run]] for run in runs if run in self._slices]
@@ -243,12 +284,14 @@ def read_consistent_table(tables: Path, name: str) -> pa.Table:
 
 def write_claims(path: Path, claims: list[dict[str, Any]], tables: Path) -> None:
     """Write the table of claims. Claims that were compared with collected tables share the mark of these tables."""
+    import pandas as pd
+
     check_replaceable(path, is_collected, "a table of the harness")
     mark = _read_mark(tables / "runs.parquet") or ""
     replace_files({path: serialize_table(to_arrow(pd.DataFrame(claims), CLAIMS), CLAIMS, mark)})
 
 
-def read_claims_table(tables: Path) -> pd.DataFrame:
+def read_claims_table(tables: Path) -> "pd.DataFrame":
     """Read the claims that were compared with these collected tables; empty if there are none."""
     path = tables / "claims.parquet"
     if not path.is_file() or _read_mark(path) != _read_mark(tables / "runs.parquet"):

@@ -40,6 +40,7 @@ from harness.validation import validate
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from harness.results.consistency import RunTables
 
@@ -111,6 +112,13 @@ class Record:
         table = TABLES_OF_RUN[name]
         return to_pandas(rename_recorded(self.rows(name), table), table)
 
+    def columns(self, name: str) -> "dict[str, NDArray[Any]]":
+        """Return the columns of a table of the run as arrays, with their names of docs/reference/tables.md."""
+        from harness.results.parquet import to_array
+
+        table, rows = TABLES_OF_RUN[name], self.rows(name)
+        return table.rename_recorded({column: to_array(rows[column]) for column in rows.column_names})
+
     def read_tables(self) -> "RunTables":
         """Read all tables, as arrays. Raises UserError if one is damaged or has another schema."""
         from harness.results.consistency import make_arrays
@@ -129,24 +137,28 @@ class Record:
 
 
 def write_record(
-    runs: Path, spec: Mapping[str, Any], record: Mapping[str, Any], tables: Mapping[str, "pd.DataFrame"]
+    runs: Path,
+    spec: Mapping[str, Any],
+    record: Mapping[str, Any],
+    tables: Mapping[str, "pd.DataFrame | dict[str, Any]"],
 ) -> Path:
     """Write the folder of a run under `runs`, named by its run id, and return it. Empty tables have no file.
 
+    A table is a frame, or lists or arrays by column.
     Records are published, so secrets in their texts are redacted.
     """
-    from harness.results.parquet import serialize_table, to_arrow
+    from harness.results.parquet import columns_to_arrow, serialize_table, to_arrow
 
     assert record["status"] in STATUSES and record["source"] in SOURCES, record
     files = {
         "spec.json": _to_json(spec),
         "record.json": _to_json(redact_all({"schema": RECORD_SCHEMA, **record})),
     }
-    for name, frame in tables.items():
-        if frame.empty:
-            continue
+    for name, columns in tables.items():
         table = RUN_TABLES[name]
-        files[f"{name}.parquet"] = serialize_table(to_arrow(frame, table), table)
+        rows = columns_to_arrow(columns, table) if isinstance(columns, dict) else to_arrow(columns, table)
+        if rows.num_rows:
+            files[f"{name}.parquet"] = serialize_table(rows, table)
     folder = runs / str(record["run_id"])
     with atomic_folder(folder, "record.json", replace=True) as partial:
         for name, data in files.items():

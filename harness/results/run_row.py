@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 from harness.ledger import AxisName
-from harness.results.schema import FAILURES, OK, RUNS, SOURCES, STATUSES
+from harness.results.schema import FAILURES, MISSING, OK, RUNS, SOURCES, STATUSES
 from harness.results.table_schema import INTEGER, NULLABLE, REAL, TEXT, TRUTH, TableSchema
 from harness.spec.spec import canonical_json, label_grid
 from harness.validation import RANKS, format_value
@@ -26,6 +26,15 @@ class RunRows(NamedTuple):
 def make_rows(spec: Mapping[str, Any], record: Mapping[str, Any]) -> RunRows:
     """Return the rows of a spec and a record."""
     return _select_rows(_flatten_record(spec, record))
+
+
+def describe_cause(failure: Mapping[Any, Any]) -> str:
+    """Describe the cause of a failure, a row of the table `failures`, in one line."""
+    if failure["status"] == MISSING:
+        return "planned, but never recorded"
+    rank, message = failure["rank_id"], " ".join((failure["message"] or "").split())
+    where = f"rank {rank}: " if isinstance(rank, SupportsIndex) and int(rank) >= 0 else ""
+    return f"{where}{failure['error']}: {message}" if failure["error"] else f"{where}{message}"
 
 
 def _select_rows(values: Row) -> RunRows:

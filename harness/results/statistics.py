@@ -9,15 +9,12 @@ Runs whose ranks were forked from one process share its imported libraries and t
 launch, whose time is the median of theirs.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import combinations
-from math import nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from harness.ledger import Op, Phase
 from harness.results.epoch_parts import Frames, split_launch
 from harness.results.launch_intervals import (
     LEVEL,
@@ -29,11 +26,12 @@ from harness.results.launch_intervals import (
     correct_level,
     judge_ratio,
 )
-from harness.results.schema import PAPER_EPOCHS, RUNS, WARMUP_DROPPED
+from harness.results.run_summary import find_slowest
+from harness.results.schema import RUNS
 from harness.results.table_schema import Columns
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 CONFIGURATION = [
     column.name for column in RUNS.columns if column.part == "spec" and column.name not in ("launch", "spec")
@@ -58,66 +56,8 @@ def find_oversubscribed(runs: pd.DataFrame) -> "pd.Series[bool]":
 
 def find_slowest_seconds(epochs: Columns) -> "pd.Series[float]":
     """Return the seconds of the slowest rank for each timed epoch."""
-    numbers, slowest = _find_slowest(epochs)
+    numbers, slowest = find_slowest(epochs)
     return pd.Series(slowest, pd.Index(numbers, name="epoch"), name="seconds")
-
-
-def _find_slowest(epochs: Columns) -> "tuple[NDArray[Any], NDArray[np.float64]]":
-    """Return the numbers of the timed epochs, and the seconds of the slowest rank in each."""
-    epoch, seconds = np.asarray(epochs["epoch"]), np.asarray(epochs["seconds"], dtype=float)
-    numbers, place = np.unique(epoch[epoch >= 0], return_inverse=True)
-    slowest = np.full(len(numbers), np.nan)
-    np.fmax.at(slowest, place, seconds[epoch >= 0])
-    return numbers, slowest
-
-
-def compute_median_epoch(epochs: Columns) -> float:
-    """Return the epoch time of one launch: the median over its timed epochs."""
-    _, slowest = _find_slowest(epochs)
-    known = slowest[~np.isnan(slowest)]
-    return float(np.median(known)) if len(known) else nan
-
-
-def compute_paper_epoch(epochs: Columns) -> float | None:
-    """Return the papers' epoch time: the mean over ten epochs without the first two; None for at most two epochs."""
-    numbers, slowest = _find_slowest(epochs)
-    counted = slowest[(numbers >= WARMUP_DROPPED) & (numbers < PAPER_EPOCHS)]
-    if not len(counted):
-        return None
-    known = counted[~np.isnan(counted)]
-    return float(known.mean()) if len(known) else nan
-
-
-def compute_phase_sum(ledger: Columns) -> float | None:
-    """Return the sum of phases that Plexus reports: named phases, mean over ranks, median over epochs."""
-    epoch, rank, seconds = (np.asarray(ledger[name]) for name in ("epoch", "rank_id", "seconds"))
-    is_timed = epoch >= 0
-    if not is_timed.any():
-        return None
-    numbers, place = np.unique(epoch[is_timed], return_inverse=True)
-    first, _ = number_pairs(place, rank[is_timed])
-    ranks = np.bincount(place[first])
-    named = np.where(find_texts(ledger["phase"], (Phase.OTHER,)), 0.0, seconds)
-    return float(np.median(np.bincount(place, named[is_timed], len(numbers)) / ranks))
-
-
-def compute_op_share(ledger: Columns, ops: Collection[Op]) -> float | None:
-    """Return the share of these ops in the time of all ranks over all timed epochs; None without timed epochs."""
-    seconds = np.where(np.asarray(ledger["epoch"]) >= 0, np.asarray(ledger["seconds"]), 0.0)
-    total = seconds.sum()
-    return float(seconds[find_texts(ledger["op"], ops)].sum() / total) if total else None
-
-
-def number_pairs(one: "NDArray[Any]", other: "NDArray[Any]") -> "tuple[NDArray[Any], NDArray[Any]]":
-    """Return the first row of each different pair of values, and for each row the number of its pair."""
-    (_, numbers), (values, others) = (np.unique(column, return_inverse=True) for column in (one, other))
-    _, first, place = np.unique(numbers * len(values) + others, return_index=True, return_inverse=True)
-    return first, place
-
-
-def find_texts(column: Collection[Any], texts: Collection[str]) -> "NDArray[np.bool_]":
-    """Return for each value of a column whether it is one of the texts."""
-    return np.fromiter(map(frozenset(texts).__contains__, column), bool, len(column))
 
 
 BLOCK, PROCESS = "provenance.block", "provenance.process"

@@ -10,7 +10,6 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from harness.ledger import AMOUNTS, Amounts, Key
 from harness.results.schema import KEY, LEDGER, RUN_TABLES
@@ -110,21 +109,15 @@ class LedgerRows:
             values.frombytes(data.pop(name))
 
 
-def ledger_frame(ranks: Mapping[int, LedgerRows]) -> pd.DataFrame:
-    """Return the table `ledger` of a run, given the rows of each rank."""
-    lists = list(ranks.values())
-    if not lists:
-        return pd.DataFrame()
-    keys = pd.DataFrame([key_to_row(key) for rows in lists for key in rows.keys], columns=KEY_COLUMNS)
+def ledger_columns(ranks: Mapping[int, LedgerRows]) -> dict[str, Any]:
+    """Return the columns of the table `ledger` of a run, given the rows of each rank."""
+    lists = list(ranks.values()) or [LedgerRows()]
+    keys = [key_to_row(key) for rows in lists for key in rows.keys]
     starts = accumulate((len(rows.keys) for rows in lists[:-1]), initial=0)
     chosen = np.concatenate([rows.column("key") + start for rows, start in zip(lists, starts, strict=True)])
-    amounts = {name: np.concatenate([rows.column(name) for rows in lists]) for name in KINDS}
-    return pd.DataFrame(
-        {
-            "epoch": np.concatenate([rows.column("epoch") for rows in lists]),
-            "rank": np.repeat(list(ranks), list(map(len, lists))),
-            **keys.take(chosen).reset_index(drop=True),
-            **amounts,
-        },
-        copy=False,
-    )
+    return {
+        "epoch": np.concatenate([rows.column("epoch") for rows in lists]),
+        "rank": np.repeat(np.array([*ranks], np.int64), [len(rows) for rows in ranks.values()]),
+        **{name: np.array([key[name] for key in keys], object).take(chosen) for name in KEY_COLUMNS},
+        **{name: np.concatenate([rows.column(name) for rows in lists]) for name in KINDS},
+    }

@@ -4,14 +4,11 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from harness.results import statistics
 from harness.results.record import write_record
-from harness.results.run_summary import summarize_tables
+from harness.results.run_summary import compute_median_epoch, summarize_tables
 from harness.results.schema import FAILED, LEDGER, OK, RUN_TABLES
 from harness.runtime.fault import Fault
-from harness.runtime.ledger_rows import ledger_frame
+from harness.runtime.ledger_rows import ledger_columns
 from harness.runtime.rank_tables import RankTables
 from harness.spec.spec import Spec, canonical_json
 from harness.strategy import WORD, Promise, Strategy
@@ -19,7 +16,7 @@ from harness.strategy import WORD, Promise, Strategy
 
 def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenance: dict[str, Any]) -> Path:
     """Write the run folder of a run that finished training or diverged."""
-    spec, tables, fault = strategy.spec, make_frames(ranks), ranks[0].fault
+    spec, tables, fault = strategy.spec, make_tables(ranks), ranks[0].fault
     summary = {
         "graph": graph_sizes(strategy),
         "steps": strategy.steps,
@@ -42,13 +39,13 @@ def record_unfinished(
     runs: Path, spec: Spec, ranks: list[RankTables], provenance: dict[str, Any], fault: Fault
 ) -> Path:
     """Write the run folder of a run that was interrupted, with the epochs that all ranks finished."""
-    return _write(runs, spec, make_frames(ranks), {}, provenance, fault)
+    return _write(runs, spec, make_tables(ranks), {}, provenance, fault)
 
 
 def _write(
     runs: Path,
     spec: Spec,
-    tables: dict[str, pd.DataFrame],
+    tables: dict[str, dict[str, Any]],
     summary: dict[str, Any],
     provenance: dict[str, Any],
     fault: Fault | None,
@@ -67,10 +64,9 @@ def _write(
     return write_record(runs, spec.model_dump(mode="json"), record, tables)
 
 
-def _has_timed_epochs(tables: dict[str, pd.DataFrame]) -> bool:
+def _has_timed_epochs(tables: dict[str, dict[str, Any]]) -> bool:
     """Return True if the tables have a timed epoch, not only warm-up epochs."""
-    epochs = tables["epochs"]
-    return not epochs.empty and bool((epochs.epoch >= 0).any())
+    return any(number >= 0 for number in tables["epochs"]["epoch"])
 
 
 def check_words_received(strategy: str, ranks: list[RankTables], by_memory: float) -> Fault | None:
@@ -104,14 +100,14 @@ def cache_hit_rate(ranks: list[RankTables]) -> float | None:
     return sum(rank.remote.cached for rank in ranks) / rows if rows else None
 
 
-def make_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
-    """Combine the tables of all ranks."""
-    frames = {
-        name: pd.DataFrame([row for rank in ranks for row in getattr(rank, name)])
-        for name in RUN_TABLES
-        if name != LEDGER.name
-    }
-    return {**frames, LEDGER.name: ledger_frame({rank.rank: rank.ledger for rank in ranks})}
+def make_tables(ranks: list[RankTables]) -> dict[str, dict[str, Any]]:
+    """Combine the tables of all ranks: lists or arrays by column."""
+    tables = {}
+    for name, table in RUN_TABLES.items():
+        if name != LEDGER.name:
+            rows = [row for rank in ranks for row in getattr(rank, name)]
+            tables[name] = {column: [row[column] for row in rows] for column in table.names}
+    return {**tables, LEDGER.name: ledger_columns({rank.rank: rank.ledger for rank in ranks})}
 
 
 def graph_sizes(strategy: Strategy) -> dict[str, int]:
@@ -126,19 +122,19 @@ def graph_sizes(strategy: Strategy) -> dict[str, int]:
     }
 
 
-def compute_throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str, float]:
+def compute_throughput(strategy: Strategy, tables: dict[str, dict[str, Any]]) -> dict[str, float]:
     """Return the vertices, and the training vertices, per second of the slowest rank's median epoch."""
-    facts, seconds = strategy.facts, statistics.compute_median_epoch(tables["epochs"])
+    facts, seconds = strategy.facts, compute_median_epoch(tables["epochs"])
     return {
         "vertices_per_second": facts.vertices / seconds,
         "training_vertices_per_second": facts.count_trained_vertices(strategy.spec.protocol) / seconds,
     }
 
 
-def peak_memory_words(strategy: Strategy, memory: pd.DataFrame) -> float:
+def peak_memory_words(strategy: Strategy, memory: dict[str, Any]) -> float:
     """Return the highest peak memory of a rank in words: device memory, or process memory without a device."""
-    peaks = memory.device_peak_bytes if memory.device_peak_bytes.any() else memory.host_peak_bytes
-    return float(peaks.max()) / WORD[strategy.spec.precision]
+    peaks = memory["device_peak_bytes"] if any(memory["device_peak_bytes"]) else memory["host_peak_bytes"]
+    return float(max(peaks)) / WORD[strategy.spec.precision]
 
 
 def least_words_by_memory(strategy: Strategy, memory: float) -> float:

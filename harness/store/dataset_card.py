@@ -225,6 +225,12 @@ class DatasetCard(Frozen):
             return (self.nonzeros - expected.n) // ends
         return expected.stored if expected.nnz_sym is None else expected.nnz_sym // ends
 
+    def count_edges(self) -> tuple[int | None, int | None]:
+        """Return the vertices and the edges that the card expects, or that its generator draws."""
+        if self.expected.n is None and (generated := self.source.get_size()):
+            return generated
+        return self.expected.n, self.edges
+
     @property
     def nonzeros(self) -> int | None:
         """The expected nonzeros of A, loops included; None if the card does not say."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.results import epoch_parts, statistics
+from harness.results import epoch_parts, run_summary, statistics
 from harness.results.collect import collect
 from harness.results.parquet import RunTable
 
@@ -39,16 +39,16 @@ def ledger_of(pieces: dict[tuple[int, int], dict[tuple[str, str], float]]) -> pd
 
 def test_an_epoch_takes_as_long_as_its_slowest_rank() -> None:
     epochs = epochs_of([[9, 9], [1, 5], [2, 1], [4, 3]], first=-1)
-    assert statistics.compute_median_epoch(epochs) == 4  # of 5, 2, 4; the warm-up does not count
+    assert run_summary.compute_median_epoch(epochs) == 4  # of 5, 2, 4; the warm-up does not count
 
 
 def test_the_papers_count_epochs_two_to_nine() -> None:
     epochs = epochs_of([[100.0]] * 2 + [[float(n)] for n in range(2, 10)] + [[1000.0]] * 5)
-    assert statistics.compute_paper_epoch(epochs) == pytest.approx(5.5)
+    assert run_summary.compute_paper_epoch(epochs) == pytest.approx(5.5)
 
 
 def test_two_epochs_are_too_few_for_the_papers() -> None:
-    assert statistics.compute_paper_epoch(epochs_of([[1.0], [2.0]])) is None
+    assert run_summary.compute_paper_epoch(epochs_of([[1.0], [2.0]])) is None
 
 
 def test_the_sum_of_phases_is_a_mean_over_ranks_without_what_has_no_name() -> None:
@@ -56,8 +56,8 @@ def test_the_sum_of_phases_is_a_mean_over_ranks_without_what_has_no_name() -> No
     ledger = ledger_of(
         {(0, 0): {named: 3, nameless: 9}, (0, 1): {named: 1}, (1, 0): {named: 8}, (1, 1): {named: 8}}
     )
-    assert statistics.compute_phase_sum(ledger) == 5  # the median of 2 and 8
-    assert statistics.compute_phase_sum(ledger.iloc[:0]) is None
+    assert run_summary.compute_phase_sum(ledger) == 5  # the median of 2 and 8
+    assert run_summary.compute_phase_sum(ledger.iloc[:0]) is None
 
 
 PAIRS = st.lists(st.tuples(*[st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-2, 2)] * 2))
@@ -66,7 +66,7 @@ PAIRS = st.lists(st.tuples(*[st.integers(-(1 << 63), (1 << 63) - 1) | st.integer
 @given(PAIRS)
 def test_rows_with_the_same_pair_have_the_same_number(pairs: list[tuple[int, int]]) -> None:
     one, other = (np.array([pair[side] for pair in pairs], np.int64) for side in (0, 1))
-    first, place = statistics.number_pairs(one, other)
+    first, place = run_summary.number_pairs(one, other)
     assert [pairs[row] for row in first[place]] == pairs
     assert sorted(first) == sorted(pairs.index(pair) for pair in set(pairs))
 
@@ -84,7 +84,7 @@ def test_the_parts_of_the_median_epoch_add_up_to_it(seconds: list[list[float]], 
         for row in epochs.itertuples()
     }
     parts = epoch_parts.split_launch(epochs, ledger_of(pieces))
-    assert sum(parts.values()) == pytest.approx(statistics.compute_median_epoch(epochs), rel=1e-9)
+    assert sum(parts.values()) == pytest.approx(run_summary.compute_median_epoch(epochs), rel=1e-9)
     assert all(seconds > -1e-9 for seconds in parts.values())
 
 

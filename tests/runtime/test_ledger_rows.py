@@ -14,8 +14,9 @@ import torch
 
 from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.models import SplitAccuracy
-from harness.results.parquet import serialize_table, to_arrow
+from harness.results.parquet import columns_to_arrow, serialize_table, to_arrow
 from harness.results.schema import RUN_TABLES
+from harness.runtime import recording
 from harness.runtime.ledger_rows import LedgerRows, key_to_row
 from harness.runtime.rank_tables import (
     ENUMS,
@@ -25,7 +26,6 @@ from harness.runtime.rank_tables import (
     _TablesWriter,
     read_unfinished_tables,
 )
-from harness.runtime.recording import make_frames
 from harness.runtime.trainer import Epoch
 
 KEYS = [
@@ -58,6 +58,11 @@ def file_of(frame: pd.DataFrame) -> bytes:
     return serialize_table(to_arrow(frame, RUN_TABLES["ledger"]), RUN_TABLES["ledger"])
 
 
+def file_of_ranks(ranks: list[RankTables]) -> bytes:
+    columns = recording.make_tables(ranks)["ledger"]
+    return serialize_table(columns_to_arrow(columns, RUN_TABLES["ledger"]), RUN_TABLES["ledger"])
+
+
 def file_row_by_row(ranks: Mapping[int, Mapping[int, Entries]]) -> bytes:
     """The file of a ledger that is made of one dict for each row."""
     rows = [
@@ -77,7 +82,7 @@ def ranks() -> dict[int, dict[int, Entries]]:
 
 def test_file_of_ledger_has_the_bytes_of_one_made_row_by_row(ranks: dict[int, dict[int, Entries]]) -> None:
     tables = [make_tables(rank, epochs) for rank, epochs in ranks.items()]
-    assert file_of(make_frames(tables)["ledger"]) == file_row_by_row(ranks)
+    assert file_of_ranks(tables) == file_row_by_row(ranks)
     assert pickle.loads(pickle.dumps(tables)) == tables
 
 
@@ -105,7 +110,7 @@ def test_journal_gives_back_the_ledger_of_the_epochs_that_all_ranks_finished(
             tables.add_epoch(number, Epoch(1.0, torch.ones(1), dict(entries), 0.0, []), [])
             journal.write()
     finished = {rank: dict(list(epochs.items())[:20]) for rank, epochs in ranks.items()}
-    assert file_of(make_frames(read_unfinished_tables(tmp_path, 3))["ledger"]) == file_row_by_row(finished)
+    assert file_of_ranks(read_unfinished_tables(tmp_path, 3)) == file_row_by_row(finished)
 
 
 def test_epoch_in_which_a_rank_sent_most_is_found(ranks: dict[int, dict[int, Entries]]) -> None:
@@ -116,8 +121,8 @@ def test_epoch_in_which_a_rank_sent_most_is_found(ranks: dict[int, dict[int, Ent
 
 
 def test_run_without_ranks_has_no_ledger() -> None:
-    assert make_frames([])["ledger"].empty
-    assert make_frames([RankTables(0)])["ledger"].empty
+    for ranks in ([], [RankTables(0)]):
+        assert columns_to_arrow(recording.make_tables(ranks)["ledger"], RUN_TABLES["ledger"]).num_rows == 0
 
 
 def test_each_epoch_takes_as_many_bytes_as_its_rows_need() -> None:
