@@ -29,6 +29,8 @@ HASHES      ?=
 KEEP_TORCH  ?=
 PROFILE     ?= workflows/profiles/local
 EXPERIMENT  ?= workflows/experiments/smoke.yaml
+# The pictures of a figure: all, or svg, which takes less time.
+PICTURES    ?= $(if $(filter file default,$(origin EXPERIMENT)),svg,all)
 # The scale of the papers' figures: tiny, laptop or published.
 SCALE       ?= laptop
 
@@ -38,7 +40,7 @@ PINS      := $(VENV)/constraints.txt
 # Exists if this Makefile made the environment.
 MADE      := $(VENV)/made-by-make
 PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
-WORKFLOW  := --profile $(PROFILE) --config experiment=$(EXPERIMENT)
+WORKFLOW  := --profile $(PROFILE) --config experiment=$(EXPERIMENT) pictures=$(PICTURES)
 
 export PATH := $(abspath $(BIN)):$(PATH)
 # The number of parallel test workers. Tests spend half of their time waiting for processes to start and end.

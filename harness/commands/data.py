@@ -445,7 +445,7 @@ def verify(request: OrderRequest, reporter: Reporter) -> StoresAnswer:
         harness data verify tiny-sbm
         harness data verify tiny-sbm --partition metis --parts 4
     """
-    from harness.store.datasets import verify_store
+    from harness.store.location import verify_store
 
     root, choices = request.home, request.list_orders("verify")
     folders = [verify_store(root, choice, reporter.step) for choice in choices]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -165,6 +165,8 @@ class FiguresRequest(TablesRequest):
     highlight: Annotated[Names, OptionStyle(metavar="NAME[,NAME...]", completes="strategies")] = ()
     """Strategies that always have a colour. Where more than eight share axes, only the best ones have, and the others
     are grey."""
+    pictures: Literal["all", "svg"] = "all"
+    """Write each figure as PDF, PNG and SVG, or as SVG alone, which takes less time."""
 
 
 @plain_dataclass(frozen=True)
@@ -202,9 +204,11 @@ class FiguresAnswer(Answer):
 def figures(request: FiguresRequest, reporter: Reporter) -> FiguresAnswer:
     """Draw the figures of the collected tables."""
     from harness.figures import draw_all
+    from harness.figures.drawing import FORMATS
 
     out = request.out or request.home / "figures"
-    return FiguresAnswer(out, draw_all(request.folder, out, reporter.step, request.highlight))
+    formats = FORMATS if request.pictures == "all" else (request.pictures,)
+    return FiguresAnswer(out, draw_all(request.folder, out, reporter.step, request.highlight, formats))
 
 
 @dataclass(frozen=True, config=CONFIG)

@@ -59,6 +59,9 @@ class RunRequest(RequestedRun):
     with its interval. Launches that have a result are not repeated."""
     job: File = None
     """With --spec: the file of the workflow's job that contains these specs, for the predicted time of each run."""
+    build: bool = False
+    """With --spec or --launches: build missing stores of small graphs that are generated, which are made in memory
+    otherwise."""
     out: Folder = None
     """The folder for run folders (default: results/runs)."""
     in_process: bool = False
@@ -309,6 +312,10 @@ def run(request: RunRequest, reporter: Reporter) -> RunAnswer:
 def _run_request(request: RunRequest, reporter: Reporter) -> RunAnswer:
     if request.launches:
         _check_launch_options(request)
+    if request.build and not (request.spec or request.launches):
+        raise UserError(
+            "--build is for --spec and --launches: build the graph of one run by `harness data build`."
+        )
     if request.spec:
         return _run_spec_files(request, reporter)
     if not (request.strategy and request.dataset):
@@ -417,7 +424,13 @@ def _run_series(
     job = read_json(request.job, f"The job {request.job}") if request.job else {}
     predicted = {run_id: read_predicted_limit(planned) for run_id, planned in job.items()}
     outcomes = launch_series(
-        specs, request.home, request.runs, reporter.log, fresh=request.fresh, predicted=predicted
+        specs,
+        request.home,
+        request.runs,
+        reporter.log,
+        fresh=request.fresh,
+        build=request.build,
+        predicted=predicted,
     )
     for outcome in outcomes:
         try:

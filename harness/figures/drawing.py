@@ -67,25 +67,16 @@ def tables_digest(tables: Path) -> str:
 
 def save_figure(figure: Figure, folder: Path, name: str, origin: str, label: str = "") -> list[Path]:
     """Write a figure as PDF, PNG and SVG. `origin` goes into the metadata; screen readers read `label`."""
-    files = render_all_formats(figure, folder, name, origin, label)
+    pictures = render_formats(figure, FORMATS, name, origin, label)
+    files = {folder / f"{name}.{file_format}": picture for file_format, picture in pictures.items()}
     replace_files(files)
     return list(files)
-
-
-def render_all_formats(
-    figure: Figure, folder: Path, name: str, origin: str, label: str = ""
-) -> dict[Path, bytes]:
-    """Render a figure as PDF, PNG and SVG after one layout. Text stays text in PDF and SVG."""
-    return {
-        folder / f"{name}.{file_format}": picture
-        for file_format, picture in render_formats(figure, FORMATS, name, origin, label).items()
-    }
 
 
 def render_formats(
     figure: Figure, formats: Sequence[str], name: str, origin: str, label: str = ""
 ) -> dict[str, bytes]:
-    """Render a figure in some file formats after one layout."""
+    """Render a figure in some file formats after one layout. Text stays text in PDF and SVG."""
     if not isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):  # it lays nothing out
         figure.draw_without_rendering()
     with mpl.rc_context({"svg.fonttype": "none", "figure.constrained_layout.use": False}):
@@ -123,9 +114,16 @@ def file_stem(kind: str, dataset: str = "") -> str:
 
 
 def draw_all(
-    tables: Path, out: Path, on_step: OnStep = ignore_step, chosen: Sequence[str] = ()
+    tables: Path,
+    out: Path,
+    on_step: OnStep = ignore_step,
+    chosen: Sequence[str] = (),
+    formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
-    """Draw every figure of the tables and return the files. The strategies `chosen` are never grey."""
+    """Draw every figure of the tables and return the files. The strategies `chosen` are never grey.
+
+    The formats include svg: from it, a later call knows which files it may replace.
+    """
     runs, collected = read_collected(tables, "runs"), read_tables(tables)
     if (runs.status == MISSING).all():
         raise UserError(
@@ -138,7 +136,9 @@ def draw_all(
             raise unknown_name_error(f"{tables}: strategy", name, list(known))
     panels = make_panels(drop_unused_columns(runs), read_claims_table(tables))
     digest = tables_digest(tables)
-    draw = partial(_draw_kind, panels=panels, tables=collected, out=out, digest=digest, chosen=chosen)
+    draw = partial(
+        _draw_kind, panels=panels, tables=collected, out=out, digest=digest, chosen=chosen, formats=formats
+    )
     cores, start = min(len(os.sched_getaffinity(0)), len(KINDS)), get_context("fork")
     # Forked processes share the imported modules and the tables that were read: neither is copied to them.
     with style_context(), ExitStack() as stack:
@@ -200,6 +200,7 @@ def _draw_kind(
     out: Path,
     digest: str,
     chosen: Sequence[str] = (),
+    formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
     """Draw a kind for all datasets together and, if there are several, for each dataset that has data."""
     facets = kind.make_facets(panels[kind.split_panels], tables, chosen)
@@ -214,7 +215,8 @@ def _draw_kind(
             part for part in (", ".join(datasets) if titles[0] and not dataset else "", note) if part
         )
         figure = compose_figure(titled, kind.mark, note)
-        files = render_all_formats(figure, out, name, f"tables {digest}", f"{kind.title}: {subject}")
+        pictures = render_formats(figure, formats, name, f"tables {digest}", f"{kind.title}: {subject}")
+        files = {out / f"{name}.{file_format}": picture for file_format, picture in pictures.items()}
         files[out / f"{name}.csv"] = _format_csv(shown)
         printed = fill(describe_marks([facet.printed for facet in shown]), CAPTION_WIDTH)
         caption = "\n\n".join(filter(None, (kind.caption.strip(), printed)))
@@ -250,15 +252,16 @@ def _is_drawn(picture: Path) -> bool:
 
 
 def _find_stale_files(out: Path, drawn: Sequence[Path]) -> list[Path]:
-    """Find files that an earlier call drew from other tables, by the name of a kind and what the SVG says of itself."""
+    """Find files that an earlier call drew, by the name of a kind and what the SVG says of itself.
+
+    They are of other tables, or of formats that were not drawn again.
+    """
     names = {kind.name for kind in KINDS}
     current = set(drawn)
     pictures = [
         path
         for path in out.glob("*.svg")
-        if path not in current
-        and any(path.stem == name or path.stem.startswith(f"{name}-") for name in names)
-        and _is_drawn(path)
+        if any(path.stem == name or path.stem.startswith(f"{name}-") for name in names) and _is_drawn(path)
     ]
     endings = [f".{ending}" for ending in (*FORMATS, *TEXT_FORMATS)]
     return [

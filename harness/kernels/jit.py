@@ -44,6 +44,14 @@ def compiled(**options: Any) -> Callable[[F], F]:
     return compile_later
 
 
+_on_compilation: list[Callable[[str], None]] = []
+
+
+def report_compilations(report: Callable[[str], None]) -> None:
+    """Call `report` with the name of each function that this process compiles, or waits for, before it does."""
+    _on_compilation.append(report)
+
+
 def _compile_in_one_process(kernel: Any) -> None:
     """Let one process at a time compile a function: the others wait, and load its code."""
     compile_now, cache = kernel.compile, _LockedCache(kernel)
@@ -61,7 +69,7 @@ class _LockedCache:
     """Numba's cache of a function, with a lock that is held from a miss until the code is saved."""
 
     def __init__(self, kernel: Any) -> None:
-        self._cache, self._held = kernel._cache, ExitStack()
+        self._cache, self._held, self._name = kernel._cache, ExitStack(), kernel.py_func.__name__
         self._lock = (
             Path(self._cache.cache_path) / f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}.lock"
         )
@@ -74,6 +82,8 @@ class _LockedCache:
         if (code := self._cache.load_overload(signature, target)) is None:
             from harness.locks import acquire_lock
 
+            for report in _on_compilation:
+                report(self._name)
             self.release()
             with suppress(OSError):
                 self._held.enter_context(acquire_lock(self._lock))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from functools import partial
+from importlib import import_module
 from math import inf
 from pathlib import Path
 
@@ -38,6 +39,8 @@ from harness.runtime.provenance import BLOCK_PLACE, COMMAND, BlockPlace, command
 from harness.slurm.resources import OUTAGE_SECONDS, RETRY_SECONDS
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec, canonical_json
+from harness.store.catalog import load_card
+from harness.store.location import find_sound_store, fits_in_memory
 
 OOM_COUNTERS = (
     Path("/sys/fs/cgroup/memory.events"),
@@ -175,25 +178,37 @@ def _run_and_record(
     return runs / spec.run_id
 
 
+def build_small_store(spec: Spec, root: Path, fork_server: ForkServer) -> None:
+    """Build the store of a graph that ranks would make in memory, unless it is built."""
+    is_small = fits_in_memory(load_card(root, spec.dataset.name))
+    if is_small and not find_sound_store(root, spec.dataset):
+        _call_on_datasets("build_store", spec, root, fork_server)
+
+
 def _prepare_dataset(spec: Spec, root: Path, scratch: Path, fork_server: ForkServer | None) -> bool:
     """Compute what ranks must not compute (`store.datasets`); return False and write a fault if it is impossible.
 
-    Only a partition computed from edges needs this. It is computed in a process of the fork server, so that this
-    process does not import torch.
+    Only a partition computed from edges needs this.
     """
     if not spec.dataset.is_computed_from_edges:
         return True
     try:
-        if fork_server and prepare_fork_server(fork_server, spec.machine, root):
-            fork_server.call("harness.store.datasets:prepare_dataset", root, spec.dataset)
-        else:
-            from harness.store.datasets import prepare_dataset
-
-            prepare_dataset(root, spec.dataset)
+        _call_on_datasets("prepare_dataset", spec, root, fork_server)
     except (UserError, RunError) as error:
         write_fault(scratch, 0, error)
         return False
     return True
+
+
+def _call_on_datasets(function: str, spec: Spec, root: Path, fork_server: ForkServer | None) -> None:
+    """Call a function of `store.datasets` on the dataset of a spec.
+
+    It runs in a process of the fork server, so that this process does not import torch, unless ranks start elsewhere.
+    """
+    if fork_server and prepare_fork_server(fork_server, spec.machine, root):
+        fork_server.call(f"harness.store.datasets:{function}", root, spec.dataset)
+    else:
+        getattr(import_module("harness.store.datasets"), function)(root, spec.dataset)
 
 
 def _start_through_outages(start: Callable[[], RunEnd], label: str, log: Path, progress: Progress) -> RunEnd:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from harness.errors import RunError, UserError
 from harness.launch.fork_server import ForkServer
-from harness.launch.launch import Progress, ensure_result, has_result, launch
+from harness.launch.launch import Progress, build_small_store, ensure_result, has_result, launch
 from harness.launch.time_limits import LIMITS, TimeLimits
 from harness.runtime.provenance import BlockPlace
 from harness.slurm.jobs import RunHistory, RunMinutes, estimate_run_minutes
@@ -45,6 +45,7 @@ def launch_series(
     progress: Progress,
     *,
     fresh: bool = False,
+    build: bool = False,
     predicted: Mapping[str, float | None] = NO_PREDICTIONS,
 ) -> Iterator[Outcome]:
     """Yield the outcome of every run as soon as it is known. A run without a record does not stop the others.
@@ -52,7 +53,8 @@ def launch_series(
     The ranks of the runs of one launch are forked from one server, and each launch starts another one: launches that
     share a process would not differ as much as fresh processes do.
 
-    `predicted` has the maximum number of seconds that a run is predicted to take, by run id.
+    With `build`, missing stores of small graphs are built. `predicted` has the most seconds that a run is predicted to
+    take, by run id.
     """
     clock, history = _make_job_clock(), RunHistory(runs)
     launched = None
@@ -70,6 +72,8 @@ def launch_series(
                     if has_time or (not fresh and has_result(runs / spec.run_id)):
                         limits = TimeLimits(run=60 * minutes.limit, job=left) if minutes else LIMITS
                         start = partial(launch, spec, root, runs, progress, limits, fork_server, turn)
+                        if build and (fresh or not has_result(runs / spec.run_id)):
+                            build_small_store(spec, root, fork_server)
                         cached = lock.enter_context(ensure_result(spec, runs, progress, start, fresh=fresh))
                         outcome = Outcome(spec, runs / spec.run_id, cached)
                     else:

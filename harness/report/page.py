@@ -5,7 +5,6 @@ The page depends only on the tables: the same tables give the same bytes.
 
 import shlex
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +32,7 @@ from harness.report.result_tables import (
     tabulate_verdicts,
 )
 from harness.report.templates import TEMPLATES, format_script_policy, load_template
+from harness.report.vega import load_vega
 from harness.results.parquet import read_claims_table, read_collected
 from harness.results.statistics import find_persistent_bytes
 from harness.results.table_schema import SCHEMA
@@ -120,14 +120,6 @@ def write_report(
     )
     write_text(out, page)
     return out
-
-
-@cache
-def load_vega() -> str:
-    """Return the script of Vega, Vega-Lite and vega-embed, which draws the charts."""
-    import vl_convert  # making the bundle takes seconds, so a process makes it once
-
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def find_experiment(runs: pd.DataFrame, plans: Path | None) -> str:

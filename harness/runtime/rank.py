@@ -11,6 +11,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import count
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from harness.comm import engine, interfaces, launchers
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.errors import UserError
+from harness.kernels.jit import report_compilations
 from harness.ledger import Ledger, clock_for
 from harness.ledger.tape import Event, Tape, take_median_times
 from harness.locks import TurnLock, find_lockable_path
@@ -68,6 +70,14 @@ def main() -> int:
 
     def prepare() -> None:
         interfaces.choose_interface(options, at)
+
+    if at.rank == 0:
+        numbers = count(1)
+        report_compilations(
+            lambda name: _write_progress(
+                options.scratch, f"compiling {name}, once for this machine (kernel {next(numbers)})"
+            )
+        )
 
     code = run_and_report_faults(at, find_root(), options.scratch, options.runs, options.meeting, prepare)
     fault = read_fault(options.scratch, at.rank)
@@ -236,7 +246,13 @@ def _report_progress(scratch: Path, tables: RankTables, epochs: int) -> None:
     done, last = len(tables.epochs), tables.epochs[-1]
     left = f"{(epochs - done) * last['seconds']:.0f} s left"
     left = f"at most {left}" if done == 1 else left
-    text = f"epoch {done} of {epochs}, {last['seconds']:.3g} s, loss {last['loss']:.4g}, {left}"
+    _write_progress(
+        scratch, f"epoch {done} of {epochs}, {last['seconds']:.3g} s, loss {last['loss']:.4g}, {left}"
+    )
+
+
+def _write_progress(scratch: Path, text: str) -> None:
+    """Write the line that the launcher shows."""
     partial = scratch / "progress.part"
     partial.write_text(text, encoding="utf-8")
     partial.replace(scratch / "progress")

@@ -14,7 +14,6 @@ import torch
 
 from harness.errors import UserError
 from harness.graph.blocks import Blocks
-from harness.progress import OnStep, ignore_step
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_data_folder
 from harness.store.build_job import BuildJob
@@ -31,9 +30,9 @@ from harness.store.location import (
     is_sound,
     locate_store,
     make_file_record,
-    suggest_build,
+    make_not_built_error,
 )
-from harness.store.manifest import StoreFiles, hash_graph
+from harness.store.manifest import hash_graph
 from harness.store.memory_store import MemoryStore
 from harness.store.partition_cache import CheckMemory
 from harness.store.partition_file import get_partition_files
@@ -80,7 +79,7 @@ def _open(root: Path, choice: DatasetChoice, dtype: torch.dtype, check_memory: C
     if folder.exists():
         return _open_store(folder, card, dtype)
     if not fits_in_memory(card):
-        raise _make_not_built_error(folder, root, card, choice)
+        raise make_not_built_error(folder, root, card, choice)
     data = find_data_folder(root)
     graph = load_graph(card, data)
     partition = make_partition(choice, graph.n, data, lambda: graph.A, check_memory)
@@ -167,16 +166,6 @@ def remove_store_on_error(
         raise
 
 
-def verify_store(root: Path, choice: DatasetChoice, on_step: OnStep = ignore_step) -> Path:
-    """Compare every file of a store with its checksum; return the folder of the store."""
-    card = load_card(root, choice.name)
-    folder = locate_store(root, card, choice)
-    if not folder.exists():
-        raise _make_not_built_error(folder, root, card, choice)
-    StoreFiles(folder).verify(on_step)
-    return folder
-
-
 def _check_fetched(root: Path, card: DatasetCard, choice: DatasetChoice) -> None:
     """Raise an error if published files of a dataset are missing."""
     if missing := find_missing_file(root, card):
@@ -191,9 +180,3 @@ def _open_store(folder: Path, card: DatasetCard, dtype: torch.dtype = torch.floa
     store = Store(folder, dtype=dtype)
     card.check_graph(store.n, store.features, store.manifest.counts)
     return store
-
-
-def _make_not_built_error(folder: Path, root: Path, card: DatasetCard, choice: DatasetChoice) -> UserError:
-    return UserError(
-        f"dataset {choice.name} is not built: {folder} does not exist. Build it: {suggest_build(root, card, choice)}"
-    )

@@ -15,6 +15,7 @@ from harness.errors import UserError
 from harness.files import hash_file
 from harness.formatting import format_count
 from harness.graph import partitioners
+from harness.progress import OnStep, ignore_step
 from harness.spec.dataset import COMPUTED, DatasetChoice
 from harness.spec.root import find_data_folder
 from harness.store.catalog import load_card
@@ -119,6 +120,23 @@ def list_store_folders(root: Path, card: DatasetCard) -> list[Path]:
         for folder in sorted(folders)
         if re.fullmatch(r"-[0-9a-f]{10}", folder.name.removeprefix(card.name))
     ]
+
+
+def verify_store(root: Path, choice: DatasetChoice, on_step: OnStep = ignore_step) -> Path:
+    """Compare every file of a store with its checksum; return the folder of the store."""
+    card = load_card(root, choice.name)
+    folder = locate_store(root, card, choice)
+    if not folder.exists():
+        raise make_not_built_error(folder, root, card, choice)
+    StoreFiles(folder).verify(on_step)
+    return folder
+
+
+def make_not_built_error(folder: Path, root: Path, card: DatasetCard, choice: DatasetChoice) -> UserError:
+    """Return the error for a store that is not built, with the commands that build it."""
+    return UserError(
+        f"dataset {choice.name} is not built: {folder} does not exist. Build it: {suggest_build(root, card, choice)}"
+    )
 
 
 def list_build_commands(root: Path, card: DatasetCard, choice: DatasetChoice | None = None) -> list[str]:

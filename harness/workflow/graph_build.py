@@ -11,6 +11,8 @@ from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.spec.dataset import COMPUTED, FILE
 from harness.spec.root import MARKER, find_imported_folder
+from harness.store.catalog import load_card
+from harness.store.location import fits_in_memory
 
 ORDER = "{dataset}-{permutation}-s{seed}-{partition}-{parts}"
 """The name of a store within the workflow, as a pattern of wildcards."""
@@ -50,6 +52,14 @@ class GraphBuild(NamedTuple):
     def marker(self) -> str:
         """The marker of the finished build."""
         return f"{stores_folder()}/.built/{self.name}"
+
+    @property
+    def is_small(self) -> bool:
+        """True if the jobs of the runs build the store. The build of an invalid card reports its errors."""
+        try:
+            return not self.partition_files and fits_in_memory(load_card(Path.cwd(), self.dataset))
+        except UserError:
+            return False
 
     @property
     def options(self) -> str:

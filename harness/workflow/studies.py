@@ -179,8 +179,9 @@ class RunBatch:
 
     @property
     def graph_markers(self) -> list[str]:
-        """The markers of the graphs that the runs need."""
-        return list(dict.fromkeys(GraphBuild.from_spec(run["spec"]).marker for run in self._runs.values()))
+        """The markers of the graphs that the runs need, without those that the job of the runs builds itself."""
+        builds = dict.fromkeys(GraphBuild.from_spec(run["spec"]) for run in self._runs.values())
+        return [build.marker for build in builds if not build.is_small]
 
     def resources(self, attempt: int) -> Resources:
         """Return the resources of the job for the runs that have no result yet, its place included."""

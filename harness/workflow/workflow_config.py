@@ -22,6 +22,8 @@ class WorkflowConfig(Frozen):
     without a number are built by one job."""
     container: str = Field("harness.sif", min_length=1)
     """The image in which rules run with `--software-deployment-method apptainer`."""
+    pictures: Literal["all", "svg"] = "all"
+    """The pictures of a figure: PDF, PNG and SVG, or SVG alone, which takes less time."""
     modules: tuple[str, ...] = ()
     """The environment modules that jobs load with `--software-deployment-method env-modules`."""
 

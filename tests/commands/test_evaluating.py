@@ -117,18 +117,19 @@ def test_frame_of_a_collection_is_its_table_of_runs(synthetic: SimpleNamespace, 
     assert answer.to_frame().equals(collection.runs)
 
 
-def test_highlighted_strategies_are_passed_to_the_figures(
+def test_highlighted_strategies_and_formats_are_passed_to_the_figures(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen = []
 
-    def draw_all(tables: Path, out: Path, on_step: object, chosen: object) -> list[Path]:
-        seen.append(chosen)
+    def draw_all(tables: Path, out: Path, on_step: object, chosen: object, formats: object) -> list[Path]:
+        seen.append((chosen, formats))
         return []
 
     monkeypatch.setattr("harness.figures.draw_all", draw_all)
     assert main(["figures", "--highlight", "plexus,rdm", "--out", str(tmp_path)]) == 0
-    assert seen == [("plexus", "rdm")]
+    assert main(["figures", "--pictures", "svg", "--out", str(tmp_path)]) == 0
+    assert seen == [(("plexus", "rdm"), ("pdf", "png", "svg")), ((), ("svg",))]
 
 
 @pytest.mark.parametrize("name", sorted(point.name for point in registered_strategies()))

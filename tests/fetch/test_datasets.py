@@ -19,7 +19,8 @@ from harness.experiment.known_graph import look_up_graph
 from harness.kernels.csr import to_scipy
 from harness.sources.graphsaint import PUBLISHED
 from harness.spec.dataset import DatasetChoice
-from harness.store.datasets import build_store, open_dataset, verify_store
+from harness.store.datasets import build_store, open_dataset
+from harness.store.location import verify_store
 from harness.store.reader import Store
 
 N, EDGES, WIDTH, CLASSES = 60, 240, 8, 5

@@ -22,7 +22,7 @@ from harness.figures.drawing import (
     FORMATS,
     KINDS,
     TEXT_FORMATS,
-    render_all_formats,
+    render_formats,
     style_context,
     tables_digest,
 )
@@ -195,9 +195,9 @@ def test_the_same_tables_give_the_same_bytes(
         facets = [replace(facet, title="") for facet in kind.make_facets(some, read_tables(tables))]
         _, note = title_panels([facet.panel for facet in facets])
         figure = compose_figure(facets, kind.mark, note)
-        again = render_all_formats(figure, tmp_path, name, stamp[0], label[1])
-    for path, data in again.items():
-        assert data == before[path.name].read_bytes(), path.name
+        again = render_formats(figure, FORMATS, name, stamp[0], label[1])
+    for file_format, data in again.items():
+        assert data == before[f"{name}.{file_format}"].read_bytes(), file_format
     assert plt.get_fignums() == [], "drawing leaves no figure open"
 
 
@@ -208,7 +208,7 @@ def test_last_digits_of_the_layout_do_not_reach_the_files(
     kind = next(kind for kind in KINDS if kind.name == "breakdown")
     with style_context():
         figure = compose_figure(kind.make_facets(kind.split_panels(runs), read_tables(tables)), kind.mark)
-        render_all_formats(figure, tmp_path, "one", "tables 0")
+        render_formats(figure, FORMATS, "one", "tables 0")
     for axes in figure.axes:
         bounds = axes.get_position(original=True).bounds
         assert all(abs(bound - round(bound, 6)) < 1e-12 for bound in bounds)
@@ -228,7 +228,7 @@ def test_a_composed_figure_is_drawn_once_for_each_format(
     with style_context():
         facets: list[Facet] = KINDS[0].make_facets(KINDS[0].split_panels(runs), read_tables(tables))
         monkeypatch.setattr(Figure, "draw", counted)
-        render_all_formats(compose_figure(facets, KINDS[0].mark), tmp_path, "one", "tables 0")
+        render_formats(compose_figure(facets, KINDS[0].mark), FORMATS, "one", "tables 0")
     assert len(drawn) <= len(FORMATS) + 1, "one more for the layout"
 
 
@@ -239,6 +239,21 @@ def test_names_of_users_are_drawn_as_they_are(synthetic: SimpleNamespace, collec
     paths = draw_all(folder, folder / "figures")
     assert {path.parent for path in paths} == {folder / "figures"}
     assert {path.suffix[1:] for path in paths} == {*FORMATS, *TEXT_FORMATS}
+
+
+def test_pictures_in_other_formats_are_removed_when_svg_alone_is_drawn(
+    synthetic: SimpleNamespace, collected: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawing, "KINDS", tuple(kind for kind in KINDS if kind.name == "epoch-time"))
+    folder = collected(
+        lambda to: synthetic.write_ok(to, synthetic.make_spec("serial", "tiny", {"p": 1}), 1.0)
+    )
+    draw_all(folder, folder / "figures")
+    mine = folder / "figures" / "epoch-time-mine.pdf"
+    mine.write_text("a user's own file")
+    drawn = draw_all(folder, folder / "figures", formats=("svg",))
+    assert {path.suffix[1:] for path in drawn} == {"svg", *TEXT_FORMATS}
+    assert {*(folder / "figures").iterdir()} == {*drawn, mine}
 
 
 def test_a_long_name_is_drawn_in_short_and_whole_in_the_numbers(

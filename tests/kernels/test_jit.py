@@ -88,3 +88,23 @@ def test_function_that_cannot_be_compiled_leaves_no_lock():
     with try_lock(kernel._cache._lock) as is_free:
         assert is_free
     kernel._cache._lock.unlink()
+
+
+def test_compilation_is_reported_once(tmp_path):
+    script = tmp_path / "kernel.py"
+    script.write_text("""
+from harness.kernels.jit import compiled, report_compilations
+report_compilations(lambda name: print("compiling", name))
+
+@compiled()
+def double(x):
+    return 2 * x
+
+assert double(21) == 42
+""")
+    environment = with_python_path(CHECKOUT, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    printed = [
+        subprocess.run([sys.executable, script], env=environment, stdout=subprocess.PIPE, text=True).stdout
+        for _ in range(2)
+    ]
+    assert printed == ["compiling double\n", ""]

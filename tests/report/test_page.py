@@ -21,7 +21,8 @@ from harness.figures.panels import split_panels
 from harness.report import run_panels, write_report
 from harness.report.charts import SENTENCES, select_sentences
 from harness.report.embedding import TextTable, dump_json, encode_frame
-from harness.report.page import SVG, load_vega
+from harness.report.page import SVG
+from harness.report.vega import load_vega
 from harness.results import statistics
 from harness.results.collect import collect
 from harness.results.parquet import read_collected

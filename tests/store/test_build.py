@@ -11,7 +11,8 @@ from scipy import sparse
 
 from harness.errors import RunError, UserError
 from harness.spec.dataset import DatasetChoice
-from harness.store.datasets import build_store, open_dataset, verify_store
+from harness.store.datasets import build_store, open_dataset
+from harness.store.location import verify_store
 from harness.store.manifest import MANIFEST_FILE, StoreFiles
 from harness.store.memory_store import MemoryStore
 from harness.store.reader import Store

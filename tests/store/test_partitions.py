@@ -25,8 +25,8 @@ from harness.store.datasets import (
     open_dataset,
     open_prepared_dataset,
     prepare_dataset,
-    verify_store,
 )
+from harness.store.location import verify_store
 from harness.store.memory_store import MemoryStore
 from harness.store.pattern import load_pattern
 from harness.store.reader import Store

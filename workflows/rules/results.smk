@@ -59,10 +59,11 @@ rule figures:
     params:
         # A function of the output: Snakemake calls it again when it writes its report, after the figures were drawn.
         captions=lambda wildcards, output: read_captions(output[0]),
+        pictures=CONFIG.pictures,
     message:
         "Drawing the figures"
     shell:
-        "harness figures --tables results --out {output:q} > {log:q} 2>&1"
+        "harness figures --tables results --out {output:q} --pictures {params.pictures:q} > {log:q} 2>&1"
 
 
 rule report:

@@ -2,6 +2,7 @@
 #
 # The output is a marker, not the folder of the run: Snakemake deletes the outputs of failed jobs, and a record may be
 # hours of work on a cluster. `harness run` skips runs that have a record.
+# Stores of small graphs that are generated are built by the job that needs them, in less time than a job takes to start.
 # Do not edit the shell lines without need: Snakemake may take an edited line as a reason to run again.
 
 
@@ -25,4 +26,4 @@ rule run:
     message:
         "Running {params.label}"
     shell:
-        f"{APPENDING}harness run --spec {{input.specs:q}} --job results/batches/{{wildcards.batch:q}}.json --out results/runs >> {{log:q}} 2>&1"
+        f"{APPENDING}harness run --spec {{input.specs:q}} --job results/batches/{{wildcards.batch:q}}.json --build --out results/runs >> {{log:q}} 2>&1"
