@@ -95,7 +95,7 @@ test-all: $(INSTALLED)
 	$(if $(HARNESS_SLURM_TEST),$(BIN)/pytest -q tests/slurm)
 
 bench: $(INSTALLED)
-	$(BIN)/python -m benchmarks --record bench $(if $(and $(MKL_RT),$(DGL_PYTHON)),competitors)
+	$(BIN)/python -m benchmarks --record bench startup $(if $(and $(MKL_RT),$(DGL_PYTHON)),competitors)
 
 lint: $(INSTALLED) docs
 	$(BIN)/ruff check

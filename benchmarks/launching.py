@@ -124,6 +124,86 @@ def run_harness(ranks: int) -> tuple[float, float]:
         return record["provenance"]["first_epoch"] - begun, taken
 
 
+# Commands.
+
+SMOKE = "workflows/experiments/smoke.yaml"
+ONE_RANK = "run --strategy serial --dataset tiny-sbm"
+FOUR_RANKS = "run --strategy cagnet-1d --dataset tiny-sbm --ranks 4"
+COMMANDS = {
+    "fetch of a generated graph": "data fetch tiny-lattice",
+    "build of a built graph": "data build tiny-sbm",
+    "list of the runs": "runs list",
+    "plan of the smoke's runs": f"plan {SMOKE}",
+    "a run that exists": ONE_RANK,
+    "run, 1 rank": f"{ONE_RANK} --fresh",
+    "run, 4 ranks": f"{FOUR_RANKS} --fresh",
+    "collect of the smoke's runs": "collect",
+    "report of the smoke's runs": "report",
+    "figures of the smoke's runs, SVG": "figures --pictures svg --out figures",
+}
+LOAD = "import harness; harness.load('results')"
+
+
+@benchmark
+def commands(rounds: int = 5, workflow: bool = True) -> Results:
+    """Time commands next to `import torch`: CPU seconds of the process and its children, in turns.
+
+    A project of its own has the runs of the smoke. Everything is run once before it is timed, so that kernels are
+    compiled, files are in memory, and graphs are built.
+
+    Args:
+        workflow: time the smoke workflow as well, once, with runs and graphs of its own
+    """
+    words = {"import torch": ["-c", "import torch"]}
+    words |= {name: ["-m", "harness", *shlex.split(command)] for name, command in COMMANDS.items()}
+    words["load of the smoke's runs"] = ["-c", LOAD]
+    with tempfile.TemporaryDirectory() as folder:
+        root = make_project(Path(folder) / "project")
+        run_smoke(root)
+        seconds = dict[str, list[float]]()
+        for number in range(rounds + 1):
+            for name, command in words.items():
+                spent, _ = measure_cpu([sys.executable, *command], root)
+                if number:
+                    seconds.setdefault(name, []).append(spent)
+        unit = seconds["import torch"]
+        yield Table("command", "CPU s:.2f", "times import torch:.2f")
+        for name, taken in seconds.items():
+            yield name, median(taken), median(one / base for one, base in zip(taken, unit, strict=True))
+        if workflow:
+            used, clock = run_smoke(make_project(Path(folder) / "another"))
+            yield "the smoke workflow", used, used / median(unit)
+            yield f"The smoke workflow took {clock:.0f} s by the clock."
+
+
+def make_project(root: Path) -> Path:
+    """Make a project with the workflows and cards of this one."""
+    for name in ("config", "datasets", "results"):
+        (root / name).mkdir(parents=True)
+    for name in ("workflows", "config/machines", "datasets/catalog"):
+        (root / name).symlink_to(find_root() / name)
+    return root
+
+
+def run_smoke(root: Path) -> tuple[float, float]:
+    """Run the smoke workflow as `make smoke` does; return its CPU seconds and those by the clock."""
+    options = ["--profile", "workflows/profiles/local", "--config", f"experiment={SMOKE}", "pictures=svg"]
+    return measure_cpu([sys.executable, "-m", "snakemake", "all", "verify", *options], root)
+
+
+def measure_cpu(command: list[str], root: Path) -> tuple[float, float]:
+    """Run a command; return the CPU seconds of its processes, and the seconds by the clock."""
+    begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        command, cwd=root, env={**os.environ, "HARNESS_ROOT": str(root)}, capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.exit(f"{shlex.join(command)} failed:\n{done.stdout}{done.stderr}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return used, time.perf_counter() - begun
+
+
 # Many runs in one job.
 
 RUNS_BETWEEN = 10

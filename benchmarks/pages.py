@@ -140,7 +140,7 @@ PAGES = {
     "ledger": ["overhead.ledger"],
     "pool": ["launching.pool"],
     "replay": ["overhead.replay"],
-    "startup": ["launching.startup"],
+    "startup": ["launching.startup", "launching.commands"],
     "meeting": ["launching.rendezvous", "launching.file-calls"],
     "studies": ["overhead.studies"],
 }

@@ -165,12 +165,13 @@ def main() -> None:
         words.add_argument("--spec", nargs="+")
         words.add_argument("--job")
         words.add_argument("--machine", default="local")
+        words.add_argument("--pictures", default="all")
         for option in ("plan", "runs", "tables", "figures", "records", "predictions"):
             words.add_argument(f"--{option}")
         words.add_argument("--out", nargs="+" if verb is plan else None)
         for option in ("experiment", "figure", "beside"):
             words.add_argument(f"--{option}", nargs="+")
-        for option in ("verify", "quick"):
+        for option in ("verify", "quick", "build"):
             words.add_argument(f"--{option}", action="store_true")
         words.add_argument("--scale", default="laptop")
     words = verbs.add_parser("data")

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from html import escape
+from importlib import import_module
 from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -141,6 +142,7 @@ def draw_all(
     )
     cores, start = min(len(os.sched_getaffinity(0)), len(KINDS)), get_context("fork")
     # Forked processes share the imported modules and the tables that were read: neither is copied to them.
+    import_module("seaborn")  # which marks import when they draw
     with style_context(), ExitStack() as stack:
         try:
             pool = stack.enter_context(ProcessPoolExecutor(cores, start, _start_worker, (os.getpid(), draw)))

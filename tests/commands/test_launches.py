@@ -84,3 +84,22 @@ def test_each_spec_comes_first_in_turn() -> None:
     order = [(spec.launch, spec.seed) for spec in list_launches(specs, 3)]
     assert order == [(0, 0), (0, 1), (1, 1), (1, 0), (2, 0), (2, 1)]
     assert list_launches([], 3) == []
+
+
+@pytest.mark.long
+def test_small_graphs_are_built_for_runs_without_a_result(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ranks read the store instead of making the graph in memory; a run that has a result needs no store."""
+    monkeypatch.setenv("HARNESS_DATASETS", str(tmp_path / "datasets"))
+    spec = run_launches(runs, 1).runs[0].record.folder / "spec.json"
+    assert main(["run", "--spec", str(spec), "--build", "--out", str(runs)]) == 0
+    assert not (tmp_path / "datasets").exists()
+    assert main(["run", "--spec", str(spec), "--build", "--out", str(tmp_path / "runs")]) == 0
+    (store,) = (tmp_path / "datasets" / "store").glob("tiny-sbm-*")
+    (run,) = (tmp_path / "runs").glob("*/record.json")
+    assert json.loads(run.read_text())["provenance"]["store_manifest"]
+    assert (store / "manifest.json").is_file()
+    capsys.readouterr()
+    assert main(["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--build"]) == 2
+    assert "`harness data build`" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The markers and options of a build agree with the steps that `harness data build` accepts."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,13 @@ def test_twin_uses_the_card_of_its_graph_and_a_share_of_its_nonzeros(project: Pa
     card.write_text("expected: [wrong]\n")
     assert find_card("big") == "datasets/catalog/big.yaml"
     assert read_expected_nonzeros("big") is None
+
+
+def test_jobs_of_runs_build_small_graphs_that_are_generated(project: Path) -> None:
+    catalog = Path(__file__).parents[2] / "datasets" / "catalog"
+    for name in ("tiny-sbm", "rmat-17", "cora"):
+        shutil.copy(catalog / f"{name}.yaml", project / "datasets" / "catalog")
+    assert BUILD.is_small
+    assert not BUILD._replace(partition="file:mine").is_small, "the workflow waits for the user's file"
+    for name in ("rmat-17", "cora", "unknown"):
+        assert not BUILD._replace(dataset=name).is_small
