@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.children import die_with_parent
+from harness.children import die_with_parent, map_in_forks
 from tests.processes import is_alive, wait_until
 from tests.python_path import CHECKOUT, with_python_path
 
@@ -123,3 +123,21 @@ def test_a_child_whose_parent_has_died_already_ends_at_once() -> None:
         die_with_parent(1)()  # the parent is another process than this one's
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 100])
+def test_forked_processes_map_in_order(count: int) -> None:
+    results = list(map_in_forks(lambda number: (2 * number, os.getpid()), range(count)))
+    assert [double for double, _ in results] == [2 * number for number in range(count)]
+    is_alone = count == 1 or (count > 0 and len(os.sched_getaffinity(0)) == 1)
+    assert (os.getpid() in {process for _, process in results}) == is_alone
+    few = map_in_forks(lambda _: os.getpid(), range(count), least=101)
+    assert {*few} <= {os.getpid()}
+
+
+def test_error_in_a_forked_process_ends_the_others() -> None:
+    def divide(number: int) -> float:
+        return 1 / (number - 3)
+
+    with pytest.raises(ZeroDivisionError):
+        list(map_in_forks(divide, range(50)))

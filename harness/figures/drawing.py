@@ -4,17 +4,14 @@ Figures without data are skipped, and files that were drawn from earlier tables 
 """
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from html import escape
 from importlib import import_module
 from io import BytesIO
-from multiprocessing import get_context
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -25,7 +22,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
-from harness.children import die_with_parent
+from harness.children import map_in_forks
 from harness.errors import UserError
 from harness.figures.figure_layout import compose_figure
 from harness.figures.kind import FigureKind, Tables, find_kinds, read_tables
@@ -140,15 +137,9 @@ def draw_all(
     draw = partial(
         _draw_kind, panels=panels, tables=collected, out=out, digest=digest, chosen=chosen, formats=formats
     )
-    cores, start = min(len(os.sched_getaffinity(0)), len(KINDS)), get_context("fork")
-    # Forked processes share the imported modules and the tables that were read: neither is copied to them.
     import_module("seaborn")  # which marks import when they draw
-    with style_context(), ExitStack() as stack:
-        try:
-            pool = stack.enter_context(ProcessPoolExecutor(cores, start, _start_worker, (os.getpid(), draw)))
-            drawn: Iterator[list[Path]] = pool.map(_draw_in_worker, range(len(KINDS)))
-        except OSError:  # no semaphores, for example because /dev/shm is read-only
-            drawn = map(draw, KINDS)
+    with style_context():
+        drawn = map_in_forks(draw, KINDS)
         paths = [
             path
             for _ in report_steps(KINDS, lambda kind: f"drawing {kind.name}", on_step)
@@ -167,19 +158,6 @@ def drop_unused_columns(runs: pd.DataFrame) -> pd.DataFrame:
     unused = [name for name in runs if str(name).startswith("provenance.") and name not in ON_SHARED_CORES]
     kept = runs.drop(columns=[*unused, "spec"])
     return pd.DataFrame(kept.astype(dict.fromkeys(kept.select_dtypes("str").columns, object)).copy())
-
-
-_WORKER_DRAW: list[Callable[[FigureKind], list[Path]]] = []
-"""In a worker process: the function that draws a kind."""
-
-
-def _start_worker(parent: int, draw: Callable[[FigureKind], list[Path]]) -> None:
-    die_with_parent(parent)()
-    _WORKER_DRAW.append(draw)
-
-
-def _draw_in_worker(number: int) -> list[Path]:
-    return _WORKER_DRAW[-1](KINDS[number])
 
 
 def make_panels(runs: pd.DataFrame, claims: pd.DataFrame) -> dict[Callable[..., Any], list[Panel]]:

@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from harness.children import map_in_forks
 from harness.errors import UserError
 from harness.files import check_replaceable, list_complete_folders, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
@@ -29,6 +30,8 @@ from harness.results.schema import FAILURES, MISSING, RUNS, TABLES, TABLES_OF_RU
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
 
+WORTH_PROCESSES = 100
+"""The runs from which processes share the reading of their tables."""
 ORDER = ["dataset.name", "strategy.name", "ranks", "grid", "launch"]
 """The columns by which runs are sorted. Ties are in the order of the plan, and then by parameters."""
 
@@ -162,14 +165,14 @@ def build_tables(
     content = [parquet.serialize_table(parquet.to_arrow(*each), each[1]) for each in whole.values()]
     mark = sha256(b"".join(content)).hexdigest()
     files = {name: parquet.TableFile(TABLES[name], mark) for name in TABLES_OF_RUN}
+    changed = [record for record in ordered if record.record["run_id"] not in known]
+    read = map_in_forks(_read_tables, changed, WORTH_PROCESSES)
     for record in report_steps(ordered, lambda record: f"collecting {record.folder.name}", on_step):
         run_id = record.record["run_id"]
         if run_id in known:
             tables = {name: rows[run_id] for name, rows in collected.items()}
         else:
-            recorded = {name: record.rows(name) for name in TABLES_OF_RUN}
-            known[run_id] = count_columns(make_arrays(record.spec, record.record, recorded))
-            tables = {name: _add_run_id(rows, run_id, name) for name, rows in recorded.items()}
+            known[run_id], tables = next(read)
         for name, rows in tables.items():
             files[name].add(rows)
     for name in COUNTED:
@@ -179,6 +182,13 @@ def build_tables(
     serialized["runs"] = parquet.serialize_table(parquet.to_arrow(runs, RUNS), RUNS, mark)
     serialized["failures"] = parquet.serialize_table(parquet.to_arrow(failures, FAILURES), FAILURES, mark)
     return Collection(out, runs, failures), serialized
+
+
+def _read_tables(record: Record) -> tuple[dict[str, Any], dict[str, pa.Table]]:
+    """Return the counted columns of a run, and its tables as collected ones have them."""
+    recorded = {name: record.rows(name) for name in TABLES_OF_RUN}
+    tables = {name: _add_run_id(rows, record.record["run_id"], name) for name, rows in recorded.items()}
+    return count_columns(make_arrays(record.spec, record.record, recorded)), tables
 
 
 def _set_origin(rows: RunRows, origin: str) -> RunRows:
