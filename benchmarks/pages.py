@@ -58,7 +58,8 @@ PAGES = {
     "held-out": ["held_out.draw"],
     # More than an hour, so it has its own page.
     "comparison-4-hosts": ["comparison.measured --dataset coauthor-cs --keep-epochs"],
-    "comparison": ["comparison.predicted", "comparison.table"],
+    "comparison-predicted": ["comparison.predicted"],
+    "comparison": ["comparison.table"],
     "bench": ["bench"],
     "competitors": [
         "competitors.mini-batches --turns 7",
