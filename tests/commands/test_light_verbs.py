@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.commands import VERBS
+
 HEAVY = {"torch", "numba", "pandas", "matplotlib", "snakemake"}
 CALL = f"""
 import sys
@@ -22,10 +24,10 @@ sys.exit(code)
 SPEC = ["--strategy", "serial", "--dataset", "tiny-sbm"]
 
 
-def call(words: Sequence[str], results: Path) -> set[str]:
+def call(words: Sequence[str], results: Path, code: str = CALL) -> set[str]:
     """Run a verb in a process; return the heavy modules that it imported."""
     done = subprocess.run(
-        [sys.executable, "-c", CALL, *words],
+        [sys.executable, "-c", code, *words],
         env={"PATH": "", "HARNESS_RESULTS": str(results), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -63,6 +65,12 @@ def test_verb_imports_what_it_uses(verb: str, allowed: set[str], results: Path) 
     if verb.startswith("data"):
         call(["data", "build", "tiny-sbm"], results)
     assert call(verb.split(), results) <= allowed
+
+
+def test_parser_of_a_verb_imports_no_other_verb(results: Path) -> None:
+    modules = {verb.function.partition(":")[0] for verb in VERBS.values()} - {"harness.commands.listing"}
+    code = CALL.replace(repr(HEAVY), repr(modules))
+    assert call(["list", "machines"], results, code) == set()
 
 
 def test_run_that_exists_is_found_without_torch_in_the_launcher(results: Path) -> None:
