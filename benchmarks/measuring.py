@@ -196,7 +196,7 @@ class Turn(NamedTuple):
         return self.seconds - self.moving
 
 
-def turn(trainer: Trainer, *, drain: bool) -> Turn:
+def turn(trainer: Trainer, *, drain: bool = False) -> Turn:
     """Train one epoch; with `drain`, until its last message has arrived."""
     epoch = trainer.epoch(drain=drain)
     sampling = {key: amounts for key, amounts in epoch.entries.items() if key.phase in SAMPLING}

@@ -30,8 +30,8 @@ from harness.graph.model import Ints
 from harness.kernels.jit import compiled
 from harness.kernels.random import hash_index
 from harness.sources.distinct_draws import DRAWS_PER_EDGE, DistinctDraws
-from harness.sources.generated import CommunityLaw
 from harness.sources.rank_permutation import derive_edge_keys, to_unit
+from harness.sources.shapes import CommunityLaw
 
 DRAWS_PRECISION = 2.0**-10
 """The precision of the estimated draws per edge inside communities."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from harness.errors import UserError
 from harness.graph.model import Ints
 from harness.sources.communities import Communities
-from harness.sources.generated import CommunityLaw
+from harness.sources.shapes import CommunityLaw
 
 Floats = NDArray[np.float64]
 

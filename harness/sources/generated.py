@@ -3,17 +3,15 @@
 Each generator is a module of its own, which imports torch and compiles loops, and is imported when a graph is drawn.
 """
 
-from math import isqrt
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from harness.graph.model import RawGraph
+from harness.sources.shapes import SLOTS, CommunityLaw, Nature, count_max_edges
 from harness.sources.source import Generator, GraphSize, ReadOptions, Source, generate_graph
 from harness.sources.stream import EdgeStream, stream_graph
-from harness.validation import DEGREE, VERTICES, Frozen
+from harness.validation import DEGREE, VERTICES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,8 +81,6 @@ class SbmSource(Source):
 
 SIDE = 1 << 20
 """The largest number of vertices along a side."""
-SLOTS = 3
-"""Possible edges at each vertex: right, down, diagonal."""
 
 
 class LatticeSource(Source):
@@ -131,39 +127,6 @@ class LatticeSource(Source):
         return super().open_stream(options)
 
 
-MIN_COMMUNITY = 16
-"""The fewest vertices of a community."""
-ROOM = 1.5
-"""The fewest vertices of a community, compared with the mean number of neighbours that its vertices have inside."""
-
-
-class CommunityLaw(Frozen):
-    """The communities and the degrees of a graph of any size."""
-
-    across: float = Field(ge=0, le=0.5)
-    """The fraction of edges between the two halves of the graph."""
-    growth: float = Field(gt=0, le=2)
-    """The fraction of edges between the halves of all communities, over that of the communities twice as large."""
-    skew: float = Field(2.0, ge=1, le=8, multiple_of=0.25)
-    """The first x n ranks have x^(1 / skew) of the ends of edges."""
-    divisions: int = Field(8, ge=0, le=32)
-    """How often communities are divided if there is room: 8 times gives 256 communities."""
-
-    def compute_cuts(self, n: int, degree: float) -> NDArray[np.float64]:
-        """Return the fraction of edges between communities after each division, for a mean number of neighbours.
-
-        The last division is the last that leaves room for the edges inside. No cut exceeds the cut of random vertices.
-        """
-        cuts: list[float] = []
-        cut, share, deepest = 0.0, self.across, 0
-        for division in range(1, self.divisions + 1):
-            cut, share = max(cut, min(cut + share, 1 - 0.5**division)), share * self.growth
-            cuts.append(cut)
-            if n >> division >= max(MIN_COMMUNITY, ROOM * degree * (1 - cut)):
-                deepest = division
-        return np.array(cuts[:deepest])
-
-
 class CommunitiesSource(Source):
     """A generated graph with nested communities, power-law degrees, and `edges` distinct edges."""
 
@@ -193,7 +156,6 @@ class CommunitiesSource(Source):
         return Communities(self.n, self.edges, seed, self.directed, law=self.law)
 
 
-Nature = Literal["power", "clusters", "lattice"]
 SHARE_WITHIN = 0.8
 """The fraction of draws that stay in their cluster."""
 
@@ -228,14 +190,3 @@ class TwinSource(Source):
             return RoadTwin(self.n, self.edges, seed)
         within = SHARE_WITHIN if self.nature == "clusters" else 0.0
         return PowerLawTwin(self.n, self.edges, seed, self.directed, within)
-
-
-def count_max_edges(nature: Nature, n: int, *, directed: bool) -> int:
-    """Return the largest number of edges that a twin of this nature can have."""
-    return sum(count_lattice_edges(n)) if nature == "lattice" else n * (n - 1) // (1 if directed else 2)
-
-
-def count_lattice_edges(n: int) -> tuple[int, int]:
-    """Return the number of edges in a lattice of n vertices with rows of isqrt(n): horizontal and vertical."""
-    width = isqrt(n)
-    return n - -(-n // width), n - width

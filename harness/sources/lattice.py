@@ -18,7 +18,7 @@ from torch import Tensor
 
 from harness.graph.model import Ints, RawGraph
 from harness.kernels.random import Purpose, uniform
-from harness.sources.generated import SLOTS
+from harness.sources.shapes import SLOTS
 
 
 @dataclass(frozen=True)

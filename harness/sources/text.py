@@ -128,7 +128,7 @@ def _parse_weights(data: NDArray[np.uint8], count: int, make_error: MakeError) -
     from harness.sources.text_loops import find_third_words
 
     start, length = (np.empty(len(data) // MIN_LINE_BYTES + 1, np.int64) for _ in range(2))
-    if find_third_words(data, start, length) < count:
+    if find_third_words(data, start, length, MAX_WEIGHT_BYTES) < count:
         raise make_error()
     try:
         return _parse_numbers(data, start[:count], length[:count])

@@ -6,7 +6,6 @@ Verifier (tests/sources/test_streams.py): Python's own splitting of lines.
 from typing import Any
 
 from harness.kernels.jit import compiled
-from harness.sources.text import MAX_WEIGHT_BYTES
 
 NEWLINE, RETURN, TAB, SPACE, COMMA = 10, 13, 9, 32, 44
 HASH, PERCENT, ZERO, NINE = 35, 37, 48, 57
@@ -17,8 +16,8 @@ LINE_ENDS, SEPARATORS = (NEWLINE, HASH, PERCENT), (SPACE, TAB, COMMA, RETURN)
 
 
 @compiled(nogil=True)
-def find_third_words(data: Any, start: Any, length: Any) -> int:
-    """Find the third word of every pair; return the number of pairs before the first that has none."""
+def find_third_words(data: Any, start: Any, length: Any, longest: int) -> int:
+    """Find the third word of every pair; return the number of pairs before the first that has none, or a longer one."""
     i, count = 0, 0
     while i < data.size:
         words = size = 0
@@ -29,7 +28,7 @@ def find_third_words(data: Any, start: Any, length: Any) -> int:
             if inside and words == THIRD:
                 start[count], length[count] = i + 1 - size, size
             i += 1
-        if words and (words < THIRD or length[count] > MAX_WEIGHT_BYTES):
+        if words and (words < THIRD or length[count] > longest):
             return count
         count += words > 0
         while i < data.size and data[i] != NEWLINE:

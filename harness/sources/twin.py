@@ -24,8 +24,8 @@ from harness.graph.model import Ints
 from harness.kernels.jit import compiled
 from harness.kernels.random import hash_index
 from harness.sources.distinct_draws import DistinctDraws
-from harness.sources.generated import count_lattice_edges
 from harness.sources.rank_permutation import count_bits, derive_edge_keys, permute_rank, to_unit
+from harness.sources.shapes import count_lattice_edges
 
 MIN_CLUSTER = 64
 """The vertices of the smallest cluster."""

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from harness.errors import UserError
 from harness.graph.model import LabelTask, StageCounts, Weighting
 from harness.sources import AnySource
-from harness.sources.generated import CommunityLaw
+from harness.sources.shapes import CommunityLaw
 from harness.validation import CLASSES, VERTICES, WIDTH, Frozen, Seed
 
 # Recipes for the data of the vertices: features, labels, and the split. `harness.store.contents` applies them.

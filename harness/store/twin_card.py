@@ -11,7 +11,7 @@ from bisect import bisect_left
 from fractions import Fraction
 
 from harness.errors import UserError
-from harness.sources.generated import count_max_edges
+from harness.sources.shapes import count_max_edges
 from harness.store.dataset_card import DatasetCard
 from harness.validation import clip_line, validate
 

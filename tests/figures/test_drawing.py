@@ -244,12 +244,12 @@ def test_names_of_users_are_drawn_as_they_are(synthetic: SimpleNamespace, collec
 def test_pictures_in_other_formats_are_removed_when_svg_alone_is_drawn(
     synthetic: SimpleNamespace, collected: Collected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawing, "KINDS", tuple(kind for kind in KINDS if kind.name == "epoch-time"))
+    monkeypatch.setattr(drawing, "KINDS", tuple(kind for kind in KINDS if kind.name == "breakdown"))
     folder = collected(
         lambda to: synthetic.write_ok(to, synthetic.make_spec("serial", "tiny", {"p": 1}), 1.0)
     )
     draw_all(folder, folder / "figures")
-    mine = folder / "figures" / "epoch-time-mine.pdf"
+    mine = folder / "figures" / "breakdown-mine.pdf"
     mine.write_text("a user's own file")
     drawn = draw_all(folder, folder / "figures", formats=("svg",))
     assert {path.suffix[1:] for path in drawn} == {"svg", *TEXT_FORMATS}

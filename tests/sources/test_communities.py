@@ -23,8 +23,8 @@ from harness.sources.community_counts import (
     fit_to_rows,
 )
 from harness.sources.distinct_draws import MAX_COUNTED_EDGES
-from harness.sources.generated import MIN_COMMUNITY, ROOM, CommunityLaw
 from harness.sources.rank_permutation import permute_rank
+from harness.sources.shapes import MIN_COMMUNITY, ROOM, CommunityLaw
 from harness.sources.source import draw_edges
 
 WORD = (1 << 64) - 1

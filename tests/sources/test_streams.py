@@ -14,10 +14,11 @@ from harness.kernels.random import NUMBA_THRESHOLD
 from harness.sources import ReadOptions
 from harness.sources.archive import FileRef
 from harness.sources.edge_list import EdgeList
-from harness.sources.generated import CommunitiesSource, CommunityLaw, LatticeSource, RmatSource, SbmSource
+from harness.sources.generated import CommunitiesSource, LatticeSource, RmatSource, SbmSource
 from harness.sources.matrix_market import MatrixMarket
 from harness.sources.npz import Npz
 from harness.sources.rmat import Rmat
+from harness.sources.shapes import CommunityLaw
 from harness.sources.stream import count_edges
 from harness.sources.text import START, cut_into_pairs
 from tests.random_matrices import random_matrix

@@ -11,8 +11,9 @@ import pytest
 from harness.errors import UserError
 from harness.kernels.random import GOLDEN, MIX_1, MIX_2, Purpose, derive_key
 from harness.sources.distinct_draws import MAX_COUNTED_EDGES
-from harness.sources.generated import SHARE_WITHIN, count_max_edges
+from harness.sources.generated import SHARE_WITHIN
 from harness.sources.rank_permutation import permute_rank
+from harness.sources.shapes import count_max_edges
 from harness.sources.source import draw_edges
 from harness.sources.twin import (
     MIN_CLUSTER,

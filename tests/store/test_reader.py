@@ -71,7 +71,7 @@ def test_an_altered_block_is_refused_where_it_is_used(folder):
     content[-1] ^= 1
     path.write_bytes(content)
     Store(folder).adjacency(range(14), range(53))
-    for read in (lambda store: store.adjacency(range(53), range(53)), Store.verify):
+    for read in (lambda store: store.adjacency(range(53), range(53)), lambda store: store.files.verify()):
         with pytest.raises(UserError, match=f"{path}.*{AGAIN}"):
             read(Store(folder))
 
