@@ -231,7 +231,7 @@ def test_benchmark_of_bulks_counts_all_sampling_messages(
     def counted(**params: Any) -> Any:
         case = make_bulk_case(name, grid, **params)
         epoch = SimpleNamespace(seconds=1.0, entries=replay(strategy_of(case), 0, case.store()).entries)
-        return turn(SimpleNamespace(epoch=lambda drain: epoch))
+        return turn(SimpleNamespace(epoch=lambda **_: epoch))
 
     whole = counted(graph="replicated")
     assert whole.sampling_calls == 0 < whole.calls
