@@ -52,8 +52,10 @@ PAGES = {
     "claims": ["harness claims --twins --all --predictions results/predicted-claims"],
     "findings": [
         f"findings.{part}"
-        for part in ("balance", "model", "dimensions", "settings", "gain", "swaps", "edges")
+        for part in ("balance", "model", "dimensions", "settings", "swaps", "edges")
     ],
+    # Of the page `pipelines`.
+    "gain": ["findings.gain"],
     "received": ["received.by-strategy"],
     "held-out": ["held_out.draw"],
     # More than an hour, so it has its own page.
