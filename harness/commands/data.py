@@ -420,12 +420,12 @@ def build(request: BuildRequest, reporter: Reporter) -> StoresAnswer:
 
     root, choices = request.home, request.list_orders("build")
     if request.share is None:
-        sound = [find_sound_store(root, choice) for choice in choices]
-        folders = [folder for folder in sound if folder]
-        if len(folders) < len(choices):
+        found = {choice: find_sound_store(root, choice) for choice in choices}
+        if missing := [choice for choice, folder in found.items() if folder is None]:
             from harness.store.datasets import build_stores
 
-            folders = build_stores(root, choices, request.make_resources(reporter.log))
+            found |= zip(missing, build_stores(root, missing, request.make_resources(reporter.log)), strict=True)
+        folders = [folder for folder in found.values() if folder]
         return _make_stores_answer(root, choices, folders, ("is built", "are built"))
     from harness.store.datasets import build_store
 
