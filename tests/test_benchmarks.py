@@ -84,6 +84,7 @@ LONG = {
     "accuracy.loss-curves": "needs files that are downloaded",
     "accuracy.samplers": "needs files that are downloaded, and trains for many minutes",
     "launching.rendezvous": "waits three seconds for its clients, and for a name server on some machines",
+    "launching.commands": "runs the smoke workflow",
     "launching.file-calls": "traces interpreters for a minute",
     "findings.dimensions": "predicts for minutes",
     "findings.settings": "predicts for minutes",

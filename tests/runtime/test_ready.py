@@ -36,10 +36,10 @@ class Listener(event.Listener):
 event.register("numba:compile", Listener())
 epoch = rank.Trainer.epoch
 
-def watched(trainer):
+def watched(trainer, **how):
     training.append(True)
     try:
-        return epoch(trainer)
+        return epoch(trainer, **how)
     finally:
         training.clear()
 
