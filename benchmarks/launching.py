@@ -145,7 +145,7 @@ LOAD = "import harness; harness.load('results')"
 
 
 @benchmark
-def commands(rounds: int = 5, workflow: bool = True) -> Results:
+def commands(rounds: int = 3, workflow: bool = True) -> Results:
     """Time commands next to `import torch`: CPU seconds of the process and its children, in turns.
 
     A project of its own has the runs of the smoke. Everything is run once before it is timed, so that kernels are
@@ -180,7 +180,7 @@ def make_project(root: Path) -> Path:
     """Make a project with the workflows and cards of this one."""
     for name in ("config", "datasets", "results"):
         (root / name).mkdir(parents=True)
-    for name in ("workflows", "config/machines", "datasets/catalog"):
+    for name in ("workflow", "workflows", "config/machines", "datasets/catalog"):
         (root / name).symlink_to(find_root() / name)
     return root
 
