@@ -145,14 +145,14 @@ LOAD = "import harness; harness.load('results')"
 
 
 @benchmark
-def commands(rounds: int = 3, workflow: bool = True) -> Results:
+def commands(rounds: int = 3, without_workflow: bool = False) -> Results:
     """Time commands next to `import torch`: CPU seconds of the process and its children, in turns.
 
     A project of its own has the runs of the smoke. Everything is run once before it is timed, so that kernels are
     compiled, files are in memory, and graphs are built.
 
     Args:
-        workflow: time the smoke workflow as well, once, with runs and graphs of its own
+        without_workflow: do not time the smoke workflow, which is run once more with runs and graphs of its own
     """
     words = {"import torch": ["-c", "import torch"]}
     words |= {name: ["-m", "harness", *shlex.split(command)] for name, command in COMMANDS.items()}
@@ -170,7 +170,7 @@ def commands(rounds: int = 3, workflow: bool = True) -> Results:
         yield Table("command", "CPU s:.2f", "times import torch:.2f")
         for name, taken in seconds.items():
             yield name, median(taken), median(one / base for one, base in zip(taken, unit, strict=True))
-        if workflow:
+        if not without_workflow:
             used, clock = run_smoke(make_project(Path(folder) / "another"))
             yield "the smoke workflow", used, used / median(unit)
             yield f"The smoke workflow took {clock:.0f} s by the clock."

@@ -51,8 +51,7 @@ PAGES = {
     "messages": ["prediction.messages"],
     "claims": ["harness claims --twins --all --predictions results/predicted-claims"],
     "findings": [
-        f"findings.{part}"
-        for part in ("balance", "model", "dimensions", "settings", "swaps", "edges")
+        f"findings.{part}" for part in ("balance", "model", "dimensions", "settings", "swaps", "edges")
     ],
     # Of the page `pipelines`.
     "gain": ["findings.gain"],
