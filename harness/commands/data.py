@@ -424,7 +424,9 @@ def build(request: BuildRequest, reporter: Reporter) -> StoresAnswer:
         if missing := [choice for choice, folder in found.items() if folder is None]:
             from harness.store.datasets import build_stores
 
-            found |= zip(missing, build_stores(root, missing, request.make_resources(reporter.log)), strict=True)
+            found |= zip(
+                missing, build_stores(root, missing, request.make_resources(reporter.log)), strict=True
+            )
         folders = [folder for folder in found.values() if folder]
         return _make_stores_answer(root, choices, folders, ("is built", "are built"))
     from harness.store.datasets import build_store
