@@ -2,7 +2,7 @@
 
 A launch is a new process for each rank: it differs from others by more than one epoch differs from the next, so
 intervals are those of launches. Every launch has its own seed. It trains all epochs of one strategy after the other:
-between the epochs of a strategy that has messages in flight, the links must not be free for seconds.
+in turns, messages in flight between two epochs would travel during the epochs of other strategies.
 """
 
 import json

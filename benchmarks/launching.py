@@ -148,11 +148,11 @@ LOAD = "import harness; harness.load('results')"
 def commands(rounds: int = 3, without_workflow: bool = False) -> Results:
     """Time commands next to `import torch`: CPU seconds of the process and its children, in turns.
 
-    A project of its own has the runs of the smoke. Everything is run once before it is timed, so that kernels are
-    compiled, files are in memory, and graphs are built.
+    The commands read the runs of the smoke in a temporary project. Everything is run once before it is timed, so that
+    kernels are compiled, files are in memory, and graphs are built.
 
     Args:
-        without_workflow: do not time the smoke workflow, which is run once more with runs and graphs of its own
+        without_workflow: do not time the smoke workflow, which is run once more in a new project
     """
     words = {"import torch": ["-c", "import torch"]}
     words |= {name: ["-m", "harness", *shlex.split(command)] for name, command in COMMANDS.items()}

@@ -62,7 +62,7 @@ def map_in_forks(function: Callable[[T], R], items: Sequence[T], least: int = 2)
                 pool = stack.enter_context(
                     ProcessPoolExecutor(cores, get_context("fork"), _start_work, start)
                 )
-                at_once = max(1, min(16, len(items) // (4 * cores)))
+                at_once = max(1, min(16, len(items) // (32 * cores)))
                 results = pool.map(_do_work, range(len(items)), chunksize=at_once)
         yield from results
 

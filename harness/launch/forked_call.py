@@ -23,7 +23,7 @@ def main() -> int:
 
 
 def _pickle_error(error: Exception) -> bytes:
-    """Return the reply for an error; a RuntimeError stands for one that cannot be pickled."""
+    """Return the reply for an error, as a RuntimeError if it cannot be pickled."""
     try:
         return pickle.dumps((error, None))
     except Exception:

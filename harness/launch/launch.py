@@ -39,8 +39,6 @@ from harness.runtime.provenance import BLOCK_PLACE, COMMAND, BlockPlace, command
 from harness.slurm.resources import OUTAGE_SECONDS, RETRY_SECONDS
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec, canonical_json
-from harness.store.catalog import load_card
-from harness.store.location import find_sound_store, fits_in_memory
 
 OOM_COUNTERS = (
     Path("/sys/fs/cgroup/memory.events"),
@@ -180,6 +178,9 @@ def _run_and_record(
 
 def build_small_store(spec: Spec, root: Path, fork_server: ForkServer) -> None:
     """Build the store of a graph that ranks would make in memory, unless it is built."""
+    from harness.store.catalog import load_card
+    from harness.store.location import find_sound_store, fits_in_memory
+
     is_small = fits_in_memory(load_card(root, spec.dataset.name))
     if is_small and not find_sound_store(root, spec.dataset):
         _call_on_datasets("build_store", spec, root, fork_server)

@@ -24,6 +24,7 @@ from harness.runtime.provenance import BlockPlace
 from harness.slurm.jobs import RunHistory, RunMinutes, estimate_run_minutes
 from harness.slurm.resources import load_site, load_slurm
 from harness.slurm.srun import find_scheduler, read_seconds_left
+from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import Spec
 
 NO_PREDICTIONS: Mapping[str, float | None] = {}
@@ -57,7 +58,7 @@ def launch_series(
     take, by run id.
     """
     clock, history = _make_job_clock(), RunHistory(runs)
-    launched = None
+    launched, built = None, set[DatasetChoice]()
     with ForkServer() as fork_server:
         for spec, turn in zip(specs, assign_block_places(specs), strict=True):
             if launched not in (None, number_launch(spec)):
@@ -72,8 +73,10 @@ def launch_series(
                     if has_time or (not fresh and has_result(runs / spec.run_id)):
                         limits = TimeLimits(run=60 * minutes.limit, job=left) if minutes else LIMITS
                         start = partial(launch, spec, root, runs, progress, limits, fork_server, turn)
-                        if build and (fresh or not has_result(runs / spec.run_id)):
+                        is_needed = fresh or not has_result(runs / spec.run_id)
+                        if build and is_needed and spec.dataset not in built:
                             build_small_store(spec, root, fork_server)
+                            built.add(spec.dataset)
                         cached = lock.enter_context(ensure_result(spec, runs, progress, start, fresh=fresh))
                         outcome = Outcome(spec, runs / spec.run_id, cached)
                     else:

@@ -98,7 +98,7 @@ class Trainer:
         """Run all steps of an epoch; full-graph training has one step.
 
         A stale strategy has messages in flight at the end of an epoch. With `drain`, the epoch ends when they have
-        arrived: before work that is not timed, during which they would travel free of charge. Not with a CUDA graph.
+        arrived. Use it before work that is not timed, which would hide their time. Ignored with a CUDA graph.
 
         With `training.cuda_graph`, the first two epochs run as usual. The third epoch is captured, which does not train
         and is not timed, and is then replayed like all later ones.

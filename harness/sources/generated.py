@@ -1,6 +1,6 @@
 """The keys of generated graphs in a card, and the sizes that follow from them.
 
-Each generator is a module of its own, which imports torch and compiles loops, and is imported when a graph is drawn.
+Each generator has a separate module, which imports torch and compiles loops. It is imported when a graph is generated.
 """
 
 from typing import TYPE_CHECKING, Literal

@@ -47,7 +47,7 @@ def locate_store(root: Path, card: DatasetCard, choice: DatasetChoice) -> Path:
 def find_sound_store(
     root: Path, choice: DatasetChoice, side: int | None = None, card: DatasetCard | None = None
 ) -> Path | None:
-    """Return the folder of a store that another build would leave as it is; None if there is none.
+    """Return the folder of a store that another build would not change, or None.
 
     Args:
         side: the number of blocks along each side; any if None.
@@ -59,9 +59,8 @@ def find_sound_store(
         return None
     discard_idle_staging(folder)  # left by a builder that was killed after it had published the store
     manifest, _ = read_manifest(folder)
-    card.check_graph(
-        manifest.n, manifest.features, manifest.counts
-    )  # the card may have changed since the build
+    # The card may have changed since the build.
+    card.check_graph(manifest.n, manifest.features, manifest.counts)
     return folder
 
 

@@ -152,7 +152,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 
 class StoreFiles:
-    """The files of a store, which must be those of its manifest."""
+    """The files of a store, which are compared with its manifest."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -164,7 +164,7 @@ class StoreFiles:
             self.check(name)
 
     def check(self, name: str, *, checksum: bool = True) -> None:
-        """Raise an error if a file is not that of the manifest. Without `checksum`, only its size is compared."""
+        """Raise an error if a file differs from the manifest. Without `checksum`, only its size is compared."""
         if name not in self.manifest.files:
             self.refuse(name, "is not in the manifest")
         expected = self.manifest.files[name]
