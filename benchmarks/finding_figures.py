@@ -270,11 +270,11 @@ def title_received(table: pd.DataFrame, case: str) -> str:
 
 
 Draw = Callable[[pd.DataFrame], Figure]
-FROM_PAGE: dict[str, tuple[Draw, Callable[[pd.DataFrame], str]]] = {
-    "balance": (draw_balance, title_balance),
-    "gain": (draw_gain, title_gain),
-    "swaps": (draw_swaps, title_swaps),
-    "edges": (draw_edges, title_edges),
-    "settings": (draw_settings, title_settings),
+FROM_PAGE: dict[str, tuple[str, Draw, Callable[[pd.DataFrame], str]]] = {
+    "balance": ("findings", draw_balance, title_balance),
+    "gain": ("gain", draw_gain, title_gain),
+    "swaps": ("findings", draw_swaps, title_swaps),
+    "edges": ("findings", draw_edges, title_edges),
+    "settings": ("findings", draw_settings, title_settings),
 }
-"""The figures that are drawn of the tables on the page, with their titles."""
+"""The figures that are drawn of a recorded table: its page, how they are drawn, and their titles."""

@@ -332,8 +332,8 @@ def open_graph(name: str) -> tuple[Blocks, Csr]:
 @benchmark
 def redraw() -> Results:
     """Draw all figures of the page from its recorded tables; nothing is computed or measured again."""
-    for name, (draw, _) in FROM_PAGE.items():
-        table, *_ = read_recorded("gain" if name == "gain" else "findings", f"findings.{name}")
+    for name, (page, draw, _) in FROM_PAGE.items():
+        table, *_ = read_recorded(page, f"findings.{name}")
         yield Drawing(f"findings-{name}", draw(table))
     points = predict_points()
     yield draw_models(points[~points.scaling])

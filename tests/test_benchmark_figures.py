@@ -39,8 +39,8 @@ def list_titles() -> dict[str, str]:
     (builds,) = read_recorded("building", "graphs.build-twins ogbn-papers100m 1/64 1/16 1/4 1")
     return {
         **{
-            f"findings-{name}": title(read_recorded("findings", f"findings.{name}")[0])
-            for name, (_, title) in FROM_PAGE.items()
+            f"findings-{name}": title(read_recorded(page, f"findings.{name}")[0])
+            for name, (page, _, title) in FROM_PAGE.items()
         },
         "findings-model": title_model(models),
         "findings-dimensions": title_dimensions(dimensions),
@@ -84,7 +84,7 @@ def test_title_of_dimensions_claims_no_order_that_the_rows_lack() -> None:
 
 
 def test_title_of_gain_follows_the_smaller_saving() -> None:
-    (table,) = read_recorded("findings", "findings.gain")
+    (table,) = read_recorded("gain", "findings.gain")
     before = title_gain(table)
     table.loc[table[table.columns[0]] == "the first layer's halo once", table.columns[1:]] = 0.9
     assert title_gain(table) != before
