@@ -61,7 +61,6 @@ REMOVED = {
     ("", "artifact"): "`harness pack` packs runs with their tables, figures and claims.",
     ("plan", "--strategy"): f"`{PREDICT_ALL}` predicts the time of an epoch on every grid, and "
     "`harness list grids --strategy S --ranks P` lists the grids without a graph.",
-    ("report", "--figures"): "The report draws its own charts. `harness figures` draws them as files.",
     ("report", "--history"): "`harness compare BEFORE AFTER` compares the tables of two commits. "
     "asv (airspeed velocity) finds changes over many.",
     (

@@ -155,8 +155,23 @@ class TablesRequest(Request):
         return self.tables or self.results
 
 
+@dataclass(frozen=True, config=CONFIG, kw_only=True)
+class DrawRequest(TablesRequest):
+    """The tables from which figures are drawn, and their formats."""
+
+    pictures: Literal["all", "svg"] = "all"
+    """Write each figure as PDF, PNG and SVG, or as SVG alone, which takes less time."""
+
+    @property
+    def formats(self) -> Sequence[str]:
+        """The formats of figures."""
+        from harness.figures.drawing import FORMATS
+
+        return FORMATS if self.pictures == "all" else (self.pictures,)
+
+
 @dataclass(frozen=True, config=CONFIG)
-class FiguresRequest(TablesRequest):
+class FiguresRequest(DrawRequest):
     """The figures to draw."""
 
     _: KW_ONLY
@@ -165,8 +180,6 @@ class FiguresRequest(TablesRequest):
     highlight: Annotated[Names, OptionStyle(metavar="NAME[,NAME...]", completes="strategies")] = ()
     """Strategies that always have a colour. Where more than eight share axes, only the best ones have, and the others
     are grey."""
-    pictures: Literal["all", "svg"] = "all"
-    """Write each figure as PDF, PNG and SVG, or as SVG alone, which takes less time."""
 
 
 @plain_dataclass(frozen=True)
@@ -203,16 +216,15 @@ class FiguresAnswer(Answer):
 @verb(FiguresRequest)
 def figures(request: FiguresRequest, reporter: Reporter) -> FiguresAnswer:
     """Draw the figures of the collected tables."""
-    from harness.figures import draw_all
-    from harness.figures.drawing import FORMATS
+    from harness.figures import Study, draw_all
 
     out = request.out or request.home / "figures"
-    formats = FORMATS if request.pictures == "all" else (request.pictures,)
-    return FiguresAnswer(out, draw_all(request.folder, out, reporter.step, request.highlight, formats))
+    study = Study(request.folder)
+    return FiguresAnswer(out, draw_all(study, out, reporter.step, request.highlight, request.formats))
 
 
 @dataclass(frozen=True, config=CONFIG)
-class ReportRequest(TablesRequest):
+class ReportRequest(DrawRequest):
     """The report to write."""
 
     packs: Annotated[tuple[Path, ...], OptionStyle(metavar="PACK", takes="several", is_positional=True)] = ()
@@ -221,19 +233,24 @@ class ReportRequest(TablesRequest):
     out: File = None
     """The file to write (default: results/report.html). With packs, the folder for index.html and the tables (default:
     results/packs)."""
+    figures: Folder = None
+    """Also draw the figures of the tables into this folder, which takes less time than `harness figures` alone."""
 
 
 @plain_dataclass(frozen=True)
 class ReportAnswer(Answer):
-    """The report that was written."""
+    """The report that was written, and the figures if they were drawn."""
 
     path: Path
+    figures: FiguresAnswer | None = None
 
     def to_document(self) -> Any:
-        return {"report": str(self.path)}
+        return {"report": str(self.path)} | ({"figures": self.figures.to_document()} if self.figures else {})
 
     def lay_out(self, view: View) -> Iterator[Block]:
         yield Headline(f"Wrote {self.path}, {format_bytes(self.path.stat().st_size)}")
+        if self.figures:
+            yield from self.figures.lay_out(view)
 
 
 REFUSED_COLUMNS = (TableColumn("file", "pack"), TableColumn("refusal", "why it is refused", may_wrap=True))
@@ -290,11 +307,20 @@ def report(request: ReportRequest, reporter: Reporter) -> ReportAnswer | PacksAn
 
     results = request.results
     if request.packs:
-        if request.tables:
-            raise UserError("A report of packs takes no --tables: it is made of the packed runs.")
+        if request.tables or request.figures:
+            raise UserError(
+                "A report of packs takes no --tables and no --figures: it is made of the packed runs. "
+                "`harness figures --tables results/packs` draws figures of the tables beside it."
+            )
         from harness.report.packs import write_packs_report
 
         out = request.out or results / "packs"
         return PacksAnswer(write_packs_report(request.packs, out, request.home, reporter.step))
-    out = request.out or results / "report.html"
-    return ReportAnswer(write_report(request.folder, out, results / "plans", reporter.step))
+    from harness.figures import Study, draw_all
+
+    study = Study(request.folder)
+    page = write_report(study, request.out or results / "report.html", results / "plans", reporter.step)
+    if request.figures is None:
+        return ReportAnswer(page)
+    drawn = draw_all(study, request.figures, reporter.step, formats=request.formats)
+    return ReportAnswer(page, FiguresAnswer(request.figures, drawn))

@@ -3,9 +3,8 @@
 Figures without data are skipped, and files that were drawn from earlier tables are removed.
 """
 
-import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,6 @@ from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from textwrap import fill
-from typing import Any
 
 import matplotlib as mpl
 import matplotlib.style
@@ -25,15 +23,14 @@ from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from harness.children import map_in_forks
 from harness.errors import UserError
 from harness.figures.figure_layout import compose_figure
-from harness.figures.kind import FigureKind, Tables, find_kinds, read_tables
+from harness.figures.kind import FigureKind
 from harness.figures.marks import Facet
-from harness.figures.panels import Panel, title_panels
+from harness.figures.panels import title_panels
 from harness.figures.placed_marks import describe_marks, join_marks
+from harness.figures.study import KINDS, Study
 from harness.files import check_replaceable, read_head, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
-from harness.results.parquet import read_claims_table, read_collected
-from harness.results.schema import MISSING, TABLES
-from harness.results.statistics import ON_SHARED_CORES
+from harness.results.schema import MISSING
 from harness.untrusted import make_file_stem, spreadsheet_cell
 from harness.validation import unknown_name_error
 
@@ -54,15 +51,6 @@ def style_context() -> Iterator[None]:
         yield
 
 
-def tables_digest(tables: Path) -> str:
-    """Return a digest of the contents of the collected tables."""
-    digest = hashlib.sha256()
-    for name in TABLES:
-        digest.update((tables / f"{name}.parquet").read_bytes())
-    digest.update(read_claims_table(tables).to_json().encode())
-    return digest.hexdigest()[:16]
-
-
 def save_figure(figure: Figure, folder: Path, name: str, origin: str, label: str = "") -> list[Path]:
     """Write a figure as PDF, PNG and SVG. `origin` goes into the metadata; screen readers read `label`."""
     pictures = render_formats(figure, FORMATS, name, origin, label)
@@ -75,8 +63,8 @@ def render_formats(
     figure: Figure, formats: Sequence[str], name: str, origin: str, label: str = ""
 ) -> dict[str, bytes]:
     """Render a figure in some file formats after one layout. Text stays text in PDF and SVG."""
-    if not isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):  # it lays nothing out
-        figure.draw_without_rendering()
+    if (engine := figure.get_layout_engine()) and not isinstance(engine, PlaceHolderLayoutEngine):
+        engine.execute(figure)  # a placeholder lays nothing out
     with mpl.rc_context({"svg.fonttype": "none", "figure.constrained_layout.use": False}):
         figure.set_layout_engine(None)  # with "none", a placeholder stays and each file is drawn twice
         for axes in figure.axes:  # the last digits of the layout's solver differ from one process to another
@@ -102,41 +90,32 @@ def render_figure(figure: Figure, file_format: str, name: str, origin: str) -> b
     return buffer.getvalue()
 
 
-KINDS = find_kinds()
-"""All kinds of figures, in the order of the report."""
-
-
 def file_stem(kind: str, dataset: str = "") -> str:
     """Return the stem of a figure's files, for one dataset or for all datasets."""
     return f"{kind}-{make_file_stem(dataset)}" if dataset else kind
 
 
 def draw_all(
-    tables: Path,
+    study: Study,
     out: Path,
     on_step: OnStep = ignore_step,
     chosen: Sequence[str] = (),
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
-    """Draw every figure of the tables and return the files. The strategies `chosen` are never grey.
+    """Draw every figure of a study and return the files. The strategies `chosen` are never grey.
 
     The formats include svg: from it, a later call knows which files it may replace.
     """
-    runs, collected = read_collected(tables, "runs"), read_tables(tables)
-    if (runs.status == MISSING).all():
+    if (study.runs.status == MISSING).all():
         raise UserError(
-            f"{tables / 'runs.parquet'} holds no recorded run, so there are no figures to draw. "
+            f"{study.tables / 'runs.parquet'} holds no recorded run, so there are no figures to draw. "
             "Make runs with `harness run` or the workflow, then call `harness collect`."
         )
-    known = set(runs["strategy.name"])
+    known = set(study.runs["strategy.name"])
     for name in chosen:
         if name not in known:
-            raise unknown_name_error(f"{tables}: strategy", name, list(known))
-    panels = make_panels(drop_unused_columns(runs), read_claims_table(tables))
-    digest = tables_digest(tables)
-    draw = partial(
-        _draw_kind, panels=panels, tables=collected, out=out, digest=digest, chosen=chosen, formats=formats
-    )
+            raise unknown_name_error(f"{study.tables}: strategy", name, list(known))
+    draw = partial(_draw_kind, study=study, out=out, chosen=chosen, formats=formats)
     import_module("seaborn")  # which marks import when they draw
     with style_context():
         drawn = map_in_forks(draw, KINDS)
@@ -150,40 +129,11 @@ def draw_all(
     return paths
 
 
-def drop_unused_columns(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns of runs that figures need. Splitting runs into panels and curves copies every column.
-
-    Texts become objects, which pandas keeps in one block and copies at once.
-    """
-    unused = [name for name in runs if str(name).startswith("provenance.") and name not in ON_SHARED_CORES]
-    kept = runs.drop(columns=[*unused, "spec"])
-    return pd.DataFrame(kept.astype(dict.fromkeys(kept.select_dtypes("str").columns, object)).copy())
-
-
-def make_panels(runs: pd.DataFrame, claims: pd.DataFrame) -> dict[Callable[..., Any], list[Panel]]:
-    """Return the panels by the function that splits them. Kinds share panels and curves of the same runs."""
-    tables = {"runs": runs, "claims": claims}
-    table_of = {kind.split_panels: kind.table for kind in KINDS}
-    known: dict[tuple[Any, ...], Panel] = {}
-
-    def share(panel: Panel) -> Panel:
-        content = (panel.dataset, panel.setting, str(panel.values), panel.graphs, *panel.runs.index)
-        return known.setdefault(content, panel)
-
-    return {split: [share(panel) for panel in split(tables[table])] for split, table in table_of.items()}
-
-
 def _draw_kind(
-    kind: FigureKind,
-    panels: Mapping[Callable[..., Any], list[Panel]],
-    tables: Tables,
-    out: Path,
-    digest: str,
-    chosen: Sequence[str] = (),
-    formats: Sequence[str] = FORMATS,
+    kind: FigureKind, study: Study, out: Path, chosen: Sequence[str], formats: Sequence[str]
 ) -> list[Path]:
     """Draw a kind for all datasets together and, if there are several, for each dataset that has data."""
-    facets = kind.make_facets(panels[kind.split_panels], tables, chosen)
+    facets = study.make_facets(kind, chosen)
     datasets = sorted({facet.dataset for facet in facets})
     paths = []
     for dataset in ("", *(datasets if len(datasets) > 1 else ())) if facets else ():
@@ -195,7 +145,7 @@ def _draw_kind(
             part for part in (", ".join(datasets) if titles[0] and not dataset else "", note) if part
         )
         figure = compose_figure(titled, kind.mark, note)
-        pictures = render_formats(figure, formats, name, f"tables {digest}", f"{kind.title}: {subject}")
+        pictures = render_formats(figure, formats, name, f"tables {study.digest}", f"{kind.title}: {subject}")
         files = {out / f"{name}.{file_format}": picture for file_format, picture in pictures.items()}
         files[out / f"{name}.csv"] = _format_csv(shown)
         printed = fill(describe_marks([facet.printed for facet in shown]), CAPTION_WIDTH)

@@ -134,7 +134,7 @@ def describe_failures(frame: pd.DataFrame, failed: pd.DataFrame) -> list[str]:
 
 def sort_rows(frame: pd.DataFrame, column: str, *, ascending: bool = True) -> pd.DataFrame:
     """Sort the rows of a frame by the median of a column over the rows with the same label."""
-    medians = frame[column].groupby(frame.label).transform("median")
+    medians = frame[column].groupby(frame.label).transform("median").reset_index(drop=True)
     return frame.iloc[medians.sort_values(ascending=ascending, kind="stable").index].reset_index(drop=True)
 
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from harness.figures.axis_scales import Scale
-from harness.figures.kind import FigureKind, Tables
 from harness.figures.marks import Facet, Mark
 from harness.figures.palette import (
     FAINT,
@@ -26,8 +25,9 @@ from harness.figures.palette import (
     outline_marker,
     strategy_sort_key,
 )
-from harness.figures.panels import Panel, title_panels
+from harness.figures.panels import title_panels
 from harness.figures.placed_marks import describe_marks
+from harness.figures.study import KINDS, Study
 from harness.report.embedding import TextTable, encode_frame
 from harness.results.schema import OK
 
@@ -77,17 +77,12 @@ class StrategyButton(NamedTuple):
     outline: str
 
 
-def make_charts(
-    kinds: Sequence[FigureKind],
-    panels: Mapping[Callable[..., Any], list[Panel]],
-    tables: Tables,
-    texts: TextTable,
-) -> tuple[list[ChartSection], list[dict[str, Any]]]:
-    """Return a section for each kind that has data, and the data of all charts."""
+def make_charts(study: Study, texts: TextTable) -> tuple[list[ChartSection], list[dict[str, Any]]]:
+    """Return a section for each kind of figure that has data, and the data of all charts."""
     sections: list[ChartSection] = []
     documents: list[dict[str, Any]] = []
-    for kind in kinds:
-        facets = kind.make_facets(panels[kind.split_panels], tables)
+    for kind in KINDS:
+        facets = study.make_facets(kind)
         if not facets:
             continue
         titles, note = title_panels([facet.panel for facet in facets])

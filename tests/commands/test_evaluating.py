@@ -118,18 +118,34 @@ def test_frame_of_a_collection_is_its_table_of_runs(synthetic: SimpleNamespace, 
 
 
 def test_highlighted_strategies_and_formats_are_passed_to_the_figures(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, study: Path, tmp_path: Path
 ) -> None:
     seen = []
 
-    def draw_all(tables: Path, out: Path, on_step: object, chosen: object, formats: object) -> list[Path]:
+    def draw_all(tables: object, out: Path, on_step: object, chosen: object, formats: object) -> list[Path]:
         seen.append((chosen, formats))
         return []
 
     monkeypatch.setattr("harness.figures.draw_all", draw_all)
-    assert main(["figures", "--highlight", "plexus,rdm", "--out", str(tmp_path)]) == 0
-    assert main(["figures", "--pictures", "svg", "--out", str(tmp_path)]) == 0
+    given = ["figures", "--tables", str(study / "tables"), "--out", str(tmp_path)]
+    assert main([*given, "--highlight", "plexus,rdm"]) == 0
+    assert main([*given, "--pictures", "svg"]) == 0
     assert seen == [(("plexus", "rdm"), ("pdf", "png", "svg")), ((), ("svg",))]
+
+
+def test_report_draws_the_figures_that_the_verb_figures_draws(study: Path, tmp_path: Path) -> None:
+    tables = ["--tables", str(study / "tables")]
+    page, figures = tmp_path / "report.html", tmp_path / "figures"
+    assert main(["report", *tables, "--out", str(page), "--figures", str(figures), "--pictures", "svg"]) == 0
+    assert page.is_file()
+    drawn = {path.name: path.read_bytes() for path in figures.iterdir()}
+    alone = {path.name: path.read_bytes() for path in (study / "figures").iterdir()}
+    assert drawn == {name: data for name, data in alone.items() if not name.endswith((".pdf", ".png"))}
+
+
+def test_report_of_packs_refuses_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "x.tar.gz", "--figures", str(tmp_path)]) == 2
+    assert "no --figures" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(point.name for point in registered_strategies()))

@@ -101,8 +101,7 @@ rule paper_report:
     shell:
         "(harness collect --runs results/runs --out {params.folder:q} --plan {input.plan:q} {params.beside}"
         " && harness claims --figure {params.shown:q} {params.quick} {params.predictions} --tables {params.folder:q} --out {params.folder:q}/claims.parquet"
-        " && harness figures --tables {params.folder:q} --out {output.figures:q}"
-        " && harness report --tables {params.folder:q} --out {output.report:q}) > {log:q} 2>&1"
+        " && harness report --tables {params.folder:q} --out {output.report:q} --figures {output.figures:q}) > {log:q} 2>&1"
 
 
 for target in TARGETS.figures:

@@ -1,4 +1,4 @@
-# Results: tables from records, figures and a report from tables. These rules run no strategy.
+# Results: tables from records, a report and figures from tables. These rules run no strategy.
 
 
 rule collect:
@@ -37,13 +37,14 @@ rule verify:
         "harness collect --runs results/runs --out results --plan {input.plan:q} --verify > {log:q} 2>&1"
 
 
-# Each figure shows all datasets, and there is one for each dataset next to it. Figures without data are skipped, so the
-# output is a folder, which Snakemake empties first.
-rule figures:
+# The report and the figures. Each figure shows all datasets, and there is one for each dataset next to it. Figures without
+# data are skipped, so their output is a folder, which Snakemake empties first.
+rule report:
     input:
         rules.collect.output,
     output:
-        report(
+        page=report("results/report.html", caption="../report/report.rst", category="Report"),
+        figures=report(
             directory(DRAWN),
             patterns=["{figure}.svg"],
             caption="../report/figures.rst",
@@ -51,33 +52,17 @@ rule figures:
             labels={"figure": "{figure}"},
         ),
     log:
-        "results/logs/figures.log",
-    benchmark:
-        "results/benchmarks/figures.tsv"
-    resources:
-        machine_percent=25,
-    params:
-        # A function of the output: Snakemake calls it again when it writes its report, after the figures were drawn.
-        captions=lambda wildcards, output: read_captions(output[0]),
-        pictures=CONFIG.pictures,
-    message:
-        "Drawing the figures"
-    shell:
-        "harness figures --tables results --out {output:q} --pictures {params.pictures:q} > {log:q} 2>&1"
-
-
-rule report:
-    input:
-        rules.collect.output,
-    output:
-        report("results/report.html", caption="../report/report.rst", category="Report"),
-    log:
         "results/logs/report.log",
     benchmark:
         "results/benchmarks/report.tsv"
     resources:
         machine_percent=25,
+    params:
+        # A function of the output: Snakemake calls it again when it writes its report, after the figures were drawn.
+        captions=lambda wildcards, output: read_captions(output.figures),
+        pictures=CONFIG.pictures,
     message:
-        "Writing the report"
+        "Writing the report and drawing the figures"
     shell:
-        "harness report --tables results --out {output:q} > {log:q} 2>&1"
+        "harness report --tables results --out {output.page:q} --figures {output.figures:q} --pictures {params.pictures:q}"
+        " > {log:q} 2>&1"
